@@ -1,0 +1,92 @@
+"""Progress of long work: stages report here, and whoever runs them decides how to show it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from bigfs.core.units import format_seconds
+
+logger = logging.getLogger("bigfs")
+
+
+class Reporter(Protocol):
+    """What shows progress: a terminal bar or plain log lines."""
+
+    def start(self, label: str, total: int | None, unit: str) -> None:
+        """Begin a piece of work of ``total`` units (None: not known)."""
+
+    def advance(self, count: int) -> None:
+        """Add finished units."""
+
+    def finish(self, failed: bool) -> None:
+        """End the piece of work."""
+
+
+class LogReporter:
+    """Plain log lines: one at the start, one every ten seconds, one at the end."""
+
+    interval_seconds = 10.0
+
+    def start(self, label: str, total: int | None, unit: str) -> None:
+        """Begin a piece of work."""
+        self._label, self._total, self._unit, self._done = label, total, unit, 0
+        self._began = self._said = time.monotonic()
+
+    def advance(self, count: int) -> None:
+        """Add finished units, and say so every ten seconds."""
+        self._done += count
+        now = time.monotonic()
+        if now - self._said >= self.interval_seconds:
+            self._said = now
+            logger.info(
+                "%s",
+                progress_line(self._label, self._done, self._total, self._unit, now - self._began),
+            )
+
+    def finish(self, failed: bool) -> None:
+        """End the piece of work with its duration."""
+        seconds = time.monotonic() - self._began
+        logger.info(
+            "%s: %s %d %s in %s",
+            self._label,
+            "stopped after" if failed else "done,",
+            self._done,
+            self._unit,
+            format_seconds(seconds),
+        )
+
+
+def progress_line(label: str, done: int, total: int | None, unit: str, seconds: float) -> str:
+    """Return ``label: 3/10 blocks, 1.5 blocks/s, 4.7 s left``."""
+    rate = done / seconds if seconds > 0 else 0.0
+    if total is None:
+        return f"{label}: {done} {unit}, {rate:.3g} {unit}/s"
+    left = f", {format_seconds((total - done) / rate)} left" if rate > 0 else ""
+    return f"{label}: {done}/{total} {unit}, {rate:.3g} {unit}/s{left}"
+
+
+_reporter: Reporter = LogReporter()
+
+
+def set_reporter(reporter: Reporter) -> Reporter:
+    """Install a reporter for this process and return the one it replaces."""
+    global _reporter
+    previous, _reporter = _reporter, reporter
+    return previous
+
+
+@contextmanager
+def track(label: str, total: int | None, unit: str = "blocks") -> Iterator[Reporter]:
+    """Report one piece of work; call ``advance`` on what it yields."""
+    reporter = _reporter
+    reporter.start(label, total, unit)
+    failed = True
+    try:
+        yield reporter
+        failed = False
+    finally:
+        reporter.finish(failed)

@@ -1,0 +1,64 @@
+"""Bytes and seconds, read from and written for people."""
+
+from __future__ import annotations
+
+import re
+
+from bigfs.core.errors import InputError
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+
+_FACTORS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": 1024**4,
+}
+
+
+def parse_bytes(value: int | float | str) -> int:
+    """Return a number of bytes from ``"4 GiB"``, ``"500MB"`` or a number.
+
+    Raises
+    ------
+    InputError
+        If the text is not a positive number with a known unit.
+    """
+    if isinstance(value, bool):
+        raise InputError(f"a size must be a number or a text such as '4 GiB'. Got {value!r}.")
+    text = str(value).strip()
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)", text)
+    if match is None or match.group(2).lower() not in _FACTORS:
+        raise InputError(f"a size must look like '4 GiB', '500 MB' or 1000000. Got {value!r}.")
+    size = int(float(match.group(1)) * _FACTORS[match.group(2).lower()])
+    if size <= 0:
+        raise InputError(f"a size must be above zero bytes. Got {value!r}.")
+    return size
+
+
+def format_bytes(size: int | float) -> str:
+    """Return a size with a binary unit and three digits: ``"1.5 GiB"``."""
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.3g} {unit}"
+        amount /= 1024
+    return f"{amount:,.3g} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration: ``"3.2 s"``, ``"4 min 05 s"``, ``"2 h 07 min"``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,67 @@
+"""Fixtures of all tests: data sets, one process cluster, three schedulers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import hypothesis
+import pytest
+
+# Examples are the same on every machine, and a slow one is no failure.
+hypothesis.settings.register_profile("bigfs", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("bigfs")
+
+REPO = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder with the benchmark data sets; tests that need it are skipped without it."""
+    named = os.environ.get("BIGFS_DATA")
+    folder = Path(named) if named else REPO.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"the data sets are not here: set BIGFS_DATA to their folder (now {folder})")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of the one cluster of all tests: two spawned workers of one thread."""
+    from distributed import LocalCluster
+
+    with LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        host="127.0.0.1",
+        dashboard_address=None,
+        memory_limit="1.5GiB",
+        local_directory=str(tmp_path_factory.mktemp("workers")),
+    ) as running:
+        yield running.scheduler_address
+
+
+@pytest.fixture
+def client(cluster: str) -> Iterator[Any]:
+    """A client of the cluster, in scope while the test runs."""
+    from distributed import Client
+
+    with Client(cluster) as connected:
+        yield connected
+
+
+@pytest.fixture(
+    params=["synchronous", "threads", pytest.param("processes", marks=pytest.mark.cluster)]
+)
+def scheduler(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run one body without threads, with threads, and on the process cluster."""
+    if request.param == "processes":
+        request.getfixturevalue("client")
+        yield request.param
+        return
+    with dask.config.set(scheduler=request.param):
+        yield request.param

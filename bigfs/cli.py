@@ -1,0 +1,221 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from types import FrameType
+from typing import Any
+
+import click
+
+from bigfs import __version__
+from bigfs._terminal import reporting
+from bigfs.config import json_schema, load_config
+from bigfs.core.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, BigfsError
+
+EXIT_BUG = 1
+
+_quiet = click.option("--quiet", is_flag=True, help="Show warnings and the result only.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="bigfs")
+def cli() -> None:
+    """Unsupervised feature selection on data larger than memory.
+
+    \b
+    A first result, with data that is already there:
+        bigfs run pipelines/quickstart.yaml
+    The same for your own matrix (rows are samples):
+        bigfs run pipelines/mcfs.yaml --set input.uri=my.npy --set run=runs/my
+
+    \b
+    Exit codes: 0 done; 2 bad input or configuration; 3 does not fit the memory limit;
+    4 cluster or storage failure, safe to run again; 75 another run holds the run directory;
+    130 interrupted, safe to resume.
+    """
+
+
+@cli.command()
+@click.argument("pipeline", type=click.Path(dir_okay=False))
+@click.option(
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Change a setting of the file for this run; may be repeated.",
+)
+@click.option("--scheduler", metavar="ADDRESS", help="Use a running Dask scheduler.")
+@click.option("--fresh", is_flag=True, help="Forget finished stages and start over.")
+@_quiet
+def run(
+    pipeline: str, overrides: tuple[str, ...], scheduler: str | None, fresh: bool, quiet: bool
+) -> None:
+    """Run a pipeline from data to ranked features.
+
+    A run that was stopped continues at its last finished stage: give the same command again.
+
+    \b
+    Examples:
+        bigfs run pipelines/quickstart.yaml
+        bigfs run my.yaml --set graph.n_neighbors=10 --set run=runs/k10
+        bigfs run my.yaml --scheduler tcp://127.0.0.1:8786
+    """
+    config = load_config(pipeline, overrides)
+    from bigfs.pipeline import run as run_pipeline
+
+    with reporting(quiet):
+        result = run_pipeline(config, scheduler=scheduler, fresh=fresh)
+    click.echo(result.summary())
+
+
+@cli.command()
+@click.argument("source")
+@click.argument("dest")
+@click.option("--variable", metavar="NAME", help="Array to read where a file holds several.")
+@click.option(
+    "--missing",
+    type=click.Choice(["error", "mean", "zero", "drop_rows"]),
+    default="error",
+    show_default=True,
+    help="What to do with NaN and infinities.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace a store that is already there.")
+@_quiet
+def ingest(
+    source: str, dest: str, variable: str | None, missing: str, overwrite: bool, quiet: bool
+) -> None:
+    """Write a matrix as a chunked zarr store.
+
+    It streams block by block, refuses what is not a number and keeps a checksum of each chunk.
+    SOURCE is a .npy, .npz, .csv, .parquet, .mat or .zarr path, or sklearn:NAME.
+
+    \b
+    Examples:
+        bigfs ingest cells.csv cells.zarr
+        bigfs ingest scans.mat scans.zarr --variable fea --missing mean
+        bigfs ingest sklearn:digits digits.zarr
+    """
+    from bigfs.store.ingest import ingest as ingest_matrix
+
+    with reporting(quiet):
+        report = ingest_matrix(
+            source, dest, variable=variable, missing=missing, overwrite=overwrite
+        )
+    click.echo(report.summary())
+
+
+@cli.command()
+@click.argument("path")
+@click.option("--verify", is_flag=True, help="Read every chunk and compare its checksum.")
+@_quiet
+def inspect(path: str, verify: bool, quiet: bool) -> None:
+    """Say what a store, a run or a result is, in words.
+
+    \b
+    Examples:
+        bigfs inspect runs/quickstart
+        bigfs inspect cells.zarr --verify
+    """
+    from bigfs.pipeline import inspect as inspect_path
+
+    with reporting(quiet):
+        text = inspect_path(path, verify=verify)
+    click.echo(text)
+
+
+@cli.command()
+@click.argument("result")
+@click.option(
+    "--labels",
+    required=True,
+    metavar="URI",
+    help="Known classes: y.npy, FILE.npz::NAME, FILE.csv::COLUMN or sklearn:digits.",
+)
+@click.option(
+    "--n-repetitions",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Runs of k-means to average.",
+)
+@_quiet
+def evaluate(result: str, labels: str, n_repetitions: int, quiet: bool) -> None:
+    """Compare a selection with known labels.
+
+    RESULT is a run directory. The selected features are set beside all features by the accuracy,
+    mutual information and Rand index of k-means and the 1-nearest-neighbor error.
+
+    \b
+    Examples:
+        bigfs evaluate runs/quickstart --labels sklearn:digits
+        bigfs evaluate runs/cells --labels cells.csv::type --n-repetitions 5
+    """
+    from bigfs.pipeline import evaluate_result
+
+    with reporting(quiet):
+        evaluation = evaluate_result(result, labels=labels, n_repetitions=n_repetitions)
+    click.echo(evaluation.summary())
+
+
+@cli.command()
+def schema() -> None:
+    """Print the JSON schema of pipeline files.
+
+    Editors use it to complete keys and to mark mistakes.
+
+    \b
+    Example:
+        bigfs schema > bigfs.schema.json
+    """
+    click.echo(json.dumps(json_schema(), indent=2))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with the code that says how it ended.
+
+    Parameters
+    ----------
+    arguments : list of str or None, default=None
+        The arguments. None: those of the process.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    sys.exit(_exit_code(arguments))
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> Any:
+    """Treat a batch system's SIGTERM as Ctrl-C, so that the lease and scratch are released."""
+    raise KeyboardInterrupt
+
+
+def _exit_code(arguments: list[str] | None) -> int:
+    try:
+        # Commands return nothing; click returns the code of --help and --version.
+        return cli.main(args=arguments, prog_name="bigfs", standalone_mode=False) or EXIT_DONE
+    except (KeyboardInterrupt, click.Abort):
+        _say("interrupted; finished stages are kept, run the same command to continue")
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return EXIT_BAD_INPUT
+    except BigfsError as error:
+        if os.environ.get("BIGFS_TRACEBACK") == "1":
+            traceback.print_exc()
+        _say("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]))
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output (head, less) is gone; Python must not write there at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BUG
+    except Exception:
+        traceback.print_exc()
+        _say("error: this should not happen; please report it with the lines above")
+        return EXIT_BUG
+
+
+def _say(text: str) -> None:
+    click.echo(f"bigfs: {text}", err=True)

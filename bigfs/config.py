@@ -1,0 +1,488 @@
+"""One model tree behind the YAML file, ``--set a.b=c`` and Python keyword arguments.
+
+Unknown keys are refused with the nearest known one, and so is a setting that the chosen method
+would not use: nothing is silently ignored. Relative paths count from the current directory, as
+in a shell, not from the folder of the YAML file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+
+from bigfs.core.errors import ConfigError
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
+from bigfs.core.units import format_bytes, parse_bytes
+
+Method = Literal["mcfs", "laplacian_score", "max_variance"]
+
+
+def _dump_bytes(size: int) -> int | str:
+    """Return a readable size where it means the same number of bytes."""
+    text = format_bytes(size)
+    return text if parse_bytes(text) == size else size
+
+
+_PositiveInt = Annotated[int, Field(ge=1)]
+_Bytes = Annotated[
+    int,
+    BeforeValidator(parse_bytes),
+    PlainSerializer(_dump_bytes),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 1}]}),
+]
+
+
+class _Section(BaseModel):
+    """Strict (no ``true`` for 1, no "5" for 5), frozen, and closed to unknown keys."""
+
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True
+    )
+
+
+class InputConfig(_Section):
+    """Where the data is."""
+
+    uri: str = Field(
+        min_length=1,
+        description="The matrix: a .npy, .npz, .csv, .parquet, .mat or .zarr path, or "
+        "sklearn:NAME for a set that comes with scikit-learn (sklearn:digits).",
+    )
+    variable: str | None = Field(
+        None, description="Array to read where a file holds several. null: X, or the only one."
+    )
+    missing: Literal["error", "mean", "zero", "drop_rows"] = Field(
+        "error",
+        description="NaN and infinities: stop and name the first, replace by the column's mean "
+        "or by zero, or drop the row.",
+    )
+
+
+class GraphConfig(_Section):
+    """The nearest-neighbor graph of the samples."""
+
+    n_neighbors: _PositiveInt = Field(5, description="Neighbors of each sample.")
+    metric: Literal["euclidean", "cosine", "correlation"] = Field(
+        "euclidean", description="Distance between samples."
+    )
+    weight: Literal["binary", "heat", "dot", "cosine"] = Field(
+        "binary", description="Weight of an edge: 1, exp(-distance^2 / sigma^2), x'y or cosine."
+    )
+    sigma: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="Width of the heat kernel, in units of distance (weight: heat only). "
+        "null: the median neighbor distance.",
+    )
+    algorithm: Literal["auto", "exact", "pynndescent"] = Field(
+        "auto", description="Neighbor search; auto is exact for small data."
+    )
+
+    @model_validator(mode="after")
+    def _sigma_belongs_to_heat(self) -> GraphConfig:
+        if self.sigma is not None and self.weight != "heat":
+            raise ValueError(
+                f"sigma is the width of the heat kernel and weight is '{self.weight}', which "
+                "would ignore it; set weight to 'heat' or remove sigma"
+            )
+        return self
+
+
+class SpectralConfig(_Section):
+    """The eigenvectors of the graph."""
+
+    solver: Literal["auto", "eigsh"] = Field("auto", description="Eigensolver.")
+    tol: Annotated[float, Field(gt=0, lt=1)] = Field(
+        1e-6, description="Largest residual of an eigenvector that is accepted."
+    )
+
+
+class MCFSConfig(_Section):
+    """Multi-cluster feature selection (Cai, Zhang, He, KDD 2010)."""
+
+    n_clusters: _PositiveInt = Field(
+        8, description="Number of groups expected in the data, roughly."
+    )
+    n_components: _PositiveInt | None = Field(
+        None, description="Eigenvectors to regress on the features. null: n_clusters."
+    )
+    fit_intercept: bool = Field(True, description="Center the features before the regressions.")
+    normalize_coef: bool = Field(
+        True, description="Scale each eigenvector's coefficients to a largest one of 1."
+    )
+
+
+class EvaluateConfig(_Section):
+    """How good the selection is, measured against known labels."""
+
+    labels: str = Field(
+        min_length=1,
+        description="Known classes: y.npy, FILE.npz::NAME, FILE.csv::COLUMN or sklearn:digits.",
+    )
+    n_repetitions: _PositiveInt = Field(20, description="Runs of k-means to average.")
+    n_init: _PositiveInt = Field(10, description="Restarts within each run of k-means.")
+    n_clusters: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="Clusters k-means looks for. null: the number of classes."
+    )
+
+
+class BlocksConfig(_Section):
+    """How many rows one task reads."""
+
+    rows: _PositiveInt | None = Field(
+        None, description="Rows per block. null: 16 to 64 MB, from the data's shape."
+    )
+
+
+class ClusterConfig(_Section):
+    """A Dask cluster that bigfs starts for the run and stops after it."""
+
+    kind: Literal["local"] = Field("local", description="Where its processes are: this machine.")
+    n_workers: _PositiveInt = Field(2, description="Worker processes; each may use memory_limit.")
+    threads_per_worker: _PositiveInt = Field(1, description="Tasks a worker runs at once.")
+
+
+# The sections that not every method reads, and which ones each method does.
+_METHOD_SECTIONS: dict[str, type[_Section]] = {
+    "mcfs": MCFSConfig,
+    "graph": GraphConfig,
+    "spectral": SpectralConfig,
+}
+_SECTIONS: dict[str, tuple[str, ...]] = {
+    "mcfs": ("mcfs", "graph", "spectral"),
+    "laplacian_score": ("graph",),
+    "max_variance": (),
+}
+
+
+class Config(_Section):
+    """A bigfs pipeline: which features of a matrix to keep."""
+
+    run: str = Field(
+        min_length=1,
+        description="Run directory: results and finished stages; run again to continue.",
+    )
+    input: InputConfig = Field(description="Where the data is.")
+    preprocess: Literal["none", "standardize", "minmax", "unit_norm", "log1p"] = Field(
+        "none", description="Applied to the values as they are read; unit_norm scales rows."
+    )
+    method: Method = Field("mcfs", description="The method that scores the features.")
+    n_features_to_select: _PositiveInt = Field(description="How many features to keep.")
+    mcfs: MCFSConfig | None = Field(
+        None, description="Settings of MCFS (method: mcfs only). null: the defaults."
+    )
+    graph: GraphConfig | None = Field(
+        None, description="The neighbor graph (methods that use one). null: the defaults."
+    )
+    spectral: SpectralConfig | None = Field(
+        None, description="The eigenvectors (methods that use them). null: the defaults."
+    )
+    evaluate: EvaluateConfig | None = Field(
+        None, description="Compare the selection with known labels at the end. null: do not."
+    )
+    memory_limit: _Bytes = Field(
+        DEFAULT_MEMORY_LIMIT,  # type: ignore[assignment]  # parsed by the validator
+        description="Resident size promised for one worker process, such as 4 GiB.",
+    )
+    blocks: BlocksConfig = Field(BlocksConfig(), description="How many rows one task reads.")
+    cluster: ClusterConfig | None = Field(
+        None, description="A Dask cluster to start. null: threads of this process."
+    )
+    random_state: Annotated[int, Field(ge=0)] = Field(
+        0, description="Seed of every random draw; the same seed gives the same ranking."
+    )
+
+    @model_validator(mode="after")
+    def _sections_follow_the_method(self) -> Config:
+        used = _SECTIONS[self.method]
+        refused = [name for name in _METHOD_SECTIONS if name not in used and getattr(self, name)]
+        if refused:
+            nulls = " ".join(f"--set {name}=null" for name in refused)
+            raise ValueError(
+                f"method '{self.method}' does not use {_quoted(refused)}; remove what it would "
+                f"ignore ({nulls}) or choose another method"
+            )
+        for name in used:
+            if getattr(self, name) is None:
+                # Frozen for everyone else: this is still part of the construction.
+                object.__setattr__(self, name, _METHOD_SECTIONS[name]())
+        return self
+
+    def to_yaml(self) -> str:
+        """Return the resolved configuration as YAML that gives the same one when loaded."""
+        return yaml.dump(
+            self.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True
+        )
+
+
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """Return the configuration of a YAML file.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    overrides : iterable of str, default=()
+        ``"a.b=value"``: sets key b of section a; the value is read as YAML.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, is not YAML, or does not follow the schema; the message
+        lists every problem, one a line.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"There is no pipeline file {path}. Give the path of one.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"Cannot read the pipeline file {path}: {error}.") from None
+    settings = _parse(text, str(path))
+    if settings is None:
+        raise ConfigError(f"{path} is empty. Start from pipelines/mcfs.yaml.")
+    if not isinstance(settings, dict):
+        raise ConfigError(
+            f"{path} must hold 'key: value' lines at its top level. Got {_shown(settings)}."
+        )
+    for override in overrides:
+        _override(settings, override)
+    return _validated(settings, str(path))
+
+
+def make_config(**settings: Any) -> Config:
+    """Return the configuration of keyword arguments, with sections as dicts.
+
+    Raises
+    ------
+    ConfigError
+        If the settings do not follow the schema.
+
+    Examples
+    --------
+    >>> from bigfs.config import make_config
+    >>> config = make_config(
+    ...     run="runs/digits", input={"uri": "sklearn:digits"}, n_features_to_select=20
+    ... )
+    >>> config.graph.n_neighbors
+    5
+    """
+    return _validated(settings, "the configuration")
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of the YAML file."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Config.model_json_schema(),
+    }
+
+
+# Reading YAML
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 scalars (``no`` is a text, ``1e-6`` a number) and no key twice."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that `_Loader`, or another YAML reader, would take for something else."""
+
+
+# tag, pattern, first characters ("" stands for an empty value)
+_SCALARS: tuple[tuple[str, str, list[str]], ...] = (
+    ("null", r"~|null|Null|NULL|", ["", *"~nN"]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
+    ("int", r"[-+]?(0|[1-9][0-9]*)", [*"-+0123456789"]),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", [*"-+.0123456789"]),
+)
+_Loader.yaml_implicit_resolvers = {}
+for _class in (_Loader, _Dumper):
+    for _tag, _pattern, _first in _SCALARS:
+        _class.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), _first
+        )
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    """Build a mapping and refuse a key that is there twice."""
+    seen: set[Any] = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise yaml.constructor.ConstructorError(
+                None, None, "a key must be a plain name", key.start_mark
+            )
+        if key.value in seen:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key '{key.value}' is there twice", key.start_mark
+            )
+        seen.add(key.value)
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        # The class derives from SafeLoader: no Python objects.
+        return yaml.load(text, Loader=_Loader)  # noqa: S506
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        at = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = error.problem or error.context
+        if "'\\t'" in str(problem):
+            problem = "a tab; YAML is indented with spaces"
+        raise ConfigError(f"{where}{at}: {problem}.") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where} is not a YAML text: {error}.") from None
+
+
+def _override(settings: dict[str, Any], override: str) -> None:
+    """Put the value of ``a.b=value`` into the nested settings."""
+    name, equals, text = override.partition("=")
+    keys = name.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError(
+            f"--set takes KEY=VALUE with dots between sections, such as graph.n_neighbors=10. "
+            f"Got {override!r}."
+        )
+    section = settings
+    for depth, key in enumerate(keys[:-1], start=1):
+        below = section.get(key)
+        if below is None:
+            below = section[key] = {}
+        if not isinstance(below, dict):
+            raise ConfigError(
+                f"--set {override}: '{'.'.join(keys[:depth])}' is {_shown(below)}, not a "
+                "section with keys."
+            )
+        section = below
+    section[keys[-1]] = _parse(text, f"--set {override}")
+
+
+# Readable errors
+
+
+def _validated(settings: dict[str, Any], where: str) -> Config:
+    try:
+        return Config.model_validate(settings)
+    except ValidationError as error:
+        problems = [_explain(detail) for detail in error.errors(include_url=False)]
+    if len(problems) == 1:
+        raise ConfigError(f"{where}: {problems[0]}")
+    lines = "\n".join(f"  {problem}" for problem in problems)
+    raise ConfigError(f"{where}: {len(problems)} problems:\n{lines}")
+
+
+_EXPECTED = {
+    "bool_type": "true or false",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "int_type": "a whole number",
+    "string_type": "a text",
+    "string_too_short": "a text that is not empty",
+    "model_type": "a section with keys",
+}
+_BOUNDS = {"ge": "of at least", "gt": "above", "lt": "below"}
+
+
+def _explain(detail: Any) -> str:
+    """Return one line: the key, what is allowed, what was given, the nearest known name."""
+    location = [str(part) for part in detail["loc"]]
+    name, value, context = ".".join(location), detail["input"], detail.get("ctx", {})
+    kind = detail["type"]
+    if kind == "extra_forbidden":
+        return _unknown_key(location)
+    if kind == "missing":
+        described = _model_at(location[:-1]).model_fields[location[-1]].description
+        return f"missing key '{location[-1]}'{_inside(location)}. {described}"
+    if kind == "value_error":
+        said = str(context["error"]).rstrip(".")
+        return f"{name}: {said}." if name else f"{said}."
+    if kind == "literal_error":
+        field = _model_at(location[:-1]).model_fields[location[-1]]
+        choices = [str(choice) for choice in get_args(field.annotation)]
+        near = _nearest(str(value), choices)
+        hint = f"; did you mean '{near}'?" if near else "."
+        return f"{name} must be one of {', '.join(choices)}. Got {_shown(value)}{hint}"
+    bounds = [f"{word} {context[key]:g}" for key, word in _BOUNDS.items() if key in context]
+    expected = f"a number {bounds[0]}" if bounds else _EXPECTED.get(kind)
+    if expected is None:
+        return f"{name}: {detail['msg']}. Got {_shown(value)}."
+    return f"{name} must be {expected}. Got {_shown(value)}."
+
+
+def _unknown_key(location: Sequence[str]) -> str:
+    key, known = location[-1], list(_model_at(location[:-1]).model_fields)
+    near = _nearest(key, known)
+    elsewhere = [path for path in _paths(Config) if path[-1] == key]
+    if near is None and elsewhere:
+        hint = (
+            f"it belongs in {_quoted('.'.join(path[:-1]) or 'the top level' for path in elsewhere)}"
+        )
+    else:
+        hint = f"did you mean '{near}'?" if near else ""
+    text = f"unknown key '{key}'{_inside(location)}"
+    text += f"; {hint}" if hint else ""
+    text += "" if text.endswith("?") else "."
+    return f"{text} Known: {', '.join(known)}."
+
+
+def _paths(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of every setting of a model and of its sections."""
+    for name, field in model.model_fields.items():
+        yield (*above, name)
+        section = _section_of(field.annotation)
+        if section is not None:
+            yield from _paths(section, (*above, name))
+
+
+def _model_at(location: Sequence[str]) -> type[BaseModel]:
+    model: type[BaseModel] = Config
+    for name in location:
+        model = _section_of(model.model_fields[name].annotation) or model
+    return model
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the section model of ``Section`` or ``Section | None``, if it is one."""
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    return None
+
+
+def _nearest(word: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), None)
+
+
+def _inside(location: Sequence[str]) -> str:
+    return f" in '{'.'.join(location[:-1])}'" if len(location) > 1 else " at the top level"
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def _shown(value: Any) -> str:
+    """Return a value as a user would write it, cut to a readable length."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -29,19 +29,11 @@ def data_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cluster() -> Iterator[str]:
     """Address of the one cluster of all tests: two spawned workers of one thread."""
-    from distributed import LocalCluster
+    from bigfs.cluster import local_cluster
 
-    with LocalCluster(
-        n_workers=2,
-        threads_per_worker=1,
-        processes=True,
-        host="127.0.0.1",
-        dashboard_address=None,
-        memory_limit="1.5GiB",
-        local_directory=str(tmp_path_factory.mktemp("workers")),
-    ) as running:
+    with local_cluster(2, 1, 3 * 2**29) as running:
         yield running.scheduler_address
 
 

@@ -61,6 +61,10 @@ class MemoryLimitError(BigfsError, MemoryError):
 
     exit_code = EXIT_DOES_NOT_FIT
 
+    def __new__(cls, message: str) -> MemoryLimitError:
+        """Allocate as Exception does: MemoryError's own way fails when Dask unpickles it."""
+        return Exception.__new__(cls, message)
+
 
 class ClusterError(BigfsError, RuntimeError):
     """A Dask cluster that has no workers, lost them, or cannot be reached."""

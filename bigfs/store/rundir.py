@@ -1,0 +1,228 @@
+"""The run directory: finished stages and nothing else, whatever happens to the run.
+
+A stage writes below ``attempts/ID/`` and is committed by one rename followed by one write of the
+manifest; only what the manifest names is ever read. An interrupted run leaves an attempt folder
+that the next run removes, and finished stages that it takes over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bigfs.core.errors import InputError, StorageError
+from bigfs.store.lease import Lease
+from bigfs.store.scratch import Scratch
+
+MANIFEST = "manifest.json"
+CONFIG = "config.yaml"
+FEATURES = "features.csv"
+_FORMAT = 1
+
+
+def stage_key(name: str, version: int, settings: dict[str, Any], *upstream: str) -> str:
+    """Return the key of a stage: equal keys mean equal results.
+
+    Parameters
+    ----------
+    name : str
+        The stage.
+    version : int
+        Version of its algorithm, raised when its results change.
+    settings : dict
+        The settings it depends on, JSON-serializable.
+    *upstream : str
+        Keys of the stages (or the fingerprint of the data) it reads.
+    """
+    record = json.dumps([name, version, settings, list(upstream)], sort_keys=True)
+    return hashlib.sha256(record.encode()).hexdigest()[:16]
+
+
+class RunDirectory:
+    """One run's folder, with its manifest, finished stages and attempt scratch.
+
+    Parameters
+    ----------
+    path : str or Path
+        The folder; `open` creates it.
+
+    Attributes
+    ----------
+    manifest : dict
+        What ``manifest.json`` holds.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+        self.attempt = uuid.uuid4().hex[:12]
+        self._lease = Lease(self.path)
+        self.manifest: dict[str, Any] = {"format": _FORMAT, "stages": {}}
+
+    @contextmanager
+    def open(self, *, fresh: bool = False) -> Iterator[RunDirectory]:
+        """Hold the lease, drop what earlier attempts left unfinished, and clean up at the end.
+
+        Parameters
+        ----------
+        fresh : bool, default=False
+            Forget finished stages and start over.
+
+        Raises
+        ------
+        RunLockedError
+            If another run holds the directory.
+        InputError
+            If the path holds something that is not a run directory.
+        """
+        self._create()
+        with self._lease:
+            if fresh:
+                self._clear()
+            self.read()
+            self._sweep()
+            self.attempt_path.mkdir(parents=True)
+            try:
+                yield self
+            finally:
+                shutil.rmtree(self.path / "attempts", ignore_errors=True)
+
+    @property
+    def attempt_path(self) -> Path:
+        """Folder of this attempt; nothing else is ever written by its tasks."""
+        return self.path / "attempts" / self.attempt
+
+    def read(self) -> RunDirectory:
+        """Read the manifest, if there is one.
+
+        Raises
+        ------
+        InputError
+            If it cannot be read as one.
+        """
+        path = self.path / MANIFEST
+        if path.exists():
+            try:
+                manifest = json.loads(path.read_text())
+                if manifest["format"] != _FORMAT:
+                    raise ValueError(f"its format is {manifest['format']}, not {_FORMAT}")
+                manifest["stages"].items()
+            except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+                raise InputError(
+                    f"{path} is not a manifest this bigfs can read: {error}. "
+                    "Start over with --fresh, or use another run directory."
+                ) from None
+            self.manifest = manifest
+        return self
+
+    def finished(self, name: str, key: str) -> dict[str, Any] | None:
+        """Return the record of a finished stage if it is there and its key is the same."""
+        record = self.manifest["stages"].get(name)
+        if record is None or record["key"] != key or not self.stage_path(name).exists():
+            return None
+        return dict(record)
+
+    def why_stale(self, name: str, key: str) -> str:
+        """Say in a few words why a stage has to run."""
+        record = self.manifest["stages"].get(name)
+        if record is None:
+            return "not yet run"
+        if record["key"] != key:
+            return "its settings or its input changed"
+        return "its result is missing" if not self.stage_path(name).exists() else "finished"
+
+    def stage_path(self, name: str) -> Path:
+        """Return where a finished stage lives."""
+        return self.path / f"{name}.zarr"
+
+    def stage_scratch(self, name: str) -> Scratch:
+        """Return the folder a stage writes its result to before it is committed."""
+        return Scratch(self.attempt_path / f"{name}.zarr")
+
+    def work_scratch(self, name: str) -> Scratch:
+        """Return a folder for what a stage needs only while it runs."""
+        return Scratch(self.attempt_path / f"{name}.scratch")
+
+    def commit(self, name: str, key: str, record: dict[str, Any]) -> None:
+        """Make a stage's result permanent: one rename, then one write of the manifest."""
+        self._lease.check()
+        source = self.attempt_path / f"{name}.zarr"
+        final = self.stage_path(name)
+        record = {**record, "key": key, "attempt": self.attempt, "committed": time.time()}
+        try:
+            if final.exists():
+                self.drop(name)
+            source.rename(final)
+        except OSError as error:
+            raise StorageError(f"Cannot commit stage '{name}' to {final}: {error}.") from error
+        self.manifest["stages"][name] = record
+        self.write()
+
+    def drop(self, name: str) -> None:
+        """Forget a finished stage: first its record, then its files."""
+        self.manifest["stages"].pop(name, None)
+        self.write()
+        shutil.rmtree(self.stage_path(name), ignore_errors=True)
+
+    def write(self) -> None:
+        """Write the manifest atomically."""
+        write_atomic(self.path / MANIFEST, json.dumps(self.manifest, indent=2) + "\n")
+
+    def _create(self) -> None:
+        if self.path.exists():
+            if not self.path.is_dir():
+                raise InputError(f"{self.path} is a file. Give a folder for the run.")
+            ours = (MANIFEST, "attempts", "lease.json")
+            if any(self.path.iterdir()) and not any((self.path / n).exists() for n in ours):
+                raise InputError(
+                    f"{self.path} holds files that are not a bigfs run. Give another folder."
+                )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"Cannot create the run directory {self.path}: {error.strerror}."
+            ) from error
+
+    def _sweep(self) -> None:
+        """Remove what no record names: old attempts and stages that were never recorded."""
+        shutil.rmtree(self.path / "attempts", ignore_errors=True)
+        for path in self.path.glob("*.zarr"):
+            if path.stem not in self.manifest["stages"]:
+                shutil.rmtree(path, ignore_errors=True)
+        for path in self.path.glob("*.partial-*"):
+            path.unlink()
+
+    def _clear(self) -> None:
+        """Remove a run's own files; anything else a user put here stays."""
+        for path in self.path.glob("*.zarr"):
+            shutil.rmtree(path)
+        for name in (MANIFEST, CONFIG, FEATURES):
+            (self.path / name).unlink(missing_ok=True)
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write a text file beside its name and rename it: readers see the old or the new one.
+
+    Raises
+    ------
+    StorageError
+        If the disk is full or the folder cannot be written.
+    """
+    partial = path.with_name(f"{path.name}.partial-{uuid.uuid4().hex[:8]}")
+    try:
+        with partial.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise StorageError(f"Cannot write {path}: {error}.") from error

@@ -1,0 +1,185 @@
+"""A run directory holds finished stages and nothing else, and one run at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bigfs.core.errors import InputError, RunLockedError, StorageError
+from bigfs.store import lease
+from bigfs.store.lease import Lease
+from bigfs.store.rundir import RunDirectory, stage_key, write_atomic
+from bigfs.store.scratch import ArrayRef, Scratch
+
+
+def _finish(directory: RunDirectory, name: str, key: str) -> None:
+    directory.stage_scratch(name).put("values", np.arange(3.0))
+    directory.commit(name, key, {"seconds": 1.0})
+
+
+def test_a_finished_stage_is_found_by_its_key(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "run").open() as first:
+        _finish(first, "graph", "key")
+    with RunDirectory(tmp_path / "run").open() as second:
+        assert second.finished("graph", "key")["seconds"] == 1.0
+        assert second.finished("graph", "other") is None
+        assert second.why_stale("graph", "other") == "its settings or its input changed"
+        assert second.why_stale("spectral", "key") == "not yet run"
+        values = ArrayRef.at(second.stage_path("graph") / "values").load()
+        np.testing.assert_array_equal(values, [0, 1, 2])
+
+
+def test_nothing_but_finished_stages_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with pytest.raises(RuntimeError, match="stop"), RunDirectory(path).open() as directory:
+        _finish(directory, "graph", "key")
+        directory.stage_scratch("spectral").put("half", np.zeros(3))
+        directory.work_scratch("spectral").put("temporary", np.zeros(3))
+        raise RuntimeError("stop")
+    assert sorted(p.name for p in path.iterdir()) == ["graph.zarr", "manifest.json"]
+
+
+def test_leftovers_of_a_killed_run_are_swept(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with RunDirectory(path).open() as directory:
+        _finish(directory, "graph", "key")
+    # As if the process had died after a rename and before the manifest was written.
+    (path / "spectral.zarr").mkdir()
+    (path / "attempts" / "dead" / "x.scratch").mkdir(parents=True)
+    (path / "manifest.json.partial-12").write_text("{")
+    with RunDirectory(path).open() as directory:
+        assert directory.finished("graph", "key") is not None
+        names = sorted(p.name for p in path.iterdir())
+    assert names == ["attempts", "graph.zarr", "lease.json", "manifest.json"]
+
+
+def test_a_stage_that_is_redone_replaces_the_old_one(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path).open() as directory:
+        _finish(directory, "graph", "old")
+        directory.stage_scratch("graph").put("values", np.ones(2))
+        directory.commit("graph", "new", {})
+        assert directory.finished("graph", "old") is None
+        values = ArrayRef.at(directory.stage_path("graph") / "values").load()
+        np.testing.assert_array_equal(values, [1, 1])
+
+
+def test_fresh_forgets_stages_and_spares_the_files_of_others(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path).open() as directory:
+        _finish(directory, "graph", "key")
+    (tmp_path / "notes.txt").write_text("mine")
+    with RunDirectory(tmp_path).open(fresh=True) as directory:
+        assert directory.finished("graph", "key") is None
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with (
+        pytest.raises(InputError, match="not a bigfs run"),
+        RunDirectory(tmp_path).open(fresh=True),
+    ):
+        pass
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="is a file"), RunDirectory(tmp_path / "file").open():
+        pass
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 99, "stages": {}}', '{"format": 1}'])
+def test_a_manifest_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(InputError, match=r"manifest\.json is not a manifest.*--fresh"):
+        RunDirectory(tmp_path).read()
+
+
+def test_a_second_run_is_locked_out_and_the_lease_is_given_back(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path).open():
+        with (
+            pytest.raises(RunLockedError, match="another run holds this directory"),
+            RunDirectory(tmp_path).open(),
+        ):
+            pass
+        assert (tmp_path / "lease.json").exists()
+    assert not (tmp_path / "lease.json").exists()
+
+
+def _write_lease(folder: Path, **record: object) -> None:
+    held = {"owner": "o", "pid": os.getpid(), "host": "elsewhere", "beat": time.time(), **record}
+    (folder / "lease.json").write_text(json.dumps(held))
+
+
+def test_a_stale_lease_is_taken_over(tmp_path: Path) -> None:
+    _write_lease(tmp_path, beat=time.time() - 61)
+    with Lease(tmp_path):
+        assert json.loads((tmp_path / "lease.json").read_text())["pid"] == os.getpid()
+
+
+def test_a_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(tmp_path: Path) -> None:
+    child = os.spawnlp(os.P_NOWAIT, "true", "true")
+    os.waitpid(child, 0)
+    _write_lease(tmp_path, host=socket.gethostname(), pid=child)
+    with Lease(tmp_path):
+        pass
+    _write_lease(tmp_path, pid=child)
+    with pytest.raises(RunLockedError, match="on elsewhere"), Lease(tmp_path):
+        pass
+
+
+def test_a_run_that_lost_its_lease_commits_nothing(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path).open() as directory:
+        directory.stage_scratch("graph").put("values", np.zeros(2))
+        _write_lease(tmp_path)
+        with pytest.raises(RunLockedError, match="another one took its place"):
+            directory.commit("graph", "key", {})
+        assert not directory.stage_path("graph").exists()
+    assert json.loads((tmp_path / "lease.json").read_text())["owner"] == "o"
+
+
+def test_the_heartbeat_keeps_the_lease_fresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.05)
+    with Lease(tmp_path):
+        before = json.loads((tmp_path / "lease.json").read_text())["beat"]
+        deadline = time.time() + 10
+        while json.loads((tmp_path / "lease.json").read_text())["beat"] == before:
+            assert time.time() < deadline
+            time.sleep(0.02)
+
+
+def test_keys_follow_from_settings_version_and_upstream() -> None:
+    base = stage_key("graph", 1, {"k": 5}, "data")
+    assert base == stage_key("graph", 1, {"k": 5}, "data")
+    others = [
+        stage_key("graph", 2, {"k": 5}, "data"),
+        stage_key("graph", 1, {"k": 6}, "data"),
+        stage_key("graph", 1, {"k": 5}, "other"),
+    ]
+    assert base not in others
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "a", "old")
+    with pytest.raises(StorageError, match="Cannot write"):
+        write_atomic(tmp_path / "missing" / "a", "new")
+    assert (tmp_path / "a").read_text() == "old"
+
+
+def test_rows_are_written_by_whole_chunks_only(tmp_path: Path) -> None:
+    ref = Scratch(tmp_path).create("rows", (10, 2), np.float32, 4)
+    ref.write(4, np.ones((4, 2)))
+    for start, rows in ((2, 4), (4, 3), (0, 6)):
+        with pytest.raises(StorageError, match="whole chunks of 4 rows"):
+            ref.write(start, np.ones((rows, 2)))
+    with pytest.raises(StorageError, match="2 of 3 chunks are missing"):
+        ref.check_complete()
+    ref.write(0, np.zeros((4, 2)))
+    ref.write(8, np.ones((2, 2)))
+    ref.check_complete()
+    np.testing.assert_array_equal(ref.read(3, 9)[:, 0], [0, 1, 1, 1, 1, 1])
+    assert ArrayRef.at(ref.path) == ref

@@ -97,7 +97,7 @@ def _handle(path: str) -> Any:
     import zarr
 
     # Chunks of zeros are written like all others: a missing one means an unfinished write.
-    return zarr.open_array(path, mode="r+", config={"write_empty_chunks": True})
+    return zarr.open_array(path, mode="r+").with_config({"write_empty_chunks": True})
 
 
 def read_attributes(path: str | Path) -> dict[str, Any]:

@@ -55,6 +55,12 @@ class _Section(BaseModel):
     )
 
 
+def _fill(section: BaseModel, name: str, value: Any) -> None:
+    """Resolve a null; a section is frozen only once its validators are through."""
+    if getattr(section, name) is None:
+        object.__setattr__(section, name, value)
+
+
 class InputConfig(_Section):
     """Where the data is."""
 
@@ -149,11 +155,38 @@ class BlocksConfig(_Section):
 
 
 class ClusterConfig(_Section):
-    """A Dask cluster that bigfs starts for the run and stops after it."""
+    """The Dask cluster of the run: started here and stopped after it, or one that runs already."""
 
-    kind: Literal["local"] = Field("local", description="Where its processes are: this machine.")
-    n_workers: _PositiveInt = Field(2, description="Worker processes; each may use memory_limit.")
-    threads_per_worker: _PositiveInt = Field(1, description="Tasks a worker runs at once.")
+    kind: Literal["local", "remote"] = Field(
+        "local", description="Start processes on this machine, or use a running scheduler."
+    )
+    address: str | None = Field(
+        None, description="Address of the running scheduler (kind: remote only)."
+    )
+    n_workers: _PositiveInt | None = Field(
+        None,
+        description="Processes to start, each of at most memory_limit (kind: local only). null: 2.",
+    )
+    threads_per_worker: _PositiveInt | None = Field(
+        None, description="Tasks a process runs at once (kind: local only). null: 1."
+    )
+
+    @model_validator(mode="after")
+    def _settings_follow_the_kind(self) -> ClusterConfig:
+        if self.kind == "remote":
+            if self.address is None:
+                raise ValueError("kind 'remote' needs an address, such as tcp://127.0.0.1:8786")
+            if self.n_workers is not None or self.threads_per_worker is not None:
+                raise ValueError(
+                    "kind 'remote' uses the workers of the running cluster and would ignore "
+                    "n_workers and threads_per_worker; remove them"
+                )
+            return self
+        if self.address is not None:
+            raise ValueError("kind 'local' would ignore the address; set kind to 'remote'")
+        _fill(self, "n_workers", 2)
+        _fill(self, "threads_per_worker", 1)
+        return self
 
 
 # The sections that not every method reads, and which ones each method does.
@@ -200,7 +233,9 @@ class Config(_Section):
     )
     blocks: BlocksConfig = Field(BlocksConfig(), description="How many rows one task reads.")
     cluster: ClusterConfig | None = Field(
-        None, description="A Dask cluster to start. null: threads of this process."
+        None,
+        description="The Dask cluster of the run. null: the client in scope, or threads of this "
+        "process.",
     )
     random_state: Annotated[int, Field(ge=0)] = Field(
         0, description="Seed of every random draw; the same seed gives the same ranking."
@@ -217,16 +252,8 @@ class Config(_Section):
                 f"ignore ({nulls}) or choose another method"
             )
         for name in used:
-            if getattr(self, name) is None:
-                # Frozen for everyone else: this is still part of the construction.
-                object.__setattr__(self, name, _METHOD_SECTIONS[name]())
+            _fill(self, name, _METHOD_SECTIONS[name]())
         return self
-
-    def to_yaml(self) -> str:
-        """Return the resolved configuration as YAML that gives the same one when loaded."""
-        return yaml.dump(
-            self.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True
-        )
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
@@ -281,6 +308,13 @@ def make_config(**settings: Any) -> Config:
     5
     """
     return _validated(settings, "the configuration")
+
+
+def dump_yaml(config: Config) -> str:
+    """Return the resolved configuration as YAML that gives the same one when loaded."""
+    return yaml.dump(
+        config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True
+    )
 
 
 def json_schema() -> dict[str, Any]:

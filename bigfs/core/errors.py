@@ -61,9 +61,9 @@ class MemoryLimitError(BigfsError, MemoryError):
 
     exit_code = EXIT_DOES_NOT_FIT
 
-    def __new__(cls, message: str) -> MemoryLimitError:
+    def __new__(cls, *args: str) -> MemoryLimitError:
         """Allocate as Exception does: MemoryError's own way fails when Dask unpickles it."""
-        return Exception.__new__(cls, message)
+        return Exception.__new__(cls, *args)
 
 
 class ClusterError(BigfsError, RuntimeError):

@@ -1,0 +1,223 @@
+"""Imports go one way, heavy packages wait until they are used, and ``import bigfs`` is free."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import bigfs
+
+PACKAGE = Path(bigfs.__file__).parent
+
+_DATA = {"core", "compat", "store", "_kernels", "preprocess", "blocks"}
+_GRAPH = _DATA | {"kmeans", "graph"}
+_METHODS = _GRAPH | {"spectral", "solvers", "scores"}
+_ALL = _METHODS | {"selectors", "evaluate", "metrics", "report", "results", "plan", "config"}
+
+# What each room may import, besides itself. A new room has to be entered here.
+ALLOWED: dict[str, set[str]] = {
+    "__init__": set(),
+    "core": set(),
+    "compat": set(),
+    "config": {"core"},
+    "_terminal": {"core"},
+    "cluster": {"core"},
+    "solvers": {"core"},
+    "scores": {"core"},
+    "plan": {"core", "config"},
+    "store": {"core", "compat"},
+    "_kernels": {"core", "compat", "store"},
+    "preprocess": {"core", "compat", "store", "_kernels"},
+    "blocks": _DATA - {"blocks"},
+    "kmeans": _DATA,
+    "graph": _DATA | {"kmeans"},
+    "spectral": _GRAPH,
+    "selectors": _METHODS,
+    "evaluate": {"core", "compat", "store", "blocks", "scores"},
+    "metrics": {"evaluate"},
+    "results": {"core", "store", "scores"},
+    "report": {"core", "results"},
+    "stages": _ALL,
+    "pipeline": _ALL | {"stages", "cluster"},
+    "cli": {"__init__", "_terminal", "core", "config", "pipeline", "store"},
+}
+
+# Packages that cost much, and the files that may import them before they are used.
+HEAVY: dict[str, tuple[str, ...]] = {
+    "sklearn": ("selectors/", "graph/transformer.py"),
+    "pandas": (),
+    "pynndescent": (),
+    "matplotlib": (),
+    "numba": (),
+    "dask_ml": (),
+    "pyarrow": (),
+}
+
+
+def _imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """Yield the line and the full name of everything a module imports, wherever it does."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.split(".")
+                kept = len(parents) - node.level + is_package
+                base = ".".join([*parents[:kept], *filter(None, [base])])
+            for alias in node.names:
+                yield node.lineno, f"{base}.{alias.name}"
+
+
+def _module_level(tree: ast.Module) -> ast.Module:
+    """Return the statements that run at import: everything outside functions."""
+
+    class Cut(ast.NodeTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+            return None
+
+        visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
+
+    return ast.fix_missing_locations(Cut().visit(tree))
+
+
+def _room(name: str) -> str:
+    """Return the room of a full module name: ``bigfs.store.zarr`` is in ``store``."""
+    room = name.split(".")[1] if "." in name else "__init__"
+    # A name of the package itself, such as bigfs.__version__, is no room.
+    is_room = (PACKAGE / room).is_dir() or (PACKAGE / f"{room}.py").is_file()
+    return room if is_room else "__init__"
+
+
+def _against_the_arrow(source: str, path: str) -> list[str]:
+    """Return what is wrong with the imports of one file (``path`` is below bigfs/)."""
+    tree = ast.parse(source)
+    parts = list(Path(path).with_suffix("").parts)
+    is_package = parts[-1] == "__init__"
+    module = ".".join(["bigfs", *(parts[:-1] if is_package else parts)])
+    room = parts[0]
+    if room not in ALLOWED:
+        return [f"bigfs/{path}: the room '{room}' is not in the table of test_imports.py"]
+    wrong = []
+    for line, name in _imports(tree, module, is_package):
+        top = name.split(".")[0]
+        if top == "bigfs" and _room(name) not in {room, *ALLOWED[room]}:
+            wrong.append(f"bigfs/{path}:{line} imports {name} against the arrow")
+        if top == "dask_ml" and room != "compat":
+            wrong.append(f"bigfs/{path}:{line} imports {name}; only compat.py may")
+    for line, name in _imports(_module_level(tree), module, is_package):
+        top = name.split(".")[0]
+        if top in HEAVY and not path.startswith(HEAVY[top] or ("-",)):
+            wrong.append(f"bigfs/{path}:{line} imports {name} before it is used")
+    return wrong
+
+
+FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_imports_follow_the_arrow(path):
+    assert _against_the_arrow((PACKAGE / path).read_text(), path) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("core/units.py", "from bigfs.store.source import open_matrix"),
+        ("core/units.py", "import bigfs.config"),
+        ("core/units.py", "from ..store import open_matrix"),
+        ("core/__init__.py", "from ..store import open_matrix"),
+        ("store/ingest.py", "from bigfs import selectors"),
+        ("store/ingest.py", "def f():\n    from bigfs.blocks import RowBlocks"),
+        ("solvers/lars.py", "from bigfs.blocks import RowBlocks"),
+        ("graph/knn.py", "from bigfs.spectral import spectral_embedding"),
+        ("pipeline.py", "from bigfs.cli import main"),
+        ("blocks.py", "import sklearn.base"),
+        ("blocks.py", "class A:\n    from pandas import DataFrame"),
+        ("graph/knn.py", "def f():\n    import dask_ml.cluster"),
+        ("attic.py", "import os"),
+    ],
+)
+def test_an_import_against_the_arrow_is_caught(path, source):
+    assert len(_against_the_arrow(source, path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("store/ingest.py", "from bigfs.core.errors import InputError\nfrom .source import a"),
+        ("blocks.py", "def f():\n    import pandas"),
+        ("selectors/mcfs.py", "from sklearn.base import BaseEstimator"),
+        ("cli.py", "from bigfs import __version__"),
+    ],
+)
+def test_an_import_along_the_arrow_passes(path, source):
+    assert _against_the_arrow(source, path) == []
+
+
+def _run(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_import_bigfs_costs_nothing_and_changes_nothing():
+    seconds, loaded, changed = _run(
+        """
+        import importlib, logging, os, sys, time, typing, warnings, signal
+        before, environ, filters = set(sys.modules), dict(os.environ), list(warnings.filters)
+        began = time.perf_counter()
+        import bigfs
+        print(time.perf_counter() - began)
+        new = {name.split(".")[0] for name in set(sys.modules) - before}
+        print(",".join(sorted(new - sys.stdlib_module_names)))
+        same = dict(os.environ) == environ and list(warnings.filters) == filters
+        print(not same or bool(logging.getLogger().handlers))
+        """
+    ).splitlines()
+    assert loaded == "bigfs"
+    assert changed == "False"
+    assert float(seconds) < 0.05, f"import bigfs took {seconds} s, 0.05 allowed"
+
+
+def test_modules_with_task_functions_do_not_load_sklearn():
+    # sklearn costs every worker 130 MiB, pynndescent 310 MiB.
+    rooms = ("core/", "store/", "solvers/", "graph/", "spectral/", "evaluate/")
+    single = ("blocks.py", "kmeans.py", "selectors/_tasks.py")
+    estimators = ("graph/transformer.py",)
+    names = [
+        ".".join(["bigfs", *Path(path).with_suffix("").parts]).removesuffix(".__init__")
+        for path in FILES
+        if (path.startswith(rooms) or path in single) and path not in estimators
+    ]
+    loaded = _run(
+        f"""
+        import importlib, sys
+        for name in {names}:
+            importlib.import_module(name)
+        print([name for name in {list(HEAVY)} if name in sys.modules])
+        """
+    )
+    assert loaded == "[]"
+
+
+@pytest.mark.parametrize("name", [name for name in bigfs.__all__ if name != "__version__"])
+def test_every_public_name_is_there_and_documented(name):
+    assert getattr(bigfs, name).__doc__
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = bigfs.nonsense

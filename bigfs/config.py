@@ -8,12 +8,10 @@ in a shell, not from the folder of the YAML file.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -28,6 +26,7 @@ from pydantic import (
 from bigfs.core.errors import ConfigError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.units import format_bytes, parse_bytes
+from bigfs.core.yamltext import read_yaml, write_yaml
 
 Method = Literal["mcfs", "laplacian_score", "max_variance"]
 
@@ -209,7 +208,7 @@ class Config(_Section):
         min_length=1,
         description="Run directory: results and finished stages; run again to continue.",
     )
-    input: InputConfig = Field(description="Where the data is.")
+    input: InputConfig = Field(description="The matrix to read.")
     preprocess: Literal["none", "standardize", "minmax", "unit_norm", "log1p"] = Field(
         "none", description="Applied to the values as they are read; unit_norm scales rows."
     )
@@ -231,7 +230,7 @@ class Config(_Section):
         DEFAULT_MEMORY_LIMIT,  # type: ignore[assignment]  # parsed by the validator
         description="Resident size promised for one worker process, such as 4 GiB.",
     )
-    blocks: BlocksConfig = Field(BlocksConfig(), description="How many rows one task reads.")
+    blocks: BlocksConfig = Field(BlocksConfig(), description="The pieces the data is read in.")
     cluster: ClusterConfig | None = Field(
         None,
         description="The Dask cluster of the run. null: the client in scope, or threads of this "
@@ -278,7 +277,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
         raise ConfigError(f"There is no pipeline file {path}. Give the path of one.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"Cannot read the pipeline file {path}: {error}.") from None
-    settings = _parse(text, str(path))
+    settings = read_yaml(text, str(path))
     if settings is None:
         raise ConfigError(f"{path} is empty. Start from pipelines/mcfs.yaml.")
     if not isinstance(settings, dict):
@@ -312,9 +311,7 @@ def make_config(**settings: Any) -> Config:
 
 def dump_yaml(config: Config) -> str:
     """Return the resolved configuration as YAML that gives the same one when loaded."""
-    return yaml.dump(
-        config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True
-    )
+    return write_yaml(config.model_dump(mode="json"))
 
 
 def json_schema() -> dict[str, Any]:
@@ -325,64 +322,7 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-# Reading YAML
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2 scalars (``no`` is a text, ``1e-6`` a number) and no key twice."""
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes every text that `_Loader`, or another YAML reader, would take for something else."""
-
-
-# tag, pattern, first characters ("" stands for an empty value)
-_SCALARS: tuple[tuple[str, str, list[str]], ...] = (
-    ("null", r"~|null|Null|NULL|", ["", *"~nN"]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
-    ("int", r"[-+]?(0|[1-9][0-9]*)", [*"-+0123456789"]),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", [*"-+.0123456789"]),
-)
-_Loader.yaml_implicit_resolvers = {}
-for _class in (_Loader, _Dumper):
-    for _tag, _pattern, _first in _SCALARS:
-        _class.add_implicit_resolver(
-            f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), _first
-        )
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    """Build a mapping and refuse a key that is there twice."""
-    seen: set[Any] = set()
-    for key, _ in node.value:
-        if not isinstance(key, yaml.ScalarNode):
-            raise yaml.constructor.ConstructorError(
-                None, None, "a key must be a plain name", key.start_mark
-            )
-        if key.value in seen:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"the key '{key.value}' is there twice", key.start_mark
-            )
-        seen.add(key.value)
-    return loader.construct_mapping(node, deep=True)
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-
-
-def _parse(text: str, where: str) -> Any:
-    try:
-        # The class derives from SafeLoader: no Python objects.
-        return yaml.load(text, Loader=_Loader)  # noqa: S506
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        at = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = error.problem or error.context
-        if "'\\t'" in str(problem):
-            problem = "a tab; YAML is indented with spaces"
-        raise ConfigError(f"{where}{at}: {problem}.") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{where} is not a YAML text: {error}.") from None
+# Settings on the command line
 
 
 def _override(settings: dict[str, Any], override: str) -> None:
@@ -405,7 +345,7 @@ def _override(settings: dict[str, Any], override: str) -> None:
                 "section with keys."
             )
         section = below
-    section[keys[-1]] = _parse(text, f"--set {override}")
+    section[keys[-1]] = read_yaml(text, f"--set {override}")
 
 
 # Readable errors

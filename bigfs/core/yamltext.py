@@ -1,0 +1,86 @@
+"""YAML as people expect it: 1.2 scalars, no key twice, errors with their line and column."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from bigfs.core.errors import ConfigError
+
+
+def read_yaml(text: str, where: str) -> Any:
+    """Return what a YAML text holds: plain values, lists and dicts.
+
+    Parameters
+    ----------
+    text : str
+        The text. Scalars are those of YAML 1.2: ``no`` is a text and ``1e-6`` a number.
+    where : str
+        What an error calls it.
+
+    Raises
+    ------
+    ConfigError
+        If it is not YAML, repeats a key or asks for Python objects.
+    """
+    try:
+        # The class derives from SafeLoader: no Python objects.
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        at = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = error.problem or error.context
+        if "'\\t'" in str(problem):
+            problem = "a tab; YAML is indented with spaces"
+        raise ConfigError(f"{where}{at}: {problem}.") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where} is not a YAML text: {error}.") from None
+
+
+def write_yaml(value: Any) -> str:
+    """Return a YAML text that `read_yaml` reads back as the same value."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 scalars (``no`` is a text, ``1e-6`` a number) and no key twice."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that `_Loader`, or another YAML reader, would take for something else."""
+
+
+# tag, pattern, first characters ("" stands for an empty value)
+_SCALARS: tuple[tuple[str, str, list[str]], ...] = (
+    ("null", r"~|null|Null|NULL|", ["", *"~nN"]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
+    ("int", r"[-+]?(0|[1-9][0-9]*)", [*"-+0123456789"]),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", [*"-+.0123456789"]),
+)
+_Loader.yaml_implicit_resolvers = {}
+for _class in (_Loader, _Dumper):
+    for _tag, _pattern, _first in _SCALARS:
+        _class.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), _first
+        )
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    """Build a mapping and refuse a key that is there twice."""
+    seen: set[Any] = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise yaml.constructor.ConstructorError(
+                None, None, "a key must be a plain name", key.start_mark
+            )
+        if key.value in seen:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key '{key.value}' is there twice", key.start_mark
+            )
+        seen.add(key.value)
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bigfs.core.errors import MemoryLimitError
+from bigfs.core.memory import (
+    SMALLEST_LIMIT_BYTES,
+    check_fits,
+    limit_for,
+    peak_bytes,
+    reset_peak,
+    task_budget,
+)
+from bigfs.core.units import GIB, MIB, parse_bytes
+
+
+def test_budget_leaves_room_for_the_worker_itself():
+    assert task_budget(4 * GIB) == int(0.65 * 4 * GIB) - 370 * MIB
+    assert task_budget(4 * GIB, n_threads=2) == task_budget(4 * GIB) // 2
+
+
+def test_a_limit_below_what_imports_take_is_refused():
+    with pytest.raises(MemoryLimitError, match="at least 768 MiB.*Got 512 MiB"):
+        task_budget(512 * MIB)
+
+
+@given(st.integers(1, 2**42))
+def test_the_limit_that_is_named_would_do(needed):
+    limit = limit_for(needed)
+    assert limit >= SMALLEST_LIMIT_BYTES
+    assert task_budget(limit) >= needed
+
+
+def test_refusal_names_stage_need_limit_and_remedy():
+    with pytest.raises(MemoryLimitError) as caught:
+        check_fits("graph", 5 * GIB, 4 * GIB, "the index")
+    message = str(caught.value)
+    assert message.startswith("Stage 'graph' needs 5 GiB for the index; a memory_limit of 4 GiB")
+    named = message.partition("Set memory_limit to '")[2].partition("'")[0]
+    check_fits("graph", 5 * GIB, parse_bytes(named), "the index")
+
+
+@pytest.mark.memory
+def test_peak_is_that_of_the_work_since_the_reset():
+    reset_peak()
+    before = peak_bytes()
+    np.ones(64 * MIB // 8).sum()
+    during = peak_bytes()
+    reset_peak()
+    assert during - before > 56 * MIB
+    assert during - peak_bytes() > 56 * MIB

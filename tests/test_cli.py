@@ -1,0 +1,198 @@
+"""The command line: help, exit codes, and what a user reads when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+
+import bigfs
+from bigfs.cli import cli, main
+from bigfs.core import errors
+
+REPO = Path(__file__).parents[1]
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def bigfs_command(
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Callable[..., Outcome]]:
+    """Run the command line in this process, with its exit code and its two streams."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments: str) -> Outcome:
+        with pytest.raises(SystemExit) as stopped:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return Outcome(stopped.value.code, captured.out, captured.err)
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def failing_command() -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Add a command ``bigfs fail`` with a body of the test's choice."""
+
+    def add(body: Callable[[], None]) -> None:
+        cli.add_command(click.Command("fail", callback=body))
+
+    yield add
+    cli.commands.pop("fail", None)
+
+
+def _raise(error: BaseException) -> Callable[[], None]:
+    def body() -> None:
+        raise error
+
+    return body
+
+
+def test_help_teaches_by_example(bigfs_command):
+    shown = bigfs_command("--help")
+    assert shown.code == 0
+    assert "bigfs run pipelines/quickstart.yaml" in shown.out
+    for command in ("run", "ingest", "inspect", "evaluate", "schema"):
+        shown = bigfs_command(command, "--help")
+        assert shown.code == 0
+        assert f"    bigfs {command} " in shown.out.partition("Example")[2]
+
+
+def test_every_exit_code_is_in_the_help(bigfs_command):
+    text = bigfs_command("--help").out
+    codes = {error.exit_code for error in vars(errors).values() if hasattr(error, "exit_code")}
+    for code in codes | {errors.EXIT_DONE, errors.EXIT_INTERRUPTED}:
+        assert f" {code} " in text.partition("Exit codes:")[2].replace("\n", " ")
+
+
+def test_no_arguments_show_the_help(bigfs_command):
+    shown = bigfs_command()
+    assert shown.code == 2
+    assert "Usage: bigfs" in shown.err
+
+
+def test_version(bigfs_command):
+    assert bigfs_command("--version") == (0, f"bigfs, version {bigfs.__version__}\n", "")
+
+
+def test_schema_is_what_python_gives(bigfs_command):
+    from bigfs.config import json_schema
+
+    shown = bigfs_command("schema")
+    assert shown.code == 0
+    assert json.loads(shown.out) == json_schema()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("nonsense",), ("run",), ("run", "a.yaml", "--nonsense"), ("evaluate", "runs/a")]
+)
+def test_wrong_usage_is_exit_2(bigfs_command, arguments):
+    shown = bigfs_command(*arguments)
+    assert shown.code == 2
+    assert shown.err.startswith("Usage: bigfs")
+    assert "Traceback" not in shown.err
+
+
+def test_a_typo_in_the_file_is_one_readable_line(bigfs_command, tmp_path):
+    path = tmp_path / "my.yaml"
+    path.write_text("run: r\ninput: {uri: a.npy}\nn_features_to_select: 2\ngraph: {metrik: 1}\n")
+    shown = bigfs_command("run", str(path))
+    assert shown.code == 2
+    assert shown.out == ""
+    assert shown.err == (
+        f"bigfs: error: {path}: unknown key 'metrik' in 'graph'; did you mean 'metric'? "
+        "Known: n_neighbors, metric, weight, sigma, algorithm.\n"
+    )
+
+
+def test_set_is_checked_like_the_file(bigfs_command):
+    pipeline = str(REPO / "pipelines" / "quickstart.yaml")
+    shown = bigfs_command("run", pipeline, "--set", "graph.n_neighbors=many")
+    assert shown.code == 2
+    assert "graph.n_neighbors must be a whole number. Got 'many'." in shown.err
+
+
+def test_a_pipeline_that_is_not_there(bigfs_command):
+    shown = bigfs_command("run", "nowhere.yaml")
+    assert shown.code == 2
+    assert (
+        shown.err == "bigfs: error: There is no pipeline file nowhere.yaml. Give the path of one.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InputError, 2),
+        (errors.MemoryLimitError, 3),
+        (errors.ClusterError, 4),
+        (errors.StorageError, 4),
+        (errors.RunLockedError, 75),
+    ],
+)
+def test_errors_are_a_line_and_a_code(bigfs_command, failing_command, error, code):
+    raised = error("what, where, remedy")
+    raised.add_note("in stage 'graph'")
+    failing_command(_raise(raised))
+    shown = bigfs_command("fail")
+    assert shown == (code, "", "bigfs: error: what, where, remedy\nin stage 'graph'\n")
+
+
+def test_traceback_on_request(bigfs_command, failing_command, monkeypatch):
+    monkeypatch.setenv("BIGFS_TRACEBACK", "1")
+    failing_command(_raise(errors.InputError("message")))
+    shown = bigfs_command("fail")
+    assert shown.code == 2
+    assert shown.err.startswith("Traceback")
+    assert shown.err.endswith("bigfs: error: message\n")
+
+
+def test_a_bug_keeps_its_traceback(bigfs_command, failing_command):
+    failing_command(_raise(ZeroDivisionError("oops")))
+    shown = bigfs_command("fail")
+    assert shown.code == 1
+    assert "ZeroDivisionError: oops" in shown.err
+    assert shown.err.endswith("please report it with the lines above\n")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_exit_130_and_says_how_to_go_on(bigfs_command, failing_command, signum):
+    failing_command(lambda: os.kill(os.getpid(), signum))
+    shown = bigfs_command("fail")
+    assert shown.code == 130
+    assert shown.err.endswith(
+        "bigfs: interrupted; finished stages are kept, run the same command to continue\n"
+    )
+    assert "Traceback" not in shown.err
+
+
+def test_a_reader_that_stops_is_no_traceback():
+    command = [sys.executable, "-c", "from bigfs.cli import main; main(['schema'])"]
+    with subprocess.Popen(
+        command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.close()
+        assert "Traceback" not in process.stderr.read()
+    assert process.returncode == 1
+
+
+def test_the_command_starts_without_numpy():
+    code = "import sys, bigfs.cli; print('numpy' in sys.modules, 'dask' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "False"]

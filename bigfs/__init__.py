@@ -12,13 +12,12 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "KNNGraph": "bigfs.graph",
     "LaplacianScore": "bigfs.selectors",
     "MCFS": "bigfs.selectors",
     "MaxVariance": "bigfs.selectors",
-    "ingest": "bigfs.store",
+    "ingest": "bigfs.store.ingest",
     "knn_graph": "bigfs.graph",
-    "open_matrix": "bigfs.store",
+    "open_matrix": "bigfs.store.source",
     "open_result": "bigfs.pipeline",
     "run": "bigfs.pipeline",
     "spectral_embedding": "bigfs.spectral",

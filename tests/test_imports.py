@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,6 +162,25 @@ def test_an_import_against_the_arrow_is_caught(path, source):
 )
 def test_an_import_along_the_arrow_passes(path, source):
     assert _against_the_arrow(source, path) == []
+
+
+def test_dependencies_are_what_is_imported():
+    # The name to install where it is not the name to import.
+    distributions = {"sklearn": "scikit-learn", "yaml": "PyYAML", "dask_ml": "dask-ml"}
+    imported = set()
+    for path in FILES:
+        tree = ast.parse((PACKAGE / path).read_text())
+        module = ".".join(["bigfs", *Path(path).with_suffix("").parts])
+        imported |= {name.split(".")[0] for _, name in _imports(tree, module, False)}
+    imported -= sys.stdlib_module_names | {"bigfs"}
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    extras = [name for name in project["optional-dependencies"] if name != "test"]
+    declared = project["dependencies"] + sum(
+        (project["optional-dependencies"][name] for name in extras), []
+    )
+    assert {re.match(r"[\w-]+", line).group() for line in declared} == {
+        distributions.get(name, name) for name in imported
+    }
 
 
 def _run(code: str) -> str:

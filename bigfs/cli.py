@@ -18,6 +18,8 @@ from bigfs.config import json_schema, load_config
 from bigfs.core.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, BigfsError
 
 EXIT_BUG = 1
+# What an interrupted command leaves behind.
+_KEPT = {"run": "finished stages are kept, run the same command to continue"}
 
 _quiet = click.option("--quiet", is_flag=True, help="Show warnings and the result only.")
 
@@ -197,7 +199,8 @@ def _exit_code(arguments: list[str] | None) -> int:
         # Commands return nothing; click returns the code of --help and --version.
         return cli.main(args=arguments, prog_name="bigfs", standalone_mode=False) or EXIT_DONE
     except (KeyboardInterrupt, click.Abort):
-        _say("interrupted; finished stages are kept, run the same command to continue")
+        command = (arguments or sys.argv[1:])[0]
+        _say(f"interrupted; {_KEPT.get(command, 'no result was written')}")
         return EXIT_INTERRUPTED
     except click.ClickException as error:
         error.show()
@@ -219,3 +222,7 @@ def _exit_code(arguments: list[str] | None) -> int:
 
 def _say(text: str) -> None:
     click.echo(f"bigfs: {text}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""What a task does with one dense row block: sums in float64, merged without cancellation.
+
+Every partial result carries its own count and mean, and two of them merge by the update of Chan,
+Golub and LeVeque (1979): nothing is ever computed as a difference of large raw sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+# Rows converted to float64 at a time: the temporary stays near 8 MB whatever the block.
+_TILE_BYTES = 8 * 1024**2
+
+
+def tile_rows(n_features: int) -> int:
+    """Return how many rows are converted to float64 at a time."""
+    return max(16, _TILE_BYTES // (8 * max(1, n_features)))
+
+
+@dataclass
+class Moments:
+    """Count and per-feature moments of some rows.
+
+    Attributes
+    ----------
+    count : int
+        Rows seen.
+    mean : ndarray of shape (n_features,), float64
+    squares : ndarray of shape (n_features,), float64
+        Sums of squared deviations from the mean.
+    minimum, maximum : ndarray of shape (n_features,), float64
+    """
+
+    count: int
+    mean: np.ndarray
+    squares: np.ndarray
+    minimum: np.ndarray
+    maximum: np.ndarray
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Per-feature variance with divisor n, shape (n_features,)."""
+        return self.squares / self.count
+
+
+@dataclass
+class Gram:
+    """Centered second moments of some rows, with those of a companion Y.
+
+    Attributes
+    ----------
+    count : int
+    mean : ndarray of shape (n_features,), float64
+    gram : ndarray of shape (n_features, n_features), float64
+        ``X'X - n x x'``, with x the mean. While partial: upper triangle only.
+    y_mean : ndarray of shape (n_targets,), float64
+    xty : ndarray of shape (n_features, n_targets), float64
+        ``X'Y - n x y'``.
+    """
+
+    count: int
+    mean: np.ndarray
+    gram: np.ndarray
+    y_mean: np.ndarray
+    xty: np.ndarray
+
+
+def column_means(X: np.ndarray) -> np.ndarray:
+    """Return the means of one block, float64; exact where a column is constant.
+
+    The rounded mean of equal values can differ from them in the last bit; then a constant
+    feature would have a variance, and a correlation with everything.
+    """
+    mean = X.mean(axis=0, dtype=np.float64)
+    constant = (X == X[0]).all(axis=0)
+    mean[constant] = X[0, constant]
+    return mean
+
+
+def block_moments(X: np.ndarray) -> Moments:
+    """Return the moments of one block of shape (rows, n_features)."""
+    mean = column_means(X)
+    squares = np.zeros(X.shape[1])
+    step = tile_rows(X.shape[1])
+    for begin in range(0, len(X), step):
+        tile = X[begin : begin + step] - mean
+        squares += np.einsum("ij,ij->j", tile, tile)
+    minimum, maximum = X.min(axis=0), X.max(axis=0)
+    return Moments(
+        len(X), mean, squares, minimum.astype(np.float64), maximum.astype(np.float64)
+    )
+
+
+def merge_moments(a: Moments, b: Moments) -> Moments:
+    """Merge the moments of two sets of rows."""
+    count = a.count + b.count
+    delta = b.mean - a.mean
+    return Moments(
+        count,
+        a.mean + delta * (b.count / count),
+        a.squares + b.squares + delta**2 * (a.count * b.count / count),
+        np.minimum(a.minimum, b.minimum),
+        np.maximum(a.maximum, b.maximum),
+    )
+
+
+def block_gram(X: np.ndarray, Y: np.ndarray | None) -> Gram:
+    """Return the centered Gram (upper triangle) and X'Y of one block.
+
+    Parameters
+    ----------
+    X : ndarray of shape (rows, n_features), float32 or float64
+    Y : ndarray of shape (rows, n_targets) or None
+    """
+    from scipy.linalg.blas import dsyrk
+
+    n_features = X.shape[1]
+    mean = column_means(X)
+    targets = np.empty((len(X), 0)) if Y is None else Y.astype(np.float64, copy=False)
+    y_mean = targets.mean(axis=0)
+    gram = np.zeros((n_features, n_features), order="F")
+    xty = np.zeros((n_features, targets.shape[1]))
+    step = tile_rows(n_features)
+    for begin in range(0, len(X), step):
+        tile = X[begin : begin + step] - mean
+        # A C-ordered tile is its own transpose in Fortran order: no copy is made.
+        gram = dsyrk(1.0, tile.T, beta=1.0, c=gram, overwrite_c=1)
+        if Y is not None:
+            xty += tile.T @ (targets[begin : begin + step] - y_mean)
+    return Gram(len(X), mean, gram, y_mean, xty)
+
+
+def merge_gram(a: Gram, b: Gram) -> Gram:
+    """Merge two partial Grams, using the memory of the first."""
+    from scipy.linalg.blas import dsyrk
+
+    count = a.count + b.count
+    weight = a.count * b.count / count
+    delta, y_delta = b.mean - a.mean, b.y_mean - a.y_mean
+    a.gram += b.gram
+    # In place: at 10,000 features a temporary of d x d is 800 MB.
+    gram = dsyrk(weight, delta[:, None], beta=1.0, c=a.gram, overwrite_c=1)
+    a.xty += b.xty
+    a.xty += np.multiply.outer(weight * delta, y_delta)
+    share = b.count / count
+    return Gram(count, a.mean + share * delta, gram, a.y_mean + share * y_delta, a.xty)
+
+
+def complete_gram(partial: Gram) -> Gram:
+    """Mirror the upper triangle of a merged Gram into the lower one."""
+    gram = partial.gram
+    for row in range(len(gram) - 1):
+        gram[row + 1 :, row] = gram[row, row + 1 :]
+    return partial
+
+
+def block_xtv(X: np.ndarray, V: np.ndarray) -> np.ndarray:
+    """Return ``X'V`` of one block, shape (n_features, n_columns), float64."""
+    total = np.zeros((X.shape[1], V.shape[1]))
+    step = tile_rows(X.shape[1])
+    for begin in range(0, len(X), step):
+        tile = X[begin : begin + step].astype(np.float64, copy=False)
+        total += tile.T @ V[begin : begin + step]
+    return total
+
+
+def block_xv(X: np.ndarray, V: np.ndarray) -> np.ndarray:
+    """Return ``X V`` of one block, shape (rows, n_columns), float64."""
+    product = np.empty((len(X), V.shape[1]))
+    step = tile_rows(X.shape[1])
+    for begin in range(0, len(X), step):
+        tile = X[begin : begin + step].astype(np.float64, copy=False)
+        product[begin : begin + step] = tile @ V
+    return product
+
+
+def first_non_finite(X: np.ndarray) -> tuple[int, int] | None:
+    """Return (row, column) of the first NaN or infinity in reading order, or None."""
+    # A sum is finite only if every term is, except for overflow, which the slow path settles.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(X.sum(dtype=np.float64)):
+            return None
+    bad = ~np.isfinite(X)
+    if not bad.any():
+        return None
+    row = int(bad.any(axis=1).argmax())
+    return row, int(bad[row].argmax())

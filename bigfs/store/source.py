@@ -1,0 +1,223 @@
+"""Opening a matrix: one small reader per format, all with the same face."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import InputError, InputTypeError
+
+# Suffix -> module of the reader.
+_SUFFIXES = {
+    ".npy": "npy",
+    ".npz": "npz",
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    ".tsv": "csv",
+    ".tsv.gz": "csv",
+    ".parquet": "parquet",
+    ".mat": "mat",
+    ".zarr": "zarr_array",
+}
+
+
+class Source(ABC):
+    """A matrix that can be read from its first row to its last.
+
+    Attributes
+    ----------
+    uri : str
+        What messages call it; never holds credentials.
+    n_samples : int or None
+        Rows; None where only reading to the end tells.
+    n_features : int
+    dtype : numpy.dtype
+        float32 or float64: the type of the rows that are handed out.
+    feature_names : list of str or None
+    checked : bool
+        Whether every value is known to be finite.
+    """
+
+    uri: str
+    n_samples: int | None
+    n_features: int
+    dtype: np.dtype
+    feature_names: list[str] | None = None
+    checked: bool = False
+
+    @abstractmethod
+    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+        """Yield consecutive arrays of at most ``rows`` rows; callers must not write into them."""
+
+
+class RandomAccessSource(Source):
+    """A matrix whose rows can be read by range.
+
+    Attributes
+    ----------
+    chunk_rows : int or None
+        Rows per stored chunk; None where rows can be read freely.
+    shareable : bool
+        Whether a pickle of it is small and works in another process.
+    """
+
+    n_samples: int
+    chunk_rows: int | None = None
+    shareable: bool = True
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return rows ``start`` to ``stop``; callers must not write into them."""
+
+    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+        """Yield consecutive arrays of at most ``rows`` rows."""
+        for start in range(0, self.n_samples, rows):
+            yield self.read(start, min(start + rows, self.n_samples))
+
+
+def work_dtype(dtype: Any, uri: str) -> np.dtype:
+    """Return the type the kernels see: float32 where it holds every value, else float64.
+
+    Raises
+    ------
+    InputError
+        If the values are not real numbers.
+    """
+    dtype = np.dtype(dtype)
+    if dtype.kind not in "fiub":
+        raise InputError(
+            f"{uri}: values must be real numbers. Got {dtype.name}; convert or drop such columns."
+        )
+    return np.dtype(np.float32 if np.can_cast(dtype, np.float32) else np.float64)
+
+
+def check_shape(shape: tuple[int, ...], uri: str) -> None:
+    """Raise InputError unless a shape is that of at least 2 samples by 1 feature."""
+    if len(shape) != 2:
+        raise InputError(
+            f"{uri}: a matrix of samples x features must have 2 dimensions. Got shape "
+            f"{tuple(shape)}; reshape it first."
+        )
+    if shape[0] < 2 or shape[1] < 1:
+        raise InputError(
+            f"{uri}: at least 2 samples and 1 feature are needed. Got shape {tuple(shape)}."
+        )
+
+
+def check_names(names: list[str] | None, n_features: int, uri: str) -> None:
+    """Raise InputError unless there is one name for each feature and no name twice."""
+    if names is None:
+        return
+    if len(names) != n_features:
+        raise InputError(f"{uri}: there are {len(names)} feature names for {n_features} features.")
+    if len(set(names)) != len(names):
+        seen: set[str] = set()
+        twice = next(name for name in names if name in seen or seen.add(name))
+        raise InputError(
+            f"{uri}: the feature name {twice!r} is there twice. Names must be unique; rename one."
+        )
+
+
+def open_matrix(X: Any, *, variable: str | None = None) -> Source:
+    """Open a matrix by path, URI or object.
+
+    Parameters
+    ----------
+    X : str, Path, ndarray, DataFrame, scipy sparse matrix, Dask or zarr array, or Source
+        A path to .npy, .npz, .csv, .tsv, .parquet, .mat or a zarr array or group with ``X``;
+        ``sklearn:NAME`` for a set that scikit-learn ships; or an object.
+    variable : str or None, default=None
+        Array to read where a file or group holds several. None: ``X``, or the only one.
+
+    Returns
+    -------
+    source : Source
+
+    Raises
+    ------
+    InputError
+        If it is not there, is not what its name says, or is no matrix of real numbers.
+    InputTypeError
+        If the object is of a kind that cannot be read.
+
+    Examples
+    --------
+    >>> from bigfs import open_matrix
+    >>> open_matrix("sklearn:iris").n_features
+    4
+    """
+    if isinstance(X, Source):
+        return X
+    if isinstance(X, (str, Path)):
+        return _open_uri(str(X), variable)
+    root = type(X).__module__.split(".")[0]
+    if root == "zarr":
+        from bigfs.store.formats.zarr_array import open_zarr
+
+        return open_zarr(X, variable)
+    if root == "dask":
+        from bigfs.store.formats.dask_array import DaskSource
+
+        return DaskSource(X)
+    from bigfs.store.formats.memory import open_memory
+
+    source = open_memory(X)
+    if source is None:
+        raise InputTypeError(
+            "a matrix must be a path, a NumPy array, a pandas DataFrame, a scipy sparse matrix, "
+            f"or a Dask or zarr array. Got {type(X).__name__}."
+        )
+    return source
+
+
+def is_store(uri: str | Path) -> bool:
+    """Say whether a path is a store that `ingest` wrote: checked, with checksums."""
+    path = as_path(str(uri))
+    if path is None or not (path / "zarr.json").is_file():
+        return False
+    import json
+
+    try:
+        attributes = json.loads((path / "zarr.json").read_text()).get("attributes", {})
+    except (OSError, ValueError, AttributeError):
+        return False
+    return isinstance(attributes, dict) and "bigfs_store" in attributes
+
+
+def as_path(uri: str) -> Path | None:
+    """Return the path of a local URI, None for a set of scikit-learn's."""
+    return None if uri.startswith("sklearn:") else Path(uri.removeprefix("file://"))
+
+
+def _open_uri(uri: str, variable: str | None) -> Source:
+    path = as_path(uri)
+    if path is None:
+        from bigfs.store.formats.sklearn_sets import open_set
+
+        return open_set(uri)
+    if "://" in str(path):
+        raise InputError(
+            f"{uri.split('@')[-1]}: only local paths can be read. Copy the data to a local disk."
+        )
+    if not path.exists():
+        raise InputError(f"{uri} does not exist. Check the path.")
+    name = path.name.lower()
+    if path.is_dir():
+        module = "zarr_array"
+    else:
+        endings = [s for s in _SUFFIXES if name.endswith(s) and s != ".zarr"]
+        if not endings:
+            known = ", ".join(s for s in _SUFFIXES if s != ".zarr")
+            raise InputError(
+                f"{uri}: the kind of file cannot be told from its name. Known endings: {known}, "
+                "and zarr folders."
+            )
+        module = _SUFFIXES[max(endings, key=len)]
+    reader = importlib.import_module(f"bigfs.store.formats.{module}")
+    source: Source = reader.open_file(path, variable)
+    return source

@@ -16,6 +16,7 @@ from bigfs import __version__
 from bigfs._terminal import reporting
 from bigfs.config import json_schema, load_config
 from bigfs.core.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, BigfsError
+from bigfs.core.units import format_bytes
 
 EXIT_BUG = 1
 # What an interrupted command leaves behind.
@@ -108,7 +109,14 @@ def ingest(
         report = ingest_matrix(
             source, dest, variable=variable, missing=missing, overwrite=overwrite
         )
-    click.echo(report.summary())
+    click.echo(
+        f"{report.path}: {report.n_samples:,} samples x {report.n_features:,} features, "
+        f"{report.dtype}, {format_bytes(report.nbytes)}"
+    )
+    if report.filled_values:
+        click.echo(f"{report.filled_values:,} missing values were replaced ({missing}).")
+    if report.dropped_rows:
+        click.echo(f"{report.dropped_rows:,} rows with missing values were dropped.")
 
 
 @cli.command()

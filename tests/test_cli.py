@@ -177,6 +177,34 @@ def test_a_signal_is_exit_130_without_a_traceback(bigfs_command, failing_command
     assert shown.err.strip() == "bigfs: interrupted; no result was written"
 
 
+def test_ingest_then_inspect(bigfs_command, tmp_path):
+    store = str(tmp_path / "digits.zarr")
+    shown = bigfs_command("ingest", "sklearn:digits", store)
+    assert shown.code == 0
+    assert shown.out.startswith(f"{store}: 1,797 samples x 64 features, float64, ")
+    assert "ingest: done" in shown.err
+    shown = bigfs_command("inspect", store, "--verify")
+    assert shown.code == 0
+    assert "1,797 samples x 64 features, float64" in shown.out
+    assert "all checksums match" in shown.out
+    again = bigfs_command("ingest", "sklearn:digits", store)
+    assert again.code == 2
+    assert "already exists" in again.err
+    assert bigfs_command("ingest", "sklearn:digits", store, "--overwrite", "--quiet").err == ""
+
+
+def test_ingest_says_what_it_did_about_missing_values(bigfs_command, tmp_path):
+    source, store = tmp_path / "cells.csv", str(tmp_path / "cells.zarr")
+    source.write_text("a,b\n1,2\n,4\n5,6\n7,8\n")
+    refused = bigfs_command("ingest", str(source), store)
+    assert refused.code == 2
+    assert "row 1" in refused.err
+    shown = bigfs_command("ingest", str(source), store, "--missing", "mean")
+    assert "1 missing values were replaced (mean)." in shown.out
+    shown = bigfs_command("ingest", str(source), store, "--missing", "drop_rows", "--overwrite")
+    assert "1 rows with missing values were dropped." in shown.out
+
+
 def test_a_reader_that_stops_is_no_traceback():
     command = [sys.executable, "-c", "from bigfs.cli import main; main(['schema'])"]
     with subprocess.Popen(

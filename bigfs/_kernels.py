@@ -88,9 +88,7 @@ def block_moments(X: np.ndarray) -> Moments:
         tile = X[begin : begin + step] - mean
         squares += np.einsum("ij,ij->j", tile, tile)
     minimum, maximum = X.min(axis=0), X.max(axis=0)
-    return Moments(
-        len(X), mean, squares, minimum.astype(np.float64), maximum.astype(np.float64)
-    )
+    return Moments(len(X), mean, squares, minimum.astype(np.float64), maximum.astype(np.float64))
 
 
 def merge_moments(a: Moments, b: Moments) -> Moments:

@@ -26,9 +26,7 @@ from bigfs.store.scratch import ArrayRef, Scratch
 from bigfs.store.source import RandomAccessSource, Source, open_matrix
 
 # Sources that live in this process's memory are named in the task graph, never put into it.
-_local_sources: weakref.WeakValueDictionary[int, RandomAccessSource] = (
-    weakref.WeakValueDictionary()
-)
+_local_sources: weakref.WeakValueDictionary[int, RandomAccessSource] = weakref.WeakValueDictionary()
 _tokens = itertools.count()
 
 
@@ -193,9 +191,7 @@ class RowBlocks:
     ) -> Any:
         """Run ``kernel(X_block, first_row, *shared)`` and merge the results: one pass."""
         self.passes += 1
-        return map_reduce(
-            _on_block, self.bounds, combine, self.reader, kernel, shared, label=label
-        )
+        return map_reduce(_on_block, self.bounds, combine, self.reader, kernel, shared, label=label)
 
     def create_rows(self, name: str, width: int, dtype: Any) -> ArrayRef:
         """Create an n-row array in scratch whose chunks are this object's blocks."""

@@ -83,8 +83,9 @@ def _read_npz(path: Path, name: str) -> np.ndarray:
 
     names = member_names(path)
     if name not in names:
-        raise InputError(f"{path} has no array {name!r} (it has {', '.join(names)}). "
-                         f"Name one as {path}::NAME.")
+        raise InputError(
+            f"{path} has no array {name!r} (it has {', '.join(names)}). Name one as {path}::NAME."
+        )
     try:
         with np.load(path, allow_pickle=False) as content:
             return np.asarray(content[name])

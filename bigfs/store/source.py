@@ -7,13 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from bigfs.core.errors import InputError, InputTypeError
 
-# Suffix -> module of the reader.
-_SUFFIXES = {
+# Ending of a file's name -> module of the reader. Folders are zarr.
+_ENDINGS = {
     ".npy": "npy",
     ".npz": "npz",
     ".csv": "csv",
@@ -22,7 +23,6 @@ _SUFFIXES = {
     ".tsv.gz": "csv",
     ".parquet": "parquet",
     ".mat": "mat",
-    ".zarr": "zarr_array",
 }
 
 
@@ -114,13 +114,45 @@ def check_names(names: list[str] | None, n_features: int, uri: str) -> None:
     if names is None:
         return
     if len(names) != n_features:
-        raise InputError(f"{uri}: there are {len(names)} feature names for {n_features} features.")
+        raise InputError(
+            f"{uri}: there are {len(names)} feature names for {n_features} features. "
+            "Give one name for each."
+        )
     if len(set(names)) != len(names):
         seen: set[str] = set()
         twice = next(name for name in names if name in seen or seen.add(name))
         raise InputError(
             f"{uri}: the feature name {twice!r} is there twice. Names must be unique; rename one."
         )
+
+
+def check_no_variable(path: Path, variable: str | None) -> None:
+    """Raise InputError if an array is named in a file that holds only one."""
+    if variable is not None:
+        raise InputError(f"{path} holds one matrix; variable must be None. Got {variable!r}.")
+
+
+def choose_member(path: Path, names: list[str], matrices: list[str], variable: str | None) -> str:
+    """Return which array of a file to read: ``variable``, ``X``, or the only matrix.
+
+    Raises
+    ------
+    InputError
+        If it is not there, or several could be meant.
+    """
+    there = ", ".join(names) or "nothing"
+    if variable is not None:
+        if variable not in names:
+            raise InputError(f"{path} has no array {variable!r}. It has {there}.")
+        return variable
+    if "X" in names:
+        return "X"
+    if len(matrices) != 1:
+        raise InputError(
+            f"{path} holds {len(matrices)} matrices (it has {there}). Name one with variable= "
+            "(--variable)."
+        )
+    return matrices[0]
 
 
 def open_matrix(X: Any, *, variable: str | None = None) -> Source:
@@ -199,25 +231,32 @@ def _open_uri(uri: str, variable: str | None) -> Source:
     if path is None:
         from bigfs.store.formats.sklearn_sets import open_set
 
+        check_no_variable(Path(uri), variable)
         return open_set(uri)
-    if "://" in str(path):
+    if "://" in uri.removeprefix("file://"):
+        parts = urlsplit(uri)  # without user, password and query, which may hold credentials
         raise InputError(
-            f"{uri.split('@')[-1]}: only local paths can be read. Copy the data to a local disk."
+            f"{parts.scheme}://{parts.hostname or ''}{parts.path}: only local paths can be read. "
+            "Copy the data to a local disk."
         )
     if not path.exists():
         raise InputError(f"{uri} does not exist. Check the path.")
-    name = path.name.lower()
-    if path.is_dir():
-        module = "zarr_array"
-    else:
-        endings = [s for s in _SUFFIXES if name.endswith(s) and s != ".zarr"]
-        if not endings:
-            known = ", ".join(s for s in _SUFFIXES if s != ".zarr")
-            raise InputError(
-                f"{uri}: the kind of file cannot be told from its name. Known endings: {known}, "
-                "and zarr folders."
-            )
-        module = _SUFFIXES[max(endings, key=len)]
-    reader = importlib.import_module(f"bigfs.store.formats.{module}")
-    source: Source = reader.open_file(path, variable)
+    reader = importlib.import_module(f"bigfs.store.formats.{_reader_of(path)}")
+    try:
+        source: Source = reader.open_file(path, variable)
+    except OSError as error:
+        raise InputError(f"{uri} cannot be read: {error.strerror or error}.") from None
     return source
+
+
+def _reader_of(path: Path) -> str:
+    """Return the name of the module that reads a file or folder."""
+    if path.is_dir():
+        return "zarr_array"
+    for ending, module in _ENDINGS.items():
+        if path.name.lower().endswith(ending):
+            return module
+    raise InputError(
+        f"{path}: the kind of file cannot be told from its name. Known endings: "
+        f"{', '.join(_ENDINGS)}; and zarr folders."
+    )

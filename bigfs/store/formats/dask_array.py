@@ -1,4 +1,4 @@
-"""Dask arrays: computed one row block at a time under whatever scheduler is active."""
+"""Dask arrays: computed by bands of whole chunks under whatever scheduler is active."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bigfs.store.source import Source, check_shape, work_dtype
 
 
 class DaskSource(Source):
-    """A Dask array of known shape."""
+    """A Dask array of known shape; one band of its row chunks is in memory at a time."""
 
     def __init__(self, X: Any) -> None:
         import dask.array as da
@@ -28,12 +28,27 @@ class DaskSource(Source):
             raise InputError(
                 "X is a Dask array of unknown shape. Call X.compute_chunk_sizes() first."
             )
+        self.dtype = work_dtype(X.dtype, self.uri)
         check_shape(X.shape, self.uri)
         self.n_samples, self.n_features = (int(size) for size in X.shape)
-        self.dtype = work_dtype(X.dtype, self.uri)
         self._X = X
 
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
-        for start in range(0, self._X.shape[0], rows):
-            yield np.asarray(self._X[start : start + rows].compute(), dtype=self.dtype)
+        for start, stop in self._bands(rows):
+            band = self._X[start:stop].compute()
+            if hasattr(band, "toarray"):  # scipy sparse chunks
+                band = band.toarray()
+            for first in range(0, stop - start, rows):
+                yield np.ascontiguousarray(band[first : first + rows], dtype=self.dtype)
+
+    def _bands(self, rows: int) -> Iterator[tuple[int, int]]:
+        """Yield row ranges of whole chunks, about ``rows`` long, so each is computed once."""
+        start = stop = 0
+        for size in self._X.chunks[0]:
+            if stop > start and stop + size - start > rows:
+                yield start, stop
+                start = stop
+            stop += size
+        if stop > start:
+            yield start, stop

@@ -1,4 +1,4 @@
-"""MATLAB's .mat, version 5 and before, read whole by scipy."""
+"""MATLAB's .mat, version 5 and before: one variable, read whole by scipy."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.store.formats.memory import ArraySource, SparseSource
-from bigfs.store.source import RandomAccessSource
+from bigfs.store.source import RandomAccessSource, choose_member
 
-_USUAL = ("X", "fea")
+_NUMERIC = {"double", "single", "logical", "sparse"} | {
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
 
 
 def open_file(path: Path, variable: str | None) -> RandomAccessSource:
-    """Open ``variable``, ``X``, ``fea``, or the only matrix of the file."""
-    arrays = _load(path)
-    if variable is not None and variable not in arrays:
-        raise InputError(f"{path} has no array {variable!r}. It has {', '.join(arrays)}.")
-    name = variable or next((usual for usual in _USUAL if usual in arrays), None)
-    if name is None:
-        matrices = [n for n, a in arrays.items() if a.ndim == 2 and min(a.shape) > 1]
-        if len(matrices) != 1:
-            raise InputError(
-                f"{path} holds {len(matrices)} matrices ({', '.join(arrays) or 'nothing'}). Name "
-                "one with input.variable (--variable)."
-            )
-        name = matrices[0]
-    found = arrays[name]
+    """Open ``variable``, ``X``, ``fea`` (the usual name of features), or the only matrix."""
+    from scipy.io import loadmat, whosmat
+
+    content = _scipy(whosmat, path)
+    names = [name for name, _, _ in content]
+    if variable is None and "X" not in names and "fea" in names:
+        variable = "fea"
+    matrices = [
+        name
+        for name, shape, kind in content
+        if kind in _NUMERIC and len(shape) == 2 and min(shape) > 1
+    ]
+    name = choose_member(path, names, matrices, variable)
+    kind = next(kind for found, _, kind in content if found == name)
+    if kind not in _NUMERIC:
+        raise InputError(f"{path}: {name!r} is a {kind}, not a matrix of numbers.")
+    found = _scipy(loadmat, path, variable_names=[name])[name]
     uri = f"{path}::{name}"
     return ArraySource(found, uri) if isinstance(found, np.ndarray) else SparseSource(found, uri)
 
 
-def _load(path: Path) -> dict[str, Any]:
-    from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
-
+def _scipy(read: Any, path: Path, **options: Any) -> Any:
     try:
-        content = loadmat(path)
+        return read(path, **options)
     except NotImplementedError:
         raise InputError(
             f"{path} is a version 7.3 file (HDF5), which is not read. Save it in MATLAB with "
             "save(..., '-v7')."
         ) from None
-    except (ValueError, TypeError, MatReadError, OSError, EOFError, MemoryError) as error:
-        raise InputError(f"{path} is not a .mat file: {error}.") from None
-    return {name: value for name, value in content.items() if not name.startswith("__")}
+    except Exception as error:  # scipy documents none of what a damaged file makes it raise
+        raise InputError(f"{path} is not a .mat file, or damaged: {error}.") from None

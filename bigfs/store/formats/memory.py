@@ -20,9 +20,9 @@ class ArraySource(RandomAccessSource):
 
     def __init__(self, X: np.ndarray, uri: str = "X", names: list[str] | None = None) -> None:
         self.uri = uri
+        self.dtype = work_dtype(X.dtype, uri)
         check_shape(X.shape, uri)
         self.n_samples, self.n_features = X.shape
-        self.dtype = work_dtype(X.dtype, uri)
         check_names(names, self.n_features, uri)
         self.feature_names = names
         self._X = X
@@ -32,6 +32,39 @@ class ArraySource(RandomAccessSource):
         return np.ascontiguousarray(self._X[start:stop], dtype=self.dtype)
 
 
+class FrameSource(RandomAccessSource):
+    """A pandas frame whose columns are all numbers; converted block by block."""
+
+    shareable = False
+
+    def __init__(self, frame: Any, uri: str = "X") -> None:
+        import pandas as pd
+
+        self.uri = uri
+        check_shape(frame.shape, uri)
+        types = []
+        for name, dtype in frame.dtypes.items():
+            kind = getattr(dtype, "kind", "O")
+            if kind not in "fiub":
+                raise InputError(
+                    f"{uri}: column {name!r} holds {dtype}, not numbers. Drop or encode it."
+                )
+            # pandas' own types can hold missing values: NaN, and float64 holds the rest.
+            types.append(work_dtype(dtype if isinstance(dtype, np.dtype) else np.float64, uri))
+        self.n_samples, self.n_features = frame.shape
+        self.dtype = np.result_type(*types)
+        # Columns that pandas numbered have no names.
+        if not isinstance(frame.columns, pd.RangeIndex):
+            self.feature_names = [str(name) for name in frame.columns]
+            check_names(self.feature_names, self.n_features, uri)
+        self._frame = frame
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return rows ``start`` to ``stop``; missing values are NaN."""
+        rows = self._frame.iloc[start:stop].to_numpy(dtype=self.dtype, na_value=np.nan)
+        return np.ascontiguousarray(rows)
+
+
 class SparseSource(RandomAccessSource):
     """A scipy sparse matrix, made dense block by block; refused above 2 GiB."""
 
@@ -39,21 +72,21 @@ class SparseSource(RandomAccessSource):
 
     def __init__(self, X: Any, uri: str = "X") -> None:
         self.uri = uri
-        check_shape(X.shape, uri)
-        self.n_samples, self.n_features = X.shape
         self.dtype = work_dtype(X.dtype, uri)
+        check_shape(X.shape, uri)
+        self.n_samples, self.n_features = (int(size) for size in X.shape)
         size = self.n_samples * self.n_features * self.dtype.itemsize
         if size > _DENSE_LIMIT_BYTES:
             raise InputError(
-                f"{uri}: sparse matrices are made dense block by block, and are refused above "
-                f"{format_bytes(_DENSE_LIMIT_BYTES)} dense. This one would be "
-                f"{format_bytes(size)}; drop rare features first."
+                f"{uri}: sparse input at scale is not supported yet. It is made dense block by "
+                f"block, up to {format_bytes(_DENSE_LIMIT_BYTES)} dense; this matrix would be "
+                f"{format_bytes(size)}. Drop rare features first."
             )
         self._X = X.tocsr()
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``, dense."""
-        return np.asarray(self._X[start:stop].toarray(), dtype=self.dtype)
+        return np.ascontiguousarray(self._X[start:stop].toarray(), dtype=self.dtype)
 
 
 def open_memory(X: Any) -> RandomAccessSource | None:
@@ -66,24 +99,5 @@ def open_memory(X: Any) -> RandomAccessSource | None:
     if root == "scipy" and hasattr(X, "tocsr"):
         return SparseSource(X)
     if root == "pandas" and hasattr(X, "columns"):
-        return frame_source(X, "X")
+        return FrameSource(X)
     return None
-
-
-def frame_source(frame: Any, uri: str) -> ArraySource:
-    """Return a source for a pandas frame whose columns are all numbers.
-
-    Raises
-    ------
-    InputError
-        Naming the first column that is not.
-    """
-    for name, dtype in frame.dtypes.items():
-        kind = getattr(dtype, "kind", "O")
-        if kind not in "fiub":
-            raise InputError(
-                f"{uri}: column {name!r} holds {dtype}, not numbers. Drop or encode it."
-            )
-    names = [str(name) for name in frame.columns]
-    check_names(names, frame.shape[1], uri)
-    return ArraySource(frame.to_numpy(), uri, names)

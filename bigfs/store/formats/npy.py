@@ -8,26 +8,21 @@ from typing import IO, Any
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
-from bigfs.store.source import RandomAccessSource, check_shape, work_dtype
+from bigfs.store.source import RandomAccessSource, check_no_variable, check_shape, work_dtype
 
 
 class NpySource(RandomAccessSource):
-    """A .npy file of rows."""
+    """A .npy file; stored by columns (Fortran order), each block gathers a piece of each."""
 
     def __init__(self, path: Path) -> None:
         self.uri = str(path)
         self._path = str(path.absolute())
         with path.open("rb") as file:
-            shape, fortran, self._stored = read_header(file, self.uri)
+            shape, self._fortran, self._stored = read_header(file, self.uri)
             self._offset = file.tell()
-        check_shape(shape, self.uri)
-        if fortran and shape[1] > 1:
-            raise InputError(
-                f"{self.uri} is stored by columns (Fortran order), which cannot be read by rows. "
-                "Save numpy.ascontiguousarray(X) instead."
-            )
-        self.n_samples, self.n_features = shape
         self.dtype = work_dtype(self._stored, self.uri)
+        check_shape(shape, self.uri)
+        self.n_samples, self.n_features = shape
         expected = self._offset + shape[0] * shape[1] * self._stored.itemsize
         if path.stat().st_size < expected:
             raise InputError(
@@ -37,16 +32,33 @@ class NpySource(RandomAccessSource):
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
-        rows = np.empty((stop - start, self.n_features), self._stored)
         try:
-            with Path(self._path).open("rb") as file:
-                file.seek(self._offset + start * self.n_features * self._stored.itemsize)
-                count = file.readinto(memoryview(rows).cast("B"))
+            with Path(self._path).open("rb", buffering=0) as file:
+                if self._fortran:
+                    rows = self._gather(file, start, stop)
+                else:
+                    rows = np.empty((stop - start, self.n_features), self._stored)
+                    self._fill(file, rows, start * self.n_features)
         except OSError as error:
             raise StorageError(f"Cannot read {self.uri}: {error}.") from error
-        if count != rows.nbytes:
-            raise StorageError(f"{self.uri} ends before row {stop}. It changed while being read.")
-        return rows.astype(self.dtype, copy=False)
+        return np.ascontiguousarray(rows, dtype=self.dtype)
+
+    def _gather(self, file: IO[bytes], start: int, stop: int) -> np.ndarray:
+        """Read a piece of each column."""
+        columns = np.empty((self.n_features, stop - start), self._stored)
+        for j, column in enumerate(columns):
+            self._fill(file, column, j * self.n_samples + start)
+        return columns.T
+
+    def _fill(self, file: Any, out: np.ndarray, first_value: int) -> None:
+        """Read consecutive values of the file into an array."""
+        file.seek(self._offset + first_value * self._stored.itemsize)
+        view = memoryview(out.reshape(-1).view(np.uint8))
+        while view:
+            count = file.readinto(view)
+            if not count:
+                raise StorageError(f"{self.uri} became shorter while it was read. Run again.")
+            view = view[count:]
 
 
 def read_header(file: IO[bytes], uri: str) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -66,16 +78,18 @@ def read_header(file: IO[bytes], uri: str) -> tuple[tuple[int, ...], bool, np.dt
         )
         shape, fortran, dtype = read(file)
     except (ValueError, EOFError) as error:
-        raise InputError(f"{uri} is not a .npy file: {error}") from None
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(f"{uri} is not in NumPy's .npy format: {reason}.") from None
     if dtype.hasobject:
         raise InputError(
             f"{uri} holds pickled Python objects, which bigfs never loads. Save plain numbers."
         )
-    return tuple(int(size) for size in shape), bool(fortran), dtype
+    # A single column or row is the same bytes in both orders.
+    by_columns = bool(fortran) and len(shape) == 2 and min(shape) > 1
+    return tuple(int(size) for size in shape), by_columns, dtype
 
 
 def open_file(path: Path, variable: str | None) -> NpySource:
     """Open a .npy file."""
-    if variable is not None:
-        raise InputError(f"{path} holds one array; input.variable must be null. Got {variable!r}.")
+    check_no_variable(path, variable)
     return NpySource(path)

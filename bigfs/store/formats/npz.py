@@ -1,19 +1,22 @@
-"""NumPy's .npz: one member, streamed out of the zip; CSR parts are densified by block."""
+"""NumPy's .npz: one member, streamed out of the zip; sparse parts are made dense by block."""
 
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.store.formats.memory import SparseSource
 from bigfs.store.formats.npy import read_header
-from bigfs.store.source import Source, check_shape, work_dtype
+from bigfs.store.source import Source, check_shape, choose_member, work_dtype
 
 _CSR = {"data", "indices", "indptr", "shape"}
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
 
 
 class NpzSource(Source):
@@ -22,33 +25,35 @@ class NpzSource(Source):
     def __init__(self, path: Path, member: str) -> None:
         self.uri = f"{path}::{member}"
         self._path, self._member = path, f"{member}.npy"
-        with zipfile.ZipFile(path) as archive, archive.open(self._member) as file:
-            shape, fortran, self._stored = read_header(file, self.uri)
+        shape, fortran, self._stored = member_header(path, member)
+        self.dtype = work_dtype(self._stored, self.uri)
         check_shape(shape, self.uri)
-        if fortran and shape[1] > 1:
+        if fortran:
             raise InputError(
-                f"{self.uri} is stored by columns (Fortran order), which cannot be read by rows. "
-                "Save numpy.ascontiguousarray(X) instead."
+                f"{self.uri} is stored by columns (Fortran order), and a zip file cannot be read "
+                "by rows then. Save numpy.ascontiguousarray(X), or a .npy file."
             )
         self.n_samples, self.n_features = shape
-        self.dtype = work_dtype(self._stored, self.uri)
 
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
-        assert self.n_samples is not None
+        n_samples = self.n_samples or 0
         with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as file:
             read_header(file, self.uri)
-            for start in range(0, self.n_samples, rows):
-                count = min(rows, self.n_samples - start)
-                size = count * self.n_features * self._stored.itemsize
-                try:
-                    content = file.read(size)
-                except (zipfile.BadZipFile, EOFError, OSError) as error:
-                    raise InputError(f"{self.uri} is damaged: {error}. Write it again.") from None
-                if len(content) != size:
-                    raise InputError(f"{self.uri} ends before row {start + count}.")
-                block = np.frombuffer(content, self._stored).reshape(count, -1)
+            for start in range(0, n_samples, rows):
+                count = min(rows, n_samples - start)
+                content = self._take(file, count * self.n_features * self._stored.itemsize)
+                block = np.frombuffer(content, self._stored).reshape(count, self.n_features)
                 yield block.astype(self.dtype, copy=False)
+
+    def _take(self, file: Any, size: int) -> bytes:
+        try:
+            content: bytes = file.read(size)
+        except _DAMAGE as error:
+            raise InputError(f"{self.uri} is damaged: {error}. Write it again.") from None
+        if len(content) != size:
+            raise InputError(f"{self.uri} is cut off. Write it again.")
+        return content
 
 
 def member_names(path: Path) -> list[str]:
@@ -62,41 +67,56 @@ def member_names(path: Path) -> list[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
-    except (zipfile.BadZipFile, OSError) as error:
+    except zipfile.BadZipFile as error:
         raise InputError(f"{path} is not a .npz file: {error}.") from None
 
 
+def member_header(path: Path, member: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return shape, Fortran order and dtype of a member.
+
+    Raises
+    ------
+    InputError
+        If the member is damaged or holds pickled objects.
+    """
+    uri = f"{path}::{member}"
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{member}.npy") as file:
+            return read_header(file, uri)
+    except _DAMAGE as error:
+        raise InputError(f"{uri} is damaged: {error}. Write it again.") from None
+
+
 def open_file(path: Path, variable: str | None) -> Source:
-    """Open the member ``variable``, ``X``, the parts of a CSR matrix, or the only matrix."""
+    """Open the member ``variable``, ``X``, the parts of a sparse matrix, or the only matrix."""
     names = member_names(path)
     if variable is None and "X" not in names and set(names) >= _CSR:
-        return SparseSource(_load_csr(path), str(path))
-    if variable is not None:
-        if variable not in names:
-            raise InputError(f"{path} has no array {variable!r}. It has {', '.join(names)}.")
-        return NpzSource(path, variable)
-    if "X" in names:
-        return NpzSource(path, "X")
-    matrices = [name for name in names if len(_shape(path, name)) == 2]
-    if len(matrices) != 1:
-        raise InputError(
-            f"{path} holds {len(matrices)} matrices ({', '.join(names) or 'nothing'}). Name one "
-            "with input.variable (--variable)."
-        )
-    return NpzSource(path, matrices[0])
+        return SparseSource(_load_sparse(path, "format" in names), str(path))
+    matrices = [name for name in names if _is_matrix(path, name)]
+    return NpzSource(path, choose_member(path, names, matrices, variable))
 
 
-def _shape(path: Path, member: str) -> tuple[int, ...]:
-    with zipfile.ZipFile(path) as archive, archive.open(f"{member}.npy") as file:
-        return read_header(file, f"{path}::{member}")[0]
+def _is_matrix(path: Path, member: str) -> bool:
+    try:
+        shape, _, dtype = member_header(path, member)
+    except InputError:  # such as pickled labels beside the matrix
+        return False
+    return len(shape) == 2 and dtype.kind in "fiub"
 
 
-def _load_csr(path: Path) -> object:
-    from scipy.sparse import csr_matrix
+def _load_sparse(path: Path, has_format: bool) -> Any:
+    """Load what ``scipy.sparse.save_npz`` wrote, or the bare parts of a CSR matrix."""
+    from scipy.sparse import csr_matrix, load_npz
 
     try:
-        with np.load(path, allow_pickle=False) as parts:
-            shape = tuple(int(size) for size in parts["shape"])
-            return csr_matrix((parts["data"], parts["indices"], parts["indptr"]), shape=shape)
-    except (ValueError, zipfile.BadZipFile, EOFError, TypeError) as error:
-        raise InputError(f"{path} does not hold the parts of a CSR matrix: {error}.") from None
+        if has_format:
+            found = load_npz(path).tocsr()
+        else:
+            with np.load(path, allow_pickle=False) as parts:
+                shape = tuple(int(size) for size in parts["shape"])
+                content = (parts["data"], parts["indices"], parts["indptr"])
+                found = csr_matrix(content, shape=shape)
+        found.check_format(full_check=True)  # indices outside the shape would crash later
+    except (*_DAMAGE, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path} does not hold the parts of a sparse matrix: {error}.") from None
+    return found

@@ -4,60 +4,78 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.store.source import Source, check_names, work_dtype
+from bigfs.store.source import Source, check_names, check_no_variable, check_shape, work_dtype
+
+# Pages are read through a buffer of this size, so that a row group is never whole in memory.
+_BUFFER_BYTES = 2**20
 
 
 class ParquetSource(Source):
-    """A Parquet file whose columns are all numbers."""
+    """A Parquet file whose columns are all numbers; pandas' index columns are left out."""
+
+    n_samples: int
 
     def __init__(self, path: Path) -> None:
+        self.uri = str(path)
+        self._path = path
+        with self._open() as file:
+            schema, rows = file.schema_arrow, file.metadata.num_rows
+        index = (schema.pandas_metadata or {}).get("index_columns", [])
+        fields = [field for field in schema if field.name not in index]
+        check_shape((rows, len(fields)), self.uri)
+        types = [_work_dtype(field, self.uri) for field in fields]
+        self.feature_names = [field.name for field in fields]
+        check_names(self.feature_names, len(types), self.uri)
+        self.n_samples, self.n_features = rows, len(types)
+        self.dtype = np.result_type(*types)
+
+    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+        """Yield consecutive arrays of at most ``rows`` rows; nulls are NaN."""
+        import pyarrow as pa
+
+        try:
+            with self._open() as file:
+                for batch in file.iter_batches(batch_size=rows, columns=self.feature_names):
+                    block = np.empty((batch.num_rows, self.n_features), self.dtype)
+                    for column, values in enumerate(batch.columns):
+                        if pa.types.is_boolean(values.type):
+                            values = values.cast(pa.uint8())
+                        block[:, column] = values.to_numpy(zero_copy_only=False)
+                    yield block
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{self.uri} is damaged: {error}. Write it again.") from None
+
+    def _open(self) -> Any:
         try:
             import pyarrow as pa
             import pyarrow.parquet as pq
         except ImportError:
             raise InputError(
-                f"{path}: reading Parquet needs pyarrow. Install it with: "
+                f"{self.uri}: reading Parquet needs pyarrow. Install it with: "
                 "pip install 'bigfs[parquet]'."
             ) from None
-        self.uri = str(path)
-        self._path = path
         try:
-            with pq.ParquetFile(path) as file:
-                schema, rows = file.schema_arrow, file.metadata.num_rows
+            return pq.ParquetFile(self._path, buffer_size=_BUFFER_BYTES)
         except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{path} is not a Parquet file: {error}.") from None
-        types = []
-        for field in schema:
-            try:
-                types.append(work_dtype(field.type.to_pandas_dtype(), self.uri))
-            except (InputError, NotImplementedError, TypeError):
-                raise InputError(
-                    f"{path}: column {field.name!r} holds {field.type}, not numbers. "
-                    "Drop or encode it."
-                ) from None
-        self.feature_names = list(schema.names)
-        check_names(self.feature_names, len(types), self.uri)
-        self.n_samples, self.n_features = rows, len(types)
-        self.dtype = np.result_type(*types) if types else np.dtype(np.float32)
+            raise InputError(f"{self.uri} is not a Parquet file: {error}.") from None
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield consecutive arrays of at most ``rows`` rows."""
-        import pyarrow.parquet as pq
 
-        with pq.ParquetFile(self._path) as file:
-            for batch in file.iter_batches(batch_size=rows):
-                block = np.empty((batch.num_rows, self.n_features), self.dtype)
-                for column, values in enumerate(batch.columns):
-                    block[:, column] = values.to_numpy(zero_copy_only=False)
-                yield block
+def _work_dtype(field: Any, uri: str) -> np.dtype:
+    """Return the work dtype of a column, or name the column that is no number."""
+    try:
+        return work_dtype(field.type.to_pandas_dtype(), uri)
+    except (InputError, NotImplementedError, TypeError):
+        raise InputError(
+            f"{uri}: column {field.name!r} holds {field.type}, not numbers. Drop or encode it."
+        ) from None
 
 
 def open_file(path: Path, variable: str | None) -> ParquetSource:
     """Open a Parquet file."""
-    if variable is not None:
-        raise InputError(f"{path} holds one table; input.variable must be null. Got {variable!r}.")
+    check_no_variable(path, variable)
     return ParquetSource(path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import warnings
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,56 +16,98 @@ from bigfs.store.source import RandomAccessSource, check_names, check_shape, wor
 
 logger = logging.getLogger("bigfs")
 _SHOWN = 3
+# Chunks of a band of rows are decoded once for all its blocks, up to this many bytes.
+_BAND_BYTES = 256 * 10**6
 
 
 class ZarrSource(RandomAccessSource):
     """A two-dimensional zarr array of numbers.
 
-    Pickles to its address and metadata; the array is opened again where it is unpickled. An
-    array on a store that is not a local folder is kept as an object.
+    An array in a local folder pickles to its address and metadata, and is opened again where
+    it is unpickled; an array on another store is kept as an object.
     """
 
-    def __init__(self, array: Any, uri: str, path: str | None, attributes: dict[str, Any]) -> None:
+    def __init__(self, array: Any, uri: str, member: str, attributes: dict[str, Any]) -> None:
+        import zarr
+
         self.uri = uri
+        self.dtype = work_dtype(_numpy_dtype(array, uri), uri)
         check_shape(array.shape, uri)
         self.n_samples, self.n_features = (int(size) for size in array.shape)
-        self.dtype = work_dtype(array.dtype, uri)
-        self.chunk_rows = int((array.shards or array.chunks)[0])
+        self.chunk_rows = int(array.chunks[0])
         names = attributes.get("feature_names")
         self.feature_names = None if names is None else [str(name) for name in names]
         check_names(self.feature_names, self.n_features, uri)
-        self.checked = "bigfs_store" in attributes
-        self._path = path
+        self.checked = member == "X" and "bigfs_store" in attributes
+        self._prefix = f"{member}/" if member else ""
         self._array = array
-        if path is not None:
-            self._check_chunks(array, Path(path))
+        store = array.store_path.store
+        self.shareable = not isinstance(store, zarr.storage.MemoryStore)
+        self._path = self._stamp = None
+        if type(store) is zarr.storage.LocalStore:
+            folder = Path(store.root).absolute() / array.store_path.path
+            self._path, self._stamp = str(folder), _stamp(folder)
+            self._check_chunks(missing_chunks(array, folder))
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
-        array = self._array if self._array is not None else _open_array(str(self._path))
+        if self._array is None:
+            self._array = _open_array(str(self._path), self._stamp)
+        if self.checked and self._path is not None:
+            self._check_range(start, stop)
         try:
-            rows = np.asarray(array[start:stop])
-        except (OSError, ValueError, RuntimeError) as error:
+            rows = np.asarray(self._array[start:stop])
+        except OSError as error:
             raise StorageError(
-                f"{self.uri}: rows {start} to {stop} cannot be read ({type(error).__name__}: "
-                f"{error}). Check it with: bigfs inspect --verify {self.uri}"
+                f"{self.uri}: rows {start} to {stop} cannot be read: {error}."
             ) from error
-        return rows.astype(self.dtype, copy=False)
+        except Exception as error:  # whatever a codec raises for bytes that it never wrote
+            raise CorruptStoreError(
+                f"{self.uri}: rows {start} to {stop} cannot be decoded ({error}). Ingest the "
+                "source again, then run 'bigfs inspect --verify'."
+            ) from error
+        return np.ascontiguousarray(rows, dtype=self.dtype)
 
-    def _check_chunks(self, array: Any, path: Path) -> None:
-        """A missing chunk reads as zeros: corruption in our stores, said aloud in others'."""
-        missing = missing_chunks(array, path)
+    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+        """Yield consecutive arrays of at most ``rows`` rows; chunks are decoded once."""
+        chunk = self.chunk_rows or 1
+        band = max(rows, chunk) // chunk * chunk
+        if band * self.n_features * self.dtype.itemsize > _BAND_BYTES:
+            logger.warning(
+                "%s: chunks of %d rows are too large for memory and are decoded again for every "
+                "block.", self.uri, chunk,
+            )  # fmt: skip
+            band = rows
+        for start in range(0, self.n_samples, band):
+            block = self.read(start, min(start + band, self.n_samples))
+            for first in range(0, len(block), rows):
+                yield block[first : first + rows]
+
+    def _check_range(self, start: int, stop: int) -> None:
+        """A chunk that vanished after opening would be read as zeros."""
+        rows = int(self._array.chunks[0])
+        keys = [
+            self._array.metadata.encode_chunk_key((i, 0)) for i in range(start // rows, -(-stop // rows))
+        ]
+        self._check_chunks([key for key in keys if not (Path(str(self._path)) / key).is_file()])
+
+    def _check_chunks(self, missing: list[str]) -> None:
+        """Missing chunks are corruption in our stores, and worth a word in others'."""
         if not missing:
             return
-        shown = ", ".join(missing[:_SHOWN])
+        keys = ", ".join(self._prefix + key for key in missing[:_SHOWN])
+        if len(missing) > _SHOWN:
+            keys += ", ..."
+        which = f"chunk {keys} is" if len(missing) == 1 else f"chunks {keys} are"
+        total = int(np.prod(_grid(self._array)))
         if self.checked:
             raise CorruptStoreError(
-                f"{self.uri}: {len(missing)} chunks are missing ({shown}) and would read as "
-                "zeros. Ingest the source again."
+                f"{self.uri}: {which} missing ({len(missing)} of {total}) and would read as "
+                "zeros. Ingest the source again, then run 'bigfs inspect --verify'."
             )
         logger.warning(
-            "%s: %d chunks were never written (%s) and read as the fill value %s.",
-            self.uri, len(missing), shown, array.fill_value,
+            "%s: %s not stored (%d of %d) and read as the fill value %s.",
+            self.uri, which, len(missing), total, self._array.fill_value,
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
@@ -75,52 +119,77 @@ class ZarrSource(RandomAccessSource):
         return state
 
 
+def _numpy_dtype(array: Any, uri: str) -> np.dtype:
+    try:
+        return np.dtype(array.dtype)
+    except TypeError:
+        raise InputError(f"{uri}: values must be real numbers. Got {array.dtype}.") from None
+
+
+def _stamp(folder: Path) -> int:
+    """Return the time of the metadata: another array at the same path has another."""
+    for name in ("zarr.json", ".zarray"):
+        if (folder / name).exists():
+            return (folder / name).stat().st_mtime_ns
+    return 0
+
+
 @lru_cache(maxsize=16)
-def _open_array(path: str) -> Any:
+def _open_array(path: str, stamp: int | None) -> Any:
+    """Open an array once per process; the stamp tells arrays at the same path apart."""
     import zarr
 
-    return zarr.open_array(path, mode="r")
+    try:
+        return zarr.open_array(path, mode="r")
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be opened by this process: {error}. Every worker needs the path."
+        ) from error
+
+
+def _grid(array: Any) -> tuple[int, ...]:
+    """Return how many chunks (shards, where there are) lie along each axis."""
+    steps = array.shards or array.chunks
+    return tuple(-(-size // step) for size, step in zip(array.shape, steps, strict=True))
 
 
 def missing_chunks(array: Any, path: Path) -> list[str]:
-    """Return the keys of the chunks (or shards) of a local array that do not exist."""
-    grid = array.shards or array.chunks
-    counts = [-(-size // step) for size, step in zip(array.shape, grid, strict=True)]
+    """Return the keys of the chunks (or shards) of a local array that are not in its folder."""
     if array.metadata.zarr_format == 3:
         encode = array.metadata.encode_chunk_key
     else:
         separator = array.metadata.dimension_separator
 
         def encode(index: tuple[int, ...]) -> str:
-            return separator.join(str(i) for i in index)
+            return str(separator.join(str(i) for i in index))
 
-    expected = [encode(index) for index in np.ndindex(*counts)]
-    there = {str(p.relative_to(path)) for p in path.rglob("*") if p.is_file()}
+    there = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
+    expected = (encode(index) for index in np.ndindex(*_grid(array)))
     return [key for key in expected if key not in there]
 
 
-def open_zarr(node: Any, variable: str | None) -> ZarrSource:
+def open_zarr(node: Any, variable: str | None, uri: str | None = None) -> ZarrSource:
     """Open a zarr array, or ``X`` (or ``variable``) of a group."""
     import zarr
 
-    uri = str(node.store_path)
-    attributes = dict(node.attrs)
-    if isinstance(node, zarr.Group):
-        name = variable or "X"
-        members = sorted(node.array_keys())
-        if name not in members:
-            raise InputError(
-                f"{uri} is a zarr group without an array {name!r}. "
-                f"It has {', '.join(members) or 'no arrays'}; name one with input.variable."
-            )
-        node = node[name]
-    elif variable is not None:
-        raise InputError(f"{uri} is one array; input.variable must be null. Got {variable!r}.")
-    store = node.store_path.store
-    root = getattr(store, "root", None)
-    local = type(store) is zarr.storage.LocalStore and root is not None
-    path = str(Path(root).absolute() / node.store_path.path) if local else None
-    return ZarrSource(node, uri.removeprefix("file://"), path, attributes)
+    uri = uri or str(node.store_path).removeprefix("file://")
+    if isinstance(node, zarr.Array):
+        if variable is not None:
+            raise InputError(f"{uri} holds one matrix; variable must be None. Got {variable!r}.")
+        return ZarrSource(node, uri, "", dict(node.attrs))
+    if not isinstance(node, zarr.Group):
+        raise InputError(f"{uri}: only zarr arrays and groups are read. Got {type(node).__name__}.")
+    name = variable or "X"
+    found = node.get(name)
+    if not isinstance(found, zarr.Array):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # zarr warns of other files in the folder
+            members = ", ".join(sorted(node.array_keys())) or "no arrays"
+        raise InputError(
+            f"{uri} is a zarr group without an array {name!r}. It has {members}; name one with "
+            "variable= (--variable)."
+        )
+    return ZarrSource(found, uri, name, dict(node.attrs))
 
 
 def open_file(path: Path, variable: str | None) -> ZarrSource:
@@ -129,8 +198,8 @@ def open_file(path: Path, variable: str | None) -> ZarrSource:
 
     try:
         node = zarr.open(str(path), mode="r")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path} is a folder, but no zarr array or group ({type(error).__name__})."
-        ) from None
-    return open_zarr(node, variable)
+    except Exception as error:  # zarr has no one error for folders that are something else
+        known = any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
+        what = "a damaged zarr folder" if known else "a folder, but no zarr array or group"
+        raise InputError(f"{path} is {what} ({type(error).__name__}: {error}).") from None
+    return open_zarr(node, variable, str(path))

@@ -1,0 +1,201 @@
+"""Selectors keep scikit-learn's contract, and give one ranking for every kind of input."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from bigfs import MCFS, LaplacianScore, MaxVariance, ingest
+from bigfs.core.errors import InputError
+
+CHEAP = [
+    MaxVariance(n_features_to_select=1),
+    LaplacianScore(n_features_to_select=1, n_neighbors=3),
+    MCFS(n_features_to_select=1, n_clusters=2, n_neighbors=3),
+]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks(CHEAP)
+def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def digits() -> np.ndarray:
+    return load_digits().data[:400]
+
+
+@pytest.fixture(params=CHEAP, ids=lambda e: type(e).__name__)
+def selector(request: pytest.FixtureRequest) -> Any:
+    from sklearn.base import clone
+
+    return clone(request.param).set_params(n_features_to_select=10)
+
+
+def _inputs(X: np.ndarray, folder: Path) -> dict[str, Any]:
+    import dask.array as da
+    import scipy.sparse as sp
+    import zarr
+
+    np.save(folder / "X.npy", X)
+    ingest(X, folder / "X.zarr")
+    frame = pd.DataFrame(X, columns=[f"p{i}" for i in range(X.shape[1])])
+    frame.to_csv(folder / "X.csv", index=False)
+    return {
+        "pandas": frame,
+        "csr": sp.csr_matrix(X),
+        "csc": sp.csc_matrix(X),
+        "dask": da.from_array(X, chunks=(70, 64)),
+        "zarr": zarr.open_group(str(folder / "X.zarr"), mode="r")["X"],
+        "path": folder / "X.zarr",
+        "uri": str(folder / "X.npy"),
+        "csv": folder / "X.csv",
+    }
+
+
+def test_every_kind_of_input_gives_the_same_ranking(
+    selector: Any, digits: np.ndarray, tmp_path: Path
+) -> None:
+    expected = selector.fit(digits)
+    ranking, scores = expected.ranking_, expected.scores_
+    for kind, X in _inputs(digits, tmp_path).items():
+        found = selector.fit(X)
+        np.testing.assert_array_equal(found.ranking_, ranking, err_msg=kind)
+        np.testing.assert_array_equal(found.scores_, scores, err_msg=kind)
+
+
+def test_ranking_is_the_same_on_every_scheduler(
+    selector: Any, digits: np.ndarray, scheduler: str
+) -> None:
+    import dask
+
+    found = selector.fit(digits).scores_
+    with dask.config.set(scheduler="synchronous"):
+        np.testing.assert_array_equal(selector.fit(digits).scores_, found)
+
+
+def test_transform_is_lazy_for_lazy_input(
+    selector: Any, digits: np.ndarray, tmp_path: Path
+) -> None:
+    import dask.array as da
+
+    selector.fit(digits)
+    expected = digits[:, selector.get_support()]
+    inputs = _inputs(digits, tmp_path)
+    for kind in ("dask", "zarr", "path", "uri"):
+        lazy = selector.transform(inputs[kind])
+        assert isinstance(lazy, da.Array), kind
+        np.testing.assert_array_equal(lazy.compute(), expected)
+    np.testing.assert_array_equal(selector.transform(digits), expected)
+    with pytest.raises(InputError, match="63 features.*64|64 features"):
+        selector.transform(inputs["dask"][:, :63])
+
+
+def test_names_and_containers(selector: Any, digits: np.ndarray) -> None:
+    frame = pd.DataFrame(digits, columns=[f"p{i}" for i in range(64)])
+    selector.fit(frame)
+    kept = [f"p{i}" for i in np.flatnonzero(selector.get_support())]
+    assert selector.get_feature_names_out().tolist() == kept
+    selector.set_output(transform="pandas")
+    assert selector.transform(frame).columns.tolist() == kept
+
+
+def test_in_a_pipeline(digits: np.ndarray) -> None:
+    pipe = make_pipeline(MinMaxScaler(), MCFS(n_features_to_select=7, n_clusters=3))
+    assert pipe.fit_transform(digits).shape == (400, 7)
+
+
+def test_support_serves_smaller_numbers(selector: Any, digits: np.ndarray) -> None:
+    selector.fit(digits)
+    assert set(selector.support(3)) <= set(selector.support(10))
+    np.testing.assert_array_equal(selector.support(10), np.flatnonzero(selector.get_support()))
+    with pytest.raises(InputError, match=r"int in \[1, 64\].*Got 65"):
+        selector.support(65)
+
+
+@pytest.mark.parametrize("bad", [0, 65, -1, 2.5, True, "3"])
+def test_number_of_features_is_checked(bad: Any, digits: np.ndarray) -> None:
+    with pytest.raises(InputError, match=r"must be an int in \[1, 64\], since X has 64 features"):
+        MaxVariance(n_features_to_select=bad).fit(digits)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"n_neighbors": 0}, "n_neighbors"),
+        ({"n_neighbors": 400}, "n_neighbors"),
+        ({"n_clusters": 0}, "n_components"),
+        ({"n_clusters": 400}, "n_components"),
+        ({"weight": "gauss"}, "weight"),
+        ({"metric": "cityblock"}, "metric"),
+        ({"preprocess": "zscore"}, "preprocess"),
+        ({"sigma": -1.0, "weight": "heat"}, "sigma"),
+        ({"memory_limit": "4 GX"}, "GX"),
+    ],
+)
+def test_bad_parameters_are_named(
+    options: dict[str, Any], message: str, digits: np.ndarray
+) -> None:
+    with pytest.raises(InputError, match=message):
+        MCFS(n_features_to_select=5, **options).fit(digits)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("n_clusters", [1, 5])
+def test_mcfs_equals_the_dense_reference(
+    digits: np.ndarray, intercept: bool, normalize: bool, n_clusters: int
+) -> None:
+    from tests.reference.mcfs import mcfs_scores
+
+    selector = MCFS(
+        n_features_to_select=15,
+        n_clusters=n_clusters,
+        n_neighbors=7,
+        fit_intercept=intercept,
+        normalize_coef=normalize,
+    ).fit(digits)
+    assert selector.n_connected_components_ == 1, "the reference is for connected graphs"
+    expected = mcfs_scores(digits, n_clusters, 15, k=7, intercept=intercept, normalize=normalize)
+    np.testing.assert_allclose(selector.scores_, expected, atol=1e-8)
+
+
+def test_laplacian_score_equals_the_dense_reference(digits: np.ndarray) -> None:
+    from tests.reference.mcfs import laplacian_scores, neighbor_affinity
+
+    X = digits[:, digits.std(axis=0) > 0]
+    for weight in ("binary", "cosine"):
+        found = LaplacianScore(n_features_to_select=5, weight=weight).fit(X).scores_
+        expected = laplacian_scores(X, neighbor_affinity(X, 5, weight))
+        np.testing.assert_allclose(-found, expected, rtol=1e-6)
+
+
+def test_constant_features_come_last(digits: np.ndarray, selector: Any) -> None:
+    X = np.hstack([np.full((400, 1), 7.0), digits])
+    ranking = selector.fit(X).ranking_
+    assert 0 not in ranking[:10]
+
+
+def test_degenerate_data() -> None:
+    rng = np.random.default_rng(0)
+    wide = rng.normal(size=(20, 50))
+    selector = MCFS(n_features_to_select=30, n_clusters=3).fit(wide)
+    assert (selector.n_active_ <= 19).all()
+    assert np.isfinite(selector.scores_).all()
+    everything = MCFS(n_features_to_select=50, n_clusters=1).fit(wide)
+    assert everything.get_support().all()
+    twice = np.repeat(rng.normal(size=(30, 4)), 2, axis=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = MCFS(n_features_to_select=2, n_clusters=2, n_neighbors=4).fit(twice)
+    assert np.isfinite(found.scores_).all()

@@ -73,8 +73,8 @@ class InputConfig(_Section):
     )
     missing: Literal["error", "mean", "zero", "drop_rows"] = Field(
         "error",
-        description="NaN and infinities: stop and name the first, replace by the column's mean "
-        "or by zero, or drop the row.",
+        description="NaN: stop and name the first, replace by the column's mean or by zero, or "
+        "drop the row. Infinities always stop.",
     )
 
 
@@ -126,8 +126,9 @@ class MCFSConfig(_Section):
         None, description="Eigenvectors to regress on the features. null: n_clusters."
     )
     fit_intercept: bool = Field(True, description="Center the features before the regressions.")
-    normalize_coef: bool = Field(
-        True, description="Scale each eigenvector's coefficients to a largest one of 1."
+    coef_scale: Literal["none", "l1", "l2", "max"] = Field(
+        "l1",
+        description="Norm each eigenvector's coefficients are divided by; none is the paper's.",
     )
 
 

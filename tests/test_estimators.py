@@ -151,10 +151,10 @@ def test_bad_parameters_are_named(
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("scale", ["none", "l1", "l2", "max"])
 @pytest.mark.parametrize("n_clusters", [1, 5])
 def test_mcfs_equals_the_dense_reference(
-    digits: np.ndarray, intercept: bool, normalize: bool, n_clusters: int
+    digits: np.ndarray, intercept: bool, scale: str, n_clusters: int
 ) -> None:
     from tests.reference.mcfs import mcfs_scores
 
@@ -163,10 +163,10 @@ def test_mcfs_equals_the_dense_reference(
         n_clusters=n_clusters,
         n_neighbors=7,
         fit_intercept=intercept,
-        normalize_coef=normalize,
+        coef_scale=scale,
     ).fit(digits)
     assert selector.n_connected_components_ == 1, "the reference is for connected graphs"
-    expected = mcfs_scores(digits, n_clusters, 15, k=7, intercept=intercept, normalize=normalize)
+    expected = mcfs_scores(digits, n_clusters, 15, k=7, intercept=intercept, scale=scale)
     np.testing.assert_allclose(selector.scores_, expected, atol=1e-8)
 
 

@@ -1,0 +1,1 @@
+"""How good a selection is: metrics, and the papers' protocols."""

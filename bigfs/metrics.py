@@ -1,0 +1,21 @@
+"""Metrics of clusterings and selections."""
+
+from bigfs.evaluate.metrics import (
+    adjusted_rand_index,
+    clustering_accuracy,
+    confusion_matrix,
+    majority_label_error,
+    nearest_neighbor_error,
+    normalized_mutual_info,
+    rand_index,
+)
+
+__all__ = [
+    "adjusted_rand_index",
+    "clustering_accuracy",
+    "confusion_matrix",
+    "majority_label_error",
+    "nearest_neighbor_error",
+    "normalized_mutual_info",
+    "rand_index",
+]

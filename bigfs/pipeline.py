@@ -1,0 +1,276 @@
+"""Run the stages in order with checkpoints, and say in words what a path holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bigfs.blocks import RowBlocks
+from bigfs.cluster import (
+    check_shared_folder,
+    check_versions,
+    connect,
+    on_every_process,
+    package_versions,
+)
+from bigfs.config import Config, dump_yaml, load_config, make_config
+from bigfs.core.errors import InputError
+from bigfs.core.memory import peak_bytes, reset_peak
+from bigfs.evaluate.selection import compare_with_all
+from bigfs.results import Result, open_result
+from bigfs.stages import Context, Stage, run_ingest, stages_of
+from bigfs.store.fingerprint import fingerprint
+from bigfs.store.rundir import CONFIG, FEATURES, RunDirectory, stage_key, write_atomic
+from bigfs.store.scratch import Scratch
+from bigfs.store.source import is_store, open_matrix
+
+logger = logging.getLogger("bigfs")
+_INGEST_VERSION = 1
+
+
+def run(
+    config: Config | str | Path | dict[str, Any],
+    *,
+    overrides: list[str] | None = None,
+    scheduler: str | None = None,
+    fresh: bool = False,
+) -> Result:
+    """Run a pipeline and return its result.
+
+    Stages that a former run finished are taken over if their settings and their input are the
+    same; the others run, and each is committed as a whole.
+
+    Parameters
+    ----------
+    config : Config, path of a YAML file, or dict
+    overrides : list of str or None, default=None
+        ``"a.b=c"`` settings that replace those of the file.
+    scheduler : str or None, default=None
+        Address of a Dask scheduler. None: what the configuration or the scope says.
+    fresh : bool, default=False
+        Forget what former runs of this directory finished.
+
+    Returns
+    -------
+    result : Result
+
+    Raises
+    ------
+    InputError
+        If the configuration or the data cannot be used.
+    MemoryLimitError
+        If a stage does not fit ``memory_limit``.
+    ClusterError, StorageError
+        If workers or storage fail; running again continues.
+    RunLockedError
+        If another run holds the directory.
+
+    Examples
+    --------
+    >>> import bigfs
+    >>> settings = {"run": "runs/iris", "input": {"uri": "sklearn:iris"}, "method": "max_variance",
+    ...             "n_features_to_select": 2}
+    >>> bigfs.run(settings).ranking  # doctest: +SKIP
+    array([2, 0, 3, 1])
+    """
+    config = _as_config(config, overrides or [])
+    directory = RunDirectory(config.run)
+    address = scheduler or (config.cluster.address if config.cluster else None)
+    local = None if address else config.cluster
+    open_matrix(config.input.uri, variable=config.input.variable)
+    with directory.open(fresh=fresh), connect(address, local, config.memory_limit):
+        check_versions()
+        check_shared_folder(directory.attempt_path)
+        _begin(directory, config)
+        _run_stages(directory, config)
+        result = open_result(directory.path)
+        write_atomic(directory.path / FEATURES, result.features_csv())
+        directory.manifest["status"] = "done"
+        directory.write()
+    return result
+
+
+def _as_config(config: Config | str | Path | dict[str, Any], overrides: list[str]) -> Config:
+    if isinstance(config, Config):
+        return config
+    if isinstance(config, dict):
+        return make_config(**config)
+    return load_config(config, overrides)
+
+
+def _begin(directory: RunDirectory, config: Config) -> None:
+    """Write the resolved configuration and note what runs."""
+    write_atomic(directory.path / CONFIG, dump_yaml(config))
+    directory.manifest.update(
+        status="running", versions=package_versions(), attempt=directory.attempt
+    )
+    directory.write()
+
+
+def _run_stages(directory: RunDirectory, config: Config) -> None:
+    data_path, key = _data(directory, config)
+    directory.manifest["data"] = {"path": str(data_path), "key": key}
+    context = Context(config, directory, data_path, directory.work_scratch("shared"))
+    stages = stages_of(config)
+    for stage in stages:
+        key = stage_key(stage.name, stage.version, stage.settings, key)
+        _run_stage(context, stage, key)
+    _forget_others(directory, {"data", *(stage.name for stage in stages)})
+
+
+def _data(directory: RunDirectory, config: Config) -> tuple[Path, str]:
+    """Return where the data are and a key of their content, ingesting what needs it."""
+    uri, missing = config.input.uri, config.input.missing
+    content = fingerprint(uri)
+    if is_store(uri):
+        return Path(uri).absolute(), content
+    settings = {"variable": config.input.variable, "missing": missing}
+    key = stage_key("data", _INGEST_VERSION, settings, content)
+    if directory.finished("data", key) is None:
+        logger.info("stage data: %s", directory.why_stale("data", key))
+        started = _start_clock()
+        run_ingest(config, directory.attempt_path / "data.zarr")
+        directory.commit("data", key, _record(started, passes=1, bytes_read=0))
+    return directory.stage_path("data"), key
+
+
+def _run_stage(context: Context, stage: Stage, key: str) -> None:
+    directory = context.directory
+    if directory.finished(stage.name, key) is not None:
+        logger.info("stage %s: finished by an earlier run, kept", stage.name)
+        return
+    logger.info("stage %s: %s", stage.name, directory.why_stale(stage.name, key))
+    started, passes = _start_clock(), context.passes
+    stage.run(context, directory.stage_scratch(stage.name))
+    made = context.passes - passes
+    record = _record(started, passes=made, bytes_read=made * context.blocks.nbytes)
+    directory.commit(stage.name, key, record)
+
+
+def _start_clock() -> float:
+    on_every_process(reset_peak)
+    return time.perf_counter()
+
+
+def _record(started: float, *, passes: int, bytes_read: int) -> dict[str, Any]:
+    """Return what the manifest says of a finished stage."""
+    return {
+        "seconds": round(time.perf_counter() - started, 3),
+        "measured_peak_bytes": max(on_every_process(peak_bytes).values()),
+        "passes": passes,
+        "bytes_read": bytes_read,
+    }
+
+
+def _forget_others(directory: RunDirectory, names: set[str]) -> None:
+    """Drop stages of a former configuration that this one does not have."""
+    for name in set(directory.manifest["stages"]) - names:
+        directory.drop(name)
+
+
+def evaluate_result(
+    path: str | Path, *, labels: str, n_repetitions: int = 20, n_init: int = 10
+) -> Result:
+    """Score the selection of a finished run against labels.
+
+    Parameters
+    ----------
+    path : str or Path
+        A run directory.
+    labels : str
+        URI of the labels, as in ``evaluate.labels``.
+    n_repetitions : int, default=20
+        Repetitions of k-means.
+    n_init : int, default=10
+        Starts of each repetition; the best by inertia counts.
+
+    Returns
+    -------
+    result : Result
+        With the figures as its ``evaluation``; the run directory is not changed.
+
+    Raises
+    ------
+    InputError
+        If there is no result, or the labels do not fit the data.
+    """
+    result = open_result(path)
+    directory = RunDirectory(path).read()
+    config = load_config(directory.path / CONFIG, [])
+    with tempfile.TemporaryDirectory(prefix="bigfs-") as folder:
+        blocks = RowBlocks.from_any(
+            directory.manifest["data"]["path"],
+            scratch=Scratch(folder),
+            transform=config.preprocess,
+            rows=config.blocks.rows,
+        )
+        found = compare_with_all(
+            blocks,
+            result.selected,
+            labels,
+            n_clusters=None,
+            n_repetitions=n_repetitions,
+            n_init=n_init,
+            random_state=config.random_state,
+            memory_limit=config.memory_limit,
+        )
+    return dataclasses.replace(result, evaluation=found)
+
+
+def inspect(path: str | Path, *, verify: bool = False) -> str:
+    """Say in words what a run directory, a store or a data file holds.
+
+    Parameters
+    ----------
+    path : str or Path
+    verify : bool, default=False
+        Recompute the checksums of a store's chunks.
+
+    Raises
+    ------
+    InputError
+        If the path is none of these.
+    CorruptStoreError
+        If ``verify`` finds missing or changed chunks.
+    """
+    if (Path(path) / "manifest.json").exists():
+        return _inspect_run(Path(path), verify)
+    return _inspect_matrix(path, verify)
+
+
+def _inspect_run(path: Path, verify: bool) -> str:
+    directory = RunDirectory(path).read()
+    manifest = directory.manifest
+    lines = [f"run {directory.path}: {manifest.get('status', 'not started')}"]
+    if verify and "data" in manifest["stages"]:
+        lines.append(_verified(directory.stage_path("data")))
+    if "result" in manifest["stages"]:
+        return "\n".join([*lines, open_result(path).summary()])
+    done = ", ".join(manifest["stages"]) or "none"
+    return "\n".join([*lines, f"finished stages: {done}"])
+
+
+def _inspect_matrix(path: str | Path, verify: bool) -> str:
+    source = open_matrix(path)
+    rows = "an unknown number of" if source.n_samples is None else f"{source.n_samples:,}"
+    lines = [f"{source.uri}: {rows} samples x {source.n_features:,} features, {source.dtype}"]
+    if source.feature_names:
+        shown = ", ".join(source.feature_names[:5])
+        lines.append(f"features: {shown}{', ...' if source.n_features > 5 else ''}")
+    if verify:
+        if not is_store(path):
+            raise InputError(f"{path} has no checksums: only stores made by bigfs have them.")
+        lines.append(_verified(Path(path)))
+    return "\n".join(lines)
+
+
+def _verified(path: Path) -> str:
+    from bigfs.store.verify import verify
+
+    report = verify(path)
+    report.check()
+    return f"{path.name}: {report.n_chunks} chunks, all checksums match"

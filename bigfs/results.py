@@ -1,0 +1,160 @@
+"""What a finished run says: scores, ranking, selected features, and how it went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import InputError
+from bigfs.core.units import format_bytes, format_seconds
+from bigfs.store.rundir import FEATURES, RunDirectory
+from bigfs.store.scratch import ArrayRef, read_attributes
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a run, read from its directory.
+
+    Attributes
+    ----------
+    path : Path
+        The run directory.
+    method : str
+    n_samples, n_features : int
+    feature_names : list of str or None
+    scores : ndarray of shape (n_features,), float64
+        Larger is better.
+    ranking : ndarray of shape (n_features,), int64
+        Feature indices, best first.
+    selected : ndarray of shape (n_features_to_select,), int64
+        Indices of the selected features, ascending.
+    evaluation : dict or None
+        The evaluation stage's figures, if the run had one.
+    stages : dict
+        Per finished stage: seconds, passes, bytes read, measured peak bytes.
+    """
+
+    path: Path
+    method: str
+    n_samples: int
+    n_features: int
+    feature_names: list[str] | None
+    scores: np.ndarray
+    ranking: np.ndarray
+    selected: np.ndarray
+    evaluation: dict[str, Any] | None
+    stages: dict[str, dict[str, Any]]
+
+    def name_of(self, feature: int) -> str:
+        """Return a feature's name, or its index where features have no names."""
+        return self.feature_names[feature] if self.feature_names else str(feature)
+
+    def features_csv(self) -> str:
+        """Return the table of all features: rank, index, name, score, selected."""
+        import csv
+        import io
+
+        kept = set(self.selected.tolist())
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(["rank", "index", "name", "score", "selected"])
+        for rank, feature in enumerate(self.ranking.tolist(), start=1):
+            score = repr(float(self.scores[feature]))
+            table.writerow([rank, feature, self.name_of(feature), score, int(feature in kept)])
+        return text.getvalue()
+
+    def summary(self) -> str:
+        """Return the result in words, for a terminal."""
+        lines = [
+            f"{self.method}: {len(self.selected)} of {self.n_features} features selected "
+            f"from {self.n_samples:,} samples",
+            "",
+            "  rank  feature           score",
+        ]
+        for rank, feature in enumerate(self.ranking[:_SHOWN].tolist(), start=1):
+            lines.append(f"  {rank:>4}  {self.name_of(feature):<14} {self.scores[feature]:>9.4g}")
+        if len(self.selected) > _SHOWN:
+            lines.append(f"  ... and {len(self.selected) - _SHOWN} more")
+        if self.evaluation is not None:
+            lines += ["", *evaluation_lines(self.evaluation, len(self.selected))]
+        lines += ["", *self._stage_lines(), "", f"Result: {self.path}"]
+        lines.append(f"All features, ranked: {self.path / FEATURES}")
+        return "\n".join(lines)
+
+    def _stage_lines(self) -> list[str]:
+        lines = ["  stage         time         peak memory  passes over X"]
+        for name, record in self.stages.items():
+            peak = format_bytes(record["measured_peak_bytes"])
+            lines.append(
+                f"  {name:<12}  {format_seconds(record['seconds']):<11}  {peak:<11}  "
+                f"{record['passes']}"
+            )
+        return lines
+
+
+def evaluation_lines(found: dict[str, Any], n_selected: int) -> list[str]:
+    """Return the figures of selected against all features as a small table."""
+    lines = [
+        f"  against the labels {found['labels']} (k-means, {found['n_repetitions']} "
+        "repetitions, mean and deviation in percent)",
+        "  features      NMI           ACC           1-NN error",
+    ]
+    for title, key in ((f"selected {n_selected}", "selected"), ("all", "all")):
+        row = found[key]
+        lines.append(
+            f"  {title:<12}  {100 * row['nmi_mean']:5.1f} ± {100 * row['nmi_std']:<4.1f}  "
+            f"{100 * row['acc_mean']:5.1f} ± {100 * row['acc_std']:<4.1f}  "
+            f"{100 * row['nearest_neighbor_error']:5.1f}"
+        )
+    return lines
+
+
+def open_result(path: str | Path) -> Result:
+    """Open the result of a finished run.
+
+    Parameters
+    ----------
+    path : str or Path
+        A run directory.
+
+    Returns
+    -------
+    result : Result
+
+    Raises
+    ------
+    InputError
+        If the path is not a run directory, or its run has not finished.
+    """
+    directory = RunDirectory(path)
+    if not (directory.path / "manifest.json").exists():
+        raise InputError(f"{path} is not a run directory: it has no manifest.json.")
+    stages = directory.read().manifest["stages"]
+    stored = directory.stage_path("result")
+    if "result" not in stages or not stored.exists():
+        done = ", ".join(stages) or "none"
+        raise InputError(
+            f"{path}: this run has no result yet (finished stages: {done}). Run it again with "
+            f"'bigfs run {directory.path / 'config.yaml'}'; it continues where it stopped."
+        )
+    about = read_attributes(stored)
+    evaluation = None
+    if "evaluation" in stages:
+        evaluation = read_attributes(directory.stage_path("evaluation"))
+    return Result(
+        path=directory.path,
+        method=about["method"],
+        n_samples=about["n_samples"],
+        n_features=about["n_features"],
+        feature_names=about["feature_names"],
+        scores=ArrayRef.at(stored / "scores").load(),
+        ranking=ArrayRef.at(stored / "ranking").load(),
+        selected=ArrayRef.at(stored / "selected").load(),
+        evaluation=evaluation,
+        stages=stages,
+    )

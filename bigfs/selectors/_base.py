@@ -1,0 +1,169 @@
+"""What every selector shares: checked input, scores to ranking, lazy transform."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.feature_selection import SelectorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from bigfs.blocks import RowBlocks
+from bigfs.core.errors import InputError
+from bigfs.scores import FeatureScores
+from bigfs.store.scratch import Scratch
+
+
+class BaseSelector(SelectorMixin, BaseEstimator):
+    """Base of the selectors: `fit` opens the data and calls the method's `_score`."""
+
+    n_features_to_select: int | None
+    preprocess: str
+
+    @abstractmethod
+    def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
+        """Score the features of opened data."""
+
+    def fit(self, X: Any, y: Any = None) -> BaseSelector:
+        """Score and rank the features.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, DataFrame, Dask array, zarr array, path or URI
+            Data of shape (n_samples, n_features). What is not in memory is read by blocks.
+        y : None
+            Ignored; here for scikit-learn's pipelines.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        InputError
+            If the data or a parameter cannot be used.
+        MemoryLimitError
+            If a step does not fit ``memory_limit``.
+        """
+        scratch = Scratch()
+        blocks = RowBlocks.from_any(self._checked(X), scratch=scratch, transform=self.preprocess)
+        n_selected = check_n_selected(
+            type(self).__name__, self.n_features_to_select, blocks.n_features
+        )
+        result = self._score(blocks, n_selected)
+        self.scores_ = result.scores
+        self.ranking_ = result.ranking
+        self.n_features_to_select_ = n_selected
+        self._keep(result)
+        return self
+
+    def _keep(self, result: FeatureScores) -> None:
+        """Turn what else the method found into fitted attributes."""
+        for name, value in result.details.items():
+            setattr(self, f"{name}_", value)
+
+    def support(self, n_features_to_select: int) -> np.ndarray:
+        """Return the indices of the best features, in ascending order."""
+        check_is_fitted(self, "ranking_")
+        check_n_selected(type(self).__name__, n_features_to_select, len(self.ranking_))
+        return np.sort(self.ranking_[:n_features_to_select])
+
+    def transform(self, X: Any) -> Any:
+        """Keep the selected features.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, DataFrame, Dask array, zarr array, path or URI
+            Data with the features of `fit`.
+
+        Returns
+        -------
+        X_selected : same kind as X
+            Lazy for lazy input: a Dask array for Dask and zarr arrays, paths and URIs.
+        """
+        check_is_fitted(self, "ranking_")
+        lazy = _as_lazy(X)
+        if lazy is None:
+            return super().transform(X)
+        if lazy.ndim != 2 or lazy.shape[1] != self.n_features_in_:
+            raise InputError(
+                f"X has shape {lazy.shape}, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input."
+            )
+        return lazy[:, self.get_support(indices=True)]
+
+    def _get_support_mask(self) -> np.ndarray:
+        check_is_fitted(self, "ranking_")
+        mask = np.zeros(len(self.ranking_), dtype=bool)
+        mask[self.ranking_[: self.n_features_to_select_]] = True
+        return mask
+
+    def _checked(self, X: Any) -> Any:
+        """Apply scikit-learn's checks to data in memory and record the features' names."""
+        if not _is_stored(X):
+            return validate_data(
+                self,
+                X,
+                accept_sparse=("csr", "csc"),
+                dtype="numeric",
+                ensure_min_samples=2,
+            )
+        from bigfs.store.source import open_matrix
+
+        source = open_matrix(X)
+        self.n_features_in_ = source.n_features
+        if source.feature_names is not None:
+            self.feature_names_in_ = np.asarray(source.feature_names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return source
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that sparse input is taken and y is not needed."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.required = False
+        return tags
+
+
+def check_n_selected(owner: str, n_selected: int | None, n_features: int) -> int:
+    """Return the number of features to keep; None means half of them.
+
+    Raises
+    ------
+    InputError
+        If it is not an int in [1, n_features].
+    """
+    if n_selected is None:
+        return max(1, n_features // 2)
+    whole = isinstance(n_selected, (int, np.integer)) and not isinstance(n_selected, bool)
+    if not whole or not 1 <= n_selected <= n_features:
+        raise InputError(
+            f"{owner}: n_features_to_select must be an int in [1, {n_features}], since X has "
+            f"{n_features} features. Got {n_selected!r}."
+        )
+    return int(n_selected)
+
+
+def _is_stored(X: Any) -> bool:
+    """Say whether X is read by blocks: a path, a Dask or zarr array, opened data."""
+    from bigfs.store.source import Source
+
+    root = type(X).__module__.split(".")[0]
+    return isinstance(X, (str, Path, Source)) or root in ("dask", "zarr")
+
+
+def _as_lazy(X: Any) -> Any:
+    """Return a Dask array for lazy input, None for data in memory."""
+    if not _is_stored(X):
+        return None
+    import dask.array as da
+
+    if isinstance(X, da.Array):
+        return X
+    from bigfs.blocks import lazy_array
+
+    return lazy_array(X)

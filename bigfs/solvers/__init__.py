@@ -1,0 +1,1 @@
+"""Numerical routines on small dense arrays: no I/O, no Dask."""

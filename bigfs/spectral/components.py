@@ -1,0 +1,117 @@
+"""Connected components, the null space they span, and bases that do not depend on a solver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+# Entries this close to the largest one count as equal to it.
+_TIE = 1e-6
+
+
+@dataclass(frozen=True)
+class NullSpace:
+    """The null space of the normalized Laplacian, from the connected components.
+
+    Attributes
+    ----------
+    labels : ndarray of shape (n_samples,), int
+        Component of each row; components are numbered by falling volume (sum of degrees),
+        equal ones by their first row.
+    volumes : ndarray of shape (n_components,), float64
+    unit : ndarray of shape (n_samples,), float64
+        ``sqrt(d_i / volume)``: the unit vector of each row's component.
+    """
+
+    labels: np.ndarray
+    volumes: np.ndarray
+    unit: np.ndarray
+
+    @property
+    def n_components(self) -> int:
+        """Number of connected components."""
+        return len(self.volumes)
+
+    def project(self, x: np.ndarray) -> np.ndarray:
+        """Return the part of x in the null space, shape (n_samples,)."""
+        shares = np.bincount(self.labels, self.unit * x, self.n_components)
+        return self.unit * shares[self.labels]
+
+    def projector(self) -> np.ndarray:
+        """Return the projection as a dense matrix; for small graphs."""
+        same = self.labels[:, None] == self.labels[None, :]
+        return np.where(same, np.multiply.outer(self.unit, self.unit), 0.0)
+
+    def contrasts(self, k: int) -> np.ndarray:
+        """Return the first k vectors of the canonical basis without the trivial vector.
+
+        Vector j sets component j against all smaller ones together: what Gram-Schmidt makes of
+        the trivial vector and the components' indicators, the largest first.
+
+        Returns
+        -------
+        basis : ndarray of shape (n_samples, min(k, n_components - 1)), float64
+            Orthonormal, and orthogonal to ``D^1/2 1``.
+        """
+        count = min(k, self.n_components - 1)
+        basis = np.zeros((len(self.labels), count))
+        rest = self.volumes[::-1].cumsum()[::-1]
+        root = self.unit * np.sqrt(self.volumes)[self.labels]
+        for j in range(count):
+            here, later = self.volumes[j], rest[j + 1]
+            level = np.zeros(self.n_components)
+            level[j], level[j + 1 :] = 1.0 / here, -1.0 / later
+            basis[:, j] = root * level[self.labels] / np.sqrt(1.0 / here + 1.0 / later)
+        return basis
+
+
+def null_space(W: Any, degrees: np.ndarray) -> NullSpace:
+    """Return the null space of the normalized Laplacian of an affinity matrix."""
+    from scipy.sparse.csgraph import connected_components
+
+    count, found = connected_components(W, directed=False)
+    volumes = np.bincount(found, degrees, count)
+    first = np.full(count, len(found))
+    np.minimum.at(first, found, np.arange(len(found)))
+    order = np.lexsort((first, -volumes))
+    rank = np.empty(count, dtype=np.int64)
+    rank[order] = np.arange(count)
+    labels, volumes = rank[found], volumes[order]
+    return NullSpace(labels, volumes, np.sqrt(degrees / volumes[labels]))
+
+
+def canonical_basis(values: np.ndarray, vectors: np.ndarray, width: float) -> np.ndarray:
+    """Give each group of equal eigenvalues a basis that depends on its span only.
+
+    Parameters
+    ----------
+    values : ndarray of shape (k,)
+        Sorted eigenvalues; neighbors closer than ``width`` are one group.
+    vectors : ndarray of shape (n_samples, k)
+        Orthonormal columns.
+    width : float
+
+    Returns
+    -------
+    basis : ndarray of shape (n_samples, k)
+    """
+    from scipy.linalg import qr
+
+    basis = vectors.copy()
+    edges = [0, *(np.flatnonzero(np.abs(np.diff(values)) > width) + 1), len(values)]
+    for begin, end in zip(edges[:-1], edges[1:], strict=True):
+        if end - begin > 1:
+            # Rows chosen by pivoting span the group; in the new basis they are triangular.
+            rotation, _, _ = qr(vectors[:, begin:end].T, mode="economic", pivoting=True)
+            basis[:, begin:end] = vectors[:, begin:end] @ rotation
+    return basis
+
+
+def fix_signs(vectors: np.ndarray) -> np.ndarray:
+    """Make the entry of largest magnitude of each column positive, the first one of several."""
+    size = np.abs(vectors)
+    first = (size >= (1.0 - _TIE) * size.max(axis=0)).argmax(axis=0)
+    signs = np.sign(vectors[first, np.arange(vectors.shape[1])])
+    return vectors * np.where(signs == 0, 1.0, signs)

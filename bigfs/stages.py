@@ -1,0 +1,248 @@
+"""The stages of a run: what each depends on, what it computes, where it stores it.
+
+A stage is a name, a version of its algorithm, the settings it depends on and a function that
+fills a folder. Stages meet only at the run directory: each reads what earlier ones stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.config import Config
+from bigfs.core.errors import InputError
+from bigfs.evaluate.selection import compare_with_all
+from bigfs.graph import AffinityMatrix, affinity, knn_graph
+from bigfs.graph.knn import KNNGraph
+from bigfs.scores import FeatureScores
+from bigfs.selectors._base import check_n_selected
+from bigfs.selectors.laplacian_score import laplacian_scores
+from bigfs.selectors.max_variance import max_variance_scores
+from bigfs.selectors.mcfs import mcfs_scores
+from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
+from bigfs.store.ingest import ingest
+from bigfs.store.rundir import RunDirectory
+from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
+
+
+@dataclass
+class Context:
+    """What a stage sees: the configuration, the run directory, and the opened data."""
+
+    config: Config
+    directory: RunDirectory
+    data_path: Path
+    work: Scratch
+    _blocks: RowBlocks | None = field(default=None, repr=False)
+
+    @property
+    def blocks(self) -> RowBlocks:
+        """The data as row blocks, opened once."""
+        if self._blocks is None:
+            self._blocks = RowBlocks.from_any(
+                self.data_path,
+                scratch=self.work,
+                transform=self.config.preprocess,
+                rows=self.config.blocks.rows,
+            )
+        return self._blocks
+
+    @property
+    def passes(self) -> int:
+        """How many passes over X were made so far."""
+        return 0 if self._blocks is None else self._blocks.passes
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One checkpointed step.
+
+    Attributes
+    ----------
+    name : str
+        Also the name of its zarr group in the run directory.
+    version : int
+        Raised when the algorithm's results change.
+    settings : dict
+        What the result depends on, besides the stages before it.
+    run : callable
+        ``run(context, out)`` fills the folder ``out``.
+    """
+
+    name: str
+    version: int
+    settings: dict[str, Any]
+    run: Callable[[Context, Scratch], None]
+
+
+def stages_of(config: Config) -> list[Stage]:
+    """Return the stages of a configuration after the data are in place, in order."""
+    method = config.method
+    stages = []
+    if method in ("mcfs", "laplacian_score"):
+        graph = config.graph.model_dump()
+        common = {
+            "preprocess": config.preprocess,
+            "rows": config.blocks.rows,
+            "random_state": config.random_state,
+            "memory_limit": config.memory_limit,
+        }
+        stages.append(Stage("graph", 1, {**graph, **common}, _run_graph))
+    scoring = {
+        "method": method,
+        "m": config.n_features_to_select,
+        "rows": config.blocks.rows,
+        "preprocess": config.preprocess,
+    }
+    if method == "mcfs":
+        settings = config.mcfs.model_dump()
+        spectral = {
+            **config.spectral.model_dump(),
+            "n_components": n_components(config),
+            "random_state": config.random_state,
+        }
+        stages.append(Stage("spectral", 1, spectral, _run_spectral))
+        scoring["mcfs"] = settings
+    stages.append(Stage("result", 1, scoring, _run_scores))
+    if config.evaluate is not None:
+        chosen = {**config.evaluate.model_dump(), "random_state": config.random_state}
+        stages.append(Stage("evaluation", 1, chosen, _run_evaluation))
+    return stages
+
+
+def n_components(config: Config) -> int:
+    """Return the number of eigenvectors of a configuration."""
+    return int(config.mcfs.n_components or config.mcfs.n_clusters)
+
+
+def run_ingest(config: Config, out: Path) -> dict[str, Any]:
+    """Bring the input into a store of ours."""
+    report = ingest(
+        config.input.uri, out, variable=config.input.variable, missing=config.input.missing
+    )
+    return {"n_samples": report.n_samples, "n_features": report.n_features}
+
+
+def _run_graph(context: Context, out: Scratch) -> None:
+    config, blocks = context.config, context.blocks
+    graph = knn_graph(
+        blocks,
+        config.graph.n_neighbors,
+        metric=config.graph.metric,
+        memory_limit=config.memory_limit,
+        random_state=config.random_state,
+        scratch=out,
+    )
+    W = affinity(
+        graph,
+        weight=config.graph.weight,
+        sigma=config.graph.sigma,
+        blocks=blocks,
+        scratch=out.child("affinity"),
+    )
+    out.describe(graph=graph.describe(), affinity=W.describe())
+
+
+def open_graph(path: Path) -> KNNGraph:
+    """Return the graph that a finished stage stored."""
+    return KNNGraph.open(path, read_attributes(path)["graph"])
+
+
+def open_affinity(path: Path) -> AffinityMatrix:
+    """Return the affinity matrix that a finished stage stored."""
+    return AffinityMatrix.open(path / "affinity", read_attributes(path)["affinity"])
+
+
+def _run_spectral(context: Context, out: Scratch) -> None:
+    config = context.config
+    found = spectral_embedding(
+        open_affinity(context.directory.stage_path("graph")),
+        n_components(config),
+        solver=config.spectral.solver,
+        tol=config.spectral.tol,
+        random_state=config.random_state,
+        memory_limit=config.memory_limit,
+        scratch=out,
+        chunk_rows=context.blocks.rows,
+    )
+    out.describe(
+        eigenvalues=found.eigenvalues.tolist(),
+        norms=found.norms.tolist(),
+        residuals=found.residuals.tolist(),
+        n_connected_components=found.n_connected_components,
+        solver=found.solver,
+        n_products=found.n_products,
+    )
+
+
+def open_spectral(path: Path) -> SpectralEmbedding:
+    """Return the embedding that a finished stage stored."""
+    stored = read_attributes(path)
+    return SpectralEmbedding(
+        eigenvalues=np.array(stored["eigenvalues"]),
+        embedding_ref=ArrayRef.at(path / "embedding"),
+        norms=np.array(stored["norms"]),
+        residuals=np.array(stored["residuals"]),
+        n_connected_components=stored["n_connected_components"],
+        solver=stored["solver"],
+        n_products=stored["n_products"],
+        scratch=Scratch(path),
+    )
+
+
+def _run_scores(context: Context, out: Scratch) -> None:
+    config, blocks = context.config, context.blocks
+    n_selected = check_n_selected(config.method, config.n_features_to_select, blocks.n_features)
+    result = _score(context, blocks, n_selected)
+    out.put("scores", result.scores)
+    out.put("ranking", result.ranking)
+    out.put("selected", result.support(n_selected))
+    for name, values in result.details.items():
+        out.put(name, np.asarray(values))
+    out.describe(
+        method=config.method,
+        n_features_to_select=n_selected,
+        n_samples=blocks.n_samples,
+        n_features=blocks.n_features,
+        feature_names=blocks.source.feature_names,
+    )
+
+
+def _score(context: Context, blocks: RowBlocks, n_selected: int) -> FeatureScores:
+    config, stage_path = context.config, context.directory.stage_path
+    if config.method == "max_variance":
+        return max_variance_scores(blocks)
+    if config.method == "laplacian_score":
+        return laplacian_scores(blocks, open_affinity(stage_path("graph")))
+    return mcfs_scores(
+        blocks,
+        open_spectral(stage_path("spectral")),
+        n_selected,
+        fit_intercept=config.mcfs.fit_intercept,
+        coef_scale=config.mcfs.coef_scale,
+        memory_limit=config.memory_limit,
+    )
+
+
+def _run_evaluation(context: Context, out: Scratch) -> None:
+    settings = context.config.evaluate
+    if settings is None:
+        raise InputError("evaluate: no labels are given. Set evaluate.labels.")
+    stored = context.directory.stage_path("result")
+    out.describe(
+        **compare_with_all(
+            context.blocks,
+            ArrayRef.at(stored / "selected").load(),
+            settings.labels,
+            n_clusters=settings.n_clusters,
+            n_repetitions=settings.n_repetitions,
+            n_init=settings.n_init,
+            random_state=context.config.random_state,
+            memory_limit=context.config.memory_limit,
+        )
+    )

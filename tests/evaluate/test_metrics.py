@@ -1,0 +1,97 @@
+"""Metrics equal scikit-learn's where it has them, and counting by hand where not."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn import metrics as peer
+from sklearn.datasets import load_digits
+
+from bigfs import metrics
+from bigfs.core.errors import InputError
+from bigfs.evaluate.metrics import AVERAGES, count_nearest_errors
+from bigfs.evaluate.protocols import kmeans_scores
+
+labelings = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40).map(
+    lambda pairs: tuple(np.array(pairs).T)
+)
+
+
+@given(labelings)
+def test_pair_and_information_measures_equal_scikit_learn(pair: tuple) -> None:
+    a, b = pair
+    assert metrics.rand_index(a, b) == pytest.approx(peer.rand_score(a, b))
+    assert metrics.adjusted_rand_index(a, b) == pytest.approx(peer.adjusted_rand_score(a, b))
+    for average in AVERAGES:
+        expected = peer.normalized_mutual_info_score(a, b, average_method=average)
+        found = metrics.normalized_mutual_info(a, b, average=average)
+        assert found == pytest.approx(expected, abs=1e-9)
+
+
+@given(labelings)
+def test_accuracy_is_the_best_matching(pair: tuple) -> None:
+    a, b = pair
+    best = max((np.array(p)[b] == a).mean() for p in permutations(range(4)))
+    assert metrics.clustering_accuracy(a, b) == pytest.approx(best)
+
+
+def test_labels_can_be_texts_and_any_numbers() -> None:
+    assert metrics.clustering_accuracy(["x", "x", "y"], [7, 7, -1]) == 1
+    np.testing.assert_array_equal(
+        metrics.confusion_matrix(["b", "a", "b"], [1, 2, 2]), [[0, 1], [1, 1]]
+    )
+
+
+def test_majority_label_error() -> None:
+    assert metrics.majority_label_error([0, 0, 1, 1, 2], [0, 0, 0, 1, 1]) == pytest.approx(2 / 5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+@pytest.mark.parametrize("shift", [0, 100])
+def test_nearest_neighbor_error_equals_all_pairs(dtype: type, shift: int) -> None:
+    X, y = load_digits(return_X_y=True)
+    X = (X + shift).astype(dtype)[:700]
+    wide = X.astype(np.float64)
+    squared = ((wide[:, None] - wide[None]) ** 2).sum(axis=2)
+    np.fill_diagonal(squared, np.inf)
+    expected = (y[squared.argmin(axis=1)] != y[:700]).mean()
+    assert metrics.nearest_neighbor_error(X, y[:700]) == expected
+    parts = [count_nearest_errors(X, y[:700], i, min(i + 99, 700)) for i in range(0, 700, 99)]
+    assert sum(parts) / 700 == expected
+
+
+def test_duplicates_and_constant_rows_count_the_lowest_row() -> None:
+    X = np.zeros((4, 2))
+    assert metrics.nearest_neighbor_error(X, [0, 1, 1, 1]) == 1.0
+    assert metrics.nearest_neighbor_error(X, [0, 0, 1, 1]) == 0.5
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: metrics.rand_index([], []), "one label for each row"),
+        (lambda: metrics.rand_index([1, 2], [1]), "Got 2 and 1 labels"),
+        (lambda: metrics.rand_index([[1]], [[1]]), r"Got shape \(1, 1\)"),
+        (lambda: metrics.normalized_mutual_info([1], [1], average="mean"), "Got 'mean'"),
+        (lambda: metrics.nearest_neighbor_error(np.zeros((3, 2)), [1, 2]), "and 2 labels"),
+        (lambda: metrics.nearest_neighbor_error(np.zeros((1, 2)), [1]), "at least 2 labels"),
+    ],
+)
+def test_bad_input_is_named(call: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_kmeans_of_separate_groups_is_perfect_and_repeatable() -> None:
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(3), 40)
+    X = rng.normal(size=(120, 2)) + 50 * y[:, None]
+    assert kmeans_scores(X, y, n_clusters=3, n_init=2, seed=0) == (1.0, 1.0)
+    noisy = rng.normal(size=(300, 5))
+    labels = rng.integers(0, 4, 300)
+    first = kmeans_scores(noisy, labels, n_clusters=4, n_init=3, seed=5)
+    assert first == kmeans_scores(noisy, labels, n_clusters=4, n_init=3, seed=5)

@@ -1,0 +1,1 @@
+"""The papers' algorithms, dense and slow and obvious; never imported by bigfs."""

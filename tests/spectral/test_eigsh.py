@@ -1,0 +1,116 @@
+"""Eigenpairs equal a dense solver's, whatever the number of components of the graph."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from scipy.linalg import eigh
+from scipy.sparse import block_diag, csr_matrix
+from sklearn.datasets import load_digits
+from sklearn.neighbors import kneighbors_graph
+
+from bigfs.core.errors import ConvergenceError, InputError
+from bigfs.spectral.components import canonical_basis, fix_signs
+from bigfs.spectral.eigsh import solve_eigsh
+
+
+def _graph(X: np.ndarray, k: int = 5) -> csr_matrix:
+    W = kneighbors_graph(X, k)
+    return csr_matrix(W.maximum(W.T))
+
+
+def _assert_solved(W: csr_matrix, found: object, n_components: int) -> None:
+    dense = W.toarray()
+    d = dense.sum(axis=1)
+    expected = eigh(np.diag(d) - dense, np.diag(d), eigvals_only=True)[1 : n_components + 1]
+    np.testing.assert_allclose(found.eigenvalues, expected, atol=1e-10)
+    Y = found.vectors
+    np.testing.assert_allclose(Y.T @ (d[:, None] * Y), np.eye(n_components), atol=1e-9)
+    np.testing.assert_allclose(d @ Y, 0, atol=1e-8)
+    residual = (np.diag(d) - dense) @ Y - d[:, None] * Y * found.eigenvalues
+    assert np.abs(residual).max() < 1e-6
+    assert found.residuals.max() < 1e-8
+
+
+@pytest.mark.parametrize("n", [60, 600, 601, 1797])
+@pytest.mark.parametrize("k", [3, 8])
+def test_equals_a_dense_solver(n: int, k: int) -> None:
+    W = _graph(load_digits().data[:n], k)
+    _assert_solved(W, solve_eigsh(W, 10, tol=1e-8, random_state=0), 10)
+
+
+@pytest.mark.parametrize("size", [30, 300])
+@pytest.mark.parametrize("n_components", [1, 3, 4, 9])
+def test_disconnected_graphs(size: int, n_components: int) -> None:
+    rng = np.random.default_rng(0)
+    parts = [_graph(rng.normal(size=(size + 7 * i, 3))) for i in range(5)]
+    W = csr_matrix(block_diag(parts))
+    found = solve_eigsh(W, n_components, tol=1e-8, random_state=0)
+    assert found.n_connected_components == 5
+    np.testing.assert_allclose(found.eigenvalues[:4], 0, atol=1e-12)
+    _assert_solved(W, found, n_components)
+
+
+def test_the_null_space_has_a_basis_that_no_seed_changes() -> None:
+    rng = np.random.default_rng(0)
+    W = csr_matrix(block_diag([_graph(rng.normal(size=(250 + i, 3))) for i in range(4)]))
+    a = solve_eigsh(W, 5, tol=1e-10, random_state=0).vectors
+    b = solve_eigsh(W, 5, tol=1e-10, random_state=7).vectors
+    np.testing.assert_array_equal(a[:, :3], b[:, :3])
+    np.testing.assert_allclose(a, b, atol=1e-8)
+    # The first vector sets the largest component against all others.
+    assert np.ptp(a[-253:, 0]) < 1e-15
+    assert np.ptp(a[:-253, 0]) < 1e-15
+
+
+def test_equal_parts_give_equal_eigenvalues_and_still_one_basis() -> None:
+    part = _graph(np.random.default_rng(0).normal(size=(400, 3)))
+    W = csr_matrix(block_diag([part, part]))
+    a = solve_eigsh(W, 5, tol=1e-10, random_state=0)
+    b = solve_eigsh(W, 5, tol=1e-10, random_state=3)
+    np.testing.assert_allclose(a.eigenvalues[1], a.eigenvalues[2], atol=1e-9)
+    np.testing.assert_allclose(a.vectors, b.vectors, atol=1e-6)
+
+
+def test_more_components_than_vectors_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    rng = np.random.default_rng(0)
+    W = csr_matrix(block_diag([_graph(rng.normal(size=(20, 3))) for _ in range(6)]))
+    with caplog.at_level(logging.WARNING):
+        solve_eigsh(W, 2, tol=1e-8, random_state=0)
+    assert "6 connected components, more than the 2 eigenvectors" in caplog.text
+
+
+def test_bad_graphs_and_numbers_are_refused() -> None:
+    W = _graph(np.random.default_rng(0).normal(size=(20, 3)))
+    for n_components in (0, 20):
+        with pytest.raises(InputError, match=r"int in \[1, 19\]"):
+            solve_eigsh(W, n_components, tol=1e-8, random_state=0)
+    W = W.tolil()
+    W[4], W[:, 4] = 0, 0
+    with pytest.raises(InputError, match="row 4 of the graph has degree 0"):
+        solve_eigsh(csr_matrix(W), 2, tol=1e-8, random_state=0)
+
+
+def test_all_vectors_of_a_small_graph() -> None:
+    W = _graph(np.random.default_rng(0).normal(size=(12, 3)), 3)
+    _assert_solved(W, solve_eigsh(W, 11, tol=1e-8, random_state=0), 11)
+
+
+def test_not_converging_is_an_error() -> None:
+    W = _graph(load_digits().data)
+    with pytest.raises(ConvergenceError, match="residuals must be at most 1e-17"):
+        solve_eigsh(W, 5, tol=1e-17, random_state=0)
+
+
+def test_a_canonical_basis_depends_on_the_span_only() -> None:
+    rng = np.random.default_rng(0)
+    V = np.linalg.qr(rng.normal(size=(50, 4)))[0]
+    turned = V.copy()
+    turned[:, 1:3] = V[:, 1:3] @ np.linalg.qr(rng.normal(size=(2, 2)))[0]
+    values = np.array([1.0, 0.5, 0.5, 0.1])
+    a = fix_signs(canonical_basis(values, V, 1e-6))
+    b = fix_signs(canonical_basis(values, turned, 1e-6))
+    np.testing.assert_allclose(a, b, atol=1e-12)
+    np.testing.assert_allclose(a.T @ a, np.eye(4), atol=1e-12)

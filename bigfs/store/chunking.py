@@ -8,24 +8,36 @@ _BLOCK_BYTES = 32 * MB
 
 
 def chunk_rows(n_features: int, itemsize: int) -> int:
-    """Return the rows of a stored chunk of about 16 MB (8 to 32 where rows allow), at least 1."""
-    row = max(1, n_features * itemsize)
-    return max(1, _CHUNK_BYTES // row)
+    """Return the rows of a stored chunk: 8 to 16 MB, or one row where that is longer.
+
+    Parameters
+    ----------
+    n_features, itemsize : int
+        Width of a row and bytes per value as stored.
+    """
+    return max(1, _CHUNK_BYTES // (n_features * itemsize))
+
+
+_default_chunk_rows = chunk_rows  # block_rows has a parameter of this name
 
 
 def block_rows(n_features: int, itemsize: int, chunk_rows: int | None = None) -> int:
     """Return the rows of a task's block: whole chunks, about 32 MB.
 
+    A block is between 16 and 64 MB wherever the chunks are below 32 MB, and one chunk where
+    they are larger.
+
     Parameters
     ----------
     n_features, itemsize : int
-        Width of a row as the kernels see it.
-    chunk_rows : int or None
-        Rows of a stored chunk; None where rows can be read freely.
+        Width of a row and bytes per value as the kernels see it.
+    chunk_rows : int or None, default=None
+        Rows of a stored chunk. None where rows can be read freely: the chunks that `ingest`
+        would write, so that the blocks, and with them the sums, are the same bits either way.
     """
-    unit = chunk_rows or globals()["chunk_rows"](n_features, itemsize)
-    row = max(1, n_features * itemsize)
-    return unit * max(1, round(_BLOCK_BYTES / (row * unit)))
+    unit = chunk_rows or _default_chunk_rows(n_features, itemsize)
+    unit_bytes = unit * n_features * itemsize
+    return unit * max(1, (_BLOCK_BYTES + unit_bytes // 2) // unit_bytes)
 
 
 def block_bounds(n_samples: int, rows: int) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ import shutil
 import uuid
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,22 +90,23 @@ def ingest(
     """
     if missing not in MISSING:
         raise InputError(f"missing must be one of {', '.join(MISSING)}. Got {missing!r}.")
-    matrix = open_matrix(source, variable=variable)
     final = Path(dest).absolute()
     _check_dest(final, overwrite)
-    partial = final.with_name(f"{final.name}.partial-{uuid.uuid4().hex[:8]}")
+    matrix = open_matrix(source, variable=variable)
+    beside = f"{final.name}.partial-{uuid.uuid4().hex[:8]}"
+    partial, replaced = final.with_name(beside), final.with_name(f"{beside}-replaced")
     try:
-        final.parent.mkdir(parents=True, exist_ok=True)
+        with _writing(final):
+            final.parent.mkdir(parents=True, exist_ok=True)
         report = _write(matrix, partial, final, missing, rows)
-        if final.exists():
-            shutil.rmtree(final)
-        partial.rename(final)
-    except OSError as error:
-        if isinstance(error, StorageError):
-            raise
-        raise StorageError(f"Cannot write {final}: {error}. Nothing was left there.") from error
+        with _writing(final):
+            if final.exists():
+                final.rename(replaced)
+            partial.rename(final)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        if final.exists():
+            shutil.rmtree(replaced, ignore_errors=True)
     return report
 
 
@@ -116,70 +118,109 @@ def _check_dest(dest: Path, overwrite: bool) -> None:
             f"{dest} already exists. Give another name, or --overwrite (overwrite=True)."
         )
     if not is_store(dest):
-        raise InputError(f"{dest} is not a bigfs store and is not overwritten. Remove it yourself.")
+        raise InputError(
+            f"{dest} is not a store that bigfs wrote, and is not overwritten. Give another name."
+        )
+
+
+@contextmanager
+def _writing(final: Path) -> Iterator[None]:
+    """Turn failures of the disk into StorageError."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"Cannot write {final}: {error}. Nothing was left there.") from error
 
 
 def _write(
     matrix: Source, partial: Path, final: Path, missing: str, rows: int | None
 ) -> IngestReport:
-    import zarr
-    from zarr.codecs import BloscCodec
-
     n_features, dtype = matrix.n_features, np.dtype(matrix.dtype)
     rows = rows or chunk_rows(n_features, dtype.itemsize)
     cleaner = _Cleaner(matrix, missing, _fill_values(matrix, missing, rows))
-    group = zarr.create_group(store=str(partial))
-    array = group.create_array(
-        "X",
-        # Grown chunk by chunk: how many rows there are is known only at the end.
-        shape=(0, n_features),
-        dtype=dtype,
-        chunks=(rows, n_features),
-        compressors=BloscCodec(cname="lz4", clevel=3, shuffle="shuffle"),
-    ).with_config({"write_empty_chunks": True})
-    checksums: list[str] = []
     total = None if matrix.n_samples is None else -(-matrix.n_samples // rows)
     with track("ingest", total, "chunks") as progress:
+        with _writing(final):
+            writer = _Writer(partial, rows, n_features, dtype, matrix.n_samples)
         for chunk in _whole_chunks(cleaner.clean(matrix.iter_blocks(rows)), rows):
-            start = rows * len(checksums)
-            # Only the last chunk may be short: each write covers one whole chunk.
-            assert start == array.shape[0] and len(chunk) <= rows
-            array = _append(array, chunk)
-            checksums.append(checksum(chunk))
+            with _writing(final):
+                writer.append(chunk)
             progress.advance(1)
-    n_samples = int(array.shape[0])
-    if n_samples < 2:
+    cleaner.check_all_rows()
+    if writer.n_samples < 2:
         raise InputError(
-            f"{matrix.uri}: at least 2 samples are needed. Got {n_samples}"
+            f"{matrix.uri}: at least 2 samples are needed. Got {writer.n_samples}"
             + (f" after {cleaner.dropped} rows with NaN were dropped." if cleaner.dropped else ".")
         )
-    group.attrs.update(
-        bigfs_store=1,
-        source=matrix.uri,
-        feature_names=matrix.feature_names,
-        missing=missing,
-        filled_values=cleaner.filled,
-        dropped_rows=cleaner.dropped,
-        checksums=checksums,
-    )
+    with _writing(final):
+        writer.finish(
+            source=matrix.uri,
+            feature_names=matrix.feature_names,
+            missing=missing,
+            filled_values=cleaner.filled,
+            dropped_rows=cleaner.dropped,
+        )
     return IngestReport(
         path=final,
-        n_samples=n_samples,
+        n_samples=writer.n_samples,
         n_features=n_features,
         dtype=dtype.name,
-        n_chunks=len(checksums),
-        nbytes=n_samples * n_features * dtype.itemsize,
+        n_chunks=len(writer.checksums),
+        nbytes=writer.n_samples * n_features * dtype.itemsize,
         filled_values=cleaner.filled,
         dropped_rows=cleaner.dropped,
     )
 
 
-def _append(array: Any, chunk: np.ndarray) -> Any:
-    """Grow the array by one chunk and write it."""
-    start = int(array.shape[0])
-    array.resize((start + len(chunk), array.shape[1]))
-    array[start : start + len(chunk)] = chunk
-    return array
+class _Writer:
+    """Writes the array ``X`` of a new group, one whole chunk at a time."""
+
+    def __init__(
+        self, path: Path, rows: int, n_features: int, dtype: np.dtype, n_samples: int | None
+    ) -> None:
+        import zarr
+        from zarr.codecs import BloscCodec, Crc32cCodec
+
+        self._group = zarr.create_group(store=str(path))
+        self._array = self._group.create_array(
+            "X",
+            shape=(n_samples or rows, n_features),
+            dtype=dtype,
+            chunks=(rows, n_features),
+            # Blosc decodes most damaged chunks to wrong values without a word; the CRC makes
+            # every read of one fail.
+            compressors=[BloscCodec(cname="lz4", clevel=3, shuffle="shuffle"), Crc32cCodec()],
+        ).with_config({"write_empty_chunks": True})
+        self._rows = rows
+        self.n_samples = 0
+        self.checksums: list[str] = []
+
+    def append(self, chunk: np.ndarray) -> None:
+        """Write one chunk; only the last one may be short.
+
+        Raises
+        ------
+        StorageError
+            If the rows do not start at a chunk or reach into the next.
+        """
+        start, stop = self.n_samples, self.n_samples + len(chunk)
+        if start % self._rows or len(chunk) > self._rows:
+            raise StorageError(
+                f"Cannot write rows {start} to {stop}: they are not one chunk of {self._rows} "
+                "rows. Nothing was left."
+            )
+        if stop > self._array.shape[0]:
+            # Doubling: zarr lists all chunks whenever an array is resized.
+            self._array.resize((max(stop, 2 * self._array.shape[0]), self._array.shape[1]))
+        self._array[start:stop] = chunk
+        self.n_samples = stop
+        self.checksums.append(checksum(chunk))
+
+    def finish(self, **attributes: Any) -> None:
+        """Set the true number of rows, and the attributes that make the group a store."""
+        if self.n_samples != self._array.shape[0]:
+            self._array.resize((self.n_samples, self._array.shape[1]))
+        self._group.attrs.update(bigfs_store=1, checksums=self.checksums, **attributes)
 
 
 def checksum(chunk: np.ndarray) -> str:
@@ -189,19 +230,28 @@ def checksum(chunk: np.ndarray) -> str:
 
 
 def _whole_chunks(blocks: Iterator[np.ndarray], rows: int) -> Iterator[np.ndarray]:
-    """Regroup blocks of any length into chunks of exactly ``rows`` rows and a last one."""
-    held: list[np.ndarray] = []
+    """Regroup blocks of any length into chunks of exactly ``rows`` rows and a last one.
+
+    A chunk is valid until the next is asked for: its memory is used again.
+    """
+    buffer: np.ndarray | None = None
     count = 0
     for block in blocks:
-        while count + len(block) >= rows:
-            take = rows - count
-            yield block[:take] if not held else np.concatenate([*held, block[:take]])
-            block, held, count = block[take:], [], 0
-        if len(block):
-            held.append(block)
-            count += len(block)
-    if held:
-        yield held[0] if len(held) == 1 else np.concatenate(held)
+        while len(block):
+            if count == 0 and len(block) >= rows:
+                yield block[:rows]
+                block = block[rows:]
+                continue
+            if buffer is None:
+                buffer = np.empty((rows, block.shape[1]), block.dtype)
+            take = min(rows - count, len(block))
+            buffer[count : count + take] = block[:take]
+            block, count = block[take:], count + take
+            if count == rows:
+                yield buffer
+                count = 0
+    if buffer is not None and count:
+        yield buffer[:count]
 
 
 class _Cleaner:
@@ -219,7 +269,17 @@ class _Cleaner:
             self._first_row += len(block)
             yield cleaned
 
+    def check_all_rows(self) -> None:
+        """Raise InputError if the source ended before the rows it announced."""
+        announced = self._matrix.n_samples
+        if announced is not None and self._first_row != announced:
+            raise InputError(
+                f"{self._matrix.uri} has {self._first_row} rows, but its shape says {announced}. "
+                "It is damaged or changed while it was read; write it again."
+            )
+
     def _mend(self, block: np.ndarray, good: np.ndarray) -> np.ndarray:
+        """Return a block without NaN, or raise at the first value that must not be there."""
         nan = np.isnan(block)
         bad = ~good if self._missing == "error" else ~good & ~nan
         if bad.any():
@@ -255,14 +315,20 @@ def _fill_values(matrix: Source, missing: str, rows: int) -> np.ndarray | None:
         return None
     total = np.zeros(matrix.n_features)
     count = np.zeros(matrix.n_features, dtype=np.int64)
-    for block in matrix.iter_blocks(rows):
-        there = np.isfinite(block)
-        total += np.where(there, block, 0).sum(axis=0, dtype=np.float64)
-        count += there.sum(axis=0)
-    if not count.all():
-        column = int((count == 0).argmax())
+    with track("column means", matrix.n_samples, "rows") as progress:
+        for block in matrix.iter_blocks(rows):
+            there = np.isfinite(block)
+            with np.errstate(over="ignore"):  # refused below
+                total += np.where(there, block, 0).sum(axis=0, dtype=np.float64)
+            count += there.sum(axis=0)
+            progress.advance(len(block))
+    useless = (count == 0) | ~np.isfinite(total)
+    if useless.any():
+        column = int(useless.argmax())
+        name = f" ({matrix.feature_names[column]!r})" if matrix.feature_names else ""
+        why = "values too large to add up" if count[column] else "no values at all"
         raise InputError(
-            f"{matrix.uri}: column {column} has no values at all, so it has no mean. Drop it, or "
-            "use missing = zero."
+            f"{matrix.uri}: column {column}{name} has {why}, so it has no mean. Drop it, or use "
+            "missing = zero."
         )
     return (total / count).astype(matrix.dtype)

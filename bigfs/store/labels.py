@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.store.formats.csv import CsvSource
 from bigfs.store.formats.npy import read_header
+from bigfs.store.formats.npz import member_header, member_names
 from bigfs.store.source import as_path
+
+_KINDS = "fiubUS"
 
 
 def load_labels(uri: str, n_samples: int | None = None) -> np.ndarray:
@@ -19,7 +24,7 @@ def load_labels(uri: str, n_samples: int | None = None) -> np.ndarray:
     ----------
     uri : str
         ``FILE.npy``, ``FILE.npz`` (its ``y``), ``FILE.npz::NAME``, ``FILE.csv::COLUMN``, a
-        zarr array, or ``sklearn:NAME``.
+        zarr array (or ``GROUP.zarr::NAME``), or ``sklearn:NAME``. Numbers or texts.
     n_samples : int or None, default=None
         How many there must be.
 
@@ -33,22 +38,31 @@ def load_labels(uri: str, n_samples: int | None = None) -> np.ndarray:
     InputError
         If they cannot be read, are not one a row, or are missing somewhere.
     """
-    values = np.asarray(_read(uri))
-    if values.ndim == 2 and 1 in values.shape:
-        values = values.ravel()
-    if values.ndim != 1 or values.dtype.kind not in "fiubUS":
-        raise InputError(
-            f"{uri}: labels must be one number or text for each sample. Got an array of "
-            f"{values.dtype} with shape {values.shape}."
-        )
+    try:
+        values = _read(str(uri))
+    except (OSError, zlib.error) as error:
+        raise InputError(f"{uri}: the labels cannot be read: {error}.") from None
+    _check_shape(values.shape, values.dtype, uri)
+    values = values.ravel()
     if n_samples is not None and len(values) != n_samples:
         raise InputError(
             f"{uri} has {len(values)} labels, but the data have {n_samples} samples. "
             "Give the labels of the same rows in the same order."
         )
-    if values.dtype.kind == "f" and np.isnan(values).any():
-        raise InputError(f"{uri}: label {int(np.isnan(values).argmax())} is NaN.")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        row = int((~np.isfinite(values)).argmax())
+        raise InputError(f"{uri}: the label of row {row} is {values[row]}. Every row needs one.")
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def _check_shape(shape: tuple[int, ...], dtype: Any, uri: str) -> None:
+    """Refuse what is no vector before it is read: somebody may name the matrix itself."""
+    vector = len(shape) == 1 or (len(shape) == 2 and 1 in shape)
+    if not vector or np.dtype(dtype).kind not in _KINDS or 0 in shape:
+        raise InputError(
+            f"{uri}: labels must be one number or text for each sample. Got an array of "
+            f"{dtype} with shape {tuple(shape)}."
+        )
 
 
 def _read(uri: str) -> np.ndarray:
@@ -60,57 +74,78 @@ def _read(uri: str) -> np.ndarray:
         return np.asarray(load_set(name).target)
     if not path.exists():
         raise InputError(f"{name} does not exist. Check the path of the labels.")
+    lower = path.name.lower()
     if path.is_dir():
         return _read_zarr(path, part)
-    suffix = path.suffix.lower()
-    if suffix == ".npy":
+    if lower.endswith(".npy"):
         return _read_npy(path)
-    if suffix == ".npz":
+    if lower.endswith(".npz"):
         return _read_npz(path, part or "y")
-    if suffix in (".csv", ".tsv", ".gz"):
+    if lower.endswith((".csv", ".tsv", ".csv.gz", ".tsv.gz")):
         return _read_csv(path, part)
     raise InputError(f"{name}: labels are read from .npy, .npz, .csv, .tsv and zarr arrays.")
 
 
 def _read_npy(path: Path) -> np.ndarray:
     with path.open("rb") as file:
-        read_header(file, str(path))
-    return np.asarray(np.load(path, allow_pickle=False))
+        shape, _, dtype = read_header(file, str(path))
+    _check_shape(shape, dtype, str(path))
+    return _load(path)
 
 
 def _read_npz(path: Path, name: str) -> np.ndarray:
-    from bigfs.store.formats.npz import member_names
-
     names = member_names(path)
     if name not in names:
         raise InputError(
             f"{path} has no array {name!r} (it has {', '.join(names)}). Name one as {path}::NAME."
         )
+    shape, _, dtype = member_header(path, name)
+    _check_shape(shape, dtype, f"{path}::{name}")
+    return _load(path, name)
+
+
+def _load(path: Path, member: str | None = None) -> np.ndarray:
     try:
-        with np.load(path, allow_pickle=False) as content:
-            return np.asarray(content[name])
+        found = np.load(path, allow_pickle=False)
+        if member is None:
+            return np.asarray(found)
+        with found:
+            return np.asarray(found[member])
     except ValueError as error:
-        raise InputError(f"{path}::{name} cannot be read: {error}.") from None
+        raise InputError(f"{path}: the labels cannot be read: {error}.") from None
 
 
 def _read_csv(path: Path, column: str) -> np.ndarray:
+    """Read one column, as numbers if all of it is numbers and as texts if not."""
     import pandas as pd
 
-    names = CsvSource(path).feature_names or []
-    if not column and len(names) == 1:
-        column = names[0]
-    if column not in names:
+    table = CsvSource(path)
+    names = table.feature_names
+    if names is None and table.n_features == 1 and not column:
+        position = 0
+    elif names is not None and (column in names or (not column and len(names) == 1)):
+        position = names.index(column) if column else 0
+    else:
         raise InputError(
-            f"{path} has no column {column!r} (it has {', '.join(names) or 'no header'}). "
+            f"{path} has no column {column!r} (it has {', '.join(names or []) or 'no header'}). "
             f"Name one as {path}::COLUMN."
         )
-    separator = "\t" if ".tsv" in path.name.lower() else ","
-    values = pd.read_csv(path, sep=separator, usecols=[names.index(column)]).iloc[:, 0]
+    try:
+        values = pd.read_csv(
+            path,
+            sep=table.separator,
+            header=None,
+            skiprows=0 if names is None else 1,
+            usecols=[position],
+            keep_default_na=False,
+            na_values=["", "nan", "NaN"],  # but "NA" and "None" may be names of classes
+            encoding="utf-8-sig",
+        ).iloc[:, 0]
+    except (ValueError, EOFError) as error:
+        raise InputError(f"{path}: the labels cannot be read: {error}.") from None
     if values.isna().any():
-        raise InputError(f"{path}::{column}: label {int(values.isna().argmax())} is missing.")
-    if values.dtype.kind in "fiub":
-        return values.to_numpy()
-    return values.to_numpy().astype(str)
+        raise InputError(f"{path}: the label of row {int(values.isna().argmax())} is missing.")
+    return values.to_numpy() if values.dtype.kind in "fiub" else values.to_numpy().astype(str)
 
 
 def _read_zarr(path: Path, name: str) -> np.ndarray:
@@ -119,6 +154,11 @@ def _read_zarr(path: Path, name: str) -> np.ndarray:
     try:
         node = zarr.open(str(path), mode="r")
         array = node[name or "y"] if isinstance(node, zarr.Group) else node
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: labels cannot be read ({type(error).__name__}).") from None
+        shape, dtype = array.shape, array.dtype
+    except Exception as error:  # zarr has no one error for what it cannot open
+        raise InputError(
+            f"{path}: labels cannot be read ({type(error).__name__}: {error}). Name the array as "
+            f"{path}::NAME."
+        ) from None
+    _check_shape(shape, dtype, str(path))
     return np.asarray(array[...])

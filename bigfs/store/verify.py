@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,8 +44,8 @@ class VerifyReport:
         if self.ok:
             return
         problems = [
-            f"{len(keys)} chunks {what} ({', '.join(keys[:3])})"
-            for keys, what in ((self.missing, "are missing"), (self.mismatched, "were changed"))
+            f"{len(keys)} {what} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})"
+            for keys, what in ((self.missing, "missing"), (self.mismatched, "changed"))
             if keys
         ]
         raise CorruptStoreError(
@@ -63,26 +64,34 @@ def verify(path: str | Path) -> VerifyReport:
     """
     import zarr
 
-    folder = Path(path).absolute()
+    folder = Path(str(path).removeprefix("file://")).absolute()
     if not is_store(folder):
         raise InputError(f"{path} has no checksums: only stores made by bigfs have them.")
-    group = zarr.open_group(str(folder), mode="r")
-    array, expected = group["X"], list(group.attrs["checksums"])
-    missing = set(missing_chunks(array, folder / "X"))
+    try:
+        group = zarr.open_group(str(folder), mode="r")
+        array, expected = group["X"], list(group.attrs["checksums"])
+    except (KeyError, OSError, ValueError, TypeError) as error:
+        raise CorruptStoreError(
+            f"{path}: the metadata of the store is damaged ({error}). Ingest the source again."
+        ) from None
+    missing = missing_chunks(array, folder / "X")
     rows = array.chunks[0]
+    n_chunks = -(-array.shape[0] // rows)
+    # A chunk that was added later has no checksum, and matches none.
+    expected += [None] * (n_chunks - len(expected))
     changed = []
     with track("verify", len(expected), "chunks") as progress:
         for i, value in enumerate(expected):
             key = array.metadata.encode_chunk_key((i, 0))
             if key not in missing and _checksum_of(array, i * rows, rows) != value:
-                changed.append(key)
+                changed.append(f"X/{key}")
             progress.advance(1)
-    return VerifyReport(folder, len(expected), sorted(missing), changed)
+    return VerifyReport(folder, len(expected), [f"X/{key}" for key in missing], changed)
 
 
-def _checksum_of(array: object, start: int, rows: int) -> str | None:
-    """Return the checksum of a stored chunk, None if it cannot be decoded."""
+def _checksum_of(array: Any, start: int, rows: int) -> str:
+    """Return the checksum of a stored chunk, in words if it cannot be decoded."""
     try:
-        return checksum(np.asarray(array[start : start + rows]))  # type: ignore[index]
-    except (OSError, ValueError, RuntimeError):
-        return None
+        return checksum(np.asarray(array[start : start + rows]))
+    except Exception as error:  # whatever a codec raises for bytes that it never wrote
+        return f"undecodable ({type(error).__name__})"

@@ -84,15 +84,16 @@ class ZarrSource(RandomAccessSource):
                 yield block[first : first + rows]
 
     def _check_range(self, start: int, stop: int) -> None:
-        """A chunk that vanished after opening would be read as zeros."""
+        """Raise if a chunk has vanished since the array was opened; it would read as zeros."""
         rows = int(self._array.chunks[0])
         keys = [
-            self._array.metadata.encode_chunk_key((i, 0)) for i in range(start // rows, -(-stop // rows))
+            self._array.metadata.encode_chunk_key((i, 0))
+            for i in range(start // rows, -(-stop // rows))
         ]
         self._check_chunks([key for key in keys if not (Path(str(self._path)) / key).is_file()])
 
     def _check_chunks(self, missing: list[str]) -> None:
-        """Missing chunks are corruption in our stores, and worth a word in others'."""
+        """Raise for missing chunks of our own stores, and warn of those of others."""
         if not missing:
             return
         keys = ", ".join(self._prefix + key for key in missing[:_SHOWN])

@@ -117,8 +117,6 @@ def _load(path: Path, member: str | None = None) -> np.ndarray:
 
 def _read_csv(path: Path, column: str) -> np.ndarray:
     """Read one column, as numbers if all of it is numbers and as texts if not."""
-    import pandas as pd
-
     table = CsvSource(path)
     names = table.feature_names
     if names is None and table.n_features == 1 and not column:
@@ -130,22 +128,13 @@ def _read_csv(path: Path, column: str) -> np.ndarray:
             f"{path} has no column {column!r} (it has {', '.join(names or []) or 'no header'}). "
             f"Name one as {path}::COLUMN."
         )
+    texts = table.read_texts(position)
+    if "" in texts:
+        raise InputError(f"{path}: the label of row {texts.index('')} is missing.")
     try:
-        values = pd.read_csv(
-            path,
-            sep=table.separator,
-            header=None,
-            skiprows=0 if names is None else 1,
-            usecols=[position],
-            keep_default_na=False,
-            na_values=["", "nan", "NaN"],  # but "NA" and "None" may be names of classes
-            encoding="utf-8-sig",
-        ).iloc[:, 0]
-    except (ValueError, EOFError) as error:
-        raise InputError(f"{path}: the labels cannot be read: {error}.") from None
-    if values.isna().any():
-        raise InputError(f"{path}: the label of row {int(values.isna().argmax())} is missing.")
-    return values.to_numpy() if values.dtype.kind in "fiub" else values.to_numpy().astype(str)
+        return np.array(texts, dtype=np.float64)
+    except ValueError:  # "NA" and "None" may be names of classes
+        return np.array(texts, dtype=np.str_)
 
 
 def _read_zarr(path: Path, name: str) -> np.ndarray:

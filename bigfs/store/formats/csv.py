@@ -41,18 +41,32 @@ class CsvSource(Source):
             self._check_header()
         self.dtype = np.dtype(np.float64)
 
+    def read_texts(self, column: int) -> list[str]:
+        """Return all cells of one column as texts without spaces around them."""
+        texts: list[str] = []
+        for line, lines in self._lines():
+            for i, text in enumerate(lines):
+                cells = self._cells(text)
+                self._check_cells(cells, text, line + i)
+                texts.append(cells[column].strip())
+        return texts
+
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows; empty cells are NaN."""
+        for line, lines in self._lines():
+            block = self._parse(lines, line)
+            for start in range(0, len(block), rows):
+                yield block[start : start + rows]
+
+    def _lines(self) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield number of the first line and lines below the header, a few MB at a time."""
         try:
             with self._open() as file:
                 if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
                     file.seek(0)
                 for _ in range(self._header_lines):
                     file.readline()
-                for line, texts in self._pieces(file):
-                    block = self._parse(texts, line)
-                    for start in range(0, len(block), rows):
-                        yield block[start : start + rows]
+                yield from self._pieces(file)
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"{self.uri} cannot be read: {error}. Write it again.") from None
 

@@ -86,12 +86,12 @@ class GraphConfig(_Section):
         "euclidean", description="Distance between samples."
     )
     weight: Literal["binary", "heat", "dot", "cosine"] = Field(
-        "binary", description="Weight of an edge: 1, exp(-distance^2 / sigma^2), x'y or cosine."
+        "binary", description="Weight of an edge: 1, exp(-distance^2 / sigma), x'y or cosine."
     )
     sigma: Annotated[float, Field(gt=0)] | None = Field(
         None,
-        description="Width of the heat kernel, in units of distance (weight: heat only). "
-        "null: the median neighbor distance.",
+        description="Width of the heat kernel, in units of squared distance (weight: heat "
+        "only). null: the squared median neighbor distance.",
     )
     algorithm: Literal["auto", "exact", "pynndescent"] = Field(
         "auto", description="Neighbor search; auto is exact for small data."

@@ -135,7 +135,8 @@ class MCFS(BaseSelector):
     weight : {"binary", "heat", "dot", "cosine"}, default="binary"
         Weights of the graph's edges.
     sigma : float or None, default=None
-        Heat-kernel width in ``exp(-|x_i - x_j|^2 / sigma)``. None: from the neighbor distances.
+        Heat-kernel width in ``exp(-|x_i - x_j|^2 / sigma)``. None: the squared
+        median neighbor distance.
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
         Distance between rows.
     preprocess : {"none", "standardize", "minmax", "unit_norm", "log1p"}, default="none"

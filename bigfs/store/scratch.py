@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import uuid
+import weakref
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -118,12 +119,10 @@ class Scratch:
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
-        self._temporary = None
         if path is None:
-            self._temporary = tempfile.TemporaryDirectory(
-                prefix="bigfs-", ignore_cleanup_errors=True
-            )
-            path = self._temporary.name
+            path = tempfile.mkdtemp(prefix="bigfs-")
+            weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+        self._parent: Scratch | None = None
         self.path = Path(path).absolute()
         self.path.mkdir(parents=True, exist_ok=True)
 
@@ -179,8 +178,10 @@ class Scratch:
             shutil.rmtree(ref.path, ignore_errors=True)
 
     def child(self, name: str) -> Scratch:
-        """Return a folder below this one."""
-        return Scratch(self.path / name)
+        """Return a folder below this one; it keeps this one alive."""
+        below = Scratch(self.path / name)
+        below._parent = self
+        return below
 
     def close(self) -> None:
         """Remove the folder and all it holds."""

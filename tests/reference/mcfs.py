@@ -28,7 +28,7 @@ def neighbor_affinity(
     norms = np.linalg.norm(X, axis=1)
     values = {
         "binary": np.ones(edge.shape),
-        "heat": np.exp(-distances / sigma**2),
+        "heat": np.exp(-distances / sigma),
         "dot": X @ X.T,
         "cosine": X @ X.T / np.outer(norms, norms),
     }[weight]

@@ -1,0 +1,344 @@
+"""From neighbors to the affinity matrix W: weights, the union of both directions, degrees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.core.errors import InputError
+from bigfs.core.execute import run_tasks
+from bigfs.core.memory import check_fits
+from bigfs.core.units import parse_bytes
+from bigfs.graph.knn import KNNGraph
+from bigfs.graph.symmetrize import ENTRY_CHUNK, SymmetricCSR, symmetrize
+from bigfs.store.scratch import ArrayRef, Scratch
+
+WEIGHTS = ("binary", "heat", "dot", "cosine")
+# Rows whose neighbor distances the default width is the median of.
+_WIDTH_ROWS = 10_000
+
+_COMPLAINTS = {
+    "binary": ".",
+    "heat": ": all its weights exp(-distance^2 / sigma) vanish. Leave sigma unset, raise it, "
+    "or scale the data.",
+    "dot": ": its dot products with its neighbors are zero or negative. Use weight 'binary', "
+    "'heat' or 'cosine', or data that are not negative.",
+    "cosine": ": its cosines with its neighbors are zero or negative. Use weight 'binary' or "
+    "'heat', or data that are not negative.",
+}
+
+
+@dataclass(frozen=True)
+class AffinityMatrix:
+    """A symmetric affinity matrix with zero diagonal, stored in CSR form.
+
+    Attributes
+    ----------
+    data : ArrayRef of shape (nnz,), float64
+    indices : ArrayRef of shape (nnz,), int32
+        Columns, ascending in each row.
+    indptr : ArrayRef of shape (n_samples + 1,), int64
+    degrees : ArrayRef of shape (n_samples,), float64
+        Row sums, all positive.
+    weight : str
+        How edges are weighted.
+    sigma_ : float or None
+        Width of the heat kernel that was used.
+    scratch : Scratch
+        Keeps the stored arrays alive.
+    """
+
+    data: ArrayRef
+    indices: ArrayRef
+    indptr: ArrayRef
+    degrees: ArrayRef
+    weight: str
+    sigma_: float | None
+    scratch: Scratch
+
+    @property
+    def n_samples(self) -> int:
+        """Rows and columns."""
+        return self.degrees.shape[0]
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries: every edge twice."""
+        return self.data.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrix in memory."""
+        return self.data.nbytes + self.indices.nbytes + self.indptr.nbytes
+
+    def load(self, memory_limit: int | str | None = None) -> Any:
+        """Return the matrix as scipy CSR.
+
+        Parameters
+        ----------
+        memory_limit : int or str or None, default=None
+            Refuse if the matrix does not fit a process of this size. None: do not ask.
+
+        Raises
+        ------
+        MemoryLimitError
+            If it does not fit.
+        """
+        from scipy.sparse import csr_array
+
+        if memory_limit is not None:
+            check_fits("affinity", self.nbytes, parse_bytes(memory_limit), "W in memory")
+        indptr = self.indptr.load()
+        if self.nnz < 2**31:
+            indptr = indptr.astype(np.int32)
+        shape = (self.n_samples, self.n_samples)
+        return csr_array((self.data.load(), self.indices.load(), indptr), shape=shape)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what `open` needs beside the arrays, as JSON values."""
+        return {"weight": self.weight, "sigma": self.sigma_}
+
+    @classmethod
+    def open(cls, path: str | Path, stored: dict[str, Any]) -> AffinityMatrix:
+        """Return the matrix that was stored in a folder."""
+        names = ("data", "indices", "indptr", "degrees")
+        refs = {name: ArrayRef.at(Path(path) / name) for name in names}
+        return cls(
+            **refs, weight=stored["weight"], sigma_=stored["sigma"], scratch=Scratch(path)
+        )
+
+
+@dataclass(frozen=True)
+class _EdgeContext:
+    """What a task needs to weigh the edges of its rows."""
+
+    indices: ArrayRef
+    distances: ArrayRef
+    weight: str
+    sigma: float
+    metric: str
+    squared_norms: ArrayRef | None
+
+
+def affinity(
+    graph: KNNGraph,
+    weight: str = "binary",
+    *,
+    sigma: float | None = None,
+    blocks: RowBlocks | None = None,
+    scratch: Scratch | None = None,
+) -> AffinityMatrix:
+    """Return the affinity matrix of a neighbor graph, stored by row blocks.
+
+    An edge exists if either end lists the other. Nothing of its size is in any one process.
+
+    Parameters
+    ----------
+    graph : KNNGraph
+    weight : {"binary", "heat", "dot", "cosine"}, default="binary"
+        1; ``exp(-d^2 / sigma)`` with d the graph's distance; ``x'y``; the cosine of x and y.
+    sigma : float or None, default=None
+        Width of the heat kernel, in units of squared distance. None: the square of the median
+        positive neighbor distance (of 10,000 rows spread over the data).
+    blocks : RowBlocks or None, default=None
+        The data, for ``dot``, and for ``cosine`` unless the graph's metric is cosine.
+    scratch : Scratch or None, default=None
+        Where W is stored. None: beside the graph.
+
+    Returns
+    -------
+    W : AffinityMatrix
+
+    Raises
+    ------
+    InputError
+        If a parameter is out of range, or a degree is zero or negative.
+
+    Notes
+    -----
+    Dot products come from ``2 x'y = |x|^2 + |y|^2 - d^2``: one pass for the norms, none for
+    the edges. Entries that vanish are dropped. Cost: the edges go through scratch once.
+    """
+    check_weight(weight, sigma, graph.metric)
+    scratch = scratch or graph.scratch.child(graph.scratch.unique("affinity"))
+    working = scratch.child(scratch.unique("weights"))
+    try:
+        if weight == "heat" and sigma is None:
+            sigma = default_sigma(graph)
+        norms = None
+        if weight == "dot" or (weight == "cosine" and graph.metric != "cosine"):
+            norms = _squared_norms(blocks, weight, working)
+        context = _EdgeContext(
+            graph.indices_ref, graph.distances_ref, weight, sigma or 1.0, graph.metric, norms
+        )
+        stored = symmetrize(
+            _weighted_edges,
+            context,
+            graph.n_samples,
+            graph.indices_ref.chunk_rows,
+            scratch,
+            _COMPLAINTS[weight],
+        )
+    finally:
+        working.close()
+    return _matrix(stored, weight, sigma if weight == "heat" else None, scratch)
+
+
+def _matrix(
+    stored: SymmetricCSR, weight: str, sigma: float | None, scratch: Scratch
+) -> AffinityMatrix:
+    return AffinityMatrix(
+        stored.data, stored.indices, stored.indptr, stored.degrees, weight, sigma, scratch
+    )
+
+
+def affinity_from_csr(W: Any, *, scratch: Scratch | None = None) -> AffinityMatrix:
+    """Check an affinity matrix in memory and store it.
+
+    Parameters
+    ----------
+    W : scipy sparse matrix of shape (n_samples, n_samples)
+        Symmetric, zero diagonal, positive row sums.
+    scratch : Scratch or None, default=None
+        None: a temporary folder that lives with the result.
+
+    Raises
+    ------
+    InputError
+        If W is not such a matrix.
+    """
+    from scipy.sparse import csr_array, issparse
+
+    if not issparse(W) or W.shape[0] != W.shape[1] or W.shape[0] < 2:
+        raise InputError(
+            "graph must be an AffinityMatrix, a KNNGraph or a square scipy sparse matrix. "
+            f"Got {type(W).__name__} of shape {getattr(W, 'shape', None)}."
+        )
+    W = csr_array(W, dtype=np.float64, copy=True)
+    W.sum_duplicates()
+    if not np.isfinite(W.data).all():
+        raise InputError("graph holds NaN or infinity: every weight must be finite.")
+    if abs(W - W.T).max() > 0:
+        raise InputError("graph is not symmetric. Pass W.maximum(W.T).")
+    if W.diagonal().any():
+        raise InputError("graph has entries on its diagonal: set them to zero.")
+    W.eliminate_zeros()
+    degrees = W.sum(axis=1)
+    if not (degrees > 0).all():
+        row = int(np.argmin(degrees > 0))
+        raise InputError(
+            f"graph: row {row} has degree {degrees[row]:.3g}; every degree must be positive. "
+            "Remove isolated rows."
+        )
+    scratch = scratch or Scratch()
+    data = scratch.create("data", W.data.shape, np.float64, ENTRY_CHUNK)
+    data.write(0, W.data)
+    indices = scratch.create("indices", W.indices.shape, np.int32, ENTRY_CHUNK)
+    indices.write(0, W.indices.astype(np.int32))
+    return AffinityMatrix(
+        data,
+        indices,
+        scratch.put("indptr", W.indptr.astype(np.int64)),
+        scratch.put("degrees", degrees),
+        "given",
+        None,
+        scratch,
+    )
+
+
+def check_weight(weight: str, sigma: float | None, metric: str) -> None:
+    """Raise InputError for weights that are unknown or do not belong together."""
+    if weight not in WEIGHTS:
+        raise InputError(f"weight must be one of {', '.join(WEIGHTS)}. Got {weight!r}.")
+    if sigma is not None and (weight != "heat" or not 0 < sigma < np.inf):
+        raise InputError(
+            "sigma must be a positive number, or None for the squared median neighbor distance, "
+            f"and belongs to weight 'heat'. Got {sigma!r} with weight '{weight}'."
+        )
+    if metric == "correlation" and weight in ("dot", "cosine"):
+        raise InputError(
+            f"weight '{weight}' needs metric 'euclidean' or 'cosine', since correlations do not "
+            "give dot products. Got metric 'correlation'."
+        )
+
+
+def default_sigma(graph: KNNGraph) -> float:
+    """Return the squared median of the positive neighbor distances of 10,000 spread rows.
+
+    Raises
+    ------
+    InputError
+        If all of them are zero.
+    """
+    stride = -(-graph.n_samples // _WIDTH_ROWS)
+    sampled = run_tasks(
+        _sample_distances, graph.row_bounds, graph.distances_ref, stride, label="kernel width"
+    )
+    distances = np.concatenate(sampled)
+    positive = distances[distances > 0]
+    if not len(positive):
+        raise InputError(
+            "sigma cannot be chosen: all neighbors are at distance zero. Use weight 'binary', or "
+            "give sigma."
+        )
+    return float(np.median(positive.astype(np.float64)) ** 2)
+
+
+def _sample_distances(bounds: tuple[int, int], distances: ArrayRef, stride: int) -> np.ndarray:
+    """Return the distances of every stride-th row, counted from row 0."""
+    start, stop = bounds
+    return distances.read(start, stop)[-start % stride :: stride].ravel()
+
+
+def _squared_norms(blocks: RowBlocks | None, weight: str, working: Scratch) -> ArrayRef:
+    """Store ``|x|^2`` of every row: one pass."""
+    if blocks is None:
+        raise InputError(f"weight '{weight}' needs the data: pass blocks.")
+    out = working.create("norms", (blocks.n_samples,), np.float64, blocks.rows)
+    blocks.map_blocks(_norms_kernel, out, label="norms")
+    return out
+
+
+def _norms_kernel(X: np.ndarray, first_row: int, out: ArrayRef) -> None:
+    out.write(first_row, np.einsum("ij,ij->i", X, X, dtype=np.float64))
+
+
+def _weighted_edges(
+    start: int, stop: int, context: _EdgeContext
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return heads, tails and weights of the edges that leave rows start to stop."""
+    tails = context.indices.read(start, stop)
+    heads = np.repeat(np.arange(start, stop), tails.shape[1])
+    tails = tails.ravel()
+    if context.weight == "binary":
+        return heads, tails, np.ones(len(tails))
+    distances = context.distances.read(start, stop).ravel().astype(np.float64)
+    if context.weight == "heat":
+        return heads, tails, np.exp(-(distances**2) / context.sigma)
+    if context.squared_norms is None:
+        return heads, tails, 1 - distances
+    heads_norm = context.squared_norms.read(start, stop)[heads - start]
+    tails_norm = _lookup(context.squared_norms, tails)
+    if context.metric == "cosine":
+        return heads, tails, np.sqrt(heads_norm * tails_norm) * (1 - distances)
+    # The sum first: it is the same for both directions of an edge.
+    products = (heads_norm + tails_norm - distances**2) / 2
+    if context.weight == "cosine":
+        products /= np.sqrt(np.maximum(heads_norm * tails_norm, np.finfo(np.float64).tiny))
+    return heads, tails, products
+
+
+def _lookup(values: ArrayRef, rows: np.ndarray) -> np.ndarray:
+    """Return the values of scattered rows, one stored chunk at a time."""
+    out = np.empty(len(rows))
+    home = rows // values.chunk_rows
+    for chunk in np.unique(home):
+        here = home == chunk
+        first = int(chunk) * values.chunk_rows
+        part = values.read(first, min(first + values.chunk_rows, values.shape[0]))
+        out[here] = part[rows[here] - first]
+    return out

@@ -1,0 +1,388 @@
+"""Nearest neighbors inside one array: exact search, and pynndescent for larger ones.
+
+The kernel of one partition. Every result follows one order, (distance rounded to float32, index),
+so that neighbors found in different partitions merge without ambiguity. All metrics are squared
+Euclidean distances of prepared rows: cosine of unit rows, correlation of centered unit rows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import InputError
+from bigfs.core.seeds import derive_seed
+
+METRICS = ("euclidean", "cosine", "correlation")
+ALGORITHMS = ("auto", "exact", "pynndescent")
+# Up to here exact search costs less than pynndescent's first call, which compiles for 20 s.
+EXACT_ROWS = 8192
+# pynndescent explores at least this many neighbors: fewer lose recall, not only results.
+_SEARCH_WIDTH = 16
+# It passes row numbers through float32.
+MAX_ROWS = 2**24
+_SPARE = 8
+_TILE_BYTES = 16 * 1024**2
+
+# Under numba's workqueue layer two threads inside parallel kernels abort the process.
+_numba_lock = threading.Lock()
+
+
+def knn_exact(
+    X: np.ndarray, n_neighbors: int, metric: str = "euclidean", query: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the exact nearest neighbors of every row, or of query rows.
+
+    Candidates come from a blocked matrix product; their distances are then computed from the
+    differences in float64, and a row whose candidates are not provably enough is searched again.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features), float32 or float64
+    n_neighbors : int
+        In [1, n_samples - 1], or [1, n_samples] with a query.
+    metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
+    query : ndarray of shape (n_queries, n_features) or None
+        None: the rows of X, each without itself.
+
+    Returns
+    -------
+    indices : ndarray of shape (n_queries, n_neighbors), int32
+    distances : ndarray of shape (n_queries, n_neighbors), float32
+        True distances, ascending; equal ones by ascending index.
+
+    Raises
+    ------
+    InputError
+        If ``n_neighbors`` or ``metric`` is out of range, or a row has no direction.
+    """
+    check_metric(metric)
+    check_n_neighbors(n_neighbors, len(X) + (query is not None))
+    rows = prepare_rows(X, metric)
+    if query is None:
+        indices, squared = search_exact(rows, n_neighbors, metric, rows, np.arange(len(X)))
+    else:
+        nobody = np.full(len(query), -1)
+        queries = prepare_rows(query, metric)
+        indices, squared = search_exact(rows, n_neighbors, metric, queries, nobody)
+    return indices, as_distances(squared, metric)
+
+
+def knn_local(
+    X: np.ndarray,
+    n_neighbors: int,
+    *,
+    metric: str = "euclidean",
+    seed: int = 0,
+    algorithm: str = "auto",
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nearest neighbors of every row of an array in memory.
+
+    Exact for up to 8,192 rows, by pynndescent above.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features), float32 or float64
+    n_neighbors : int
+        In [1, n_samples - 1].
+    metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
+    seed : int, default=0
+    algorithm : {"auto", "exact", "pynndescent"}, default="auto"
+
+    Returns
+    -------
+    indices : ndarray of shape (n_samples, n_neighbors), int32
+        No row lists itself, no neighbor twice.
+    distances : ndarray of shape (n_samples, n_neighbors), float32
+        True distances, ascending; equal ones by ascending index.
+
+    Raises
+    ------
+    InputError
+        If a parameter is out of range, or a row has no direction.
+    """
+    check_metric(metric)
+    check_n_neighbors(n_neighbors, len(X))
+    rows = prepare_rows(X, metric)
+    indices, squared = search_prepared(rows, n_neighbors, metric, seed, algorithm)
+    return indices, as_distances(squared, metric)
+
+
+def check_metric(metric: str) -> None:
+    """Raise InputError for a metric that partitions by centroids do not serve."""
+    if metric not in METRICS:
+        raise InputError(f"metric must be one of {', '.join(METRICS)}. Got {metric!r}.")
+
+
+def check_n_neighbors(n_neighbors: int, n_samples: int) -> None:
+    """Raise InputError unless every row has that many other rows."""
+    if n_samples < 2:
+        raise InputError(f"X has {n_samples} row(s): a neighbor graph needs at least 2.")
+    whole = isinstance(n_neighbors, (int, np.integer)) and not isinstance(n_neighbors, bool)
+    if not whole or not 1 <= n_neighbors < n_samples:
+        raise InputError(
+            f"n_neighbors must be an int in [1, {n_samples - 1}], since X has {n_samples} rows. "
+            f"Got {n_neighbors!r}."
+        )
+
+
+def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> np.ndarray:
+    """Return rows whose squared Euclidean distances give the metric; X itself if euclidean.
+
+    ``ids`` (n_rows,) are the row numbers that messages name; None: 0, 1, 2...
+
+    Raises
+    ------
+    InputError
+        If a row is zero (cosine) or constant (correlation): it has no direction.
+    """
+    if metric == "euclidean":
+        return X
+    out = np.empty(X.shape, X.dtype)
+    step = max(1, _TILE_BYTES // (16 * X.shape[1]))
+    for begin in range(0, len(X), step):
+        tile = X[begin : begin + step].astype(np.float64)
+        if metric == "correlation":
+            tile -= tile.mean(axis=1, keepdims=True)
+        scale = np.abs(X[begin : begin + step]).max(axis=1).astype(np.float64)
+        norms = np.linalg.norm(tile, axis=1)
+        # Rounding leaves a constant row with a residue of the mean.
+        lost = norms <= scale * np.sqrt(X.shape[1]) * np.finfo(X.dtype).eps
+        if lost.any():
+            row = begin + int(lost.argmax())
+            row = row if ids is None else int(ids[row])
+            kind = "zero" if metric == "cosine" else "constant"
+            raise InputError(
+                f"Row {row} is {kind} in every feature and has no {metric} distance to other "
+                "rows. Remove such rows or set metric to 'euclidean'."
+            )
+        out[begin : begin + step] = tile / norms[:, None]
+    return out
+
+
+def as_distances(squared: np.ndarray, metric: str) -> np.ndarray:
+    """Return distances, float32, from squared distances of prepared rows, float64.
+
+    Raises
+    ------
+    InputError
+        If a distance is above the range of float32.
+    """
+    with np.errstate(over="ignore"):
+        exact = np.sqrt(squared) if metric == "euclidean" else squared / 2
+        distances = exact.astype(np.float32)
+    if not np.isfinite(distances[np.isfinite(squared)]).all():
+        raise InputError(
+            "Distances between rows are above 3e38, the range of float32. Scale the data, for "
+            "instance with preprocess 'standardize'."
+        )
+    return distances
+
+
+def search_prepared(
+    rows: np.ndarray, n_neighbors: int, metric: str, seed: int, algorithm: str = "auto"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return neighbors (int32) and squared distances (float64) among prepared rows."""
+    if uses_exact_search(len(rows), n_neighbors, algorithm):
+        return search_exact(rows, n_neighbors, metric, rows, np.arange(len(rows)))
+    indices, squared = _search_pynndescent(rows, n_neighbors, metric, seed)
+    short = np.flatnonzero(indices[:, -1] < 0)
+    if len(short):
+        indices[short], squared[short] = search_exact(
+            rows, n_neighbors, metric, rows[short], short
+        )
+    return indices, squared
+
+
+def uses_exact_search(n_rows: int, n_neighbors: int, algorithm: str) -> bool:
+    """Say whether rows are searched exactly: asked for, few, or too few for an index."""
+    if algorithm == "auto":
+        return n_rows <= EXACT_ROWS
+    return algorithm == "exact" or n_rows <= 2 * max(_SEARCH_WIDTH, n_neighbors + 1)
+
+
+def search_exact(
+    rows: np.ndarray, n_neighbors: int, metric: str, queries: np.ndarray, own: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the exact neighbors of prepared queries among prepared rows.
+
+    ``own`` (n_queries,) is each query's own row, left out, or -1. Where fewer than
+    ``n_neighbors`` rows are left, indices end in -1 and squared distances in infinity.
+    """
+    n, m = len(rows), len(queries)
+    center = rows.mean(axis=0, dtype=np.float64)
+    wide = rows.astype(np.float64)
+    wide -= center
+    norms = np.einsum("ij,ij->i", wide, wide)
+    found = np.full((m, n_neighbors), -1, dtype=np.int32)
+    squared = np.full((m, n_neighbors), np.inf)
+    step = max(1, _TILE_BYTES // (8 * n))
+    for begin in range(0, m, step):
+        tile = slice(begin, min(begin + step, m))
+        part = queries[tile].astype(np.float64) - center
+        part_norms = np.einsum("ij,ij->i", part, part)
+        # |a|^2 + |b|^2 - 2ab loses up to this much to rounding.
+        slack = 8 * (rows.shape[1] + 4) * np.finfo(np.float64).eps * (part_norms + norms.max())
+        part *= -2
+        approximate = part @ wide.T
+        approximate += part_norms[:, None]
+        approximate += norms
+        themselves = np.flatnonzero(own[tile] >= 0)
+        approximate[themselves, own[tile][themselves]] = np.inf
+        _select(rows, queries[tile], approximate, slack, metric, found[tile], squared[tile])
+    return found, squared
+
+
+def _select(
+    rows: np.ndarray,
+    queries: np.ndarray,
+    approximate: np.ndarray,
+    slack: np.ndarray,
+    metric: str,
+    found: np.ndarray,
+    squared: np.ndarray,
+) -> None:
+    """Fill in each query's best from approximate squared distances (n_queries, n_rows)."""
+    n, k = len(rows), found.shape[1]
+    width = min(n, k + _SPARE)
+    if width < n:
+        pool = np.argpartition(approximate, width - 1, axis=1)[:, :width]
+    else:
+        pool = np.broadcast_to(np.arange(n), approximate.shape)
+    nearest = np.take_along_axis(approximate, pool, axis=1)
+    exact = _pair_distances(rows, queries, pool)
+    exact[np.isinf(nearest)] = np.inf
+    best, values = _best(pool, exact, min(k, width), metric)
+    keep = slice(0, best.shape[1])
+    found[:, keep] = np.where(np.isinf(values), -1, best)
+    squared[:, keep] = values
+    if width == n:
+        return
+    # What is not in the pool is at least this far; ties beyond it need a wider pool.
+    reach = squared[:, k - 1] * (1 + 1e-6) + slack
+    for row in np.flatnonzero(nearest.max(axis=1) <= reach):
+        wider = np.flatnonzero(approximate[row] <= reach[row])[None]
+        exact = _pair_distances(rows, queries[row : row + 1], wider)
+        exact[np.isinf(approximate[row, wider])] = np.inf
+        best, values = _best(wider, exact, k, metric)
+        found[row], squared[row] = best[0], values[0]
+
+
+def _pair_distances(rows: np.ndarray, queries: np.ndarray, pool: np.ndarray) -> np.ndarray:
+    """Return squared distances (n_queries, width), float64, from the differences."""
+    squared = np.empty(pool.shape)
+    width = max(1, min(pool.shape[1], _TILE_BYTES // (8 * rows.shape[1])))
+    step = max(1, _TILE_BYTES // (8 * rows.shape[1] * width))
+    for begin in range(0, len(queries), step):
+        here = queries[begin : begin + step, None].astype(np.float64)
+        for left in range(0, pool.shape[1], width):
+            gaps = here - rows[pool[begin : begin + step, left : left + width]]
+            squared[begin : begin + step, left : left + width] = np.einsum(
+                "ijf,ijf->ij", gaps, gaps
+            )
+    return squared
+
+
+def _best(
+    pool: np.ndarray, squared: np.ndarray, k: int, metric: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k first of each row in the order (float32 distance, index)."""
+    order = np.lexsort((pool, as_distances(squared, metric)), axis=1)[:, :k]
+    return np.take_along_axis(pool, order, axis=1), np.take_along_axis(squared, order, axis=1)
+
+
+def _search_pynndescent(
+    rows: np.ndarray, n_neighbors: int, metric: str, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return neighbors and squared distances; rows with too few of them end in -1 and inf."""
+    if len(rows) >= MAX_ROWS:
+        raise InputError(
+            f"pynndescent takes fewer than {MAX_ROWS:,} rows at a time. Got {len(rows):,}: "
+            "lower memory_limit, so that the rows are divided into more partitions."
+        )
+    # Neighbors do not move with the origin, while float32 has few digits far from it.
+    data = rows
+    if rows.dtype != np.float32:
+        data = np.empty(rows.shape, np.float32)
+        center = rows.mean(axis=0)
+        step = max(1, _TILE_BYTES // (8 * rows.shape[1]))
+        for begin in range(0, len(rows), step):
+            data[begin : begin + step] = rows[begin : begin + step] - center
+    with _numba_lock:
+        candidates = _descend(data, max(n_neighbors + 1, _SEARCH_WIDTH), seed)
+        return _compiled_finish()(rows, candidates, n_neighbors, metric == "euclidean")
+
+
+def _descend(data: np.ndarray, width: int, seed: int) -> np.ndarray:
+    """Return pynndescent's neighbors (n_rows, width), themselves and -1 among them."""
+    import warnings
+
+    import numba
+    from pynndescent import NNDescent
+
+    threads = numba.get_num_threads()
+    try:
+        with warnings.catch_warnings():
+            # Rows with missing neighbors are searched again, exactly.
+            warnings.filterwarnings("ignore", message="Failed to correctly find n_neighbors")
+            index = NNDescent(
+                np.ascontiguousarray(data),
+                metric="euclidean",
+                n_neighbors=width,
+                n_jobs=1,
+                random_state=derive_seed(seed, "pynndescent") & 0x7FFFFFFF,
+            )
+        return index.neighbor_graph[0]
+    finally:
+        numba.set_num_threads(threads)
+
+
+def _finish(
+    rows: Any, candidates: Any, n_neighbors: int, euclidean: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sort each row's candidates by (float32 distance, index); compiled by numba."""
+    n, width = candidates.shape
+    indices = np.full((n, n_neighbors), -1, np.int32)
+    squared = np.full((n, n_neighbors), np.inf, np.float64)
+    rounded = np.empty(n_neighbors, np.float32)
+    for i in range(n):
+        rounded[:] = np.inf
+        for c in range(width):
+            j = candidates[i, c]
+            if j < 0 or j == i:
+                continue
+            total = 0.0
+            for f in range(rows.shape[1]):
+                gap = np.float64(rows[i, f]) - np.float64(rows[j, f])
+                total += gap * gap
+            distance = np.float32(np.sqrt(total)) if euclidean else np.float32(total / 2)
+            last = n_neighbors - 1
+            if distance > rounded[last] or (
+                distance == rounded[last] and indices[i, last] >= 0 and j > indices[i, last]
+            ):
+                continue
+            p = last
+            while p > 0 and (
+                distance < rounded[p - 1] or (distance == rounded[p - 1] and j < indices[i, p - 1])
+            ):
+                rounded[p] = rounded[p - 1]
+                indices[i, p] = indices[i, p - 1]
+                squared[i, p] = squared[i, p - 1]
+                p -= 1
+            rounded[p] = distance
+            indices[i, p] = j
+            squared[i, p] = total
+    return indices, squared
+
+
+@cache
+def _compiled_finish() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+    """Compile `_finish` once per process."""
+    import numba
+
+    # Sums may be reordered for speed; infinities keep their meaning.
+    return numba.njit(fastmath={"reassoc", "contract"})(_finish)  # type: ignore[no-any-return]

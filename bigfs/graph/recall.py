@@ -1,0 +1,144 @@
+"""How good a graph is: its neighbors against exact ones, for a sample of rows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.core.execute import run_tasks
+from bigfs.core.seeds import rng
+from bigfs.graph.local import as_distances, prepare_rows, search_exact
+from bigfs.graph.merge import merge_neighbors
+from bigfs.graph.shuffle import Runs
+from bigfs.store.scratch import ArrayRef
+
+SAMPLED_ROWS = 1000
+_NORMAL_QUANTILE = 1.959963984540054  # two-sided 95 %
+
+
+@dataclass(frozen=True)
+class RecallEstimate:
+    """The share of true neighbors that a graph holds.
+
+    Attributes
+    ----------
+    value : float
+        Mean over the sampled rows; a neighbor as near as the k-th true one counts as true.
+    low, high : float
+        95 % interval.
+    n_rows : int
+        Rows sampled.
+    exact : bool
+        The search was exact, so nothing had to be estimated.
+    """
+
+    value: float
+    low: float
+    high: float
+    n_rows: int
+    exact: bool = False
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        if self.exact:
+            return "recall 1 (exact search)"
+        return (
+            f"recall {self.value:.4f} (95 % interval {self.low:.4f} to {self.high:.4f}, "
+            f"{self.n_rows} rows checked)"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return asdict(self)
+
+
+def sample_rows(n_samples: int, random_state: int, count: int = SAMPLED_ROWS) -> np.ndarray:
+    """Return the sorted numbers of the rows to check."""
+    if n_samples <= count:
+        return np.arange(n_samples)
+    chosen = rng(random_state, "recall").choice(n_samples, count, replace=False, shuffle=False)
+    return np.sort(chosen)
+
+
+def check_recall(
+    blocks: RowBlocks, samples: Runs, distances: ArrayRef, metric: str
+) -> RecallEstimate:
+    """Return the recall of a graph, by exact search for sampled rows: one pass over X.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    samples : Runs
+        Target 0: the prepared rows to check, by ascending row number.
+    distances : ArrayRef of shape (n_samples, n_neighbors), float32
+        Of the graph.
+    metric : str
+    """
+    true = exact_distances(blocks, samples, distances.shape[1], metric)
+    [ids] = samples.read(0, "ids")
+    home = ids // distances.chunk_rows
+    items = [(int(block), ids[home == block]) for block in np.unique(home)]
+    found = run_tasks(_read_rows, items, distances, label="check")
+    return estimate_recall(np.concatenate(found), true)
+
+
+def exact_distances(
+    blocks: RowBlocks, samples: Runs, n_neighbors: int, metric: str
+) -> np.ndarray:
+    """Return the sampled rows' true distances (n_rows, n_neighbors), ascending: one pass."""
+    _, distances = blocks.reduce(
+        _exact_kernel, _merge_exact, samples, n_neighbors, metric, label="recall"
+    )
+    return distances
+
+
+def _read_rows(item: tuple[int, np.ndarray], values: ArrayRef) -> np.ndarray:
+    """Return scattered rows of one stored block."""
+    block, ids = item
+    start = block * values.chunk_rows
+    return values.read(start, min(start + values.chunk_rows, values.shape[0]))[ids - start]
+
+
+def _exact_kernel(
+    X: np.ndarray, first_row: int, samples: Runs, k: int, metric: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Search one block for every sampled row."""
+    ids, queries = samples.read(0, "ids", "rows")
+    own = ids.astype(np.int64) - first_row
+    own[(own < 0) | (own >= len(X))] = -1
+    rows = prepare_rows(X, metric, first_row + np.arange(len(X)))
+    indices, squared = search_exact(rows, k, metric, queries, own)
+    return np.where(indices < 0, -1, indices + np.int64(first_row)), as_distances(squared, metric)
+
+
+def _merge_exact(
+    a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    count = len(a[0])
+    rows = np.tile(np.arange(count), 2)
+    return merge_neighbors(
+        rows, np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]]), 0, count
+    )
+
+
+def estimate_recall(found: np.ndarray, true: np.ndarray) -> RecallEstimate:
+    """Return the recall of found distances against true ones, both (n_rows, k), float32."""
+    # Two ways of summing the same distance may differ in its last bit.
+    reach = true[:, -1:] * np.float32(1 + 1e-6)
+    per_row = (found <= reach).mean(axis=1)
+    value, n_rows = float(per_row.mean()), len(per_row)
+    low, high = _wilson(value, float(per_row.var()), n_rows, true.shape[1])
+    return RecallEstimate(value, low, high, n_rows)
+
+
+def _wilson(value: float, variance: float, n_rows: int, k: int) -> tuple[float, float]:
+    """Return Wilson's interval, with as many trials as the rows' variance says they are worth."""
+    trials = n_rows * value * (1 - value) / variance if variance > 0 else float(n_rows)
+    trials = min(max(trials, 1.0), float(n_rows * k))
+    z2 = _NORMAL_QUANTILE**2 / trials
+    center = (value + z2 / 2) / (1 + z2)
+    half = _NORMAL_QUANTILE * np.sqrt(value * (1 - value) / trials + z2 / (4 * trials)) / (1 + z2)
+    return max(0.0, float(center - half)), min(1.0, float(center + half))

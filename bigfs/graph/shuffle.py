@@ -1,0 +1,202 @@
+"""A sort-based shuffle through scratch: each task writes one run, sorted by where rows go.
+
+A run is one file of contiguous columns with its rows in target order, so that what one target
+takes from one run is one ranged read per column. There is no file per (run, target) pair, and
+every attempt of a task writes a file of its own: only committed ones are ever read.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+import numpy as np
+
+from bigfs.core.errors import StorageError
+from bigfs.store.scratch import ArrayRef, Scratch
+
+_TILE_BYTES = 8 * 1024**2
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a run: ``width`` values of one type per row; 0 for a flat column."""
+
+    name: str
+    dtype: str
+    width: int = 0
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return np.dtype(self.dtype).itemsize * (self.width or 1)
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a finished attempt reports: its name and where each target's rows begin."""
+
+    attempt: int
+    offsets: np.ndarray
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Committed runs, read by target; pickles to a few hundred bytes.
+
+    Attributes
+    ----------
+    folder : str
+    columns : tuple of Column
+        In file order.
+    offsets : ArrayRef of shape (n_targets + 1, n_runs), int64
+        First row of every target in every run.
+    attempts : ArrayRef of shape (n_runs,), uint64
+        The attempt that counts, by run.
+    nbytes : int
+        Size of all runs.
+    """
+
+    folder: str
+    columns: tuple[Column, ...]
+    offsets: ArrayRef
+    attempts: ArrayRef
+    nbytes: int
+
+    def count(self, target: int) -> int:
+        """Return how many rows a target has."""
+        begins, ends = self.offsets.read(target, target + 2)
+        return int((ends - begins).sum())
+
+    def read(self, target: int, *names: str) -> list[np.ndarray]:
+        """Return the named columns of a target, in the order of the runs.
+
+        Raises
+        ------
+        StorageError
+            If a run is missing or shorter than its receipt says.
+        """
+        begins, ends = self.offsets.read(target, target + 2)
+        [sizes] = self.offsets.read(self.offsets.shape[0] - 1, self.offsets.shape[0])
+        attempts = self.attempts.load()
+        total = int((ends - begins).sum())
+        out = self._empty(total, names)
+        filled = 0
+        for run in np.flatnonzero(ends > begins):
+            count = int(ends[run] - begins[run])
+            parts = {name: values[filled : filled + count] for name, values in out.items()}
+            self._fill(int(run), int(attempts[run]), int(sizes[run]), int(begins[run]), parts)
+            filled += count
+        return [out[name] for name in names]
+
+    def read_rows(self, run: int, start: int, stop: int, *names: str) -> list[np.ndarray]:
+        """Return the named columns of rows ``start`` to ``stop`` of one run."""
+        [sizes] = self.offsets.read(self.offsets.shape[0] - 1, self.offsets.shape[0])
+        attempts = self.attempts.load()
+        out = self._empty(stop - start, names)
+        self._fill(run, int(attempts[run]), int(sizes[run]), start, out)
+        return [out[name] for name in names]
+
+    def _empty(self, count: int, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+        """Return room for the named columns."""
+        return {
+            c.name: np.empty((count, c.width) if c.width else count, c.dtype)
+            for c in self.columns
+            if c.name in names
+        }
+
+    def _fill(
+        self, run: int, attempt: int, size: int, start: int, parts: dict[str, np.ndarray]
+    ) -> None:
+        """Read one range of one run into prepared arrays, one ranged read per column."""
+        with open(_run_path(self.folder, run, attempt), "rb", buffering=0) as file:
+            section = 0
+            for column in self.columns:
+                if column.name in parts and len(parts[column.name]):
+                    file.seek(section + start * column.row_bytes)
+                    _read_into(file, parts[column.name])
+                section += size * column.row_bytes
+
+
+def _read_into(file: FileIO, part: np.ndarray) -> None:
+    """Fill an array from a file's current position."""
+    view = memoryview(part).cast("B")
+    while len(view):
+        count = file.readinto(view)
+        if not count:
+            raise StorageError(
+                f"{file.name}: the run ends too early. "
+                "Run again: the stage that writes it has not finished."
+            )
+        view = view[count:]
+
+
+def _run_path(folder: str, run: int, attempt: int) -> Path:
+    return Path(folder) / f"run-{run:06d}-{attempt:016x}"
+
+
+def write_run(
+    folder: str,
+    run: int,
+    targets: np.ndarray,
+    n_targets: int,
+    values: dict[str, np.ndarray],
+    source: np.ndarray | None = None,
+) -> Receipt:
+    """Write rows in target order; rows of one target keep their order.
+
+    Parameters
+    ----------
+    folder : str
+    run : int
+        The number of this run.
+    targets : ndarray of shape (n_rows,), int
+        In [0, n_targets).
+    values : dict of ndarray
+        The columns, in file order.
+    source : ndarray of shape (n_rows,) or None
+        Which row of ``values`` each written row is; None: the same. A row may go to several
+        targets.
+    """
+    order = np.argsort(targets, kind="stable")
+    rows = order if source is None else source[order]
+    counts = np.bincount(targets, minlength=n_targets)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    attempt = secrets.randbits(63)
+    path = _run_path(folder, run, attempt)
+    try:
+        with open(path, "xb", buffering=0) as file:
+            for column in values.values():
+                row_bytes = max(1, column[:1].nbytes)
+                step = max(1, _TILE_BYTES // row_bytes)
+                for begin in range(0, len(rows), step):
+                    part = memoryview(column[rows[begin : begin + step]]).cast("B")
+                    while len(part):
+                        part = part[file.write(part) :]
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise StorageError(
+            f"Cannot write {path}: {error.strerror}. Free space or name another scratch folder, "
+            "and run again."
+        ) from error
+    return Receipt(attempt, offsets, os.path.getsize(path))
+
+
+def commit_runs(
+    scratch: Scratch, folder: str, columns: tuple[Column, ...], receipts: Sequence[Receipt]
+) -> Runs:
+    """Make the receipts' attempts the ones that are read; one receipt per run, in order."""
+    offsets = np.stack([receipt.offsets for receipt in receipts], axis=1)
+    attempts = np.array([receipt.attempt for receipt in receipts], dtype=np.uint64)
+    return Runs(
+        folder,
+        columns,
+        scratch.put(scratch.unique("offsets"), offsets),
+        scratch.put(scratch.unique("attempts"), attempts),
+        sum(receipt.nbytes for receipt in receipts),
+    )

@@ -102,15 +102,16 @@ def evaluation_lines(found: dict[str, Any], n_selected: int) -> list[str]:
     lines = [
         f"  against the labels {found['labels']} (k-means, {found['n_repetitions']} "
         "repetitions, mean and deviation in percent)",
-        "  features      NMI           ACC           1-NN error",
+        "  features      NMI           ACC           Rand index    1-NN error",
     ]
     for title, key in ((f"selected {n_selected}", "selected"), ("all", "all")):
         row = found[key]
-        lines.append(
-            f"  {title:<12}  {100 * row['nmi_mean']:5.1f} ± {100 * row['nmi_std']:<4.1f}  "
-            f"{100 * row['acc_mean']:5.1f} ± {100 * row['acc_std']:<4.1f}  "
-            f"{100 * row['nearest_neighbor_error']:5.1f}"
-        )
+        cells = [
+            f"{100 * row[f'{name}_mean']:5.1f} ± {100 * row[f'{name}_std']:<4.1f}"
+            for name in ("nmi", "acc", "rand")
+        ]
+        cells.append(f"{100 * row['nearest_neighbor_error']:5.1f}")
+        lines.append(f"  {title:<12}  {'  '.join(cells)}")
     return lines
 
 

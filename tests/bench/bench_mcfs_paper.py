@@ -39,7 +39,7 @@ def selections(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the name of each method and the columns it keeps."""
     options = {"n_clusters": n_classes, "n_neighbors": 5, "weight": "binary"}
-    for scale in ("none", "l1", "l2", "max") if scales else ("l1",):
+    for scale in ("none", "l1", "l2", "max") if scales else ("l2",):
         for intercept in (True, False) if scales else (True,):
             name = "MCFS" if not scales else f"MCFS {scale}{'' if intercept else ', no intercept'}"
             selector = MCFS(n_features, coef_scale=scale, fit_intercept=intercept, **options)
@@ -61,7 +61,7 @@ def measure(X: np.ndarray, y: np.ndarray, repetitions: int) -> tuple[float, floa
     return 100 * nmi.mean(), 100 * nmi.std(), 100 * nearest_neighbor_error(X, y)
 
 
-def _repetition(i: int, X: np.ndarray, y: np.ndarray, n_clusters: int) -> tuple[float, float]:
+def _repetition(i: int, X: np.ndarray, y: np.ndarray, n_clusters: int) -> tuple[float, ...]:
     seed = derive_seed(0, "evaluation", i)
     return kmeans_scores(X, y, n_clusters=n_clusters, n_init=10, seed=seed)
 

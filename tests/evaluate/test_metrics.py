@@ -90,7 +90,7 @@ def test_kmeans_of_separate_groups_is_perfect_and_repeatable() -> None:
     rng = np.random.default_rng(0)
     y = np.repeat(np.arange(3), 40)
     X = rng.normal(size=(120, 2)) + 50 * y[:, None]
-    assert kmeans_scores(X, y, n_clusters=3, n_init=2, seed=0) == (1.0, 1.0)
+    assert kmeans_scores(X, y, n_clusters=3, n_init=2, seed=0) == (1.0, 1.0, 1.0)
     noisy = rng.normal(size=(300, 5))
     labels = rng.integers(0, 4, 300)
     first = kmeans_scores(noisy, labels, n_clusters=4, n_init=3, seed=5)

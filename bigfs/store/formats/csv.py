@@ -1,4 +1,4 @@
-"""CSV and TSV, plain or gzipped, streamed in pieces of a few megabytes of text."""
+"""CSV and TSV, plain or gzipped, streamed in pieces of a megabyte of text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.store.source import Source, check_names, check_no_variable
 
-_TEXT_BYTES = 4 * 10**6
+_TEXT_BYTES = 10**6
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _MISSING_SPELLED = sorted(
     spelling for word in _MISSING for spelling in {word, word.upper(), word.title()}
@@ -59,7 +59,7 @@ class CsvSource(Source):
                 yield block[start : start + rows]
 
     def _lines(self) -> Iterator[tuple[int, list[bytes]]]:
-        """Yield number of the first line and lines below the header, a few MB at a time."""
+        """Yield number of the first line and lines below the header, about 1 MB at a time."""
         try:
             with self._open() as file:
                 if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:

@@ -16,6 +16,7 @@ from bigfs.store.formats.npy import read_header
 from bigfs.store.source import Source, check_shape, choose_member, work_dtype
 
 _CSR = {"data", "indices", "indptr", "shape"}
+_PIECE_BYTES = 2**18
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
 
 
@@ -41,19 +42,20 @@ class NpzSource(Source):
         with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as file:
             read_header(file, self.uri)
             for start in range(0, n_samples, rows):
-                count = min(rows, n_samples - start)
-                content = self._take(file, count * self.n_features * self._stored.itemsize)
-                block = np.frombuffer(content, self._stored).reshape(count, self.n_features)
+                block = np.empty((min(rows, n_samples - start), self.n_features), self._stored)
+                self._fill(file, memoryview(block.reshape(-1).view(np.uint8)))
                 yield block.astype(self.dtype, copy=False)
 
-    def _take(self, file: Any, size: int) -> bytes:
+    def _fill(self, file: Any, view: memoryview) -> None:
+        """Unpack the next bytes into memory, in pieces: zipfile copies all it has per step."""
         try:
-            content: bytes = file.read(size)
+            while view:
+                count = file.readinto(view[:_PIECE_BYTES])
+                if not count:
+                    raise InputError(f"{self.uri} is cut off. Write it again.")
+                view = view[count:]
         except _DAMAGE as error:
             raise InputError(f"{self.uri} is damaged: {error}. Write it again.") from None
-        if len(content) != size:
-            raise InputError(f"{self.uri} is cut off. Write it again.")
-        return content
 
 
 def member_names(path: Path) -> list[str]:

@@ -11,8 +11,10 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.store.source import Source, check_names, check_no_variable, check_shape, work_dtype
 
-# Pages are read through a buffer of this size, so that a row group is never whole in memory.
-_BUFFER_BYTES = 2**20
+# Pages are read through a buffer for each column, so that a row group is never whole in memory;
+# Arrow still keeps a dictionary page (1 MB by default) for each column that has one.
+_BUFFER_BYTES = 2**16
+_BATCH_BYTES = 4 * 10**6
 
 
 class ParquetSource(Source):
@@ -38,9 +40,11 @@ class ParquetSource(Source):
         """Yield consecutive arrays of at most ``rows`` rows; nulls are NaN."""
         import pyarrow as pa
 
+        largest = max(1, _BATCH_BYTES // (self.n_features * self.dtype.itemsize))
+        size, columns = min(rows, largest), self.feature_names
         try:
             with self._open() as file:
-                for batch in file.iter_batches(batch_size=rows, columns=self.feature_names):
+                for batch in file.iter_batches(size, columns=columns, use_threads=False):
                     block = np.empty((batch.num_rows, self.n_features), self.dtype)
                     for column, values in enumerate(batch.columns):
                         if pa.types.is_boolean(values.type):
@@ -60,7 +64,7 @@ class ParquetSource(Source):
                 "pip install 'bigfs[parquet]'."
             ) from None
         try:
-            return pq.ParquetFile(self._path, buffer_size=_BUFFER_BYTES)
+            return pq.ParquetFile(self._path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{self.uri} is not a Parquet file: {error}.") from None
 

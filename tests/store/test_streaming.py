@@ -1,0 +1,103 @@
+"""Ingest needs the memory of a few chunks, whatever the size of the file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bigfs.core.units import MIB
+
+N_FEATURES = 64
+FILE_BYTES = 200 * 10**6
+# Six copies of a chunk of 16 MB: read, regrouped, checked, compressed, with its CRC, written.
+ALLOWED_BYTES = 110 * MIB
+# Arrow also keeps a dictionary for each column of a row group.
+ALLOWED_ARROW_BYTES = 170 * MIB
+
+_PROGRAM = """
+import sys
+import numpy, zarr, zarr.codecs
+import bigfs.store
+from bigfs.core.memory import peak_bytes, reset_peak
+from bigfs.store.ingest import ingest
+source, dest, missing = sys.argv[1:]
+if "csv" in source:
+    import pandas
+if "parquet" in source:
+    import pyarrow.parquet
+warm = numpy.ones((1000, 64)), dest + ".warm"
+ingest(*warm)
+reset_peak()
+before = peak_bytes()
+report = ingest(source, dest, missing=missing)
+print(report.n_samples, peak_bytes() - before)
+"""
+
+
+def _lines(path: Path) -> int:
+    """Write a CSV of about 200 MB and return its rows."""
+    block = np.random.default_rng(0).normal(size=(2000, N_FEATURES))
+    text = "\n".join(",".join(map(repr, row)) for row in block.tolist()) + "\n"
+    repeats = FILE_BYTES // len(text)
+    with path.open("w") as file:
+        for _ in range(repeats):
+            file.write(text)
+    return repeats * len(block)
+
+
+def _values(path: Path, dtype: str, by_columns: bool = False, file_bytes: int = FILE_BYTES) -> int:
+    """Write an .npy of about 200 MB and return its rows."""
+    rows = file_bytes // (N_FEATURES * np.dtype(dtype).itemsize)
+    header = {"descr": np.dtype(dtype).str, "fortran_order": by_columns,
+              "shape": (rows, N_FEATURES)}  # fmt: skip
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        block = np.random.default_rng(0).integers(0, 99, (rows, 1)).astype(dtype)
+        for _ in range(N_FEATURES):
+            file.write(block.tobytes())
+    return rows
+
+
+def _write(form: str, folder: Path) -> tuple[Path, int]:
+    if form == "csv":
+        return folder / "X.csv", _lines(folder / "X.csv")
+    if form.startswith("npy"):
+        path = folder / "X.npy"
+        return path, _values(path, "uint8" if "uint8" in form else "f4", "columns" in form)
+    size = 2 * FILE_BYTES if form == "parquet" else FILE_BYTES
+    rows = _values(folder / "X.npy", "f4", file_bytes=size)
+    if form == "npz":
+        with zipfile.ZipFile(folder / "X.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
+            file.write(folder / "X.npy")
+    else:
+        pytest.importorskip("pyarrow", reason="the extra bigfs[parquet] is not installed")
+        import pandas as pd
+
+        frame = pd.DataFrame(np.load(folder / "X.npy")).add_prefix("x")
+        frame.to_parquet(folder / "X.parquet")
+    return folder / f"X.{form}", rows
+
+
+@pytest.mark.memory
+@pytest.mark.parametrize(
+    ("form", "missing"),
+    [
+        ("csv", "error"), ("npy", "error"), ("npy", "mean"), ("npy uint8", "error"),
+        ("npy by columns", "error"), ("npz", "error"), ("parquet", "error"),
+    ],
+)  # fmt: skip
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, form: str, missing: str) -> None:
+    path, rows = _write(form, tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(path), str(tmp_path / "out.zarr"), missing],
+        capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    written, grown = (int(word) for word in done.stdout.split())
+    assert written == rows
+    allowed = ALLOWED_ARROW_BYTES if form == "parquet" else ALLOWED_BYTES
+    assert grown < allowed, f"grew by {grown / MIB:.0f} MiB, {allowed / MIB:.0f} allowed"

@@ -78,6 +78,11 @@ def _csv_without_header(X: np.ndarray, folder: Path) -> Path:
     return folder / "X.csv"
 
 
+def _csv_numbered(X: np.ndarray, folder: Path) -> Path:
+    _frame_without_names(X, folder).to_csv(folder / "X.csv", index=False)
+    return folder / "X.csv"
+
+
 def _csv_gz(X: np.ndarray, folder: Path) -> Path:
     _frame(X, folder).to_csv(folder / "X.csv.gz", index=False)
     return folder / "X.csv.gz"
@@ -203,6 +208,7 @@ FORMATS: dict[str, tuple[Callable[..., Any], bool]] = {
     "npz of scipy, CSC": (_npz_scipy_csc, False),
     "csv": (_csv, True),
     "csv without header": (_csv_without_header, False),
+    "csv with numbered header": (_csv_numbered, False),
     "csv gzipped": (_csv_gz, True),
     "csv quoted, with BOM and CRLF": (_csv_quoted_windows, True),
     "tsv": (_tsv, True),
@@ -467,3 +473,16 @@ def test_unwritten_chunks_of_others_are_the_fill_value_and_said_aloud(
     assert "chunks c/5/0, c/6/0, c/7/0, ... are not stored (5 of 10)" in caplog.text
     assert len(caplog.records) == 1
     assert next(source.iter_blocks(100)).sum() == 50 * 3 + 50 * 3 * 5
+
+
+def test_chunks_larger_than_a_block_are_read_in_pieces(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bigfs.store.formats import zarr_array
+
+    monkeypatch.setattr(zarr_array, "_BAND_BYTES", 100)
+    source = open_matrix(_zarr(3, (103, 1))(_matrix(), tmp_path))
+    assert isinstance(source, RandomAccessSource)
+    assert source.chunk_rows is None
+    assert "chunks of 103 rows are larger than a block" in caplog.text
+    np.testing.assert_array_equal(np.concatenate(list(source.iter_blocks(20))), _matrix())

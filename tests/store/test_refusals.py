@@ -217,6 +217,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "csv semicolons": (_text("X.csv", "a;b\n1;2\n"), "is '1;2'.*Cells are separated by ','"),
     "csv name twice": (_text("X.csv", "a,a\n1,2\n"), "the feature name 'a' is there twice"),
     "csv with index": (_text("X.csv", ",a\n0,2\n1,3\n"), r"to_csv\(..., index=False\)"),
+    "csv numbered, with index": (_text("X.csv", ",0,1\n0,2,4\n"), r"to_csv\(..., index=False\)"),
     "csv nameless": (_text("X.csv", "a,,c\n0,2,3\n"), "column 1 has no name in the header"),
     "csv of bytes": (_text("X.csv", bytes(range(256))), "not a readable text table"),
     "csv of zeros": (_text("X.csv", b"\0" * 99), "zero bytes"),

@@ -34,9 +34,12 @@ class CsvSource(Source):
         self.separator = "\t" if ".tsv" in path.name.lower() else ","
         first, lines = self._first_record()
         self.n_features = len(first)
-        texts = [cell for cell in first if cell.strip()]
-        self._header_lines = lines if any(_as_number(cell) is None for cell in texts) else 0
-        if self._header_lines:
+        texts = [cell.strip() for cell in first if cell.strip()]
+        named = any(_as_number(cell) is None for cell in texts)
+        # pandas numbers columns that have no names: 0,1,2,... is a header and no sample.
+        numbered = self.n_features > 1 and texts == [str(j) for j in range(len(texts))]
+        self._header_lines = lines if named or numbered else 0
+        if named or (numbered and len(texts) < len(first)):
             self.feature_names = [cell.strip() for cell in first]
             self._check_header()
         self.dtype = np.dtype(np.float64)
@@ -173,8 +176,9 @@ def _parse_cells(text: bytes) -> np.ndarray | None:
     """
     import pandas as pd
 
-    # Before pandas 3 the default parser was off by one bit now and then.
-    exact = {} if int(pd.__version__.split(".")[0]) >= 3 else {"float_precision": "round_trip"}
+    # Before pandas 3.1 the default converter was off by one bit now and then.
+    major, minor = (int(part) for part in pd.__version__.split(".")[:2])
+    exact = {} if (major, minor) >= (3, 1) else {"float_precision": "round_trip"}
     try:
         found = pd.read_csv(
             io.BytesIO(text),

@@ -16,7 +16,7 @@ from bigfs.store.source import RandomAccessSource, check_names, check_shape, wor
 
 logger = logging.getLogger("bigfs")
 _SHOWN = 3
-# Chunks of a band of rows are decoded once for all its blocks, up to this many bytes.
+# The largest band of whole chunks that is decoded at once.
 _BAND_BYTES = 256 * 10**6
 
 
@@ -34,7 +34,7 @@ class ZarrSource(RandomAccessSource):
         self.dtype = work_dtype(_numpy_dtype(array, uri), uri)
         check_shape(array.shape, uri)
         self.n_samples, self.n_features = (int(size) for size in array.shape)
-        self.chunk_rows = int(array.chunks[0])
+        self.chunk_rows = self._readable_chunk(int(array.chunks[0]))
         names = attributes.get("feature_names")
         self.feature_names = None if names is None else [str(name) for name in names]
         check_names(self.feature_names, self.n_features, uri)
@@ -48,6 +48,17 @@ class ZarrSource(RandomAccessSource):
             folder = Path(store.root).absolute() / array.store_path.path
             self._path, self._stamp = str(folder), _stamp(folder)
             self._check_chunks(missing_chunks(array, folder))
+
+    def _readable_chunk(self, rows: int) -> int | None:
+        """Return the rows of a chunk, None if a band of such chunks is too large for a block."""
+        if min(rows, self.n_samples) * self.n_features * self.dtype.itemsize <= _BAND_BYTES:
+            return rows
+        logger.warning(
+            "%s: chunks of %d rows are larger than a block and are decoded again for each one. "
+            "To read every chunk once, bring it into a store first: bigfs ingest.",
+            self.uri, rows,
+        )  # fmt: skip
+        return None
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
@@ -72,12 +83,6 @@ class ZarrSource(RandomAccessSource):
         """Yield consecutive arrays of at most ``rows`` rows; chunks are decoded once."""
         chunk = self.chunk_rows or 1
         band = max(rows, chunk) // chunk * chunk
-        if band * self.n_features * self.dtype.itemsize > _BAND_BYTES:
-            logger.warning(
-                "%s: chunks of %d rows are too large for memory and are decoded again for every "
-                "block.", self.uri, chunk,
-            )  # fmt: skip
-            band = rows
         for start in range(0, self.n_samples, band):
             block = self.read(start, min(start + band, self.n_samples))
             for first in range(0, len(block), rows):

@@ -19,11 +19,13 @@ from bigfs.cluster import (
 )
 from bigfs.config import Config, dump_yaml, load_config, make_config
 from bigfs.core.errors import InputError
-from bigfs.core.memory import peak_bytes, reset_peak
+from bigfs.core.memory import peak_bytes, reset_peak, task_budget
 from bigfs.evaluate.selection import compare_with_all
 from bigfs.results import Result, open_result
-from bigfs.stages import Context, Stage, run_ingest, stages_of
+from bigfs.stages import Context, Stage, check_settings, run_ingest, stages_of
 from bigfs.store.fingerprint import fingerprint
+from bigfs.store.labels import load_labels
+from bigfs.store.lease import LEASE
 from bigfs.store.rundir import CONFIG, FEATURES, RunDirectory, stage_key, write_atomic
 from bigfs.store.scratch import Scratch
 from bigfs.store.source import is_store, open_matrix
@@ -81,7 +83,7 @@ def run(
     directory = RunDirectory(config.run)
     address = scheduler or (config.cluster.address if config.cluster else None)
     local = None if address else config.cluster
-    open_matrix(config.input.uri, variable=config.input.variable)
+    _check_before(config)
     with directory.open(fresh=fresh), connect(address, local, config.memory_limit):
         check_versions()
         check_shared_folder(directory.attempt_path)
@@ -92,6 +94,16 @@ def run(
         directory.manifest["status"] = "done"
         directory.write()
     return result
+
+
+def _check_before(config: Config) -> None:
+    """Refuse what cannot work before anything is written or any cluster is started."""
+    task_budget(config.memory_limit)
+    source = open_matrix(config.input.uri, variable=config.input.variable)
+    check_settings(config, source.n_samples, source.n_features)
+    if config.evaluate is not None:
+        kept = None if config.input.missing == "drop_rows" else source.n_samples
+        load_labels(config.evaluate.labels, kept)
 
 
 def _as_config(config: Config | str | Path | dict[str, Any], overrides: list[str]) -> Config:
@@ -115,6 +127,8 @@ def _run_stages(directory: RunDirectory, config: Config) -> None:
     data_path, key = _data(directory, config)
     directory.manifest["data"] = {"path": str(data_path), "key": key}
     context = Context(config, directory, data_path, directory.work_scratch("shared"))
+    # Only now is it known how many rows a text file has, or how many were dropped.
+    check_settings(config, context.blocks.n_samples, context.blocks.n_features)
     stages = stages_of(config)
     for stage in stages:
         key = stage_key(stage.name, stage.version, stage.settings, key)
@@ -245,7 +259,10 @@ def inspect(path: str | Path, *, verify: bool = False) -> str:
 def _inspect_run(path: Path, verify: bool) -> str:
     directory = RunDirectory(path).read()
     manifest = directory.manifest
-    lines = [f"run {directory.path}: {manifest.get('status', 'not started')}"]
+    status = manifest.get("status", "not started")
+    if status == "running" and not (path / LEASE).exists():
+        status = "stopped before it finished; run it again to continue"
+    lines = [f"run {directory.path}: {status}"]
     if verify and "data" in manifest["stages"]:
         lines.append(_verified(directory.stage_path("data")))
     if "result" in manifest["stages"]:

@@ -19,6 +19,7 @@ from bigfs.core.errors import InputError
 from bigfs.evaluate.selection import compare_with_all
 from bigfs.graph import AffinityMatrix, affinity, knn_graph
 from bigfs.graph.knn import KNNGraph
+from bigfs.graph.local import check_n_neighbors
 from bigfs.scores import FeatureScores
 from bigfs.selectors._base import check_n_selected
 from bigfs.selectors.laplacian_score import laplacian_scores
@@ -113,6 +114,28 @@ def stages_of(config: Config) -> list[Stage]:
         chosen = {**config.evaluate.model_dump(), "random_state": config.random_state}
         stages.append(Stage("evaluation", 1, chosen, _run_evaluation))
     return stages
+
+
+def check_settings(config: Config, n_samples: int | None, n_features: int) -> None:
+    """Raise InputError for settings that the shape of the data does not allow.
+
+    Parameters
+    ----------
+    config : Config
+    n_samples : int or None
+        None where it is not known yet.
+    n_features : int
+    """
+    check_n_selected(config.method, config.n_features_to_select, n_features)
+    if n_samples is None:
+        return
+    if config.graph is not None:
+        check_n_neighbors(config.graph.n_neighbors, n_samples)
+    if config.method == "mcfs" and not n_components(config) < n_samples:
+        raise InputError(
+            f"mcfs: n_clusters (n_components) must be below the {n_samples} samples. "
+            f"Got {n_components(config)}."
+        )
 
 
 def n_components(config: Config) -> int:

@@ -19,7 +19,7 @@ import pytest
 
 import bigfs
 from bigfs import stages
-from bigfs.core.errors import InputError, RunLockedError
+from bigfs.core.errors import InputError, MemoryLimitError, RunLockedError
 from bigfs.pipeline import evaluate_result, inspect, run
 from bigfs.results import open_result
 
@@ -187,6 +187,35 @@ def test_a_store_of_others_is_checked_before_any_work(tmp_path: Path) -> None:
     zarr.create_array(store=str(tmp_path / "X.zarr"), data=X, chunks=(10, 4))
     with pytest.raises(InputError, match="row 31, column 2 is NaN"):
         run(_config(tmp_path, input={"uri": str(tmp_path / "X.zarr")}, n_features_to_select=2))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"n_features_to_select": 65}, r"must be an int in \[1, 64\].*Got 65"),
+        ({"graph": {"n_neighbors": 1797}}, "n_neighbors"),
+        ({"mcfs": {"n_clusters": 1797}}, "below the 1797 samples"),
+        ({"evaluate": {"labels": "sklearn:iris"}}, "150 labels"),
+        ({"evaluate": {"labels": "nothing.npy"}}, "does not exist"),
+        ({"input": {"uri": "nothing.npy"}}, "does not exist"),
+        ({"memory_limit": "500 MiB"}, "at least 768 MiB"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((InputError, MemoryLimitError), match=message):
+        run(_config(tmp_path, **changes))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_bad_value_in_the_middle_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(50_000, 4)).astype("f4")
+    X[31_007, 2] = np.nan
+    np.save(tmp_path / "X.npy", X)
+    with pytest.raises(InputError, match="row 31007, column 2 is NaN"):
+        run(_config(tmp_path, input={"uri": str(tmp_path / "X.npy")}, n_features_to_select=2))
+    assert [path.name for path in tmp_path.iterdir()] == ["X.npy"]
 
 
 # Processes: a cluster of our own, a remote scheduler, kills and locks

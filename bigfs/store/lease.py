@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bigfs.core.errors import RunLockedError, StorageError
 
+LEASE = "lease.json"
 HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 60.0
 
@@ -34,7 +35,7 @@ class Lease:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / "lease.json"
+        self._path = directory / LEASE
         self._owner = uuid.uuid4().hex
         self._stop = threading.Event()
         self._beat: threading.Thread | None = None

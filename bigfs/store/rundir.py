@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bigfs.core.errors import InputError, StorageError
-from bigfs.store.lease import Lease
+from bigfs.store.lease import LEASE, Lease
 from bigfs.store.scratch import Scratch
 
 MANIFEST = "manifest.json"
@@ -82,17 +82,23 @@ class RunDirectory:
         InputError
             If the path holds something that is not a run directory.
         """
+        is_new = not self.path.exists()
         self._create()
-        with self._lease:
-            if fresh:
-                self._clear()
-            self.read()
-            self._sweep()
-            self.attempt_path.mkdir(parents=True)
-            try:
-                yield self
-            finally:
-                shutil.rmtree(self.path / "attempts", ignore_errors=True)
+        try:
+            with self._lease:
+                if fresh:
+                    self._clear()
+                self.read()
+                self._sweep()
+                self.attempt_path.mkdir(parents=True)
+                try:
+                    yield self
+                finally:
+                    shutil.rmtree(self.path / "attempts", ignore_errors=True)
+        finally:
+            # A folder that this run made and that holds no finished stage is of no use to anyone.
+            if is_new and not self.manifest["stages"]:
+                shutil.rmtree(self.path, ignore_errors=True)
 
     @property
     def attempt_path(self) -> Path:
@@ -179,7 +185,7 @@ class RunDirectory:
         if self.path.exists():
             if not self.path.is_dir():
                 raise InputError(f"{self.path} is a file. Give a folder for the run.")
-            ours = (MANIFEST, "attempts", "lease.json")
+            ours = (MANIFEST, "attempts", LEASE)
             if any(self.path.iterdir()) and not any((self.path / n).exists() for n in ours):
                 raise InputError(
                     f"{self.path} holds files that are not a bigfs run. Give another folder."

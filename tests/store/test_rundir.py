@@ -183,3 +183,13 @@ def test_rows_are_written_by_whole_chunks_only(tmp_path: Path) -> None:
     ref.check_complete()
     np.testing.assert_array_equal(ref.read(3, 9)[:, 0], [0, 1, 1, 1, 1, 1])
     assert ArrayRef.at(ref.path) == ref
+
+
+def test_a_run_that_finished_nothing_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="stop"), RunDirectory(tmp_path / "new").open():
+        raise RuntimeError("stop")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(RuntimeError, match="stop"), RunDirectory(tmp_path / "mine").open():
+        raise RuntimeError("stop")
+    assert (tmp_path / "mine").exists()

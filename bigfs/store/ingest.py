@@ -190,7 +190,8 @@ class _Writer:
             # Blosc decodes most damaged chunks to wrong values without a word; the CRC makes
             # every read of one fail.
             compressors=[BloscCodec(cname="lz4", clevel=3, shuffle="shuffle"), Crc32cCodec()],
-        ).with_config({"write_empty_chunks": True})
+            config={"write_empty_chunks": True},
+        )
         self._rows = rows
         self.n_samples = 0
         self.checksums: list[str] = []

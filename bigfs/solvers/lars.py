@@ -14,11 +14,13 @@ import numpy as np
 from scipy.linalg.blas import dtrsv
 
 # A squared pivot below this share of the feature's own norm: the active features explain it.
-_COLLINEAR = 1e-11
+_COLLINEAR = 1e-13
 # Features whose squared norm is below this share of the largest are constant.
 _CONSTANT = 1e-20
 # Correlations this close, relative to the largest at the start, are equal.
-_TIE = 1e-13
+_TIE = 1e-12
+# Rates of change this close are equal.
+_RATE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class LarsPath:
     active : ndarray of shape (n_active,), int64
         Active features in the order they joined, those that left again taken out.
     n_active : int
+        Above ``n_nonzero`` only where several features joined at once.
     n_knots : int
         Knots passed, the start included.
     lambda_ : float
@@ -66,8 +69,10 @@ def lars_path_gram(gram: np.ndarray, xty: np.ndarray, n_nonzero: int) -> LarsPat
     Notes
     -----
     Solves eq. (3) of the MCFS paper in Gram form. A constant feature never joins; one that the
-    active features explain exactly is left out for as long as they do; ties go to the lower
-    index. Cost: O(n_features) a step for each active feature.
+    active features explain exactly is left out for as long as they do. Features of equal
+    correlation are one knot: which of them join is settled by pivoting on the lowest index that
+    breaks optimality (Murty 1974), which always ends. Cost: O(n_features) a step for each active
+    feature.
     """
     return _Path(gram, xty, n_nonzero).run()
 
@@ -76,7 +81,8 @@ class _Path:
     """State between two knots."""
 
     def __init__(self, gram: np.ndarray, xty: np.ndarray, n_nonzero: int) -> None:
-        self.gram = gram
+        # Rows are read one by one: of a symmetric matrix, take the view where they are contiguous.
+        self.gram = gram.T if gram.flags.f_contiguous else gram
         self.correlation = np.array(xty, dtype=np.float64)
         self.target = n_nonzero
         n_features = len(xty)
@@ -93,19 +99,24 @@ class _Path:
         self.n_knots = 1
 
     def run(self) -> LarsPath:
-        """Alternate between joining and moving until the active set is full or the path ends."""
-        left: int | None = None
-        for _ in range(8 * self.target + 64):
-            if left is None and not self._join():
-                break
-            left = self._move()
-            self.n_knots += 1
+        """Pivot until the active set fits the knot, then move to the next one."""
+        # Several times what correlated data take; a path cut here is optimal at its level.
+        for _ in range(64 * self.target + 1024):
             if self.level <= _TIE * self.scale:
                 self.level = 0.0
                 break
-            # At a knot where one leaves, fewer than the target are active.
-            if left is None and len(self.active) >= self.target:
+            direction, slope = self._direction()
+            pivot = self._pivot(direction, slope)
+            if pivot is not None:
+                self._flip(pivot)
+            elif not self.active:
                 break
+            else:
+                self._move(direction, slope)
+                self.n_knots += 1
+                # Where one leaves, fewer than the target may be active.
+                if len(self.active) >= self.target:
+                    break
         return LarsPath(
             self.coef,
             np.array(self.active, dtype=np.int64),
@@ -114,19 +125,32 @@ class _Path:
             self.level,
         )
 
-    def _join(self) -> bool:
-        """Let the feature of largest correlation join; say whether there is a way on."""
-        while True:
-            free = self._free()
-            size = np.where(free, np.abs(self.correlation), -1.0)
-            best = size.max(initial=-1.0)
-            if best <= _TIE * self.scale:
-                return bool(self.active) and self.level > _TIE * self.scale
-            if self.active and best < self.level - 1e-9 * self.scale:
-                return True
-            feature = int((size >= best - _TIE * self.scale).argmax())
-            if self._grow(feature):
-                return True
+    def _direction(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the change of the active coefficients, and of all correlations, with lambda."""
+        k = len(self.active)
+        if not k:
+            return np.zeros(0), np.zeros(len(self.coef))
+        factor = self.factor[:k, :k]
+        direction = dtrsv(factor, dtrsv(factor, np.array(self.signs), lower=1), lower=1, trans=1)
+        # As the active correlations fall by t, every feature's falls by t times this.
+        return direction, direction @ self.gram[self.active]
+
+    def _pivot(self, direction: np.ndarray, slope: np.ndarray) -> int | None:
+        """Return the lowest feature that must join or leave before the path can move on."""
+        free = self._free()
+        signs = np.sign(self.correlation)
+        tied = free & (np.abs(self.correlation) >= self.level - _TIE * self.scale)
+        wrong = tied & (signs * slope < 1.0 - _RATE)
+        turned = direction * self.signs < 0
+        idle = self.coef[self.active] * self.signs <= 0
+        wrong[np.array(self.active, dtype=np.int64)[turned & idle]] = True
+        return int(wrong.argmax()) if wrong.any() else None
+
+    def _flip(self, feature: int) -> None:
+        """Let a feature join, or leave if it is active."""
+        if feature in self.active:
+            self._shrink(self.active.index(feature))
+        elif not self._grow(feature):
             self.excluded[feature] = True
 
     def _free(self) -> np.ndarray:
@@ -145,49 +169,42 @@ class _Path:
         pivot = norm - float(side @ side)
         if pivot <= _COLLINEAR * norm:
             return False
+        if k == len(self.factor):
+            self.factor = np.asfortranarray(np.pad(self.factor, (0, k)))
         self.factor[k, :k] = side
         self.factor[k, k] = np.sqrt(pivot)
         self.active.append(feature)
-        self.signs.append(float(np.sign(self.correlation[feature])) or 1.0)
+        self.signs.append(float(np.sign(self.correlation[feature])))
         return True
 
-    def _move(self) -> int | None:
-        """Go to the next knot; return the feature that left there, None if one joins."""
-        k = len(self.active)
-        factor = self.factor[:k, :k]
-        signs = np.array(self.signs)
-        direction = dtrsv(factor, dtrsv(factor, signs, lower=1), lower=1, trans=1)
-        # As the active correlations fall by t, every feature's falls by t times this.
-        slope = direction @ self.gram[self.active]
+    def _move(self, direction: np.ndarray, slope: np.ndarray) -> None:
+        """Go to the next knot; take out the features whose coefficients end there."""
         step, leaving = self._step(direction, slope)
         self.coef[self.active] += step * direction
         self.correlation -= step * slope
         self.level = max(self.level - step, 0.0)
         # The active correlations are equal by construction: keep rounding from spreading them.
-        self.correlation[self.active] = self.level * signs
-        if leaving is None:
-            return None
-        feature = self.active[leaving]
-        self.coef[feature] = 0.0
-        self._shrink(leaving)
-        return feature
+        self.correlation[self.active] = self.level * np.array(self.signs)
+        for position in leaving[::-1]:
+            self.coef[self.active[position]] = 0.0
+            self._shrink(int(position))
 
-    def _step(self, direction: np.ndarray, slope: np.ndarray) -> tuple[float, int | None]:
-        """Return the length to the next knot and the position in the active set that leaves."""
+    def _step(self, direction: np.ndarray, slope: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the length to the next knot and the positions in the active set that leave."""
         step = self.level
         free = np.flatnonzero(self._free())
         correlation, rate = self.correlation[free], slope[free]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            for sign in (1.0, -1.0):
-                length = (self.level - sign * correlation) / (1.0 - sign * rate)
-                ahead = length[(sign * rate < 1.0 - 1e-14) & (length >= 0)]
-                step = min(step, float(ahead.min(initial=np.inf)))
-            crossing = -self.coef[self.active] / direction
-        crossing = np.where(crossing > _TIE * max(step, self.level), crossing, np.inf)
-        leaving = int(crossing.argmin())
-        if crossing[leaving] < step:
-            return float(crossing[leaving]), leaving
-        return step, None
+        for sign in (1.0, -1.0):
+            slower = sign * rate < 1.0 - _RATE
+            gap = self.level - sign * correlation[slower]
+            length = np.maximum(gap, 0.0) / (1.0 - sign * rate[slower])
+            step = min(step, float(length.min(initial=np.inf)))
+        falling = -direction * self.signs
+        size = np.maximum(self.coef[self.active] * self.signs, 0.0)
+        crossing = np.full(len(size), np.inf)
+        np.divide(size, falling, out=crossing, where=(falling > 0) & (size > 0))
+        step = min(step, float(crossing.min()))
+        return step, np.flatnonzero(crossing <= step * (1.0 + _RATE))
 
     def _shrink(self, position: int) -> None:
         """Remove a row from the factor by Givens rotations."""

@@ -122,16 +122,36 @@ def test_nothing_to_explain() -> None:
         assert path.lambda_ == 0
 
 
-def test_equal_correlations_go_to_the_lower_index() -> None:
+def test_equal_correlations_join_at_one_knot() -> None:
     path = lars_path_gram(np.eye(4), np.array([1.0, 2.0, 2.0, -2.0]), 1)
-    assert path.active.tolist() == [1] or path.coef[1] != 0
+    assert path.active.tolist() == [1, 2, 3], "never an active set whose coefficients are zero"
+    np.testing.assert_allclose(path.coef, [0, 1, 1, -1])
+    assert path.lambda_ == pytest.approx(1)
+
+
+def test_of_equal_correlations_only_those_join_that_optimality_lets() -> None:
+    """Here the lower index must wait: with it the first coefficient would have a wrong sign."""
+    gram, xty = np.array([[4.0, 1.5, 0], [1.5, 1, 0], [0, 0, 1]]), np.array([1.0, 1.0, 0.5])
+    path = lars_path_gram(gram, xty, 1)
+    assert path.active.tolist() == [1]
+    np.testing.assert_allclose(path.coef, [0, 0.5, 0])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_gram_may_have_either_order(order: str) -> None:
+    X, target = load_digits(return_X_y=True)
+    Xc, yc = _center(X, target.astype(float))
+    expected = _run(X, target.astype(float), 30)
+    found = lars_path_gram(np.array(Xc.T @ Xc, order=order), Xc.T @ yc, 30)
+    np.testing.assert_array_equal(found.coef, expected.coef)
+    _assert_optimal(X, target.astype(float), found)
 
 
 @given(
     n=st.integers(3, 40),
     d=st.integers(1, 30),
     share=st.floats(0.05, 1),
-    kind=st.sampled_from(["normal", "integers", "twins"]),
+    kind=st.sampled_from(["normal", "integers", "twins", "collinear"]),
     seed=st.integers(0, 10_000),
 )
 def test_every_stop_is_optimal(n: int, d: int, share: float, kind: str, seed: int) -> None:
@@ -141,8 +161,38 @@ def test_every_stop_is_optimal(n: int, d: int, share: float, kind: str, seed: in
         X = np.round(X)
     if kind == "twins":
         X[:, -1] = X[:, 0]
+    if kind == "collinear":
+        X = rng.normal(size=(n, 2)) @ rng.normal(size=(2, d)) + 1e-4 * X
     y = X @ rng.normal(size=d) * (seed % 2) + rng.normal(size=n)
     m = max(1, round(share * d))
     path = _run(X, y, m)
     _assert_optimal(X, y, path, tol=1e-7)
     assert path.n_active <= min(m, n - 1)
+
+
+@given(
+    n=st.integers(3, 60),
+    d=st.integers(1, 30),
+    share=st.floats(0.05, 1),
+    kind=st.sampled_from(["signs", "indicators", "scaled", "one-hot"]),
+    seed=st.integers(0, 10_000),
+)
+def test_ties_of_discrete_data_keep_every_stop_optimal(
+    n: int, d: int, share: float, kind: str, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    X = {
+        "signs": lambda: rng.choice([-1.0, 1.0], size=(n, d)),
+        "indicators": lambda: rng.integers(0, 2, size=(n, d)).astype(float),
+        "scaled": lambda: rng.integers(0, 2, size=(n, d)) * 2.0 ** rng.integers(-2, 3, size=d),
+        "one-hot": lambda: np.eye(d)[rng.integers(0, d, size=n)],
+    }[kind]()
+    y = rng.integers(0, 3, size=n).astype(float)
+    Xc, yc = _center(X, y)
+    if np.abs(Xc.T @ yc).max() < 1e-9:
+        return
+    m = max(1, round(share * d))
+    path = _run(X, y, m)
+    _assert_optimal(X, y, path, tol=1e-9)
+    assert path.coef.any()
+    assert path.lambda_ == 0 or path.n_active >= m

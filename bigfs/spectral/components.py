@@ -82,36 +82,37 @@ def null_space(W: Any, degrees: np.ndarray) -> NullSpace:
     return NullSpace(labels, volumes, np.sqrt(degrees / volumes[labels]))
 
 
-def canonical_basis(values: np.ndarray, vectors: np.ndarray, width: float) -> np.ndarray:
-    """Give each group of equal eigenvalues a basis that depends on its span only.
+def canonical_basis(values: np.ndarray, vectors: np.ndarray, width: float) -> None:
+    """Give each group of equal eigenvalues a basis that depends on its span only, in place.
 
     Parameters
     ----------
     values : ndarray of shape (k,)
-        Sorted eigenvalues; neighbors closer than ``width`` are one group.
+        Sorted eigenvalues; those within ``width`` of a group's first belong to it.
     vectors : ndarray of shape (n_samples, k)
-        Orthonormal columns.
+        Orthonormal columns; overwritten.
     width : float
-
-    Returns
-    -------
-    basis : ndarray of shape (n_samples, k)
     """
     from scipy.linalg import qr
 
-    basis = vectors.copy()
-    edges = [0, *(np.flatnonzero(np.abs(np.diff(values)) > width) + 1), len(values)]
-    for begin, end in zip(edges[:-1], edges[1:], strict=True):
+    begin = 0
+    while begin < len(values):
+        end = begin + int((np.abs(values[begin:] - values[begin]) <= width).sum())
         if end - begin > 1:
             # Rows chosen by pivoting span the group; in the new basis they are triangular.
             rotation, _, _ = qr(vectors[:, begin:end].T, mode="economic", pivoting=True)
-            basis[:, begin:end] = vectors[:, begin:end] @ rotation
-    return basis
+            vectors[:, begin:end] = vectors[:, begin:end] @ rotation
+        begin = end
 
 
-def fix_signs(vectors: np.ndarray) -> np.ndarray:
-    """Make the entry of largest magnitude of each column positive, the first one of several."""
-    size = np.abs(vectors)
-    first = (size >= (1.0 - _TIE) * size.max(axis=0)).argmax(axis=0)
-    signs = np.sign(vectors[first, np.arange(vectors.shape[1])])
-    return vectors * np.where(signs == 0, 1.0, signs)
+def fix_signs(vectors: np.ndarray) -> None:
+    """Make the entry of largest magnitude of each column positive, in place.
+
+    Of several such entries the first one counts.
+    """
+    signs = np.ones(vectors.shape[1])
+    for j, column in enumerate(vectors.T):
+        size = np.abs(column)
+        if column[(size >= (1.0 - _TIE) * size.max()).argmax()] < 0:
+            signs[j] = -1.0
+    vectors *= signs

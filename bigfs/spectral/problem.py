@@ -1,0 +1,207 @@
+"""The eigenproblem L y = lambda D y that every solver starts from and the result all of them give.
+
+Smallest eigenpairs of L are the largest of ``S = D^-1/2 W D^-1/2``. The null space of L is known
+from the connected components: a canonical basis of it comes first, without the trivial vector,
+and the rest is solved with it projected out, so that no solver meets the multiple eigenvalue.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import ConvergenceError, InputError
+from bigfs.spectral.components import NullSpace, canonical_basis, fix_signs, null_space
+
+logger = logging.getLogger("bigfs")
+
+# Vectors computed beyond those asked for, to see whether the cut falls inside a group.
+GUARDS = 2
+# Eigenvalues within this share of the tolerance are one group: turning it costs a residual of
+# half of that, for which the solvers leave room by stopping at SOLVED times the tolerance.
+GROUP = 0.1
+SOLVED = 0.9
+# Rows of n-row arrays handled at a time where a copy in float64 is needed.
+TILE_ROWS = 16_384
+
+
+@dataclass(frozen=True)
+class Eigenpairs:
+    """Solution of the generalized problem without its trivial pair.
+
+    Attributes
+    ----------
+    eigenvalues : ndarray of shape (n_components,), float64
+        Ascending.
+    vectors : ndarray of shape (n_samples, n_components), float64
+        With unit D-norm, ``y'Dy = 1``; the entry of largest magnitude is positive.
+    residuals : ndarray of shape (n_components,), float64
+        ``|S u - (1 - lambda) u|`` with ``u = D^1/2 y``.
+    n_connected_components : int
+    n_products : int
+        Products of W with one vector; a block of b vectors counts b times.
+    n_iterations : int
+        Rounds of the solver; 0 where a dense one, or none, was needed.
+    """
+
+    eigenvalues: np.ndarray
+    vectors: np.ndarray
+    residuals: np.ndarray
+    n_connected_components: int
+    n_products: int
+    n_iterations: int
+
+
+@dataclass
+class Problem:
+    """A checked graph with its degrees and null space.
+
+    Attributes
+    ----------
+    W : scipy sparse matrix of shape (n_samples, n_samples)
+        Symmetric affinity, CSR.
+    root : ndarray of shape (n_samples,), float64
+        Square roots of the degrees.
+    null : NullSpace
+    n_components : int
+        Pairs to return.
+    tol : float
+        Largest residual accepted.
+    n_products, n_iterations : int
+        Counted by the solver.
+    """
+
+    W: Any
+    root: np.ndarray
+    null: NullSpace
+    n_components: int
+    tol: float
+    n_products: int = field(default=0)
+    n_iterations: int = field(default=0)
+
+    @classmethod
+    def check(cls, W: Any, n_components: int, tol: float) -> Problem:
+        """Check the graph and the number of pairs.
+
+        Raises
+        ------
+        InputError
+            If a degree is not positive or ``n_components`` is out of range.
+        """
+        from scipy.sparse import issparse
+
+        n_samples = W.shape[0]
+        if not 1 <= n_components < n_samples:
+            raise InputError(
+                f"n_components must be an int in [1, {n_samples - 1}], since the graph has "
+                f"{n_samples} rows. Got {n_components}."
+            )
+        W = W.tocsr() if issparse(W) else W
+        degrees = np.asarray(W.sum(axis=1), dtype=np.float64).ravel()
+        if not (degrees > 0).all():
+            row = int((degrees <= 0).argmax())
+            raise InputError(
+                f"row {row} of the graph has degree {degrees[row]:g}; degrees must be positive. "
+                "Use binary weights or a wider heat kernel."
+            )
+        null = null_space(W, degrees)
+        if null.n_components - 1 > n_components:
+            logger.warning(
+                "The graph has %d connected components, more than the %d eigenvectors asked for: "
+                "they tell its largest components apart. Ask for %d, or use more neighbors.",
+                null.n_components, n_components, null.n_components - 1,
+            )  # fmt: skip
+        return cls(W, np.sqrt(degrees), null, n_components, tol)
+
+    @property
+    def n_samples(self) -> int:
+        """Rows of the graph."""
+        return len(self.root)
+
+    @property
+    def n_known(self) -> int:
+        """Pairs that the null space gives."""
+        return min(self.n_components, self.null.n_components - 1)
+
+    @property
+    def n_missing(self) -> int:
+        """Pairs that a solver must find."""
+        return self.n_components - self.n_known
+
+    @property
+    def n_wanted(self) -> int:
+        """Pairs that a solver must find, and a few more to see where groups end."""
+        return min(self.n_missing + GUARDS, self.n_samples - self.null.n_components)
+
+    def scaled(self) -> Any:
+        """Return S as scipy CSR, float64."""
+        from scipy.sparse import csr_matrix
+
+        scaled = csr_matrix(self.W, dtype=np.float64, copy=True)
+        scaled.data /= np.repeat(self.root, np.diff(scaled.indptr))
+        scaled.data /= self.root[scaled.indices]
+        return scaled
+
+    def finish(self, mu: np.ndarray, found: np.ndarray) -> Eigenpairs:
+        """Return the solution, its residuals checked, from the largest eigenpairs of S.
+
+        Parameters
+        ----------
+        mu : ndarray of shape (n_found,)
+            Eigenvalues of S beyond the null space's ones, descending, at least `n_missing`.
+        found : ndarray of shape (n_samples, n_found)
+            Their orthonormal vectors; overwritten.
+
+        Raises
+        ------
+        ConvergenceError
+            If a residual stays above ``tol``.
+        """
+        known, missing = self.n_known, self.n_missing
+        canonical_basis(mu, found, GROUP * self.tol)
+        values = np.maximum(np.concatenate([np.zeros(known), 1.0 - mu[:missing]]), 0.0)
+        vectors = np.empty((self.n_samples, self.n_components))
+        vectors[:, :known] = self.null.contrasts(known)
+        vectors[:, known:] = found[:, :missing]
+        vectors /= self.root[:, None]
+        fix_signs(vectors)
+        residuals = self._residuals(values, vectors)
+        if residuals.max() > self.tol:
+            raise not_converged(residuals, self.tol)
+        return Eigenpairs(
+            eigenvalues=values,
+            vectors=vectors,
+            residuals=residuals,
+            n_connected_components=self.null.n_components,
+            n_products=self.n_products,
+            n_iterations=self.n_iterations,
+        )
+
+    def _residuals(self, values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+        """Return ``|D^-1/2 W y - (1 - lambda) D^1/2 y|`` of each vector."""
+        squares = np.zeros(len(values))
+        for start, stop in tiles(self.n_samples):
+            root = self.root[start:stop, None]
+            part = (self.W[start:stop] @ vectors) / root
+            part -= (1.0 - values) * root * vectors[start:stop]
+            squares += np.einsum("ij,ij->j", part, part)
+        return np.sqrt(squares)
+
+
+def tiles(n_rows: int) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of consecutive groups of TILE_ROWS rows."""
+    for start in range(0, n_rows, TILE_ROWS):
+        yield start, min(start + TILE_ROWS, n_rows)
+
+
+def not_converged(residuals: np.ndarray, tol: float) -> ConvergenceError:
+    """Return the error that names the residuals."""
+    shown = ", ".join(f"{value:.1e}" for value in residuals)
+    return ConvergenceError(
+        f"spectral: residuals must be at most {tol:g}. Got {shown}. Raise spectral.tol, or ask "
+        "for fewer eigenvectors."
+    )

@@ -85,7 +85,7 @@ def run(
     type=click.Choice(["error", "mean", "zero", "drop_rows"]),
     default="error",
     show_default=True,
-    help="What to do with NaN and infinities.",
+    help="What to do with NaN; infinity is always an error.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace a store that is already there.")
 @_quiet
@@ -194,7 +194,14 @@ def main(arguments: list[str] | None = None) -> None:
         The arguments. None: those of the process.
     """
     signal.signal(signal.SIGTERM, _interrupt)
-    sys.exit(_exit_code(arguments))
+    code = _exit_code(arguments)
+    if code == EXIT_INTERRUPTED:
+        # All is cleaned up. Leaving in the ordinary way would wait for the threads' tasks, and
+        # a compiled kernel can take minutes.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> Any:

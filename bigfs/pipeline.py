@@ -147,8 +147,8 @@ def _data(directory: RunDirectory, config: Config) -> tuple[Path, str]:
     if directory.finished("data", key) is None:
         logger.info("stage data: %s", directory.why_stale("data", key))
         started = _start_clock()
-        run_ingest(config, directory.attempt_path / "data.zarr")
-        directory.commit("data", key, _record(started, passes=1, bytes_read=0))
+        found = run_ingest(config, directory.attempt_path / "data.zarr")
+        directory.commit("data", key, {**_record(started, passes=1, bytes_read=0), **found})
     return directory.stage_path("data"), key
 
 

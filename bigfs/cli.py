@@ -194,14 +194,21 @@ def main(arguments: list[str] | None = None) -> None:
         The arguments. None: those of the process.
     """
     signal.signal(signal.SIGTERM, _interrupt)
-    code = _exit_code(arguments)
-    if code == EXIT_INTERRUPTED:
+    sys.exit(_exit_code(arguments))
+
+
+def program() -> None:
+    """Run the command line as a program of its own: an interrupt ends it at once."""
+    try:
+        main()
+    except SystemExit as end:
+        if end.code != EXIT_INTERRUPTED:
+            raise
         # All is cleaned up. Leaving in the ordinary way would wait for the threads' tasks, and
         # a compiled kernel can take minutes.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+        os._exit(EXIT_INTERRUPTED)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> Any:
@@ -240,4 +247,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program()

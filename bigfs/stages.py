@@ -197,6 +197,7 @@ def _run_graph(context: Context, out: Scratch) -> None:
         blocks,
         config.graph.n_neighbors,
         metric=config.graph.metric,
+        algorithm=config.graph.algorithm,
         memory_limit=config.memory_limit,
         random_state=config.random_state,
         scratch=out,

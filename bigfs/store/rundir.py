@@ -94,7 +94,7 @@ class RunDirectory:
                 try:
                     yield self
                 finally:
-                    shutil.rmtree(self.path / "attempts", ignore_errors=True)
+                    _remove(self.path / "attempts")
         finally:
             # A folder that this run made and that holds no finished stage is of no use to anyone.
             if is_new and not self.manifest["stages"]:
@@ -212,6 +212,15 @@ class RunDirectory:
             shutil.rmtree(path)
         for name in (MANIFEST, CONFIG, FEATURES):
             (self.path / name).unlink(missing_ok=True)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder that threads of an interrupted stage may still be writing to."""
+    for _ in range(20):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+        time.sleep(0.05)
 
 
 def write_atomic(path: Path, text: str) -> None:

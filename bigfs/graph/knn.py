@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,21 +10,14 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
-from bigfs.core.execute import run_tasks
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.units import parse_bytes
+from bigfs.graph.build import Request, build_graph
 from bigfs.graph.local import ALGORITHMS, check_metric, check_n_neighbors
-from bigfs.graph.merge import merge_task
-from bigfs.graph.partition import PartitionPlan, plan_partitions
-from bigfs.graph.recall import RecallEstimate, check_recall, sample_rows
-from bigfs.graph.search import Distribution, distribute, gather_rows, search_partitions
+from bigfs.graph.partition import plan_partitions
+from bigfs.graph.recall import RecallEstimate
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
-
-logger = logging.getLogger("bigfs")
-
-# Bytes of indices and distances of one stored block of the graph.
-_BLOCK_BYTES = 8 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -157,10 +146,17 @@ def knn_graph(
     metric: str = "euclidean",
     algorithm: str = "auto",
     memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
+    n_partitions: int | None = None,
+    eps: float | None = None,
+    recall_target: float | None = None,
+    if_missed: str = "error",
     random_state: int = 0,
     scratch: Scratch | None = None,
 ) -> KNNGraph:
     """Return the k nearest neighbors of every row of data that need not fit memory.
+
+    Rows are divided into k-means cells, those near a boundary are copied across it, every cell
+    is searched on its own, and each row keeps the best of what its copies found.
 
     Parameters
     ----------
@@ -170,9 +166,18 @@ def knn_graph(
         Neighbors of each row, itself not counted, in [1, n_samples - 1].
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
     algorithm : {"auto", "exact", "pynndescent"}, default="auto"
-        ``auto`` searches up to 8,192 rows exactly and larger data with pynndescent.
+        How a partition is searched; ``auto`` is exact up to 8,192 rows.
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process; it decides the partitions.
+    n_partitions : int or None, default=None
+        Partitions to begin with. None: as few as ``memory_limit`` allows.
+    eps : float or None, default=None
+        A row is copied to partitions whose center is within ``1 + eps`` times the distance to
+        its nearest. None: 0.1, or what ``recall_target`` asks for.
+    recall_target : float or None, default=None
+        Raise ``eps`` and the search effort until the recall's lower bound reaches this.
+    if_missed : {"error", "warn"}, default="error"
+        What to do about a target that cannot be met.
     random_state : int, default=0
         Seed of everything random.
     scratch : Scratch or None, default=None
@@ -188,11 +193,16 @@ def knn_graph(
     InputError
         If a parameter is out of range, or a row has no direction (cosine, correlation).
     MemoryLimitError
-        If the search does not fit ``memory_limit``; nothing has run.
+        If the search does not fit ``memory_limit``.
+    ConvergenceError
+        If ``recall_target`` is not met.
 
     Notes
     -----
-    Deterministic for a fixed seed, shape and memory limit, whatever the workers.
+    Deterministic for a fixed seed, shape and memory limit, whatever the workers. Passes over X:
+    none but the shuffle's if one exact partition does; otherwise three, to sample rows, to
+    distribute them (which needs the centers) and to search for the sampled rows exactly (which
+    needs the sample); with a target one more, for the pilot, and one for each new ``eps``.
 
     Examples
     --------
@@ -203,97 +213,48 @@ def knn_graph(
     ((1797, 5), 1.0)
     """
     check_metric(metric)
-    if algorithm not in ALGORITHMS:
-        raise InputError(f"algorithm must be one of {', '.join(ALGORITHMS)}. Got {algorithm!r}.")
+    _check_options(algorithm, eps, recall_target, if_missed)
     scratch = scratch or Scratch()
     blocks = RowBlocks.from_any(X, scratch=scratch)
     check_n_neighbors(n_neighbors, blocks.n_samples)
     if blocks.n_samples >= 2**31:
         raise InputError(f"X has {blocks.n_samples:,} rows; a graph takes fewer than 2^31.")
     plan = plan_partitions(
-        blocks.n_samples,
-        blocks.n_features,
+        (blocks.n_samples, blocks.n_features),
         blocks.dtype.itemsize,
         n_neighbors,
         parse_bytes(memory_limit),
-        algorithm,
+        algorithm=algorithm,
+        block_rows=blocks.rows,
+        n_partitions=n_partitions,
     )
-    working = scratch.child(scratch.unique("search"))
-    passes = blocks.passes
-    try:
-        build = _Build(blocks, n_neighbors, metric, algorithm, random_state, plan, scratch, working)
-        return build.run(passes)
-    finally:
-        working.close()
+    request = Request(
+        n_neighbors, metric, algorithm, eps, recall_target, if_missed, random_state
+    )
+    built = build_graph(blocks, request, plan, scratch)
+    return KNNGraph(
+        built.indices,
+        built.distances,
+        metric,
+        "exact" if plan.exact else "pynndescent",
+        built.n_partitions,
+        built.recall,
+        scratch,
+        built.details,
+    )
 
 
-@dataclass
-class _Build:
-    """One construction of a graph: its settings, and the steps in order."""
-
-    blocks: RowBlocks
-    n_neighbors: int
-    metric: str
-    algorithm: str
-    random_state: int
-    plan: PartitionPlan
-    scratch: Scratch
-    working: Scratch
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def run(self, passes_before: int) -> KNNGraph:
-        """Build the graph and estimate its recall."""
-        samples = None
-        if not self.plan.exact:
-            with self._timed("sample"):
-                checked = sample_rows(self.blocks.n_samples, self.random_state)
-                samples = gather_rows(self.blocks, [checked], self.metric, self.working)
-        with self._timed("distribute"):
-            spread = distribute(self.blocks, self.metric, self.working)
-        indices, distances = self._search(spread)
-        recall = RecallEstimate(1.0, 1.0, 1.0, self.blocks.n_samples, exact=True)
-        if samples is not None:
-            with self._timed("recall"):
-                recall = check_recall(self.blocks, samples, distances, self.metric)
-            logger.info("neighbor graph: %s", recall)
-        return KNNGraph(
-            indices,
-            distances,
-            self.metric,
-            "exact" if self.plan.exact else "pynndescent",
-            len(spread.counts),
-            recall,
-            self.scratch,
-            {
-                "passes": self.blocks.passes - passes_before,
-                "rows_searched": int(spread.counts.sum()),
-                "predicted_bytes": self.plan.predicted_bytes,
-                "seconds": self.seconds,
-            },
+def _check_options(
+    algorithm: str, eps: float | None, recall_target: float | None, if_missed: str
+) -> None:
+    """Raise InputError for an option out of its range."""
+    if algorithm not in ALGORITHMS:
+        raise InputError(f"algorithm must be one of {', '.join(ALGORITHMS)}. Got {algorithm!r}.")
+    if eps is not None and not 0 <= eps <= 10:
+        raise InputError(f"eps must be a number in [0, 10], or None. Got {eps!r}.")
+    if recall_target is not None and not 0 < recall_target < 1:
+        raise InputError(
+            f"recall_target must be a number in (0, 1), for instance 0.99. Got {recall_target!r}."
         )
-
-    def _search(self, spread: Distribution) -> tuple[ArrayRef, ArrayRef]:
-        """Search the partitions and bring the neighbors home."""
-        n, k = self.blocks.n_samples, self.n_neighbors
-        rows = max(1, _BLOCK_BYTES // (8 * k))
-        indices = self.scratch.create("indices", (n, k), np.int32, rows)
-        distances = self.scratch.create("distances", (n, k), np.float32, rows)
-        algorithm = "exact" if self.plan.exact else self.algorithm
-        with self._timed("neighbors"):
-            results = search_partitions(
-                spread, k, self.metric, algorithm, self.random_state, indices, self.working
-            )
-        self.working.child("rows").close()
-        with self._timed("merge"):
-            bounds = block_bounds(n, indices.chunk_rows)
-            run_tasks(
-                merge_task, bounds, results, indices.chunk_rows, indices, distances, label="merge"
-            )
-        return indices, distances
-
-    @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
-        """Record how long a step took."""
-        began = time.monotonic()
-        yield
-        self.seconds[step] = round(time.monotonic() - began, 3)
+    if if_missed not in ("error", "warn"):
+        raise InputError(f"if_missed must be 'error' or 'warn'. Got {if_missed!r}.")

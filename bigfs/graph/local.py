@@ -27,6 +27,7 @@ _SEARCH_WIDTH = 16
 MAX_ROWS = 2**24
 _SPARE = 8
 _TILE_BYTES = 16 * 1024**2
+_WIDE_BYTES = 32 * 1024**2
 
 # Under numba's workqueue layer two threads inside parallel kernels abort the process.
 _numba_lock = threading.Lock()
@@ -184,12 +185,21 @@ def as_distances(squared: np.ndarray, metric: str) -> np.ndarray:
 
 
 def search_prepared(
-    rows: np.ndarray, n_neighbors: int, metric: str, seed: int, algorithm: str = "auto"
+    rows: np.ndarray,
+    n_neighbors: int,
+    metric: str,
+    seed: int,
+    algorithm: str = "auto",
+    effort: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return neighbors (int32) and squared distances (float64) among prepared rows."""
+    """Return neighbors (int32) and squared distances (float64) among prepared rows.
+
+    ``effort`` multiplies the number of neighbors that pynndescent explores.
+    """
     if uses_exact_search(len(rows), n_neighbors, algorithm):
         return search_exact(rows, n_neighbors, metric, rows, np.arange(len(rows)))
-    indices, squared = _search_pynndescent(rows, n_neighbors, metric, seed)
+    width = int(effort * max(n_neighbors + 1, _SEARCH_WIDTH))
+    indices, squared = _search_pynndescent(rows, n_neighbors, metric, seed, width)
     short = np.flatnonzero(indices[:, -1] < 0)
     if len(short):
         indices[short], squared[short] = search_exact(
@@ -215,26 +225,37 @@ def search_exact(
     """
     n, m = len(rows), len(queries)
     center = rows.mean(axis=0, dtype=np.float64)
-    wide = rows.astype(np.float64)
-    wide -= center
-    norms = np.einsum("ij,ij->i", wide, wide)
+    width = max(1, _WIDE_BYTES // (8 * rows.shape[1]))
+    spans = [slice(begin, begin + width) for begin in range(0, n, width)]
+    kept = _widen(rows, center) if len(spans) == 1 else None
     found = np.full((m, n_neighbors), -1, dtype=np.int32)
     squared = np.full((m, n_neighbors), np.inf)
     step = max(1, _TILE_BYTES // (8 * n))
     for begin in range(0, m, step):
         tile = slice(begin, min(begin + step, m))
-        part = queries[tile].astype(np.float64) - center
-        part_norms = np.einsum("ij,ij->i", part, part)
-        # |a|^2 + |b|^2 - 2ab loses up to this much to rounding.
-        slack = 8 * (rows.shape[1] + 4) * np.finfo(np.float64).eps * (part_norms + norms.max())
+        part, part_norms = _widen(queries[tile], center)
         part *= -2
-        approximate = part @ wide.T
+        approximate = np.empty((len(part), n))
+        largest = 0.0
+        for span in spans:
+            wide, norms = kept or _widen(rows[span], center)
+            np.matmul(part, wide.T, out=approximate[:, span])
+            approximate[:, span] += norms
+            largest = max(largest, float(norms.max()))
         approximate += part_norms[:, None]
-        approximate += norms
+        # |a|^2 + |b|^2 - 2ab loses up to this much to rounding.
+        slack = 8 * (rows.shape[1] + 4) * np.finfo(np.float64).eps * (part_norms + largest)
         themselves = np.flatnonzero(own[tile] >= 0)
         approximate[themselves, own[tile][themselves]] = np.inf
         _select(rows, queries[tile], approximate, slack, metric, found[tile], squared[tile])
     return found, squared
+
+
+def _widen(rows: np.ndarray, center: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows from a center in float64, and their squared norms."""
+    wide = rows.astype(np.float64)
+    wide -= center
+    return wide, np.einsum("ij,ij->i", wide, wide)
 
 
 def _select(
@@ -296,7 +317,7 @@ def _best(
 
 
 def _search_pynndescent(
-    rows: np.ndarray, n_neighbors: int, metric: str, seed: int
+    rows: np.ndarray, n_neighbors: int, metric: str, seed: int, width: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return neighbors and squared distances; rows with too few of them end in -1 and inf."""
     if len(rows) >= MAX_ROWS:
@@ -313,7 +334,7 @@ def _search_pynndescent(
         for begin in range(0, len(rows), step):
             data[begin : begin + step] = rows[begin : begin + step] - center
     with _numba_lock:
-        candidates = _descend(data, max(n_neighbors + 1, _SEARCH_WIDTH), seed)
+        candidates = _descend(data, width, seed)
         return _compiled_finish()(rows, candidates, n_neighbors, metric == "euclidean")
 
 

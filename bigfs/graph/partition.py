@@ -1,13 +1,25 @@
-"""How many partitions, of what size: arithmetic from shape, type and memory limit alone."""
+"""Partitions: k-means cells of a sample, balanced so that each fits one task with its index.
+
+How many there are, and of what size, follows from shape, type and the written memory limit
+alone, never from the machine.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from bigfs.core.errors import MemoryLimitError
+import numpy as np
+
+from bigfs._kernels import tile_rows
+from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.core.memory import limit_for, task_budget
-from bigfs.core.units import MIB, format_bytes
+from bigfs.core.seeds import rng
+from bigfs.core.units import KIB, MIB, format_bytes
 from bigfs.graph.local import EXACT_ROWS, MAX_ROWS
+from bigfs.graph.shuffle import Runs
+from bigfs.kmeans import cluster_rows
+from bigfs.store.scratch import ArrayRef, Scratch
 
 # Measured: a worker is 590 MiB after one small NNDescent, 370 before.
 _COMPILED_BYTES = 220 * MIB
@@ -15,80 +27,336 @@ _COMPILED_BYTES = 220 * MIB
 _INDEX_BYTES = 40
 _SEARCH_WIDTH = 16
 _BUFFER_BYTES = 24 * MIB
-_EXACT_TILES = 48 * MIB
+_EXACT_TILES = 80 * MIB
+
+# A row is copied into at most so many partitions beside its own.
+MAX_COPIES = 3
+# Cells are uneven and rows near boundaries are copied: how much larger than the mean the
+# largest may get before it is divided, and how far the sample may be wrong about it.
+_UNEVEN = 1.6
+_SAMPLE_ERROR = 1.25
+_SAMPLED_PER_CELL = 400
+_SMALLEST_SLICE = 256 * KIB
+_ROUNDS = 12
 
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """The cost of neighbor search, decided before anything is read.
+    """The cost of the neighbor search, decided before anything is read.
 
     Attributes
     ----------
     n_partitions : int
-        How many k-means cells to begin with.
+        How many cells to begin with; 1 needs no cells.
     capacity_rows : int
         The most rows, copies included, that one task may hold.
     exact : bool
-        Every partition is small enough, or was asked, to be searched exactly.
-    predicted_bytes : int
-        The largest task's need beyond a worker's baseline.
+        Every partition is searched exactly.
+    sampled_rows : int
+        Rows the cells are found on.
+    run_blocks : int
+        Blocks of X that one task of the shuffle sorts at a time.
+    shuffle_bytes : int
+        What a task of the shuffle needs beyond a worker's baseline.
     """
 
     n_partitions: int
     capacity_rows: int
     exact: bool
-    predicted_bytes: int
+    sampled_rows: int
+    run_blocks: int
+    shuffle_bytes: int
+
+
+    def search_bytes(self, rows: int, n_features: int, itemsize: int, n_neighbors: int) -> int:
+        """Return what a partition of so many rows needs beyond a worker's baseline."""
+        cost = exact_bytes if self.exact else index_bytes
+        return cost(rows, n_features, itemsize, n_neighbors)
 
 
 def index_bytes(rows: int, n_features: int, itemsize: int, n_neighbors: int) -> int:
-    """Return the bytes of a partition with its pynndescent index, beyond the warmed process."""
+    """Return the bytes of a partition with its pynndescent index, beyond a worker's baseline."""
     width = max(_SEARCH_WIDTH, n_neighbors + 1)
     copy = 4 * n_features if itemsize != 4 else 0
-    return rows * (n_features * itemsize + copy + _INDEX_BYTES * width) + _BUFFER_BYTES
+    per_row = n_features * itemsize + copy + _INDEX_BYTES * width
+    return rows * per_row + _BUFFER_BYTES + _COMPILED_BYTES
 
 
 def exact_bytes(rows: int, n_features: int, itemsize: int, n_neighbors: int) -> int:
     """Return the bytes of a partition that is searched exactly."""
-    return rows * (n_features * (itemsize + 8) + 40 * n_neighbors) + _EXACT_TILES
+    return rows * (n_features * itemsize + 40 * n_neighbors) + _EXACT_TILES
 
 
 def plan_partitions(
-    n_samples: int,
-    n_features: int,
+    shape: tuple[int, int],
     itemsize: int,
     n_neighbors: int,
     memory_limit_bytes: int,
+    *,
     algorithm: str,
+    block_rows: int,
+    n_partitions: int | None = None,
 ) -> PartitionPlan:
     """Return the plan for a shape, a type and a limit.
 
     Raises
     ------
     MemoryLimitError
-        If not even a small partition fits.
+        If not even small partitions fit, or those asked for do not.
+    InputError
+        If ``n_partitions`` is out of range.
     """
+    n, d = shape
     budget = task_budget(memory_limit_bytes)
-    shape = (n_features, itemsize, n_neighbors)
-    if algorithm == "exact" or (algorithm == "auto" and n_samples <= EXACT_ROWS):
-        capacity, exact = _rows_within(exact_bytes, shape, budget), True
-    else:
-        indexed = _rows_within(index_bytes, shape, budget - _COMPILED_BYTES)
-        capacity, exact = min(indexed, MAX_ROWS - 1), False
-    if n_samples > capacity:
-        cost = exact_bytes if exact else index_bytes
-        needed = cost(n_samples, *shape) + (0 if exact else _COMPILED_BYTES)
+    exact = algorithm == "exact" or (algorithm == "auto" and n <= EXACT_ROWS)
+    cost = exact_bytes if exact else index_bytes
+    capacity = _rows_within(cost, (d, itemsize, n_neighbors), budget)
+    if not exact and capacity < EXACT_ROWS:
+        # So tight or so wide that an index is not worth its memory.
+        exact, cost = True, exact_bytes
+        capacity = min(EXACT_ROWS, _rows_within(cost, (d, itemsize, n_neighbors), budget))
+    capacity = min(capacity, MAX_ROWS - 1)
+    fewest = 1 if n <= capacity else -(-int(n * _UNEVEN) // max(1, capacity))
+    smallest = min(n, 8 * (n_neighbors + 1))
+    if capacity < smallest or fewest > n // smallest:
+        needed = cost(smallest * 16, d, itemsize, n_neighbors)
         raise MemoryLimitError(
-            f"Stage 'graph' needs {format_bytes(needed)} for the neighbor search among "
-            f"{n_samples:,} rows x {n_features} features; a memory_limit of "
+            f"Stage 'graph' needs at least {format_bytes(needed)} for a partition of "
+            f"{smallest * 16} rows x {d} features; a memory_limit of "
             f"{format_bytes(memory_limit_bytes)} leaves {format_bytes(budget)} to one task. "
             f"Nothing has run. Set memory_limit to '{format_bytes(limit_for(needed))}' or more."
         )
-    cost = exact_bytes if exact else index_bytes
-    return PartitionPlan(1, capacity, exact, cost(n_samples, *shape))
+    if n_partitions is not None:
+        fewest = _check_count(n_partitions, n, fewest, smallest, memory_limit_bytes)
+    sampled = min(n, max(10_000, _SAMPLED_PER_CELL * fewest))
+    sampled = max(min(sampled, budget // (4 * d * itemsize)), min(n, 16 * fewest))
+    block_bytes = block_rows * d * itemsize
+    run_blocks = max(1, min(_SMALLEST_SLICE * fewest, budget // 4) // block_bytes)
+    return PartitionPlan(
+        fewest, capacity, exact, sampled if fewest > 1 else 0, run_blocks,
+        (run_blocks + 2) * min(block_bytes, n * d * itemsize) + _BUFFER_BYTES,
+    )
 
 
-def _rows_within(cost: object, shape: tuple[int, int, int], budget: int) -> int:
+def _rows_within(
+    cost: Callable[[int, int, int, int], int], row: tuple[int, int, int], budget: int
+) -> int:
     """Return the most rows whose cost, linear in the rows, stays within a budget."""
-    fixed = cost(0, *shape)  # type: ignore[operator]
-    per_row = cost(1, *shape) - fixed  # type: ignore[operator]
-    return max(0, (budget - fixed) // per_row)
+    fixed = cost(0, *row)
+    return max(0, (budget - fixed) // (cost(1, *row) - fixed))
+
+
+def _check_count(
+    n_partitions: int, n: int, fewest: int, smallest: int, memory_limit_bytes: int
+) -> int:
+    """Return a number of partitions that was asked for, if it can be had."""
+    whole = isinstance(n_partitions, (int, np.integer)) and not isinstance(n_partitions, bool)
+    if not whole or not 1 <= n_partitions <= max(1, n // smallest):
+        raise InputError(
+            f"n_partitions must be an int in [1, {max(1, n // smallest)}], so that each has "
+            f"enough of the {n} rows. Got {n_partitions!r}."
+        )
+    if n_partitions < fewest:
+        raise MemoryLimitError(
+            f"n_partitions must be at least {fewest} for a memory_limit of "
+            f"{format_bytes(memory_limit_bytes)}. Got {n_partitions}. Nothing has run. Raise "
+            "either, or leave n_partitions unset."
+        )
+    return int(n_partitions)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Which partitions a row belongs to; pickles to a few hundred bytes.
+
+    Attributes
+    ----------
+    centers : ArrayRef of shape (n_cells + 1, n_features) or None
+        Row 0 is the origin the others are measured from. None: everything is one partition.
+    parts : tuple of int
+        Into how many partitions each cell is divided, by row number: more than one only where
+        rows are too many and too alike to be told apart.
+    nearest : tuple of int
+        The nearest other cell of each cell.
+    eps : float
+        A row goes to every cell within ``1 + eps`` times the distance to its nearest.
+    """
+
+    centers: ArrayRef | None
+    parts: tuple[int, ...]
+    nearest: tuple[int, ...]
+    eps: float
+
+    @property
+    def n_partitions(self) -> int:
+        """Number of partitions."""
+        return sum(self.parts)
+
+    def partners(self) -> np.ndarray:
+        """Return the partition that each partition would join if it had too few rows."""
+        first = np.concatenate([[0], np.cumsum(self.parts)])
+        joined = [
+            first[cell] + (part + 1) % count if count > 1 else first[self.nearest[cell]]
+            for cell, count in enumerate(self.parts)
+            for part in range(count)
+        ]
+        return np.array(joined, dtype=np.int64)
+
+    def assign(self, rows: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return partitions, and the row (counted from 0) that goes to each."""
+        if self.centers is None:
+            return np.zeros(len(rows), dtype=np.int64), np.arange(len(rows))
+        cells, source = assign_cells(rows, self.centers.load(), self.eps)
+        parts = np.array(self.parts)
+        first = np.cumsum(parts) - parts
+        return first[cells] + ids[source] % parts[cells], source
+
+
+def assign_cells(
+    rows: np.ndarray, centers: np.ndarray, eps: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return cells and the rows that go to them: the nearest, and those nearly as near.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_features)
+    centers : ndarray of shape (n_cells + 1, n_features)
+        As in `Cells`.
+    eps : float
+
+    Returns
+    -------
+    cells, source : ndarray
+        Each row's own cell comes in the first ``n_rows`` places, copies after them.
+    """
+    origin, offsets = centers[0], centers[1:]
+    norms = np.einsum("ij,ij->i", offsets, offsets)
+    width = min(len(offsets), 1 + MAX_COPIES)
+    own = np.empty(len(rows), dtype=np.int64)
+    cells, source = [own], [np.arange(len(rows))]
+    step = tile_rows(max(rows.shape[1], len(offsets)))
+    for begin in range(0, len(rows), step):
+        tile = rows[begin : begin + step] - origin
+        squared = tile @ (-2 * offsets.T)
+        squared += norms
+        own[begin : begin + len(tile)] = squared.argmin(axis=1)
+        if width == 1 or eps == 0:
+            continue
+        squared += np.einsum("ij,ij->i", tile, tile)[:, None]
+        np.maximum(squared, 0, out=squared)
+        reach = squared.min(axis=1) * (1 + eps) ** 2
+        near = squared <= reach[:, None]
+        near[np.arange(len(tile)), own[begin : begin + len(tile)]] = False
+        many = np.flatnonzero(near.sum(axis=1) >= width)
+        if len(many):
+            nearest = np.argsort(squared[many], axis=1, kind="stable")[:, :width]
+            keep = np.zeros((len(many), len(offsets)), dtype=bool)
+            np.put_along_axis(keep, nearest, True, axis=1)
+            near[many] &= keep
+        copied, where = np.nonzero(near)
+        cells.append(where)
+        source.append(copied + begin)
+    return np.concatenate(cells), np.concatenate(source)
+
+
+@dataclass(frozen=True)
+class CellSettings:
+    """What the task that finds the cells has to know."""
+
+    plan: PartitionPlan
+    n_samples: int
+    n_neighbors: int
+    eps: float
+    random_state: int
+
+
+def find_cells(settings: CellSettings, samples: Runs, target: int, folder: str) -> Cells:
+    """Find balanced cells on sampled rows: k-means, then divide the large, drop the tiny.
+
+    Runs as a task; the centers stay in storage.
+    """
+    [rows] = samples.read(target, "rows")
+    generator = rng(settings.random_state, "partitions")
+    origin = rows.mean(axis=0, dtype=np.float64).astype(rows.dtype)
+    rows = rows - origin
+    centers = cluster_rows(rows, settings.plan.n_partitions, generator)
+    centers, parts = _balance(rows, centers, settings, generator)
+    norms = np.einsum("ij,ij->i", centers, centers)
+    gaps = norms[:, None] + norms - 2 * centers @ centers.T
+    np.fill_diagonal(gaps, np.inf)
+    scratch = Scratch(folder)
+    stored = np.concatenate([origin[None], centers])
+    return Cells(
+        scratch.put(scratch.unique("centers"), stored),
+        tuple(parts.tolist()),
+        tuple(gaps.argmin(axis=1).tolist()),
+        settings.eps,
+    )
+
+
+def _balance(
+    rows: np.ndarray,
+    centers: np.ndarray,
+    settings: CellSettings,
+    generator: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return centers and parts whose partitions hold neither too many rows nor too few."""
+    scale = settings.n_samples / len(rows)
+    largest = settings.plan.capacity_rows / _SAMPLE_ERROR
+    tiny = settings.n_samples / settings.plan.n_partitions / 16
+    smallest = max(tiny, 8 * (settings.n_neighbors + 1))
+    no_origin = np.zeros((1, rows.shape[1]), rows.dtype)
+    parts = np.ones(len(centers), dtype=np.int64)
+    for turn in range(_ROUNDS):
+        cells, source = assign_cells(rows, np.concatenate([no_origin, centers]), settings.eps)
+        home = cells[: len(rows)]
+        sizes = np.bincount(cells, minlength=len(centers)) * scale
+        alone = np.bincount(home, minlength=len(centers)) * scale
+        if turn < 2 and len(centers) > 1 and (alone < smallest).any():
+            keep = alone >= min(smallest, alone.max())
+            centers, parts = centers[keep], parts[keep]
+            continue
+        large = np.flatnonzero(sizes / parts > largest)
+        if not len(large):
+            break
+        divided = []
+        for cell in large:
+            halves = cluster_rows(rows[home == cell], 2, generator)
+            # What several rounds cannot divide is a heap that float32 cannot tell apart.
+            if len(halves) < 2 or turn >= _ROUNDS // 2:
+                parts[cell] = int(np.ceil(sizes[cell] / largest))
+                continue
+            divided.append(halves[1])
+            centers[cell] = halves[0]
+        if divided:
+            centers = np.concatenate([centers, divided])
+            parts = np.concatenate([parts, np.ones(len(divided), dtype=np.int64)])
+    return centers, parts
+
+
+def group_tiny(counts: np.ndarray, partners: np.ndarray, smallest: int) -> list[tuple[int, ...]]:
+    """Return groups of partitions to be searched together, so that none has too few rows.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (n_partitions,), int
+    partners : ndarray of shape (n_partitions,), int
+        Whom a partition joins.
+    smallest : int
+    """
+    groups = [{partition} for partition in range(len(counts))]
+    member = list(range(len(counts)))
+    for partition in np.argsort(counts, kind="stable"):
+        mine = member[partition]
+        if sum(int(counts[p]) for p in groups[mine]) >= smallest:
+            continue
+        other = member[partners[partition]]
+        if other == mine:
+            outside = (g for g in range(len(groups)) if groups[g] and g != mine)
+            other = next(outside, mine)
+        if other != mine:
+            for moved in groups[mine]:
+                member[moved] = other
+            groups[other] |= groups[mine]
+            groups[mine] = set()
+    return [tuple(sorted(group)) for group in groups if group]

@@ -16,6 +16,8 @@ from bigfs.graph.shuffle import Runs
 from bigfs.store.scratch import ArrayRef
 
 SAMPLED_ROWS = 1000
+# Rows searched at a time: 32 MB in float64.
+_PIECE_BYTES = 32 * 1024**2
 _NORMAL_QUANTILE = 1.959963984540054  # two-sided 95 %
 
 
@@ -63,36 +65,36 @@ def sample_rows(n_samples: int, random_state: int, count: int = SAMPLED_ROWS) ->
     return np.sort(chosen)
 
 
-def check_recall(
-    blocks: RowBlocks, samples: Runs, distances: ArrayRef, metric: str
-) -> RecallEstimate:
-    """Return the recall of a graph, by exact search for sampled rows: one pass over X.
+def true_neighbors(
+    blocks: RowBlocks, samples: Runs, n_neighbors: int, metric: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the exact neighbors of sampled rows: one pass over X.
 
     Parameters
     ----------
     blocks : RowBlocks of shape (n_samples, n_features)
     samples : Runs
         Target 0: the prepared rows to check, by ascending row number.
-    distances : ArrayRef of shape (n_samples, n_neighbors), float32
-        Of the graph.
+    n_neighbors : int
     metric : str
+
+    Returns
+    -------
+    indices : ndarray of shape (n_rows, n_neighbors), int64
+    distances : ndarray of shape (n_rows, n_neighbors), float32
     """
-    true = exact_distances(blocks, samples, distances.shape[1], metric)
+    return blocks.reduce(
+        _exact_kernel, _merge_exact, samples, n_neighbors, metric, label="recall"
+    )
+
+
+def check_recall(samples: Runs, true: np.ndarray, distances: ArrayRef) -> RecallEstimate:
+    """Return the recall of a graph from the true distances of its sampled rows."""
     [ids] = samples.read(0, "ids")
     home = ids // distances.chunk_rows
     items = [(int(block), ids[home == block]) for block in np.unique(home)]
     found = run_tasks(_read_rows, items, distances, label="check")
     return estimate_recall(np.concatenate(found), true)
-
-
-def exact_distances(
-    blocks: RowBlocks, samples: Runs, n_neighbors: int, metric: str
-) -> np.ndarray:
-    """Return the sampled rows' true distances (n_rows, n_neighbors), ascending: one pass."""
-    _, distances = blocks.reduce(
-        _exact_kernel, _merge_exact, samples, n_neighbors, metric, label="recall"
-    )
-    return distances
 
 
 def _read_rows(item: tuple[int, np.ndarray], values: ArrayRef) -> np.ndarray:
@@ -108,10 +110,18 @@ def _exact_kernel(
     """Search one block for every sampled row."""
     ids, queries = samples.read(0, "ids", "rows")
     own = ids.astype(np.int64) - first_row
-    own[(own < 0) | (own >= len(X))] = -1
     rows = prepare_rows(X, metric, first_row + np.arange(len(X)))
-    indices, squared = search_exact(rows, k, metric, queries, own)
-    return np.where(indices < 0, -1, indices + np.int64(first_row)), as_distances(squared, metric)
+    step = max(1, _PIECE_BYTES // (8 * X.shape[1]))
+    best = None
+    for begin in range(0, len(rows), step):
+        piece = rows[begin : begin + step]
+        inside = np.where((own >= begin) & (own < begin + len(piece)), own - begin, -1)
+        indices, squared = search_exact(piece, k, metric, queries, inside)
+        indices = np.where(indices < 0, -1, indices + np.int64(first_row + begin))
+        found = indices, as_distances(squared, metric)
+        best = found if best is None else _merge_exact(best, found)
+    assert best is not None  # a block has rows
+    return best
 
 
 def _merge_exact(

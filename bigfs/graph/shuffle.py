@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import FileIO
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from bigfs.core.errors import StorageError
+from bigfs.core.memory import peak_bytes
 from bigfs.store.scratch import ArrayRef, Scratch
 
 _TILE_BYTES = 8 * 1024**2
@@ -38,11 +40,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a finished attempt reports: its name and where each target's rows begin."""
+    """What a finished attempt reports: its name, where each target's rows begin, its cost."""
 
     attempt: int
     offsets: np.ndarray
     nbytes: int
+    peak_bytes: int
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Runs:
         The attempt that counts, by run.
     nbytes : int
         Size of all runs.
+    peak_bytes : int
+        The largest process that wrote one, resident, since its task began.
     """
 
     folder: str
@@ -67,6 +72,7 @@ class Runs:
     offsets: ArrayRef
     attempts: ArrayRef
     nbytes: int
+    peak_bytes: int
 
     def count(self, target: int) -> int:
         """Return how many rows a target has."""
@@ -101,6 +107,10 @@ class Runs:
         out = self._empty(stop - start, names)
         self._fill(run, int(attempts[run]), int(sizes[run]), start, out)
         return [out[name] for name in names]
+
+    def remove(self) -> None:
+        """Delete the runs; whoever still reads them gets an error, never other rows."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _empty(self, count: int, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         """Return room for the named columns."""
@@ -184,7 +194,7 @@ def write_run(
             f"Cannot write {path}: {error.strerror}. Free space or name another scratch folder, "
             "and run again."
         ) from error
-    return Receipt(attempt, offsets, os.path.getsize(path))
+    return Receipt(attempt, offsets, os.path.getsize(path), peak_bytes())
 
 
 def commit_runs(
@@ -199,4 +209,5 @@ def commit_runs(
         scratch.put(scratch.unique("offsets"), offsets),
         scratch.put(scratch.unique("attempts"), attempts),
         sum(receipt.nbytes for receipt in receipts),
+        max(receipt.peak_bytes for receipt in receipts),
     )

@@ -61,9 +61,9 @@ def test_pynndescent_with_its_recall(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    X = np.zeros((2_000_000, 40), dtype=np.int8)
-    with pytest.raises(MemoryLimitError, match="Set memory_limit to"):
-        knn_graph(X, 5, memory_limit="1 GiB")
+    X = np.random.default_rng(0).normal(size=(100, 600_000)).astype(np.float32)
+    with pytest.raises(MemoryLimitError, match="Nothing has run. Set memory_limit to"):
+        knn_graph(X, 5, memory_limit="800 MiB")
     with pytest.raises(MemoryLimitError, match="at least 768 MiB"):
         knn_graph(X[:10], 5, memory_limit="500 MiB")
 

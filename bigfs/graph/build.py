@@ -1,0 +1,256 @@
+"""The steps of one neighbor graph in order, repeated until a recall target is met."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.core.errors import ConvergenceError
+from bigfs.core.execute import run_tasks
+from bigfs.core.memory import BASELINE_BYTES
+from bigfs.core.seeds import rng
+from bigfs.graph.merge import merge_task
+from bigfs.graph.partition import Cells, CellSettings, PartitionPlan, find_cells
+from bigfs.graph.pilot import EPS_GRID, choose_eps, colocation
+from bigfs.graph.recall import RecallEstimate, check_recall, sample_rows, true_neighbors
+from bigfs.graph.search import Distribution, distribute, gather_rows, search_partitions
+from bigfs.graph.shuffle import Runs
+from bigfs.store.chunking import block_bounds
+from bigfs.store.scratch import ArrayRef, Scratch
+
+logger = logging.getLogger("bigfs")
+
+# Bytes of indices and distances of one stored block of the graph.
+_BLOCK_BYTES = 8 * 1024**2
+_DEFAULT_EPS = 0.1
+_ATTEMPTS = 6
+_MORE_EFFORT = 1.5
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a graph was asked to be; see `knn_graph`."""
+
+    n_neighbors: int
+    metric: str
+    algorithm: str
+    eps: float | None
+    recall_target: float | None
+    if_missed: str
+    random_state: int
+
+
+@dataclass(frozen=True)
+class Built:
+    """A finished graph and what it took."""
+
+    indices: ArrayRef
+    distances: ArrayRef
+    n_partitions: int
+    recall: RecallEstimate
+    details: dict[str, Any]
+
+
+def build_graph(
+    blocks: RowBlocks, request: Request, plan: PartitionPlan, scratch: Scratch
+) -> Built:
+    """Build the graph in ``scratch``; what is needed on the way is removed at the end.
+
+    Raises
+    ------
+    MemoryLimitError
+        If a partition came out too large for one task.
+    ConvergenceError
+        If the recall target is not met and that is to be an error.
+    """
+    working = scratch.child(scratch.unique("search"))
+    try:
+        return _Build(blocks, request, plan, scratch, working).run()
+    finally:
+        working.close()
+
+
+@dataclass
+class _Build:
+    """One construction: its inputs, and what the steps have measured so far."""
+
+    blocks: RowBlocks
+    request: Request
+    plan: PartitionPlan
+    scratch: Scratch
+    working: Scratch
+    seconds: dict[str, float] = field(default_factory=dict)
+    scratch_bytes: int = 0
+    peak_bytes: int = 0
+    shares: np.ndarray | None = None
+
+    def run(self) -> Built:
+        """Sample, distribute, search, merge and check."""
+        before, request = self.blocks.passes, self.request
+        target = request.recall_target
+        certain = self.plan.exact and self.plan.n_partitions == 1
+        samples = None if certain else self._sample()
+        true = None
+        if samples is not None and target is not None:
+            true = self._true(samples)
+        eps, effort, cells = self._first_eps(samples, true)
+        spread: Distribution | None = None
+        for _ in range(_ATTEMPTS):
+            if cells is None or cells.eps != eps:
+                cells, spread = self._cells(samples, eps), None
+            if spread is None:
+                spread = self._distribute(cells)
+            indices, distances = self._search(spread, cells, effort)
+            if samples is None:
+                recall = RecallEstimate(1.0, 1.0, 1.0, self.blocks.n_samples, exact=True)
+                break
+            if true is None:
+                true = self._true(samples)
+            recall = check_recall(samples, true[1], distances)
+            logger.info("neighbor graph: %s", recall)
+            if target is None or recall.low >= target:
+                break
+            eps, effort = self._more(eps, effort, recall, cells)
+        else:
+            self._missed(recall)
+        return Built(
+            indices, distances, len(spread.counts), recall,
+            {
+                "eps": eps if len(spread.counts) > 1 else 0.0,
+                "effort": effort,
+                "passes": self.blocks.passes - before,
+                "rows_searched": int(spread.counts.sum()),
+                "largest_partition": int(spread.counts.max()),
+                "scratch_bytes": self.scratch_bytes,
+                "predicted_peak_bytes": self._predicted(spread),
+                "measured_peak_bytes": self.peak_bytes,
+                "seconds": self.seconds,
+            },
+        )
+
+    def _sample(self) -> Runs:
+        """Collect the rows to check (target 0) and those the cells are found on (target 1)."""
+        n, state = self.blocks.n_samples, self.request.random_state
+        chosen = [sample_rows(n, state)]
+        if self.plan.n_partitions > 1:
+            generator = rng(state, "partition sample")
+            size = self.plan.sampled_rows
+            chosen.append(np.sort(generator.choice(n, size, replace=False, shuffle=False)))
+        with self._timed("sample"):
+            return gather_rows(self.blocks, chosen, self.request.metric, self.working)
+
+    def _true(self, samples: Runs) -> tuple[np.ndarray, np.ndarray]:
+        with self._timed("recall"):
+            return true_neighbors(
+                self.blocks, samples, self.request.n_neighbors, self.request.metric
+            )
+
+    def _first_eps(
+        self, samples: Runs | None, true: tuple[np.ndarray, np.ndarray] | None
+    ) -> tuple[float, float, Cells | None]:
+        """Return eps as given, or the pilot's choice for the target, or the default."""
+        eps = _DEFAULT_EPS if self.request.eps is None else self.request.eps
+        if samples is None or true is None or self.plan.n_partitions == 1:
+            return eps, 1.0, None
+        assert self.request.recall_target is not None
+        cells = self._cells(samples, eps)
+        with self._timed("pilot"):
+            self.shares = colocation(
+                self.blocks, samples, true[0], cells, self.request.metric, self.working
+            )
+        if self.request.eps is None:
+            eps = choose_eps(self.shares, self.request.recall_target)
+        return eps, 1.0, cells
+
+    def _cells(self, samples: Runs | None, eps: float) -> Cells:
+        """Find the partitions on the sample, in a task."""
+        if samples is None or self.plan.n_partitions == 1:
+            return Cells(None, (1,), (0,), eps)
+        settings = CellSettings(
+            self.plan, self.blocks.n_samples, self.request.n_neighbors, eps,
+            self.request.random_state,
+        )
+        with self._timed("partition"):
+            [cells] = run_tasks(
+                find_cells, [settings], samples, 1, str(self.working.path), label="partition"
+            )
+        return cells
+
+    def _distribute(self, cells: Cells) -> Distribution:
+        with self._timed("distribute"):
+            spread = distribute(
+                self.blocks, cells, self.plan, self.request.metric, self.working
+            )
+        self.peak_bytes = max(self.peak_bytes, spread.runs.peak_bytes)
+        return spread
+
+    def _search(
+        self, spread: Distribution, cells: Cells, effort: float
+    ) -> tuple[ArrayRef, ArrayRef]:
+        """Search the partitions and bring the neighbors home."""
+        n, k, request = self.blocks.n_samples, self.request.n_neighbors, self.request
+        rows = max(1, _BLOCK_BYTES // (8 * k))
+        indices = self.scratch.create("indices", (n, k), np.int32, rows)
+        distances = self.scratch.create("distances", (n, k), np.float32, rows)
+        algorithm = "exact" if self.plan.exact else request.algorithm
+        with self._timed("neighbors"):
+            results = search_partitions(
+                spread, cells.partners(), k, request.metric, algorithm, effort,
+                request.random_state, indices, self.working,
+            )
+        self.scratch_bytes = max(self.scratch_bytes, spread.runs.nbytes + results.nbytes)
+        self.peak_bytes = max(self.peak_bytes, results.peak_bytes)
+        if request.recall_target is None:
+            spread.runs.remove()
+        with self._timed("merge"):
+            bounds = block_bounds(n, indices.chunk_rows)
+            run_tasks(
+                merge_task, bounds, results, indices.chunk_rows, indices, distances, label="merge"
+            )
+        results.remove()
+        return indices, distances
+
+    def _more(
+        self, eps: float, effort: float, recall: RecallEstimate, cells: Cells
+    ) -> tuple[float, float]:
+        """Return a larger eps if boundaries lose more neighbors than the search, else effort."""
+        if self.shares is not None and cells.centers is not None:
+            lost_at_boundaries = 1 - float(np.interp(eps, EPS_GRID, self.shares))
+            larger = [step for step in EPS_GRID if step > eps]
+            if larger and lost_at_boundaries > (1 - recall.value) / 2:
+                return larger[0], effort
+        return eps, effort * _MORE_EFFORT
+
+    def _missed(self, recall: RecallEstimate) -> None:
+        """Say that the target was not met."""
+        message = (
+            f"recall_target {self.request.recall_target} is not met after {_ATTEMPTS} attempts: "
+            f"{recall}. Raise memory_limit, so that there are fewer partitions, or lower "
+            "recall_target."
+        )
+        if self.request.if_missed == "error":
+            raise ConvergenceError(message)
+        warnings.warn(message, stacklevel=5)
+
+    def _predicted(self, spread: Distribution) -> int:
+        """Return the resident size predicted for the largest task's process."""
+        largest = self.plan.search_bytes(
+            int(spread.counts.max()), self.blocks.n_features, self.blocks.dtype.itemsize,
+            self.request.n_neighbors,
+        )
+        return BASELINE_BYTES + max(largest, self.plan.shuffle_bytes)
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        """Add up how long a step takes."""
+        began = time.monotonic()
+        yield
+        self.seconds[step] = round(self.seconds.get(step, 0.0) + time.monotonic() - began, 3)

@@ -10,6 +10,8 @@ from bigfs.core.errors import InputError
 
 AVERAGES = ("max", "min", "arithmetic", "geometric")
 _STRIP_BYTES = 32 * 1024**2
+# More pairs of classes than this are no classes.
+_MOST_PAIRS = 10**8
 
 
 def confusion_matrix(y_true: Any, y_pred: Any) -> np.ndarray:
@@ -27,7 +29,8 @@ def confusion_matrix(y_true: Any, y_pred: Any) -> np.ndarray:
     Raises
     ------
     InputError
-        If the labelings are empty, not one-dimensional, or of different lengths.
+        If the labelings are empty, not one-dimensional, of different lengths, or hold NaN or
+        continuous values.
     """
     true, pred = _labels(y_true, "y_true"), _labels(y_pred, "y_pred")
     if len(true) != len(pred):
@@ -35,6 +38,11 @@ def confusion_matrix(y_true: Any, y_pred: Any) -> np.ndarray:
             f"y_true and y_pred must label the same rows. Got {len(true)} and {len(pred)} labels."
         )
     n_true, n_pred = int(true.max()) + 1, int(pred.max()) + 1
+    if n_true * n_pred > _MOST_PAIRS:
+        raise InputError(
+            f"y_true and y_pred must be classes, not continuous values. Got {n_true:,} and "
+            f"{n_pred:,} different ones."
+        )
     return np.bincount(true * n_pred + pred, minlength=n_true * n_pred).reshape(n_true, n_pred)
 
 
@@ -131,47 +139,69 @@ def nearest_neighbor_error(X: Any, y: Any) -> float:
         If X and y do not fit each other.
     """
     X, labels = np.asarray(X), _labels(y, "y")
-    if X.ndim != 2 or len(X) != len(labels) or len(X) < 2:
+    if X.ndim != 2 or X.shape[1] == 0 or len(X) != len(labels) or len(X) < 2:
         raise InputError(
-            f"X must be a matrix with a row for each of at least 2 labels. Got shape {X.shape} "
-            f"and {len(labels)} labels."
+            "X must be a matrix with a row for each of at least 2 labels and at least one "
+            f"column. Got shape {X.shape} and {len(labels)} labels."
         )
+    if X.dtype.kind not in "fiub" or not np.isfinite(X).all():
+        raise InputError(f"X must hold finite real numbers. Got {X.dtype} with others in it.")
     return count_nearest_errors(X, labels, 0, len(X)) / len(X)
 
 
 def count_nearest_errors(X: np.ndarray, y: np.ndarray, start: int, stop: int) -> int:
     """Return how many rows from start to stop have a nearest other row of another class."""
     # Single precision finds the candidates, differences in double precision decide.
-    Z = (X - X.mean(axis=0, dtype=np.float64)).astype(np.float32)
-    norms = np.einsum("ij,ij->i", Z, Z)
-    slack = 64 * np.finfo(np.float32).eps * float(norms.max())
+    Z, scale = _single_precision(X)
+    norms = np.einsum("ij,ij->i", Z, Z, dtype=np.float64)
+    # Bound of the error of a squared distance, as a share of the two rows' squared norms.
+    share = np.finfo(np.float32).eps * (16 + min(X.shape[1], 1024) / 2)
+    below = ((1.0 - share) * norms).astype(np.float32)
     step = max(1, _STRIP_BYTES // (4 * len(Z)))
     wrong = 0
     for begin in range(start, stop, step):
         end = min(begin + step, stop)
-        # Up to the row's own norm, these are squared distances.
-        distances = Z[begin:end] @ Z.T
-        distances *= -2.0
-        distances += norms
         rows = np.arange(end - begin)
-        distances[rows, rows + begin] = np.inf
-        near = distances <= distances.min(axis=1, keepdims=True) + slack
-        i, j = np.nonzero(near)
-        wrong += int((y[_nearest(X, i + begin, j, begin, end)] != y[begin:end]).sum())
+        # Lower bounds of the squared distances, up to the row's own norm.
+        lower = (-2.0 * Z[begin:end]) @ Z.T
+        lower += below
+        lower[rows, rows + begin] = np.inf
+        first = lower.argmin(axis=1)
+        reach = lower[rows, first] + 2.0 * share * (norms[first] + norms[begin:end])
+        reach = np.nextafter((reach + np.finfo(np.float32).tiny).astype(np.float32), np.inf)
+        i, j = np.divmod(np.flatnonzero(lower <= reach[:, None]), len(Z))
+        nearest = _nearest(X, i + begin, j, scale)
+        wrong += int((y[nearest] != y[begin:end]).sum())
     return wrong
 
 
-def _nearest(X: np.ndarray, i: np.ndarray, j: np.ndarray, begin: int, end: int) -> np.ndarray:
-    """Return the nearest candidate j of each row begin..end, of several the lowest."""
+def _single_precision(X: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return X in float32, shifted and scaled so that nothing overflows, and the scale."""
+    # Shifted by a median, which no outlier moves: errors grow with a row's distance from it.
+    center = np.median(X[:: max(1, len(X) // 1000)].astype(np.float64), axis=0)
+    largest = max(float(X.max()) - float(center.min()), float(center.max()) - float(X.min()))
+    # A power of two: scaling is exact.
+    scale = 2.0 ** -np.floor(np.log2(largest)) if largest > 0 else 1.0
+    Z = np.empty(X.shape, dtype=np.float32)
+    step = max(1, _STRIP_BYTES // (8 * X.shape[1]))
+    for begin in range(0, len(X), step):
+        part = slice(begin, begin + step)
+        Z[part] = (X[part] - center) * scale
+    return Z, scale
+
+
+def _nearest(X: np.ndarray, i: np.ndarray, j: np.ndarray, scale: float) -> np.ndarray:
+    """Return the nearest candidate j of each row i, of several the lowest; i ascends."""
     squared = np.empty(len(i))
     step = max(1, _STRIP_BYTES // (8 * X.shape[1]))
     for at in range(0, len(i), step):
         part = slice(at, at + step)
-        gap = X[i[part]].astype(np.float64) - X[j[part]]
+        gap = (X[i[part]].astype(np.float64) - X[j[part]]) * scale
         squared[part] = np.einsum("ef,ef->e", gap, gap)
-    order = np.lexsort((j, squared, i))
-    first = np.searchsorted(i[order], np.arange(begin, end))
-    return j[order[first]]
+    begins = np.flatnonzero(np.diff(i, prepend=-1))
+    smallest = np.minimum.reduceat(squared, begins)
+    hits = np.flatnonzero(squared == np.repeat(smallest, np.diff(begins, append=len(i))))
+    return j[hits[np.searchsorted(hits, begins)]]
 
 
 def _labels(y: Any, name: str) -> np.ndarray:
@@ -179,6 +209,8 @@ def _labels(y: Any, name: str) -> np.ndarray:
     values = np.asarray(y)
     if values.ndim != 1 or len(values) == 0:
         raise InputError(f"{name} must be one label for each row. Got shape {values.shape}.")
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        raise InputError(f"{name} must be a label for each row. Got NaN for some.")
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 

@@ -64,6 +64,44 @@ def test_nearest_neighbor_error_equals_all_pairs(dtype: type, shift: int) -> Non
     assert sum(parts) / 700 == expected
 
 
+def _all_pairs_error(X: np.ndarray, y: np.ndarray) -> float:
+    squared = np.stack([((X - x) ** 2).sum(axis=1) for x in X])
+    np.fill_diagonal(squared, np.inf)
+    return float((y[squared.argmin(axis=1)] != y).mean())
+
+
+@pytest.mark.parametrize("factor", [1e-25, 1.0, 1e25, 1e150])
+@pytest.mark.parametrize("outlier", [1.0, 1e5, 1e12])
+def test_no_scale_and_no_outlier_costs_accuracy(factor: float, outlier: float) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 5, 600)
+    X = rng.normal(size=(600, 20)) + 3 * np.eye(5, 20)[y]
+    X[7] *= outlier
+    assert metrics.nearest_neighbor_error(X * factor, y) == _all_pairs_error(X, y)
+
+
+def test_an_outlier_does_not_make_every_pair_a_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bigfs.evaluate import metrics as inside
+
+    checked = []
+    nearest = inside._nearest
+    monkeypatch.setattr(
+        inside, "_nearest", lambda X, i, j, s: checked.append(len(i)) or nearest(X, i, j, s)
+    )
+    X, y = load_digits(return_X_y=True)
+    X[0] *= 1e6
+    metrics.nearest_neighbor_error(X, y)
+    # The outlier itself is about equally far from all others.
+    assert sum(checked) < 3 * len(X)
+
+
+@given(st.integers(0, 10_000), st.integers(2, 60), st.integers(1, 5), st.integers(1, 4))
+def test_ties_go_to_the_lowest_row(seed: int, n: int, d: int, levels: int) -> None:
+    rng = np.random.default_rng(seed)
+    X, y = rng.integers(0, levels, size=(n, d)).astype(float), rng.integers(0, 3, n)
+    assert metrics.nearest_neighbor_error(X, y) == _all_pairs_error(X, y)
+
+
 def test_duplicates_and_constant_rows_count_the_lowest_row() -> None:
     X = np.zeros((4, 2))
     assert metrics.nearest_neighbor_error(X, [0, 1, 1, 1]) == 1.0
@@ -79,6 +117,11 @@ def test_duplicates_and_constant_rows_count_the_lowest_row() -> None:
         (lambda: metrics.normalized_mutual_info([1], [1], average="mean"), "Got 'mean'"),
         (lambda: metrics.nearest_neighbor_error(np.zeros((3, 2)), [1, 2]), "and 2 labels"),
         (lambda: metrics.nearest_neighbor_error(np.zeros((1, 2)), [1]), "at least 2 labels"),
+        (lambda: metrics.nearest_neighbor_error(np.zeros((3, 0)), [1, 2, 3]), r"shape \(3, 0\)"),
+        (lambda: metrics.nearest_neighbor_error([[1.0], [np.nan]], [1, 2]), "finite real"),
+        (lambda: metrics.nearest_neighbor_error([["a"], ["b"]], [1, 2]), "finite real"),
+        (lambda: metrics.rand_index([1.0, np.nan], [1, 2]), "Got NaN"),
+        (lambda: metrics.clustering_accuracy(np.arange(20_000), np.arange(20_000)), "20,000"),
     ],
 )
 def test_bad_input_is_named(call: object, message: str) -> None:

@@ -156,41 +156,6 @@ def run_ingest(config: Config, out: Path) -> dict[str, Any]:
     }
 
 
-def check_settings(config: Config, n_samples: int | None, n_features: int) -> None:
-    """Raise InputError for settings that the shape of the data does not allow.
-
-    Parameters
-    ----------
-    config : Config
-    n_samples : int or None
-        None where it is not known yet.
-    n_features : int
-    """
-    check_n_selected(config.method, config.n_features_to_select, n_features)
-    if n_samples is None:
-        return
-    if config.graph is not None:
-        check_n_neighbors(config.graph.n_neighbors, n_samples)
-    if config.method == "mcfs" and not n_components(config) < n_samples:
-        raise InputError(
-            f"mcfs: n_clusters (n_components) must be below the {n_samples} samples. "
-            f"Got {n_components(config)}."
-        )
-
-
-def n_components(config: Config) -> int:
-    """Return the number of eigenvectors of a configuration."""
-    return int(config.mcfs.n_components or config.mcfs.n_clusters)
-
-
-def run_ingest(config: Config, out: Path) -> dict[str, Any]:
-    """Bring the input into a store of ours; return what the manifest keeps of it."""
-    report = ingest(
-        config.input.uri, out, variable=config.input.variable, missing=config.input.missing
-    )
-    return {"n_samples": report.n_samples, "n_features": report.n_features}
-
-
 def _run_graph(context: Context, out: Scratch) -> None:
     config, blocks = context.config, context.blocks
     graph = knn_graph(

@@ -246,9 +246,7 @@ def _pass(blocks: RowBlocks, centers: np.ndarray, labels: ArrayRef | None = None
         blocks.scratch.remove(shared)
 
 
-def _pass_kernel(
-    X: np.ndarray, first_row: int, shared: ArrayRef, labels: ArrayRef | None
-) -> _Sums:
+def _pass_kernel(X: np.ndarray, first_row: int, shared: ArrayRef, labels: ArrayRef | None) -> _Sums:
     centers = shared.load()
     nearest, squared = nearest_centers(X, centers)
     if labels is not None:
@@ -265,7 +263,11 @@ def _pass_kernel(
         squares += float(np.einsum("ij,ij->", tile, tile))
     far = int(squared.argmax())
     return _Sums(
-        counts, sums, squares, float(squared.sum()), float(squared[far]),
+        counts,
+        sums,
+        squares,
+        float(squared.sum()),
+        float(squared[far]),
         X[far].astype(np.float64),
     )
 
@@ -315,9 +317,7 @@ def _start(
     return centers.astype(np.float64)
 
 
-def _take_kernel(
-    X: np.ndarray, first_row: int, wanted: ArrayRef, folder: str
-) -> ArrayRef | None:
+def _take_kernel(X: np.ndarray, first_row: int, wanted: ArrayRef, folder: str) -> ArrayRef | None:
     """Store the chosen rows of one block."""
     ids = wanted.load()
     begin, end = np.searchsorted(ids, [first_row, first_row + len(X)])

@@ -75,9 +75,7 @@ def test_one_pass_per_iteration() -> None:
 def test_inertia_never_rises(seed: int, rows: int, k: int) -> None:
     X = np.random.default_rng(seed).normal(size=(80, 3))
     blocks = RowBlocks.from_any(X, rows=rows)
-    inertias = [
-        kmeans(blocks, k, init=X[:k], max_iter=steps, tol=0).inertia for steps in range(4)
-    ]
+    inertias = [kmeans(blocks, k, init=X[:k], max_iter=steps, tol=0).inertia for steps in range(4)]
     assert all(b <= a * (1 + 1e-12) for a, b in zip(inertias, inertias[1:], strict=False))
 
 

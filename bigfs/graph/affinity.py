@@ -107,9 +107,7 @@ class AffinityMatrix:
         """Return the matrix that was stored in a folder."""
         names = ("data", "indices", "indptr", "degrees")
         refs = {name: ArrayRef.at(Path(path) / name) for name in names}
-        return cls(
-            **refs, weight=stored["weight"], sigma_=stored["sigma"], scratch=Scratch(path)
-        )
+        return cls(**refs, weight=stored["weight"], sigma_=stored["sigma"], scratch=Scratch(path))
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,10 @@ class _Build:
         else:
             self._missed(recall)
         return Built(
-            indices, distances, len(spread.counts), recall,
+            indices,
+            distances,
+            len(spread.counts),
+            recall,
             {
                 "eps": eps if len(spread.counts) > 1 else 0.0,
                 "effort": effort,
@@ -175,7 +178,10 @@ class _Build:
         if samples is None or self.plan.n_partitions == 1:
             return Cells(None, (1,), (0,), eps)
         settings = CellSettings(
-            self.plan, self.blocks.n_samples, self.request.n_neighbors, eps,
+            self.plan,
+            self.blocks.n_samples,
+            self.request.n_neighbors,
+            eps,
             self.request.random_state,
         )
         with self._timed("partition"):
@@ -186,9 +192,7 @@ class _Build:
 
     def _distribute(self, cells: Cells) -> Distribution:
         with self._timed("distribute"):
-            spread = distribute(
-                self.blocks, cells, self.plan, self.request.metric, self.working
-            )
+            spread = distribute(self.blocks, cells, self.plan, self.request.metric, self.working)
         self.peak_bytes = max(self.peak_bytes, spread.runs.peak_bytes)
         return spread
 
@@ -203,8 +207,15 @@ class _Build:
         algorithm = "exact" if self.plan.exact else request.algorithm
         with self._timed("neighbors"):
             results = search_partitions(
-                spread, cells.partners(), k, request.metric, algorithm, effort,
-                request.random_state, indices, self.working,
+                spread,
+                cells.partners(),
+                k,
+                request.metric,
+                algorithm,
+                effort,
+                request.random_state,
+                indices,
+                self.working,
             )
         self.scratch_bytes = max(self.scratch_bytes, spread.runs.nbytes + results.nbytes)
         self.peak_bytes = max(self.peak_bytes, results.peak_bytes)
@@ -243,7 +254,9 @@ class _Build:
     def _predicted(self, spread: Distribution) -> int:
         """Return the resident size predicted for the largest task's process."""
         largest = self.plan.search_bytes(
-            int(spread.counts.max()), self.blocks.n_features, self.blocks.dtype.itemsize,
+            int(spread.counts.max()),
+            self.blocks.n_features,
+            self.blocks.dtype.itemsize,
             self.request.n_neighbors,
         )
         return BASELINE_BYTES + max(largest, self.plan.shuffle_bytes)

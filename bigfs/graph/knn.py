@@ -228,9 +228,7 @@ def knn_graph(
         block_rows=blocks.rows,
         n_partitions=n_partitions,
     )
-    request = Request(
-        n_neighbors, metric, algorithm, eps, recall_target, if_missed, random_state
-    )
+    request = Request(n_neighbors, metric, algorithm, eps, recall_target, if_missed, random_state)
     built = build_graph(blocks, request, plan, scratch)
     return KNNGraph(
         built.indices,

@@ -202,9 +202,7 @@ def search_prepared(
     indices, squared = _search_pynndescent(rows, n_neighbors, metric, seed, width)
     short = np.flatnonzero(indices[:, -1] < 0)
     if len(short):
-        indices[short], squared[short] = search_exact(
-            rows, n_neighbors, metric, rows[short], short
-        )
+        indices[short], squared[short] = search_exact(rows, n_neighbors, metric, rows[short], short)
     return indices, squared
 
 

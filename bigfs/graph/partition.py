@@ -67,7 +67,6 @@ class PartitionPlan:
     run_blocks: int
     shuffle_bytes: int
 
-
     def search_bytes(self, rows: int, n_features: int, itemsize: int, n_neighbors: int) -> int:
         """Return what a partition of so many rows needs beyond a worker's baseline."""
         cost = exact_bytes if self.exact else index_bytes
@@ -133,7 +132,11 @@ def plan_partitions(
     block_bytes = block_rows * d * itemsize
     run_blocks = max(1, min(_SMALLEST_SLICE * fewest, budget // 4) // block_bytes)
     return PartitionPlan(
-        fewest, capacity, exact, sampled if fewest > 1 else 0, run_blocks,
+        fewest,
+        capacity,
+        exact,
+        sampled if fewest > 1 else 0,
+        run_blocks,
         (run_blocks + 2) * min(block_bytes, n * d * itemsize) + _BUFFER_BYTES,
     )
 

@@ -44,9 +44,7 @@ def colocation(
     return np.array(shares)
 
 
-def _colocation_task(
-    cells: Cells, samples: Runs, neighbors: Runs, places: ArrayRef
-) -> list[float]:
+def _colocation_task(cells: Cells, samples: Runs, neighbors: Runs, places: ArrayRef) -> list[float]:
     assert cells.centers is not None  # with one partition there is nothing to choose
     centers, where = cells.centers.load(), places.load()
     [rows], [others] = samples.read(0, "rows"), neighbors.read(0, "rows")

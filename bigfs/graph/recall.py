@@ -83,9 +83,7 @@ def true_neighbors(
     indices : ndarray of shape (n_rows, n_neighbors), int64
     distances : ndarray of shape (n_rows, n_neighbors), float32
     """
-    return blocks.reduce(
-        _exact_kernel, _merge_exact, samples, n_neighbors, metric, label="recall"
-    )
+    return blocks.reduce(_exact_kernel, _merge_exact, samples, n_neighbors, metric, label="recall")
 
 
 def check_recall(samples: Runs, true: np.ndarray, distances: ArrayRef) -> RecallEstimate:

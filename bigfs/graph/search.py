@@ -78,8 +78,14 @@ def distribute(
     items = [blocks.bounds[i : i + count] for i in range(0, len(blocks.bounds), count)]
     blocks.passes += 1
     receipts = run_tasks(
-        _distribute_task, list(enumerate(items)), blocks.reader, cells, metric,
-        str(folder.path), label="distribute", unit="runs",
+        _distribute_task,
+        list(enumerate(items)),
+        blocks.reader,
+        cells,
+        metric,
+        str(folder.path),
+        label="distribute",
+        unit="runs",
     )
     counts = sum(np.diff(receipt.offsets) for receipt in receipts)
     if counts.max() > plan.capacity_rows:
@@ -147,16 +153,26 @@ def search_partitions(
     folder = working.child(working.unique("results"))
     rows = indices.chunk_rows
     search = _Search(
-        n_neighbors, metric, algorithm, effort, random_state, rows,
-        -(-indices.shape[0] // rows), str(folder.path),
+        n_neighbors,
+        metric,
+        algorithm,
+        effort,
+        random_state,
+        rows,
+        -(-indices.shape[0] // rows),
+        str(folder.path),
     )
     groups = group_tiny(spread.counts, partners, n_neighbors + 1)
     sizes = np.array([spread.counts[list(group)].sum() for group in groups])
     # The largest first, so that no worker is left with it at the end.
     order = np.argsort(-sizes, kind="stable")
     receipts = run_tasks(
-        _search_task, [(int(i), groups[i]) for i in order], spread.runs, search,
-        label="neighbors", unit="partitions",
+        _search_task,
+        [(int(i), groups[i]) for i in order],
+        spread.runs,
+        search,
+        label="neighbors",
+        unit="partitions",
     )
     receipts = [receipts[place] for place in np.argsort(order)]
     return commit_runs(working, str(folder.path), result_columns(n_neighbors), receipts)

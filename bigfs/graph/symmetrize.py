@@ -90,7 +90,13 @@ def symmetrize(
     reverses = working.child("reverses")
     try:
         receipts = run_tasks(
-            _write_reverses, bounds, edges, context, rows, len(bounds), str(reverses.path),
+            _write_reverses,
+            bounds,
+            edges,
+            context,
+            rows,
+            len(bounds),
+            str(reverses.path),
             label="transpose",
         )
         runs = commit_runs(working, str(reverses.path), _REVERSED, receipts)
@@ -98,8 +104,18 @@ def symmetrize(
         counts = working.create("counts", (n_samples,), np.int64, rows)
         degrees = scratch.create("degrees", (n_samples,), np.float64, rows)
         receipts = run_tasks(
-            _write_entries, bounds, edges, context, rows, n_samples, runs, counts, degrees,
-            str(entries.path), complaint, label="union",
+            _write_entries,
+            bounds,
+            edges,
+            context,
+            rows,
+            n_samples,
+            runs,
+            counts,
+            degrees,
+            str(entries.path),
+            complaint,
+            label="union",
         )
         reverses.close()
         pieces = commit_runs(working, str(entries.path), _ENTRIES, receipts)
@@ -125,11 +141,21 @@ def _assemble(
     indptr = scratch.create("indptr", (n_samples + 1,), np.int64, rows)
     where = working.put("starts", starts)
     run_tasks(
-        _copy_entries, block_bounds(nnz, ENTRY_CHUNK), pieces, where, data, indices,
+        _copy_entries,
+        block_bounds(nnz, ENTRY_CHUNK),
+        pieces,
+        where,
+        data,
+        indices,
         label="matrix",
     )
     run_tasks(
-        _write_indptr, block_bounds(n_samples + 1, rows), counts, where, rows, indptr,
+        _write_indptr,
+        block_bounds(n_samples + 1, rows),
+        counts,
+        where,
+        rows,
+        indptr,
         label="row pointers",
     )
     return SymmetricCSR(data, indices, indptr, degrees)

@@ -59,7 +59,10 @@ def test_every_weight_by_blocks(
     np.testing.assert_allclose(W.degrees.load(), expected.sum(axis=1), rtol=1e-5)
     assert M.has_sorted_indices
     assert sorted(path.name for path in W.scratch.path.iterdir()) == [
-        "data", "degrees", "indices", "indptr"
+        "data",
+        "degrees",
+        "indices",
+        "indptr",
     ]
 
 

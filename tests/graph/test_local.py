@@ -76,8 +76,12 @@ def test_constant_data_takes_the_lowest_indices() -> None:
 
 @pytest.mark.parametrize(
     ("n", "k", "words"),
-    [(1, 1, "at least 2"), (5, 5, r"\[1, 4\], since X has 5 rows. Got 5"), (5, 0, "Got 0"),
-     (5, True, "Got True")],
+    [
+        (1, 1, "at least 2"),
+        (5, 5, r"\[1, 4\], since X has 5 rows. Got 5"),
+        (5, 0, "Got 0"),
+        (5, True, "Got True"),
+    ],
 )
 def test_neighbors_out_of_range(n: int, k: int, words: str) -> None:
     with pytest.raises(InputError, match=words):

@@ -209,9 +209,11 @@ def test_a_partition_larger_than_the_sample_said(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"eps": -1}, r"eps must be a number in \[0, 10\]"),
-     ({"recall_target": 1.0}, r"recall_target must be a number in \(0, 1\)"),
-     ({"if_missed": "ignore"}, "'error' or 'warn'")],
+    [
+        ({"eps": -1}, r"eps must be a number in \[0, 10\]"),
+        ({"recall_target": 1.0}, r"recall_target must be a number in \(0, 1\)"),
+        ({"if_missed": "ignore"}, "'error' or 'warn'"),
+    ],
 )
 def test_refusals(options: dict, words: str) -> None:
     with pytest.raises(InputError, match=words):

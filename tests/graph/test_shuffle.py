@@ -55,7 +55,11 @@ def test_one_file_per_run_and_one_row_in_two_targets(tmp_path: Path) -> None:
     rows = np.arange(12, dtype=np.float32).reshape(4, 3)
     ids = np.arange(4, dtype=np.int32)
     receipt = write_run(
-        str(folder.path), 0, np.array([0, 1, 1, 0, 2]), 3, {"id": ids, "row": rows},
+        str(folder.path),
+        0,
+        np.array([0, 1, 1, 0, 2]),
+        3,
+        {"id": ids, "row": rows},
         source=np.array([0, 1, 2, 3, 3]),
     )
     runs = commit_runs(scratch, str(folder.path), COLUMNS, [receipt])

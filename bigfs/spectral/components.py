@@ -93,16 +93,29 @@ def canonical_basis(values: np.ndarray, vectors: np.ndarray, width: float) -> No
         Orthonormal columns; overwritten.
     width : float
     """
-    from scipy.linalg import qr
-
     begin = 0
     while begin < len(values):
         end = begin + int((np.abs(values[begin:] - values[begin]) <= width).sum())
         if end - begin > 1:
-            # Rows chosen by pivoting span the group; in the new basis they are triangular.
-            rotation, _, _ = qr(vectors[:, begin:end].T, mode="economic", pivoting=True)
-            vectors[:, begin:end] = vectors[:, begin:end] @ rotation
+            vectors[:, begin:end] = vectors[:, begin:end] @ _rotation(vectors[:, begin:end])
         begin = end
+
+
+def _rotation(vectors: np.ndarray) -> np.ndarray:
+    """Return the rotation in which rows chosen by pivoting are triangular.
+
+    The pivot is the row of largest norm beyond the earlier ones, the first of several: equal
+    parts of a graph have equal rows.
+    """
+    width = vectors.shape[1]
+    turn = np.zeros((width, width))
+    left = np.einsum("ij,ij->i", vectors, vectors)
+    for j in range(width):
+        row = vectors[(left >= (1.0 - _TIE) * left.max()).argmax()]
+        row = row - turn[:, :j] @ (turn[:, :j].T @ row)
+        turn[:, j] = row / np.linalg.norm(row)
+        left -= (vectors @ turn[:, j]) ** 2
+    return turn
 
 
 def fix_signs(vectors: np.ndarray) -> None:

@@ -22,11 +22,10 @@ logger = logging.getLogger("bigfs")
 # Vectors computed beyond those asked for, to see whether the cut falls inside a group.
 GUARDS = 2
 # Eigenvalues within this share of the tolerance are one group: turning it costs a residual of
-# half of that, for which the solvers leave room by stopping at SOLVED times the tolerance.
+# half of that, for which the solvers leave room.
 GROUP = 0.1
-SOLVED = 0.9
 # Rows of n-row arrays handled at a time where a copy in float64 is needed.
-TILE_ROWS = 16_384
+TILE_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -164,9 +163,9 @@ class Problem:
         known, missing = self.n_known, self.n_missing
         canonical_basis(mu, found, GROUP * self.tol)
         values = np.maximum(np.concatenate([np.zeros(known), 1.0 - mu[:missing]]), 0.0)
-        vectors = np.empty((self.n_samples, self.n_components))
-        vectors[:, :known] = self.null.contrasts(known)
-        vectors[:, known:] = found[:, :missing]
+        vectors = found
+        if known or found.shape[1] > missing:
+            vectors = np.hstack([self.null.contrasts(known), found[:, :missing]])
         vectors /= self.root[:, None]
         fix_signs(vectors)
         residuals = self._residuals(values, vectors)

@@ -1,0 +1,104 @@
+"""The Chebyshev iteration gives the eigenpairs of eigsh, in less memory, whatever the threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import block_diag, csr_array, csr_matrix
+from scipy.spatial import cKDTree
+
+from bigfs.core.errors import ConvergenceError, InputError
+from bigfs.spectral.chebyshev import solve_chebyshev
+from bigfs.spectral.eigsh import solve_eigsh
+from bigfs.spectral.kernels import RowKernel
+
+
+def neighbor_graph(n: int, n_dims: int = 4, k: int = 8, seed: int = 0) -> csr_array:
+    """Return the 0/1 union graph of Gaussian points."""
+    Z = np.random.default_rng(seed).normal(size=(n, n_dims))
+    _, indices = cKDTree(Z).query(Z, k + 1)
+    heads = np.repeat(np.arange(n), k)
+    W = csr_array((np.ones(n * k), (heads, indices[:, 1:].ravel())), shape=(n, n))
+    return csr_array(W.maximum(W.T))
+
+
+@pytest.mark.parametrize("tol, atol", [(1e-4, 1e-5), (1e-6, 1e-9), (1e-9, 1e-13)])
+def test_equals_eigsh(tol: float, atol: float) -> None:
+    W = neighbor_graph(5000)
+    found = solve_chebyshev(W, 12, tol=tol, random_state=0)
+    expected = solve_eigsh(W, 12, tol=1e-10, random_state=0)
+    np.testing.assert_allclose(found.eigenvalues, expected.eigenvalues, atol=atol)
+    assert found.residuals.max() <= tol
+    assert found.n_iterations > 0
+    d = W.sum(axis=1)
+    Y = found.vectors
+    np.testing.assert_allclose(Y.T @ (d[:, None] * Y), np.eye(12), atol=1e-9)
+    np.testing.assert_allclose(d @ Y, 0, atol=1e-9)
+    if tol == 1e-9:
+        np.testing.assert_allclose(Y, expected.vectors, atol=1e-7)
+
+
+def test_weights_of_any_size_and_type() -> None:
+    W = neighbor_graph(3000).astype(np.float32)
+    weights = np.random.default_rng(0).uniform(0.5, 2.0, W.shape[0])
+    W.data *= 100 * (weights[W.indices] * np.repeat(weights, np.diff(W.indptr)))
+    found = solve_chebyshev(W, 6, tol=1e-7, random_state=0)
+    expected = solve_eigsh(W, 6, tol=1e-9, random_state=0)
+    np.testing.assert_allclose(found.eigenvalues, expected.eigenvalues, atol=1e-9)
+
+
+@pytest.mark.parametrize("n_components", [1, 3, 4, 9])
+def test_disconnected_graphs(n_components: int) -> None:
+    W = csr_matrix(block_diag([neighbor_graph(900 + 50 * i, seed=i) for i in range(5)]))
+    found = solve_chebyshev(W, n_components, tol=1e-6, random_state=0)
+    expected = solve_eigsh(W, n_components, tol=1e-9, random_state=0)
+    assert found.n_connected_components == 5
+    np.testing.assert_allclose(found.eigenvalues, expected.eigenvalues, atol=1e-9)
+    known = min(4, n_components)
+    np.testing.assert_array_equal(found.vectors[:, :known], expected.vectors[:, :known])
+
+
+def test_a_group_at_the_cut_has_one_basis() -> None:
+    """Three equal parts make every eigenvalue triple; two of a triple are asked for."""
+    part = neighbor_graph(1200)
+    W = csr_matrix(block_diag([part, part, part]))
+    a = solve_chebyshev(W, 4, tol=1e-8, random_state=0)
+    b = solve_chebyshev(W, 4, tol=1e-8, random_state=5)
+    np.testing.assert_allclose(a.eigenvalues[2], a.eigenvalues[3], atol=1e-10)
+    np.testing.assert_allclose(a.vectors, b.vectors, atol=1e-5)
+
+
+@pytest.mark.parametrize("tol", [1e-4, 1e-7])
+def test_threads_change_no_bit(tol: float) -> None:
+    W = neighbor_graph(20_000)
+    one = solve_chebyshev(W, 8, tol=tol, random_state=0)
+    three = solve_chebyshev(W, 8, tol=tol, random_state=0, n_threads=3)
+    np.testing.assert_array_equal(one.eigenvalues, three.eigenvalues)
+    np.testing.assert_array_equal(one.vectors, three.vectors)
+
+
+def test_small_graphs_are_solved_densely() -> None:
+    W = neighbor_graph(300)
+    found = solve_chebyshev(W, 200, tol=1e-8, random_state=0)
+    assert found.n_iterations == 0
+    expected = solve_eigsh(W, 200, tol=1e-8, random_state=0)
+    np.testing.assert_array_equal(found.vectors, expected.vectors)
+
+
+def test_not_converging_is_an_error_with_the_residuals() -> None:
+    with pytest.raises(ConvergenceError, match=r"at most 1e-17. Got \d"):
+        solve_chebyshev(neighbor_graph(1500), 5, tol=1e-17, random_state=0)
+    with pytest.raises(InputError, match=r"int in \[1, 1499\]"):
+        solve_chebyshev(neighbor_graph(1500), 1500, tol=1e-6, random_state=0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_kernel_is_the_recurrence(dtype: type) -> None:
+    W = neighbor_graph(10_000)
+    rng = np.random.default_rng(0)
+    X, Y = (rng.normal(size=(10_000, 5)).astype(dtype) for _ in range(2))
+    degrees = W.sum(axis=1)
+    expected = 2.0 * (W @ X.astype(np.float64)) / degrees[:, None] - 0.5 * X + 0.25 * Y
+    with RowKernel(W, degrees, 2) as kernel:
+        kernel.step(X, Y, 2.0, -0.5, 0.25)
+    np.testing.assert_allclose(Y, expected, atol=20 * np.finfo(dtype).eps)

@@ -1,4 +1,4 @@
-"""MCFS, LaplacianScore and MaxVariance written from the papers: n x n, float64, all pairs."""
+"""MCFS and LaplacianScore written from the papers: n x n, float64, all pairs."""
 
 from __future__ import annotations
 

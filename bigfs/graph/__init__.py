@@ -2,5 +2,14 @@
 
 from bigfs.graph.affinity import AffinityMatrix, affinity, affinity_from_csr
 from bigfs.graph.knn import KNNGraph, knn_graph
+from bigfs.graph.laplacian import connected_components, laplacian_rows
 
-__all__ = ["AffinityMatrix", "KNNGraph", "affinity", "affinity_from_csr", "knn_graph"]
+__all__ = [
+    "AffinityMatrix",
+    "KNNGraph",
+    "affinity",
+    "affinity_from_csr",
+    "connected_components",
+    "knn_graph",
+    "laplacian_rows",
+]

@@ -169,6 +169,11 @@ def affinity(
             sigma = default_sigma(graph)
         norms = None
         if weight == "dot" or (weight == "cosine" and graph.metric != "cosine"):
+            if graph.details.get("representation", "raw") != "raw":
+                raise InputError(
+                    f"weight '{weight}' needs distances between the features themselves. Set "
+                    "representation to 'raw', or weight to 'binary' or 'heat'."
+                )
             norms = _squared_norms(blocks, weight, working)
         context = _EdgeContext(
             graph.indices_ref, graph.distances_ref, weight, sigma or 1.0, graph.metric, norms
@@ -320,7 +325,7 @@ def _weighted_edges(
     if context.squared_norms is None:
         return heads, tails, 1 - distances
     heads_norm = context.squared_norms.read(start, stop)[heads - start]
-    tails_norm = _lookup(context.squared_norms, tails)
+    tails_norm = lookup(context.squared_norms, tails)
     if context.metric == "cosine":
         return heads, tails, np.sqrt(heads_norm * tails_norm) * (1 - distances)
     # The sum first: it is the same for both directions of an edge.
@@ -330,7 +335,7 @@ def _weighted_edges(
     return heads, tails, products
 
 
-def _lookup(values: ArrayRef, rows: np.ndarray) -> np.ndarray:
+def lookup(values: ArrayRef, rows: np.ndarray) -> np.ndarray:
     """Return the values of scattered rows, one stored chunk at a time."""
     out = np.empty(len(rows))
     home = rows // values.chunk_rows

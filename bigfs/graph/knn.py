@@ -16,6 +16,7 @@ from bigfs.graph.build import Request, build_graph
 from bigfs.graph.local import ALGORITHMS, check_metric, check_n_neighbors
 from bigfs.graph.partition import plan_partitions
 from bigfs.graph.recall import RecallEstimate
+from bigfs.graph.representation import check_representation, principal_rows
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -77,6 +78,11 @@ class KNNGraph:
         """First row and one past the last row of every stored block."""
         return block_bounds(self.n_samples, self.indices_ref.chunk_rows)
 
+    def check_fits(self, memory_limit: int | str) -> None:
+        """Raise MemoryLimitError if the graph does not fit a process as CSR."""
+        n, k = self.indices_ref.shape
+        check_fits("graph", n * k * 12 + 8 * n, parse_bytes(memory_limit), "the graph as CSR")
+
     def to_csr(
         self, mode: str = "distance", *, memory_limit: int | str = DEFAULT_MEMORY_LIMIT
     ) -> Any:
@@ -103,7 +109,7 @@ class KNNGraph:
         if mode not in ("distance", "connectivity"):
             raise InputError(f"mode must be 'distance' or 'connectivity'. Got {mode!r}.")
         n, k = self.indices_ref.shape
-        check_fits("graph", n * k * 12 + 8 * n, parse_bytes(memory_limit), "the graph as CSR")
+        self.check_fits(memory_limit)
         data = (
             self.distances_ref.load().ravel()
             if mode == "distance"
@@ -145,6 +151,7 @@ def knn_graph(
     *,
     metric: str = "euclidean",
     algorithm: str = "auto",
+    representation: str = "raw",
     memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     n_partitions: int | None = None,
     eps: float | None = None,
@@ -167,6 +174,9 @@ def knn_graph(
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
     algorithm : {"auto", "exact", "pynndescent"}, default="auto"
         How a partition is searched; ``auto`` is exact up to 8,192 rows.
+    representation : str, default="raw"
+        What rows are compared by: ``raw`` features, or ``pca:p``, the first p principal
+        components (metric euclidean); distances and recall are then those of the components.
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process; it decides the partitions.
     n_partitions : int or None, default=None
@@ -213,23 +223,43 @@ def knn_graph(
     ((1797, 5), 1.0)
     """
     check_metric(metric)
+    n_components = check_representation(representation, metric)
     _check_options(algorithm, eps, recall_target, if_missed)
     scratch = scratch or Scratch()
     blocks = RowBlocks.from_any(X, scratch=scratch)
     check_n_neighbors(n_neighbors, blocks.n_samples)
     if blocks.n_samples >= 2**31:
         raise InputError(f"X has {blocks.n_samples:,} rows; a graph takes fewer than 2^31.")
-    plan = plan_partitions(
-        (blocks.n_samples, blocks.n_features),
-        blocks.dtype.itemsize,
-        n_neighbors,
-        parse_bytes(memory_limit),
-        algorithm=algorithm,
-        block_rows=blocks.rows,
-        n_partitions=n_partitions,
-    )
-    request = Request(n_neighbors, metric, algorithm, eps, recall_target, if_missed, random_state)
-    built = build_graph(blocks, request, plan, scratch)
+    passes = blocks.passes
+    details: dict[str, Any] = {"representation": representation}
+    rows, working = blocks, None
+    if n_components is not None:
+        working = scratch.child(scratch.unique("representation"))
+    try:
+        if working is not None:
+            rows, details["explained_variance"] = principal_rows(
+                blocks, n_components, random_state, working
+            )
+        plan = plan_partitions(
+            (rows.n_samples, rows.n_features),
+            rows.dtype.itemsize,
+            n_neighbors,
+            parse_bytes(memory_limit),
+            algorithm=algorithm,
+            block_rows=rows.rows,
+            n_partitions=n_partitions,
+        )
+        request = Request(
+            n_neighbors, metric, algorithm, eps, recall_target, if_missed, random_state
+        )
+        built = build_graph(rows, request, plan, scratch)
+    finally:
+        if working is not None:
+            working.close()
+    details.update(built.details)
+    if rows is not blocks:
+        details["passes"] = blocks.passes - passes
+        details["passes_over_components"] = built.details["passes"]
     return KNNGraph(
         built.indices,
         built.distances,
@@ -238,7 +268,7 @@ def knn_graph(
         built.n_partitions,
         built.recall,
         scratch,
-        built.details,
+        details,
     )
 
 

@@ -102,19 +102,60 @@ def _read_rows(item: tuple[int, np.ndarray], values: ArrayRef) -> np.ndarray:
     return values.read(start, min(start + values.chunk_rows, values.shape[0]))[ids - start]
 
 
+def neighbors_of(
+    blocks: RowBlocks, queries: np.ndarray, n_neighbors: int, metric: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the exact nearest rows of queries in memory: one pass over X.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    queries : ndarray of shape (n_queries, n_features)
+    n_neighbors : int
+        At most ``n_samples``.
+    metric : str
+
+    Returns
+    -------
+    indices : ndarray of shape (n_queries, n_neighbors), int64
+    distances : ndarray of shape (n_queries, n_neighbors), float32
+    """
+    prepared = prepare_rows(np.asarray(queries, dtype=blocks.dtype), metric)
+    ref = blocks.scratch.put(blocks.scratch.unique("queries"), prepared)
+    try:
+        return blocks.reduce(
+            _query_kernel, _merge_exact, ref, n_neighbors, metric, label="queries"
+        )
+    finally:
+        blocks.scratch.remove(ref)
+
+
+def _query_kernel(
+    X: np.ndarray, first_row: int, queries: ArrayRef, k: int, metric: str
+) -> tuple[np.ndarray, np.ndarray]:
+    prepared = queries.load()
+    return _search_block(X, first_row, prepared, np.full(len(prepared), -1), k, metric)
+
+
 def _exact_kernel(
     X: np.ndarray, first_row: int, samples: Runs, k: int, metric: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Search one block for every sampled row."""
     ids, queries = samples.read(0, "ids", "rows")
-    own = ids.astype(np.int64) - first_row
+    return _search_block(X, first_row, queries, ids.astype(np.int64), k, metric)
+
+
+def _search_block(
+    X: np.ndarray, first_row: int, queries: np.ndarray, own: np.ndarray, k: int, metric: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Search one block for every query; ``own`` is the row each query is, or -1."""
     rows = prepare_rows(X, metric, first_row + np.arange(len(X)))
     step = max(1, _PIECE_BYTES // (8 * X.shape[1]))
     best = None
     for begin in range(0, len(rows), step):
         piece = rows[begin : begin + step]
-        inside = np.where((own >= begin) & (own < begin + len(piece)), own - begin, -1)
-        indices, squared = search_exact(piece, k, metric, queries, inside)
+        place = own - first_row - begin
+        place = np.where((own >= 0) & (place >= 0) & (place < len(piece)), place, -1)
+        indices, squared = search_exact(piece, k, metric, queries, place)
         indices = np.where(indices < 0, -1, indices + np.int64(first_row + begin))
         found = indices, as_distances(squared, metric)
         best = found if best is None else _merge_exact(best, found)

@@ -1,0 +1,136 @@
+"""What rows are compared by: all their features, or the first principal components.
+
+A streaming randomized PCA: two fused passes ``X'(XQ)`` from a random start find the subspace,
+a third writes the projected rows.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from bigfs._kernels import tile_rows
+from bigfs.blocks import RowBlocks
+from bigfs.core.errors import InputError
+from bigfs.core.seeds import rng
+from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.source import RandomAccessSource, open_matrix
+
+_SPARE = 10
+
+
+def check_representation(representation: str, metric: str) -> int | None:
+    """Return the number of components of ``"pca:p"``, None for ``"raw"``.
+
+    Raises
+    ------
+    InputError
+        If it is neither, or the metric is not euclidean.
+    """
+    if representation == "raw":
+        return None
+    match = re.fullmatch(r"pca:([1-9][0-9]*)", str(representation))
+    if match is None:
+        raise InputError(
+            f"representation must be 'raw' or 'pca:p', for instance 'pca:50'. Got "
+            f"{representation!r}."
+        )
+    if metric != "euclidean":
+        raise InputError(
+            f"representation '{representation}' needs metric 'euclidean', since centering "
+            f"changes angles. Got metric '{metric}'."
+        )
+    return int(match.group(1))
+
+
+def principal_rows(
+    blocks: RowBlocks, n_components: int, random_state: int, scratch: Scratch
+) -> tuple[RowBlocks, float]:
+    """Project rows to their first principal components: two passes, and one that writes.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    n_components : int
+        At most ``min(n_samples, n_features)``.
+    random_state : int
+    scratch : Scratch
+        Gets the projected rows, float32.
+
+    Returns
+    -------
+    projected : RowBlocks of shape (n_samples, n_components)
+    explained : float
+        Share of the variance that the components hold.
+
+    Raises
+    ------
+    InputError
+        If there are not so many components.
+
+    Notes
+    -----
+    Halko, Martinsson, Tropp, "Finding structure with randomness", SIAM Review 53(2), 2011,
+    algorithm 4.4 with one power iteration, doi:10.1137/090771806.
+    """
+    most = min(blocks.n_samples, blocks.n_features)
+    if n_components > most:
+        raise InputError(
+            f"representation 'pca:{n_components}' needs at most {most} components, since X has "
+            f"{blocks.n_samples} rows and {blocks.n_features} features."
+        )
+    moments = blocks.moments()
+    width = min(blocks.n_features, n_components + _SPARE)
+    Q = rng(random_state, "pca").normal(size=(blocks.n_features, width))
+    mean = scratch.put(scratch.unique("mean"), moments.mean)
+    for _ in range(2):
+        Q, _ = np.linalg.qr(Q)
+        stored = scratch.put(scratch.unique("Q"), Q)
+        product = blocks.reduce(_covariance_kernel, np.add, mean, stored, label="pca")
+        projected = Q.T @ product
+        values, vectors = np.linalg.eigh((projected + projected.T) / 2)
+        order = np.argsort(-values)[:n_components]
+        components = _fixed_signs(Q @ vectors[:, order])
+        Q = product
+        scratch.remove(stored)
+    stored = scratch.put(scratch.unique("components"), components)
+    shape = (blocks.n_samples, n_components)
+    out = scratch.create(scratch.unique("principal"), shape, np.float32, blocks.rows)
+    blocks.map_blocks(_project_kernel, mean, stored, out, label="project")
+    scratch.remove(stored, mean)
+    source = open_matrix(out.path)
+    assert isinstance(source, RandomAccessSource)
+    total = float(moments.squares.sum())
+    explained = float(values[order].sum()) / total if total > 0 else 1.0
+    return RowBlocks(source, scratch), explained
+
+
+def _fixed_signs(components: np.ndarray) -> np.ndarray:
+    """Return the columns with their largest entry positive."""
+    largest = np.abs(components).argmax(axis=0)
+    return components * np.sign(components[largest, np.arange(components.shape[1])])
+
+
+def _covariance_kernel(
+    X: np.ndarray, first_row: int, mean: ArrayRef, Q: ArrayRef
+) -> np.ndarray:
+    """Return ``Xc'(Xc Q)`` of one block, (n_features, width), float64."""
+    center, directions = mean.load(), Q.load()
+    total = np.zeros(directions.shape)
+    step = tile_rows(X.shape[1])
+    for begin in range(0, len(X), step):
+        tile = X[begin : begin + step] - center
+        total += tile.T @ (tile @ directions)
+    return total
+
+
+def _project_kernel(
+    X: np.ndarray, first_row: int, mean: ArrayRef, components: ArrayRef, out: ArrayRef
+) -> None:
+    center, directions = mean.load(), components.load()
+    projected = np.empty((len(X), directions.shape[1]), np.float32)
+    step = tile_rows(X.shape[1])
+    for begin in range(0, len(X), step):
+        projected[begin : begin + step] = (X[begin : begin + step] - center) @ directions
+    out.write(first_row, projected)

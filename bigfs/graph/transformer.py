@@ -1,0 +1,189 @@
+"""The neighbor graph as a scikit-learn transformer, for pipelines, UMAP and scanpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array, csr_matrix
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from bigfs.blocks import RowBlocks
+from bigfs.core.errors import InputError
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
+from bigfs.graph.knn import knn_graph
+from bigfs.graph.recall import neighbors_of
+from bigfs.store.scratch import Scratch
+
+MODES = ("distance", "connectivity")
+
+
+class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Turn data, larger than memory if need be, into a sparse graph of nearest neighbors.
+
+    Counts as scikit-learn's transformer of the same name does: in mode ``distance`` each row
+    gets itself, at distance zero, and ``n_neighbors`` others; in mode ``connectivity`` the row
+    itself is one of the ``n_neighbors``.
+
+    Parameters
+    ----------
+    n_neighbors : int, default=5
+    mode : {"distance", "connectivity"}, default="distance"
+    metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
+    algorithm : {"auto", "exact", "pynndescent"}, default="auto"
+        As in `bigfs.knn_graph`.
+    recall_target : float or None, default=None
+        As in `bigfs.knn_graph`.
+    memory_limit : int or str, default="4 GiB"
+        Resident size promised for one worker process, and for the matrix that is returned.
+    random_state : int, default=0
+        Seed of everything random.
+
+    Attributes
+    ----------
+    graph_ : KNNGraph
+        The neighbors of the fitted rows, with their recall.
+    n_samples_fit_ : int
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from bigfs import KNeighborsTransformer
+    >>> KNeighborsTransformer(n_neighbors=3).fit_transform(load_digits().data).nnz
+    7188
+    """
+
+    def __init__(
+        self,
+        n_neighbors: int = 5,
+        *,
+        mode: str = "distance",
+        metric: str = "euclidean",
+        algorithm: str = "auto",
+        recall_target: float | None = None,
+        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
+        random_state: int = 0,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.mode = mode
+        self.metric = metric
+        self.algorithm = algorithm
+        self.recall_target = recall_target
+        self.memory_limit = memory_limit
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> KNeighborsTransformer:
+        """Find the neighbors of every row.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, DataFrame, Dask or zarr array, path or URI
+            Data of shape (n_samples, n_features).
+        y : None
+            Ignored; here for scikit-learn's pipelines.
+
+        Returns
+        -------
+        self : object
+        """
+        if self.mode not in MODES:
+            raise InputError(f"mode must be 'distance' or 'connectivity'. Got {self.mode!r}.")
+        scratch = Scratch()
+        self._blocks = RowBlocks.from_any(self._checked(X, reset=True), scratch=scratch)
+        self.n_features_in_ = self._blocks.n_features
+        self.graph_ = knn_graph(
+            self._blocks,
+            self.n_neighbors,
+            metric=self.metric,
+            algorithm=self.algorithm,
+            recall_target=self.recall_target,
+            memory_limit=self.memory_limit,
+            random_state=self.random_state,
+            scratch=scratch,
+        )
+        self.n_samples_fit_ = self._blocks.n_samples
+        self._n_features_out = self.n_samples_fit_
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None) -> csr_matrix:
+        """Find the neighbors of every row and return them as a sparse matrix.
+
+        Returns
+        -------
+        graph : csr_matrix of shape (n_samples, n_samples), float32
+        """
+        self.fit(X)
+        n, others = self.n_samples_fit_, self.n_neighbors - (self.mode == "connectivity")
+        # The graph of the others, and the row itself in the first place.
+        self.graph_.check_fits(self.memory_limit)
+        indices = np.empty((n, others + 1), dtype=np.int32)
+        distances = np.zeros((n, others + 1), dtype=np.float32)
+        indices[:, 0] = np.arange(n)
+        indices[:, 1:] = self.graph_.indices[:, :others]
+        distances[:, 1:] = self.graph_.distances[:, :others]
+        return self._matrix(indices, distances)
+
+    def transform(self, X: Any) -> csr_matrix:
+        """Return the nearest fitted rows of other rows, by exact search in one pass.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_queries, n_features)
+            Must fit memory; the fitted data need not.
+
+        Returns
+        -------
+        graph : csr_matrix of shape (n_queries, n_samples), float32
+        """
+        check_is_fitted(self, "graph_")
+        queries = self._checked(X, reset=False)
+        count = self.n_neighbors + (self.mode == "distance")
+        return self._matrix(*neighbors_of(self._blocks, queries, count, self.metric))
+
+    def precomputed_knn(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``(indices, distances)`` with the row itself first, as UMAP takes them.
+
+        Returns
+        -------
+        indices : ndarray of shape (n_samples, n_neighbors + 1), int32
+        distances : ndarray of shape (n_samples, n_neighbors + 1), float32
+            For ``umap.UMAP(n_neighbors=n_neighbors + 1, precomputed_knn=...)``.
+        """
+        check_is_fitted(self, "graph_")
+        self.graph_.check_fits(self.memory_limit)
+        own = np.arange(self.n_samples_fit_, dtype=np.int32)[:, None]
+        none = np.zeros((self.n_samples_fit_, 1), dtype=np.float32)
+        return (
+            np.hstack([own, self.graph_.indices[...]]),
+            np.hstack([none, self.graph_.distances[...]]),
+        )
+
+    def _matrix(self, indices: np.ndarray, distances: np.ndarray) -> csr_matrix:
+        """Return rows of neighbors as CSR, by ascending distance."""
+        data = distances if self.mode == "distance" else np.ones_like(distances)
+        indptr = np.arange(len(indices) + 1) * indices.shape[1]
+        shape = (len(indices), self.n_samples_fit_)
+        return csr_matrix(csr_array((data.ravel(), indices.ravel(), indptr), shape=shape))
+
+    def _checked(self, X: Any, reset: bool) -> Any:
+        """Apply scikit-learn's checks to data in memory; stored data are checked by blocks."""
+        from pathlib import Path
+
+        from bigfs.store.source import Source
+
+        if isinstance(X, (str, Path, Source)) or type(X).__module__.startswith(("dask", "zarr")):
+            return X
+        accepted = ("csr", "csc") if reset else False
+        return validate_data(
+            self, X, reset=reset, accept_sparse=accepted, dtype="numeric",
+            ensure_min_samples=2 if reset else 1,
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that sparse input is taken and y is not needed."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.required = False
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return tags

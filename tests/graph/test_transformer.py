@@ -1,0 +1,66 @@
+"""The transformer against scikit-learn's of the same name, and under its own checks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.cluster import SpectralClustering
+from sklearn.neighbors import KNeighborsTransformer as Reference
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from bigfs.core.errors import InputError
+from bigfs.graph.transformer import KNeighborsTransformer
+from tests.graph._brute import manifold
+
+
+@parametrize_with_checks([KNeighborsTransformer(n_neighbors=2)])
+def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("mode", ["distance", "connectivity"])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_the_same_as_scikit_learn(mode: str, metric: str) -> None:
+    X = manifold(300, 7).astype(np.float64)
+    ours = KNeighborsTransformer(n_neighbors=4, mode=mode, metric=metric)
+    theirs = Reference(n_neighbors=4, mode=mode, metric=metric)
+    found, true = ours.fit_transform(X), theirs.fit_transform(X)
+    np.testing.assert_allclose(found.toarray(), true.toarray(), atol=2e-4)
+    assert found.nnz == true.nnz and found.shape == true.shape
+    query = manifold(20, 7, seed=5).astype(np.float64)
+    np.testing.assert_allclose(
+        ours.transform(query).toarray(), theirs.transform(query).toarray(), atol=2e-4
+    )
+
+
+def test_stored_data(tmp_path: Path) -> None:
+    X = manifold(400, 5)
+    np.save(tmp_path / "x.npy", X)
+    stored = KNeighborsTransformer(3).fit_transform(str(tmp_path / "x.npy"))
+    assert abs(stored - KNeighborsTransformer(3).fit_transform(X)).max() == 0
+
+
+def test_neighbors_for_umap() -> None:
+    X = manifold(200, 5)
+    fitted = KNeighborsTransformer(4).fit(X)
+    indices, distances = fitted.precomputed_knn()
+    assert indices.shape == distances.shape == (200, 5)
+    np.testing.assert_array_equal(indices[:, 0], np.arange(200))
+    assert not distances[:, 0].any() and (np.diff(distances) >= 0).all()
+
+
+def test_in_front_of_spectral_clustering() -> None:
+    X = np.concatenate([manifold(80, 4), manifold(80, 4) + 200])
+    graph = KNeighborsTransformer(6, mode="connectivity").fit_transform(X)
+    model = SpectralClustering(2, affinity="precomputed", assign_labels="cluster_qr")
+    with pytest.warns(UserWarning, match="not fully connected"):
+        labels = model.fit(graph.maximum(graph.T)).labels_
+    assert len(set(labels[:80])) == 1 and labels[0] != labels[-1]
+
+
+def test_unknown_mode() -> None:
+    with pytest.raises(InputError, match="'distance' or 'connectivity'"):
+        KNeighborsTransformer(mode="both").fit(manifold(30, 2))

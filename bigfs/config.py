@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    PlainValidator,
     ValidationError,
     WithJsonSchema,
     model_validator,
@@ -43,6 +44,20 @@ _Bytes = Annotated[
     BeforeValidator(parse_bytes),
     PlainSerializer(_dump_bytes),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 1}]}),
+]
+
+
+def _count_or_auto(value: Any) -> int | str:
+    """Accept a whole number of at least 1, or ``auto``."""
+    if value == "auto" or (type(value) is int and value >= 1):
+        return value  # type: ignore[no-any-return]
+    raise ValueError(f"must be a whole number of at least 1, or auto. Got {_shown(value)}")
+
+
+_CountOrAuto = Annotated[
+    int | str,
+    PlainValidator(_count_or_auto),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
 ]
 
 
@@ -110,7 +125,11 @@ class GraphConfig(_Section):
 class SpectralConfig(_Section):
     """The eigenvectors of the graph."""
 
-    solver: Literal["auto", "eigsh"] = Field("auto", description="Eigensolver.")
+    solver: Literal["auto", "eigsh", "lobpcg", "chebyshev"] = Field(
+        "auto",
+        description="Eigensolver; chebyshev is the fastest for many rows. auto: eigsh where it "
+        "fits and rows are few, chebyshev otherwise.",
+    )
     tol: Annotated[float, Field(gt=0, lt=1)] = Field(
         1e-6, description="Largest residual of an eigenvector that is accepted."
     )
@@ -119,8 +138,10 @@ class SpectralConfig(_Section):
 class MCFSConfig(_Section):
     """Multi-cluster feature selection (Cai, Zhang, He, KDD 2010)."""
 
-    n_clusters: _PositiveInt = Field(
-        8, description="Number of groups expected in the data, roughly."
+    n_clusters: _CountOrAuto = Field(
+        8,
+        description="Number of groups expected in the data, roughly. auto: from the largest "
+        "relative gap between the graph's eigenvalues.",
     )
     n_components: _PositiveInt | None = Field(
         None, description="Eigenvectors to regress on the features. null: n_clusters."
@@ -130,6 +151,15 @@ class MCFSConfig(_Section):
         "l2",
         description="Norm each eigenvector's coefficients are divided by; none is the paper's.",
     )
+
+    @model_validator(mode="after")
+    def _one_number_of_eigenvectors(self) -> MCFSConfig:
+        if self.n_clusters == "auto" and self.n_components is not None:
+            raise ValueError(
+                "n_clusters 'auto' sets the number of eigenvectors, and n_components would "
+                "override it; remove one of them"
+            )
+        return self
 
 
 class EvaluateConfig(_Section):
@@ -387,7 +417,8 @@ def _explain(detail: Any) -> str:
         return f"missing key '{location[-1]}'{_inside(location)}. {described}"
     if kind == "value_error":
         said = str(context["error"]).rstrip(".")
-        return f"{name}: {said}." if name else f"{said}."
+        joint = " " if said.startswith("must ") else ": "
+        return f"{name}{joint}{said}." if name else f"{said}."
     if kind == "literal_error":
         field = _model_at(location[:-1]).model_fields[location[-1]]
         choices = [str(choice) for choice in get_args(field.annotation)]

@@ -107,7 +107,7 @@ def stages_of(config: Config) -> list[Stage]:
             "n_components": n_components(config),
             "random_state": config.random_state,
         }
-        stages.append(Stage("spectral", 1, spectral, _run_spectral))
+        stages.append(Stage("spectral", 2, spectral, _run_spectral))
         scoring["mcfs"] = settings
     stages.append(Stage("result", 1, scoring, _run_scores))
     if config.evaluate is not None:
@@ -131,16 +131,16 @@ def check_settings(config: Config, n_samples: int | None, n_features: int) -> No
         return
     if config.graph is not None:
         check_n_neighbors(config.graph.n_neighbors, n_samples)
-    if config.method == "mcfs" and not n_components(config) < n_samples:
+    wanted = n_components(config) if config.method == "mcfs" else "auto"
+    if isinstance(wanted, int) and wanted >= n_samples:
         raise InputError(
-            f"mcfs: n_clusters (n_components) must be below the {n_samples} samples. "
-            f"Got {n_components(config)}."
+            f"mcfs: n_clusters (n_components) must be below the {n_samples} samples. Got {wanted}."
         )
 
 
-def n_components(config: Config) -> int:
-    """Return the number of eigenvectors of a configuration."""
-    return int(config.mcfs.n_components or config.mcfs.n_clusters)
+def n_components(config: Config) -> int | str:
+    """Return the number of eigenvectors of a configuration, or "auto"."""
+    return config.mcfs.n_components or config.mcfs.n_clusters
 
 
 def run_ingest(config: Config, out: Path) -> dict[str, Any]:
@@ -204,8 +204,11 @@ def _run_spectral(context: Context, out: Scratch) -> None:
         norms=found.norms.tolist(),
         residuals=found.residuals.tolist(),
         n_connected_components=found.n_connected_components,
+        spectrum=found.spectrum.tolist(),
         solver=found.solver,
+        reason=found.reason,
         n_products=found.n_products,
+        n_iterations=found.n_iterations,
     )
 
 
@@ -218,8 +221,11 @@ def open_spectral(path: Path) -> SpectralEmbedding:
         norms=np.array(stored["norms"]),
         residuals=np.array(stored["residuals"]),
         n_connected_components=stored["n_connected_components"],
+        spectrum=np.array(stored["spectrum"]),
         solver=stored["solver"],
+        reason=stored["reason"],
         n_products=stored["n_products"],
+        n_iterations=stored["n_iterations"],
         scratch=Scratch(path),
     )
 

@@ -128,8 +128,9 @@ class MCFS(BaseSelector):
     ----------
     n_features_to_select : int or None, default=None
         How many features to keep; None keeps half of them.
-    n_clusters : int, default=8
-        Number of eigenvectors K; the paper sets it to the number of clusters.
+    n_clusters : int or "auto", default=8
+        Number of eigenvectors K; the paper sets it to the number of clusters. "auto": where
+        the relative gap between the first 30 eigenvalues is largest.
     n_neighbors : int, default=5
         Neighbors of each row in the graph.
     weight : {"binary", "heat", "dot", "cosine"}, default="binary"
@@ -161,8 +162,12 @@ class MCFS(BaseSelector):
         Coefficients ``a_k`` for eigenvectors of norm one, not scaled.
     n_active_ : ndarray of shape (n_clusters,), int
         Size of the active set at which each path ended.
+    n_clusters_ : int
+        Number of eigenvectors that were used.
     eigenvalues_ : ndarray of shape (n_clusters,), float64
         Of ``L y = lambda D y``, ascending, without the trivial one.
+    spectrum_ : ndarray of shape (n_computed,), float64
+        With "auto", all eigenvalues that the number was chosen from; else as ``eigenvalues_``.
     n_connected_components_ : int
         Of the graph. With more than one, any rotation of the null space would be as good.
 
@@ -193,7 +198,7 @@ class MCFS(BaseSelector):
         self,
         n_features_to_select: int | None = None,
         *,
-        n_clusters: int = 8,
+        n_clusters: int | str = 8,
         n_neighbors: int = 5,
         weight: str = "binary",
         sigma: float | None = None,
@@ -241,6 +246,8 @@ class MCFS(BaseSelector):
             coef_scale=self.coef_scale,
             memory_limit=self.memory_limit,
         )
+        result.details["n_clusters"] = len(spectral.eigenvalues)
         result.details["eigenvalues"] = spectral.eigenvalues
+        result.details["spectrum"] = spectral.spectrum
         result.details["n_connected_components"] = spectral.n_connected_components
         return result

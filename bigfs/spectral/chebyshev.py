@@ -10,6 +10,7 @@ The iterate is kept as ``z = D^-1/2 u``: with it, ``S u`` is ``P z`` with ``P = 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from bigfs.core.seeds import rng
 from bigfs.spectral.eigsh import is_small, solve_dense
 from bigfs.spectral.kernels import RowKernel
 from bigfs.spectral.problem import GROUP, Eigenpairs, Problem, not_converged, tiles
+
+logger = logging.getLogger("bigfs")
 
 # Blocks are a whole number of vector registers wide.
 _LANES = 8
@@ -30,6 +33,8 @@ _LOCKED = 0.3
 _FIRST_DEGREE = 16
 _LARGEST_DEGREE = 150
 _MAX_ROUNDS = 60
+# The least distance of the cut from a wanted eigenvalue, as a share of 1 - mu.
+_CLEARANCE = 0.05
 # Largest growth within one filter, as an exponent: more drowns small parts in rounding.
 _LARGEST_GROWTH = {np.dtype(np.float32): 17.0, np.dtype(np.float64): 34.0}
 # Steps of the Lanczos process that bounds the spectrum from below.
@@ -90,6 +95,15 @@ def solve_chebyshev(
 def block_width(n_missing: int) -> int:
     """Return the vectors of a block: those wanted and guards that speed up the last of them."""
     return -(-(n_missing + max(4, n_missing // 4)) // _LANES) * _LANES
+
+
+def block_bytes(n_samples: int, n_missing: int, tol: float) -> int:
+    """Return the bytes of the solver's arrays beyond W and its reordered copy."""
+    itemsize = 4 if tol >= _FLOAT32_TOL else 8
+    # Z and PZ, or Z and the result; while the type changes, both of PZ and one of Z.
+    width = block_width(n_missing)
+    blocks = max((2 * itemsize + (4 if itemsize == 8 else 0)) * width, (8 + itemsize) * width)
+    return int(n_samples * (blocks + 8 * 8))
 
 
 @dataclass(frozen=True)
@@ -154,14 +168,23 @@ class _Iteration:
             needed = self._needed(mu)
             if residuals[:needed].max() <= self._goal():
                 if not self._is_coarse():
+                    if needed == len(mu):
+                        self._say_that_the_cut_is_inside_a_group(mu[-1])
                     return np.concatenate([self.locked_mu, mu[:needed]])
                 self.Z = self.Z.astype(np.float64)
                 self.PZ, self.locked = np.empty_like(self.Z), self.locked.astype(np.float64)
                 self._multiply(kernel)
                 mu, residuals = self._rayleigh_ritz()
             degree = self._plan(mu, residuals, needed, degree)
-            self._lock(mu, residuals, needed)
+            self._lock(kernel, mu, residuals, needed)
         raise not_converged(residuals[:needed], problem.tol)
+
+    def _say_that_the_cut_is_inside_a_group(self, mu: float) -> None:
+        logger.warning(
+            "Eigenvalue %.6g of the graph has more than %d vectors: those returned depend on the "
+            "solver's start. Ask for fewer eigenvectors, or look for copies in the data.",
+            1.0 - mu, self.locked.shape[1] + self.Z.shape[1] - self.problem.n_missing,
+        )  # fmt: skip
 
     def _is_coarse(self) -> bool:
         """Say whether float32 still runs although the tolerance will need float64."""
@@ -178,7 +201,10 @@ class _Iteration:
 
     def _plan(self, mu: np.ndarray, residuals: np.ndarray, needed: int, before: int) -> int:
         """Set the next cut to the last guard and return the degree that should be enough."""
-        window = _Window(self.window.low, max(float(mu[-1]), self.window.low + 0.1))
+        low = self.window.low
+        # Where the guards are copies of the last wanted vector, the cut must still be below it.
+        cut = min(float(mu[-1]), float(mu[needed - 1]) - _CLEARANCE * (1.0 - mu[needed - 1]))
+        window = _Window(low, max(cut, low + 0.1))
         slow, fast = window.rate(mu[needed - 1]), window.rate(1.0)
         excess = residuals[:needed].max() / (_LOCKED * self.problem.tol)
         degree = np.log(2.0 * max(excess, 1.0)) / max(slow, 1e-9)
@@ -186,7 +212,7 @@ class _Iteration:
         self.window = window
         return int(np.clip(np.ceil(degree), 8, min(limit, 3 * before, _LARGEST_DEGREE)))
 
-    def _lock(self, mu: np.ndarray, residuals: np.ndarray, needed: int) -> None:
+    def _lock(self, kernel: RowKernel, mu: np.ndarray, residuals: np.ndarray, needed: int) -> None:
         """Take the leading vectors that are done out of the block, whole registers at a time."""
         if self._is_coarse():
             return
@@ -194,10 +220,13 @@ class _Iteration:
         done = min(int(late.argmax()) if late.any() else len(mu), needed - 1)
         done -= done % _LANES
         if done:
+            # One product more is cheaper than a third block in memory.
+            del self.PZ
             self.locked = np.hstack([self.locked, self.Z[:, :done]])
             self.locked_mu = np.concatenate([self.locked_mu, mu[:done]])
             self.Z = np.ascontiguousarray(self.Z[:, done:])
-            self.PZ = np.ascontiguousarray(self.PZ[:, done:])
+            self.PZ = np.empty_like(self.Z)
+            self._multiply(kernel)
 
     def _multiply(self, kernel: RowKernel) -> None:
         """Compute ``PZ <- P Z``."""

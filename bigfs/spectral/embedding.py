@@ -6,6 +6,7 @@ embedding back: neither reaches the client.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +14,18 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.core.execute import run_tasks
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix, KNNGraph, affinity, affinity_from_csr
+from bigfs.spectral.chebyshev import solve_chebyshev
+from bigfs.spectral.choice import SOLVERS, choose_solver, suggest_n_clusters
 from bigfs.spectral.eigsh import solve_eigsh
+from bigfs.spectral.lobpcg import solve_lobpcg
+from bigfs.spectral.problem import Eigenpairs
 from bigfs.store.scratch import ArrayRef, Scratch
 
-SOLVERS = ("auto", "eigsh")
+# Eigenvalues among which the largest gap is looked for.
+_SPECTRUM = 30
 
 
 @dataclass(frozen=True)
@@ -38,10 +44,15 @@ class SpectralEmbedding:
         ``|S u - (1 - lambda) u|`` of the unit vectors ``u = D^1/2 y``.
     n_connected_components : int
         Of the graph; each beyond the first gives one eigenvalue of zero.
-    solver : str
-        The solver that ran.
+    spectrum : ndarray of shape (n_computed,), float64
+        All eigenvalues that were computed, ascending: those of the embedding and, if their
+        number was "auto", the ones beyond the gap.
+    solver, reason : str
+        The solver that ran, and why this one.
     n_products : int
-        Products with W it took.
+        Products of W with one vector that it took.
+    n_iterations : int
+        Rounds of the solver.
     scratch : Scratch
         Keeps the stored embedding alive.
     """
@@ -51,8 +62,11 @@ class SpectralEmbedding:
     norms: np.ndarray
     residuals: np.ndarray
     n_connected_components: int
+    spectrum: np.ndarray
     solver: str
+    reason: str
     n_products: int
+    n_iterations: int
     scratch: Scratch
 
     @property
@@ -63,7 +77,7 @@ class SpectralEmbedding:
 
 def spectral_embedding(
     graph: Any,
-    n_components: int,
+    n_components: int | str,
     *,
     solver: str = "auto",
     tol: float = 1e-6,
@@ -81,10 +95,14 @@ def spectral_embedding(
     ----------
     graph : AffinityMatrix, KNNGraph or scipy sparse matrix of shape (n_samples, n_samples)
         Affinity W: symmetric, not negative, zero diagonal. A `KNNGraph` gets binary weights.
-    n_components : int
-        Number of eigenvectors, in [1, n_samples - 1].
-    solver : {"auto", "eigsh"}, default="auto"
-        ``eigsh`` is scipy's ARPACK on D^-1/2 W D^-1/2, and what ``auto`` takes.
+    n_components : int or "auto"
+        Number of eigenvectors, in [1, n_samples - 1]. "auto": the number of clusters at the
+        largest relative gap among the first 30 eigenvalues.
+    solver : {"auto", "eigsh", "lobpcg", "chebyshev"}, default="auto"
+        ``eigsh`` is scipy's ARPACK on D^-1/2 W D^-1/2; ``lobpcg`` scipy's block method with a
+        multigrid preconditioner; ``chebyshev`` a filtered subspace iteration, the fastest for
+        many rows and the one of least memory. ``auto`` takes eigsh where it fits and rows are
+        at most 100,000, and otherwise chebyshev.
     tol : float, default=1e-6
         Largest residual accepted.
     random_state : int, default=0
@@ -112,7 +130,8 @@ def spectral_embedding(
     Notes
     -----
     Implements eq. (1) of [1]_ through the largest eigenpairs of ``S = D^-1/2 W D^-1/2``, so no
-    factorization is needed. Cost: no pass over X; one worker holds W twice and 2K + 20 vectors.
+    factorization is needed. Cost: no pass over X; one worker holds W twice and the vectors.
+    The number of clusters is that of `bigfs.spectral.choice.suggest_n_clusters`.
 
     References
     ----------
@@ -132,34 +151,49 @@ def spectral_embedding(
     scratch = scratch or Scratch()
     W = _as_affinity(graph, scratch)
     n_samples = W.n_samples
-    if not 1 <= n_components < n_samples:
-        raise InputError(
-            f"n_components must be an int in [1, {n_samples - 1}], since the graph has "
-            f"{n_samples} rows. Got {n_components}."
-        )
-    needed = eigsh_bytes(n_samples, W.nnz, n_components)
-    check_fits(
-        "spectral",
-        needed,
-        parse_bytes(memory_limit),
-        f"W with {W.nnz:,} entries, twice, and the Lanczos basis of {n_components} vectors",
-    )
-    out = scratch.create("embedding", (n_samples, n_components), np.float64, chunk_rows)
-    task = _Eigenproblem(n_components, tol, random_state)
+    n_computed = _check_n_components(n_components, n_samples)
+    limit = parse_bytes(memory_limit)
+    chosen, reason = choose_solver(solver, n_samples, W.nnz, n_computed, tol, limit)
+    name = "embedding" if n_components != "auto" else "embedding-computed"
+    out = scratch.create(name, (n_samples, n_computed), np.float64, chunk_rows)
+    task = _Eigenproblem(chosen, n_computed, tol, random_state)
     [found] = run_tasks(_solve, [task], W, out, label="spectral", unit="problems")
-    return SpectralEmbedding(embedding_ref=out, solver="eigsh", scratch=scratch, **found)
+    spectrum = found["eigenvalues"]
+    if n_components == "auto":
+        kept = suggest_n_clusters(spectrum)
+        out = _first_columns(out, kept, scratch)
+        for name in ("eigenvalues", "norms", "residuals"):
+            found[name] = found[name][:kept]
+    return SpectralEmbedding(
+        embedding_ref=out,
+        spectrum=spectrum,
+        solver=chosen,
+        reason=reason,
+        scratch=scratch,
+        **found,
+    )
 
 
-def eigsh_bytes(n_samples: int, n_entries: int, n_components: int) -> int:
-    """Return what a worker needs for W, its scaled copy and the Lanczos basis, in bytes."""
-    basis = max(2 * (n_components + 1) + 1, 20) + 3 * n_components
-    return 2 * 12 * n_entries + 8 * n_samples * (basis + 4)
+def _first_columns(ref: ArrayRef, count: int, scratch: Scratch) -> ArrayRef:
+    """Store the first columns alone, in place of the array."""
+    shape, rows = (ref.shape[0], count), ref.chunk_rows
+    narrow = scratch.create("embedding", shape, np.float64, rows)
+    starts = range(0, ref.shape[0], rows)
+    run_tasks(_copy_columns, starts, ref, narrow, label="spectral", unit="chunks")
+    scratch.remove(ref)
+    return narrow
+
+
+def _copy_columns(start: int, source: ArrayRef, target: ArrayRef) -> None:
+    rows = source.read(start, min(start + source.chunk_rows, source.shape[0]))
+    target.write(start, rows[:, : target.shape[1]])
 
 
 @dataclass(frozen=True)
 class _Eigenproblem:
     """What the solver's task has to know."""
 
+    solver: str
     n_components: int
     tol: float
     random_state: int
@@ -173,9 +207,27 @@ def _as_affinity(graph: Any, scratch: Scratch) -> AffinityMatrix:
     return affinity_from_csr(graph, scratch=scratch.child("affinity"))
 
 
+def _check_n_components(n_components: int | str, n_samples: int) -> int:
+    """Return how many pairs to compute."""
+    if n_components == "auto":
+        if n_samples < 4:
+            raise InputError(
+                "n_components 'auto' needs a graph of at least 4 rows to see a gap. "
+                f"Got {n_samples} rows."
+            )
+        return min(_SPECTRUM, n_samples - 1)
+    whole = isinstance(n_components, (int, np.integer)) and not isinstance(n_components, bool)
+    if not whole or not 1 <= int(n_components) < n_samples:
+        raise InputError(
+            f"n_components must be an int in [1, {n_samples - 1}], since the graph has "
+            f"{n_samples} rows, or 'auto'. Got {n_components!r}."
+        )
+    return int(n_components)
+
+
 def _solve(task: _Eigenproblem, W: AffinityMatrix, out: ArrayRef) -> dict[str, Any]:
     """Solve on a worker, store the vectors, and return what is small."""
-    solved = solve_eigsh(W.load(), task.n_components, tol=task.tol, random_state=task.random_state)
+    solved = _run_solver(task, W.load())
     out.write(0, solved.vectors)
     return {
         "eigenvalues": solved.eigenvalues,
@@ -183,4 +235,24 @@ def _solve(task: _Eigenproblem, W: AffinityMatrix, out: ArrayRef) -> dict[str, A
         "residuals": solved.residuals,
         "n_connected_components": solved.n_connected_components,
         "n_products": solved.n_products,
+        "n_iterations": solved.n_iterations,
     }
+
+
+def _run_solver(task: _Eigenproblem, W: Any) -> Eigenpairs:
+    options: dict[str, Any] = {"tol": task.tol, "random_state": task.random_state}
+    if task.solver == "eigsh":
+        return solve_eigsh(W, task.n_components, **options)
+    if task.solver == "lobpcg":
+        return solve_lobpcg(W, task.n_components, **options)
+    return solve_chebyshev(W, task.n_components, n_threads=_n_threads(), **options)
+
+
+def _n_threads() -> int:
+    """Return the threads this task may use: its worker's, or the cores of this process."""
+    from distributed import get_worker
+
+    try:
+        return int(get_worker().state.nthreads)
+    except ValueError:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 from scipy.sparse import block_diag, csr_array, csr_matrix
@@ -66,6 +68,20 @@ def test_a_group_at_the_cut_has_one_basis() -> None:
     b = solve_chebyshev(W, 4, tol=1e-8, random_state=5)
     np.testing.assert_allclose(a.eigenvalues[2], a.eigenvalues[3], atol=1e-10)
     np.testing.assert_allclose(a.vectors, b.vectors, atol=1e-5)
+
+
+def test_a_group_wider_than_the_block_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    W = csr_matrix(block_diag([neighbor_graph(120)] * 12))
+    with caplog.at_level(logging.WARNING):
+        found = solve_chebyshev(W, 13, tol=1e-6, random_state=0)
+    assert "has more than" in caplog.text
+    expected = np.linalg.eigvalsh(_normalized(neighbor_graph(120)))[1]
+    np.testing.assert_allclose(found.eigenvalues[11:], expected, atol=1e-9)
+
+
+def _normalized(W: csr_array) -> np.ndarray:
+    root = np.sqrt(W.sum(axis=1))
+    return np.eye(len(root)) - W.toarray() / root / root[:, None]
 
 
 @pytest.mark.parametrize("tol", [1e-4, 1e-7])

@@ -1,0 +1,134 @@
+"""spectral_embedding: the choice of a solver, all solvers on one graph, and "auto" clusters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.sparse import block_diag, csr_array
+
+from bigfs import MCFS, run, spectral_embedding
+from bigfs.config import make_config
+from bigfs.core.errors import ConfigError, ConvergenceError, InputError, MemoryLimitError
+from bigfs.core.units import GIB, MIB
+from bigfs.spectral.choice import choose_solver, solver_bytes, suggest_n_clusters
+from bigfs.spectral.lobpcg import solve_lobpcg
+from bigfs.store.scratch import Scratch
+from tests.spectral.test_chebyshev import neighbor_graph
+
+
+@pytest.mark.parametrize("solver", ["eigsh", "lobpcg", "chebyshev"])
+def test_every_solver_gives_the_same_embedding(solver: str, scheduler: str) -> None:
+    W = neighbor_graph(2000)
+    found = spectral_embedding(W, 5, solver=solver, tol=1e-8, chunk_rows=700)
+    expected = spectral_embedding(W, 5, solver="eigsh", tol=1e-10)
+    assert (found.solver, found.reason) == (solver, "asked for")
+    assert found.n_iterations > 0
+    np.testing.assert_allclose(found.eigenvalues, expected.eigenvalues, atol=1e-12)
+    np.testing.assert_allclose(found.embedding[:], expected.embedding[:], atol=1e-6)
+    np.testing.assert_array_equal(found.spectrum, found.eigenvalues)
+
+
+def test_lobpcg_on_disconnected_graphs() -> None:
+    W = csr_array(block_diag([neighbor_graph(700 + 50 * i, seed=i) for i in range(3)]))
+    before = np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
+    found = solve_lobpcg(W, 6, tol=1e-7, random_state=0)
+    np.testing.assert_array_equal(np.random.get_state()[1], before)  # type: ignore[index]
+    expected = spectral_embedding(W, 6, tol=1e-10)
+    np.testing.assert_allclose(found.eigenvalues, expected.eigenvalues, atol=1e-10)
+    again = solve_lobpcg(W, 6, tol=1e-7, random_state=0)
+    np.testing.assert_array_equal(found.vectors, again.vectors)
+    assert solve_lobpcg(W, 1, tol=1e-7, random_state=0).eigenvalues[0] == 0
+
+
+def test_lobpcg_that_does_not_converge_is_an_error() -> None:
+    with pytest.raises(ConvergenceError, match="at most 1e-17. Got"):
+        solve_lobpcg(neighbor_graph(1000), 3, tol=1e-17, random_state=0)
+
+
+def test_auto_says_which_and_why() -> None:
+    size = (20, 1e-6)
+    assert choose_solver("auto", 10_000, 10**5, *size, GIB)[0] == "eigsh"
+    solver, reason = choose_solver("auto", 10**6, 13 * 10**6, *size, 4 * GIB)
+    assert (solver, reason[:17]) == ("chebyshev", "faster than eigsh")
+    tight = 10**5, 10**8, *size
+    need = solver_bytes("eigsh", *tight)
+    solver, reason = choose_solver("auto", *tight, int((need + 368 * MIB) / 0.65))
+    assert solver == "chebyshev"
+    assert reason.endswith("which does not fit")
+    with pytest.raises(MemoryLimitError, match="with solver 'chebyshev'"):
+        choose_solver("auto", 10**8, 10**9, *size, GIB)
+    with pytest.raises(MemoryLimitError, match="with solver 'eigsh'"):
+        choose_solver("eigsh", 10**7, 10**8, *size, GIB)
+    found = spectral_embedding(neighbor_graph(1000), 3)
+    assert found.solver == "eigsh"
+    assert "are few" in found.reason
+
+
+def test_the_number_of_clusters_is_at_the_largest_relative_gap() -> None:
+    assert suggest_n_clusters(np.array([0.1, 0.11, 0.9, 1.0])) == 3
+    assert suggest_n_clusters(np.array([0.1, 0.9, 0.91])) == 2
+    assert suggest_n_clusters(np.array([0.0, 0.0, 0.2, 0.25])) == 3
+    assert suggest_n_clusters(np.zeros(7)) == 7
+    assert suggest_n_clusters(np.array([0.1, 0.2])) == 2
+
+
+@pytest.mark.parametrize("n_parts", [2, 5])
+def test_auto_finds_the_parts_of_a_graph(n_parts: int, tmp_path: Path) -> None:
+    parts = csr_array(block_diag([neighbor_graph(300, seed=i) for i in range(n_parts)]))
+    rows = np.arange(n_parts) * 300
+    links = csr_array(
+        (np.ones(n_parts - 1), (rows[:-1], rows[1:])), shape=parts.shape, dtype=np.float64
+    )
+    W = csr_array(parts + links + links.T)
+    found = spectral_embedding(W, "auto", scratch=Scratch(tmp_path), chunk_rows=128)
+    assert len(found.spectrum) == 30
+    assert found.embedding.shape == (len(rows) * 300, n_parts)
+    given = spectral_embedding(W, 30)
+    np.testing.assert_array_equal(found.embedding[:], given.embedding[:, :n_parts])
+    np.testing.assert_array_equal(found.norms, given.norms[:n_parts])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["affinity", "embedding"]
+
+
+@pytest.mark.parametrize("bad", [0, 300, 2.0, True, "many"])
+def test_numbers_of_components(bad: object) -> None:
+    with pytest.raises(InputError, match=r"int in \[1, 299\], .* or 'auto'. Got"):
+        spectral_embedding(neighbor_graph(300), bad)  # type: ignore[arg-type]
+
+
+def test_mcfs_with_the_number_of_clusters_from_the_gap(tmp_path: Path) -> None:
+    from sklearn.datasets import make_blobs
+
+    X, _ = make_blobs(400, 6, centers=4, cluster_std=1.0, center_box=(-8, 8), random_state=1)
+    fitted = MCFS(n_features_to_select=3, n_clusters="auto", n_neighbors=10).fit(X)
+    assert fitted.n_clusters_ == fitted.coef_.shape[0] == len(fitted.eigenvalues_)
+    assert len(fitted.spectrum_) == 30
+    assert fitted.n_clusters_ == suggest_n_clusters(fitted.spectrum_)
+    given = MCFS(n_features_to_select=3, n_clusters=fitted.n_clusters_, n_neighbors=10).fit(X)
+    np.testing.assert_array_equal(fitted.scores_, given.scores_)
+    np.save(tmp_path / "X.npy", X)
+    result = run(
+        {
+            "run": str(tmp_path / "run"),
+            "input": {"uri": str(tmp_path / "X.npy")},
+            "n_features_to_select": 3,
+            "graph": {"n_neighbors": 10},
+            "mcfs": {"n_clusters": "auto"},
+        }
+    )
+    np.testing.assert_array_equal(result.scores, fitted.scores_)
+
+
+def test_auto_beside_a_number_of_eigenvectors_is_refused() -> None:
+    with pytest.raises(ConfigError, match="remove one of them"):
+        make_config(
+            run="r",
+            input={"uri": "x.npy"},
+            n_features_to_select=3,
+            mcfs={"n_clusters": "auto", "n_components": 3},
+        )
+    with pytest.raises(ConfigError, match="mcfs.n_clusters must be a whole number .*, or auto"):
+        make_config(
+            run="r", input={"uri": "x.npy"}, n_features_to_select=3, mcfs={"n_clusters": "many"}
+        )

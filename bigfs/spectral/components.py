@@ -9,6 +9,8 @@ import numpy as np
 
 # Entries this close to the largest one count as equal to it.
 _TIE = 1e-6
+# The same for rows that fix a basis: symmetric graphs have many, known to a few digits only.
+_COVER = 1e-3
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def _rotation(vectors: np.ndarray) -> np.ndarray:
     turn = np.zeros((width, width))
     left = np.einsum("ij,ij->i", vectors, vectors)
     for j in range(width):
-        row = vectors[(left >= (1.0 - _TIE) * left.max()).argmax()]
+        row = vectors[(left >= (1.0 - _COVER) * left.max()).argmax()]
         row = row - turn[:, :j] @ (turn[:, :j].T @ row)
         turn[:, j] = row / np.linalg.norm(row)
         left -= (vectors @ turn[:, j]) ** 2

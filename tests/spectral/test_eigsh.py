@@ -129,3 +129,39 @@ def test_a_canonical_basis_depends_on_the_span_only() -> None:
         fix_signs(basis)
     np.testing.assert_allclose(V, turned, atol=1e-12)
     np.testing.assert_allclose(V.T @ V, np.eye(4), atol=1e-12)
+
+
+def _ring(n: int) -> csr_matrix:
+    here, there = np.arange(n), (np.arange(n) + 1) % n
+    return csr_matrix((np.ones(2 * n), (np.r_[here, there], np.r_[there, here])), shape=(n, n))
+
+
+_PART = _graph(np.random.default_rng(0).normal(size=(100, 3)))
+
+
+@pytest.mark.parametrize(
+    "W, n_components",
+    [
+        pytest.param(csr_matrix(block_diag([_PART] * 8)), 20, id="eight copies"),
+        pytest.param(csr_matrix(block_diag([_PART] * 8)), 10, id="cut inside a group of eight"),
+        pytest.param(csr_matrix(block_diag([_PART[:30, :30] + _ring(30)] * 40)), 60, id="forty"),
+        pytest.param(_ring(700), 5, id="ring"),
+        pytest.param(_ring(700), 4, id="ring, whole pairs"),
+    ],
+)
+def test_no_copy_of_a_multiple_eigenvalue_is_missed(W: csr_matrix, n_components: int) -> None:
+    """One Krylov space holds one vector of each eigenvalue; residuals do not show the others."""
+    first = solve_eigsh(W, n_components, tol=1e-6, random_state=0)
+    _assert_solved(W, first, n_components)
+    for seed in range(1, 4):
+        again = solve_eigsh(W, n_components, tol=1e-6, random_state=seed)
+        scale = np.abs(first.vectors).max()
+        np.testing.assert_allclose(again.vectors, first.vectors, atol=1e-4 * scale)
+
+
+def test_a_group_too_large_to_complete_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    W = csr_matrix(block_diag([np.ones((6, 6)) - np.eye(6)] * 120))
+    with caplog.at_level(logging.WARNING):
+        found = solve_eigsh(W, 122, tol=1e-6, random_state=0)
+    _assert_solved(W, found, 122)
+    assert "those returned depend on the solver's start" in caplog.text

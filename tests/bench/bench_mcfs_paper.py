@@ -1,11 +1,10 @@
 """MCFS, LaplacianScore and MaxVariance by the MCFS paper's protocol, beside its values.
 
-    python tests/bench/bench_mcfs_paper.py FOLDER [--scales] [--repetitions 20]
+    python tests/bench/bench_mcfs_paper.py FOLDER [--repetitions 20]
 
 FOLDER holds ORL.npz, COIL20.npz and USPS.npz with ``X`` and ``y``. All classes, 50 features, 5
 neighbors, binary weights, as many eigenvectors as classes; k-means is the best of 10 starts by
-inertia, repeated; NMI with the max normalization; raw values. ``--scales`` compares the norms
-that the coefficients can be divided by.
+inertia, repeated; NMI with the max normalization; raw values.
 """
 
 from __future__ import annotations
@@ -34,20 +33,16 @@ PAPER = {
 }  # fmt: skip
 
 
-def selections(
-    X: np.ndarray, n_classes: int, n_features: int, scales: bool
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the name of each method and the columns it keeps."""
-    options = {"n_clusters": n_classes, "n_neighbors": 5, "weight": "binary"}
-    for scale in ("none", "l1", "l2", "max") if scales else ("l2",):
-        for intercept in (True, False) if scales else (True,):
-            name = "MCFS" if not scales else f"MCFS {scale}{'' if intercept else ', no intercept'}"
-            selector = MCFS(n_features, coef_scale=scale, fit_intercept=intercept, **options)
-            yield name, selector.fit(X).get_support()
-    if not scales:
-        yield "LaplacianScore", LaplacianScore(n_features).fit(X).get_support()
-        yield "MaxVariance", MaxVariance(n_features).fit(X).get_support()
-        yield "all", np.ones(X.shape[1], dtype=bool)
+def selections(X: np.ndarray, n_classes: int, m: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the name of each method and the mask of the columns it keeps."""
+    selectors = {
+        "MCFS": MCFS(m, n_clusters=n_classes, n_neighbors=5, weight="binary"),
+        "LaplacianScore": LaplacianScore(m, n_neighbors=5, weight="binary"),
+        "MaxVariance": MaxVariance(m),
+    }
+    for name, selector in selectors.items():
+        yield name, selector.fit(X).get_support()
+    yield "all", np.ones(X.shape[1], dtype=bool)
 
 
 def measure(X: np.ndarray, y: np.ndarray, repetitions: int) -> tuple[float, float, float]:
@@ -70,18 +65,17 @@ def main(arguments: list[str] | None = None, sets: dict[str, Any] | None = None)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--repetitions", type=int, default=20)
-    parser.add_argument("--scales", action="store_true")
     options = parser.parse_args(arguments)
-    print(f"{'data':<8}{'method':<24}{'NMI':>12}{'paper':>8}{'1-NN error':>12}{'paper':>8}")
+    print(f"{'data':<8}{'method':<16}{'NMI':>12}{'paper':>8}{'1-NN error':>12}{'paper':>8}")
     for name, published in PAPER.items() if sets is None else sets.items():
         stored = published if sets is not None else np.load(options.folder / f"{name}.npz")
         X, y = np.asarray(stored["X"], dtype=np.float64), stored["y"]
         m = min(50, X.shape[1] // 2)
-        for method, kept in selections(X, int(y.max()) + 1, m, options.scales):
+        for method, kept in selections(X, int(y.max()) + 1, m):
             nmi, std, error = measure(X[:, kept], y, options.repetitions)
-            paper = PAPER.get(name, {}).get(method.split()[0], (float("nan"),) * 2)
+            paper = PAPER.get(name, {}).get(method, (float("nan"),) * 2)
             print(
-                f"{name:<8}{method:<24}{nmi:>6.1f} ±{std:>4.1f}{paper[0]:>8.1f}"
+                f"{name:<8}{method:<16}{nmi:>6.1f} ±{std:>4.1f}{paper[0]:>8.1f}"
                 f"{error:>12.2f}{paper[1]:>8.1f}",
                 flush=True,
             )

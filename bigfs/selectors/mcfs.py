@@ -7,13 +7,14 @@ import numpy as np
 from bigfs._kernels import Gram
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
-from bigfs.core.execute import run_tasks
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
+from bigfs.core.execute import TREE_ARITY, run_tasks
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, task_budget
 from bigfs.core.units import parse_bytes
 from bigfs.graph import affinity, knn_graph
 from bigfs.scores import FeatureScores
 from bigfs.selectors._base import BaseSelector
 from bigfs.selectors._tasks import lars_task
+from bigfs.selectors._wide import wide_paths
 from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
 
 COEF_SCALES = ("none", "l1", "l2", "max")
@@ -48,31 +49,55 @@ def mcfs_scores(
     -------
     result : FeatureScores
         Scores of eq. (4), ``max_k |a_kj|``; details: ``coef`` (n_components, n_features)
-        float64 and ``n_active`` (n_components,), the sizes of the active sets.
+        float64 and ``n_active`` (n_components,), the sizes of the active sets; for wide data
+        also ``largest_violation`` (n_components,) and ``n_screened`` (n_rounds,) of
+        `bigfs.selectors._wide.WidePaths`.
 
     Raises
     ------
     MemoryLimitError
-        If the Gram matrix does not fit a worker.
+        If not even the Gram columns of the features that may join a path fit a worker.
 
     Notes
     -----
     Solves eq. (3) in Gram form: one pass over X gives ``G = X'X`` and ``X'Y``, after which the
-    paths are independent of n and run in parallel.
+    paths are independent of n and run in parallel. Where G does not fit, columns of it for
+    screened features do: the same paths, certified at every knot, in a few passes.
     """
     if coef_scale not in COEF_SCALES:
         raise InputError(f"coef_scale must be one of {', '.join(COEF_SCALES)}. Got {coef_scale!r}.")
-    n_features, n_targets = blocks.n_features, len(spectral.eigenvalues)
-    # Two partial Grams meet when they merge; a path holds one beside its factor.
-    needed = 2 * 8 * n_features * (n_features + n_targets) + 2 * blocks.rows * (
-        n_features * blocks.dtype.itemsize
-    )
-    check_fits(
-        "regression",
-        needed,
-        parse_bytes(memory_limit),
-        f"two Gram matrices of {n_features:,} x {n_features:,}",
-    )
+    limit = parse_bytes(memory_limit)
+    if _gram_bytes(blocks, len(spectral.eigenvalues)) <= task_budget(limit):
+        coef, details = _full_paths(blocks, spectral, n_features_to_select, fit_intercept)
+    else:
+        found = wide_paths(
+            blocks,
+            spectral,
+            n_features_to_select,
+            fit_intercept=fit_intercept,
+            memory_limit_bytes=limit,
+        )
+        coef = found.coef
+        details = {
+            "n_active": found.n_active,
+            "largest_violation": found.largest_violation,
+            "n_screened": found.n_screened,
+        }
+    scaled = coef / _norms(coef, coef_scale)
+    return FeatureScores.from_scores(np.abs(scaled).max(axis=0), coef=coef, **details)
+
+
+def _gram_bytes(blocks: RowBlocks, n_targets: int) -> int:
+    """Return what the Gram pass needs: a fold holds several partial results and two blocks."""
+    parts = min(len(blocks.bounds), TREE_ARITY) + 1
+    partial = 8 * blocks.n_features * (blocks.n_features + n_targets)
+    return parts * partial + 2 * blocks.rows * blocks.n_features * blocks.dtype.itemsize
+
+
+def _full_paths(
+    blocks: RowBlocks, spectral: SpectralEmbedding, n_nonzero: int, fit_intercept: bool
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the coefficients of all targets and their counts from the whole Gram matrix."""
     gram = blocks.gram(spectral.embedding_ref, label="regression")
     matrix, xty = (gram.gram, gram.xty) if fit_intercept else _uncentered(gram)
     scratch = blocks.scratch
@@ -80,22 +105,13 @@ def mcfs_scores(
         scratch.put(scratch.unique("gram"), matrix),
         scratch.put(scratch.unique("xty"), xty / spectral.norms),
     )
-    paths = run_tasks(
-        lars_task,
-        range(n_targets),
-        *shared,
-        n_features_to_select,
-        label="paths",
-        unit="eigenvectors",
-    )
+    targets = range(len(spectral.eigenvalues))
+    paths = run_tasks(lars_task, targets, *shared, n_nonzero, label="paths", unit="eigenvectors")
     scratch.remove(*shared)
-    coef = np.zeros((n_targets, n_features))
+    coef = np.zeros((len(targets), blocks.n_features))
     for row, (active, values, _) in zip(coef, paths, strict=True):
         row[active] = values
-    scaled = coef / _norms(coef, coef_scale)
-    return FeatureScores.from_scores(
-        np.abs(scaled).max(axis=0), coef=coef, n_active=np.array([n for *_, n in paths])
-    )
+    return coef, {"n_active": np.array([n for *_, n in paths])}
 
 
 def _norms(coef: np.ndarray, scale: str) -> np.ndarray:
@@ -168,6 +184,12 @@ class MCFS(BaseSelector):
         Of ``L y = lambda D y``, ascending, without the trivial one.
     spectrum_ : ndarray of shape (n_computed,), float64
         With "auto", all eigenvalues that the number was chosen from; else as ``eigenvalues_``.
+    largest_violation_ : ndarray of shape (n_clusters,), float64
+        Only where the Gram matrix of all features does not fit ``memory_limit``: the certificate
+        of the paths, the most by which any feature's correlation exceeds lambda at any knot, as
+        a share of the largest at the start.
+    n_screened_ : ndarray of shape (n_rounds,), int
+        There too: how many features were candidates in each round.
     n_connected_components_ : int
         Of the graph. With more than one, any rotation of the null space would be as good.
 
@@ -178,7 +200,8 @@ class MCFS(BaseSelector):
     Notes
     -----
     Implements table 1 of [1]_. Paths are LARS with the lasso modification, stopped when the
-    active set first has ``n_features_to_select`` features. Cost beyond the graph: one pass.
+    active set first has ``n_features_to_select`` features. Cost beyond the graph: one pass; for
+    wide data a few, see `n_screened_`.
     The order of features depends on ``n_features_to_select``, as in the paper.
 
     References

@@ -38,6 +38,9 @@ class LarsPath:
         Knots passed, the start included.
     lambda_ : float
         Largest absolute correlation ``|x_j'(y - X a)|`` at the stop.
+    knots : list of (float, ndarray, ndarray)
+        If they were asked for: lambda, active features and their coefficients at every knot,
+        from the start, where no feature is active, to the stop.
     """
 
     coef: np.ndarray
@@ -45,9 +48,12 @@ class LarsPath:
     n_active: int
     n_knots: int
     lambda_: float
+    knots: list[tuple[float, np.ndarray, np.ndarray]]
 
 
-def lars_path_gram(gram: np.ndarray, xty: np.ndarray, n_nonzero: int) -> LarsPath:
+def lars_path_gram(
+    gram: np.ndarray, xty: np.ndarray, n_nonzero: int, *, keep_knots: bool = False
+) -> LarsPath:
     """Follow the lasso path to the first knot whose active set has ``n_nonzero`` features.
 
     Parameters
@@ -60,6 +66,8 @@ def lars_path_gram(gram: np.ndarray, xty: np.ndarray, n_nonzero: int) -> LarsPat
     n_nonzero : int
         Size of the active set to stop at, before the next feature joins. The active set is
         counted, not ``coef != 0``: a coefficient that leaves is about 1e-17 at its knot.
+    keep_knots : bool, default=False
+        Whether the path is recorded. It is linear between two knots.
 
     Returns
     -------
@@ -74,13 +82,13 @@ def lars_path_gram(gram: np.ndarray, xty: np.ndarray, n_nonzero: int) -> LarsPat
     breaks optimality (Murty 1974), which always ends. Cost: O(n_features) a step for each active
     feature.
     """
-    return _Path(gram, xty, n_nonzero).run()
+    return _Path(gram, xty, n_nonzero, keep_knots).run()
 
 
 class _Path:
     """State between two knots."""
 
-    def __init__(self, gram: np.ndarray, xty: np.ndarray, n_nonzero: int) -> None:
+    def __init__(self, gram: np.ndarray, xty: np.ndarray, n_nonzero: int, keep_knots: bool) -> None:
         # Rows are read one by one: of a symmetric matrix, take the view where they are contiguous.
         self.gram = gram.T if gram.flags.f_contiguous else gram
         self.correlation = np.array(xty, dtype=np.float64)
@@ -97,9 +105,12 @@ class _Path:
         self.scale = float(np.abs(self.correlation[self.usable]).max(initial=0.0))
         self.level = self.scale
         self.n_knots = 1
+        self.keep_knots = keep_knots
+        self.knots: list[tuple[float, np.ndarray, np.ndarray]] = []
 
     def run(self) -> LarsPath:
         """Pivot until the active set fits the knot, then move to the next one."""
+        self._record()
         # Several times what correlated data take; a path cut here is optimal at its level.
         for _ in range(64 * self.target + 1024):
             if self.level <= _TIE * self.scale:
@@ -114,6 +125,7 @@ class _Path:
             else:
                 self._move(direction, slope)
                 self.n_knots += 1
+                self._record()
                 # Where one leaves, fewer than the target may be active.
                 if len(self.active) >= self.target:
                     break
@@ -123,7 +135,13 @@ class _Path:
             len(self.active),
             self.n_knots,
             self.level,
+            self.knots,
         )
+
+    def _record(self) -> None:
+        if self.keep_knots:
+            active = np.array(self.active, dtype=np.int64)
+            self.knots.append((self.level, active, self.coef[active]))
 
     def _direction(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the change of the active coefficients, and of all correlations, with lambda."""

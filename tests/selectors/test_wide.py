@@ -1,0 +1,114 @@
+"""Wide data: paths from screened columns are those of the whole Gram matrix, and certified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bigfs import MCFS, spectral_embedding
+from bigfs.blocks import RowBlocks
+from bigfs.core.errors import MemoryLimitError
+from bigfs.core.units import GIB, MIB
+from bigfs.graph import knn_graph
+from bigfs.selectors import _wide
+from bigfs.selectors._wide import WidePaths, wide_paths
+from bigfs.selectors.mcfs import mcfs_scores
+from bigfs.spectral.embedding import SpectralEmbedding
+
+
+def _correlated(n: int, d: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    factors = rng.normal(size=(n, 8))
+    X = factors @ rng.normal(size=(8, d)) + 0.7 * rng.normal(size=(n, d))
+    return 5.0 + X * rng.uniform(0.2, 2.0, size=d)
+
+
+def _embedded(
+    X: np.ndarray, n_targets: int, rows: int | None = None
+) -> tuple[RowBlocks, SpectralEmbedding]:
+    blocks = RowBlocks.from_any(X, rows=rows)
+    graph = knn_graph(blocks, 5)
+    spectral = spectral_embedding(graph, n_targets, chunk_rows=blocks.rows)
+    blocks.passes = 0
+    return blocks, spectral
+
+
+def _paths(blocks: RowBlocks, spectral: SpectralEmbedding, m: int, intercept: bool) -> WidePaths:
+    return wide_paths(blocks, spectral, m, fit_intercept=intercept, memory_limit_bytes=GIB)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("n, d, m", [(150, 800, 30), (400, 300, 50), (40, 200, 60)])
+def test_equals_the_full_gram_path(n: int, d: int, m: int, intercept: bool) -> None:
+    X = _correlated(n, d)
+    X[:, [3, 7]] = 2.5
+    X[:, 11] = X[:, 10]
+    blocks, spectral = _embedded(X, 4, rows=64)
+    found = _paths(blocks, spectral, m, intercept)
+    assert blocks.passes == 1 + len(found.n_screened)
+    assert found.largest_violation.max() <= 1e-9
+    expected = mcfs_scores(blocks, spectral, m, fit_intercept=intercept)
+    coef = expected.details["coef"]
+    np.testing.assert_array_equal(found.n_active, expected.details["n_active"])
+    np.testing.assert_allclose(found.coef, coef, atol=1e-8 * np.abs(coef).max())
+
+
+def test_a_start_that_misses_everything_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_wide, "_FIRST", 0)
+    blocks, spectral = _embedded(_correlated(150, 400), 3)
+    found = _paths(blocks, spectral, 20, True)
+    assert found.n_screened[0] <= 3
+    assert len(found.n_screened) > 1
+    expected = mcfs_scores(blocks, spectral, 20).details["coef"]
+    np.testing.assert_allclose(found.coef, expected, atol=1e-8 * np.abs(expected).max())
+
+
+def test_every_scheduler_gives_the_same_bits(scheduler: str) -> None:
+    import dask
+
+    blocks, spectral = _embedded(_correlated(100, 200), 3, rows=16)
+    found = _paths(blocks, spectral, 15, True)
+    with dask.config.set(scheduler="synchronous"):
+        again = _paths(blocks, spectral, 15, True)
+    np.testing.assert_array_equal(found.coef, again.coef)
+
+
+def test_mcfs_takes_this_way_where_the_gram_does_not_fit() -> None:
+    X = _correlated(120, 6000).astype(np.float32)
+    wide = MCFS(10, n_clusters=3, memory_limit="768 MiB").fit(X)
+    full = MCFS(10, n_clusters=3, memory_limit="4 GiB").fit(X)
+    assert wide.largest_violation_.shape == (3,)
+    assert wide.n_screened_[0] < 600
+    assert not hasattr(full, "largest_violation_")
+    np.testing.assert_array_equal(wide.ranking_[:10], full.ranking_[:10])
+    np.testing.assert_allclose(wide.scores_, full.scores_, atol=1e-6)
+
+
+def test_constant_data_have_no_path() -> None:
+    blocks, spectral = _embedded(_correlated(60, 30), 2)
+    constant = RowBlocks.from_any(np.ones((60, 30)))
+    found = _paths(constant, spectral, 5, True)
+    assert not found.coef.any()
+    assert not found.n_active.any()
+
+
+def test_columns_that_do_not_fit_are_refused() -> None:
+    blocks, spectral = _embedded(_correlated(60, 20_000), 2)
+    with pytest.raises(MemoryLimitError, match="Gram columns of .* of 20,000 features"):
+        wide_paths(blocks, spectral, 600, fit_intercept=True, memory_limit_bytes=768 * MIB)
+
+
+@pytest.mark.data
+def test_worm_neuron_takes_at_most_six_passes(data_dir: Path) -> None:
+    from scipy.sparse import csr_matrix
+
+    with np.load(data_dir / "worm_neuron.npz") as stored:
+        parts = (stored["data"], stored["indices"], stored["indptr"])
+        X = csr_matrix(parts, shape=tuple(stored["shape"]))[:1000].toarray().astype(np.float32)
+    blocks, spectral = _embedded(X, 4)
+    found = wide_paths(blocks, spectral, 50, fit_intercept=True, memory_limit_bytes=GIB)
+    assert blocks.passes <= 6
+    assert (found.n_active == 50).all()
+    assert found.largest_violation.max() <= 1e-9

@@ -1,0 +1,17 @@
+"""The benchmarks of the eigensolvers and regressions run once at toy size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+def test_spectral(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.bench.bench_spectral import SOLVERS, main
+
+    found = main([str(tmp_path), "--rows", "3000", "--components", "6", "--tol", "1e-4"])[3000]
+    assert list(found) == list(SOLVERS)
+    assert all(one["residual"] <= 1.1e-4 for one in found.values())
+    assert all(one["difference"] < 1e-5 for one in found.values())
+    assert len(capsys.readouterr().out.splitlines()) == 5

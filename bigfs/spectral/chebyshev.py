@@ -25,13 +25,14 @@ logger = logging.getLogger("bigfs")
 
 # Blocks are a whole number of vector registers wide.
 _LANES = 8
-# float32 carries residuals down to about this; below it the iterate goes on in float64.
-_FLOAT32_TOL = 5e-6
+# float32 carries residuals down to a tenth of this, after filters of degree 1000; below it the
+# iterate goes on in float64.
+_FLOAT32_TOL = 5e-5
 # Shares of the tolerance that wanted vectors must reach, and at which they are locked.
 _SOLVED = 0.5
 _LOCKED = 0.3
 _FIRST_DEGREE = 16
-_LARGEST_DEGREE = 150
+_LARGEST_DEGREE = 1000
 _MAX_ROUNDS = 60
 # The least distance of the cut from a wanted eigenvalue, as a share of 1 - mu.
 _CLEARANCE = 0.05
@@ -75,7 +76,7 @@ def solve_chebyshev(
     Follows [1]_, with converged vectors locked, and degree and cut chosen before every round
     from the Ritz values and residuals of the one before. Rows are reordered (reverse
     Cuthill-McKee) so that neighbors are near each other in memory. Small problems are solved
-    densely. Below a tolerance of 5e-6 the last rounds run in float64.
+    densely. Below a tolerance of 5e-5 the last rounds run in float64.
 
     References
     ----------

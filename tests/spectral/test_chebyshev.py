@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 import pytest
-from scipy.sparse import block_diag, csr_array, csr_matrix
+from scipy.sparse import block_diag, csr_array, csr_matrix, diags_array
 from scipy.spatial import cKDTree
 
 from bigfs.core.errors import ConvergenceError, InputError
@@ -91,6 +91,17 @@ def test_threads_change_no_bit(tol: float) -> None:
     three = solve_chebyshev(W, 8, tol=tol, random_state=0, n_threads=3)
     np.testing.assert_array_equal(one.eigenvalues, three.eigenvalues)
     np.testing.assert_array_equal(one.vectors, three.vectors)
+
+
+@pytest.mark.parametrize("tol", [1e-4, 1e-5, 1e-8])
+def test_a_path_whose_eigenvalues_are_tiny(tol: float) -> None:
+    """Gaps of 1e-6 take filters of a high degree."""
+    n = 3000
+    W = csr_array(diags_array([np.ones(n - 1)] * 2, offsets=[-1, 1]))
+    found = solve_chebyshev(W, 8, tol=tol, random_state=0)
+    expected = 1 - np.cos(np.pi * np.arange(1, 9) / (n - 1))
+    np.testing.assert_allclose(found.eigenvalues, expected, atol=tol)
+    assert found.residuals.max() <= tol
 
 
 def test_small_graphs_are_solved_densely() -> None:

@@ -15,3 +15,13 @@ def test_spectral(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(one["residual"] <= 1.1e-4 for one in found.values())
     assert all(one["difference"] < 1e-5 for one in found.values())
     assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+def test_gram_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.bench.bench_gram import main
+
+    options = ["--gigabytes", "0.02", "--features", "128", "512", "--repetitions", "2"]
+    shares = main([str(tmp_path), *options])
+    assert sorted(shares) == [128, 512]
+    assert all(0 < share < 2 for share in shares.values())
+    assert len(capsys.readouterr().out.splitlines()) == 3

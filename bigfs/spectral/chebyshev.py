@@ -177,7 +177,7 @@ class _Iteration:
                 self._multiply(kernel)
                 mu, residuals = self._rayleigh_ritz()
             degree = self._plan(mu, residuals, needed, degree)
-            self._lock(kernel, mu, residuals, needed)
+            self._lock(kernel, mu, residuals)
         raise not_converged(residuals[:needed], problem.tol)
 
     def _say_that_the_cut_is_inside_a_group(self, mu: float) -> None:
@@ -197,8 +197,8 @@ class _Iteration:
 
     def _needed(self, mu: np.ndarray) -> int:
         """Return how many active vectors must converge: to the end of the last one's group."""
-        missing = self.problem.n_missing - len(self.locked_mu)
-        return int((mu >= mu[missing - 1] - GROUP * self.problem.tol).sum())
+        last = mu[self.problem.n_missing - len(self.locked_mu) - 1]
+        return int((mu >= last - GROUP * self.problem.tol).sum())
 
     def _plan(self, mu: np.ndarray, residuals: np.ndarray, needed: int, before: int) -> int:
         """Set the next cut to the last guard and return the degree that should be enough."""
@@ -213,12 +213,14 @@ class _Iteration:
         self.window = window
         return int(np.clip(np.ceil(degree), 8, min(limit, 3 * before, _LARGEST_DEGREE)))
 
-    def _lock(self, kernel: RowKernel, mu: np.ndarray, residuals: np.ndarray, needed: int) -> None:
+    def _lock(self, kernel: RowKernel, mu: np.ndarray, residuals: np.ndarray) -> None:
         """Take the leading vectors that are done out of the block, whole registers at a time."""
         if self._is_coarse():
             return
         late = residuals > _LOCKED * self.problem.tol
-        done = min(int(late.argmax()) if late.any() else len(mu), needed - 1)
+        # The last one wanted stays: what counts as needed follows from it.
+        most = self.problem.n_missing - len(self.locked_mu) - 1
+        done = min(int(late.argmax()) if late.any() else len(mu), most)
         done -= done % _LANES
         if done:
             # One product more is cheaper than a third block in memory.
@@ -336,8 +338,8 @@ def _reordered(W: Any, order: np.ndarray) -> Any:
     """Return W with rows and columns in the given order, float32; columns are not sorted."""
     place = np.empty_like(order)
     place[order] = np.arange(len(order), dtype=order.dtype)
-    turned = W[order]
-    turned.data = turned.data.astype(np.float32)
+    data = W.data.astype(np.float32)
+    turned = type(W)((data, W.indices, W.indptr), shape=W.shape)[order]
     turned.indices = place[turned.indices]
     return turned
 

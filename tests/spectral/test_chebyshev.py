@@ -79,6 +79,23 @@ def test_a_group_wider_than_the_block_is_said(caplog: pytest.LogCaptureFixture) 
     np.testing.assert_allclose(found.eigenvalues[11:], expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("n_components, said", [(12, True), (39, False)])
+def test_many_parts_with_weak_links(
+    n_components: int, said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The eigenvalues of 40 parts differ by less than the tolerance: one group, cut or not."""
+    parts = block_diag([neighbor_graph(120, seed=i) for i in range(40)])
+    ends = np.arange(39) * 120
+    links = csr_array((np.full(39, 1e-4), (ends, ends + 120)), shape=parts.shape)
+    with caplog.at_level(logging.WARNING):
+        found = solve_chebyshev(csr_array(parts + links + links.T), n_components, tol=1e-4,
+                                random_state=0)  # fmt: skip
+    assert found.n_connected_components == 1
+    assert found.eigenvalues.max() < 1e-5
+    assert found.residuals.max() < 1e-4
+    assert ("has more than 4 vectors" in caplog.text) == said
+
+
 def _normalized(W: csr_array) -> np.ndarray:
     root = np.sqrt(W.sum(axis=1))
     return np.eye(len(root)) - W.toarray() / root / root[:, None]

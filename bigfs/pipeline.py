@@ -265,7 +265,7 @@ def _inspect_run(path: Path, verify: bool) -> str:
     lines = [f"run {directory.path}: {status}"]
     if verify and "data" in manifest["stages"]:
         lines.append(_verified(directory.stage_path("data")))
-    if "result" in manifest["stages"]:
+    if directory.is_intact("result"):
         return "\n".join([*lines, open_result(path).summary()])
     done = ", ".join(manifest["stages"]) or "none"
     return "\n".join([*lines, f"finished stages: {done}"])

@@ -137,15 +137,15 @@ def open_result(path: str | Path) -> Result:
         raise InputError(f"{path} is not a run directory: it has no manifest.json.")
     stages = directory.read().manifest["stages"]
     stored = directory.stage_path("result")
-    if "result" not in stages or not stored.exists():
+    if not directory.is_intact("result"):
         done = ", ".join(stages) or "none"
         raise InputError(
-            f"{path}: this run has no result yet (finished stages: {done}). Run it again with "
+            f"{path}: this run has no whole result (finished stages: {done}). Run it again with "
             f"'bigfs run {directory.path / 'config.yaml'}'; it continues where it stopped."
         )
     about = read_attributes(stored)
     evaluation = None
-    if "evaluation" in stages:
+    if directory.is_intact("evaluation"):
         evaluation = read_attributes(directory.stage_path("evaluation"))
     return Result(
         path=directory.path,

@@ -152,6 +152,18 @@ def test_a_run_that_stopped_continues_at_the_last_finished_stage(
         assert result.stages[earlier]["attempt"] == record["attempt"], f"{earlier} was redone"
 
 
+def test_parts_of_a_run_that_were_deleted_are_redone(tmp_path: Path) -> None:
+    import shutil
+
+    expected = run(_config(tmp_path)).ranking
+    shutil.rmtree(tmp_path / "run" / "graph.zarr" / "affinity")
+    shutil.rmtree(tmp_path / "run" / "result.zarr" / "scores")
+    with pytest.raises(InputError, match="no whole result"):
+        open_result(tmp_path / "run")
+    assert "finished stages" in inspect(tmp_path / "run")
+    np.testing.assert_array_equal(run(_config(tmp_path)).ranking, expected)
+
+
 def test_evaluation_of_a_finished_run(finished: Path) -> None:
     found = evaluate_result(finished, labels="sklearn:digits", n_repetitions=2, n_init=1)
     assert found.evaluation == open_result(finished).evaluation

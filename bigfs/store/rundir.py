@@ -131,9 +131,14 @@ class RunDirectory:
     def finished(self, name: str, key: str) -> dict[str, Any] | None:
         """Return the record of a finished stage if it is there and its key is the same."""
         record = self.manifest["stages"].get(name)
-        if record is None or record["key"] != key or not self.stage_path(name).exists():
+        if record is None or record["key"] != key or not self.is_intact(name):
             return None
         return dict(record)
+
+    def is_intact(self, name: str) -> bool:
+        """Say whether a stage is finished and all its files are there, with their sizes."""
+        record = self.manifest["stages"].get(name)
+        return record is not None and record["stored"] == _contents(self.stage_path(name))
 
     def why_stale(self, name: str, key: str) -> str:
         """Say in a few words why a stage has to run."""
@@ -142,7 +147,7 @@ class RunDirectory:
             return "not yet run"
         if record["key"] != key:
             return "its settings or its input changed"
-        return "its result is missing" if not self.stage_path(name).exists() else "finished"
+        return "finished" if self.is_intact(name) else "files of its result are missing"
 
     def stage_path(self, name: str) -> Path:
         """Return where a finished stage lives."""
@@ -161,7 +166,13 @@ class RunDirectory:
         self._lease.check()
         source = self.attempt_path / f"{name}.zarr"
         final = self.stage_path(name)
-        record = {**record, "key": key, "attempt": self.attempt, "committed": time.time()}
+        record = {
+            **record,
+            "key": key,
+            "attempt": self.attempt,
+            "committed": time.time(),
+            "stored": _contents(source),
+        }
         try:
             if final.exists():
                 self.drop(name)
@@ -212,6 +223,12 @@ class RunDirectory:
             shutil.rmtree(path)
         for name in (MANIFEST, CONFIG, FEATURES):
             (self.path / name).unlink(missing_ok=True)
+
+
+def _contents(path: Path) -> dict[str, int]:
+    """Return how many files a folder holds, and their bytes."""
+    sizes = [file.stat().st_size for file in path.rglob("*") if file.is_file()]
+    return {"files": len(sizes), "bytes": sum(sizes)}
 
 
 def _remove(path: Path) -> None:

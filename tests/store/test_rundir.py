@@ -193,3 +193,12 @@ def test_a_run_that_finished_nothing_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="stop"), RunDirectory(tmp_path / "mine").open():
         raise RuntimeError("stop")
     assert (tmp_path / "mine").exists()
+
+
+def test_a_stage_that_lost_files_is_not_finished(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path).open() as directory:
+        _finish(directory, "graph", "key")
+        assert directory.is_intact("graph")
+        (directory.stage_path("graph") / "values" / "c" / "0").write_bytes(b"short")
+        assert directory.finished("graph", "key") is None
+        assert directory.why_stale("graph", "key") == "files of its result are missing"

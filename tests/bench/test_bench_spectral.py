@@ -25,3 +25,14 @@ def test_gram_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(shares) == [128, 512]
     assert all(0 < share < 2 for share in shares.values())
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_selection_with_each_solver(capsys: pytest.CaptureFixture[str]) -> None:
+    from sklearn.datasets import load_digits
+
+    from tests.bench.bench_spectral_selection import main
+
+    digits = load_digits()
+    overlaps = main(["--repetitions", "1"], {"digits": {"X": digits.data, "y": digits.target}})
+    assert list(overlaps.values()) == [32, 32, 32]
+    assert len(capsys.readouterr().out.splitlines()) == 4

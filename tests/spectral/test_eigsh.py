@@ -160,7 +160,7 @@ def test_no_copy_of_a_multiple_eigenvalue_is_missed(W: csr_matrix, n_components:
 
 
 def test_a_group_too_large_to_complete_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    W = csr_matrix(block_diag([np.ones((6, 6)) - np.eye(6)] * 120))
+    W = csr_matrix(block_diag([csr_matrix(np.ones((6, 6)) - np.eye(6))] * 120))
     with caplog.at_level(logging.WARNING):
         found = solve_eigsh(W, 122, tol=1e-6, random_state=0)
     _assert_solved(W, found, 122)

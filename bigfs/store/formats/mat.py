@@ -33,7 +33,7 @@ def open_file(path: Path, variable: str | None) -> RandomAccessSource:
     kind = next(kind for found, _, kind in content if found == name)
     if kind not in _NUMERIC:
         raise InputError(f"{path}: {name!r} is a {kind}, not a matrix of numbers.")
-    found = _scipy(loadmat, path, variable_names=[name])[name]
+    found = _scipy(loadmat, path, variable_names=[name], spmatrix=False)[name]
     uri = f"{path}::{name}"
     return ArraySource(found, uri) if isinstance(found, np.ndarray) else SparseSource(found, uri)
 

@@ -83,10 +83,11 @@ def measure(solver: str, folder: Path, rows: int, n_components: int, tol: float)
     from scipy.sparse import csr_array, diags_array
 
     W = load_graph(folder, rows)
-    path = csr_array(diags_array([np.ones(2999)] * 2, offsets=[-1, 1]))
-    path.indices, path.indptr = path.indices.astype("i4"), path.indptr.astype(W.indptr.dtype)
+    sides = [np.ones(3000 - abs(offset)) for offset in (-50, -1, 1, 50)]
+    grid = csr_array(diags_array(sides, offsets=[-50, -1, 1, 50]))
+    grid.indices, grid.indptr = grid.indices.astype("i4"), grid.indptr.astype(W.indptr.dtype)
     with single_thread():
-        solve(solver, path, 2, 1e-2)
+        solve(solver, grid, 2, 1e-4)
         reset_peak()
         before, began = peak_bytes(), time.process_time()
         values, residual, products = solve(solver, W, n_components, tol)

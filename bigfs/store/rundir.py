@@ -233,7 +233,7 @@ def _contents(path: Path) -> dict[str, int]:
 
 def _remove(path: Path) -> None:
     """Remove a folder that threads of an interrupted stage may still be writing to."""
-    for _ in range(20):
+    for _ in range(200):
         shutil.rmtree(path, ignore_errors=True)
         if not path.exists():
             return

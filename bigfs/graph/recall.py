@@ -123,9 +123,7 @@ def neighbors_of(
     prepared = prepare_rows(np.asarray(queries, dtype=blocks.dtype), metric)
     ref = blocks.scratch.put(blocks.scratch.unique("queries"), prepared)
     try:
-        return blocks.reduce(
-            _query_kernel, _merge_exact, ref, n_neighbors, metric, label="queries"
-        )
+        return blocks.reduce(_query_kernel, _merge_exact, ref, n_neighbors, metric, label="queries")
     finally:
         blocks.scratch.remove(ref)
 

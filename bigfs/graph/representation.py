@@ -112,9 +112,7 @@ def _fixed_signs(components: np.ndarray) -> np.ndarray:
     return components * np.sign(components[largest, np.arange(components.shape[1])])
 
 
-def _covariance_kernel(
-    X: np.ndarray, first_row: int, mean: ArrayRef, Q: ArrayRef
-) -> np.ndarray:
+def _covariance_kernel(X: np.ndarray, first_row: int, mean: ArrayRef, Q: ArrayRef) -> np.ndarray:
     """Return ``Xc'(Xc Q)`` of one block, (n_features, width), float64."""
     center, directions = mean.load(), Q.load()
     total = np.zeros(directions.shape)

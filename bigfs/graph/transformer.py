@@ -176,7 +176,11 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             return X
         accepted = ("csr", "csc") if reset else False
         return validate_data(
-            self, X, reset=reset, accept_sparse=accepted, dtype="numeric",
+            self,
+            X,
+            reset=reset,
+            accept_sparse=accepted,
+            dtype="numeric",
             ensure_min_samples=2 if reset else 1,
         )
 

@@ -46,10 +46,12 @@ def test_graph_of_the_components(low_rank: np.ndarray) -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"representation": "pca"}, "'raw' or 'pca:p'"),
-     ({"representation": "pca:0"}, "'raw' or 'pca:p'"),
-     ({"representation": "pca:5", "metric": "cosine"}, "needs metric 'euclidean'"),
-     ({"representation": "pca:9"}, "at most 8 components")],
+    [
+        ({"representation": "pca"}, "'raw' or 'pca:p'"),
+        ({"representation": "pca:0"}, "'raw' or 'pca:p'"),
+        ({"representation": "pca:5", "metric": "cosine"}, "needs metric 'euclidean'"),
+        ({"representation": "pca:9"}, "at most 8 components"),
+    ],
 )
 def test_refusals(options: dict, words: str) -> None:
     with pytest.raises(InputError, match=words):

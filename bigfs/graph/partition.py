@@ -79,9 +79,7 @@ class PartitionPlan:
         return cost(rows, n_features, itemsize, n_neighbors)
 
 
-def exact_rows(
-    algorithm: str, plan: PartitionPlan, counts: np.ndarray, n_features: int
-) -> int:
+def exact_rows(algorithm: str, plan: PartitionPlan, counts: np.ndarray, n_features: int) -> int:
     """Return up to how many rows a partition is searched exactly.
 
     All are, if that costs less than pynndescent's first call, which compiles; if it has to

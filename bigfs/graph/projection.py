@@ -21,9 +21,7 @@ _ENOUGH = 0.995
 _TILE_BYTES = 16 * 1024**2
 
 
-def projected_rows(
-    rows: np.ndarray, n_neighbors: int, width: int, seed: int
-) -> np.ndarray | None:
+def projected_rows(rows: np.ndarray, n_neighbors: int, width: int, seed: int) -> np.ndarray | None:
     """Return projected rows whose ``width`` nearest hold the ``n_neighbors`` true ones.
 
     Parameters
@@ -68,9 +66,7 @@ def _project(rows: np.ndarray, mean: np.ndarray, components: np.ndarray) -> np.n
     return out
 
 
-def _leading(
-    sample: np.ndarray, n_components: int, generator: np.random.Generator
-) -> np.ndarray:
+def _leading(sample: np.ndarray, n_components: int, generator: np.random.Generator) -> np.ndarray:
     """Return the leading right singular vectors of centered rows, float32, by a random start."""
     sample = sample.astype(np.float32)
     start = generator.normal(size=(len(sample), n_components + 10)).astype(np.float32)

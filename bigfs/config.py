@@ -148,7 +148,7 @@ class MCFSConfig(_Section):
     )
     fit_intercept: bool = Field(True, description="Center the features before the regressions.")
     coef_scale: Literal["none", "l1", "l2", "max"] = Field(
-        "none",
+        "l2",
         description="Norm each eigenvector's coefficients are divided by; none is the paper's.",
     )
 

@@ -18,7 +18,7 @@ from bigfs.core.execute import run_tasks
 from bigfs.core.memory import BASELINE_BYTES
 from bigfs.core.seeds import rng
 from bigfs.graph.merge import merge_task
-from bigfs.graph.partition import Cells, CellSettings, PartitionPlan, exact_rows, find_cells
+from bigfs.graph.partition import Cells, CellSettings, PartitionPlan, find_cells
 from bigfs.graph.pilot import EPS_GRID, choose_eps, colocation
 from bigfs.graph.recall import RecallEstimate, check_recall, sample_rows, true_neighbors
 from bigfs.graph.search import Distribution, distribute, gather_rows, search_partitions
@@ -56,7 +56,6 @@ class Built:
     distances: ArrayRef
     n_partitions: int
     recall: RecallEstimate
-    exact: bool
     details: dict[str, Any]
 
 
@@ -92,7 +91,6 @@ class _Build:
     scratch_bytes: int = 0
     peak_bytes: int = 0
     shares: np.ndarray | None = None
-    exact_rows: int = 0
 
     def run(self) -> Built:
         """Sample, distribute, search, merge and check."""
@@ -128,7 +126,6 @@ class _Build:
             distances,
             len(spread.counts),
             recall,
-            bool(spread.counts.max() <= self.exact_rows),
             {
                 "eps": eps if len(spread.counts) > 1 else 0.0,
                 "effort": effort,
@@ -207,16 +204,14 @@ class _Build:
         rows = max(1, _BLOCK_BYTES // (8 * k))
         indices = self.scratch.create("indices", (n, k), np.int32, rows)
         distances = self.scratch.create("distances", (n, k), np.float32, rows)
-        self.exact_rows = exact_rows(
-            request.algorithm, self.plan, spread.counts, self.blocks.n_features
-        )
+        algorithm = "exact" if self.plan.exact else request.algorithm
         with self._timed("neighbors"):
             results = search_partitions(
                 spread,
                 cells.partners(),
                 k,
                 request.metric,
-                self.exact_rows,
+                algorithm,
                 effort,
                 request.random_state,
                 indices,

@@ -173,8 +173,7 @@ def knn_graph(
         Neighbors of each row, itself not counted, in [1, n_samples - 1].
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
     algorithm : {"auto", "exact", "pynndescent"}, default="auto"
-        How a partition is searched; ``auto`` is exact while that takes less than compiling
-        pynndescent does, for up to 8,192 rows.
+        How a partition is searched; ``auto`` is exact up to 8,192 rows.
     representation : str, default="raw"
         What rows are compared by: ``raw`` features, or ``pca:p``, the first p principal
         components (metric euclidean); distances and recall are then those of the components.
@@ -265,7 +264,7 @@ def knn_graph(
         built.indices,
         built.distances,
         metric,
-        "exact" if built.exact else "pynndescent",
+        "exact" if plan.exact else "pynndescent",
         built.n_partitions,
         built.recall,
         scratch,

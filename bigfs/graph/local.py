@@ -16,7 +16,6 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import derive_seed
-from bigfs.graph.projection import projected_rows
 
 METRICS = ("euclidean", "cosine", "correlation")
 ALGORITHMS = ("auto", "exact", "pynndescent")
@@ -24,8 +23,6 @@ ALGORITHMS = ("auto", "exact", "pynndescent")
 EXACT_ROWS = 8192
 # pynndescent explores at least this many neighbors: fewer lose recall, not only results.
 _SEARCH_WIDTH = 16
-# Among projected rows it looks for more than are wanted: all features decide.
-_PROJECTED_WIDTH = 1.4
 # It passes row numbers through float32.
 MAX_ROWS = 2**24
 _SPARE = 8
@@ -112,8 +109,7 @@ def knn_local(
     check_metric(metric)
     check_n_neighbors(n_neighbors, len(X))
     rows = prepare_rows(X, metric)
-    exact_rows = {"auto": EXACT_ROWS, "exact": len(X), "pynndescent": 0}[algorithm]
-    indices, squared = search_prepared(rows, n_neighbors, metric, seed, exact_rows)
+    indices, squared = search_prepared(rows, n_neighbors, metric, seed, algorithm)
     return indices, as_distances(squared, metric)
 
 
@@ -193,15 +189,14 @@ def search_prepared(
     n_neighbors: int,
     metric: str,
     seed: int,
-    exact_rows: int,
+    algorithm: str = "auto",
     effort: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return neighbors (int32) and squared distances (float64) among prepared rows.
 
-    Up to ``exact_rows`` rows are searched exactly, and always what is too little for an index.
     ``effort`` multiplies the number of neighbors that pynndescent explores.
     """
-    if len(rows) <= max(exact_rows, 2 * _SEARCH_WIDTH, 2 * n_neighbors):
+    if uses_exact_search(len(rows), n_neighbors, algorithm):
         return search_exact(rows, n_neighbors, metric, rows, np.arange(len(rows)))
     width = int(effort * max(n_neighbors + 1, _SEARCH_WIDTH))
     indices, squared = _search_pynndescent(rows, n_neighbors, metric, seed, width)
@@ -209,6 +204,13 @@ def search_prepared(
     if len(short):
         indices[short], squared[short] = search_exact(rows, n_neighbors, metric, rows[short], short)
     return indices, squared
+
+
+def uses_exact_search(n_rows: int, n_neighbors: int, algorithm: str) -> bool:
+    """Say whether rows are searched exactly: asked for, few, or too few for an index."""
+    if algorithm == "auto":
+        return n_rows <= EXACT_ROWS
+    return algorithm == "exact" or n_rows <= 2 * max(_SEARCH_WIDTH, n_neighbors + 1)
 
 
 def search_exact(
@@ -321,26 +323,17 @@ def _search_pynndescent(
             f"pynndescent takes fewer than {MAX_ROWS:,} rows at a time. Got {len(rows):,}: "
             "lower memory_limit, so that the rows are divided into more partitions."
         )
-    wider = int(_PROJECTED_WIDTH * width)
-    data = projected_rows(rows, n_neighbors, wider, seed)
-    if data is not None:
-        width = wider
-    else:
-        data = rows if rows.dtype == np.float32 else _centered(rows)
+    # Neighbors do not move with the origin, while float32 has few digits far from it.
+    data = rows
+    if rows.dtype != np.float32:
+        data = np.empty(rows.shape, np.float32)
+        center = rows.mean(axis=0)
+        step = max(1, _TILE_BYTES // (8 * rows.shape[1]))
+        for begin in range(0, len(rows), step):
+            data[begin : begin + step] = rows[begin : begin + step] - center
     with _numba_lock:
         candidates = _descend(data, width, seed)
-        del data
         return _compiled_finish()(rows, candidates, n_neighbors, metric == "euclidean")
-
-
-def _centered(rows: np.ndarray) -> np.ndarray:
-    """Return rows from their mean, float32: far from the origin it has few digits."""
-    data = np.empty(rows.shape, np.float32)
-    center = rows.mean(axis=0)
-    step = max(1, _TILE_BYTES // (8 * rows.shape[1]))
-    for begin in range(0, len(rows), step):
-        data[begin : begin + step] = rows[begin : begin + step] - center
-    return data
 
 
 def _descend(data: np.ndarray, width: int, seed: int) -> np.ndarray:

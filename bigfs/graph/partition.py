@@ -17,7 +17,6 @@ from bigfs.core.memory import limit_for, task_budget
 from bigfs.core.seeds import rng
 from bigfs.core.units import KIB, MIB, format_bytes
 from bigfs.graph.local import EXACT_ROWS, MAX_ROWS
-from bigfs.graph.projection import WIDE_FEATURES
 from bigfs.graph.shuffle import Runs
 from bigfs.kmeans import cluster_rows
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -29,11 +28,6 @@ _INDEX_BYTES = 40
 _SEARCH_WIDTH = 16
 _BUFFER_BYTES = 24 * MIB
 _EXACT_TILES = 80 * MIB
-
-# Measured seconds of exact search, by pair of rows and by pair and feature; of compilation.
-_EXACT_SECONDS = (5e-9, 6e-11)
-_COMPILE_SECONDS = 25.0
-_SMALL_ROWS = 2048
 
 # A row is copied into at most so many partitions beside its own.
 MAX_COPIES = 3
@@ -79,29 +73,10 @@ class PartitionPlan:
         return cost(rows, n_features, itemsize, n_neighbors)
 
 
-def exact_rows(algorithm: str, plan: PartitionPlan, counts: np.ndarray, n_features: int) -> int:
-    """Return up to how many rows a partition is searched exactly.
-
-    All are, if that costs less than pynndescent's first call, which compiles; if it has to
-    compile anyway, only the small.
-    """
-    if plan.exact:
-        return int(counts.max())
-    if algorithm == "pynndescent":
-        return 0
-    squares = float((counts.astype(np.float64) ** 2).sum())
-    seconds = squares * (_EXACT_SECONDS[0] + _EXACT_SECONDS[1] * n_features)
-    if counts.max() <= EXACT_ROWS and seconds <= _COMPILE_SECONDS:
-        return EXACT_ROWS
-    return _SMALL_ROWS
-
-
 def index_bytes(rows: int, n_features: int, itemsize: int, n_neighbors: int) -> int:
     """Return the bytes of a partition with its pynndescent index, beyond a worker's baseline."""
     width = max(_SEARCH_WIDTH, n_neighbors + 1)
     copy = 4 * n_features if itemsize != 4 else 0
-    if n_features >= WIDE_FEATURES:
-        copy = max(copy, 4 * n_features // 3)
     per_row = n_features * itemsize + copy + _INDEX_BYTES * width
     return rows * per_row + _BUFFER_BYTES + _COMPILED_BYTES
 

@@ -130,7 +130,7 @@ class _Search:
 
     n_neighbors: int
     metric: str
-    exact_rows: int
+    algorithm: str
     effort: float
     random_state: int
     graph_rows: int
@@ -143,7 +143,7 @@ def search_partitions(
     partners: np.ndarray,
     n_neighbors: int,
     metric: str,
-    exact_rows: int,
+    algorithm: str,
     effort: float,
     random_state: int,
     indices: ArrayRef,
@@ -155,7 +155,7 @@ def search_partitions(
     search = _Search(
         n_neighbors,
         metric,
-        exact_rows,
+        algorithm,
         effort,
         random_state,
         rows,
@@ -189,7 +189,7 @@ def _search_task(item: tuple[int, tuple[int, ...]], runs: Runs, search: _Search)
         rows = np.concatenate([part[1] for part in parts])[first]
     seed = derive_seed(search.random_state, "neighbors", number)
     local, squared = search_prepared(
-        rows, search.n_neighbors, search.metric, seed, search.exact_rows, search.effort
+        rows, search.n_neighbors, search.metric, seed, search.algorithm, search.effort
     )
     del rows
     values = {

@@ -26,7 +26,7 @@ def mcfs_scores(
     n_features_to_select: int,
     *,
     fit_intercept: bool = True,
-    coef_scale: str = "none",
+    coef_scale: str = "l2",
     memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
 ) -> FeatureScores:
     """Score features by the sparse regressions of each eigenvector on all of them.
@@ -40,7 +40,7 @@ def mcfs_scores(
         Size of the active set at which each path stops.
     fit_intercept : bool, default=True
         Center the columns of X.
-    coef_scale : {"none", "l1", "l2", "max"}, default="none"
+    coef_scale : {"none", "l1", "l2", "max"}, default="l2"
         Norm that each coefficient vector is divided by before eq. (4).
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process.
@@ -160,7 +160,7 @@ class MCFS(BaseSelector):
         Applied while reading.
     fit_intercept : bool, default=True
         Whether the regressions have an intercept.
-    coef_scale : {"none", "l1", "l2", "max"}, default="none"
+    coef_scale : {"none", "l1", "l2", "max"}, default="l2"
         Norm that each coefficient vector is divided by before the maximum is taken, so that
         every eigenvector has the same say; ``none`` is the paper's eq. (4).
     random_state : int, default=0
@@ -228,7 +228,7 @@ class MCFS(BaseSelector):
         metric: str = "euclidean",
         preprocess: str = "none",
         fit_intercept: bool = True,
-        coef_scale: str = "none",
+        coef_scale: str = "l2",
         random_state: int = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:

@@ -59,7 +59,7 @@ def sparse_coefficients(X: np.ndarray, y: np.ndarray, m: int, intercept: bool) -
 
 
 def mcfs_from_embedding(
-    X: np.ndarray, Y: np.ndarray, m: int, intercept: bool = True, scale: str = "none"
+    X: np.ndarray, Y: np.ndarray, m: int, intercept: bool = True, scale: str = "l2"
 ) -> np.ndarray:
     """Scores of eq. (4), for eigenvectors scaled to norm one."""
     scores = np.zeros(X.shape[1])

@@ -18,10 +18,16 @@ from bigfs.core.execute import run_tasks
 from bigfs.core.memory import BASELINE_BYTES
 from bigfs.core.seeds import rng
 from bigfs.graph.merge import merge_task
-from bigfs.graph.partition import Cells, CellSettings, PartitionPlan, find_cells
+from bigfs.graph.partition import Cells, CellSettings, PartitionPlan, exact_rows, find_cells
 from bigfs.graph.pilot import EPS_GRID, choose_eps, colocation
 from bigfs.graph.recall import RecallEstimate, check_recall, sample_rows, true_neighbors
-from bigfs.graph.search import Distribution, distribute, gather_rows, search_partitions
+from bigfs.graph.search import (
+    Distribution,
+    Search,
+    distribute,
+    gather_rows,
+    search_partitions,
+)
 from bigfs.graph.shuffle import Runs
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -56,6 +62,7 @@ class Built:
     distances: ArrayRef
     n_partitions: int
     recall: RecallEstimate
+    exact: bool
     details: dict[str, Any]
 
 
@@ -91,6 +98,7 @@ class _Build:
     scratch_bytes: int = 0
     peak_bytes: int = 0
     shares: np.ndarray | None = None
+    exact_rows: int = 0
 
     def run(self) -> Built:
         """Sample, distribute, search, merge and check."""
@@ -126,6 +134,7 @@ class _Build:
             distances,
             len(spread.counts),
             recall,
+            bool(spread.counts.max() <= self.exact_rows),
             {
                 "eps": eps if len(spread.counts) > 1 else 0.0,
                 "effort": effort,
@@ -193,7 +202,7 @@ class _Build:
     def _distribute(self, cells: Cells) -> Distribution:
         with self._timed("distribute"):
             spread = distribute(self.blocks, cells, self.plan, self.request.metric, self.working)
-        self.peak_bytes = max(self.peak_bytes, spread.runs.peak_bytes)
+        self.peak_bytes = max(self.peak_bytes, spread.peak_bytes)
         return spread
 
     def _search(
@@ -204,23 +213,23 @@ class _Build:
         rows = max(1, _BLOCK_BYTES // (8 * k))
         indices = self.scratch.create("indices", (n, k), np.int32, rows)
         distances = self.scratch.create("distances", (n, k), np.float32, rows)
-        algorithm = "exact" if self.plan.exact else request.algorithm
+        self.exact_rows = exact_rows(
+            request.algorithm, self.plan, spread.counts, self.blocks.n_features
+        )
+        search = Search(
+            k,
+            request.metric,
+            self.exact_rows,
+            effort,
+            request.random_state,
+            keep=request.recall_target is not None,
+        )
         with self._timed("neighbors"):
-            results = search_partitions(
-                spread,
-                cells.partners(),
-                k,
-                request.metric,
-                algorithm,
-                effort,
-                request.random_state,
-                indices,
-                self.working,
+            results, used = search_partitions(
+                spread, cells.partners(), search, indices, self.working
             )
-        self.scratch_bytes = max(self.scratch_bytes, spread.runs.nbytes + results.nbytes)
+        self.scratch_bytes = max(self.scratch_bytes, used)
         self.peak_bytes = max(self.peak_bytes, results.peak_bytes)
-        if request.recall_target is None:
-            spread.runs.remove()
         with self._timed("merge"):
             bounds = block_bounds(n, indices.chunk_rows)
             run_tasks(

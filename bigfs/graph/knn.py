@@ -264,7 +264,7 @@ def knn_graph(
         built.indices,
         built.distances,
         metric,
-        "exact" if plan.exact else "pynndescent",
+        "exact" if built.exact else "pynndescent",
         built.n_partitions,
         built.recall,
         scratch,

@@ -109,7 +109,8 @@ def knn_local(
     check_metric(metric)
     check_n_neighbors(n_neighbors, len(X))
     rows = prepare_rows(X, metric)
-    indices, squared = search_prepared(rows, n_neighbors, metric, seed, algorithm)
+    exact_rows = {"auto": EXACT_ROWS, "exact": len(X), "pynndescent": 0}[algorithm]
+    indices, squared = search_prepared(rows, n_neighbors, metric, seed, exact_rows)
     return indices, as_distances(squared, metric)
 
 
@@ -189,14 +190,15 @@ def search_prepared(
     n_neighbors: int,
     metric: str,
     seed: int,
-    algorithm: str = "auto",
+    exact_rows: int,
     effort: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return neighbors (int32) and squared distances (float64) among prepared rows.
 
+    Up to ``exact_rows`` rows are searched exactly, and always what is too little for an index.
     ``effort`` multiplies the number of neighbors that pynndescent explores.
     """
-    if uses_exact_search(len(rows), n_neighbors, algorithm):
+    if len(rows) <= max(exact_rows, 2 * _SEARCH_WIDTH, 2 * (n_neighbors + 1)):
         return search_exact(rows, n_neighbors, metric, rows, np.arange(len(rows)))
     width = int(effort * max(n_neighbors + 1, _SEARCH_WIDTH))
     indices, squared = _search_pynndescent(rows, n_neighbors, metric, seed, width)
@@ -204,13 +206,6 @@ def search_prepared(
     if len(short):
         indices[short], squared[short] = search_exact(rows, n_neighbors, metric, rows[short], short)
     return indices, squared
-
-
-def uses_exact_search(n_rows: int, n_neighbors: int, algorithm: str) -> bool:
-    """Say whether rows are searched exactly: asked for, few, or too few for an index."""
-    if algorithm == "auto":
-        return n_rows <= EXACT_ROWS
-    return algorithm == "exact" or n_rows <= 2 * max(_SEARCH_WIDTH, n_neighbors + 1)
 
 
 def search_exact(

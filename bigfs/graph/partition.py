@@ -29,6 +29,11 @@ _SEARCH_WIDTH = 16
 _BUFFER_BYTES = 24 * MIB
 _EXACT_TILES = 80 * MIB
 
+# Measured seconds of exact search, by pair of rows and by pair and feature; of compilation.
+_EXACT_SECONDS = (5e-9, 6e-11)
+_COMPILE_SECONDS = 25.0
+_SMALL_ROWS = 2048
+
 # A row is copied into at most so many partitions beside its own.
 MAX_COPIES = 3
 # Cells are uneven and rows near boundaries are copied: how much larger than the mean the
@@ -71,6 +76,23 @@ class PartitionPlan:
         """Return what a partition of so many rows needs beyond a worker's baseline."""
         cost = exact_bytes if self.exact else index_bytes
         return cost(rows, n_features, itemsize, n_neighbors)
+
+
+def exact_rows(algorithm: str, plan: PartitionPlan, counts: np.ndarray, n_features: int) -> int:
+    """Return up to how many rows a partition is searched exactly.
+
+    All are, if that costs less than pynndescent's first call, which compiles; if it has to
+    compile anyway, only the small.
+    """
+    if plan.exact:
+        return int(counts.max())
+    if algorithm == "pynndescent":
+        return 0
+    squares = float((counts.astype(np.float64) ** 2).sum())
+    seconds = squares * (_EXACT_SECONDS[0] + _EXACT_SECONDS[1] * n_features)
+    if counts.max() <= EXACT_ROWS and seconds <= _COMPILE_SECONDS:
+        return EXACT_ROWS
+    return _SMALL_ROWS
 
 
 def index_bytes(rows: int, n_features: int, itemsize: int, n_neighbors: int) -> int:

@@ -17,6 +17,10 @@ from bigfs.graph.partition import Cells, PartitionPlan, group_tiny
 from bigfs.graph.shuffle import Column, Receipt, Runs, commit_runs, write_run
 from bigfs.store.scratch import ArrayRef, Scratch
 
+# Partitions are written to a few sets of runs: a set is deleted when its partitions are done.
+_PARTITIONS_PER_SHELF = 4
+_MOST_SHELVES = 8
+
 
 @dataclass(frozen=True)
 class Distribution:
@@ -24,14 +28,32 @@ class Distribution:
 
     Attributes
     ----------
-    runs : Runs
-        Columns ``rows`` and ``ids``, one target per partition.
+    shelves : tuple of Runs
+        Columns ``rows`` and ``ids``; each holds ``width`` partitions, the last perhaps fewer.
+    width : int
     counts : ndarray of shape (n_partitions,), int64
         Rows of each partition.
     """
 
-    runs: Runs
+    shelves: tuple[Runs, ...]
+    width: int
     counts: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows in scratch."""
+        return sum(runs.nbytes for runs in self.shelves)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest process that wrote one."""
+        return max(runs.peak_bytes for runs in self.shelves)
+
+
+def _shelf_width(n_partitions: int) -> int:
+    """Return how many partitions one set of runs holds."""
+    shelves = max(1, min(_MOST_SHELVES, n_partitions // _PARTITIONS_PER_SHELF))
+    return -(-n_partitions // shelves)
 
 
 def row_columns(blocks: RowBlocks) -> tuple[Column, ...]:
@@ -73,7 +95,9 @@ def distribute(
     MemoryLimitError
         If a partition came out larger than the sample said.
     """
-    folder = working.child(working.unique("rows"))
+    width = _shelf_width(cells.n_partitions)
+    n_shelves = -(-cells.n_partitions // width)
+    folders = [str(working.child(working.unique("rows")).path) for _ in range(n_shelves)]
     count = plan.run_blocks
     items = [blocks.bounds[i : i + count] for i in range(0, len(blocks.bounds), count)]
     blocks.passes += 1
@@ -83,19 +107,27 @@ def distribute(
         blocks.reader,
         cells,
         metric,
-        str(folder.path),
+        width,
+        folders,
         label="distribute",
         unit="runs",
     )
-    counts = sum(np.diff(receipt.offsets) for receipt in receipts)
+    shelves = list(zip(*receipts, strict=True))
+    counts = np.concatenate(
+        [sum(np.diff(receipt.offsets) for receipt in shelf) for shelf in shelves]
+    )[: cells.n_partitions]
     if counts.max() > plan.capacity_rows:
         raise MemoryLimitError(
             f"Stage 'graph': a partition has {counts.max():,} rows with copies, and one task can "
             f"hold {plan.capacity_rows:,}. Set n_partitions to "
             f"{2 * max(2, len(counts))} or more, or raise memory_limit."
         )
-    runs = commit_runs(working, str(folder.path), row_columns(blocks), receipts)
-    return Distribution(runs, counts)
+    columns = row_columns(blocks)
+    runs = [
+        commit_runs(working, folder, columns, shelf)
+        for folder, shelf in zip(folders, shelves, strict=True)
+    ]
+    return Distribution(tuple(runs), width, counts)
 
 
 def _distribute_task(
@@ -103,9 +135,10 @@ def _distribute_task(
     reader: BlockReader,
     cells: Cells,
     metric: str,
-    folder: str,
-) -> Receipt:
-    """Write one run: some blocks, sorted by partition."""
+    width: int,
+    folders: list[str],
+) -> list[Receipt]:
+    """Write one run to each shelf: some blocks, sorted by partition."""
     reset_peak()
     run, bounds = item
     start, stop = bounds[0][0], bounds[-1][1]
@@ -121,75 +154,107 @@ def _distribute_task(
             rows[here] = prepare_rows(reader.read(low, high), metric, ids[here])
     targets, source = cells.assign(rows, ids)
     values = {"ids": ids, "rows": rows}
-    return write_run(folder, run, targets, cells.n_partitions, values, source)
+    receipts = []
+    for shelf, folder in enumerate(folders):
+        here = targets // width == shelf
+        places = targets[here] - shelf * width
+        receipts.append(write_run(folder, run, places, width, values, source[here]))
+    return receipts
 
 
 @dataclass(frozen=True)
-class _Search:
-    """What every partition's task has to know."""
+class Search:
+    """How partitions are searched.
+
+    Attributes
+    ----------
+    n_neighbors : int
+    metric : str
+    exact_rows : int
+        Up to how many rows exactly.
+    effort : float
+        Factor on what pynndescent explores.
+    random_state : int
+    keep : bool
+        Keep the rows in scratch, for another attempt.
+    """
 
     n_neighbors: int
     metric: str
-    algorithm: str
+    exact_rows: int
     effort: float
     random_state: int
-    graph_rows: int
-    n_blocks: int
-    folder: str
+    keep: bool
 
 
 def search_partitions(
     spread: Distribution,
     partners: np.ndarray,
-    n_neighbors: int,
-    metric: str,
-    algorithm: str,
-    effort: float,
-    random_state: int,
+    search: Search,
     indices: ArrayRef,
     working: Scratch,
-) -> Runs:
-    """Search every partition on its own, several at a time across workers."""
-    folder = working.child(working.unique("results"))
+) -> tuple[Runs, int]:
+    """Search every partition on its own, several at a time across workers.
+
+    Returns
+    -------
+    results : Runs
+        One target per stored block of the graph.
+    scratch_bytes : int
+        The most that rows and results took together.
+    """
+    folder = str(working.child(working.unique("results")).path)
     rows = indices.chunk_rows
-    search = _Search(
-        n_neighbors,
-        metric,
-        algorithm,
-        effort,
-        random_state,
-        rows,
-        -(-indices.shape[0] // rows),
-        str(folder.path),
-    )
-    groups = group_tiny(spread.counts, partners, n_neighbors + 1)
+    n_blocks = -(-indices.shape[0] // rows)
+    groups = group_tiny(spread.counts, partners, search.n_neighbors + 1)
     sizes = np.array([spread.counts[list(group)].sum() for group in groups])
-    # The largest first, so that no worker is left with it at the end.
-    order = np.argsort(-sizes, kind="stable")
-    receipts = run_tasks(
-        _search_task,
-        [(int(i), groups[i]) for i in order],
-        spread.runs,
-        search,
-        label="neighbors",
-        unit="partitions",
-    )
-    receipts = [receipts[place] for place in np.argsort(order)]
-    return commit_runs(working, str(folder.path), result_columns(n_neighbors), receipts)
+    # A group is searched while the first of its shelves is still there.
+    shelf_of = np.array([group[0] // spread.width for group in groups])
+    receipts: dict[int, Receipt] = {}
+    held, most = spread.nbytes, 0
+    for shelf, runs in enumerate(spread.shelves):
+        # The largest first, so that no worker is left with it at the end.
+        mine = [int(i) for i in np.argsort(-sizes, kind="stable") if shelf_of[i] == shelf]
+        found = run_tasks(
+            _search_task,
+            [(i, groups[i]) for i in mine],
+            spread.shelves,
+            spread.width,
+            search,
+            (folder, rows, n_blocks),
+            label="neighbors",
+            unit="partitions",
+        )
+        receipts.update(zip(mine, found, strict=True))
+        written = sum(receipt.nbytes for receipt in receipts.values())
+        most = max(most, held + written)
+        if not search.keep:
+            runs.remove()
+            held -= runs.nbytes
+    ordered = [receipts[i] for i in range(len(groups))]
+    columns = result_columns(search.n_neighbors)
+    return commit_runs(working, folder, columns, ordered), most
 
 
-def _search_task(item: tuple[int, tuple[int, ...]], runs: Runs, search: _Search) -> Receipt:
+def _search_task(
+    item: tuple[int, tuple[int, ...]],
+    shelves: tuple[Runs, ...],
+    width: int,
+    search: Search,
+    destination: tuple[str, int, int],
+) -> Receipt:
     """Find the neighbors of all rows of one partition within it."""
     reset_peak()
     number, group = item
-    ids, rows = runs.read(group[0], "ids", "rows")
+    folder, graph_rows, n_blocks = destination
+    ids, rows = shelves[group[0] // width].read(group[0] % width, "ids", "rows")
     if len(group) > 1:
-        parts = [runs.read(partition, "ids", "rows") for partition in group]
+        parts = [shelves[p // width].read(p % width, "ids", "rows") for p in group]
         ids, first = np.unique(np.concatenate([part[0] for part in parts]), return_index=True)
         rows = np.concatenate([part[1] for part in parts])[first]
     seed = derive_seed(search.random_state, "neighbors", number)
     local, squared = search_prepared(
-        rows, search.n_neighbors, search.metric, seed, search.algorithm, search.effort
+        rows, search.n_neighbors, search.metric, seed, search.exact_rows, search.effort
     )
     del rows
     values = {
@@ -197,4 +262,4 @@ def _search_task(item: tuple[int, tuple[int, ...]], runs: Runs, search: _Search)
         "neighbor": ids[local],
         "distance": as_distances(squared, search.metric),
     }
-    return write_run(search.folder, number, ids // search.graph_rows, search.n_blocks, values)
+    return write_run(folder, number, ids // graph_rows, n_blocks, values)

@@ -20,6 +20,7 @@ from bigfs.graph.partition import (
     Cells,
     CellSettings,
     assign_cells,
+    exact_rows,
     find_cells,
     group_tiny,
     plan_partitions,
@@ -218,3 +219,20 @@ def test_a_partition_larger_than_the_sample_said(monkeypatch: pytest.MonkeyPatch
 def test_refusals(options: dict, words: str) -> None:
     with pytest.raises(InputError, match=words):
         knn_graph(manifold(60, 3), 3, **options)
+
+
+def test_when_partitions_are_searched_exactly() -> None:
+    plan = _plan(200_000, 50, GIB)
+    few, many = np.full(4, 5000), np.full(400, 8000)
+    assert exact_rows("auto", plan, few, 50) >= 5000
+    assert exact_rows("auto", plan, many, 50) < 5000
+    assert exact_rows("auto", plan, np.array([20_000]), 50) < 5000
+    assert exact_rows("pynndescent", plan, few, 50) == 0
+
+
+def test_scratch_is_released_shelf_by_shelf() -> None:
+    X = manifold(4000, 200)
+    graph = knn_graph(RowBlocks.from_any(X, rows=700), 8, n_partitions=16, eps=0.1)
+    rows = graph.details["rows_searched"]
+    everything = rows * (4 + 200 * 4) + rows * (4 + 8 * 8)
+    assert graph.details["scratch_bytes"] < everything - 0.5 * rows * 8 * 8

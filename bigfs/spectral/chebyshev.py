@@ -1,45 +1,17 @@
-"""Block Chebyshev-filtered subspace iteration: many eigenpairs from products of W with a block.
-
-Each round applies a Chebyshev polynomial of S to a block of vectors, which damps the unwanted
-part of the spectrum and lets the wanted part grow, and then solves the small eigenproblem in the
-span (Rayleigh-Ritz). The filter runs in float32, the small problem in float64. Nothing is
-orthogonalized against a growing basis, so two blocks are all the memory it takes.
-
-The iterate is kept as ``z = D^-1/2 u``: with it, ``S u`` is ``P z`` with ``P = D^-1 W``.
-"""
+"""The Chebyshev iteration in one process: a block in panels of a few columns each."""
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.seeds import rng
-from bigfs.spectral.eigsh import is_small, solve_dense
+from bigfs.spectral.eigsh import solve_dense
+from bigfs.spectral.iteration import FLOAT32_TOL, Iteration, Window, is_small, panel_widths
 from bigfs.spectral.kernels import RowKernel
-from bigfs.spectral.problem import GROUP, Eigenpairs, Problem, not_converged, tiles
-
-logger = logging.getLogger("bigfs")
-
-# Blocks are a whole number of vector registers wide.
-_LANES = 8
-# float32 carries residuals down to a tenth of this, after filters of degree 1000; below it the
-# iterate goes on in float64.
-_FLOAT32_TOL = 5e-5
-# Shares of the tolerance that wanted vectors must reach, and at which they are locked.
-_SOLVED = 0.5
-_LOCKED = 0.3
-_FIRST_DEGREE = 16
-_LARGEST_DEGREE = 1000
-_MAX_ROUNDS = 60
-# The least distance of the cut from a wanted eigenvalue, as a share of 1 - mu.
-_CLEARANCE = 0.05
-# Largest growth within one filter, as an exponent: more drowns small parts in rounding.
-_LARGEST_GROWTH = {np.dtype(np.float32): 17.0, np.dtype(np.float64): 34.0}
-# Steps of the Lanczos process that bounds the spectrum from below.
-_BOUND_STEPS = 12
+from bigfs.spectral.problem import Eigenpairs, Problem, tiles
 
 
 def solve_chebyshev(
@@ -87,228 +59,175 @@ def solve_chebyshev(
     problem = Problem.check(W, n_components, tol)
     if not problem.n_missing:
         return problem.finish(np.zeros(0), np.zeros((problem.n_samples, 0)))
-    width = block_width(problem.n_missing)
-    if is_small(problem) or 4 * width > problem.n_samples - problem.null.n_components:
+    if is_small(problem):
         return solve_dense(problem)
-    return problem.finish(*_Iteration(problem, width, random_state, n_threads).run())
+    with PanelBlock(problem, random_state, n_threads) as block:
+        mu = Iteration(problem, block).run()
+    return problem.finish(mu, block.vectors(len(mu)))
 
 
-def block_width(n_missing: int) -> int:
-    """Return the vectors of a block: those wanted and guards that speed up the last of them."""
-    return -(-(n_missing + max(4, n_missing // 4)) // _LANES) * _LANES
+class PanelBlock:
+    """A `bigfs.spectral.iteration.Block` whose rows are in an order that keeps neighbors near.
 
+    The filter takes one panel after the other, so its second buffer is as narrow as a panel.
+    Use it in a ``with`` block, which ends the threads and lets the reordered W go; `vectors` is
+    for afterwards.
 
-def block_bytes(n_samples: int, n_missing: int, tol: float) -> int:
-    """Return the bytes of the solver's arrays beyond W and its reordered copy."""
-    itemsize = 4 if tol >= _FLOAT32_TOL else 8
-    # Z and PZ, or Z and the result; while the type changes, both of PZ and one of Z.
-    width = block_width(n_missing)
-    blocks = max((2 * itemsize + (4 if itemsize == 8 else 0)) * width, (8 + itemsize) * width)
-    return int(n_samples * (blocks + 8 * 8))
+    Parameters
+    ----------
+    problem : Problem
+    random_state : int
+        Seed of the start.
+    n_threads : int
+        Threads of the products; the result is the same bits for any number.
+    """
 
-
-@dataclass(frozen=True)
-class _Window:
-    """What the filter damps: from a lower bound of the spectrum of S to the cut."""
-
-    low: float
-    cut: float
-
-    @property
-    def half(self) -> float:
-        return (self.cut - self.low) / 2
-
-    @property
-    def center(self) -> float:
-        return (self.cut + self.low) / 2
-
-    def rate(self, mu: float) -> float:
-        """Return the exponent by which one more degree lets the part at mu grow."""
-        return float(np.arccosh(max((mu - self.center) / self.half, 1.0)))
-
-
-class _Iteration:
-    """The block between two rounds: active vectors Z, their products PZ, and the locked ones."""
-
-    def __init__(self, problem: Problem, width: int, random_state: int, n_threads: int) -> None:
+    def __init__(self, problem: Problem, random_state: int, n_threads: int) -> None:
         from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-        self.problem, self.n_threads = problem, n_threads
-        random = rng(random_state, "spectral")
-        low, high = _bounds(problem, random)
-        self.window = _Window(low, max(high, low + 0.1))
-        self.order = reverse_cuthill_mckee(problem.W, symmetric_mode=True)
-        self.W = _reordered(problem.W, self.order)
-        self.degrees = problem.root[self.order] ** 2
-        self.labels = problem.null.labels[self.order]
-        shape = (problem.n_samples, width)
-        self.Z = random.standard_normal(shape, dtype=np.float32)
-        self.Z /= np.sqrt(self.degrees, dtype=np.float32)[:, None]
-        self.PZ = np.empty_like(self.Z)
-        self.locked = self.Z[:, :0].copy()
-        self.locked_mu = np.zeros(0)
+        self.problem, self._n_threads = problem, n_threads
+        self._random = rng(random_state, "spectral")
+        self._order = reverse_cuthill_mckee(problem.W, symmetric_mode=True)
+        self._degrees = problem.root[self._order] ** 2
+        self._labels = problem.null.labels[self._order]
+        self.dtype = np.dtype(np.float32)
+        self._locked: list[np.ndarray] = []
+        self._active: list[np.ndarray] = []
 
-    def run(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the wanted eigenvalues of S and their unit vectors, in the graph's own order."""
-        with RowKernel(self.W, self.degrees, self.n_threads) as kernel:
-            mu = self._iterate(kernel)
-        # Both hold the reordered W, which the vectors take the place of.
-        del kernel, self.W, self.PZ
-        return mu, self._vectors(len(mu))
+    def __enter__(self) -> PanelBlock:
+        problem = self.problem
+        self._W = _reordered(problem.W, self._order, problem.tol)
+        self._kernel = RowKernel(self._W, self._degrees, self._n_threads)
+        root = np.sqrt(self._degrees, dtype=np.float32)[:, None]
+        for width in panel_widths(problem.n_missing):
+            shape = (problem.n_samples, width)
+            self._active.append(self._random.standard_normal(shape, dtype=np.float32))
+            self._active[-1] /= root
+        return self
 
-    def _iterate(self, kernel: RowKernel) -> np.ndarray:
-        """Run rounds until every wanted residual is below the goal; return the eigenvalues."""
-        problem, degree = self.problem, _FIRST_DEGREE
-        self._multiply(kernel)
-        for _ in range(_MAX_ROUNDS):
-            problem.n_iterations += 1
-            self._filter(kernel, degree)
-            self._project()
-            self._multiply(kernel)
-            mu, residuals = self._rayleigh_ritz()
-            needed = self._needed(mu)
-            if residuals[:needed].max() <= self._goal():
-                if not self._is_coarse():
-                    if needed == len(mu):
-                        self._say_that_the_cut_is_inside_a_group(mu[-1])
-                    return np.concatenate([self.locked_mu, mu[:needed]])
-                self.Z = self.Z.astype(np.float64)
-                self.PZ, self.locked = np.empty_like(self.Z), self.locked.astype(np.float64)
-                self._multiply(kernel)
-                mu, residuals = self._rayleigh_ritz()
-            degree = self._plan(mu, residuals, needed, degree)
-            self._lock(kernel, mu, residuals)
-        raise not_converged(residuals[:needed], problem.tol)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._kernel.close()
+        # The vectors take the place of the reordered W.
+        del self._W, self._kernel
 
-    def _say_that_the_cut_is_inside_a_group(self, mu: float) -> None:
-        logger.warning(
-            "Eigenvalue %.6g of the graph has more than %d vectors: those returned depend on the "
-            "solver's start. Ask for fewer eigenvectors, or look for copies in the data.",
-            1.0 - mu, self.locked.shape[1] + self.Z.shape[1] - self.problem.n_missing,
-        )  # fmt: skip
+    @property
+    def n_locked(self) -> int:
+        """Vectors that are locked."""
+        return sum(panel.shape[1] for panel in self._locked)
 
-    def _is_coarse(self) -> bool:
-        """Say whether float32 still runs although the tolerance will need float64."""
-        return self.Z.dtype == np.float32 and self.problem.tol < _FLOAT32_TOL
+    @property
+    def width(self) -> int:
+        """Vectors that are not."""
+        return sum(panel.shape[1] for panel in self._active)
 
-    def _goal(self) -> float:
-        """Return the residual to reach with the present type."""
-        return _FLOAT32_TOL if self._is_coarse() else _SOLVED * self.problem.tol
+    def lanczos(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the diagonals of the tridiagonal matrix of some Lanczos steps."""
+        W, root = self.problem.W, self.problem.root
+        alpha, beta = np.zeros(steps), np.zeros(steps)
+        last, v = np.zeros_like(root), self._random.standard_normal(len(root))
+        v /= np.linalg.norm(v)
+        for j in range(steps):
+            following = (W @ (v / root)) / root - (beta[j - 1] * last if j else 0.0)
+            alpha[j] = following @ v
+            following -= alpha[j] * v
+            beta[j] = np.linalg.norm(following)
+            last, v = v, following / beta[j]
+        return alpha, beta
 
-    def _needed(self, mu: np.ndarray) -> int:
-        """Return how many active vectors must converge: to the end of the last one's group."""
-        last = mu[self.problem.n_missing - len(self.locked_mu) - 1]
-        return int((mu >= last - GROUP * self.problem.tol).sum())
+    def filter(self, window: Window, degree: int) -> None:
+        """Replace every panel by the filter's polynomial of P times it."""
+        steps, spare = window.recurrence(degree), np.empty_like(self._active[0])
+        for place, panel in enumerate(self._active):
+            old, new = panel, spare
+            if new.shape != old.shape:
+                new = np.empty_like(old)
+            for a, b, c in steps:
+                self._kernel.step(old, new, a, b, c)
+                old, new = new, old
+            self._active[place], spare = old, new
 
-    def _plan(self, mu: np.ndarray, residuals: np.ndarray, needed: int, before: int) -> int:
-        """Set the next cut to the last guard and return the degree that should be enough."""
-        low = self.window.low
-        # Where the guards are copies of the last wanted vector, the cut must still be below it.
-        cut = min(float(mu[-1]), float(mu[needed - 1]) - _CLEARANCE * (1.0 - mu[needed - 1]))
-        window = _Window(low, max(cut, low + 0.1))
-        slow, fast = window.rate(mu[needed - 1]), window.rate(1.0)
-        excess = residuals[:needed].max() / (_LOCKED * self.problem.tol)
-        degree = np.log(2.0 * max(excess, 1.0)) / max(slow, 1e-9)
-        limit = _LARGEST_GROWTH[self.Z.dtype] / max(fast - slow, 1e-9)
-        self.window = window
-        return int(np.clip(np.ceil(degree), 8, min(limit, 3 * before, _LARGEST_DEGREE)))
-
-    def _lock(self, kernel: RowKernel, mu: np.ndarray, residuals: np.ndarray) -> None:
-        """Take the leading vectors that are done out of the block, whole registers at a time."""
-        if self._is_coarse():
-            return
-        late = residuals > _LOCKED * self.problem.tol
-        # The last one wanted stays: what counts as needed follows from it.
-        most = self.problem.n_missing - len(self.locked_mu) - 1
-        done = min(int(late.argmax()) if late.any() else len(mu), most)
-        done -= done % _LANES
-        if done:
-            # One product more is cheaper than a third block in memory.
-            del self.PZ
-            self.locked = np.hstack([self.locked, self.Z[:, :done]])
-            self.locked_mu = np.concatenate([self.locked_mu, mu[:done]])
-            self.Z = np.ascontiguousarray(self.Z[:, done:])
-            self.PZ = np.empty_like(self.Z)
-            self._multiply(kernel)
-
-    def _multiply(self, kernel: RowKernel) -> None:
-        """Compute ``PZ <- P Z``."""
-        kernel.step(self.Z, self.PZ, 1.0, 0.0, 0.0)
-        self.problem.n_products += self.Z.shape[1]
-
-    def _filter(self, kernel: RowKernel, degree: int) -> None:
-        """Replace Z by the Chebyshev polynomial of P, scaled to 1 at the eigenvalue 1, times Z."""
-        half, center = self.window.half, self.window.center
-        first = sigma = half / (1.0 - center)
-        old, new = self.Z, self.PZ
-        for start, stop in tiles(len(new)):
-            part = new[start:stop]
-            part -= part.dtype.type(center) * old[start:stop]
-            part *= part.dtype.type(sigma / half)
-        for _ in range(degree - 1):
-            following = 1.0 / (2.0 / first - sigma)
-            scale = 2.0 * following / half
-            kernel.step(new, old, scale, -scale * center, -sigma * following)
-            old, new, sigma = new, old, following
-        self.problem.n_products += (degree - 1) * new.shape[1]
-        self.Z, self.PZ = new, old
-
-    def _project(self) -> None:
-        """Remove the null space and the locked vectors from Z."""
-        volumes = self.problem.null.volumes
-        means = np.zeros((len(volumes), self.Z.shape[1]))
-        shares = np.zeros((self.locked.shape[1], self.Z.shape[1]))
-        for start, stop in tiles(len(self.Z)):
-            z = self.Z[start:stop].astype(np.float64)
+    def project(self) -> None:
+        """Remove the null space and the locked vectors."""
+        volumes, width = self.problem.null.volumes, self.width
+        means = np.zeros((len(volumes), width))
+        shares = np.zeros((self.n_locked, width))
+        for start, stop in tiles(len(self._degrees)):
+            z = _rows(self._active, start, stop)
             means += self._members(start, stop) @ z
-            z *= self.degrees[start:stop, None]
-            shares += self.locked[start:stop].T.astype(np.float64) @ z
+            z *= self._degrees[start:stop, None]
+            shares += _rows(self._locked, start, stop).T @ z
         means /= volumes[:, None]
-        for start, stop in tiles(len(self.Z)):
-            part = means[self.labels[start:stop]]
-            part += self.locked[start:stop].astype(np.float64) @ shares
-            self.Z[start:stop] -= part
+        for start, stop in tiles(len(self._degrees)):
+            z = _rows(self._active, start, stop)
+            z -= means[self._labels[start:stop]]
+            z -= _rows(self._locked, start, stop) @ shares
+            self._store(z, start, stop)
 
-    def _members(self, start: int, stop: int) -> Any:
-        """Return the degrees as an (n_components, rows) matrix: a column per row of the graph."""
-        from scipy.sparse import csc_array
+    def grams(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``Z'DZ`` and ``Z'DPZ``."""
+        overlap, energy = np.zeros((2, self.width, self.width))
 
-        rows = np.arange(stop - start + 1)
-        shape = (self.problem.null.n_components, stop - start)
-        return csc_array((self.degrees[start:stop], self.labels[start:stop], rows), shape=shape)
+        def part(start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+            z = _rows(self._active, start, stop)
+            weighted = self._degrees[start:stop, None] * z
+            return z.T @ weighted, weighted.T @ self._product(start, stop)
 
-    def _rayleigh_ritz(self) -> tuple[np.ndarray, np.ndarray]:
-        """Turn Z and PZ to Ritz vectors; return their values, descending, and residuals."""
-        from scipy.linalg import eigh
+        for one, other in self._kernel.map(part, tiles(len(self._degrees))):
+            overlap += one
+            energy += other
+        return overlap, energy
 
-        width = self.Z.shape[1]
-        overlap, energy = np.zeros((width, width)), np.zeros((width, width))
-        for start, stop in tiles(len(self.Z)):
-            z = self.Z[start:stop].astype(np.float64)
-            weighted = self.degrees[start:stop, None] * z
-            overlap += z.T @ weighted
-            energy += weighted.T @ self.PZ[start:stop].astype(np.float64)
-        basis = _whitening(overlap)
-        mu, turn = eigh(basis.T @ (energy + energy.T) @ basis / 2)
-        mu, turn = mu[::-1], basis @ turn[:, ::-1]
-        squares = np.zeros(width)
-        for start, stop in tiles(len(self.Z)):
-            z = self.Z[start:stop].astype(np.float64) @ turn
-            product = self.PZ[start:stop].astype(np.float64) @ turn
-            self.Z[start:stop], self.PZ[start:stop] = z, product
-            product -= mu * z
-            product *= product
-            squares += self.degrees[start:stop] @ product
-        return mu, np.sqrt(squares)
+    def rotate(self, turn: np.ndarray) -> None:
+        """Replace Z by ``Z turn``."""
+        for start, stop in tiles(len(self._degrees)):
+            self._store(_rows(self._active, start, stop) @ turn, start, stop)
 
-    def _vectors(self, count: int) -> np.ndarray:
-        """Return the unit vectors ``u = D^1/2 z`` in the graph's own order, float64."""
+    def squares(self, mu: np.ndarray) -> np.ndarray:
+        """Return the squared residuals of the vectors."""
+        total = np.zeros(self.width)
+
+        def part(start: int, stop: int) -> np.ndarray:
+            gap = self._product(start, stop)
+            gap -= mu * _rows(self._active, start, stop)
+            gap *= gap
+            return self._degrees[start:stop] @ gap
+
+        for squares in self._kernel.map(part, tiles(len(self._degrees))):
+            total += squares
+        return total
+
+    def lock(self, count: int) -> int:
+        """Lock leading panels."""
+        before = self.n_locked
+        while self._active[0].shape[1] <= count - (self.n_locked - before):
+            self._locked.append(self._active.pop(0))
+        return self.n_locked - before
+
+    def refine(self) -> None:
+        """Go on in float64."""
+        self.dtype = np.dtype(np.float64)
+        for panels in (self._locked, self._active):
+            for place, panel in enumerate(panels):
+                panels[place] = panel.astype(np.float64)
+
+    def vectors(self, count: int) -> np.ndarray:
+        """Return unit vectors ``u = D^1/2 z`` in the graph's own order, float64; panels go."""
         vectors = np.empty((self.problem.n_samples, count))
-        root, active = np.sqrt(self.degrees), count - self.locked.shape[1]
-        for start, stop in tiles(len(vectors)):
-            rows = np.hstack([self.locked[start:stop], self.Z[start:stop, :active]])
-            vectors[self.order[start:stop]] = rows.astype(np.float64) * root[start:stop, None]
-        del self.Z, self.locked
+        root, panels, first = np.sqrt(self._degrees), self._locked + self._active, 0
+        self._locked, self._active = [], []
+        while first < count:
+            panel = panels.pop(0)[:, : count - first]
+            last = first + panel.shape[1]
+            for start, stop in tiles(len(vectors)):
+                rows = panel[start:stop].astype(np.float64) * root[start:stop, None]
+                vectors[self._order[start:stop], first:last] = rows
+            first = last
+        del panels, panel
         return self._orthonormal(vectors)
 
     def _orthonormal(self, vectors: np.ndarray) -> np.ndarray:
@@ -324,43 +243,54 @@ class _Iteration:
             vectors[start:stop] = vectors[start:stop] @ turn
         return vectors
 
+    def _product(self, start: int, stop: int) -> np.ndarray:
+        """Return rows of ``P Z``, float64."""
+        parts = [self._kernel.product(panel, start, stop) for panel in self._active]
+        return np.hstack(parts, dtype=np.float64)
 
-def _whitening(overlap: np.ndarray) -> np.ndarray:
-    """Return a matrix B with ``B' overlap B = 1``; directions lost to rounding stay small."""
-    from scipy.linalg import eigh
+    def _store(self, rows: np.ndarray, start: int, stop: int) -> None:
+        """Write rows of Z into the panels."""
+        first = 0
+        for panel in self._active:
+            panel[start:stop] = rows[:, first : first + panel.shape[1]]
+            first += panel.shape[1]
 
-    scale = 1.0 / np.sqrt(np.diag(overlap))
-    values, vectors = eigh(overlap * np.multiply.outer(scale, scale))
-    return scale[:, None] * vectors / np.sqrt(np.maximum(values, 1e-14 * values[-1]))
+    def _members(self, start: int, stop: int) -> Any:
+        """Return the degrees as an (n_components, rows) matrix: a column per row of the graph."""
+        return members(
+            self._degrees[start:stop], self._labels[start:stop], self.problem.n_connected
+        )
 
 
-def _reordered(W: Any, order: np.ndarray) -> Any:
-    """Return W with rows and columns in the given order, float32; columns are not sorted."""
+def members(degrees: np.ndarray, labels: np.ndarray, n_connected: int) -> Any:
+    """Return the degrees of some rows as a sparse (n_connected, n_rows) matrix."""
+    from scipy.sparse import csc_array
+
+    pointers = np.arange(len(degrees) + 1)
+    return csc_array((degrees, labels, pointers), shape=(n_connected, len(degrees)))
+
+
+def _rows(panels: list[np.ndarray], start: int, stop: int) -> np.ndarray:
+    """Return rows of all panels side by side, float64: a copy."""
+    if not panels:
+        return np.zeros((stop - start, 0))
+    return np.hstack([panel[start:stop] for panel in panels], dtype=np.float64)
+
+
+def _reordered(W: Any, order: np.ndarray, tol: float) -> Any:
+    """Return W with rows and columns in the given order; columns are not sorted.
+
+    Weights become float32 where the tolerance is above what that changes.
+    """
     place = np.empty_like(order)
     place[order] = np.arange(len(order), dtype=order.dtype)
-    data = W.data.astype(np.float32)
+    data = W.data.astype(weight_type(W.data, tol))
     turned = type(W)((data, W.indices, W.indptr), shape=W.shape)[order]
     turned.indices = place[turned.indices]
     return turned
 
 
-def _bounds(problem: Problem, random: np.random.Generator) -> tuple[float, float]:
-    """Return a lower bound of the spectrum of S, and a first cut near its upper end.
-
-    A few Lanczos steps with the safeguard of Zhou and Li 2011: the residual is subtracted.
-    """
-    from scipy.linalg import eigh_tridiagonal
-
-    W, root = problem.W, problem.root
-    alpha, beta = np.zeros(_BOUND_STEPS), np.zeros(_BOUND_STEPS)
-    last, v = np.zeros_like(root), random.standard_normal(len(root))
-    v /= np.linalg.norm(v)
-    for j in range(_BOUND_STEPS):
-        following = (W @ (v / root)) / root - (beta[j - 1] * last if j else 0.0)
-        alpha[j] = following @ v
-        following -= alpha[j] * v
-        beta[j] = np.linalg.norm(following)
-        last, v = v, following / beta[j]
-    problem.n_products += _BOUND_STEPS
-    values, vectors = eigh_tridiagonal(alpha, beta[:-1])
-    return max(-1.0, values[0] - beta[-1] * abs(vectors[-1, 0])), float(values[-3])
+def weight_type(weights: np.ndarray, tol: float) -> np.dtype[Any]:
+    """Return the type weights are multiplied in: float32 if that is exact or exact enough."""
+    single = tol >= FLOAT32_TOL or bool((weights.astype(np.float32) == weights).all())
+    return np.dtype(np.float32 if single else np.float64)

@@ -6,7 +6,7 @@ import numpy as np
 
 from bigfs.core.memory import check_fits, task_budget
 from bigfs.core.units import format_bytes
-from bigfs.spectral.chebyshev import block_bytes
+from bigfs.spectral.iteration import block_bytes
 from bigfs.spectral.problem import GUARDS
 
 SOLVERS = ("auto", "eigsh", "lobpcg", "chebyshev")

@@ -57,28 +57,43 @@ class NullSpace:
         basis : ndarray of shape (n_samples, min(k, n_components - 1)), float64
             Orthonormal, and orthogonal to ``D^1/2 1``.
         """
-        count = min(k, self.n_components - 1)
-        basis = np.zeros((len(self.labels), count))
-        rest = self.volumes[::-1].cumsum()[::-1]
         root = self.unit * np.sqrt(self.volumes)[self.labels]
-        for j in range(count):
-            here, later = self.volumes[j], rest[j + 1]
-            level = np.zeros(self.n_components)
-            level[j], level[j + 1 :] = 1.0 / here, -1.0 / later
-            basis[:, j] = root * level[self.labels] / np.sqrt(1.0 / here + 1.0 / later)
-        return basis
+        return root[:, None] * contrast_levels(self.volumes, k)[self.labels]
+
+
+def contrast_levels(volumes: np.ndarray, k: int) -> np.ndarray:
+    """Return `NullSpace.contrasts` divided by ``D^1/2``: one row per component.
+
+    Parameters
+    ----------
+    volumes : ndarray of shape (n_components,)
+        Descending.
+    k : int
+
+    Returns
+    -------
+    levels : ndarray of shape (n_components, min(k, n_components - 1)), float64
+    """
+    rest = volumes[::-1].cumsum()[::-1]
+    levels = np.zeros((len(volumes), min(k, len(volumes) - 1)))
+    for j in range(levels.shape[1]):
+        here, later = 1.0 / volumes[j], 1.0 / rest[j + 1]
+        levels[j, j], levels[j + 1 :, j] = here, -later
+        levels[:, j] /= np.sqrt(here + later)
+    return levels
 
 
 def null_space(W: Any, degrees: np.ndarray) -> NullSpace:
     """Return the null space of the normalized Laplacian of an affinity matrix."""
     from scipy.sparse.csgraph import connected_components
 
-    count, found = connected_components(W, directed=False)
+    # W is symmetric: strongly connected parts are the components, found without W'.
+    count, found = connected_components(W, directed=True, connection="strong")
     volumes = np.bincount(found, degrees, count)
     first = np.full(count, len(found))
     np.minimum.at(first, found, np.arange(len(found)))
     order = np.lexsort((first, -volumes))
-    rank = np.empty(count, dtype=np.int64)
+    rank = np.empty(count, dtype=np.int32)
     rank[order] = np.arange(count)
     labels, volumes = rank[found], volumes[order]
     return NullSpace(labels, volumes, np.sqrt(degrees / volumes[labels]))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+_Result = TypeVar("_Result")
 
 # Rows a thread takes at a time.
 _ROWS = 8192
@@ -17,51 +19,57 @@ _ROWS = 8192
 class RowKernel:
     """``P = D^-1 W`` as an operator on blocks; each row is summed in one fixed order.
 
-    Threads share the rows, so the result is the same bits for any number of them. Use it in a
-    ``with`` block, which ends the threads.
+    Threads share the rows, so the result is the same bits for any number of them; `close` ends
+    them.
 
     Parameters
     ----------
-    W : scipy CSR matrix of shape (n_samples, n_samples)
-    degrees : ndarray of shape (n_samples,), float64
+    W : scipy CSR matrix of shape (n_rows, n_columns)
+        Column i is row i, for the first ``n_rows`` columns.
+    degrees : ndarray of shape (n_rows,), float64
     n_threads : int
     """
 
     def __init__(self, W: Any, degrees: np.ndarray, n_threads: int) -> None:
         self._csr = (W.indptr, W.indices, W.data)
-        self._inverse = 1.0 / degrees
+        self._degrees = degrees
         self._bounds = [(i, min(i + _ROWS, len(degrees))) for i in range(0, len(degrees), _ROWS)]
         self._pool = ThreadPoolExecutor(n_threads) if n_threads > 1 else None
 
-    def __enter__(self) -> RowKernel:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the threads."""
         if self._pool is not None:
             self._pool.shutdown()
 
     def step(self, X: np.ndarray, Y: np.ndarray, a: float, b: float, c: float) -> None:
         """Compute ``Y <- a P X + b X + c Y`` in place; Y is not read where c is 0.
 
-        Both are C-contiguous blocks of shape (n_samples, width) and of one type.
+        Both are C-contiguous blocks of one width and type; X has a row for every column of W,
+        Y one for every row.
         """
         run = _compiled()
         scalars = tuple(X.dtype.type(value) for value in (a, b, c))
 
-        def rows(bounds: tuple[int, int]) -> None:
-            run(*self._csr, self._inverse, X, Y, *scalars, *bounds)
+        def rows(start: int, stop: int) -> None:
+            run(*self._csr, self._degrees, X, Y, 0, *scalars, start, stop)
 
+        for _ in self.map(rows, self._bounds):
+            pass
+
+    def map(
+        self, fn: Callable[[int, int], _Result], bounds: Iterable[tuple[int, int]]
+    ) -> Iterator[_Result]:
+        """Return ``fn(start, stop)`` of row ranges, in their order."""
         if self._pool is None:
-            for bounds in self._bounds:
-                rows(bounds)
-        else:
-            for _ in self._pool.map(rows, self._bounds):
-                pass
+            return itertools.starmap(fn, bounds)
+        return self._pool.map(fn, *zip(*bounds, strict=True))
+
+    def product(self, X: np.ndarray, start: int, stop: int) -> np.ndarray:
+        """Return rows ``start`` to ``stop`` of ``P X``."""
+        out = np.empty((stop - start, X.shape[1]), X.dtype)
+        one, zero = X.dtype.type(1.0), X.dtype.type(0.0)
+        _compiled()(*self._csr, self._degrees, X, out, start, one, zero, zero, start, stop)
+        return out
 
 
 @cache
@@ -73,10 +81,10 @@ def _compiled() -> Callable[..., None]:
 
 
 def _rows(
-    indptr: Any, indices: Any, data: Any, inverse: Any, X: Any, Y: Any,
-    a: Any, b: Any, c: Any, start: int, stop: int,
+    indptr: Any, indices: Any, data: Any, degrees: Any, X: Any, Y: Any,
+    first: int, a: Any, b: Any, c: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
-    """Handle rows ``start`` to ``stop``; compiled by numba."""
+    """Handle rows ``start`` to ``stop``, row i in place ``i - first`` of Y; compiled by numba."""
     width = X.shape[1]
     total = np.empty(width, X.dtype)
     for i in range(start, stop):
@@ -86,10 +94,10 @@ def _rows(
             row = X[indices[entry]]
             for j in range(width):
                 total[j] += weight * row[j]
-        scale = a * X.dtype.type(inverse[i])
+        scale = X.dtype.type(a / degrees[i])
         if c == 0:
             for j in range(width):
-                Y[i, j] = scale * total[j] + b * X[i, j]
+                Y[i - first, j] = scale * total[j] + b * X[i, j]
         else:
             for j in range(width):
-                Y[i, j] = scale * total[j] + b * X[i, j] + c * Y[i, j]
+                Y[i - first, j] = scale * total[j] + b * X[i, j] + c * Y[i - first, j]

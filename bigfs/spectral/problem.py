@@ -56,16 +56,15 @@ class Eigenpairs:
 
 
 @dataclass
-class Problem:
-    """A checked graph with its degrees and null space.
+class Goal:
+    """What is to be solved, without the graph itself.
 
     Attributes
     ----------
-    W : scipy sparse matrix of shape (n_samples, n_samples)
-        Symmetric affinity, CSR.
-    root : ndarray of shape (n_samples,), float64
-        Square roots of the degrees.
-    null : NullSpace
+    n_samples : int
+        Rows of the graph.
+    n_connected : int
+        Its connected components.
     n_components : int
         Pairs to return.
     tol : float
@@ -74,57 +73,25 @@ class Problem:
         Counted by the solver.
     """
 
-    W: Any
-    root: np.ndarray
-    null: NullSpace
+    n_samples: int
+    n_connected: int
     n_components: int
     tol: float
-    n_products: int = field(default=0)
-    n_iterations: int = field(default=0)
+    n_products: int = field(default=0, kw_only=True)
+    n_iterations: int = field(default=0, kw_only=True)
 
-    @classmethod
-    def check(cls, W: Any, n_components: int, tol: float) -> Problem:
-        """Check the graph and the number of pairs.
-
-        Raises
-        ------
-        InputError
-            If a degree is not positive or ``n_components`` is out of range.
-        """
-        from scipy.sparse import issparse
-
-        n_samples = W.shape[0]
-        if not 1 <= n_components < n_samples:
-            raise InputError(
-                f"n_components must be an int in [1, {n_samples - 1}], since the graph has "
-                f"{n_samples} rows. Got {n_components}."
-            )
-        W = W.tocsr() if issparse(W) else W
-        degrees = np.asarray(W.sum(axis=1), dtype=np.float64).ravel()
-        if not (degrees > 0).all():
-            row = int((degrees <= 0).argmax())
-            raise InputError(
-                f"row {row} of the graph has degree {degrees[row]:g}; degrees must be positive. "
-                "Use binary weights or a wider heat kernel."
-            )
-        null = null_space(W, degrees)
-        if null.n_components - 1 > n_components:
+    def __post_init__(self) -> None:
+        if self.n_connected - 1 > self.n_components:
             logger.warning(
                 "The graph has %d connected components, more than the %d eigenvectors asked for: "
                 "they tell its largest components apart. Ask for %d, or use more neighbors.",
-                null.n_components, n_components, null.n_components - 1,
+                self.n_connected, self.n_components, self.n_connected - 1,
             )  # fmt: skip
-        return cls(W, np.sqrt(degrees), null, n_components, tol)
-
-    @property
-    def n_samples(self) -> int:
-        """Rows of the graph."""
-        return len(self.root)
 
     @property
     def n_known(self) -> int:
         """Pairs that the null space gives."""
-        return min(self.n_components, self.null.n_components - 1)
+        return min(self.n_components, self.n_connected - 1)
 
     @property
     def n_missing(self) -> int:
@@ -134,7 +101,52 @@ class Problem:
     @property
     def n_wanted(self) -> int:
         """Pairs that a solver must find, and a few more to see where groups end."""
-        return min(self.n_missing + GUARDS, self.n_samples - self.null.n_components)
+        return min(self.n_missing + GUARDS, self.n_samples - self.n_connected)
+
+    def eigenvalues(self, mu: np.ndarray) -> np.ndarray:
+        """Return the eigenvalues of Ln, ascending, from those of S beyond the null space's."""
+        found = np.concatenate([np.zeros(self.n_known), 1.0 - mu[: self.n_missing]])
+        return np.maximum(found, 0.0)
+
+
+@dataclass
+class Problem(Goal):
+    """A checked graph with its degrees and null space.
+
+    Attributes
+    ----------
+    W : scipy sparse matrix of shape (n_samples, n_samples)
+        Symmetric affinity, CSR.
+    root : ndarray of shape (n_samples,), float64
+        Square roots of the degrees.
+    null : NullSpace
+    """
+
+    W: Any
+    root: np.ndarray
+    null: NullSpace
+
+    @classmethod
+    def check(cls, W: Any, n_components: int, tol: float) -> Problem:
+        """Check the graph and the number of pairs.
+
+        Raises
+        ------
+        InputError
+            If a degree is not positive, a weight negative, or ``n_components`` out of range.
+        """
+        from scipy.sparse import issparse
+
+        n_samples = W.shape[0]
+        check_n_components(n_components, n_samples)
+        W = W.tocsr() if issparse(W) else W
+        # A sum of float32 weights in their own type would be too coarse.
+        degrees = np.asarray(W @ np.ones(n_samples))
+        check_rows(W.indptr, W.data, degrees, np.arange(n_samples))
+        null = null_space(W, degrees)
+        return cls(
+            n_samples, null.n_components, n_components, tol, W=W, root=np.sqrt(degrees), null=null
+        )
 
     def scaled(self) -> Any:
         """Return S as scipy CSR, float64."""
@@ -162,10 +174,9 @@ class Problem:
         """
         known, missing = self.n_known, self.n_missing
         canonical_basis(mu, found, GROUP * self.tol)
-        values = np.maximum(np.concatenate([np.zeros(known), 1.0 - mu[:missing]]), 0.0)
-        vectors = found
-        if known or found.shape[1] > missing:
-            vectors = np.hstack([self.null.contrasts(known), found[:, :missing]])
+        values, vectors = self.eigenvalues(mu), found[:, :missing]
+        if known:
+            vectors = np.hstack([self.null.contrasts(known), vectors])
         vectors /= self.root[:, None]
         fix_signs(vectors)
         residuals = self._residuals(values, vectors)
@@ -195,6 +206,44 @@ def tiles(n_rows: int) -> Iterator[tuple[int, int]]:
     """Yield the bounds of consecutive groups of TILE_ROWS rows."""
     for start in range(0, n_rows, TILE_ROWS):
         yield start, min(start + TILE_ROWS, n_rows)
+
+
+def check_n_components(n_components: int, n_samples: int) -> None:
+    """Raise InputError if a graph has not so many pairs."""
+    if not 1 <= n_components < n_samples:
+        raise InputError(
+            f"n_components must be an int in [1, {n_samples - 1}], since the graph has "
+            f"{n_samples} rows. Got {n_components}."
+        )
+
+
+def check_rows(
+    indptr: np.ndarray, weights: np.ndarray, degrees: np.ndarray, rows: np.ndarray
+) -> None:
+    """Raise InputError if a weight is negative or a degree is not positive.
+
+    Parameters
+    ----------
+    indptr : ndarray of shape (n_rows + 1,)
+    weights : ndarray of shape (n_entries,)
+    degrees : ndarray of shape (n_rows,)
+    rows : ndarray of shape (n_rows,)
+        Their numbers, for the message.
+    """
+    if not (degrees > 0).all():
+        bad = int((~(degrees > 0)).argmax())
+        raise InputError(
+            f"row {rows[bad]} of the graph has degree {degrees[bad]:g}; degrees must be positive. "
+            "Use binary weights or a wider heat kernel."
+        )
+    if len(weights) and weights.min() < 0:
+        place = int((weights < 0).argmax())
+        bad = int(np.searchsorted(indptr, place, side="right")) - 1
+        raise InputError(
+            f"row {rows[bad]} of the graph has a negative weight, {weights[place]:g}: the "
+            "eigenvalues of its Laplacian could be negative. Use weight 'binary' or 'heat', or "
+            "data whose dot products are not negative."
+        )
 
 
 def not_converged(residuals: np.ndarray, tol: float) -> ConvergenceError:

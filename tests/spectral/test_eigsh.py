@@ -95,6 +95,14 @@ def test_bad_graphs_and_numbers_are_refused() -> None:
     W[4], W[:, 4] = 0, 0
     with pytest.raises(InputError, match="row 4 of the graph has degree 0"):
         solve_eigsh(csr_matrix(W), 2, tol=1e-8, random_state=0)
+    W = _graph(np.random.default_rng(0).normal(size=(20, 3)))
+    other = int(W[7].indices.max())
+    first = min(7, other)
+    for value, message in [(np.nan, "degree nan"), (-0.1, "a negative weight, -0.1")]:
+        bad = W.tolil()
+        bad[7, other] = bad[other, 7] = value
+        with pytest.raises(InputError, match=f"row {first} of the graph has {message}"):
+            solve_eigsh(csr_matrix(bad), 2, tol=1e-8, random_state=0)
 
 
 def test_all_vectors_of_a_small_graph() -> None:

@@ -1,0 +1,262 @@
+"""Block Chebyshev-filtered subspace iteration: many eigenpairs from products of W with a block.
+
+Each round applies a Chebyshev polynomial of S to a block of vectors, which damps the unwanted
+part of the spectrum and lets the wanted part grow, and then solves the small eigenproblem in the
+span (Rayleigh-Ritz). The filter runs in float32, the small problem in float64. Nothing is
+orthogonalized against a growing basis, and the filter takes a few columns at a time, so one block
+and a part of another are all the memory it takes.
+
+This module decides: cut, degree, what is locked, when it ends. Where the block lives is the
+business of a `Block`: in this process (`bigfs.spectral.chebyshev`) or as row blocks in storage
+(`bigfs.spectral.distributed`). The iterate is kept as ``z = D^-1/2 u``: with it, ``S u`` is
+``P z`` with ``P = D^-1 W``.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from bigfs.spectral.eigsh import DENSE_ROWS
+from bigfs.spectral.problem import GROUP, Goal, not_converged
+
+logger = logging.getLogger("bigfs")
+
+# Blocks are a whole number of vector registers wide, panels of them at most a cache line.
+_LANES = 8
+_PANEL = 16
+# float32 carries residuals down to a tenth of this, after filters of degree 1000; below it the
+# iterate goes on in float64.
+FLOAT32_TOL = 5e-5
+# Shares of the tolerance that wanted vectors must reach, and at which they are locked.
+_SOLVED = 0.5
+_LOCKED = 0.3
+_FIRST_DEGREE = 16
+_LARGEST_DEGREE = 1000
+_MAX_ROUNDS = 60
+# The least distance of the cut from a wanted eigenvalue, as a share of 1 - mu.
+_CLEARANCE = 0.05
+# Largest growth within one filter, as an exponent: more drowns small parts in rounding.
+_LARGEST_GROWTH = {np.dtype(np.float32): 17.0, np.dtype(np.float64): 34.0}
+# Steps of the Lanczos process that bounds the spectrum from below.
+BOUND_STEPS = 12
+
+
+def is_small(goal: Goal) -> bool:
+    """Say whether a dense solver is better: few rows, or a block would be much of the space."""
+    rest = goal.n_samples - goal.n_connected
+    return goal.n_samples <= DENSE_ROWS or 4 * block_width(goal.n_missing) > rest
+
+
+def block_width(n_missing: int) -> int:
+    """Return the vectors of a block: those wanted and guards that speed up the last of them."""
+    return -(-(n_missing + max(4, n_missing // 4)) // _LANES) * _LANES
+
+
+def panel_widths(n_missing: int) -> list[int]:
+    """Return the columns of each panel of a block."""
+    width = block_width(n_missing)
+    return [min(_PANEL, width - start) for start in range(0, width, _PANEL)]
+
+
+def block_bytes(n_samples: int, n_missing: int, tol: float) -> int:
+    """Return the bytes of the solver's arrays beyond W and its reordered copy."""
+    itemsize, width = 4 if tol >= FLOAT32_TOL else 8, block_width(n_missing)
+    # Panels, one of them twice; at the end panels and the result.
+    blocks = max(itemsize * (width + _PANEL), itemsize * width + 8 * n_missing, 16 * n_missing)
+    return int(n_samples * (blocks + 6 * 8))
+
+
+class Block(Protocol):
+    """Vectors z in panels, the first of them locked; all sums are of float64."""
+
+    dtype: np.dtype[Any]
+
+    @property
+    def n_locked(self) -> int:
+        """Vectors that are locked."""
+
+    @property
+    def width(self) -> int:
+        """Vectors that are not."""
+
+    def lanczos(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the diagonals, of ``steps`` entries each, that some steps from one vector give."""
+
+    def filter(self, window: Window, degree: int) -> None:
+        """Replace z by the window's polynomial of P, scaled to 1 at the eigenvalue 1, times z."""
+
+    def project(self) -> None:
+        """Remove the null space and the locked vectors."""
+
+    def grams(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``Z'DZ`` and ``Z'DPZ``."""
+
+    def rotate(self, turn: np.ndarray) -> None:
+        """Replace Z by ``Z turn``."""
+
+    def squares(self, mu: np.ndarray) -> np.ndarray:
+        """Return the squared residuals ``|Pz - mu z|^2``, weighted with D."""
+
+    def lock(self, count: int) -> int:
+        """Lock at most so many leading vectors, whole panels only; return how many."""
+
+    def refine(self) -> None:
+        """Go on in float64."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What the filter damps: from a lower bound of the spectrum of S to the cut."""
+
+    low: float
+    cut: float
+
+    @property
+    def half(self) -> float:
+        """Half its width."""
+        return (self.cut - self.low) / 2
+
+    @property
+    def center(self) -> float:
+        """Its center."""
+        return (self.cut + self.low) / 2
+
+    def rate(self, mu: float) -> float:
+        """Return the exponent by which one more degree lets the part at mu grow."""
+        return float(np.arccosh(max((mu - self.center) / self.half, 1.0)))
+
+    def recurrence(self, degree: int) -> list[tuple[float, float, float]]:
+        """Return a, b, c of every step ``y_j+1 = a P y_j + b y_j + c y_j-1``."""
+        first = sigma = self.half / (1.0 - self.center)
+        steps = [(sigma / self.half, -sigma * self.center / self.half, 0.0)]
+        for _ in range(degree - 1):
+            following = 1.0 / (2.0 / first - sigma)
+            scale = 2.0 * following / self.half
+            steps.append((scale, -scale * self.center, -sigma * following))
+            sigma = following
+        return steps
+
+
+class Iteration:
+    """The rounds of filter, projection and Rayleigh-Ritz on a block, until all is found.
+
+    Parameters
+    ----------
+    goal : Goal
+        Counts iterations and products.
+    block : Block
+        Holds the wanted vectors in its first columns at the end.
+    """
+
+    def __init__(self, goal: Goal, block: Block) -> None:
+        self.goal, self.block = goal, block
+        low, high = _bounds(*block.lanczos(BOUND_STEPS))
+        goal.n_products += BOUND_STEPS
+        self.window = Window(low, max(high, low + 0.1))
+        self.locked_mu = np.zeros(0)
+
+    def run(self) -> np.ndarray:
+        """Return the wanted eigenvalues of S, descending.
+
+        Raises
+        ------
+        ConvergenceError
+            If a residual stays above the tolerance.
+        """
+        goal, block, degree = self.goal, self.block, _FIRST_DEGREE
+        for _ in range(_MAX_ROUNDS):
+            goal.n_iterations += 1
+            block.filter(self.window, degree)
+            goal.n_products += degree * block.width
+            block.project()
+            mu, residuals = self._rayleigh_ritz()
+            needed = self._needed(mu)
+            if residuals[:needed].max() <= self._target():
+                if not self._is_coarse():
+                    if needed == len(mu):
+                        self._say_that_the_cut_is_inside_a_group(mu[-1])
+                    return np.concatenate([self.locked_mu, mu[:needed]])
+                block.refine()
+                mu, residuals = self._rayleigh_ritz()
+            degree = self._plan(mu, residuals, needed, degree)
+            self._lock(mu, residuals)
+        raise not_converged(residuals[:needed], goal.tol)
+
+    def _rayleigh_ritz(self) -> tuple[np.ndarray, np.ndarray]:
+        """Turn the block to Ritz vectors; return their values, descending, and residuals."""
+        from scipy.linalg import eigh
+
+        overlap, energy = self.block.grams()
+        basis = _whitening(overlap)
+        mu, turn = eigh(basis.T @ (energy + energy.T) @ basis / 2)
+        mu, turn = mu[::-1], basis @ turn[:, ::-1]
+        self.block.rotate(turn)
+        self.goal.n_products += 2 * self.block.width
+        return mu, np.sqrt(self.block.squares(mu))
+
+    def _say_that_the_cut_is_inside_a_group(self, mu: float) -> None:
+        logger.warning(
+            "Eigenvalue %.6g of the graph has more than %d vectors: those returned depend on the "
+            "solver's start. Ask for fewer eigenvectors, or look for copies in the data.",
+            1.0 - mu, self.block.n_locked + self.block.width - self.goal.n_missing,
+        )  # fmt: skip
+
+    def _is_coarse(self) -> bool:
+        """Say whether float32 still runs although the tolerance will need float64."""
+        return self.block.dtype == np.float32 and self.goal.tol < FLOAT32_TOL
+
+    def _target(self) -> float:
+        """Return the residual to reach with the present type."""
+        return FLOAT32_TOL if self._is_coarse() else _SOLVED * self.goal.tol
+
+    def _needed(self, mu: np.ndarray) -> int:
+        """Return how many active vectors must converge: to the end of the last one's group."""
+        last = mu[self.goal.n_missing - len(self.locked_mu) - 1]
+        return int((mu >= last - GROUP * self.goal.tol).sum())
+
+    def _plan(self, mu: np.ndarray, residuals: np.ndarray, needed: int, before: int) -> int:
+        """Set the next cut to the last guard and return the degree that should be enough."""
+        low = self.window.low
+        # Where the guards are copies of the last wanted vector, the cut must still be below it.
+        cut = min(float(mu[-1]), float(mu[needed - 1]) - _CLEARANCE * (1.0 - mu[needed - 1]))
+        window = Window(low, max(cut, low + 0.1))
+        slow, fast = window.rate(mu[needed - 1]), window.rate(1.0)
+        excess = residuals[:needed].max() / (_LOCKED * self.goal.tol)
+        degree = np.log(2.0 * max(excess, 1.0)) / max(slow, 1e-9)
+        limit = _LARGEST_GROWTH[self.block.dtype] / max(fast - slow, 1e-9)
+        self.window = window
+        return int(np.clip(np.ceil(degree), 8, min(limit, 3 * before, _LARGEST_DEGREE)))
+
+    def _lock(self, mu: np.ndarray, residuals: np.ndarray) -> None:
+        """Take the leading vectors that are done out of the block."""
+        if self._is_coarse():
+            return
+        late = residuals > _LOCKED * self.goal.tol
+        # The last one wanted stays: what counts as needed follows from it.
+        most = self.goal.n_missing - len(self.locked_mu) - 1
+        done = self.block.lock(min(int(late.argmax()) if late.any() else len(mu), most))
+        self.locked_mu = np.concatenate([self.locked_mu, mu[:done]])
+
+
+def _whitening(overlap: np.ndarray) -> np.ndarray:
+    """Return a matrix B with ``B' overlap B = 1``; directions lost to rounding stay small."""
+    from scipy.linalg import eigh
+
+    scale = 1.0 / np.sqrt(np.diag(overlap))
+    values, vectors = eigh(overlap * np.multiply.outer(scale, scale))
+    return scale[:, None] * vectors / np.sqrt(np.maximum(values, 1e-14 * values[-1]))
+
+
+def _bounds(alpha: np.ndarray, beta: np.ndarray) -> tuple[float, float]:
+    """Return a lower bound of the spectrum of S, and a first cut near its upper end.
+
+    From a few Lanczos steps with the safeguard of Zhou and Li 2011: the residual is subtracted.
+    """
+    from scipy.linalg import eigh_tridiagonal
+
+    values, vectors = eigh_tridiagonal(alpha, beta[:-1])
+    return max(-1.0, values[0] - beta[-1] * abs(vectors[-1, 0])), float(values[-3])

@@ -93,7 +93,7 @@ def stages_of(config: Config) -> list[Stage]:
             "random_state": config.random_state,
             "memory_limit": config.memory_limit,
         }
-        stages.append(Stage("graph", 1, {**graph, **common}, _run_graph))
+        stages.append(Stage("graph", 2, {**graph, **common}, _run_graph))
     scoring = {
         "method": method,
         "m": config.n_features_to_select,
@@ -184,7 +184,9 @@ def open_graph(path: Path) -> KNNGraph:
 
 def open_affinity(path: Path) -> AffinityMatrix:
     """Return the affinity matrix that a finished stage stored."""
-    return AffinityMatrix.open(path / "affinity", read_attributes(path)["affinity"])
+    return AffinityMatrix.open(
+        path / "affinity", read_attributes(path)["affinity"], ArrayRef.at(path / "partitions")
+    )
 
 
 def _run_spectral(context: Context, out: Scratch) -> None:

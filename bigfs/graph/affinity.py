@@ -50,6 +50,8 @@ class AffinityMatrix:
         Width of the heat kernel that was used.
     scratch : Scratch
         Keeps the stored arrays alive.
+    partitions : ArrayRef of shape (n_samples,), int32, or None
+        Rows of one number have most of their edges among themselves. None: not known.
     """
 
     data: ArrayRef
@@ -59,6 +61,7 @@ class AffinityMatrix:
     weight: str
     sigma_: float | None
     scratch: Scratch
+    partitions: ArrayRef | None = None
 
     @property
     def n_samples(self) -> int:
@@ -103,11 +106,19 @@ class AffinityMatrix:
         return {"weight": self.weight, "sigma": self.sigma_}
 
     @classmethod
-    def open(cls, path: str | Path, stored: dict[str, Any]) -> AffinityMatrix:
+    def open(
+        cls, path: str | Path, stored: dict[str, Any], partitions: ArrayRef | None = None
+    ) -> AffinityMatrix:
         """Return the matrix that was stored in a folder."""
         names = ("data", "indices", "indptr", "degrees")
         refs = {name: ArrayRef.at(Path(path) / name) for name in names}
-        return cls(**refs, weight=stored["weight"], sigma_=stored["sigma"], scratch=Scratch(path))
+        return cls(
+            **refs,
+            weight=stored["weight"],
+            sigma_=stored["sigma"],
+            scratch=Scratch(path),
+            partitions=partitions,
+        )
 
 
 @dataclass(frozen=True)
@@ -188,14 +199,26 @@ def affinity(
         )
     finally:
         working.close()
-    return _matrix(stored, weight, sigma if weight == "heat" else None, scratch)
+    width = sigma if weight == "heat" else None
+    return _matrix(stored, weight, width, scratch, graph.partitions_ref)
 
 
 def _matrix(
-    stored: SymmetricCSR, weight: str, sigma: float | None, scratch: Scratch
+    stored: SymmetricCSR,
+    weight: str,
+    sigma: float | None,
+    scratch: Scratch,
+    partitions: ArrayRef,
 ) -> AffinityMatrix:
     return AffinityMatrix(
-        stored.data, stored.indices, stored.indptr, stored.degrees, weight, sigma, scratch
+        stored.data,
+        stored.indices,
+        stored.indptr,
+        stored.degrees,
+        weight,
+        sigma,
+        scratch,
+        partitions,
     )
 
 

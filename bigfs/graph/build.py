@@ -60,6 +60,7 @@ class Built:
 
     indices: ArrayRef
     distances: ArrayRef
+    partitions: ArrayRef
     n_partitions: int
     recall: RecallEstimate
     exact: bool
@@ -99,9 +100,12 @@ class _Build:
     peak_bytes: int = 0
     shares: np.ndarray | None = None
     exact_rows: int = 0
+    homes: ArrayRef = field(init=False)
 
     def run(self) -> Built:
         """Sample, distribute, search, merge and check."""
+        rows = self.blocks.rows * self.plan.run_blocks
+        self.homes = self.scratch.create("partitions", (self.blocks.n_samples,), np.int32, rows)
         before, request = self.blocks.passes, self.request
         target = request.recall_target
         certain = self.plan.exact and self.plan.n_partitions == 1
@@ -132,6 +136,7 @@ class _Build:
         return Built(
             indices,
             distances,
+            self.homes,
             len(spread.counts),
             recall,
             bool(spread.counts.max() <= self.exact_rows),
@@ -201,7 +206,9 @@ class _Build:
 
     def _distribute(self, cells: Cells) -> Distribution:
         with self._timed("distribute"):
-            spread = distribute(self.blocks, cells, self.plan, self.request.metric, self.working)
+            spread = distribute(
+                self.blocks, cells, self.plan, self.request.metric, self.working, self.homes
+            )
         self.peak_bytes = max(self.peak_bytes, spread.peak_bytes)
         return spread
 

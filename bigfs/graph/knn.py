@@ -177,7 +177,8 @@ def knn_graph(
         Neighbors of each row, itself not counted, in [1, n_samples - 1].
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
     algorithm : {"auto", "exact", "pynndescent"}, default="auto"
-        How a partition is searched; ``auto`` is exact up to 8,192 rows.
+        How a partition is searched; ``auto`` is exact where that costs less than the seconds
+        that pynndescent compiles for.
     representation : str, default="raw"
         What rows are compared by: ``raw`` features, or ``pca:p``, the first p principal
         components (metric euclidean); distances and recall are then those of the components.

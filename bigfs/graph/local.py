@@ -16,6 +16,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import derive_seed
+from bigfs.graph.projection import PROJECTED_WIDTH, projected_rows
 
 METRICS = ("euclidean", "cosine", "correlation")
 ALGORITHMS = ("auto", "exact", "pynndescent")
@@ -318,17 +319,26 @@ def _search_pynndescent(
             f"pynndescent takes fewer than {MAX_ROWS:,} rows at a time. Got {len(rows):,}: "
             "lower memory_limit, so that the rows are divided into more partitions."
         )
-    # Neighbors do not move with the origin, while float32 has few digits far from it.
-    data = rows
-    if rows.dtype != np.float32:
-        data = np.empty(rows.shape, np.float32)
-        center = rows.mean(axis=0)
-        step = max(1, _TILE_BYTES // (8 * rows.shape[1]))
-        for begin in range(0, len(rows), step):
-            data[begin : begin + step] = rows[begin : begin + step] - center
+    wider = int(PROJECTED_WIDTH * width)
+    data = projected_rows(rows, n_neighbors, wider, seed)
+    if data is not None:
+        width = wider
+    else:
+        data = rows if rows.dtype == np.float32 else _centered(rows)
     with _numba_lock:
         candidates = _descend(data, width, seed)
+        del data
         return _compiled_finish()(rows, candidates, n_neighbors, metric == "euclidean")
+
+
+def _centered(rows: np.ndarray) -> np.ndarray:
+    """Return rows from their mean, float32: far from the origin it has few digits."""
+    data = np.empty(rows.shape, np.float32)
+    center = rows.mean(axis=0)
+    step = max(1, _TILE_BYTES // (8 * rows.shape[1]))
+    for begin in range(0, len(rows), step):
+        data[begin : begin + step] = rows[begin : begin + step] - center
+    return data
 
 
 def _descend(data: np.ndarray, width: int, seed: int) -> np.ndarray:

@@ -17,6 +17,7 @@ from bigfs.core.memory import limit_for, task_budget
 from bigfs.core.seeds import rng
 from bigfs.core.units import KIB, MIB, format_bytes
 from bigfs.graph.local import EXACT_ROWS, MAX_ROWS
+from bigfs.graph.projection import PROJECTED_WIDTH, most_components
 from bigfs.graph.shuffle import Runs
 from bigfs.kmeans import cluster_rows
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -33,6 +34,7 @@ _EXACT_TILES = 80 * MIB
 _EXACT_SECONDS = (5e-9, 6e-11)
 _COMPILE_SECONDS = 25.0
 _SMALL_ROWS = 2048
+_MOST_EXACT_ROWS = 2**15
 
 # A row is copied into at most so many partitions beside its own.
 MAX_COPIES = 3
@@ -88,17 +90,23 @@ def exact_rows(algorithm: str, plan: PartitionPlan, counts: np.ndarray, n_featur
         return int(counts.max())
     if algorithm == "pynndescent":
         return 0
+    return _MOST_EXACT_ROWS if _cheaper_exactly(counts, n_features) else _SMALL_ROWS
+
+
+def _cheaper_exactly(counts: np.ndarray, n_features: int) -> bool:
+    """Say whether exact search of partitions of so many rows costs less than compiling."""
     squares = float((counts.astype(np.float64) ** 2).sum())
     seconds = squares * (_EXACT_SECONDS[0] + _EXACT_SECONDS[1] * n_features)
-    if counts.max() <= EXACT_ROWS and seconds <= _COMPILE_SECONDS:
-        return EXACT_ROWS
-    return _SMALL_ROWS
+    return counts.max() <= _MOST_EXACT_ROWS and seconds <= _COMPILE_SECONDS
 
 
 def index_bytes(rows: int, n_features: int, itemsize: int, n_neighbors: int) -> int:
     """Return the bytes of a partition with its pynndescent index, beyond a worker's baseline."""
     width = max(_SEARCH_WIDTH, n_neighbors + 1)
     copy = 4 * n_features if itemsize != 4 else 0
+    if most_components(n_features):
+        copy = 8 * most_components(n_features)
+        width = int(PROJECTED_WIDTH * width)
     per_row = n_features * itemsize + copy + _INDEX_BYTES * width
     return rows * per_row + _BUFFER_BYTES + _COMPILED_BYTES
 
@@ -129,7 +137,7 @@ def plan_partitions(
     """
     n, d = shape
     budget = task_budget(memory_limit_bytes)
-    exact = algorithm == "exact" or (algorithm == "auto" and n <= EXACT_ROWS)
+    exact = algorithm == "exact" or (algorithm == "auto" and _cheaper_exactly(np.array([n]), d))
     cost = exact_bytes if exact else index_bytes
     capacity = _rows_within(cost, (d, itemsize, n_neighbors), budget)
     if not exact and capacity < EXACT_ROWS:

@@ -230,7 +230,8 @@ def test_when_partitions_are_searched_exactly() -> None:
     few, many = np.full(4, 5000), np.full(400, 8000)
     assert exact_rows("auto", plan, few, 50) >= 5000
     assert exact_rows("auto", plan, many, 50) < 5000
-    assert exact_rows("auto", plan, np.array([20_000]), 50) < 5000
+    assert exact_rows("auto", plan, np.array([20_000]), 50) >= 20_000
+    assert exact_rows("auto", plan, np.array([40_000]), 50) < 5000
     assert exact_rows("pynndescent", plan, few, 50) == 0
 
 

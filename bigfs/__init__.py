@@ -15,6 +15,7 @@ _HOMES = {
     "LaplacianScore": "bigfs.selectors",
     "MCFS": "bigfs.selectors",
     "MaxVariance": "bigfs.selectors",
+    "NDFS": "bigfs.selectors",
     "ingest": "bigfs.store.ingest",
     "knn_graph": "bigfs.graph",
     "open_matrix": "bigfs.store.source",

@@ -12,6 +12,7 @@ _HOMES = {
     "MCFS": "bigfs.selectors.mcfs",
     "LaplacianScore": "bigfs.selectors.laplacian_score",
     "MaxVariance": "bigfs.selectors.max_variance",
+    "NDFS": "bigfs.selectors.ndfs",
 }
 
 __all__ = sorted(_HOMES)

@@ -1,0 +1,421 @@
+"""NDFS: spectral clustering with non-negative indicators and l2,1-regression on the features."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.core.errors import InputError
+from bigfs.core.execute import active_client, crosses_processes
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits, task_budget
+from bigfs.core.units import format_bytes, parse_bytes
+from bigfs.graph import AffinityMatrix, affinity, knn_graph
+from bigfs.scores import FeatureScores
+from bigfs.selectors._base import BaseSelector
+from bigfs.selectors._ndfs import Settings, finish, iterate
+from bigfs.selectors._ndfs_kernels import UPDATES
+from bigfs.selectors._ndfs_passes import Resident, Streamed, squared_sums
+from bigfs.selectors._ndfs_solve import choose_solver, resident_regression, streamed_regression
+from bigfs.selectors._ndfs_start import (
+    check_init,
+    spectral_labels,
+    start_in_memory,
+    start_stored,
+)
+from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
+from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.source import Source
+
+logger = logging.getLogger("bigfs")
+
+
+def ndfs_scores(
+    blocks: RowBlocks,
+    W: AffinityMatrix,
+    start: Any,
+    n_clusters: int,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    gamma: float = 1e8,
+    update: str = "printed",
+    max_iter: int = 30,
+    tol: float = 1e-5,
+    random_state: int = 0,
+    memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
+    out: Scratch | None = None,
+    checkpoint: Path | None = None,
+) -> FeatureScores:
+    """Score features by non-negative spectral clustering and l2,1-regression on them.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    W : AffinityMatrix
+        Over the same rows.
+    start : SpectralEmbedding or array-like
+        The embedding whose k-means clusters are the start; or labels of shape (n_samples,), or
+        an F of shape (n_samples, n_clusters).
+    n_clusters : int
+        Columns of F.
+    alpha, beta, gamma : float
+        Of eq. (10); beta positive.
+    update : {"printed", "safe"}, default="printed"
+        Eq. (15) with its denominator clamped, columns normalized; or the one whose objective
+        never rises.
+    max_iter : int, default=30
+    tol : float, default=1e-5
+        Stop when the objective changes by less than this share.
+    random_state : int, default=0
+        Seed of the start.
+    memory_limit : int or str, default="4 GiB"
+        Resident size promised for one worker process.
+    out : Scratch or None, default=None
+        Where the labels are stored. None: beside the data's small arrays.
+    checkpoint : Path or None, default=None
+        A folder that outlives this process: F and B go there every few iterations, and a run
+        that finds them continues from there.
+
+    Returns
+    -------
+    result : FeatureScores
+        Row norms of B; details as the attributes of `NDFS`, with ``labels`` as an `ArrayRef`.
+
+    Raises
+    ------
+    InputError
+        If a parameter is out of range or the start does not fit the data.
+    MemoryLimitError
+        If one block with its rows of F does not fit a worker.
+    ConvergenceError
+        If conjugate gradients, where they are needed, stand still.
+
+    Notes
+    -----
+    Cost: a pass for the Gram matrix and one for each iteration; blocks that fit a worker's memory
+    are read once. Data of one block run in this process, without Dask. F (n_samples x n_clusters)
+    is stored by row blocks, three times at most, five with checkpoints.
+    """
+    settings = Settings(alpha, beta, gamma, update, max_iter, tol)
+    check_parameters(settings, n_clusters, blocks.n_samples)
+    budget = task_budget(parse_bytes(memory_limit))
+    itemsize, n_blocks = blocks.dtype.itemsize, len(blocks.bounds)
+    solver = choose_solver(blocks.n_samples, blocks.n_features, itemsize, n_blocks, budget)
+    out = out or blocks.scratch.child(blocks.scratch.unique("ndfs"))
+    folder = Scratch(checkpoint) if checkpoint else blocks.scratch.child(out.unique("iterates"))
+    file = checkpoint / "state.npz" if checkpoint else None
+    begun = _start(start, blocks, n_clusters, random_state)
+    before = blocks.passes
+    labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
+    # One block in memory is X in float64, its products and the graph.
+    alone = n_blocks == 1 and solver != "cg" and 24 * blocks.rows * blocks.n_features <= budget
+    passes: Resident | Streamed
+    if alone:
+        F = begun if isinstance(begun, np.ndarray) else start_in_memory(*begun)
+        passes = Resident(blocks, W, F)
+        regression = resident_regression(passes, solver, beta)
+        xtf, ftf = passes.X.T @ F, F.T @ F
+    else:
+        stored = _stored_start(begun, blocks, folder)
+        keep = _memory_plan(blocks, W, n_clusters, solver, parse_bytes(memory_limit))
+        passes = Streamed(blocks, W, stored, folder, *keep)
+        regression, xtf = streamed_regression(passes, solver, beta)
+        ftf = squared_sums(stored, blocks.bounds)
+    last = iterate(passes, regression, xtf, ftf, settings, file)
+    details = finish(last, passes, labels)
+    if not checkpoint:
+        folder.close()
+    details |= {"labels": labels, "solver": regression.name, "n_passes": blocks.passes - before}
+    return FeatureScores.from_scores(np.linalg.norm(last.B, axis=1), **details)
+
+
+def check_parameters(settings: Settings, n_clusters: int, n_samples: int) -> None:
+    """Raise InputError for a parameter that is out of range."""
+    check_n_clusters(n_clusters, n_samples)
+    if settings.update not in UPDATES:
+        raise InputError(f"update must be one of {', '.join(UPDATES)}. Got {settings.update!r}.")
+    for name, least in (("alpha", "of at least"), ("beta", "above"), ("gamma", "above")):
+        value = getattr(settings, name)
+        number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+        fits = number and np.isfinite(value) and (value > 0 or (name == "alpha" and value == 0))
+        if not fits:
+            raise InputError(f"{name} must be a finite number {least} 0. Got {value!r}.")
+    whole = isinstance(settings.max_iter, (int, np.integer)) and settings.max_iter >= 1
+    if not whole or isinstance(settings.max_iter, bool):
+        raise InputError(f"max_iter must be an int of at least 1. Got {settings.max_iter!r}.")
+    if not isinstance(settings.tol, (int, float)) or not 0 <= settings.tol < 1:
+        raise InputError(f"tol must be a number in [0, 1). Got {settings.tol!r}.")
+
+
+def check_n_clusters(n_clusters: Any, n_samples: int) -> None:
+    """Raise InputError unless the number of clusters is below the number of rows."""
+    whole = isinstance(n_clusters, (int, np.integer)) and not isinstance(n_clusters, bool)
+    if not whole or not 1 <= n_clusters < n_samples:
+        raise InputError(
+            f"n_clusters must be an int in [1, {n_samples - 1}], since X has {n_samples} rows. "
+            f"Got {n_clusters!r}."
+        )
+
+
+def _start(
+    start: Any, blocks: RowBlocks, n_clusters: int, random_state: int
+) -> np.ndarray | tuple[ArrayRef, np.ndarray]:
+    """Return F in memory where it was given, else stored labels and their counts."""
+    if isinstance(start, SpectralEmbedding):
+        scratch = blocks.scratch.child(blocks.scratch.unique("start"))
+        return spectral_labels(start, blocks, n_clusters, random_state, scratch)
+    return check_init(start, blocks.n_samples, n_clusters)
+
+
+def _stored_start(
+    begun: np.ndarray | tuple[ArrayRef, np.ndarray], blocks: RowBlocks, folder: Scratch
+) -> ArrayRef:
+    """Store the start by row blocks."""
+    if not isinstance(begun, np.ndarray):
+        return start_stored(*begun, blocks, folder)
+    F = folder.create(folder.unique("F"), begun.shape, np.float64, blocks.rows)
+    for first, end in blocks.bounds:
+        F.write(first, begun[first:end])
+    return F
+
+
+def _memory_plan(
+    blocks: RowBlocks, W: AffinityMatrix, n_clusters: int, solver: str, limit: int
+) -> tuple[int, int]:
+    """Return the bytes of X, and of F with the degrees, that a worker process keeps."""
+    n_processes, n_threads = _workers()
+    rows = min(blocks.rows, blocks.n_samples)
+    edges = -(-W.nnz // blocks.n_samples)
+    # A block and its copy while it is read, edges with their rows of F, F before and after.
+    per_row = 2 * blocks.n_features * blocks.dtype.itemsize + edges * (24 + 8 * n_clusters)
+    one_task = rows * (per_row + 48 * n_clusters) + 32 * 10**6
+    check_fits("ndfs", n_threads * one_task, limit, f"{n_threads} blocks of {rows:,} rows at once")
+    free = task_budget(limit) - n_threads * one_task
+    if solver == "cholesky":
+        free -= 16 * blocks.n_features**2
+    elif solver == "woodbury":
+        free -= blocks.nbytes + 16 * blocks.n_samples**2
+    shared = blocks.n_samples * 8 * (n_clusters + 1)
+    # While it is loaded, F is there twice.
+    for_f = shared if 2 * shared <= free else 0
+    for_x = max(0, free - 2 * for_f)
+    share = min(1.0, for_x * n_processes / blocks.nbytes)
+    logger.info(
+        "ndfs: %.0f %% of X (%s) stay in worker memory between iterations, the rest is read "
+        "again; neighbors' rows of F are read %s",
+        100 * share,
+        format_bytes(blocks.nbytes),
+        "once by each worker" if for_f else "by each block",
+    )
+    return for_x, for_f
+
+
+def _workers() -> tuple[int, int]:
+    """Return worker processes of the active scheduler, and the tasks each may run at once."""
+    import dask
+
+    client = active_client()
+    if client is not None:
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        return max(1, len(workers)), max((int(w["nthreads"]) for w in workers), default=1)
+    n_threads = dask.config.get("num_workers", None) or os.cpu_count() or 1
+    return (int(n_threads), 1) if crosses_processes() else (1, int(n_threads))
+
+
+class NDFS(BaseSelector):
+    """Non-negative discriminative feature selection.
+
+    Clusters the rows on their neighbor graph with indicators that are not negative and nearly
+    orthogonal, and at the same time regresses the indicators on the features with a penalty that
+    empties whole rows of the coefficients. Features with large rows are kept.
+
+    Parameters
+    ----------
+    n_features_to_select : int or None, default=None
+        How many features to keep; None keeps half of them.
+    n_clusters : int, default=8
+        Number of clusters c, roughly that of the groups in the data.
+    alpha : float, default=1.0
+        Weight of the regression against the smoothness on the graph.
+    beta : float, default=1.0
+        Weight of the l2,1-norm; in units of X, so scale X (or beta) to what you expect.
+    gamma : float, default=1e8
+        Weight of orthogonality.
+    n_neighbors : int, default=5
+        Neighbors of each row in the graph.
+    weight : {"heat", "binary", "dot", "cosine"}, default="heat"
+        Weights of the graph's edges.
+    sigma : float or None, default=None
+        Heat-kernel width in ``exp(-|x_i - x_j|^2 / sigma)`` (the paper's sigma squared). None:
+        the squared median neighbor distance.
+    metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
+        Distance between rows.
+    preprocess : {"none", "standardize", "minmax", "unit_norm", "log1p"}, default="none"
+        Applied while reading.
+    update : {"printed", "safe"}, default="printed"
+        The paper's update (15), its denominator clamped and the columns of F normalized; or one
+        whose objective never rises.
+    init : "spectral" or array-like, default="spectral"
+        Where F begins: k-means on the spectral embedding, best of 20 starts; or labels of shape
+        (n_samples,), whole numbers below ``n_clusters``; or F itself, taken as it is.
+    max_iter : int, default=30
+        Most iterations.
+    tol : float, default=1e-5
+        Stop when the objective of eq. (10) changes by less than this share.
+    random_state : int, default=0
+        Seed of everything random.
+    memory_limit : int or str, default="4 GiB"
+        Resident size promised for one worker process.
+
+    Attributes
+    ----------
+    scores_ : ndarray of shape (n_features,), float64
+        Norms of the rows of B, larger is better.
+    ranking_ : ndarray of shape (n_features,), int64
+        Feature indices, best first; ties go to the lower index.
+    labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
+        Column of the largest entry of each row of F.
+    coef_ : ndarray of shape (n_features, n_clusters), float64
+        B, the paper's W.
+    n_iter_ : int
+        Iterations made.
+    objective_ : ndarray of shape (n_iter,), float64
+        Eq. (10) after each iteration.
+    objective_parts_ : ndarray of shape (n_iter, 3), float64
+        Its parts: smoothness on the graph, regression with its penalty, orthogonality.
+    orthogonality_ : ndarray of shape (n_iter,), float64
+        ``|F'F - I|``.
+    movement_ : ndarray of shape (n_iter,), float64
+        How far each iteration moved F, ``|F_t - F_t-1|``.
+    distance_from_start_ : float
+        ``|F - F_start|``.
+    n_labels_changed_ : int
+        Rows whose label is not that of the start.
+    solver_ : {"cholesky", "woodbury", "cg"}
+        How the regressions were solved.
+    n_passes_ : int
+        Passes over X beyond the graph and the start.
+
+    See Also
+    --------
+    MCFS : The same graph, but eigenvectors of either sign and one regression for each.
+
+    Notes
+    -----
+    Implements algorithm 1 of [1]_ (its X is our X', its W our B)::
+
+        min tr(F'LF) + alpha (|XB - F|^2 + beta |B|_2,1) + gamma/2 |F'F - I|^2,  F >= 0
+
+    one pass over X an iteration. Delta follows from the B of the same iteration; the rows' norms
+    are smoothed by a millionth of the scale of B. The printed denominator is clamped so that an
+    entry grows at most tenfold in one iteration.
+
+    References
+    ----------
+    .. [1] Z. Li, Y. Yang, J. Liu, X. Zhou, H. Lu, "Unsupervised feature selection using
+       nonnegative spectral analysis", AAAI 2012.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from bigfs import NDFS
+    >>> NDFS(n_features_to_select=2, n_clusters=3).fit_transform(load_iris().data).shape
+    (150, 2)
+    """
+
+    def __init__(
+        self,
+        n_features_to_select: int | None = None,
+        *,
+        n_clusters: int = 8,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        gamma: float = 1e8,
+        n_neighbors: int = 5,
+        weight: str = "heat",
+        sigma: float | None = None,
+        metric: str = "euclidean",
+        preprocess: str = "none",
+        update: str = "printed",
+        init: Any = "spectral",
+        max_iter: int = 30,
+        tol: float = 1e-5,
+        random_state: int = 0,
+        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
+    ) -> None:
+        self.n_features_to_select = n_features_to_select
+        self.n_clusters = n_clusters
+        self.alpha = alpha
+        self.beta = beta
+        self.gamma = gamma
+        self.n_neighbors = n_neighbors
+        self.weight = weight
+        self.sigma = sigma
+        self.metric = metric
+        self.preprocess = preprocess
+        self.update = update
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.memory_limit = memory_limit
+
+    def fit(self, X: Any, y: Any = None) -> NDFS:
+        """Score and rank the features, and label the rows; see `BaseSelector.fit`."""
+        super().fit(X, y)
+        if not self._reads_stored:
+            self.labels_ = np.asarray(self.labels_[:])
+            del self._scratch
+        return self
+
+    def _checked(self, X: Any) -> Any:
+        opened = super()._checked(X)
+        self._reads_stored = isinstance(opened, Source)
+        return opened
+
+    def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
+        settings = Settings(self.alpha, self.beta, self.gamma, self.update, self.max_iter, self.tol)
+        check_parameters(settings, self.n_clusters, blocks.n_samples)
+        graph = knn_graph(
+            blocks,
+            self.n_neighbors,
+            metric=self.metric,
+            memory_limit=self.memory_limit,
+            random_state=self.random_state,
+        )
+        W = affinity(graph, weight=self.weight, sigma=self.sigma, blocks=blocks)
+        start = self.init
+        if isinstance(start, str):
+            if start != "spectral":
+                raise InputError(f"init must be 'spectral', labels or an F. Got {start!r}.")
+            start = spectral_embedding(
+                W,
+                self.n_clusters,
+                random_state=self.random_state,
+                memory_limit=self.memory_limit,
+                scratch=blocks.scratch.child("spectral"),
+                chunk_rows=blocks.rows,
+            )
+        result = ndfs_scores(
+            blocks,
+            W,
+            start,
+            self.n_clusters,
+            alpha=self.alpha,
+            beta=self.beta,
+            gamma=self.gamma,
+            update=self.update,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            random_state=self.random_state,
+            memory_limit=self.memory_limit,
+        )
+        # The labels of stored data are read when asked: their folder lives with the estimator.
+        self._scratch = blocks.scratch
+        result.details["labels"] = result.details["labels"].open()
+        return result

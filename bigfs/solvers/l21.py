@@ -1,0 +1,211 @@
+"""Ridge regressions reweighted towards an l2,1-norm: ``(X'X + beta Delta)^-1 X'F`` three ways.
+
+All three solve in the coordinates ``Delta^1/2 B``, where the matrix is ``Delta^-1/2 X'X
+Delta^-1/2 + beta I``: its condition stays that of the data over beta however large the weights of
+vanishing rows of B become.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import ConvergenceError
+
+
+def row_weights(B: np.ndarray, epsilon: float) -> np.ndarray:
+    """Return the diagonal of Delta, ``1 / (2 sqrt(|b_j|^2 + epsilon))``, shape (n_features,)."""
+    return 0.5 / np.sqrt(np.einsum("ij,ij->i", B, B) + epsilon)
+
+
+def smoothed_l21(B: np.ndarray, epsilon: float) -> float:
+    """Return the sum of ``sqrt(|b_j|^2 + epsilon)`` over the rows of B."""
+    return float(np.sqrt(np.einsum("ij,ij->i", B, B) + epsilon).sum())
+
+
+def _factor(matrix: np.ndarray) -> Any:
+    """Return the Cholesky factor, using the matrix's memory.
+
+    A ridge far below the data can vanish in rounding: then the smallest multiple of the rounding
+    error that makes the matrix positive definite is added to its diagonal.
+    """
+    from scipy.linalg import LinAlgError, cho_factor
+
+    diagonal = matrix.diagonal().copy()
+    rounding = np.finfo(np.float64).eps * float(diagonal.sum())
+    added = 0.0
+    while True:
+        try:
+            # LAPACK overwrites the lower triangle (the upper one of the transpose) only: from
+            # the other the matrix comes back after a failure.
+            return cho_factor(matrix.T, lower=False, overwrite_a=True, check_finite=False)
+        except LinAlgError:
+            upper = np.triu(matrix, 1)
+            matrix[...] = upper + upper.T
+            added = 10 * added if added else rounding
+            np.fill_diagonal(matrix, diagonal + added)
+
+
+class GramSolver:
+    """Solves from ``G = X'X`` by Cholesky; the last factor is kept.
+
+    Parameters
+    ----------
+    gram : ndarray of shape (n_features, n_features), float64
+        ``X'X``, both triangles.
+    beta : float
+    """
+
+    def __init__(self, gram: np.ndarray, beta: float) -> None:
+        self._gram, self._beta = gram, beta
+        self._delta: np.ndarray | None = None
+        self._held: tuple[np.ndarray, Any] | None = None
+
+    def solve(self, delta: np.ndarray, xtf: np.ndarray) -> np.ndarray:
+        """Return ``(G + beta Delta)^-1 X'F``, shape (n_features, n_columns).
+
+        Parameters
+        ----------
+        delta : ndarray of shape (n_features,), float64
+            Diagonal of Delta, positive.
+        xtf : ndarray of shape (n_features, n_columns), float64
+        """
+        from scipy.linalg import cho_solve
+
+        if self._delta is None or not np.array_equal(delta, self._delta):
+            root = 1 / np.sqrt(delta)
+            self._held = None  # its memory is needed for the next one
+            scaled = self._gram * root
+            scaled *= root[:, None]
+            scaled.flat[:: len(root) + 1] += self._beta
+            self._held, self._delta = (root, _factor(scaled)), delta.copy()
+        assert self._held is not None
+        root, factor = self._held
+        found = cho_solve(factor, xtf * root[:, None], overwrite_b=True, check_finite=False)
+        return np.asarray(found * root[:, None])
+
+
+class KernelSolver:
+    """Solves from the n x n matrix ``X Delta^-1 X'`` where rows are fewer than features.
+
+    Woodbury's identity in the form that cancels nothing:
+    ``(X'X + beta Delta)^-1 X'F = Delta^-1 X'(X Delta^-1 X' + beta I)^-1 F``.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features), float32 or float64
+    beta : float
+    """
+
+    def __init__(self, X: np.ndarray, beta: float) -> None:
+        self._X, self._beta = X, beta
+        self._delta: np.ndarray | None = None
+        self._factor: Any = None
+
+    def solve(self, delta: np.ndarray, F: np.ndarray) -> np.ndarray:
+        """Return ``(X'X + beta Delta)^-1 X'F``, shape (n_features, n_columns).
+
+        Parameters
+        ----------
+        delta : ndarray of shape (n_features,), float64
+        F : ndarray of shape (n_samples, n_columns), float64
+        """
+        from scipy.linalg import cho_solve
+
+        if self._delta is None or not np.array_equal(delta, self._delta):
+            self._factor = None
+            self._factor, self._delta = _factor(self._kernel(delta)), delta.copy()
+        dual = cho_solve(self._factor, F, check_finite=False)
+        B = np.empty((len(delta), F.shape[1]))
+        for part in self._tiles():
+            B[part] = self._X[:, part].astype(np.float64, copy=False).T @ dual
+        return B / delta[:, None]
+
+    def _kernel(self, delta: np.ndarray) -> np.ndarray:
+        """Return ``X Delta^-1 X' + beta I``."""
+        n = len(self._X)
+        total = np.zeros((n, n))
+        for part in self._tiles():
+            tile = self._X[:, part] / np.sqrt(delta[part])
+            total += tile @ tile.T
+        total.flat[:: n + 1] += self._beta
+        return total
+
+    def _tiles(self) -> list[slice]:
+        """Cut the features so that a tile in float64 stays near 32 MB."""
+        step = max(16, 2**22 // len(self._X))
+        return [slice(at, at + step) for at in range(0, self._X.shape[1], step)]
+
+
+def conjugate_gradients(
+    apply_gram: Callable[[np.ndarray], np.ndarray],
+    diagonal: np.ndarray,
+    beta: float,
+    delta: np.ndarray,
+    xtf: np.ndarray,
+    start: np.ndarray,
+    *,
+    tol: float,
+    max_iter: int,
+) -> tuple[np.ndarray, int]:
+    """Return ``(X'X + beta Delta)^-1 X'F`` and the products with X'X that it took.
+
+    Preconditioned conjugate gradients on all columns side by side, each with its own steps, so
+    that one product with ``X'X`` (one pass over X) serves them all.
+
+    Parameters
+    ----------
+    apply_gram : callable
+        ``V -> X'(X V)`` for V of shape (n_features, n_columns).
+    diagonal : ndarray of shape (n_features,), float64
+        Diagonal of ``X'X``, for the preconditioner.
+    beta : float
+    delta : ndarray of shape (n_features,), float64
+    xtf : ndarray of shape (n_features, n_columns), float64
+    start : ndarray of shape (n_features, n_columns), float64
+        First guess of the solution.
+    tol : float
+        Largest residual in the scaled coordinates, as a share of the right side's norm.
+    max_iter : int
+
+    Raises
+    ------
+    ConvergenceError
+        If a residual is above ``tol`` after ``max_iter`` products.
+    """
+    root = 1 / np.sqrt(delta)[:, None]
+    inverse = 1 / (diagonal[:, None] * root**2 + beta)
+
+    def product(V: np.ndarray) -> np.ndarray:
+        return root * apply_gram(root * V) + beta * V
+
+    right = root * xtf
+    size = np.maximum(np.linalg.norm(right, axis=0), np.finfo(np.float64).tiny)
+    solution = start / root
+    residual, count = right.copy(), 0
+    if solution.any():
+        residual -= product(solution)
+        count = 1
+    ahead = inverse * residual
+    direction = ahead.copy()
+    rho = np.einsum("ij,ij->j", residual, ahead)
+    while (worst := float((np.linalg.norm(residual, axis=0) / size).max())) > tol:
+        if count >= max_iter:
+            raise ConvergenceError(
+                f"ndfs: conjugate gradients left a residual of {worst:.2g} of the right side "
+                f"after {count} passes over X; at most {tol:.2g} is accepted. Raise beta or "
+                "memory_limit, or scale the data."
+            )
+        turned = product(direction)
+        count += 1
+        bend = np.einsum("ij,ij->j", direction, turned)
+        step = np.divide(rho, bend, out=np.zeros_like(rho), where=bend > 0)
+        solution += step * direction
+        residual -= step * turned
+        ahead = inverse * residual
+        before, rho = rho, np.einsum("ij,ij->j", residual, ahead)
+        direction *= np.divide(rho, before, out=np.zeros_like(rho), where=before > 0)
+        direction += ahead
+    return root * solution, count

@@ -1,0 +1,363 @@
+"""NDFS equals the paper's dense algorithm, its safe objective never rises, nothing gives NaN."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+
+from bigfs import NDFS, knn_graph
+from bigfs.blocks import RowBlocks
+from bigfs.core.errors import InputError
+from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr
+from bigfs.scores import FeatureScores
+from bigfs.selectors import ndfs as module
+from bigfs.selectors._ndfs_kernels import scaled_columns
+from bigfs.selectors._ndfs_start import normalized_indicators
+from bigfs.selectors.ndfs import ndfs_scores
+from bigfs.store.scratch import Scratch
+from tests.reference.ndfs import ndfs
+
+UPDATES = ("printed", "safe")
+
+
+def _graph(X: np.ndarray, rows: int | None = None) -> tuple[RowBlocks, AffinityMatrix]:
+    blocks = RowBlocks.from_any(X, rows=rows)
+    return blocks, affinity(knn_graph(blocks, 5), weight="heat", blocks=blocks)
+
+
+def _labels(n: int, c: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).permutation(np.arange(n) % c)
+
+
+def _start(n: int, c: int) -> np.ndarray:
+    labels = _labels(n, c)
+    return normalized_indicators(labels, np.bincount(labels, minlength=c))
+
+
+def _load(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    stored = np.load(folder / f"{name}.npz")
+    return stored["X"] / stored["X"].max(), stored["y"]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("name", ["UMIST", pytest.param("ORL", marks=pytest.mark.slow)])
+def test_equals_the_dense_reference_on_real_data(name: str, update: str, data_dir: Path) -> None:
+    X, y = _load(data_dir, name)
+    F = normalized_indicators(y, np.bincount(y))
+    F = scaled_columns(F + 0.02 * np.random.default_rng(0).random(F.shape))
+    blocks, W = _graph(X)
+    found = ndfs_scores(blocks, W, F, F.shape[1], update=update, tol=0.0)
+    last, B, history = ndfs(X, W.load().toarray(), F, update=update)
+    expected = np.linalg.norm(B, axis=1)
+    np.testing.assert_allclose(found.scores, expected, rtol=1e-6)
+    np.testing.assert_array_equal(found.ranking, np.argsort(-expected, kind="stable"))
+    np.testing.assert_allclose(found.details["objective_parts"], history, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(found.details["labels"].load(), last.argmax(axis=1))
+    moved = np.linalg.norm(last - F)
+    assert found.details["distance_from_start"] == pytest.approx(moved, rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def digits() -> np.ndarray:
+    return load_digits().data[:400] / 16
+
+
+@pytest.fixture(scope="module")
+def small(digits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The affinity matrix of the digits, dense, and a start."""
+    return _graph(digits)[1].load().toarray(), _start(400, 10)
+
+
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("gamma", [1.0, 1e3])
+@pytest.mark.parametrize("alpha, beta", [(1.0, 1.0), (100.0, 0.01), (0.0, 10.0)])
+def test_equals_the_dense_reference_for_all_weights(
+    digits: np.ndarray, small: Any, update: str, gamma: float, alpha: float, beta: float
+) -> None:
+    W, F = small
+    options = {"alpha": alpha, "beta": beta, "gamma": gamma, "update": update}
+    blocks, stored = _graph(digits)
+    found = ndfs_scores(blocks, stored, F, 10, tol=0.0, max_iter=12, **options)
+    last, B, history = ndfs(digits, W, F, n_iter=12, **options)
+    expected = np.linalg.norm(B, axis=1)
+    np.testing.assert_allclose(found.scores, expected, rtol=1e-6, atol=1e-9 * expected.max())
+    np.testing.assert_allclose(found.details["objective_parts"], history, rtol=1e-6, atol=1e-6)
+
+
+def _run(X: np.ndarray, rows: int | None, F: np.ndarray, **options: Any) -> FeatureScores:
+    blocks, W = _graph(X, rows)
+    options = {"tol": 0.0, "max_iter": 8, **options}
+    found = ndfs_scores(blocks, W, F, F.shape[1], **options)
+    found.details["labels"] = found.details["labels"].load()
+    return found
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_blocks_change_nothing(digits: np.ndarray, update: str) -> None:
+    F = _start(400, 10)
+    whole = _run(digits, None, F, update=update)
+    for rows in (400, 200, 131, 37):
+        cut = _run(digits, rows, F, update=update)
+        np.testing.assert_allclose(cut.scores, whole.scores, rtol=1e-9)
+        np.testing.assert_array_equal(cut.ranking, whole.ranking)
+        np.testing.assert_array_equal(cut.details["labels"], whole.details["labels"])
+        for name in ("objective_parts", "movement", "orthogonality", "distance_from_start"):
+            np.testing.assert_allclose(cut.details[name], whole.details[name], rtol=1e-7)
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_threads_give_the_same_bits(digits: np.ndarray, update: str) -> None:
+    F, found = _start(400, 10), []
+    for n_threads in (1, 2, 4):
+        with dask.config.set(scheduler="threads", num_workers=n_threads):
+            found.append(_run(digits, 60, F, update=update, max_iter=4))
+    for other in found[1:]:
+        assert other.scores.tobytes() == found[0].scores.tobytes()
+        assert other.details["objective"].tobytes() == found[0].details["objective"].tobytes()
+
+
+@pytest.mark.parametrize("solver", ["cholesky", "woodbury", "cg"])
+def test_every_scheduler_and_solver_gives_the_same(
+    digits: np.ndarray, scheduler: str, solver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    F, X = _start(60, 3), digits[:60, 20:40]
+    options = {"max_iter": 3, "beta": 10.0}
+    monkeypatch.setattr(module, "choose_solver", lambda *_: solver)
+    found = _run(X, 20, F, **options)
+    assert found.details["solver"] == solver
+    with dask.config.set(scheduler="synchronous"):
+        assert _run(X, 20, F, **options).scores.tobytes() == found.scores.tobytes()
+    monkeypatch.undo()
+    expected = _run(X, None, F, **options)
+    tolerance = 1e-6 if solver == "cg" else 1e-9
+    np.testing.assert_allclose(
+        found.scores, expected.scores, rtol=tolerance, atol=tolerance * expected.scores.max()
+    )
+
+
+def test_what_a_worker_may_keep_changes_nothing(
+    digits: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bigfs import ingest
+
+    ingest(digits, tmp_path / "X.zarr", rows=50)
+    F, found = _start(400, 10), []
+    for plan in ((0, 0), (0, 10**6), (10**5, 0), (10**8, 10**8)):
+        monkeypatch.setattr(module, "_memory_plan", lambda *_, plan=plan: plan)
+        blocks, W = _graph(tmp_path / "X.zarr", 50)  # type: ignore[arg-type]
+        found.append(ndfs_scores(blocks, W, F, 10, tol=0.0, max_iter=4))
+    assert len({result.scores.tobytes() for result in found}) == 1
+
+
+# The objective
+
+
+REAL = {
+    "iris": lambda: load_iris().data,
+    "wine": lambda: load_wine().data / load_wine().data.max(axis=0),
+    "cancer": lambda: load_breast_cancer().data / load_breast_cancer().data.max(axis=0),
+    "digits": lambda: load_digits().data / 16,
+}
+
+
+def _rises(objective: np.ndarray) -> float:
+    return float((np.diff(objective) / np.abs(objective[:-1])).max())
+
+
+@pytest.mark.parametrize("gamma", [1.0, 1e4, 1e8])
+@pytest.mark.parametrize("name", REAL)
+def test_the_safe_objective_never_rises(name: str, gamma: float) -> None:
+    X = REAL[name]()
+    for alpha, beta in ((1.0, 1.0), (100.0, 0.1)):
+        found = NDFS(
+            2, n_clusters=4, update="safe", alpha=alpha, beta=beta, gamma=gamma, tol=0.0
+        ).fit(X)
+        assert _rises(found.objective_) <= 1e-9
+        assert found.n_iter_ == 30
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["UMIST", "ATT", "COIL20"])
+def test_the_safe_objective_never_rises_on_images(name: str, data_dir: Path) -> None:
+    X, _ = _load(data_dir, name)
+    for gamma in (1.0, 1e8):
+        found = NDFS(50, n_clusters=20, update="safe", gamma=gamma, tol=0.0).fit(X)
+        assert _rises(found.objective_) <= 1e-9
+
+
+@settings(max_examples=15)
+@given(
+    n=st.integers(12, 40),
+    d=st.integers(1, 30),
+    c=st.integers(1, 5),
+    alpha=st.sampled_from([0.0, 1e-3, 1.0, 1e4]),
+    beta=st.sampled_from([1e-3, 1.0, 1e4]),
+    gamma=st.sampled_from([1e-2, 1.0, 1e8]),
+    seed=st.integers(0, 10**6),
+)
+def test_small_random_problems(
+    n: int, d: int, c: int, alpha: float, beta: float, gamma: float, seed: int
+) -> None:
+    from scipy.sparse import csr_array
+
+    draw = np.random.default_rng(seed)
+    X = draw.normal(size=(n, d))
+    X[:, draw.random(d) < 0.2] = 0.0
+    ring = np.roll(np.eye(n), 1, axis=1) + np.diag(draw.random(n - 2), 2)
+    W = affinity_from_csr(csr_array(ring + ring.T))
+    options = {"alpha": alpha, "beta": beta, "gamma": gamma, "tol": 0.0, "max_iter": 15}
+    F = scaled_columns(draw.random((n, c)) * (draw.random((n, c)) < 0.7))
+    for update in UPDATES:
+        found = ndfs_scores(RowBlocks.from_any(X), W, F, c, update=update, **options)
+        assert np.isfinite(found.scores).all()
+        assert np.isfinite(found.details["objective_parts"]).all()
+        assert (found.scores[(X == 0).all(axis=0)] == 0).all()
+        if update == "safe":
+            assert _rises(found.details["objective"]) <= 1e-9
+
+
+def test_the_printed_objective_falls_over_the_run(digits: np.ndarray) -> None:
+    found = NDFS(10, n_clusters=10, tol=0.0).fit(digits)
+    assert found.objective_[-1] < found.objective_[0]
+    np.testing.assert_allclose(found.objective_, found.objective_parts_.sum(axis=1))
+    assert found.orthogonality_[-1] < 1e-6
+
+
+def test_it_stops_when_the_objective_stands_still(digits: np.ndarray) -> None:
+    found = NDFS(10, n_clusters=10, tol=1e-3, max_iter=100, update="safe", gamma=1.0).fit(digits)
+    assert 3 <= found.n_iter_ < 100
+    assert len(found.objective_) == len(found.movement_) == found.n_iter_
+    before, after = found.objective_[-3:-1]
+    assert before - after <= 1e-3 * before
+
+
+# Degenerate data
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_degenerate_data_give_no_nan(update: str, digits: np.ndarray) -> None:
+    X = np.hstack([np.full((400, 1), 3.0), np.zeros((400, 1)), digits])
+    one = NDFS(66, n_clusters=1, update=update).fit(X)
+    assert one.get_support().all()
+    assert (one.labels_ == 0).all()
+    assert one.scores_[1] == 0
+    for options in ({"beta": 1e6}, {"beta": 1e-6}, {"alpha": 1e6}):
+        found = NDFS(5, n_clusters=12, update=update, **options).fit(X)
+        assert np.isfinite(found.scores_).all()
+        assert np.isfinite(found.objective_).all()
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_an_emptied_cluster_stays_empty(update: str, digits: np.ndarray) -> None:
+    F = np.hstack([_start(400, 3), np.zeros((400, 1))])
+    found = NDFS(5, n_clusters=4, init=F, update=update).fit(digits)
+    assert np.isfinite(found.scores_).all()
+    assert set(found.labels_) <= {0, 1, 2}
+    assert (found.coef_[:, 3] == 0).all()
+
+
+def test_fewer_different_rows_than_clusters() -> None:
+    X = np.repeat(np.random.default_rng(0).random((6, 5)), 5, axis=0)
+    found = NDFS(2, n_clusters=8, n_neighbors=6, weight="binary").fit(X)
+    assert np.isfinite(found.scores_).all()
+    assert np.isfinite(found.objective_).all()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"n_clusters": 0}, r"n_clusters must be an int in \[1, 399\]"),
+        ({"n_clusters": 400}, r"n_clusters must be an int in \[1, 399\]"),
+        ({"n_neighbors": 400}, "n_neighbors"),
+        ({"alpha": -1.0}, "alpha must be a finite number of at least 0"),
+        ({"beta": 0.0}, "beta must be a finite number above 0"),
+        ({"gamma": float("nan")}, "gamma must be a finite number above 0"),
+        ({"update": "exact"}, "update must be one of safe, printed"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"tol": -1}, "tol"),
+        ({"init": "kmeans"}, "init must be 'spectral'"),
+        ({"init": np.zeros(3, dtype=int)}, "labels must be 400"),
+        ({"init": np.full(400, 8)}, r"in \[0, 7\].*values 8 to 8"),
+        ({"init": -np.ones((400, 8))}, r"shape \(400, 8\)"),
+    ],
+)
+def test_bad_parameters_are_named(
+    options: dict[str, Any], message: str, digits: np.ndarray
+) -> None:
+    with pytest.raises(InputError, match=message):
+        NDFS(5, **options).fit(digits)
+
+
+def test_labels_and_their_indicators_are_one_start(digits: np.ndarray) -> None:
+    labels = _labels(400, 8)
+    by_labels = NDFS(5, init=labels).fit(digits)
+    by_f = NDFS(5, init=normalized_indicators(labels, np.bincount(labels))).fit(digits)
+    np.testing.assert_array_equal(by_labels.scores_, by_f.scores_)
+
+
+def test_the_start_of_many_rows_comes_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fewer rows in the sample than in the data, all rows still get the nearest center."""
+    from bigfs.selectors import _ndfs_start
+    from bigfs.spectral import spectral_embedding
+
+    X = np.vstack([np.random.default_rng(i).normal(10 * i, 1, (150, 3)) for i in range(3)])
+    blocks, W = _graph(X, 100)
+    spectral = spectral_embedding(W, 3, chunk_rows=100)
+    monkeypatch.setattr(_ndfs_start, "SAMPLE_ROWS", 90)
+    labels, counts = _ndfs_start.spectral_labels(spectral, blocks, 3, 0, Scratch())
+    assert sorted(counts) == [150, 150, 150]
+    assert all(len(set(part)) == 1 for part in labels.load().reshape(3, 150))
+
+
+# Checkpoints
+
+
+class _Stop(Exception):
+    """Ends a run in the middle."""
+
+
+@pytest.mark.parametrize("rows", [None, 90])
+@pytest.mark.parametrize("update", UPDATES)
+def test_an_interrupted_run_continues_at_its_last_checkpoint(
+    digits: np.ndarray, tmp_path: Path, rows: int | None, update: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    from bigfs.selectors import _ndfs_passes
+
+    kind = _ndfs_passes.Resident if rows is None else _ndfs_passes.Streamed
+    step, made = kind.step, []
+
+    def failing(self: Any, *arguments: Any) -> Any:
+        made.append(1)
+        if len(made) == 13:
+            raise _Stop
+        return step(self, *arguments)
+
+    F = _start(400, 10)
+    blocks, W = _graph(digits, rows)
+    options = {"update": update, "tol": 0.0, "max_iter": 20}
+    whole = ndfs_scores(blocks, W, F, 10, **options)
+    monkeypatch.setattr(kind, "step", failing)
+    with pytest.raises(_Stop):
+        ndfs_scores(blocks, W, F, 10, checkpoint=tmp_path, **options)
+    again = ndfs_scores(blocks, W, F, 10, checkpoint=tmp_path, **options)
+    assert len(made) == 13 + 10, "iterations 1 to 10 are not made again"
+    assert again.scores.tobytes() == whole.scores.tobytes()
+    for name in ("objective_parts", "movement"):
+        np.testing.assert_array_equal(again.details[name], whole.details[name])
+    assert again.details["distance_from_start"] == whole.details["distance_from_start"]
+
+
+def test_a_damaged_checkpoint_is_not_used(digits: np.ndarray, tmp_path: Path) -> None:
+    (tmp_path / "state.npz").write_bytes(b"PK\x03\x04 cut off")
+    blocks, W = _graph(digits)
+    found = ndfs_scores(blocks, W, _start(400, 10), 10, checkpoint=tmp_path, max_iter=6)
+    assert found.details["n_iter"] == 6

@@ -29,7 +29,7 @@ from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.units import format_bytes, parse_bytes
 from bigfs.core.yamltext import read_yaml, write_yaml
 
-Method = Literal["mcfs", "laplacian_score", "max_variance"]
+Method = Literal["mcfs", "ndfs", "laplacian_score", "max_variance"]
 
 
 def _dump_bytes(size: int) -> int | str:
@@ -39,6 +39,7 @@ def _dump_bytes(size: int) -> int | str:
 
 
 _PositiveInt = Annotated[int, Field(ge=1)]
+_PositiveFloat = Annotated[float, Field(gt=0)]
 _Bytes = Annotated[
     int,
     BeforeValidator(parse_bytes),
@@ -162,6 +163,32 @@ class MCFSConfig(_Section):
         return self
 
 
+class NDFSConfig(_Section):
+    """Non-negative discriminative feature selection (Li, Yang, Liu, Zhou, Lu, AAAI 2012)."""
+
+    n_clusters: _PositiveInt = Field(8, description="Number of groups expected in the data.")
+    alpha: Annotated[float, Field(ge=0)] = Field(
+        1.0, description="Weight of the regression on the features against the graph."
+    )
+    beta: _PositiveFloat = Field(
+        1.0, description="Weight of the penalty that empties features; in units of the values."
+    )
+    gamma: _PositiveFloat = Field(100.0, description="Weight of the clusters' orthogonality.")
+    update: Literal["safe", "printed"] = Field(
+        "safe", description="Update whose objective never rises, or the paper's eq. (15)."
+    )
+    init: str = Field(
+        "spectral",
+        min_length=1,
+        description="Start: k-means on the graph's eigenvectors (spectral), or labels as in "
+        "evaluate.labels, from 0 to n_clusters - 1.",
+    )
+    max_iter: _PositiveInt = Field(30, description="Most iterations, each a pass over the data.")
+    tol: Annotated[float, Field(ge=0, lt=1)] = Field(
+        1e-5, description="Stop when the objective changes by less than this share."
+    )
+
+
 class EvaluateConfig(_Section):
     """How good the selection is, measured against known labels."""
 
@@ -222,11 +249,13 @@ class ClusterConfig(_Section):
 # The sections that not every method reads, and which ones each method does.
 _METHOD_SECTIONS: dict[str, type[_Section]] = {
     "mcfs": MCFSConfig,
+    "ndfs": NDFSConfig,
     "graph": GraphConfig,
     "spectral": SpectralConfig,
 }
 _SECTIONS: dict[str, tuple[str, ...]] = {
     "mcfs": ("mcfs", "graph", "spectral"),
+    "ndfs": ("ndfs", "graph", "spectral"),
     "laplacian_score": ("graph",),
     "max_variance": (),
 }
@@ -247,6 +276,9 @@ class Config(_Section):
     n_features_to_select: _PositiveInt = Field(description="How many features to keep.")
     mcfs: MCFSConfig | None = Field(
         None, description="Settings of MCFS (method: mcfs only). null: the defaults."
+    )
+    ndfs: NDFSConfig | None = Field(
+        None, description="Settings of NDFS (method: ndfs only). null: the defaults."
     )
     graph: GraphConfig | None = Field(
         None, description="The neighbor graph (methods that use one). null: the defaults."
@@ -274,6 +306,10 @@ class Config(_Section):
     @model_validator(mode="after")
     def _sections_follow_the_method(self) -> Config:
         used = _SECTIONS[self.method]
+        if self.method == "ndfs":
+            if self.ndfs is not None and self.ndfs.init != "spectral":
+                used = ("ndfs", "graph")
+            _fill_default_weight(self)
         refused = [name for name in _METHOD_SECTIONS if name not in used and getattr(self, name)]
         if refused:
             nulls = " ".join(f"--set {name}=null" for name in refused)
@@ -284,6 +320,12 @@ class Config(_Section):
         for name in used:
             _fill(self, name, _METHOD_SECTIONS[name]())
         return self
+
+
+def _fill_default_weight(config: Config) -> None:
+    """Weigh the edges by the heat kernel, as the paper of NDFS does, unless told otherwise."""
+    given = {} if config.graph is None else config.graph.model_dump(exclude_unset=True)
+    object.__setattr__(config, "graph", GraphConfig(**{"weight": "heat", **given}))
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:

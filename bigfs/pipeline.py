@@ -159,6 +159,7 @@ def _run_stage(context: Context, stage: Stage, key: str) -> None:
         return
     logger.info("stage %s: %s", stage.name, directory.why_stale(stage.name, key))
     started, passes = _start_clock(), context.passes
+    context.checkpoint = directory.checkpoint_path(stage.name, key)
     stage.run(context, directory.stage_scratch(stage.name))
     made = context.passes - passes
     record = _record(started, passes=made, bytes_read=made * context.blocks.nbytes)

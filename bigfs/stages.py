@@ -25,20 +25,26 @@ from bigfs.selectors._base import check_n_selected
 from bigfs.selectors.laplacian_score import laplacian_scores
 from bigfs.selectors.max_variance import max_variance_scores
 from bigfs.selectors.mcfs import mcfs_scores
+from bigfs.selectors.ndfs import check_n_clusters, ndfs_scores
 from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
 from bigfs.store.ingest import ingest
+from bigfs.store.labels import load_labels
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
 
 @dataclass
 class Context:
-    """What a stage sees: the configuration, the run directory, and the opened data."""
+    """What a stage sees: the configuration, the run directory, and the opened data.
+
+    ``checkpoint`` is a folder of the running stage that outlives an interrupted run.
+    """
 
     config: Config
     directory: RunDirectory
     data_path: Path
     work: Scratch
+    checkpoint: Path | None = None
     _blocks: RowBlocks | None = field(default=None, repr=False)
 
     @property
@@ -85,7 +91,7 @@ def stages_of(config: Config) -> list[Stage]:
     """Return the stages of a configuration after the data are in place, in order."""
     method = config.method
     stages = []
-    if method in ("mcfs", "laplacian_score"):
+    if method in ("mcfs", "ndfs", "laplacian_score"):
         graph = config.graph.model_dump()
         common = {
             "preprocess": config.preprocess,
@@ -100,15 +106,17 @@ def stages_of(config: Config) -> list[Stage]:
         "rows": config.blocks.rows,
         "preprocess": config.preprocess,
     }
-    if method == "mcfs":
-        settings = config.mcfs.model_dump()
+    if config.spectral is not None:
         spectral = {
             **config.spectral.model_dump(),
             "n_components": n_components(config),
             "random_state": config.random_state,
         }
         stages.append(Stage("spectral", 2, spectral, _run_spectral))
-        scoring["mcfs"] = settings
+    if method == "mcfs":
+        scoring["mcfs"] = config.mcfs.model_dump()
+    if method == "ndfs":
+        scoring["ndfs"] = {**config.ndfs.model_dump(), "random_state": config.random_state}
     stages.append(Stage("result", 1, scoring, _run_scores))
     if config.evaluate is not None:
         chosen = {**config.evaluate.model_dump(), "random_state": config.random_state}
@@ -131,6 +139,8 @@ def check_settings(config: Config, n_samples: int | None, n_features: int) -> No
         return
     if config.graph is not None:
         check_n_neighbors(config.graph.n_neighbors, n_samples)
+    if config.method == "ndfs":
+        check_n_clusters(config.ndfs.n_clusters, n_samples)
     wanted = n_components(config) if config.method == "mcfs" else "auto"
     if isinstance(wanted, int) and wanted >= n_samples:
         raise InputError(
@@ -140,6 +150,8 @@ def check_settings(config: Config, n_samples: int | None, n_features: int) -> No
 
 def n_components(config: Config) -> int | str:
     """Return the number of eigenvectors of a configuration, or "auto"."""
+    if config.method == "ndfs":
+        return int(config.ndfs.n_clusters)
     return config.mcfs.n_components or config.mcfs.n_clusters
 
 
@@ -235,13 +247,18 @@ def open_spectral(path: Path) -> SpectralEmbedding:
 def _run_scores(context: Context, out: Scratch) -> None:
     config, blocks = context.config, context.blocks
     n_selected = check_n_selected(config.method, config.n_features_to_select, blocks.n_features)
-    result = _score(context, blocks, n_selected)
+    result = _score(context, blocks, n_selected, out)
     out.put("scores", result.scores)
     out.put("ranking", result.ranking)
     out.put("selected", result.support(n_selected))
+    small = {}
     for name, values in result.details.items():
-        out.put(name, np.asarray(values))
+        if isinstance(values, np.ndarray):
+            out.put(name, values)
+        elif not isinstance(values, ArrayRef):  # tasks have written that where it belongs
+            small[name] = values
     out.describe(
+        **small,
         method=config.method,
         n_features_to_select=n_selected,
         n_samples=blocks.n_samples,
@@ -250,12 +267,14 @@ def _run_scores(context: Context, out: Scratch) -> None:
     )
 
 
-def _score(context: Context, blocks: RowBlocks, n_selected: int) -> FeatureScores:
+def _score(context: Context, blocks: RowBlocks, n_selected: int, out: Scratch) -> FeatureScores:
     config, stage_path = context.config, context.directory.stage_path
     if config.method == "max_variance":
         return max_variance_scores(blocks)
     if config.method == "laplacian_score":
         return laplacian_scores(blocks, open_affinity(stage_path("graph")))
+    if config.method == "ndfs":
+        return _score_ndfs(context, blocks, out)
     return mcfs_scores(
         blocks,
         open_spectral(stage_path("spectral")),
@@ -263,6 +282,24 @@ def _score(context: Context, blocks: RowBlocks, n_selected: int) -> FeatureScore
         fit_intercept=config.mcfs.fit_intercept,
         coef_scale=config.mcfs.coef_scale,
         memory_limit=config.memory_limit,
+    )
+
+
+def _score_ndfs(context: Context, blocks: RowBlocks, out: Scratch) -> FeatureScores:
+    config, stage_path = context.config, context.directory.stage_path
+    settings = config.ndfs.model_dump()
+    init, n_clusters = settings.pop("init"), settings.pop("n_clusters")
+    spectral = init == "spectral"
+    return ndfs_scores(
+        blocks,
+        open_affinity(stage_path("graph")),
+        open_spectral(stage_path("spectral")) if spectral else load_labels(init, blocks.n_samples),
+        n_clusters,
+        **settings,
+        random_state=config.random_state,
+        memory_limit=config.memory_limit,
+        out=out,
+        checkpoint=context.checkpoint,
     )
 
 

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 import bigfs.config
-from bigfs.config import Config, dump_yaml, json_schema, load_config, make_config
+from bigfs.config import (
+    Config,
+    GraphConfig,
+    NDFSConfig,
+    dump_yaml,
+    json_schema,
+    load_config,
+    make_config,
+)
 from bigfs.core.errors import ConfigError
 
 PIPELINES = sorted((Path(__file__).parents[1] / "pipelines").glob("*.yaml"))
@@ -134,7 +142,7 @@ def test_memory_limit_is_bytes_and_dumps_without_loss(load, size, n_bytes, dumpe
             "method 'max_variance' does not use 'mcfs', 'graph'; remove what it would ignore "
             "(--set mcfs=null --set graph=null)",
         ),
-        ("method: lasso", "method must be one of mcfs, laplacian_score, max_variance."),
+        ("method: lasso", "method must be one of mcfs, ndfs, laplacian_score, max_variance."),
     ],
 )
 def test_refusal_names_key_value_and_remedy(refusal, lines, message):
@@ -230,12 +238,37 @@ def test_the_template_names_every_setting_under_its_section():
     text = text.replace("evaluate: null", "evaluate:").replace("cluster: null", "cluster:")
     written = yaml.safe_load(text)
     for setting in _settings(Config):
+        if setting[0] == "ndfs":
+            continue  # of another method, which has a template of its own
         section = written
         for key in setting:
             assert key in section, f"pipelines/mcfs.yaml does not name {'.'.join(setting)}"
             section = section[key]
     uncommented = re.findall(r"^ *\w+: +[^#\n]+$", text, flags=re.MULTILINE)
     assert uncommented == [], "settings without a comment"
+
+
+def test_the_template_of_ndfs_names_its_settings_and_holds_the_defaults():
+    path = next(path for path in PIPELINES if path.name == "ndfs.yaml")
+    written = yaml.safe_load(path.read_text())
+    assert set(written["ndfs"]) == set(NDFSConfig.model_fields)
+    config = load_config(path)
+    assert config.ndfs == NDFSConfig(n_clusters=10)
+    assert config.graph == GraphConfig(weight="heat")
+
+
+def test_ndfs_weighs_edges_by_the_heat_kernel_unless_told_otherwise(load):
+    base = BASE + "method: ndfs\n"
+    assert load(base).graph.weight == "heat"
+    assert load(base + "graph: {n_neighbors: 7}").graph.weight == "heat"
+    assert load(base + "graph: {weight: binary}").graph.weight == "binary"
+    assert load(BASE).graph.weight == "binary"
+
+
+def test_ndfs_that_starts_from_labels_has_no_eigenvectors(load, refusal):
+    lines = BASE + "method: ndfs\nndfs: {init: y.npy}\n"
+    assert load(lines).spectral is None
+    assert "does not use 'spectral'" in refusal(lines + "spectral: {tol: 1.0e-8}")
 
 
 def test_the_template_holds_the_defaults():

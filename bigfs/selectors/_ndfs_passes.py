@@ -74,25 +74,30 @@ class Passes(Protocol):
 
 
 class Resident:
-    """A matrix of one block in this process.
+    """A matrix of one block, its graph and F, all in this process.
 
     Parameters
     ----------
-    blocks : RowBlocks of one block
-    W : AffinityMatrix
+    X : ndarray of shape (n_samples, n_features), float64
+    W : scipy CSR matrix of shape (n_samples, n_samples)
+    degrees : ndarray of shape (n_samples,)
+        Row sums of W.
     F : ndarray of shape (n_samples, n_clusters), float64
         The start.
+
+    Attributes
+    ----------
+    F : ndarray
+        The current iterate, before ``scale``.
+    scale : ndarray of shape (n_clusters,)
+        Factors of F's columns that the next pass applies.
     """
 
-    def __init__(self, blocks: RowBlocks, W: AffinityMatrix, F: np.ndarray) -> None:
-        self._blocks = blocks
-        blocks.passes += 1
-        self.X = np.asarray(blocks.reader.read(0, blocks.n_samples), dtype=np.float64)
-        self._W = W.load()
-        self._root = 1 / np.sqrt(W.degrees.load())[:, None]
-        self._start = F
-        self.F = F
+    def __init__(self, X: np.ndarray, W: Any, degrees: np.ndarray, F: np.ndarray) -> None:
+        self.X, self.F = X, F
         self.scale = np.ones(F.shape[1])
+        self._W, self._root = W, 1 / np.sqrt(degrees)[:, None]
+        self._start = F
 
     def gram(self) -> np.ndarray:
         """Return ``X'X``."""
@@ -104,19 +109,19 @@ class Resident:
 
     def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> PassSums:
         """Replace F by the next one."""
-        self._blocks.passes += 1
         with single_thread():
             self.F = self.F * self.scale
             self.scale = np.ones(len(ftf))
             self.F, sums = block_step(self.X, self.F, self._smoothed(), coef, ftf, update)
         return sums
 
-    def finish(self, labels: ArrayRef) -> Ending:
-        """Look at the final F and write the labels."""
+    def finish(self, labels: ArrayRef | None) -> Ending:
+        """Look at the final F and write the labels, where there is a place for them."""
         self.F = self.F * self.scale
         self.scale = np.ones(len(self.scale))
         ending, found = _look_back(self.F, self._smoothed(), self._start)
-        labels.write(0, found)
+        if labels is not None:
+            labels.write(0, found)
         return ending
 
     def state(self) -> dict[str, Any]:
@@ -242,6 +247,9 @@ class Streamed:
         self.F.check_complete()
         self.scale = state["scale"]
         self._stored.add(self.F.path)
+        for left in self.folder.path.glob("F-*"):
+            if str(left) not in self._stored:
+                self.folder.remove(ArrayRef.at(left))
 
 
 def _step_task(bounds: tuple[int, int], context: _Context) -> PassSums:

@@ -69,15 +69,17 @@ def choose_solver(
     return "cholesky" if parts * 8 * n_features**2 <= budget else "cg"
 
 
-def resident_regression(passes: Resident, name: str, beta: float) -> Regression:
-    """Solve for a matrix that is in this process."""
+def resident_regression(
+    passes: Resident, name: str, beta: float, gram: np.ndarray | None = None
+) -> Regression:
+    """Solve for a matrix that is in this process; a Gram matrix that is there is used."""
     with single_thread():
         squares = np.einsum("ij,ij->j", passes.X, passes.X)
     if name == "woodbury":
         kernel = KernelSolver(passes.X, beta)
         return _local(name, squares, lambda delta, _: kernel.solve(delta, passes.F * passes.scale))
-    gram = GramSolver(passes.gram(), beta)
-    return _local(name, squares, gram.solve)
+    gram = passes.gram() if gram is None else gram
+    return _local(name, squares, GramSolver(gram, beta).solve)
 
 
 def _local(name: str, squares: np.ndarray, solve: Solve) -> Regression:

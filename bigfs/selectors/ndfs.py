@@ -117,7 +117,8 @@ def ndfs_scores(
     passes: Resident | Streamed
     if alone:
         F = begun if isinstance(begun, np.ndarray) else start_in_memory(*begun)
-        passes = Resident(blocks, W, F)
+        X = np.asarray(blocks.reader.read(0, blocks.n_samples), dtype=np.float64)
+        passes = Resident(X, W.load(), W.degrees.load(), F)
         regression = resident_regression(passes, solver, beta)
         xtf, ftf = passes.X.T @ F, F.T @ F
     else:
@@ -127,6 +128,8 @@ def ndfs_scores(
         regression, xtf = streamed_regression(passes, solver, beta)
         ftf = squared_sums(stored, blocks.bounds)
     last = iterate(passes, regression, xtf, ftf, settings, file)
+    if alone:
+        blocks.passes += 1 + last.done
     details = finish(last, passes, labels)
     if not checkpoint:
         folder.close()

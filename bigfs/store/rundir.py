@@ -25,6 +25,7 @@ from bigfs.store.scratch import Scratch
 MANIFEST = "manifest.json"
 CONFIG = "config.yaml"
 FEATURES = "features.csv"
+CHECKPOINTS = "checkpoints"
 _FORMAT = 1
 
 
@@ -161,6 +162,18 @@ class RunDirectory:
         """Return a folder for what a stage needs only while it runs."""
         return Scratch(self.attempt_path / f"{name}.scratch")
 
+    def checkpoint_path(self, name: str, key: str) -> Path:
+        """Return a folder in which an unfinished stage may keep what a later run goes on from.
+
+        It outlives an interrupted run, and is removed when the stage is committed; those of
+        the same stage with other settings are removed here.
+        """
+        wanted = self.path / CHECKPOINTS / f"{name}-{key}"
+        for other in wanted.parent.glob(f"{name}-*"):
+            if other != wanted:
+                shutil.rmtree(other, ignore_errors=True)
+        return wanted
+
     def commit(self, name: str, key: str, record: dict[str, Any]) -> None:
         """Make a stage's result permanent: one rename, then one write of the manifest."""
         self._lease.check()
@@ -181,6 +194,10 @@ class RunDirectory:
             raise StorageError(f"Cannot commit stage '{name}' to {final}: {error}.") from error
         self.manifest["stages"][name] = record
         self.write()
+        checkpoints = self.path / CHECKPOINTS
+        shutil.rmtree(checkpoints / f"{name}-{key}", ignore_errors=True)
+        if checkpoints.exists() and not any(checkpoints.iterdir()):
+            checkpoints.rmdir()
 
     def drop(self, name: str) -> None:
         """Forget a finished stage: first its record, then its files."""
@@ -219,7 +236,7 @@ class RunDirectory:
 
     def _clear(self) -> None:
         """Remove a run's own files; anything else a user put here stays."""
-        for path in self.path.glob("*.zarr"):
+        for path in (*self.path.glob("*.zarr"), *self.path.glob(CHECKPOINTS)):
             shutil.rmtree(path)
         for name in (MANIFEST, CONFIG, FEATURES):
             (self.path / name).unlink(missing_ok=True)

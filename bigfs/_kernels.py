@@ -12,11 +12,21 @@ import numpy as np
 
 # Rows converted to float64 at a time: the temporary stays near 8 MB whatever the block.
 _TILE_BYTES = 8 * 1024**2
+# Rows of a Gram product: they stay in a core's cache, unless so few would starve the product.
+_GRAM_TILE_BYTES = 256 * 1024
+_GRAM_TILE_ROWS = 128
+# Rows whose means are near enough to those of a block.
+_HEAD_ROWS = 256
 
 
 def tile_rows(n_features: int) -> int:
     """Return how many rows are converted to float64 at a time."""
     return max(16, _TILE_BYTES // (8 * max(1, n_features)))
+
+
+def gram_tile_rows(n_columns: int) -> int:
+    """Return how many rows of ``[X Y]`` are multiplied at a time."""
+    return max(_GRAM_TILE_ROWS, _GRAM_TILE_BYTES // (8 * n_columns))
 
 
 @dataclass
@@ -46,15 +56,32 @@ class Moments:
 
 
 @dataclass
+class Products:
+    """Centered products of the columns of ``Z = [X Y]`` over some rows: part of a Gram pass.
+
+    Attributes
+    ----------
+    count : int
+    mean : ndarray of shape (n_columns,), float64
+    joint : ndarray of shape (n_columns, n_columns), float64, Fortran order
+        ``Z'Z - n z z'``, with z the mean; upper triangle only.
+    """
+
+    count: int
+    mean: np.ndarray
+    joint: np.ndarray
+
+
+@dataclass
 class Gram:
-    """Centered second moments of some rows, with those of a companion Y.
+    """Centered second moments of all rows, with those of a companion Y.
 
     Attributes
     ----------
     count : int
     mean : ndarray of shape (n_features,), float64
     gram : ndarray of shape (n_features, n_features), float64
-        ``X'X - n x x'``, with x the mean. While partial: upper triangle only.
+        ``X'X - n x x'``, with x the mean.
     y_mean : ndarray of shape (n_targets,), float64
     xty : ndarray of shape (n_features, n_targets), float64
         ``X'Y - n x y'``.
@@ -104,8 +131,10 @@ def merge_moments(a: Moments, b: Moments) -> Moments:
     )
 
 
-def block_gram(X: np.ndarray, Y: np.ndarray | None) -> Gram:
-    """Return the centered Gram (upper triangle) and X'Y of one block.
+def block_gram(X: np.ndarray, Y: np.ndarray | None) -> Products:
+    """Return the centered products of the columns of ``[X Y]`` over one block.
+
+    The rows go through one small buffer: converted, shifted and multiplied while in cache.
 
     Parameters
     ----------
@@ -114,44 +143,51 @@ def block_gram(X: np.ndarray, Y: np.ndarray | None) -> Gram:
     """
     from scipy.linalg.blas import dsyrk
 
-    n_features = X.shape[1]
-    mean = column_means(X)
-    targets = np.empty((len(X), 0)) if Y is None else Y.astype(np.float64, copy=False)
-    y_mean = targets.mean(axis=0)
-    gram = np.zeros((n_features, n_features), order="F")
-    xty = np.zeros((n_features, targets.shape[1]))
-    step = tile_rows(n_features)
+    parts = [X] if Y is None else [X, Y]
+    width = sum(part.shape[1] for part in parts)
+    # The block's own mean would take another pass over it; any value near it will do. Of a
+    # constant column it is the value itself.
+    shift = np.concatenate([column_means(part[:_HEAD_ROWS]) for part in parts])
+    joint, sums = np.zeros((width, width), order="F"), np.zeros(width)
+    step = min(len(X), gram_tile_rows(width))
+    buffer, ones = np.empty((step, width)), np.ones(step)
+    # Spelled out for every row: one long subtraction, where rows are short, beats many.
+    shifts = np.tile(shift, (step, 1))
     for begin in range(0, len(X), step):
-        tile = X[begin : begin + step] - mean
+        tile = buffer[: len(X) - begin]
+        column = 0
+        for part in parts:
+            tile[:, column : column + part.shape[1]] = part[begin : begin + step]
+            column += part.shape[1]
+        tile -= shifts[: len(tile)]
         # A C-ordered tile is its own transpose in Fortran order: no copy is made.
-        gram = dsyrk(1.0, tile.T, beta=1.0, c=gram, overwrite_c=1)
-        if Y is not None:
-            xty += tile.T @ (targets[begin : begin + step] - y_mean)
-    return Gram(len(X), mean, gram, y_mean, xty)
+        joint = dsyrk(1.0, tile.T, beta=1.0, c=joint, overwrite_c=1)
+        sums += ones[: len(tile)] @ tile
+    offset = sums / len(X)
+    joint = dsyrk(-float(len(X)), offset[:, None], beta=1.0, c=joint, overwrite_c=1)
+    return Products(len(X), shift + offset, joint)
 
 
-def merge_gram(a: Gram, b: Gram) -> Gram:
-    """Merge two partial Grams, using the memory of the first."""
+def merge_gram(a: Products, b: Products) -> Products:
+    """Merge the products of two sets of rows, using the memory of the first."""
     from scipy.linalg.blas import dsyrk
 
     count = a.count + b.count
-    weight = a.count * b.count / count
-    delta, y_delta = b.mean - a.mean, b.y_mean - a.y_mean
-    a.gram += b.gram
+    delta = b.mean - a.mean
+    a.joint += b.joint
     # In place: at 10,000 features a temporary of d x d is 800 MB.
-    gram = dsyrk(weight, delta[:, None], beta=1.0, c=a.gram, overwrite_c=1)
-    a.xty += b.xty
-    a.xty += np.multiply.outer(weight * delta, y_delta)
-    share = b.count / count
-    return Gram(count, a.mean + share * delta, gram, a.y_mean + share * y_delta, a.xty)
+    weight = a.count * b.count / count
+    joint = dsyrk(weight, delta[:, None], beta=1.0, c=a.joint, overwrite_c=1)
+    return Products(count, a.mean + delta * (b.count / count), joint)
 
 
-def complete_gram(partial: Gram) -> Gram:
-    """Mirror the upper triangle of a merged Gram into the lower one."""
-    gram = partial.gram
-    for row in range(len(gram) - 1):
+def complete_gram(total: Products, n_features: int) -> Gram:
+    """Return the Gram matrix and X'Y as parts of the merged products, without a copy."""
+    gram = total.joint[:n_features, :n_features]
+    for row in range(n_features - 1):
         gram[row + 1 :, row] = gram[row, row + 1 :]
-    return partial
+    mean, y_mean = total.mean[:n_features], total.mean[n_features:]
+    return Gram(total.count, mean, gram, y_mean, total.joint[:n_features, n_features:])
 
 
 def block_xtv(X: np.ndarray, V: np.ndarray) -> np.ndarray:

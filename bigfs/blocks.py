@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bigfs import _kernels, preprocess
-from bigfs._kernels import Gram, Moments
+from bigfs._kernels import Gram, Moments, Products
 from bigfs.core.errors import InputError
 from bigfs.core.execute import crosses_processes, map_reduce, run_tasks
 from bigfs.preprocess import Transform
@@ -228,8 +228,8 @@ class RowBlocks:
         gram : Gram
             float64; ``gram`` (n_features, n_features), ``xty`` (n_features, n_targets).
         """
-        partial = self.reduce(_gram_kernel, _kernels.merge_gram, Y, label=label)
-        return _kernels.complete_gram(partial)
+        total = self.reduce(_gram_kernel, _kernels.merge_gram, Y, label=label)
+        return _kernels.complete_gram(total, self.n_features)
 
     def xtv(self, V: ArrayRef) -> np.ndarray:
         """Return ``X'V`` for V of shape (n_samples, n_columns): one pass, float64."""
@@ -319,7 +319,7 @@ def _describe(error: _NonFinite, uri: str, names: list[str] | None) -> str:
     )
 
 
-def _gram_kernel(X: np.ndarray, first_row: int, Y: ArrayRef | None) -> Gram:
+def _gram_kernel(X: np.ndarray, first_row: int, Y: ArrayRef | None) -> Products:
     rows = None if Y is None else Y.read(first_row, first_row + len(X))
     return _kernels.block_gram(X, rows)
 

@@ -97,7 +97,35 @@ def test_moments_do_not_depend_on_the_blocks(n: int, d: int, rows: int, seed: in
     for part in parts[1:]:
         total = _kernels.merge_gram(total, part)
     expected = (X - X.mean(0)).T @ (X - X.mean(0))
-    np.testing.assert_allclose(_kernels.complete_gram(total).gram, expected, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(
+        _kernels.complete_gram(total, d).gram, expected, rtol=1e-7, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("kind", ["trend", "late", "offset"])
+def test_gram_keeps_its_digits_where_the_first_rows_say_nothing(kind: str) -> None:
+    """Sums are taken about the first rows, exact about the mean: also where those differ."""
+    rng = np.random.default_rng(0)
+    Z = rng.normal(size=(3000, 12)).astype(np.float32).astype(np.float64)
+    if kind == "trend":
+        Z += np.linspace(-1000, 1000, 3000)[:, None]
+    if kind == "late":
+        Z[:2000] = 0.0
+    if kind == "offset":
+        Z += 1e4
+    X, Y = Z[:, :8], Z[:, 8:]
+    X[:, 3] = 0.1
+    total = _kernels.block_gram(X[:1700], Y[:1700])
+    total = _kernels.merge_gram(total, _kernels.block_gram(X[1700:], Y[1700:]))
+    found = _kernels.complete_gram(total, 8)
+    exact = Z.astype(np.longdouble) - Z.astype(np.longdouble).mean(axis=0)
+    exact[:, 3] = 0.0
+    expected = (exact.T @ exact).astype(np.float64)
+    norms = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
+    assert np.abs(found.gram - expected[:8, :8]).max() <= 1e-12 * norms.max()
+    assert np.abs(found.xty - expected[:8, 8:]).max() <= 1e-12 * norms.max()
+    assert not found.gram[3].any() and not found.xty[3].any()
+    assert found.mean[3] == 0.1
 
 
 @pytest.mark.parametrize("value, text", [(np.nan, "NaN"), (np.inf, "inf"), (-np.inf, "-inf")])

@@ -90,7 +90,7 @@ def mcfs_scores(
 def _gram_bytes(blocks: RowBlocks, n_targets: int) -> int:
     """Return what the Gram pass needs: a fold holds several partial results and two blocks."""
     parts = min(len(blocks.bounds), TREE_ARITY) + 1
-    partial = 8 * blocks.n_features * (blocks.n_features + n_targets)
+    partial = 8 * (blocks.n_features + n_targets) ** 2
     return parts * partial + 2 * blocks.rows * blocks.n_features * blocks.dtype.itemsize
 
 

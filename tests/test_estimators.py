@@ -14,13 +14,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from bigfs import MCFS, LaplacianScore, MaxVariance, ingest
+from bigfs import MCFS, NDFS, LaplacianScore, MaxVariance, ingest
 from bigfs.core.errors import InputError
 
 CHEAP = [
     MaxVariance(n_features_to_select=1),
     LaplacianScore(n_features_to_select=1, n_neighbors=3),
     MCFS(n_features_to_select=1, n_clusters=2, n_neighbors=3),
+    NDFS(n_features_to_select=1, n_clusters=2, n_neighbors=3, max_iter=3),
 ]
 
 

@@ -35,6 +35,8 @@ class Regression:
     name : {"cholesky", "woodbury", "cg"}
     squares : ndarray of shape (n_features,), float64
         Diagonal of ``X'X``.
+    constant : ndarray of shape (n_features,), bool
+        Features that tell no rows apart.
     first : callable
         ``X'F -> (X'X + beta I)^-1 X'F``: Delta starts as the identity.
     advance : callable
@@ -43,6 +45,7 @@ class Regression:
 
     name: str
     squares: np.ndarray
+    constant: np.ndarray
     first: Callable[[np.ndarray], np.ndarray]
     advance: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
@@ -75,14 +78,19 @@ def resident_regression(
     """Solve for a matrix that is in this process; a Gram matrix that is there is used."""
     with single_thread():
         squares = np.einsum("ij,ij->j", passes.X, passes.X)
+        constant = (passes.X == passes.X[0]).all(axis=0)
     if name == "woodbury":
         kernel = KernelSolver(passes.X, beta)
-        return _local(name, squares, lambda delta, _: kernel.solve(delta, passes.F * passes.scale))
+
+        def solve(delta: np.ndarray, _: np.ndarray) -> np.ndarray:
+            return kernel.solve(delta, passes.F * passes.scale)
+
+        return _local(name, squares, constant, solve)
     gram = passes.gram() if gram is None else gram
-    return _local(name, squares, GramSolver(gram, beta).solve)
+    return _local(name, squares, constant, GramSolver(gram, beta).solve)
 
 
-def _local(name: str, squares: np.ndarray, solve: Solve) -> Regression:
+def _local(name: str, squares: np.ndarray, constant: np.ndarray, solve: Solve) -> Regression:
     """Solve in this process, whose solver keeps the last factor."""
     epsilon = smoothing(squares)
 
@@ -94,7 +102,7 @@ def _local(name: str, squares: np.ndarray, solve: Solve) -> Regression:
         with single_thread():
             return _advance(solve, delta, xtf, epsilon)
 
-    return Regression(name, squares, first, advance)
+    return Regression(name, squares, constant, first, advance)
 
 
 def _advance(
@@ -109,19 +117,23 @@ def streamed_regression(passes: Streamed, name: str, beta: float) -> tuple[Regre
     """Solve for a matrix of many blocks; also return ``X'F`` of the start, from the same pass."""
     blocks = passes.blocks
     if name == "cholesky":
-        gram, xtf = uncentered(blocks.gram(passes.F))
+        centered = blocks.gram(passes.F)
+        constant = centered.gram.diagonal() <= 0
+        gram, xtf = uncentered(centered)
         squares = gram.diagonal().copy()
         if not crosses_processes():
-            return _local(name, squares, GramSolver(gram, beta).solve), xtf
+            return _local(name, squares, constant, GramSolver(gram, beta).solve), xtf
         stored = blocks.scratch.put(blocks.scratch.unique("gram"), gram)
-        del gram
-        return _remote(name, squares, blocks, _GramTask(stored, beta)), xtf
+        del gram, centered
+        return _remote(name, squares, constant, blocks, _GramTask(stored, beta)), xtf
     moments = blocks.moments()
     squares = moments.squares + moments.count * moments.mean**2
+    constant = moments.minimum == moments.maximum
     xtf = blocks.xtv(passes.F)
     if name == "woodbury":
-        return _remote(name, squares, blocks, _KernelTask(blocks.reader, passes, beta)), xtf
-    return _by_passes(blocks, squares, beta), xtf
+        task = _KernelTask(blocks.reader, passes, beta)
+        return _remote(name, squares, constant, blocks, task), xtf
+    return _by_passes(blocks, squares, constant, beta), xtf
 
 
 @dataclass(frozen=True)
@@ -176,7 +188,11 @@ class _FrozenKernel:
 
 
 def _remote(
-    name: str, squares: np.ndarray, blocks: RowBlocks, task: _GramTask | _KernelTask
+    name: str,
+    squares: np.ndarray,
+    constant: np.ndarray,
+    blocks: RowBlocks,
+    task: _GramTask | _KernelTask,
 ) -> Regression:
     """Solve in one task on a worker, which reads the matrices and is not kept."""
     epsilon, scratch = smoothing(squares), blocks.scratch
@@ -193,7 +209,10 @@ def _remote(
         B, coef = run(delta, xtf, True)
         return B, row_weights(B, epsilon), coef
 
-    return Regression(name, squares, lambda xtf: run(np.ones(len(xtf)), xtf, False)[0], advance)
+    def first(xtf: np.ndarray) -> np.ndarray:
+        return run(np.ones(len(xtf)), xtf, False)[0]
+
+    return Regression(name, squares, constant, first, advance)
 
 
 def _store(scratch: Scratch, delta: np.ndarray, xtf: np.ndarray, epsilon: float) -> _Small:
@@ -213,7 +232,9 @@ def _solve_task(task: _GramTask | _FrozenKernel, small: _Small, both: bool) -> l
     return [B, coef]
 
 
-def _by_passes(blocks: RowBlocks, squares: np.ndarray, beta: float) -> Regression:
+def _by_passes(
+    blocks: RowBlocks, squares: np.ndarray, constant: np.ndarray, beta: float
+) -> Regression:
     """Solve by conjugate gradients: each product with ``X'X`` is a pass over X."""
     epsilon, scratch = smoothing(squares), blocks.scratch
     guess: list[np.ndarray] = []
@@ -236,6 +257,7 @@ def _by_passes(blocks: RowBlocks, squares: np.ndarray, beta: float) -> Regressio
     return Regression(
         "cg",
         squares,
+        constant,
         lambda xtf: solve(np.ones(len(xtf)), xtf),
         lambda delta, xtf: _advance(solve, delta, xtf, epsilon),
     )

@@ -84,7 +84,8 @@ def ndfs_scores(
     Returns
     -------
     result : FeatureScores
-        Row norms of B; details as the attributes of `NDFS`, with ``labels`` as an `ArrayRef`.
+        Row norms of B, zero for constant features; details as the attributes of `NDFS`, with
+        ``labels`` as an `ArrayRef`.
 
     Raises
     ------
@@ -134,7 +135,9 @@ def ndfs_scores(
     if not checkpoint:
         folder.close()
     details |= {"labels": labels, "solver": regression.name, "n_passes": blocks.passes - before}
-    return FeatureScores.from_scores(np.linalg.norm(last.B, axis=1), **details)
+    # The row of a constant feature is an intercept: it tells no rows apart.
+    scores = np.where(regression.constant, 0.0, np.linalg.norm(last.B, axis=1))
+    return FeatureScores.from_scores(scores, **details)
 
 
 def check_parameters(settings: Settings, n_clusters: int, n_samples: int) -> None:
@@ -278,7 +281,8 @@ class NDFS(BaseSelector):
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        Norms of the rows of B, larger is better.
+        Norms of the rows of B, larger is better; zero for a constant feature, whose row is an
+        intercept.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32

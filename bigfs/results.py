@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.core.units import format_bytes, format_seconds
+from bigfs.scores import check_n_selected, support_of
 from bigfs.store.rundir import FEATURES, RunDirectory
 from bigfs.store.scratch import ArrayRef, read_attributes
 
@@ -49,6 +51,40 @@ class Result:
     selected: np.ndarray
     evaluation: dict[str, Any] | None
     stages: dict[str, dict[str, Any]]
+
+    @cached_property
+    def coef(self) -> Any:
+        """Coefficients of the method's regressions, read when asked; None where it has none.
+
+        For ``mcfs`` a scipy CSR array of shape (n_clusters, n_features).
+        """
+        from scipy.sparse import csr_array
+
+        stored = RunDirectory(self.path).stage_path("result")
+        if (stored / "coef").exists():
+            return ArrayRef.at(stored / "coef").load()
+        if not (stored / "coef_data").exists():
+            return None
+        parts = [ArrayRef.at(stored / f"coef_{p}").load() for p in ("data", "indices", "indptr")]
+        return csr_array(tuple(parts), shape=(len(parts[2]) - 1, self.n_features))
+
+    def support(self, n_features_to_select: int) -> np.ndarray:
+        """Return the indices of another number of selected features, ascending.
+
+        For ``mcfs`` and numbers up to that of the run (and 500), what a run with it would select.
+
+        Raises
+        ------
+        InputError
+            If the number is not an int in [1, n_features].
+        """
+        n_selected = check_n_selected(self.method, n_features_to_select, self.n_features)
+        return support_of(self.ranking, self._supports, n_selected)
+
+    @cached_property
+    def _supports(self) -> np.ndarray | None:
+        path = RunDirectory(self.path).stage_path("result") / "supports"
+        return ArrayRef.at(path).load() if path.exists() else None
 
     def name_of(self, feature: int) -> str:
         """Return a feature's name, or its index where features have no names."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 
 from bigfs.blocks import RowBlocks
 from bigfs.config import Config
@@ -117,7 +118,7 @@ def stages_of(config: Config) -> list[Stage]:
         scoring["mcfs"] = config.mcfs.model_dump()
     if method == "ndfs":
         scoring["ndfs"] = {**config.ndfs.model_dump(), "random_state": config.random_state}
-    stages.append(Stage("result", 1, scoring, _run_scores))
+    stages.append(Stage("result", 2, scoring, _run_scores))
     if config.evaluate is not None:
         chosen = {**config.evaluate.model_dump(), "random_state": config.random_state}
         stages.append(Stage("evaluation", 1, chosen, _run_evaluation))
@@ -251,10 +252,15 @@ def _run_scores(context: Context, out: Scratch) -> None:
     out.put("scores", result.scores)
     out.put("ranking", result.ranking)
     out.put("selected", result.support(n_selected))
+    if result.supports is not None:
+        out.put("supports", result.supports)
     small = {}
     for name, values in result.details.items():
         if isinstance(values, np.ndarray):
             out.put(name, values)
+        elif issparse(values):
+            for part in ("data", "indices", "indptr"):
+                out.put(f"{name}_{part}", getattr(values, part))
         elif not isinstance(values, ArrayRef):  # tasks have written that where it belongs
             small[name] = values
     out.describe(

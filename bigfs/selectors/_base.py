@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
-from bigfs.scores import FeatureScores
+from bigfs.scores import FeatureScores, check_n_selected, support_of
 from bigfs.store.scratch import Scratch
 
 
@@ -56,6 +56,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         result = self._score(blocks, n_selected)
         self.scores_ = result.scores
         self.ranking_ = result.ranking
+        self._supports = result.supports
         self.n_features_to_select_ = n_selected
         self._keep(result)
         return self
@@ -66,10 +67,14 @@ class BaseSelector(SelectorMixin, BaseEstimator):
             setattr(self, f"{name}_", value)
 
     def support(self, n_features_to_select: int) -> np.ndarray:
-        """Return the indices of the best features, in ascending order."""
+        """Return the indices of the best features, in ascending order.
+
+        One fit serves other numbers of features. Where the order itself depends on the number,
+        the class says for which the answer is that of a fit with it.
+        """
         check_is_fitted(self, "ranking_")
         check_n_selected(type(self).__name__, n_features_to_select, len(self.ranking_))
-        return np.sort(self.ranking_[:n_features_to_select])
+        return support_of(self.ranking_, self._supports, n_features_to_select)
 
     def transform(self, X: Any) -> Any:
         """Keep the selected features.
@@ -127,25 +132,6 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         tags.input_tags.sparse = True
         tags.target_tags.required = False
         return tags
-
-
-def check_n_selected(owner: str, n_selected: int | None, n_features: int) -> int:
-    """Return the number of features to keep; None means half of them.
-
-    Raises
-    ------
-    InputError
-        If it is not an int in [1, n_features].
-    """
-    if n_selected is None:
-        return max(1, n_features // 2)
-    whole = isinstance(n_selected, (int, np.integer)) and not isinstance(n_selected, bool)
-    if not whole or not 1 <= n_selected <= n_features:
-        raise InputError(
-            f"{owner}: n_features_to_select must be an int in [1, {n_features}], since X has "
-            f"{n_features} features. Got {n_selected!r}."
-        )
-    return int(n_selected)
 
 
 def _is_stored(X: Any) -> bool:

@@ -22,6 +22,7 @@ from bigfs.core.errors import MemoryLimitError
 from bigfs.core.execute import TREE_ARITY, run_tasks
 from bigfs.core.memory import limit_for, task_budget
 from bigfs.core.units import format_bytes
+from bigfs.selectors._tasks import MAX_STOPS, SparseVector, stops_of
 from bigfs.solvers.lars import lars_path_gram
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.store.scratch import ArrayRef
@@ -62,8 +63,10 @@ class WidePaths:
 
     Attributes
     ----------
-    coef : ndarray of shape (n_targets, n_features), float64
-    n_active : ndarray of shape (n_targets,), int
+    last : list of n_targets (indices, values)
+        Active features at the stop, ascending, and their coefficients.
+    stops : list of n_targets lists of (indices, values)
+        The same of the paths to 1, 2, ... features.
     largest_violation : ndarray of shape (n_targets,), float64
         The most by which a correlation exceeds lambda at any knot, as a share of the largest
         correlation at the start: rounding, since larger ones made their features candidates.
@@ -71,8 +74,8 @@ class WidePaths:
         Candidates of each round; the passes over X are one more than the rounds.
     """
 
-    coef: np.ndarray
-    n_active: np.ndarray
+    last: list[SparseVector]
+    stops: list[list[SparseVector]]
     largest_violation: np.ndarray
     n_screened: np.ndarray
 
@@ -81,9 +84,8 @@ class WidePaths:
 class _Checked:
     """One target's path among the candidates, held against all features."""
 
-    active: np.ndarray
-    values: np.ndarray
-    n_active: int
+    last: SparseVector
+    stops: list[SparseVector]
     violation: float
     violators: np.ndarray
 
@@ -146,12 +148,9 @@ def wide_paths(
                 break
     finally:
         scratch.remove(shared, *(ref for _, ref in columns))
-    coef = np.zeros((n_targets, blocks.n_features))
-    for row, path in zip(coef, paths, strict=True):
-        row[path.active] = path.values
     return WidePaths(
-        coef,
-        np.array([path.n_active for path in paths]),
+        [path.last for path in paths],
+        [path.stops for path in paths],
         np.array([path.violation for path in paths]),
         np.array(screened),
     )
@@ -268,7 +267,7 @@ def path_task(
     ascending = candidates[order]
     full = xty.load()[:, target]
     gram = np.ascontiguousarray(rows[np.ix_(order, ascending)])
-    path = lars_path_gram(gram, full[ascending], n_nonzero, keep_knots=True)
+    path = lars_path_gram(gram, full[ascending], n_nonzero, keep_knots=n_nonzero)
     scale = float(np.abs(full).max(initial=0.0)) or 1.0
     weights = np.zeros((len(path.knots), len(candidates)))
     for weight, (_, active, values) in zip(weights, path.knots, strict=True):
@@ -278,10 +277,11 @@ def path_task(
     excess -= np.array([level for level, _, _ in path.knots])[:, None]
     excess[:, ~usable] = -np.inf
     excess /= scale
+    active = np.sort(path.active)
+    stops = stops_of(path, min(n_nonzero, MAX_STOPS))
     return _Checked(
-        ascending[path.active],
-        path.coef[path.active],
-        path.n_active,
+        (ascending[active], path.coef[active]),
+        [(ascending[indices], values) for indices, values in stops],
         max(0.0, float(excess.max(initial=0.0))),
         _violators(excess, candidates, n_nonzero),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from bigfs._kernels import Gram
 from bigfs.blocks import RowBlocks
@@ -13,7 +14,7 @@ from bigfs.core.units import parse_bytes
 from bigfs.graph import affinity, knn_graph
 from bigfs.scores import FeatureScores
 from bigfs.selectors._base import BaseSelector
-from bigfs.selectors._tasks import lars_task
+from bigfs.selectors._tasks import SparseVector, lars_task
 from bigfs.selectors._wide import wide_paths
 from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
 
@@ -48,9 +49,11 @@ def mcfs_scores(
     Returns
     -------
     result : FeatureScores
-        Scores of eq. (4), ``max_k |a_kj|``; details: ``coef`` (n_components, n_features)
-        float64 and ``n_active`` (n_components,), the sizes of the active sets; for wide data
-        also ``largest_violation`` (n_components,) and ``n_screened`` (n_rounds,) of
+        Scores of eq. (4), ``max_k |a_kj|``, and the supports of every smaller number of
+        features (up to 500), each that of a fit with it: a path to fewer features is the
+        beginning of this one. Details: ``coef``, a CSR array (n_components, n_features) of the
+        active features' coefficients, and ``n_active`` (n_components,), how many they are; for
+        wide data also ``largest_violation`` (n_components,) and ``n_screened`` (n_rounds,) of
         `bigfs.selectors._wide.WidePaths`.
 
     Raises
@@ -67,8 +70,10 @@ def mcfs_scores(
     if coef_scale not in COEF_SCALES:
         raise InputError(f"coef_scale must be one of {', '.join(COEF_SCALES)}. Got {coef_scale!r}.")
     limit = parse_bytes(memory_limit)
+    details: dict[str, np.ndarray] = {}
     if _gram_bytes(blocks, len(spectral.eigenvalues)) <= task_budget(limit):
-        coef, details = _full_paths(blocks, spectral, n_features_to_select, fit_intercept)
+        paths = _full_paths(blocks, spectral, n_features_to_select, fit_intercept)
+        last, stops = [path[0] for path in paths], [path[1] for path in paths]
     else:
         found = wide_paths(
             blocks,
@@ -77,14 +82,19 @@ def mcfs_scores(
             fit_intercept=fit_intercept,
             memory_limit_bytes=limit,
         )
-        coef = found.coef
+        last, stops = found.last, found.stops
         details = {
-            "n_active": found.n_active,
             "largest_violation": found.largest_violation,
             "n_screened": found.n_screened,
         }
-    scaled = coef / _norms(coef, coef_scale)
-    return FeatureScores.from_scores(np.abs(scaled).max(axis=0), coef=coef, **details)
+    n_features = blocks.n_features
+    return FeatureScores.from_scores(
+        _scores(last, coef_scale, n_features),
+        supports=_supports(stops, coef_scale, n_features),
+        coef=_as_rows(last, n_features),
+        n_active=np.array([len(indices) for indices, _ in last]),
+        **details,
+    )
 
 
 def _gram_bytes(blocks: RowBlocks, n_targets: int) -> int:
@@ -96,8 +106,8 @@ def _gram_bytes(blocks: RowBlocks, n_targets: int) -> int:
 
 def _full_paths(
     blocks: RowBlocks, spectral: SpectralEmbedding, n_nonzero: int, fit_intercept: bool
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the coefficients of all targets and their counts from the whole Gram matrix."""
+) -> list[tuple[SparseVector, list[SparseVector]]]:
+    """Return the stops of all targets' paths, found on the whole Gram matrix."""
     gram = blocks.gram(spectral.embedding_ref, label="regression")
     matrix, xty = (gram.gram, gram.xty) if fit_intercept else _uncentered(gram)
     scratch = blocks.scratch
@@ -108,21 +118,40 @@ def _full_paths(
     targets = range(len(spectral.eigenvalues))
     paths = run_tasks(lars_task, targets, *shared, n_nonzero, label="paths", unit="eigenvectors")
     scratch.remove(*shared)
-    coef = np.zeros((len(targets), blocks.n_features))
-    for row, (active, values, _) in zip(coef, paths, strict=True):
-        row[active] = values
-    return coef, {"n_active": np.array([n for *_, n in paths])}
+    return paths
 
 
-def _norms(coef: np.ndarray, scale: str) -> np.ndarray:
-    """Return what each coefficient vector is divided by, shape (n_components, 1)."""
-    norms = {
-        "none": np.ones(len(coef)),
-        "l1": np.abs(coef).sum(axis=1),
-        "l2": np.linalg.norm(coef, axis=1),
-        "max": np.abs(coef).max(axis=1),
-    }[scale]
-    return np.where(norms == 0, 1.0, norms)[:, None]
+def _scores(vectors: list[SparseVector], scale: str, n_features: int) -> np.ndarray:
+    """Return eq. (4) of the coefficient vectors, each divided by its norm."""
+    scores = np.zeros(n_features)
+    for indices, values in vectors:
+        size = np.abs(values)
+        scores[indices] = np.maximum(scores[indices], size / _norm(size, scale))
+    return scores
+
+
+def _norm(size: np.ndarray, scale: str) -> float:
+    """Return what a vector of absolute coefficients is divided by."""
+    if scale == "none" or not size.any():
+        return 1.0
+    order = {"l1": 1, "l2": 2, "max": np.inf}[scale]
+    return float(np.linalg.norm(size, order))
+
+
+def _supports(stops: list[list[SparseVector]], scale: str, n_features: int) -> np.ndarray:
+    """Return the selections of 1, 2, ... features: each path stops where it first has as many."""
+    found = []
+    for n_selected, vectors in enumerate(zip(*stops, strict=True), start=1):
+        scores = _scores(list(vectors), scale, n_features)
+        found.append(np.sort(np.argsort(-scores, kind="stable")[:n_selected]))
+    return np.concatenate(found).astype(np.int32)
+
+
+def _as_rows(vectors: list[SparseVector], n_features: int) -> csr_array:
+    """Return sparse vectors as the rows of a matrix."""
+    indices, values = (np.concatenate(parts) for parts in zip(*vectors, strict=True))
+    starts = np.cumsum([0, *(len(found) for found, _ in vectors)])
+    return csr_array((values, indices, starts), shape=(len(vectors), n_features))
 
 
 def _uncentered(gram: Gram) -> tuple[np.ndarray, np.ndarray]:
@@ -174,7 +203,7 @@ class MCFS(BaseSelector):
         ``max_k |a_kj|``, larger is better.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index.
-    coef_ : ndarray of shape (n_clusters, n_features), float64
+    coef_ : scipy.sparse.csr_array of shape (n_clusters, n_features), float64
         Coefficients ``a_k`` for eigenvectors of norm one, not scaled.
     n_active_ : ndarray of shape (n_clusters,), int
         Size of the active set at which each path ended.
@@ -202,7 +231,10 @@ class MCFS(BaseSelector):
     Implements table 1 of [1]_. Paths are LARS with the lasso modification, stopped when the
     active set first has ``n_features_to_select`` features. Cost beyond the graph: one pass; for
     wide data a few, see `n_screened_`.
-    The order of features depends on ``n_features_to_select``, as in the paper.
+    The order of features depends on ``n_features_to_select``, as in the paper: `ranking_` is that
+    of this fit. A path to fewer features is the beginning of this one, so ``support(m)`` is what a
+    fit with m features would select, for every m up to ``n_features_to_select`` and 500; for
+    other m it is the first m of `ranking_`.
 
     References
     ----------

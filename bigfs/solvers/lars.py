@@ -39,8 +39,8 @@ class LarsPath:
     lambda_ : float
         Largest absolute correlation ``|x_j'(y - X a)|`` at the stop.
     knots : list of (float, ndarray, ndarray)
-        If they were asked for: lambda, active features and their coefficients at every knot,
-        from the start, where no feature is active, to the stop.
+        As far as they were asked for: lambda, active features and their coefficients at every
+        knot, from the start, where no feature is active.
     """
 
     coef: np.ndarray
@@ -52,7 +52,7 @@ class LarsPath:
 
 
 def lars_path_gram(
-    gram: np.ndarray, xty: np.ndarray, n_nonzero: int, *, keep_knots: bool = False
+    gram: np.ndarray, xty: np.ndarray, n_nonzero: int, *, keep_knots: int = 0
 ) -> LarsPath:
     """Follow the lasso path to the first knot whose active set has ``n_nonzero`` features.
 
@@ -66,8 +66,9 @@ def lars_path_gram(
     n_nonzero : int
         Size of the active set to stop at, before the next feature joins. The active set is
         counted, not ``coef != 0``: a coefficient that leaves is about 1e-17 at its knot.
-    keep_knots : bool, default=False
-        Whether the path is recorded. It is linear between two knots.
+    keep_knots : int, default=0
+        Record the path until its active set first has so many features; ``n_nonzero`` records
+        all of it. It is linear between two knots.
 
     Returns
     -------
@@ -88,7 +89,7 @@ def lars_path_gram(
 class _Path:
     """State between two knots."""
 
-    def __init__(self, gram: np.ndarray, xty: np.ndarray, n_nonzero: int, keep_knots: bool) -> None:
+    def __init__(self, gram: np.ndarray, xty: np.ndarray, n_nonzero: int, keep_knots: int) -> None:
         # Rows are read one by one: of a symmetric matrix, take the view where they are contiguous.
         self.gram = gram.T if gram.flags.f_contiguous else gram
         self.correlation = np.array(xty, dtype=np.float64)
@@ -142,6 +143,8 @@ class _Path:
         if self.keep_knots:
             active = np.array(self.active, dtype=np.int64)
             self.knots.append((self.level, active, self.coef[active]))
+            if len(active) >= self.keep_knots:
+                self.keep_knots = 0
 
     def _direction(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the change of the active coefficients, and of all correlations, with lambda."""

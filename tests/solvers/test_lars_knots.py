@@ -13,7 +13,7 @@ def test_every_knot_is_optimal() -> None:
     X -= X.mean(axis=0)
     y = X[:, :5].sum(axis=1) + rng.normal(size=60)
     y -= y.mean()
-    path = lars_path_gram(X.T @ X, X.T @ y, 30, keep_knots=True)
+    path = lars_path_gram(X.T @ X, X.T @ y, 30, keep_knots=30)
     assert len(path.knots) == path.n_knots
     scale = np.abs(X.T @ y).max()
     before = np.inf

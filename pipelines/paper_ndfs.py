@@ -98,7 +98,8 @@ def cluster(
     columns: tuple[int, ...], shared: Shared, repetitions: int
 ) -> tuple[float, float, float, float]:
     """Return means of ACC and NMI, and their deviations, of one selection, in percent."""
-    X, y = np.ascontiguousarray(shared.X.load()[:, list(columns)]), shared.y.load()
+    # Single precision halves the time of k-means; the starts and the figures are as good.
+    X, y = shared.X.load()[:, list(columns)].astype(np.float32), shared.y.load()
     found = [
         kmeans_scores(
             X, y, n_clusters=int(y.max()) + 1, n_init=1, init="random",

@@ -44,6 +44,8 @@ class Iterate:
     ----------
     done : int
         Iterations made.
+    made : int
+        Those of them that this process made.
     B : ndarray of shape (n_features, n_clusters), float64
         The weights of eq. (12), before the first iteration those of the ridge regression.
     coef : ndarray of shape (n_features, n_clusters), float64
@@ -69,6 +71,7 @@ class Iterate:
     parts: list[tuple[float, float, float]] = field(default_factory=list)
     movement: list[float] = field(default_factory=list)
     orthogonality: list[float] = field(default_factory=list)
+    made: int = 0
 
     @property
     def totals(self) -> np.ndarray:
@@ -142,6 +145,7 @@ def _advance(
     now.parts.append((np.nan, float(fit), settings.gamma / 2 * off))
     now.orthogonality.append(float(np.sqrt(off)))
     now.done += 1
+    now.made += 1
 
 
 def _converged(now: Iterate, tol: float) -> bool:

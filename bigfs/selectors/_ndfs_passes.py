@@ -17,7 +17,6 @@ import numpy as np
 from bigfs._kernels import Gram
 from bigfs.blocks import BlockReader, RowBlocks
 from bigfs.core.execute import active_client, map_reduce
-from bigfs.core.threads import single_thread
 from bigfs.graph.affinity import AffinityMatrix
 from bigfs.selectors._ndfs_kernels import PassSums, Update, block_step, merge_sums, rough
 from bigfs.selectors._ndfs_memory import forget, memory
@@ -76,6 +75,9 @@ class Passes(Protocol):
 class Resident:
     """A matrix of one block, its graph and F, all in this process.
 
+    Whoever uses it limits the threads: asking for that in every pass would take longer than
+    many a pass.
+
     Parameters
     ----------
     X : ndarray of shape (n_samples, n_features), float64
@@ -101,18 +103,16 @@ class Resident:
 
     def gram(self) -> np.ndarray:
         """Return ``X'X``."""
-        with single_thread():
-            return np.asarray(self.X.T @ self.X)
+        return np.asarray(self.X.T @ self.X)
 
     def _smoothed(self) -> np.ndarray:
         return np.asarray(self._root * (self._W @ (self._root * self.F)))
 
     def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> PassSums:
         """Replace F by the next one."""
-        with single_thread():
-            self.F = self.F * self.scale
-            self.scale = np.ones(len(ftf))
-            self.F, sums = block_step(self.X, self.F, self._smoothed(), coef, ftf, update)
+        self.F = self.F * self.scale
+        self.scale = np.ones(len(ftf))
+        self.F, sums = block_step(self.X, self.F, self._smoothed(), coef, ftf, update)
         return sums
 
     def finish(self, labels: ArrayRef | None) -> Ending:

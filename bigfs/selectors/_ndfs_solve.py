@@ -94,15 +94,13 @@ def _local(name: str, squares: np.ndarray, constant: np.ndarray, solve: Solve) -
     """Solve in this process, whose solver keeps the last factor."""
     epsilon = smoothing(squares)
 
-    def first(xtf: np.ndarray) -> np.ndarray:
-        with single_thread():
-            return solve(np.ones(len(xtf)), xtf)
-
-    def advance(delta: np.ndarray, xtf: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        with single_thread():
-            return _advance(solve, delta, xtf, epsilon)
-
-    return Regression(name, squares, constant, first, advance)
+    return Regression(
+        name,
+        squares,
+        constant,
+        lambda xtf: solve(np.ones(len(xtf)), xtf),
+        lambda delta, xtf: _advance(solve, delta, xtf, epsilon),
+    )
 
 
 def _advance(
@@ -122,7 +120,13 @@ def streamed_regression(passes: Streamed, name: str, beta: float) -> tuple[Regre
         gram, xtf = uncentered(centered)
         squares = gram.diagonal().copy()
         if not crosses_processes():
-            return _local(name, squares, constant, GramSolver(gram, beta).solve), xtf
+            solver = GramSolver(gram, beta)
+
+            def solve(delta: np.ndarray, xtf: np.ndarray) -> np.ndarray:
+                with single_thread():
+                    return solver.solve(delta, xtf)
+
+            return _local(name, squares, constant, solve), xtf
         stored = blocks.scratch.put(blocks.scratch.unique("gram"), gram)
         del gram, centered
         return _remote(name, squares, constant, blocks, _GramTask(stored, beta)), xtf

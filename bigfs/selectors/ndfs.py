@@ -13,14 +13,20 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
 from bigfs.core.execute import active_client, crosses_processes
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits, task_budget
+from bigfs.core.threads import single_thread
 from bigfs.core.units import format_bytes, parse_bytes
 from bigfs.graph import AffinityMatrix, affinity, knn_graph
 from bigfs.scores import FeatureScores
 from bigfs.selectors._base import BaseSelector
-from bigfs.selectors._ndfs import Settings, finish, iterate
+from bigfs.selectors._ndfs import Iterate, Settings, finish, iterate
 from bigfs.selectors._ndfs_kernels import UPDATES
 from bigfs.selectors._ndfs_passes import Resident, Streamed, squared_sums
-from bigfs.selectors._ndfs_solve import choose_solver, resident_regression, streamed_regression
+from bigfs.selectors._ndfs_solve import (
+    Regression,
+    choose_solver,
+    resident_regression,
+    streamed_regression,
+)
 from bigfs.selectors._ndfs_start import (
     check_init,
     spectral_labels,
@@ -115,26 +121,48 @@ def ndfs_scores(
     labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
     # One block in memory is X in float64, its products and the graph.
     alone = n_blocks == 1 and solver != "cg" and 24 * blocks.rows * blocks.n_features <= budget
-    passes: Resident | Streamed
     if alone:
         F = begun if isinstance(begun, np.ndarray) else start_in_memory(*begun)
-        X = np.asarray(blocks.reader.read(0, blocks.n_samples), dtype=np.float64)
-        passes = Resident(X, W.load(), W.degrees.load(), F)
-        regression = resident_regression(passes, solver, beta)
-        xtf, ftf = passes.X.T @ F, F.T @ F
+        with single_thread():
+            found = _in_this_process(blocks, W, F, settings, solver, labels, file)
     else:
         stored = _stored_start(begun, blocks, folder)
         keep = _memory_plan(blocks, W, n_clusters, solver, parse_bytes(memory_limit))
         passes = Streamed(blocks, W, stored, folder, *keep)
         regression, xtf = streamed_regression(passes, solver, beta)
         ftf = squared_sums(stored, blocks.bounds)
-    last = iterate(passes, regression, xtf, ftf, settings, file)
-    if alone:
-        blocks.passes += 1 + last.done
-    details = finish(last, passes, labels)
+        last = iterate(passes, regression, xtf, ftf, settings, file)
+        found = _result(last, passes, regression, labels)
+    found.details["n_passes"] = blocks.passes - before
     if not checkpoint:
         folder.close()
-    details |= {"labels": labels, "solver": regression.name, "n_passes": blocks.passes - before}
+    return found
+
+
+def _in_this_process(
+    blocks: RowBlocks,
+    W: AffinityMatrix,
+    F: np.ndarray,
+    settings: Settings,
+    solver: str,
+    labels: ArrayRef,
+    file: Path | None,
+) -> FeatureScores:
+    """Run on data of one block, with everything in memory."""
+    X = np.asarray(blocks.reader.read(0, blocks.n_samples), dtype=np.float64)
+    passes = Resident(X, W.load(), W.degrees.load(), F)
+    regression = resident_regression(passes, solver, settings.beta)
+    last = iterate(passes, regression, X.T @ F, F.T @ F, settings, file)
+    blocks.passes += 1 + last.made
+    return _result(last, passes, regression, labels)
+
+
+def _result(
+    last: Iterate, passes: Resident | Streamed, regression: Regression, labels: ArrayRef
+) -> FeatureScores:
+    """Write the labels and return the scores with all that is said of the run."""
+    details = finish(last, passes, labels)
+    details |= {"labels": labels, "solver": regression.name}
     # The row of a constant feature is an intercept: it tells no rows apart.
     scores = np.where(regression.constant, 0.0, np.linalg.norm(last.B, axis=1))
     return FeatureScores.from_scores(scores, **details)

@@ -1,0 +1,207 @@
+"""What an iteration of NDFS costs: against the dense algorithm, per pass, and as rows grow.
+
+    python tests/bench/bench_ndfs.py FOLDER dense       # seconds an iteration, n = 2,000 to 8,000
+    python tests/bench/bench_ndfs.py FOLDER overhead    # of Dask and storage, per pass
+    python tests/bench/bench_ndfs.py FOLDER rows        # 100,000 to 1,000,000, 2 workers of 1.5 GiB
+    python tests/bench/bench_ndfs.py FOLDER mnist       # FOLDER/MNIST.npz whole, and all features
+
+FOLDER takes the synthetic data of ``rows`` (1.3 GB). The dense algorithm is that of
+tests/reference, n x n. Times are processor seconds where they say so; everything runs BLAS on one
+thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.core.threads import single_thread
+from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, knn_graph
+from bigfs.selectors._ndfs import Settings, iterate
+from bigfs.selectors._ndfs_passes import Resident
+from bigfs.selectors._ndfs_solve import resident_regression
+from bigfs.selectors._ndfs_start import check_init
+from bigfs.selectors.ndfs import ndfs_scores
+from tests.reference.ndfs import ndfs as dense_ndfs
+
+
+def blobs(n: int, d: int, c: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    """Return n rows around c centers in [0, 1]^d, and their labels."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(c, size=n)
+    return np.clip(rng.random((c, d))[labels] + 0.3 * rng.normal(size=(n, d)), 0, 1), labels
+
+
+def ring(n: int, k: int = 5) -> AffinityMatrix:
+    """Return a graph whose rows' neighbors are anywhere: the worst order for reading F."""
+    from scipy.sparse import csr_array
+
+    ends = np.random.default_rng(1).integers(n, size=(n, k))
+    heads = np.repeat(np.arange(n), k)
+    keep = heads != ends.ravel()
+    W = csr_array((np.ones(keep.sum()), (heads[keep], ends.ravel()[keep])), shape=(n, n))
+    return affinity_from_csr(W.maximum(W.T))
+
+
+def dense(sizes: tuple[int, ...] = (2000, 4000, 8000), d: int = 256) -> list[tuple[float, float]]:
+    """Print seconds per iteration of both at growing n."""
+    print("     n   dense s/it   ours s/it   times less")
+    found = []
+    for n in sizes:
+        X, labels = blobs(n, d)
+        F = check_init(labels, n, 10)
+        blocks = RowBlocks.from_any(X)
+        W = affinity(knn_graph(blocks, 5), weight="heat", blocks=blocks)
+        with single_thread():
+            matrix = W.load().toarray()
+            began = time.process_time()
+            dense_ndfs(X, matrix, F, n_iter=2)
+            one = (time.process_time() - began) / 2
+        few, many = (_seconds(blocks, W, F, iterations) for iterations in (5, 35))
+        ours = (many - few) / 30
+        found.append((one, ours))
+        print(f"{n:>6,}{one:>13.3f}{ours:>12.4f}{one / ours:>13.0f}", flush=True)
+    return found
+
+
+def _seconds(blocks: RowBlocks, W: AffinityMatrix, F: np.ndarray, iterations: int) -> float:
+    began = time.process_time()
+    ndfs_scores(blocks, W, F, F.shape[1], max_iter=iterations, tol=0.0)
+    return time.process_time() - began
+
+
+def overhead(n: int = 8000, d: int = 256) -> tuple[float, float]:
+    """Print what a pass costs beyond its arithmetic, in one block and in several."""
+    X, labels = blobs(n, d)
+    F = check_init(labels, n, 10)
+    W = ring(n)
+    passes = Resident(X, W.load(), W.degrees.load(), F)
+    regression = resident_regression(passes, "cholesky", 1.0)
+    settings = Settings(1.0, 1.0, 1.0, "safe", 30, 0.0)
+    began = time.perf_counter()
+    with single_thread():
+        iterate(passes, regression, X.T @ F, F.T @ F, settings)
+    bare = (time.perf_counter() - began) / 30
+    spent = []
+    for rows in (n, n // 8):
+        blocks = RowBlocks.from_any(X, rows=rows)
+        times = []
+        for iterations in (5, 35):
+            began = time.perf_counter()
+            ndfs_scores(blocks, W, F, 10, max_iter=iterations, tol=0.0)
+            times.append(time.perf_counter() - began)
+        spent.append((times[1] - times[0]) / 30 - bare)
+    print(
+        f"an iteration in arrays {1000 * bare:.1f} ms; beyond that, in one block "
+        f"{1000 * spent[0]:.1f} ms, in 8 blocks under Dask {1000 * spent[1]:.1f} ms"
+    )
+    return spent[0], spent[1]
+
+
+def write_blobs(path: Path, n: int, d: int, rows: int = 50_000) -> None:
+    """Write synthetic rows as float32 .npy, block by block."""
+    out = np.lib.format.open_memmap(path, "w+", np.float32, (n, d))
+    centers = np.random.default_rng(0).random((10, d), dtype=np.float32)
+    for start in range(0, n, rows):
+        rng = np.random.default_rng(start)
+        count = min(rows, n - start)
+        out[start : start + count] = centers[rng.integers(10, size=count)]
+        out[start : start + count] += 0.3 * rng.random((count, d), dtype=np.float32)
+    del out
+
+
+def rows(
+    folder: Path, sizes: tuple[int, ...] = (100_000, 300_000, 1_000_000), d: int = 256,
+    limit: str = "1.5 GiB",
+) -> list[float]:  # fmt: skip
+    """Print seconds per iteration as n grows, on two workers, neighbors anywhere."""
+    from distributed import Client
+
+    from bigfs.cluster import local_cluster
+    from bigfs.core.units import parse_bytes
+
+    print("        n  seconds/iteration  per million rows  largest worker")
+    found = []
+    for n in sizes:
+        path = folder / f"blobs-{n}.npy"
+        if not path.exists():
+            write_blobs(path, n, d)
+        W = ring(n)
+        labels = np.random.default_rng(2).integers(10, size=n)
+        with local_cluster(2, 1, parse_bytes(limit)) as cluster, Client(cluster):
+            times = []
+            for iterations in (2, 8):
+                blocks = RowBlocks.from_any(path)
+                began = time.perf_counter()
+                ndfs_scores(blocks, W, labels, 10, max_iter=iterations, tol=0.0, memory_limit=limit)
+                times.append(time.perf_counter() - began)
+            peak = _largest_worker()
+        found.append((times[1] - times[0]) / 6)
+        print(f"{n:>9,}{found[-1]:>19.2f}{found[-1] / n * 1e6:>18.2f}{peak:>12.0f} MiB", flush=True)
+    return found
+
+
+def _largest_worker() -> float:
+    """Return the largest peak of the workers' resident size, in MiB."""
+    from bigfs.cluster import on_every_process
+    from bigfs.core.memory import peak_bytes
+
+    peaks = on_every_process(peak_bytes)
+    return max(peaks.values()) / 2**20
+
+
+def mnist(folder: Path, m: int = 100, repetitions: int = 20) -> None:
+    """Print the processor time of MNIST whole beyond the graph, and how good m features are."""
+    from bigfs.core.seeds import derive_seed
+    from bigfs.evaluate.protocols import kmeans_scores
+    from bigfs.spectral import spectral_embedding
+
+    with np.load(folder / "MNIST.npz") as stored:
+        X, y = stored["X"].astype(np.float32) / 255, stored["y"]
+    began = time.process_time()
+    blocks = RowBlocks.from_any(X)
+    graph = knn_graph(blocks, 5)
+    W = affinity(graph, weight="heat", blocks=blocks)
+    after_graph = time.process_time()
+    spectral = spectral_embedding(W, 10, scratch=blocks.scratch.child("s"), chunk_rows=blocks.rows)
+    after_spectral = time.process_time()
+    found = ndfs_scores(blocks, W, spectral, 10, gamma=1.0, update="safe", tol=0.0)
+    done = time.process_time()
+    print(
+        f"MNIST 70,000 x 784, processor seconds: graph {after_graph - began:.1f}, eigenvectors "
+        f"{after_spectral - after_graph:.1f}, start and {found.details['n_iter']} iterations "
+        f"{done - after_spectral:.1f}; {found.details['n_labels_changed']} labels moved"
+    )
+    for name, columns in ((f"{m} features", found.support(m)), ("all features", np.arange(784))):
+        part = np.ascontiguousarray(X[:, columns])
+        scores = [
+            kmeans_scores(part, y, n_clusters=10, n_init=1, init="random",
+                          seed=derive_seed(0, "evaluation", i))
+            for i in range(repetitions)
+        ]  # fmt: skip
+        nmi, acc, _ = 100 * np.mean(scores, axis=0)
+        print(f"{name}: ACC {acc:.1f}, NMI {nmi:.1f}", flush=True)
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run one part."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("part", choices=["dense", "overhead", "rows", "mnist"])
+    options = parser.parse_args(arguments)
+    logging.getLogger("bigfs").setLevel(logging.WARNING)
+    if options.part == "dense":
+        return dense()
+    if options.part == "overhead":
+        return overhead()
+    return {"rows": rows, "mnist": mnist}[options.part](options.folder)
+
+
+if __name__ == "__main__":
+    main()

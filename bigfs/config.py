@@ -112,6 +112,34 @@ class GraphConfig(_Section):
     algorithm: Literal["auto", "exact", "pynndescent"] = Field(
         "auto", description="Neighbor search; auto is exact for small data."
     )
+    representation: Annotated[str, Field(pattern=r"^(raw|pca:[1-9][0-9]*)$")] = Field(
+        "raw",
+        description="What samples are compared by: raw features, or pca:p, the first p principal "
+        "components.",
+    )
+    eps: Annotated[float, Field(ge=0, le=10)] | None = Field(
+        None,
+        description="Where data are searched in parts: a sample also goes to parts whose center "
+        "is within 1 + eps times the distance to its nearest. null: 0.1, or what recall_target "
+        "asks for.",
+    )
+    recall_target: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="Share of the true neighbors to find, such as 0.99: the search is widened "
+        "until the estimate's lower bound reaches it. null: the share is only measured.",
+    )
+    if_missed: Literal["error", "warn"] = Field(
+        "error", description="What to do where recall_target cannot be reached."
+    )
+
+    @model_validator(mode="after")
+    def _components_are_euclidean(self) -> GraphConfig:
+        if self.representation != "raw" and self.metric != "euclidean":
+            raise ValueError(
+                f"representation '{self.representation}' needs metric 'euclidean', since "
+                f"centering changes angles, and metric is '{self.metric}'; change one of them"
+            )
+        return self
 
     @model_validator(mode="after")
     def _sigma_belongs_to_heat(self) -> GraphConfig:

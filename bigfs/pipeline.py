@@ -27,7 +27,7 @@ from bigfs.store.fingerprint import fingerprint
 from bigfs.store.labels import load_labels
 from bigfs.store.lease import LEASE
 from bigfs.store.rundir import CONFIG, FEATURES, RunDirectory, stage_key, write_atomic
-from bigfs.store.scratch import Scratch
+from bigfs.store.scratch import Scratch, read_attributes
 from bigfs.store.source import is_store, open_matrix
 
 logger = logging.getLogger("bigfs")
@@ -159,10 +159,12 @@ def _run_stage(context: Context, stage: Stage, key: str) -> None:
         return
     logger.info("stage %s: %s", stage.name, directory.why_stale(stage.name, key))
     started, passes = _start_clock(), context.passes
+    scratch = directory.stage_scratch(stage.name)
     context.checkpoint = directory.checkpoint_path(stage.name, key)
-    stage.run(context, directory.stage_scratch(stage.name))
+    stage.run(context, scratch)
     made = context.passes - passes
     record = _record(started, passes=made, bytes_read=made * context.blocks.nbytes)
+    record["predicted_peak_bytes"] = read_attributes(scratch.path).get("predicted_peak_bytes")
     directory.commit(stage.name, key, record)
 
 

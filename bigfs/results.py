@@ -123,12 +123,13 @@ class Result:
         return "\n".join(lines)
 
     def _stage_lines(self) -> list[str]:
-        lines = ["  stage         time         peak memory  passes over X"]
+        lines = ["  stage         time         peak memory  predicted   passes over X"]
         for name, record in self.stages.items():
             peak = format_bytes(record["measured_peak_bytes"])
+            predicted = record.get("predicted_peak_bytes")
             lines.append(
                 f"  {name:<12}  {format_seconds(record['seconds']):<11}  {peak:<11}  "
-                f"{record['passes']}"
+                f"{format_bytes(predicted) if predicted else '-':<10}  {record['passes']}"
             )
         return lines
 

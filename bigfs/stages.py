@@ -100,7 +100,7 @@ def stages_of(config: Config) -> list[Stage]:
             "random_state": config.random_state,
             "memory_limit": config.memory_limit,
         }
-        stages.append(Stage("graph", 2, {**graph, **common}, _run_graph))
+        stages.append(Stage("graph", 3, {**graph, **common}, _run_graph))
     scoring = {
         "method": method,
         "m": config.n_features_to_select,
@@ -176,6 +176,10 @@ def _run_graph(context: Context, out: Scratch) -> None:
         config.graph.n_neighbors,
         metric=config.graph.metric,
         algorithm=config.graph.algorithm,
+        representation=config.graph.representation,
+        eps=config.graph.eps,
+        recall_target=config.graph.recall_target,
+        if_missed=config.graph.if_missed,
         memory_limit=config.memory_limit,
         random_state=config.random_state,
         scratch=out,
@@ -187,7 +191,11 @@ def _run_graph(context: Context, out: Scratch) -> None:
         blocks=blocks,
         scratch=out.child("affinity"),
     )
-    out.describe(graph=graph.describe(), affinity=W.describe())
+    out.describe(
+        graph=graph.describe(),
+        affinity=W.describe(),
+        predicted_peak_bytes=graph.details["predicted_peak_bytes"],
+    )
 
 
 def open_graph(path: Path) -> KNNGraph:

@@ -115,7 +115,8 @@ def test_a_typo_in_the_file_is_one_readable_line(bigfs_command, tmp_path):
     assert shown.out == ""
     assert shown.err == (
         f"bigfs: error: {path}: unknown key 'metrik' in 'graph'; did you mean 'metric'? "
-        "Known: n_neighbors, metric, weight, sigma, algorithm.\n"
+        "Known: n_neighbors, metric, weight, sigma, algorithm, representation, eps, "
+        "recall_target, if_missed.\n"
     )
 
 

@@ -57,6 +57,10 @@ def test_defaults_are_those_of_the_methods_page(load):
         "weight": "binary",
         "sigma": None,
         "algorithm": "auto",
+        "representation": "raw",
+        "eps": None,
+        "recall_target": None,
+        "if_missed": "error",
     }
     assert config.mcfs.n_clusters == 8
     assert config.mcfs.fit_intercept
@@ -112,7 +116,8 @@ def test_memory_limit_is_bytes_and_dumps_without_loss(load, size, n_bytes, dumpe
         (
             "graph: {n_neighbours: 5}",
             "unknown key 'n_neighbours' in 'graph'; did you mean 'n_neighbors'? "
-            "Known: n_neighbors, metric, weight, sigma, algorithm.",
+            "Known: n_neighbors, metric, weight, sigma, algorithm, representation, eps, "
+            "recall_target, if_missed.",
         ),
         ("n_neighbors: 5", "unknown key 'n_neighbors' at the top level; it belongs in 'graph'."),
         ("mcfs: {zzz: 1}", "unknown key 'zzz' in 'mcfs'. Known: n_clusters,"),

@@ -26,6 +26,7 @@ EXACT_ROWS = 8192
 _SEARCH_WIDTH = 16
 # It passes row numbers through float32.
 MAX_ROWS = 2**24
+_LARGEST = 1e37
 _SPARE = 8
 _TILE_BYTES = 16 * 1024**2
 _WIDE_BYTES = 32 * 1024**2
@@ -141,8 +142,10 @@ def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> n
     Raises
     ------
     InputError
-        If a row is zero (cosine) or constant (correlation): it has no direction.
+        If a row is zero (cosine) or constant (correlation): it has no direction; or if values
+        are so large that distances leave the range of float32.
     """
+    _check_range(X, ids)
     if metric == "euclidean":
         return X
     out = np.empty(X.shape, X.dtype)
@@ -165,6 +168,19 @@ def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> n
             )
         out[begin : begin + step] = tile / norms[:, None]
     return out
+
+
+def _check_range(X: np.ndarray, ids: np.ndarray | None) -> None:
+    """Raise InputError for values whose distances cannot be told in float32."""
+    if X.dtype == np.float32 or not X.size or max(X.max(), -X.min()) <= _LARGEST:
+        return
+    row, column = np.unravel_index(int(np.abs(X).argmax()), X.shape)
+    number = row if ids is None else ids[row]
+    raise InputError(
+        f"Row {number}, column {column} is {X[row, column]:.3g}: distances between such rows are "
+        "above 3e38, the range of float32. Scale the data, for instance with preprocess "
+        "'standardize'."
+    )
 
 
 def as_distances(squared: np.ndarray, metric: str) -> np.ndarray:

@@ -13,11 +13,13 @@ from bigfs.core.seeds import rng
 from bigfs.graph.local import as_distances, prepare_rows, search_exact
 from bigfs.graph.merge import merge_neighbors
 from bigfs.graph.shuffle import Runs
+from bigfs.graph.within import search_within
 from bigfs.store.scratch import ArrayRef
 
 SAMPLED_ROWS = 1000
 # Rows searched at a time: 32 MB in float64.
 _PIECE_BYTES = 32 * 1024**2
+_FIRST_ROWS = 4096
 _NORMAL_QUANTILE = 1.959963984540054  # two-sided 95 %
 
 
@@ -149,14 +151,21 @@ def _search_block(
     rows = prepare_rows(X, metric, first_row + np.arange(len(X)))
     step = max(1, _PIECE_BYTES // (8 * X.shape[1]))
     best = None
-    for begin in range(0, len(rows), step):
-        piece = rows[begin : begin + step]
+    begin = 0
+    while begin < len(rows):
+        # The first rows bound the distances: of the others, most are seen to be farther.
+        piece = rows[begin : begin + (min(step, _FIRST_ROWS) if best is None else step)]
         place = own - first_row - begin
         place = np.where((own >= 0) & (place >= 0) & (place < len(piece)), place, -1)
-        indices, squared = search_exact(piece, k, metric, queries, place)
+        indices, squared = (
+            search_exact(piece, k, metric, queries, place)
+            if best is None
+            else search_within(piece, k, metric, queries, place, best[1][:, -1])
+        )
         indices = np.where(indices < 0, -1, indices + np.int64(first_row + begin))
         found = indices, as_distances(squared, metric)
         best = found if best is None else _merge_exact(best, found)
+        begin += len(piece)
     assert best is not None  # a block has rows
     return best
 

@@ -1,0 +1,41 @@
+"""Bounded search finds what exact search finds within the bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bigfs.graph.local import as_distances, prepare_rows, search_exact
+from bigfs.graph.within import search_within
+from tests.graph._brute import manifold
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "correlation"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_equals_exact_search(metric: str, dtype: type) -> None:
+    X = manifold(3000, 20).astype(dtype) + dtype(50)
+    X[40:60] = X[3]  # ties
+    rows, queries = prepare_rows(X, metric), prepare_rows(X[:200], metric)
+    own = np.arange(200)
+    indices, squared = search_exact(rows, 7, metric, queries, own)
+    bounds = as_distances(squared, metric)[:, -1]
+    found = search_within(rows, 7, metric, queries, own, bounds)
+    np.testing.assert_array_equal(found[0], indices)
+    np.testing.assert_array_equal(found[1], squared)
+
+
+def test_fewer_within_the_bound() -> None:
+    rows = np.arange(10, dtype=np.float32)[:, None]
+    bounds = np.array([1.5, 0.5, 100], np.float32)
+    indices, squared = search_within(rows, 3, "euclidean", rows[:3], np.array([0, 1, -1]), bounds)
+    np.testing.assert_array_equal(indices, [[1, -1, -1], [-1, -1, -1], [2, 1, 3]])
+    np.testing.assert_array_equal(squared, [[1, np.inf, np.inf], [np.inf] * 3, [0, 1, 1]])
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e17, 1e25])
+def test_any_scale(scale: float) -> None:
+    X = (manifold(500, 6) * scale).astype(np.float32)
+    indices, squared = search_exact(X, 4, "euclidean", X[:50], np.arange(50))
+    bounds = as_distances(squared, "euclidean")[:, -1]
+    found = search_within(X, 4, "euclidean", X[:50], np.arange(50), bounds)
+    np.testing.assert_array_equal(found[0], indices)

@@ -69,12 +69,12 @@ class KNNGraph:
     @property
     def indices(self) -> Any:
         """Neighbors of every row as a zarr array, read when asked."""
-        return self.indices_ref.open()
+        return self.indices_ref.open(self.scratch)
 
     @property
     def distances(self) -> Any:
         """Distances to the neighbors as a zarr array, read when asked."""
-        return self.distances_ref.open()
+        return self.distances_ref.open(self.scratch)
 
     @property
     def row_bounds(self) -> list[tuple[int, int]]:

@@ -405,7 +405,6 @@ class NDFS(BaseSelector):
         super().fit(X, y)
         if not self._reads_stored:
             self.labels_ = np.asarray(self.labels_[:])
-            del self._scratch
         return self
 
     def _checked(self, X: Any) -> Any:
@@ -450,7 +449,6 @@ class NDFS(BaseSelector):
             random_state=self.random_state,
             memory_limit=self.memory_limit,
         )
-        # The labels of stored data are read when asked: their folder lives with the estimator.
-        self._scratch = blocks.scratch
-        result.details["labels"] = result.details["labels"].open()
+        # The labels of stored data are read when asked.
+        result.details["labels"] = result.details["labels"].open(blocks.scratch)
         return result

@@ -72,7 +72,7 @@ class SpectralEmbedding:
     @property
     def embedding(self) -> Any:
         """The eigenvectors as a zarr array, read when asked."""
-        return self.embedding_ref.open()
+        return self.embedding_ref.open(self.scratch)
 
 
 def spectral_embedding(

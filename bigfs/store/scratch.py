@@ -6,6 +6,7 @@ zarr array under a path that the client and every worker can reach; tasks carry 
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import uuid
@@ -54,10 +55,12 @@ class ArrayRef:
 
     def load(self) -> np.ndarray:
         """Read the whole array."""
+        self._check_chunks(0, self.shape[0])
         return np.asarray(_handle(self.path)[...])
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Read rows ``start`` to ``stop``."""
+        self._check_chunks(start, stop)
         return np.asarray(_handle(self.path)[start:stop])
 
     def write(self, start: int, values: np.ndarray) -> None:
@@ -76,9 +79,23 @@ class ArrayRef:
             )
         _handle(self.path)[start:stop] = values
 
-    def open(self) -> Any:
-        """Return the zarr array, read when asked."""
-        return _handle(self.path)
+    def open(self, owner: Scratch) -> Any:
+        """Return the zarr array, read when asked; it keeps its folder's owner alive."""
+        import zarr
+
+        store = zarr.storage.LocalStore(self.path, read_only=True)
+        store.owner = owner  # type: ignore[attr-defined]
+        return zarr.open_array(store=store, mode="r")
+
+    def _check_chunks(self, start: int, stop: int) -> None:
+        """Raise StorageError if a chunk of the rows is missing: it would read as zeros."""
+        rest = "/0" * (len(self.shape) - 1)
+        for chunk in range(start // self.chunk_rows, -(-stop // self.chunk_rows)):
+            if not os.path.exists(f"{self.path}/c/{chunk}{rest}"):
+                raise StorageError(
+                    f"{self.path}: chunk {chunk} is missing. Run again: the stage that writes it "
+                    "has not finished, or its files were removed."
+                )
 
     def check_complete(self) -> None:
         """Raise StorageError if a chunk is missing (it would read as zeros)."""

@@ -68,6 +68,21 @@ class Result:
         parts = [ArrayRef.at(stored / f"coef_{p}").load() for p in ("data", "indices", "indptr")]
         return csr_array(tuple(parts), shape=(len(parts[2]) - 1, self.n_features))
 
+    @cached_property
+    def certificate(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """What proves the regressions of ``mcfs`` on wide data exact; None where none was needed.
+
+        First the certificate of each path, shape (n_clusters,): the most by which any feature's
+        correlation exceeds lambda at any knot, as a share of the largest at the start. Then how
+        many features were candidates in each round, shape (n_rounds,).
+        """
+        stored = RunDirectory(self.path).stage_path("result")
+        if not (stored / "largest_violation").exists():
+            return None
+        names = ("largest_violation", "n_screened")
+        violation, screened = (ArrayRef.at(stored / name).load() for name in names)
+        return violation, screened
+
     def support(self, n_features_to_select: int) -> np.ndarray:
         """Return the indices of another number of selected features, ascending.
 
@@ -118,9 +133,19 @@ class Result:
             lines.append(f"  ... and {len(self.selected) - _SHOWN} more")
         if self.evaluation is not None:
             lines += ["", *evaluation_lines(self.evaluation, len(self.selected))]
-        lines += ["", *self._stage_lines(), "", f"Result: {self.path}"]
+        lines += ["", *self._stage_lines(), "", *self._certificate_lines()]
+        lines.append(f"Result: {self.path}")
         lines.append(f"All features, ranked: {self.path / FEATURES}")
         return "\n".join(lines)
+
+    def _certificate_lines(self) -> list[str]:
+        if self.certificate is None:
+            return []
+        violation, screened = self.certificate
+        return [
+            f"Wide data: exact paths from {screened[-1]:,} screened features; no other one exceeds "
+            f"lambda at any knot by more than {violation.max(initial=0.0):.1e} of its start."
+        ]
 
     def _stage_lines(self) -> list[str]:
         lines = ["  stage         time         peak memory  predicted   passes over X"]

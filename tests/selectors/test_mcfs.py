@@ -109,3 +109,19 @@ def test_a_run_keeps_coefficients_and_smaller_selections(
         np.testing.assert_array_equal(found.support(m), fitted.support(m))
     with pytest.raises(InputError, match=r"int in \[1, 64\].*Got 65"):
         found.support(65)
+
+
+def test_a_run_on_wide_data_says_what_proves_its_paths(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", _wide())
+    settings = {
+        "run": str(tmp_path / "run"),
+        "input": {"uri": str(tmp_path / "X.npy")},
+        "n_features_to_select": 20,
+        "mcfs": {"n_clusters": 3},
+    }
+    small = bigfs.run({**settings, "memory_limit": "768 MiB"})
+    violation, screened = small.certificate
+    assert violation.shape == (3,)
+    assert violation.max() <= 1e-9
+    assert f"exact paths from {screened[-1]} screened features" in small.summary()
+    assert bigfs.run(settings).certificate is None

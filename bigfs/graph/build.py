@@ -26,6 +26,7 @@ from bigfs.graph.search import (
     Search,
     distribute,
     gather_rows,
+    predict_scratch,
     search_partitions,
 )
 from bigfs.graph.shuffle import Runs
@@ -147,6 +148,7 @@ class _Build:
                 "rows_searched": int(spread.counts.sum()),
                 "largest_partition": int(spread.counts.max()),
                 "scratch_bytes": self.scratch_bytes,
+                "predicted_scratch_bytes": self.predicted_scratch,
                 "predicted_peak_bytes": self._predicted(spread),
                 "measured_peak_bytes": self.peak_bytes,
                 "seconds": self.seconds,
@@ -190,7 +192,7 @@ class _Build:
     def _cells(self, samples: Runs | None, eps: float) -> Cells:
         """Find the partitions on the sample, in a task."""
         if samples is None or self.plan.n_partitions == 1:
-            return Cells(None, (1,), (0,), eps)
+            return Cells(None, (1,), (0,), eps, 1.0)
         settings = CellSettings(
             self.plan,
             self.blocks.n_samples,
@@ -205,6 +207,13 @@ class _Build:
         return cells
 
     def _distribute(self, cells: Cells) -> Distribution:
+        self.predicted_scratch = predict_scratch(
+            cells,
+            (self.blocks.n_samples, self.blocks.n_features),
+            self.blocks.dtype.itemsize,
+            self.request.n_neighbors,
+        )
+        self.working.check_free("graph", self.predicted_scratch)
         with self._timed("distribute"):
             spread = distribute(
                 self.blocks, cells, self.plan, self.request.metric, self.working, self.homes

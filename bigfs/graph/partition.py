@@ -213,12 +213,15 @@ class Cells:
         The nearest other cell of each cell.
     eps : float
         A row goes to every cell within ``1 + eps`` times the distance to its nearest.
+    copies : float
+        To how many cells a row of the sample went, on average.
     """
 
     centers: ArrayRef | None
     parts: tuple[int, ...]
     nearest: tuple[int, ...]
     eps: float
+    copies: float
 
     @property
     def n_partitions(self) -> int:
@@ -314,6 +317,8 @@ def find_cells(settings: CellSettings, samples: Runs, target: int, folder: str) 
     rows = rows - origin
     centers = cluster_rows(rows, settings.plan.n_partitions, generator)
     centers, parts = _balance(rows, centers, settings, generator)
+    no_origin = np.zeros((1, rows.shape[1]), rows.dtype)
+    cells, _ = assign_cells(rows, np.concatenate([no_origin, centers]), settings.eps)
     norms = np.einsum("ij,ij->i", centers, centers)
     gaps = norms[:, None] + norms - 2 * centers @ centers.T
     np.fill_diagonal(gaps, np.inf)
@@ -324,6 +329,7 @@ def find_cells(settings: CellSettings, samples: Runs, target: int, folder: str) 
         tuple(parts.tolist()),
         tuple(gaps.argmin(axis=1).tolist()),
         settings.eps,
+        len(cells) / len(rows),
     )
 
 

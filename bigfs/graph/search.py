@@ -20,6 +20,8 @@ from bigfs.store.scratch import ArrayRef, Scratch
 # Partitions are written to a few sets of runs: a set is deleted when its partitions are done.
 _PARTITIONS_PER_SHELF = 4
 _MOST_SHELVES = 8
+# How far the sample may be wrong about copies, and shelves about being alike.
+_SAMPLE_ERROR = 1.1
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,17 @@ def _shelf_width(n_partitions: int) -> int:
     """Return how many partitions one set of runs holds."""
     shelves = max(1, min(_MOST_SHELVES, n_partitions // _PARTITIONS_PER_SHELF))
     return -(-n_partitions // shelves)
+
+
+def predict_scratch(cells: Cells, shape: tuple[int, int], itemsize: int, n_neighbors: int) -> int:
+    """Return the most bytes that rows, results and the graph itself take in scratch."""
+    n, d = shape
+    searched = n * cells.copies
+    shelves = -(-cells.n_partitions // _shelf_width(cells.n_partitions))
+    # All rows are there until the first shelf is done; results grow as rows go.
+    rows, results = searched * (d * itemsize + 4), searched * (8 * n_neighbors + 4)
+    most = max(rows + results / shelves, results + rows / shelves)
+    return int(_SAMPLE_ERROR * most) + 8 * n_neighbors * n
 
 
 def row_columns(blocks: RowBlocks) -> tuple[Column, ...]:

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import StorageError
+from bigfs.core.errors import MemoryLimitError, StorageError
+from bigfs.core.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,16 @@ class Scratch:
         )
         _handle.cache_clear()
         return ArrayRef(str(path), tuple(int(s) for s in shape), np.dtype(dtype).name, rows)
+
+    def check_free(self, stage: str, needed: int) -> None:
+        """Raise MemoryLimitError unless the file system has so many bytes free."""
+        free = shutil.disk_usage(self.path).free
+        if needed > free:
+            raise MemoryLimitError(
+                f"Stage '{stage}' needs about {format_bytes(needed)} of scratch and the file "
+                f"system of {self.path} has {format_bytes(free)} free. Nothing was written. Free "
+                "space there, or put the run directory on a larger disk."
+            )
 
     def put(self, name: str, values: np.ndarray) -> ArrayRef:
         """Store a small array as one chunk."""

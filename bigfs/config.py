@@ -201,7 +201,7 @@ class NDFSConfig(_Section):
     beta: _PositiveFloat = Field(
         1.0, description="Weight of the penalty that empties features; in units of the values."
     )
-    gamma: _PositiveFloat = Field(100.0, description="Weight of the clusters' orthogonality.")
+    gamma: _PositiveFloat = Field(10.0, description="Weight of the clusters' orthogonality.")
     update: Literal["safe", "printed"] = Field(
         "safe", description="Update whose objective never rises, or the paper's eq. (15)."
     )

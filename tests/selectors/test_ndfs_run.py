@@ -76,7 +76,7 @@ def test_too_many_clusters_are_refused_before_anything_is_written(tmp_path: Path
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("rows", [1797, 500])
+@pytest.mark.parametrize("rows", [1797, 900])
 def test_a_killed_run_continues_with_the_same_result(tmp_path: Path, rows: int) -> None:
     settings = {"n_clusters": 10, "max_iter": 4000, "tol": 0.0}
     ingest(load_digits().data, tmp_path / "X.zarr", rows=rows)

@@ -12,6 +12,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "KNeighborsTransformer": "bigfs.graph.transformer",
     "LaplacianScore": "bigfs.selectors",
     "MCFS": "bigfs.selectors",
     "MaxVariance": "bigfs.selectors",

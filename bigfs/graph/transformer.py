@@ -49,7 +49,7 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
     Examples
     --------
     >>> from sklearn.datasets import load_digits
-    >>> from bigfs.graph.transformer import KNeighborsTransformer
+    >>> from bigfs import KNeighborsTransformer
     >>> KNeighborsTransformer(n_neighbors=3).fit_transform(load_digits().data).nnz
     7188
     """

@@ -11,8 +11,8 @@ from sklearn.cluster import SpectralClustering
 from sklearn.neighbors import KNeighborsTransformer as Reference
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from bigfs import KNeighborsTransformer
 from bigfs.core.errors import InputError
-from bigfs.graph.transformer import KNeighborsTransformer
 from tests.graph._brute import manifold
 
 

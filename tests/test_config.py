@@ -12,16 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-import bigfs.config
-from bigfs.config import (
-    Config,
-    GraphConfig,
-    NDFSConfig,
-    dump_yaml,
-    json_schema,
-    load_config,
-    make_config,
-)
+from bigfs.config import Config, dump_yaml, json_schema, load_config, make_config
+from bigfs.config.messages import paths
+from bigfs.config.sections import GraphConfig, NDFSConfig
 from bigfs.core.errors import ConfigError
 
 PIPELINES = sorted((Path(__file__).parents[1] / "pipelines").glob("*.yaml"))
@@ -233,7 +226,7 @@ def test_every_shipped_pipeline_follows_the_schema(path):
 
 
 def _settings(model: type[BaseModel], above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    return list(bigfs.config._paths(model, above))
+    return list(paths(model, above))
 
 
 def test_the_template_names_every_setting_under_its_section():

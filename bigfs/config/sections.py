@@ -1,16 +1,8 @@
-"""One model tree behind the YAML file, ``--set a.b=c`` and Python keyword arguments.
-
-Unknown keys are refused with the nearest known one, and so is a setting that the chosen method
-would not use: nothing is silently ignored. Relative paths count from the current directory, as
-in a shell, not from the folder of the YAML file.
-"""
+"""The settings of a pipeline, section by section: names, types, bounds, defaults, meanings."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -19,15 +11,13 @@ from pydantic import (
     Field,
     PlainSerializer,
     PlainValidator,
-    ValidationError,
     WithJsonSchema,
     model_validator,
 )
 
-from bigfs.core.errors import ConfigError
+from bigfs.config.words import quoted, shown
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.units import format_bytes, parse_bytes
-from bigfs.core.yamltext import read_yaml, write_yaml
 
 Method = Literal["mcfs", "ndfs", "laplacian_score", "max_variance"]
 
@@ -52,7 +42,7 @@ def _count_or_auto(value: Any) -> int | str:
     """Accept a whole number of at least 1, or ``auto``."""
     if value == "auto" or (type(value) is int and value >= 1):
         return value  # type: ignore[no-any-return]
-    raise ValueError(f"must be a whole number of at least 1, or auto. Got {_shown(value)}")
+    raise ValueError(f"must be a whole number of at least 1, or auto. Got {shown(value)}")
 
 
 _CountOrAuto = Annotated[
@@ -342,7 +332,7 @@ class Config(_Section):
         if refused:
             nulls = " ".join(f"--set {name}=null" for name in refused)
             raise ValueError(
-                f"method '{self.method}' does not use {_quoted(refused)}; remove what it would "
+                f"method '{self.method}' does not use {quoted(refused)}; remove what it would "
                 f"ignore ({nulls}) or choose another method"
             )
         for name in used:
@@ -354,211 +344,3 @@ def _fill_default_weight(config: Config) -> None:
     """Weigh the edges by the heat kernel, as the paper of NDFS does, unless told otherwise."""
     given = {} if config.graph is None else config.graph.model_dump(exclude_unset=True)
     object.__setattr__(config, "graph", GraphConfig(**{"weight": "heat", **given}))
-
-
-def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """Return the configuration of a YAML file.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-    overrides : iterable of str, default=()
-        ``"a.b=value"``: sets key b of section a; the value is read as YAML.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, is not YAML, or does not follow the schema; the message
-        lists every problem, one a line.
-    """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"There is no pipeline file {path}. Give the path of one.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"Cannot read the pipeline file {path}: {error}.") from None
-    settings = read_yaml(text, str(path))
-    if settings is None:
-        raise ConfigError(f"{path} is empty. Start from pipelines/mcfs.yaml.")
-    if not isinstance(settings, dict):
-        raise ConfigError(
-            f"{path} must hold 'key: value' lines at its top level. Got {_shown(settings)}."
-        )
-    for override in overrides:
-        _override(settings, override)
-    return _validated(settings, str(path))
-
-
-def make_config(**settings: Any) -> Config:
-    """Return the configuration of keyword arguments, with sections as dicts.
-
-    Raises
-    ------
-    ConfigError
-        If the settings do not follow the schema.
-
-    Examples
-    --------
-    >>> from bigfs.config import make_config
-    >>> config = make_config(
-    ...     run="runs/digits", input={"uri": "sklearn:digits"}, n_features_to_select=20
-    ... )
-    >>> config.graph.n_neighbors
-    5
-    """
-    return _validated(settings, "the configuration")
-
-
-def dump_yaml(config: Config) -> str:
-    """Return the resolved configuration as YAML that gives the same one when loaded."""
-    return write_yaml(config.model_dump(mode="json"))
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of the YAML file."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **Config.model_json_schema(),
-    }
-
-
-# Settings on the command line
-
-
-def _override(settings: dict[str, Any], override: str) -> None:
-    """Put the value of ``a.b=value`` into the nested settings."""
-    name, equals, text = override.partition("=")
-    keys = name.strip().split(".")
-    if not equals or not all(keys):
-        raise ConfigError(
-            f"--set takes KEY=VALUE with dots between sections, such as graph.n_neighbors=10. "
-            f"Got {override!r}."
-        )
-    section = settings
-    for depth, key in enumerate(keys[:-1], start=1):
-        below = section.get(key)
-        if below is None:
-            below = section[key] = {}
-        if not isinstance(below, dict):
-            raise ConfigError(
-                f"--set {override}: '{'.'.join(keys[:depth])}' is {_shown(below)}, not a "
-                "section with keys."
-            )
-        section = below
-    section[keys[-1]] = read_yaml(text, f"--set {override}")
-
-
-# Readable errors
-
-
-def _validated(settings: dict[str, Any], where: str) -> Config:
-    try:
-        return Config.model_validate(settings)
-    except ValidationError as error:
-        problems = [_explain(detail) for detail in error.errors(include_url=False)]
-    if len(problems) == 1:
-        raise ConfigError(f"{where}: {problems[0]}")
-    lines = "\n".join(f"  {problem}" for problem in problems)
-    raise ConfigError(f"{where}: {len(problems)} problems:\n{lines}")
-
-
-_EXPECTED = {
-    "bool_type": "true or false",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "int_type": "a whole number",
-    "string_type": "a text",
-    "string_too_short": "a text that is not empty",
-    "model_type": "a section with keys",
-}
-_BOUNDS = {"ge": "of at least", "gt": "above", "lt": "below"}
-
-
-def _explain(detail: Any) -> str:
-    """Return one line: the key, what is allowed, what was given, the nearest known name."""
-    location = [str(part) for part in detail["loc"]]
-    name, value, context = ".".join(location), detail["input"], detail.get("ctx", {})
-    kind = detail["type"]
-    if kind == "extra_forbidden":
-        return _unknown_key(location)
-    if kind == "missing":
-        described = _model_at(location[:-1]).model_fields[location[-1]].description
-        return f"missing key '{location[-1]}'{_inside(location)}. {described}"
-    if kind == "value_error":
-        said = str(context["error"]).rstrip(".")
-        joint = " " if said.startswith("must ") else ": "
-        return f"{name}{joint}{said}." if name else f"{said}."
-    if kind == "literal_error":
-        field = _model_at(location[:-1]).model_fields[location[-1]]
-        choices = [str(choice) for choice in get_args(field.annotation)]
-        near = _nearest(str(value), choices)
-        hint = f"; did you mean '{near}'?" if near else "."
-        return f"{name} must be one of {', '.join(choices)}. Got {_shown(value)}{hint}"
-    bounds = [f"{word} {context[key]:g}" for key, word in _BOUNDS.items() if key in context]
-    expected = f"a number {bounds[0]}" if bounds else _EXPECTED.get(kind)
-    if expected is None:
-        return f"{name}: {detail['msg']}. Got {_shown(value)}."
-    return f"{name} must be {expected}. Got {_shown(value)}."
-
-
-def _unknown_key(location: Sequence[str]) -> str:
-    key, known = location[-1], list(_model_at(location[:-1]).model_fields)
-    near = _nearest(key, known)
-    elsewhere = [path for path in _paths(Config) if path[-1] == key]
-    if near is None and elsewhere:
-        hint = (
-            f"it belongs in {_quoted('.'.join(path[:-1]) or 'the top level' for path in elsewhere)}"
-        )
-    else:
-        hint = f"did you mean '{near}'?" if near else ""
-    text = f"unknown key '{key}'{_inside(location)}"
-    text += f"; {hint}" if hint else ""
-    text += "" if text.endswith("?") else "."
-    return f"{text} Known: {', '.join(known)}."
-
-
-def _paths(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the path of every setting of a model and of its sections."""
-    for name, field in model.model_fields.items():
-        yield (*above, name)
-        section = _section_of(field.annotation)
-        if section is not None:
-            yield from _paths(section, (*above, name))
-
-
-def _model_at(location: Sequence[str]) -> type[BaseModel]:
-    model: type[BaseModel] = Config
-    for name in location:
-        model = _section_of(model.model_fields[name].annotation) or model
-    return model
-
-
-def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the section model of ``Section`` or ``Section | None``, if it is one."""
-    for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate
-    return None
-
-
-def _nearest(word: str, known: Iterable[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), None)
-
-
-def _inside(location: Sequence[str]) -> str:
-    return f" in '{'.'.join(location[:-1])}'" if len(location) > 1 else " at the top level"
-
-
-def _quoted(names: Iterable[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
-
-
-def _shown(value: Any) -> str:
-    """Return a value as a user would write it, cut to a readable length."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,123 @@
+"""One model tree behind the YAML file, ``--set a.b=c`` and Python keyword arguments.
+
+Unknown keys are refused with the nearest known one, and so is a setting that the chosen method
+would not use: nothing is silently ignored. Relative paths count from the current directory, as
+in a shell, not from the folder of the YAML file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from bigfs.config.messages import explain
+from bigfs.config.sections import Config
+from bigfs.config.words import shown
+from bigfs.core.errors import ConfigError
+from bigfs.core.yamltext import read_yaml, write_yaml
+
+__all__ = ["Config", "dump_yaml", "json_schema", "load_config", "make_config"]
+
+
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """Return the configuration of a YAML file.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    overrides : iterable of str, default=()
+        ``"a.b=value"``: sets key b of section a; the value is read as YAML.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, is not YAML, or does not follow the schema; the message
+        lists every problem, one a line.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"There is no pipeline file {path}. Give the path of one.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"Cannot read the pipeline file {path}: {error}.") from None
+    settings = read_yaml(text, str(path))
+    if settings is None:
+        raise ConfigError(f"{path} is empty. Start from pipelines/mcfs.yaml.")
+    if not isinstance(settings, dict):
+        raise ConfigError(
+            f"{path} must hold 'key: value' lines at its top level. Got {shown(settings)}."
+        )
+    for override in overrides:
+        _override(settings, override)
+    return _validated(settings, str(path))
+
+
+def make_config(**settings: Any) -> Config:
+    """Return the configuration of keyword arguments, with sections as dicts.
+
+    Raises
+    ------
+    ConfigError
+        If the settings do not follow the schema.
+
+    Examples
+    --------
+    >>> from bigfs.config import make_config
+    >>> config = make_config(
+    ...     run="runs/digits", input={"uri": "sklearn:digits"}, n_features_to_select=20
+    ... )
+    >>> config.graph.n_neighbors
+    5
+    """
+    return _validated(settings, "the configuration")
+
+
+def dump_yaml(config: Config) -> str:
+    """Return the resolved configuration as YAML that gives the same one when loaded."""
+    return write_yaml(config.model_dump(mode="json"))
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of the YAML file."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Config.model_json_schema(),
+    }
+
+
+def _override(settings: dict[str, Any], override: str) -> None:
+    """Put the value of ``a.b=value`` into the nested settings."""
+    name, equals, text = override.partition("=")
+    keys = name.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError(
+            f"--set takes KEY=VALUE with dots between sections, such as graph.n_neighbors=10. "
+            f"Got {override!r}."
+        )
+    section = settings
+    for depth, key in enumerate(keys[:-1], start=1):
+        below = section.get(key)
+        if below is None:
+            below = section[key] = {}
+        if not isinstance(below, dict):
+            raise ConfigError(
+                f"--set {override}: '{'.'.join(keys[:depth])}' is {shown(below)}, not a "
+                "section with keys."
+            )
+        section = below
+    section[keys[-1]] = read_yaml(text, f"--set {override}")
+
+
+def _validated(settings: dict[str, Any], where: str) -> Config:
+    try:
+        return Config.model_validate(settings)
+    except ValidationError as error:
+        problems = [explain(Config, detail) for detail in error.errors(include_url=False)]
+    if len(problems) == 1:
+        raise ConfigError(f"{where}: {problems[0]}")
+    lines = "\n".join(f"  {problem}" for problem in problems)
+    raise ConfigError(f"{where}: {len(problems)} problems:\n{lines}")

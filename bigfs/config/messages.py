@@ -1,0 +1,101 @@
+"""What is wrong with a configuration, a line each: the key, what is allowed, what was given."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from bigfs.config.words import quoted, shown
+
+_EXPECTED = {
+    "bool_type": "true or false",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "int_type": "a whole number",
+    "string_type": "a text",
+    "string_too_short": "a text that is not empty",
+    "model_type": "a section with keys",
+    "string_pattern_mismatch": "raw or pca:p with a number p, such as pca:50",
+}
+_BOUNDS = {"ge": "of at least", "gt": "above", "lt": "below"}
+
+
+def explain(root: type[BaseModel], detail: Any) -> str:
+    """Return one line: the key, what is allowed, what was given, the nearest known name.
+
+    ``detail`` is one of pydantic's errors about the model ``root``.
+    """
+    location = [str(part) for part in detail["loc"]]
+    name, value, context = ".".join(location), detail["input"], detail.get("ctx", {})
+    kind = detail["type"]
+    if kind == "extra_forbidden":
+        return _unknown_key(root, location)
+    if kind == "missing":
+        described = _model_at(root, location[:-1]).model_fields[location[-1]].description
+        return f"missing key '{location[-1]}'{_inside(location)}. {described}"
+    if kind == "value_error":
+        said = str(context["error"]).rstrip(".")
+        joint = " " if said.startswith("must ") else ": "
+        return f"{name}{joint}{said}." if name else f"{said}."
+    if kind == "literal_error":
+        field = _model_at(root, location[:-1]).model_fields[location[-1]]
+        choices = [str(choice) for choice in get_args(field.annotation)]
+        near = _nearest(str(value), choices)
+        hint = f"; did you mean '{near}'?" if near else "."
+        return f"{name} must be one of {', '.join(choices)}. Got {shown(value)}{hint}"
+    bounds = [f"{word} {context[key]:g}" for key, word in _BOUNDS.items() if key in context]
+    expected = f"a number {bounds[0]}" if bounds else _EXPECTED.get(kind)
+    if expected is None:
+        return f"{name}: {detail['msg']}. Got {shown(value)}."
+    return f"{name} must be {expected}. Got {shown(value)}."
+
+
+def _unknown_key(root: type[BaseModel], location: Sequence[str]) -> str:
+    key, known = location[-1], list(_model_at(root, location[:-1]).model_fields)
+    near = _nearest(key, known)
+    elsewhere = [path for path in paths(root) if path[-1] == key]
+    if near is None and elsewhere:
+        hint = (
+            f"it belongs in {quoted('.'.join(path[:-1]) or 'the top level' for path in elsewhere)}"
+        )
+    else:
+        hint = f"did you mean '{near}'?" if near else ""
+    text = f"unknown key '{key}'{_inside(location)}"
+    text += f"; {hint}" if hint else ""
+    text += "" if text.endswith("?") else "."
+    return f"{text} Known: {', '.join(known)}."
+
+
+def paths(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of every setting of a model and of its sections."""
+    for name, field in model.model_fields.items():
+        yield (*above, name)
+        section = _section_of(field.annotation)
+        if section is not None:
+            yield from paths(section, (*above, name))
+
+
+def _model_at(root: type[BaseModel], location: Sequence[str]) -> type[BaseModel]:
+    model = root
+    for name in location:
+        model = _section_of(model.model_fields[name].annotation) or model
+    return model
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the section model of ``Section`` or ``Section | None``, if it is one."""
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    return None
+
+
+def _nearest(word: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), None)
+
+
+def _inside(location: Sequence[str]) -> str:
+    return f" in '{'.'.join(location[:-1])}'" if len(location) > 1 else " at the top level"

@@ -110,10 +110,11 @@ def stages_of(config: Config) -> list[Stage]:
     if config.spectral is not None:
         spectral = {
             **config.spectral.model_dump(),
+            "memory_limit": config.memory_limit,
             "n_components": n_components(config),
             "random_state": config.random_state,
         }
-        stages.append(Stage("spectral", 2, spectral, _run_spectral))
+        stages.append(Stage("spectral", 3, spectral, _run_spectral))
     if method == "mcfs":
         scoring["mcfs"] = config.mcfs.model_dump()
     if method == "ndfs":
@@ -232,6 +233,7 @@ def _run_spectral(context: Context, out: Scratch) -> None:
         reason=found.reason,
         n_products=found.n_products,
         n_iterations=found.n_iterations,
+        details=found.details,
     )
 
 
@@ -250,6 +252,7 @@ def open_spectral(path: Path) -> SpectralEmbedding:
         n_products=stored["n_products"],
         n_iterations=stored["n_iterations"],
         scratch=Scratch(path),
+        details=stored["details"],
     )
 
 

@@ -79,6 +79,26 @@ def set_reporter(reporter: Reporter) -> Reporter:
     return previous
 
 
+class _SilentReporter:
+    """Shows nothing."""
+
+    def start(self, label: str, total: int | None, unit: str) -> None: ...
+
+    def advance(self, count: int) -> None: ...
+
+    def finish(self, failed: bool) -> None: ...
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Report nothing within the block: its work is a part of what is reported already."""
+    previous = set_reporter(_SilentReporter())
+    try:
+        yield
+    finally:
+        set_reporter(previous)
+
+
 @contextmanager
 def track(label: str, total: int | None, unit: str = "blocks") -> Iterator[Reporter]:
     """Report one piece of work; call ``advance`` on what it yields."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from bigfs.core.errors import InputError
 from bigfs.core.memory import check_fits, task_budget
-from bigfs.core.units import format_bytes
-from bigfs.spectral.iteration import block_bytes
+from bigfs.core.units import MIB, format_bytes
+from bigfs.spectral.eigsh import DENSE_ROWS
+from bigfs.spectral.iteration import block_bytes, block_width
 from bigfs.spectral.problem import GUARDS
+from bigfs.spectral.rowgraph import LEAST_ROWS
 
 SOLVERS = ("auto", "eigsh", "lobpcg", "chebyshev")
 # From here on eigsh takes several times the processor time of chebyshev.
 _LARGE_ROWS = 100_000
+# From here on chebyshev runs on row blocks even where one task could hold all of it.
+_MANY_ROWS = 2_000_000
 
 
 def solver_bytes(solver: str, n_samples: int, n_entries: int, n_components: int, tol: float) -> int:
@@ -38,6 +45,36 @@ def solver_bytes(solver: str, n_samples: int, n_entries: int, n_components: int,
     return 2 * graph + block_bytes(n_samples, n_components, tol)
 
 
+def row_block_bytes(n_samples: int, n_entries: int, n_components: int) -> int:
+    """Return what a task of the distributed solver needs for each row of its block, in bytes.
+
+    The most that a task holds: the edges while they are sorted, or vectors in float64 beside one
+    panel with a foreign row for every edge.
+    """
+    degree = -(-n_entries // n_samples)
+    return 64 * degree + 24 * block_width(n_components) + 128 * (1 + degree)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The solver that will run.
+
+    Attributes
+    ----------
+    solver : {"eigsh", "lobpcg", "chebyshev"}
+    distributed : bool
+        On row blocks, as many tasks; otherwise as one task.
+    reason : str
+    most_rows : int
+        Rows of a block that fit a task.
+    """
+
+    solver: str
+    distributed: bool
+    reason: str
+    most_rows: int
+
+
 def choose_solver(
     solver: str,
     n_samples: int,
@@ -45,34 +82,73 @@ def choose_solver(
     n_components: int,
     tol: float,
     memory_limit_bytes: int,
-) -> tuple[str, str]:
-    """Return the solver that will run, and why.
+    distributed: bool | None = None,
+) -> Choice:
+    """Return the solver that will run, where, and why.
+
+    It follows from sizes and settings, never from the cluster, so that results do not.
 
     Raises
     ------
+    InputError
+        If a solver is to be distributed that cannot.
     MemoryLimitError
         If it does not fit the limit; of ``auto``, if the most frugal one does not.
     """
     size = (n_samples, n_entries, n_components, tol)
-    if solver != "auto":
-        chosen, reason = solver, "asked for"
+    if distributed and solver not in ("auto", "chebyshev"):
+        raise InputError(
+            f"distributed must be False for solver '{solver}', which runs in one task. Use "
+            "solver 'chebyshev'."
+        )
+    budget = task_budget(memory_limit_bytes)
+    row_bytes = row_block_bytes(n_samples, n_entries, n_components)
+    most_rows = budget // row_bytes
+    too_small = n_samples < max(DENSE_ROWS, 8 * block_width(n_components))
+    if distributed is None:
+        spread, where = _is_spread(solver, size, budget) if not too_small else (False, "")
     else:
-        budget, needed = task_budget(memory_limit_bytes), solver_bytes("eigsh", *size)
-        cost = f"eigsh needs {format_bytes(needed)} of the {format_bytes(budget)} of a task"
-        if needed > budget:
-            chosen, reason = "chebyshev", f"{cost}, which does not fit"
-        elif n_samples > _LARGE_ROWS:
-            chosen = "chebyshev"
-            reason = f"faster than eigsh for {n_samples:,} rows and {n_components} vectors"
-        else:
-            chosen, reason = "eigsh", f"{cost}, and {n_samples:,} rows are few"
+        spread, where = distributed and not too_small, "as asked for"
+    if spread:
+        reason = "asked for" if solver == "chebyshev" else "the one solver for row blocks"
+        needed = max(3 * LEAST_ROWS * row_bytes, 32 * n_samples + 64 * MIB)
+        what = f"row blocks of W with {n_entries:,} entries and {n_components} vectors"
+        check_fits("spectral", needed, memory_limit_bytes, what)
+        return Choice("chebyshev", True, f"{reason}; on row blocks {where}", most_rows)
+    chosen, reason = _in_one_task(solver, size, budget)
     check_fits(
         "spectral",
         solver_bytes(chosen, *size),
         memory_limit_bytes,
         f"W with {n_entries:,} entries and {n_components} vectors with solver '{chosen}'",
     )
-    return chosen, reason
+    return Choice(chosen, False, reason, most_rows)
+
+
+def _in_one_task(solver: str, size: tuple[int, int, int, float], budget: int) -> tuple[str, str]:
+    """Return the solver for one task, and why."""
+    if solver != "auto":
+        return solver, "asked for"
+    needed = solver_bytes("eigsh", *size)
+    cost = f"eigsh needs {format_bytes(needed)} of the {format_bytes(budget)} of a task"
+    if needed > budget:
+        return "chebyshev", f"{cost}, which does not fit"
+    if size[0] > _LARGE_ROWS:
+        return "chebyshev", f"faster than eigsh for {size[0]:,} rows and {size[2]} vectors"
+    return "eigsh", f"{cost}, and {size[0]:,} rows are few"
+
+
+def _is_spread(solver: str, size: tuple[int, int, int, float], budget: int) -> tuple[bool, str]:
+    """Say whether the solver should run on row blocks, and why."""
+    if solver not in ("auto", "chebyshev"):
+        return False, ""
+    needed = solver_bytes("chebyshev", *size)
+    if needed > budget:
+        cost = f"{format_bytes(needed)} of the {format_bytes(budget)} of a task"
+        return True, f"since one task would need {cost}"
+    if size[0] >= _MANY_ROWS:
+        return True, f"since {size[0]:,} rows are work for several workers"
+    return False, ""
 
 
 def suggest_n_clusters(eigenvalues: np.ndarray) -> int:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 # Entries this close to the largest one count as equal to it.
-_TIE = 1e-6
+SIGN_TIE = 1e-6
 # The same for rows that fix a basis: symmetric graphs have many, known to a few digits only.
-_COVER = 1e-3
+PIVOT_TIE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,17 @@ def canonical_basis(values: np.ndarray, vectors: np.ndarray, width: float) -> No
         Orthonormal columns; overwritten.
     width : float
     """
+    for begin, end in groups(values, width):
+        vectors[:, begin:end] = vectors[:, begin:end] @ _rotation(vectors[:, begin:end])
+
+
+def groups(values: np.ndarray, width: float) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of groups of more than one of the sorted values."""
     begin = 0
     while begin < len(values):
         end = begin + int((np.abs(values[begin:] - values[begin]) <= width).sum())
         if end - begin > 1:
-            vectors[:, begin:end] = vectors[:, begin:end] @ _rotation(vectors[:, begin:end])
+            yield begin, end
         begin = end
 
 
@@ -128,11 +135,16 @@ def _rotation(vectors: np.ndarray) -> np.ndarray:
     turn = np.zeros((width, width))
     left = np.einsum("ij,ij->i", vectors, vectors)
     for j in range(width):
-        row = vectors[(left >= (1.0 - _COVER) * left.max()).argmax()]
-        row = row - turn[:, :j] @ (turn[:, :j].T @ row)
-        turn[:, j] = row / np.linalg.norm(row)
+        row = vectors[(left >= (1.0 - PIVOT_TIE) * left.max()).argmax()]
+        add_pivot(turn, j, row)
         left -= (vectors @ turn[:, j]) ** 2
     return turn
+
+
+def add_pivot(turn: np.ndarray, j: int, row: np.ndarray) -> None:
+    """Make column j of a rotation what a row has beyond the columns before it, in place."""
+    row = row - turn[:, :j] @ (turn[:, :j].T @ row)
+    turn[:, j] = row / np.linalg.norm(row)
 
 
 def fix_signs(vectors: np.ndarray) -> None:
@@ -143,6 +155,6 @@ def fix_signs(vectors: np.ndarray) -> None:
     signs = np.ones(vectors.shape[1])
     for j, column in enumerate(vectors.T):
         size = np.abs(column)
-        if column[(size >= (1.0 - _TIE) * size.max()).argmax()] < 0:
+        if column[(size >= (1.0 - SIGN_TIE) * size.max()).argmax()] < 0:
             signs[j] = -1.0
     vectors *= signs

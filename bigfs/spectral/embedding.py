@@ -1,13 +1,13 @@
 """The spectral embedding of a graph: smallest eigenpairs of L y = lambda D y.
 
 The eigenproblem runs as one task on a worker, which reads W from storage and writes the
-embedding back: neither reaches the client.
+embedding back, or on row blocks, as many tasks: neither W nor the vectors reach the client.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,11 @@ from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix, KNNGraph, affinity, affinity_from_csr
 from bigfs.spectral.chebyshev import solve_chebyshev
 from bigfs.spectral.choice import SOLVERS, choose_solver, suggest_n_clusters
+from bigfs.spectral.distributed import solve_distributed
 from bigfs.spectral.eigsh import solve_eigsh
 from bigfs.spectral.lobpcg import solve_lobpcg
 from bigfs.spectral.problem import Eigenpairs
+from bigfs.store.chunking import chunk_rows as chunk_rows_of
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # Eigenvalues among which the largest gap is looked for.
@@ -55,6 +57,9 @@ class SpectralEmbedding:
         Rounds of the solver.
     scratch : Scratch
         Keeps the stored embedding alive.
+    details : dict
+        Of a solution on row blocks: how many, the rows they need of each other, and what was
+        read of other blocks; see `bigfs.spectral.distributed.solve_distributed`.
     """
 
     eigenvalues: np.ndarray
@@ -68,6 +73,7 @@ class SpectralEmbedding:
     n_products: int
     n_iterations: int
     scratch: Scratch
+    details: dict[str, int] = field(default_factory=dict)
 
     @property
     def embedding(self) -> Any:
@@ -80,6 +86,7 @@ def spectral_embedding(
     n_components: int | str,
     *,
     solver: str = "auto",
+    distributed: bool | None = None,
     tol: float = 1e-6,
     random_state: int = 0,
     memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
@@ -103,6 +110,10 @@ def spectral_embedding(
         multigrid preconditioner; ``chebyshev`` a filtered subspace iteration, the fastest for
         many rows and the one of least memory. ``auto`` takes eigsh where it fits and rows are
         at most 100,000, and otherwise chebyshev.
+    distributed : bool or None, default=None
+        Whether ``chebyshev`` (or ``auto``) runs on row blocks, as tasks that all workers share.
+        None: where one task cannot hold W and the vectors, or rows are 2,000,000 or more. Small
+        graphs never do.
     tol : float, default=1e-6
         Largest residual accepted.
     random_state : int, default=0
@@ -125,12 +136,14 @@ def spectral_embedding(
     ConvergenceError
         If a residual stays above ``tol``; the message gives them.
     MemoryLimitError
-        If W and the basis do not fit one worker.
+        If W and the basis do not fit one worker, or not even row blocks do.
 
     Notes
     -----
     Implements eq. (1) of [1]_ through the largest eigenpairs of ``S = D^-1/2 W D^-1/2``, so no
-    factorization is needed. Cost: no pass over X; one worker holds W twice and the vectors.
+    factorization is needed. Cost: no pass over X; one worker holds W twice and the vectors. On
+    row blocks a task holds those of a block; W goes through scratch once and the vectors at every
+    product, of which workers read from other blocks the rows that their edges lead to.
     The number of clusters is that of `bigfs.spectral.choice.suggest_n_clusters`.
 
     References
@@ -153,11 +166,20 @@ def spectral_embedding(
     n_samples = W.n_samples
     n_computed = _check_n_components(n_components, n_samples)
     limit = parse_bytes(memory_limit)
-    chosen, reason = choose_solver(solver, n_samples, W.nnz, n_computed, tol, limit)
+    choice = choose_solver(solver, n_samples, W.nnz, n_computed, tol, limit, distributed)
     name = "embedding" if n_components != "auto" else "embedding-computed"
+    if choice.distributed and chunk_rows is None:
+        chunk_rows = chunk_rows_of(n_computed, 8)
     out = scratch.create(name, (n_samples, n_computed), np.float64, chunk_rows)
-    task = _Eigenproblem(chosen, n_computed, tol, random_state)
-    [found] = run_tasks(_solve, [task], W, out, label="spectral", unit="problems")
+    if choice.distributed:
+        working = scratch.child(scratch.unique("spectral"))
+        found = solve_distributed(
+            W, n_computed, out, working,
+            tol=tol, random_state=random_state, most_rows=choice.most_rows,
+        )  # fmt: skip
+    else:
+        task = _Eigenproblem(choice.solver, n_computed, tol, random_state)
+        [found] = run_tasks(_solve, [task], W, out, label="spectral", unit="problems")
     spectrum = found["eigenvalues"]
     if n_components == "auto":
         kept = suggest_n_clusters(spectrum)
@@ -167,8 +189,8 @@ def spectral_embedding(
     return SpectralEmbedding(
         embedding_ref=out,
         spectrum=spectrum,
-        solver=chosen,
-        reason=reason,
+        solver=choice.solver,
+        reason=choice.reason,
         scratch=scratch,
         **found,
     )

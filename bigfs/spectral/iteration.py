@@ -58,8 +58,12 @@ def block_width(n_missing: int) -> int:
 
 def panel_widths(n_missing: int) -> list[int]:
     """Return the columns of each panel of a block."""
-    width = block_width(n_missing)
-    return [min(_PANEL, width - start) for start in range(0, width, _PANEL)]
+    return list(split_width(block_width(n_missing)))
+
+
+def split_width(width: int) -> tuple[int, ...]:
+    """Return the columns of the panels of so many vectors."""
+    return tuple(min(_PANEL, width - start) for start in range(0, width, _PANEL))
 
 
 def block_bytes(n_samples: int, n_missing: int, tol: float) -> int:

@@ -49,16 +49,16 @@ def test_lobpcg_that_does_not_converge_is_an_error() -> None:
 
 def test_auto_says_which_and_why() -> None:
     size = (20, 1e-6)
-    assert choose_solver("auto", 10_000, 10**5, *size, GIB)[0] == "eigsh"
-    solver, reason = choose_solver("auto", 10**6, 13 * 10**6, *size, 4 * GIB)
-    assert (solver, reason[:17]) == ("chebyshev", "faster than eigsh")
+    assert choose_solver("auto", 10_000, 10**5, *size, GIB).solver == "eigsh"
+    choice = choose_solver("auto", 10**6, 13 * 10**6, *size, 4 * GIB)
+    assert (choice.solver, choice.reason[:17]) == ("chebyshev", "faster than eigsh")
     tight = 10**5, 10**8, *size
     need = solver_bytes("eigsh", *tight)
-    solver, reason = choose_solver("auto", *tight, int((need + 368 * MIB) / 0.65))
-    assert solver == "chebyshev"
-    assert reason.endswith("which does not fit")
+    choice = choose_solver("auto", *tight, int((need + 368 * MIB) / 0.65), distributed=False)
+    assert choice.solver == "chebyshev"
+    assert choice.reason.endswith("which does not fit")
     with pytest.raises(MemoryLimitError, match="with solver 'chebyshev'"):
-        choose_solver("auto", 10**8, 10**9, *size, GIB)
+        choose_solver("auto", 10**8, 10**9, *size, GIB, distributed=False)
     with pytest.raises(MemoryLimitError, match="with solver 'eigsh'"):
         choose_solver("eigsh", 10**7, 10**8, *size, GIB)
     found = spectral_embedding(neighbor_graph(1000), 3)

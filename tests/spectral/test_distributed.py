@@ -1,0 +1,192 @@
+"""The Chebyshev iteration on row blocks: the one-process solution, whoever computes it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import block_diag, csr_array
+
+from bigfs import knn_graph, spectral_embedding
+from bigfs.blocks import RowBlocks
+from bigfs.cluster import local_cluster
+from bigfs.core.errors import ConvergenceError, InputError, MemoryLimitError
+from bigfs.core.units import GIB, MIB
+from bigfs.graph import affinity, affinity_from_csr
+from bigfs.spectral import iteration
+from bigfs.spectral.choice import choose_solver
+from bigfs.spectral.rowgraph import block_starts, build_row_graph
+from bigfs.store.scratch import Scratch
+from tests.spectral.test_chebyshev import neighbor_graph
+
+
+def both(W: Any, n_components: int, tol: float) -> tuple[Any, Any]:
+    options = {"solver": "chebyshev", "tol": tol, "chunk_rows": 700}
+    spread = spectral_embedding(W, n_components, distributed=True, **options)
+    assert "on row blocks" in spread.reason and spread.details["n_blocks"] > 1
+    return spread, spectral_embedding(W, n_components, distributed=False, **options)
+
+
+def digest(W: Any, **options: Any) -> bytes:
+    found = spectral_embedding(W, 6, solver="chebyshev", distributed=True, tol=1e-4, **options)
+    return found.eigenvalues.tobytes() + found.embedding[:].tobytes()
+
+
+@pytest.mark.parametrize("tol, atol", [(1e-4, 1e-6), (1e-8, 1e-13)])
+def test_equals_one_process(tol: float, atol: float) -> None:
+    found, expected = both(neighbor_graph(5000), 20, tol)
+    np.testing.assert_allclose(found.eigenvalues, expected.eigenvalues, atol=atol)
+    assert found.residuals.max() <= tol
+    assert found.n_products > 0 and found.n_iterations > 0
+    if tol == 1e-8:
+        np.testing.assert_allclose(found.embedding[:], expected.embedding[:], atol=1e-7)
+        np.testing.assert_allclose(found.norms, expected.norms, atol=1e-10)
+    details = found.details
+    assert details["fetched_bytes"] == details["halo_rows"] * 4 * details["fetched_columns"]
+
+
+@pytest.mark.parametrize("n_components", [1, 4, 7])
+def test_disconnected_graphs(n_components: int, caplog: pytest.LogCaptureFixture) -> None:
+    parts = [neighbor_graph(900 + 50 * i, seed=i) for i in range(5)]
+    order = np.random.default_rng(0).permutation(5000)
+    W = csr_array(csr_array(block_diag(parts))[order][:, order])
+    found, expected = both(W, n_components, 1e-7)
+    assert found.n_connected_components == 5
+    np.testing.assert_allclose(found.eigenvalues, expected.eigenvalues, atol=1e-12)
+    np.testing.assert_allclose(found.embedding[:], expected.embedding[:], atol=1e-6)
+    assert ("5 connected components, more than" in caplog.text) == (n_components == 1)
+
+
+def test_a_group_has_the_basis_of_one_process() -> None:
+    part = neighbor_graph(1200)
+    found, expected = both(csr_array(block_diag([part, part, part])), 4, 1e-8)
+    np.testing.assert_allclose(found.eigenvalues[2:], expected.eigenvalues[2], atol=1e-12)
+    np.testing.assert_allclose(found.embedding[:], expected.embedding[:], atol=1e-6)
+
+
+def test_the_same_bits_under_every_scheduler(scheduler: str) -> None:
+    import dask
+
+    W = neighbor_graph(3000)
+    found = digest(W)
+    with dask.config.set(scheduler="synchronous"):
+        assert digest(W) == found
+
+
+def test_partitions_keep_edges_inside_blocks(tmp_path: Path) -> None:
+    """The halo in partition order is a fraction of the one in the order the rows came in."""
+    generator = np.random.default_rng(0)
+    X = np.repeat(3 * generator.normal(size=(24, 5)), 400, axis=0)
+    X = (X + generator.normal(size=X.shape))[generator.permutation(9600)]
+    graph = knn_graph(RowBlocks.from_any(X, rows=1000), 5, n_partitions=24)
+    W = affinity(graph)
+    plain = affinity_from_csr(W.load())
+    halos = [
+        build_row_graph(A, 1e-4, 10**6, Scratch(tmp_path / name)).halo_rows
+        for name, A in [("partitions", W), ("plain", plain)]
+    ]
+    assert 4 * halos[0] < halos[1]
+
+
+def test_descriptors_are_small_and_nothing_is_left(tmp_path: Path) -> None:
+    W = neighbor_graph(6000)
+    graph = build_row_graph(affinity_from_csr(W), 1e-4, 10**6, Scratch(tmp_path / "graph"))
+    assert len(pickle.dumps(graph)) < 2000
+    for block in range(graph.n_blocks):
+        edges, (given_rows, taken) = graph.edges(block), graph.links(block)
+        np.testing.assert_array_equal(edges.degrees, W[edges.ids].sum(axis=1))
+        assert len(given_rows) == graph.extent(block)[1]
+        assert edges.indices.max() < len(edges.ids) + taken[:, 2].sum()
+    spectral_embedding(W, 3, distributed=True, tol=1e-4, scratch=Scratch(tmp_path / "result"))
+    left = sorted(path.name for path in (tmp_path / "result").iterdir())
+    assert left == ["affinity", "embedding"]
+
+
+def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    W = neighbor_graph(1500)
+    monkeypatch.setattr(iteration, "_MAX_ROUNDS", 2)
+    with pytest.raises(ConvergenceError, match=r"at most 1e-17. Got \d"):
+        spectral_embedding(W, 3, tol=1e-17, distributed=True)
+    with pytest.raises(InputError, match="distributed must be False for solver 'eigsh'"):
+        spectral_embedding(W, 3, solver="eigsh", distributed=True)
+    W = W.tolil()
+    column = int(W.rows[700][-1])
+    W[700, column] = W[column, 700] = -0.5
+    with pytest.raises(InputError, match=f"row {min(700, column)} of the graph has a negative"):
+        spectral_embedding(csr_array(W), 3, distributed=True)
+
+
+def test_auto_goes_to_row_blocks_where_one_task_is_not_enough() -> None:
+    size = (10**7, 14 * 10**7, 20, 1e-6)
+    choice = choose_solver("auto", *size, 4 * GIB)
+    assert (choice.solver, choice.distributed) == ("chebyshev", True)
+    assert "since one task would need" in choice.reason
+    assert "several workers" in choose_solver("auto", *size, 64 * GIB).reason
+    assert not choose_solver("auto", 10**6, 14 * 10**6, 20, 1e-6, 4 * GIB).distributed
+    assert not choose_solver("eigsh", 10**6, 14 * 10**6, 20, 1e-6, 4 * GIB).distributed
+    with pytest.raises(MemoryLimitError, match="row blocks of W"):
+        choose_solver("auto", 10**8, 10**9, 20, 1e-6, 1024 * MIB)
+    # A graph this small is not worth row blocks, whatever was asked for.
+    assert not spectral_embedding(neighbor_graph(300), 3, distributed=True).details
+
+
+@given(st.lists(st.integers(0, 90_000), min_size=1, max_size=40), st.integers(600, 10**6))
+def test_blocks_cover_all_rows(sizes: list[int], most_rows: int) -> None:
+    n = sum(sizes)
+    if n < 600:
+        return
+    starts = block_starts(sizes, most_rows)
+    assert starts[0] == 0 and starts[-1] == n
+    assert (np.diff(starts) > 0).all()
+    assert np.diff(starts).max() <= most_rows
+
+
+class Counter:
+    """Counts how often the scheduler sends a product to a worker."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def transition(self, key: Any, start: str, finish: str, *_: Any, **__: Any) -> None:
+        self.count += finish == "processing" and str(key).startswith("product-")
+
+
+@pytest.mark.cluster
+def test_a_killed_worker_costs_at_most_one_product(tmp_path: Path) -> None:
+    """Every product is committed: what is done again are tasks of the one that was running."""
+    from distributed import Client
+    from distributed.diagnostics.plugin import SchedulerPlugin
+
+    W = affinity_from_csr(neighbor_graph(6000))
+    expected = digest(W)
+    counter = type("Plugin", (Counter, SchedulerPlugin), {})()
+    with local_cluster(2, 1, GIB) as cluster, Client(cluster) as client:
+        cluster.scheduler.add_plugin(counter, name="counter")
+        assert digest(W) == expected
+        undisturbed, counter.count = counter.count, 0
+        pids = list(client.run(os.getpid).values())
+        killer = threading.Thread(target=_kill_later, args=(tmp_path, pids[0]))
+        killer.start()
+        assert digest(W, scratch=Scratch(tmp_path)) == expected
+        killer.join()
+        assert pids[0] not in client.run(os.getpid).values()
+        repeated = counter.count - undisturbed
+    n_blocks = len(block_starts([6000])) - 1
+    assert undisturbed % n_blocks == 0
+    assert 0 <= repeated <= n_blocks
+
+
+def _kill_later(folder: Path, pid: int) -> None:
+    """Kill a worker once the iteration is under way."""
+    while not list(folder.glob("spectral-*/iterates/z-000040-*")):
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)

@@ -4,9 +4,9 @@
 
 For each width, writes a float32 zarr of that size into FOLDER (kept for the next call) and
 measures, in one process and one thread: plain reading of its blocks, and of the 20 columns of Y
-beside them, by zarr alone; plain products ``X'X`` (dsyrk) and ``X'Y`` (dgemm) in float64, the
-type of the pass, of as many rows that are in cache; and the Gram pass, which reads, converts,
-centers and multiplies. The share of the floor is (read X + read Y + products) / pass: 1 would be
+beside them, by zarr alone; plain products ``X'X`` (dsyrk) and ``X'Y`` (dgemm) of such blocks in
+memory, in float64, the type of the pass; and the Gram pass, which reads, converts, centers and
+multiplies. The share of the floor is (read X + read Y + products) / pass: 1 would be
 a pass that does nothing else, 0.8 is the bar. Processor seconds say little of a disk, elapsed
 seconds little on a busy machine: both are printed.
 """
@@ -23,7 +23,6 @@ import dask
 import numpy as np
 from scipy.linalg.blas import dgemm, dsyrk
 
-from bigfs._kernels import gram_tile_rows
 from bigfs.blocks import RowBlocks
 from bigfs.core.threads import single_thread
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -55,15 +54,13 @@ def plain_reading(path: str, blocks: RowBlocks) -> None:
         array[start:stop]
 
 
-def plain_products(blocks: RowBlocks) -> None:
-    """Multiply as many rows as the matrix has, float64 and in the processor's cache."""
-    width = blocks.n_features
-    rows = gram_tile_rows(width)
-    tile, side = np.ones((rows, width)), np.ones((rows, TARGETS))
-    gram, cross = (np.zeros((width, n), order="F") for n in (width, TARGETS))
-    for _ in range(-(-blocks.n_samples // rows)):
-        gram = dsyrk(1.0, tile.T, beta=1.0, c=gram, overwrite_c=1)
-        cross = dgemm(1.0, tile.T, side.T, trans_b=1, beta=1.0, c=cross, overwrite_c=1)
+def plain_products(blocks: RowBlocks, block: np.ndarray, targets: np.ndarray) -> None:
+    """Multiply a float64 block that is in memory as often as the matrix has blocks."""
+    gram, cross = (np.zeros((blocks.n_features, n), order="F") for n in (len(block.T), TARGETS))
+    for start, stop in blocks.bounds:
+        X, Y = block[: stop - start], targets[: stop - start]
+        gram = dsyrk(1.0, X.T, beta=1.0, c=gram, overwrite_c=1)
+        cross = dgemm(1.0, X.T, Y.T, trans_b=1, beta=1.0, c=cross, overwrite_c=1)
 
 
 def random_targets(blocks: RowBlocks) -> ArrayRef:
@@ -78,10 +75,12 @@ def measure(path: Path, repetitions: int) -> tuple[RowBlocks, np.ndarray]:
     """Return processor and elapsed seconds of reading X, reading Y, products and the pass."""
     blocks = RowBlocks.from_any(path, scratch=Scratch())
     targets = random_targets(blocks)
+    start, stop = blocks.bounds[0]
+    block = blocks.reader.read(start, stop).astype(np.float64), targets.read(start, stop)
     works: list[Callable[[], Any]] = [
         lambda: plain_reading(str(path), blocks),
         lambda: plain_reading(targets.path, blocks),
-        lambda: plain_products(blocks),
+        lambda: plain_products(blocks, *block),
         lambda: blocks.gram(targets),
     ]
     with dask.config.set(scheduler="synchronous"), single_thread():

@@ -211,7 +211,11 @@ class StoredBlock:
         **arrays: np.ndarray,
     ) -> Iterate:
         """Return an iterate made of the rows of others, changed by small arrays."""
-        refs = {name: self.scratch.put(self.scratch.unique(name), a) for name, a in arrays.items()}
+        refs = {
+            name: self.scratch.put(self.scratch.unique(name), values)
+            for name, values in arrays.items()
+            if values.size
+        }
         change = Change(locked=locked, **refs)
         changed = self._run(tasks.change_task, self._target(dtype, widths), sources, change)
         self.scratch.remove(*refs.values())

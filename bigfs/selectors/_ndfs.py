@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import StorageError
+from bigfs.core.progress import Reporter
 from bigfs.selectors._ndfs_kernels import PassSums, Update, inverse_norms
 from bigfs.selectors._ndfs_passes import Passes
 from bigfs.selectors._ndfs_solve import Regression
@@ -86,6 +87,7 @@ def iterate(
     ftf: np.ndarray,
     settings: Settings,
     checkpoint: Path | None = None,
+    progress: Reporter | None = None,
 ) -> Iterate:
     """Run algorithm 1 and return where it ended; F stays with the passes.
 
@@ -99,16 +101,22 @@ def iterate(
     settings : Settings
     checkpoint : Path or None, default=None
         File of the checkpoint: read if it is there, written every few iterations.
+    progress : Reporter or None, default=None
+        Told of every iteration, and of those that a checkpoint saved.
     """
     update = Update(settings.update, settings.alpha, settings.gamma)
     now = _load(checkpoint, passes)
     if now is None:
         first = regression.first(xtf)
         now = Iterate(0, first, first, np.ones(len(xtf)), xtf, ftf)
+    if progress is not None:
+        progress.advance(now.done)
     saved = time.monotonic()
     while now.done < settings.max_iter and not _converged(now, settings.tol):
         sums = passes.step(now.coef, now.ftf, update)
         _advance(now, sums, passes, regression, settings)
+        if progress is not None:
+            progress.advance(1)
         late = time.monotonic() - saved > CHECKPOINT_SECONDS
         if checkpoint is not None and (now.done % CHECKPOINT_ITERATIONS == 0 or late):
             _save(checkpoint, now, passes)

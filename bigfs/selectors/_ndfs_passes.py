@@ -135,7 +135,11 @@ class Resident:
 
 @dataclass(frozen=True)
 class _Context:
-    """What every task of a pass has to know; small and picklable."""
+    """What every task of a pass has to know; small and picklable.
+
+    ``small`` has the scale of F's columns in its first row; then follow ``F'F`` and the
+    coefficients.
+    """
 
     run: str
     reader: BlockReader
@@ -143,7 +147,6 @@ class _Context:
     F: ArrayRef
     out: ArrayRef
     small: ArrayRef
-    coef: ArrayRef | None
     update: Update | None
     keep_x_bytes: int
     keep_f_bytes: int
@@ -186,7 +189,7 @@ class Streamed:
         # A source in memory is read without a copy: there is nothing to keep.
         kept = self.keep_x_bytes if self.blocks.source.shareable else 0
         return _Context(
-            self._run, self.blocks.reader, self.W, self.F, out, small, None, None, kept,
+            self._run, self.blocks.reader, self.W, self.F, out, small, None, kept,
             self.keep_f_bytes,
         )  # fmt: skip
 
@@ -196,13 +199,12 @@ class Streamed:
         shape = (self.blocks.n_samples, width)
         # A new array each time: a task that outlives its pass can only repeat what it wrote.
         out = self.folder.create(self.folder.unique("F"), shape, np.float64, self.blocks.rows)
-        small = scratch.put(scratch.unique("scale"), np.vstack([self.scale, ftf]))
-        shared = scratch.put(scratch.unique("coef"), coef)
-        context = replace(self._context(out, small), coef=shared, update=update)
+        small = scratch.put(scratch.unique("small"), np.vstack([self.scale, ftf, coef]))
+        context = replace(self._context(out, small), update=update)
         self.blocks.passes += 1
         sums = map_reduce(_step_task, self.blocks.bounds, merge_sums, context, label="ndfs")
         out.check_complete()
-        scratch.remove(small, shared)
+        scratch.remove(small)
         self._old.append(self.F)
         self._drop(keep=2)
         self.F, self.scale = out, np.ones(width)
@@ -218,7 +220,7 @@ class Streamed:
     def finish(self, labels: ArrayRef) -> Ending:
         """Look at the final F and write the labels, without reading X."""
         scratch = self.blocks.scratch
-        small = scratch.put(scratch.unique("scale"), self.scale[None, :])
+        small = scratch.put(scratch.unique("small"), self.scale[None, :])
         context = self._context(labels, small)
         ending = map_reduce(
             _finish_task, self.blocks.bounds, merge_endings, context, self._start, label="ndfs end"
@@ -255,17 +257,18 @@ class Streamed:
 def _step_task(bounds: tuple[int, int], context: _Context) -> PassSums:
     """Run the kernel on one block."""
     start, stop = bounds
-    assert context.coef is not None and context.update is not None
-    small = context.small.load()
-    F = context.F.read(start, stop) * small[0]
-    SF = smoothed_rows(start, stop, context, small[0])
+    assert context.update is not None
+    small, width = context.small.load(), context.F.shape[1]
+    scale, ftf, coef = small[0], small[1 : width + 1], small[width + 1 :]
+    F = context.F.read(start, stop) * scale
+    SF = smoothed_rows(start, stop, context, scale)
     X = memory.get(
         context.run,
         ("X", start),
         lambda: context.reader.read(start, stop),
         context.keep_x_bytes,
     )
-    after, sums = block_step(X, F, SF, context.coef.load(), small[1:], context.update)
+    after, sums = block_step(X, F, SF, coef, ftf, context.update)
     context.out.write(start, after)
     return sums
 

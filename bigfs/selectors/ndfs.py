@@ -13,6 +13,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
 from bigfs.core.execute import active_client, crosses_processes
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits, task_budget
+from bigfs.core.progress import silenced, track
 from bigfs.core.threads import single_thread
 from bigfs.core.units import format_bytes, parse_bytes
 from bigfs.graph import AffinityMatrix, affinity, knn_graph
@@ -131,7 +132,8 @@ def ndfs_scores(
         passes = Streamed(blocks, W, stored, folder, *keep)
         regression, xtf = streamed_regression(passes, solver, beta)
         ftf = squared_sums(stored, blocks.bounds)
-        last = iterate(passes, regression, xtf, ftf, settings, file)
+        with track("ndfs", max_iter, "iterations") as progress, silenced():
+            last = iterate(passes, regression, xtf, ftf, settings, file, progress)
         found = _result(last, passes, regression, labels)
     found.details["n_passes"] = blocks.passes - before
     if not checkpoint:

@@ -20,7 +20,8 @@ from bigfs.selectors.mcfs import mcfs_scores
 from bigfs.spectral.embedding import spectral_embedding
 from tests.bench.bench_mcfs_paper import PAPER, measure
 
-SOLVERS = ("eigsh", "lobpcg", "chebyshev")
+# The last one is chebyshev on row blocks.
+SOLVERS = ("eigsh", "lobpcg", "chebyshev", "distributed")
 
 
 def main(
@@ -41,7 +42,14 @@ def main(
         W = affinity(knn_graph(blocks, 5))
         reference: set[int] = set()
         for solver in SOLVERS:
-            found = spectral_embedding(W, int(y.max()) + 1, solver=solver, chunk_rows=blocks.rows)
+            spread = solver == "distributed"
+            found = spectral_embedding(
+                W,
+                int(y.max()) + 1,
+                solver="chebyshev" if spread else solver,
+                distributed=spread,
+                chunk_rows=blocks.rows,
+            )
             kept = mcfs_scores(blocks, found, m).support(m)
             reference = reference or set(kept.tolist())
             overlaps[name, solver] = len(reference & set(kept.tolist()))

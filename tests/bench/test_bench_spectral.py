@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 
@@ -24,7 +25,7 @@ def test_gram_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shares = main([str(tmp_path), *options])
     assert sorted(shares) == [128, 512]
     assert all(0 < share < 2 for share in shares.values())
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert len(capsys.readouterr().out.splitlines()) == 5
 
 
 def test_selection_with_each_solver(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,5 +35,20 @@ def test_selection_with_each_solver(capsys: pytest.CaptureFixture[str]) -> None:
 
     digits = load_digits()
     overlaps = main(["--repetitions", "1"], {"digits": {"X": digits.data, "y": digits.target}})
-    assert list(overlaps.values()) == [32, 32, 32]
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert list(overlaps.values()) == [32, 32, 32, 32]
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+@pytest.mark.cluster
+def test_distributed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.bench.bench_spectral_distributed import main
+
+    options = ["--rows", "6000", "--partitions", "6", "--components", "4", "--threads"]
+    found = main([str(tmp_path), *options, "--workers", "4", "--memory", "1 GiB"])
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(found) == 5
+    for one in found:
+        assert one["difference"] < 1e-6
+        np.testing.assert_allclose(one["fetched"], one["boundary"], rtol=1e-12)
+    for order in ("partition", "given"):
+        assert len({one["bits"] for one in found if one["order"] == order}) == 1
+    assert found[0]["boundary"] < found[1]["boundary"]

@@ -109,6 +109,7 @@ def main(arguments: list[str] | None = None) -> dict[int, dict[str, dict[str, An
     parser.add_argument("--components", type=int, default=20)
     parser.add_argument("--tol", type=float, default=1e-4)
     parser.add_argument("--solvers", nargs="+", choices=SOLVERS, default=list(SOLVERS))
+    parser.add_argument("--seconds", type=float, default=3600, help="stop a solver after these")
     options = parser.parse_args(arguments)
     spawn = multiprocessing.get_context("spawn")
     results: dict[int, dict[str, dict[str, Any]]] = {}
@@ -119,7 +120,11 @@ def main(arguments: list[str] | None = None) -> dict[int, dict[str, dict[str, An
         for solver in options.solvers:
             job = (solver, options.folder, rows, options.components, options.tol)
             with spawn.Pool(1) as pool:
-                found = pool.apply(measure, job)
+                try:
+                    found = pool.apply_async(measure, job).get(options.seconds)
+                except multiprocessing.TimeoutError:
+                    print(f"{rows:>9,}  {solver:<9} stopped after {options.seconds:g} s")
+                    continue
             results[rows][solver] = found
             reference = next(iter(results[rows].values()))["values"]
             found["difference"] = float(np.abs(found["values"] - reference).max())

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,27 +105,28 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
 
 def _on(
     n_workers: int, graphs: dict[int, AffinityMatrix], options: argparse.Namespace
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Solve every graph in both orders, on a cluster or, with no workers, in this process."""
     from distributed import Client
 
     if not n_workers:
-        return _all(graphs, options)
+        yield from _all(graphs, options)
+        return
     limit = parse_bytes(options.memory)
     with local_cluster(n_workers, 1, limit) as cluster, Client(cluster):
-        return _all(graphs, options)
+        yield from _all(graphs, options)
 
 
-def _all(graphs: dict[int, AffinityMatrix], options: argparse.Namespace) -> list[dict[str, Any]]:
+def _all(
+    graphs: dict[int, AffinityMatrix], options: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
     orders = {
         (rows, order): dataclasses.replace(W, partitions=W.partitions if order != "given" else None)
         for rows, W in graphs.items()
         for order in ("partition", "given")
     }
-    return [
-        {"rows": rows, "order": order, **solve(W, options, distributed=True)}
-        for (rows, order), W in orders.items()
-    ]
+    for (rows, order), W in orders.items():
+        yield {"rows": rows, "order": order, **solve(W, options, distributed=True)}
 
 
 if __name__ == "__main__":

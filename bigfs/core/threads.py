@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,20 +14,20 @@ from typing import Any
 _lock = threading.Lock()
 _depth = 0
 _blas: Any = None
+_found: tuple[int, Any] | None = None
 
 
 @contextmanager
 def single_thread() -> Iterator[None]:
     """Hold BLAS and OpenMP at one thread within the block, and restore them after it."""
     global _depth, _blas
-    from threadpoolctl import threadpool_limits
-
     with _lock:
+        controller = _controller()
         if _depth == 0:
             _take_control()
-            _blas = threadpool_limits(limits=1, user_api="blas")
+            _blas = controller.limit(limits=1, user_api="blas")
         _depth += 1
-    openmp = threadpool_limits(limits=1, user_api="openmp")
+    openmp = controller.limit(limits=1, user_api="openmp")
     try:
         yield
     finally:
@@ -38,6 +39,19 @@ def single_thread() -> Iterator[None]:
                 _blas.restore_original_limits()
                 _take_control()
                 _blas = None
+
+
+def _controller() -> Any:
+    """Return the controller of the libraries that are loaded, found anew after an import.
+
+    Looking for them reads the process's memory map: milliseconds, twice for every task.
+    """
+    global _found
+    from threadpoolctl import ThreadpoolController
+
+    if _found is None or _found[0] != len(sys.modules):
+        _found = (len(sys.modules), ThreadpoolController())
+    return _found[1]
 
 
 def _take_control() -> None:

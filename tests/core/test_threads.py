@@ -48,3 +48,15 @@ def test_a_neighbor_that_ends_first_does_not_lift_the_limit():
         assert gone.wait(10)
         assert set(_threads()) == {1}
     thread.join()
+
+
+def test_libraries_are_looked_for_again_after_an_import(monkeypatch: pytest.MonkeyPatch):
+    import sys
+    import types
+
+    from bigfs.core import threads
+
+    first = threads._controller()
+    assert threads._controller() is first
+    monkeypatch.setitem(sys.modules, "a_module_of_this_test", types.ModuleType("a"))
+    assert threads._controller() is not first

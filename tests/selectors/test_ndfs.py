@@ -364,3 +364,21 @@ def test_a_damaged_checkpoint_is_not_used(digits: np.ndarray, tmp_path: Path) ->
     blocks, W = _graph(digits)
     found = ndfs_scores(blocks, W, _start(400, 10), 10, checkpoint=tmp_path, max_iter=6)
     assert found.details["n_iter"] == 6
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("n_workers", [1, 2, 4])
+def test_workers_give_the_same_bits(digits: np.ndarray, n_workers: int) -> None:
+    from distributed import Client
+
+    from bigfs.cluster import local_cluster
+
+    F = _start(400, 10)
+    for update in UPDATES:
+        with dask.config.set(scheduler="synchronous"):
+            expected = _run(digits, 60, F, update=update)
+        with local_cluster(n_workers, 1, 2**30) as running, Client(running):
+            found = _run(digits, 60, F, update=update)
+        assert found.scores.tobytes() == expected.scores.tobytes()
+        np.testing.assert_array_equal(found.details["labels"], expected.details["labels"])

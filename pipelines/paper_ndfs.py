@@ -1,6 +1,6 @@
 """NDFS by its paper's protocol, beside the paper's values (tables 2 and 3).
 
-    python pipelines/paper_ndfs.py FOLDER [--update safe] [--gamma 1e8] [--draws 5]
+    python pipelines/paper_ndfs.py FOLDER [--update printed --gamma 1e8] [--draws 5]
 
 FOLDER holds UMIST.npz, ATT.npz and MNIST.npz with ``X`` and ``y``. Values are divided by their
 maximum; 5 neighbors, heat kernel; alpha and beta from 1e-6, 1e-4, ..., 1e6 and 50, 100, ..., 300
@@ -187,8 +187,8 @@ def main(arguments: list[str] | None = None, sets: Any = None) -> dict[str, Any]
     parser.add_argument("--sets", nargs="+", default=list(PAPER))
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--repetitions", type=int, default=20)
-    parser.add_argument("--update", default="printed", choices=["printed", "safe"])
-    parser.add_argument("--gamma", type=float, default=1e8)
+    parser.add_argument("--update", default="safe", choices=["safe", "printed"])
+    parser.add_argument("--gamma", type=float, default=10.0)
     parser.add_argument("--grid", type=float, nargs="+", default=list(GRID))
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     options = parser.parse_args(arguments)

@@ -222,6 +222,7 @@ def _run_spectral(context: Context, out: Scratch) -> None:
         memory_limit=config.memory_limit,
         scratch=out,
         chunk_rows=context.blocks.rows,
+        checkpoint=context.checkpoint,
     )
     out.describe(
         eigenvalues=found.eigenvalues.tolist(),

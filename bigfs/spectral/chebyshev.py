@@ -215,6 +215,12 @@ class PanelBlock:
             for place, panel in enumerate(panels):
                 panels[place] = panel.astype(np.float64)
 
+    def saved(self) -> None:
+        """Return nothing: a task begins anew."""
+
+    def commit(self, state: dict[str, Any]) -> None:
+        """Keep nothing."""
+
     def vectors(self, count: int) -> np.ndarray:
         """Return unit vectors ``u = D^1/2 z`` in the graph's own order, float64; panels go."""
         vectors = np.empty((self.problem.n_samples, count))

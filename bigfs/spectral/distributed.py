@@ -8,12 +8,17 @@ the iterate: a worker that dies costs what it was doing within one product.
 
 from __future__ import annotations
 
+import json
+import shutil
+import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bigfs.core.errors import ConvergenceError, InputError
 from bigfs.core.execute import map_reduce, run_tasks
 from bigfs.core.progress import Reporter, silenced, track
 from bigfs.graph import AffinityMatrix
@@ -24,7 +29,10 @@ from bigfs.spectral.iteration import Iteration, Window, panel_widths, split_widt
 from bigfs.spectral.problem import GROUP, Goal, not_converged
 from bigfs.spectral.rowblocks import Change, Iterate, Measure, select
 from bigfs.spectral.rowgraph import RowGraph, build_row_graph
+from bigfs.store.rundir import write_atomic
 from bigfs.store.scratch import ArrayRef, Scratch
+
+_RECORD = "spectral.json"
 
 
 def solve_distributed(
@@ -36,6 +44,7 @@ def solve_distributed(
     tol: float,
     random_state: int,
     most_rows: int,
+    checkpoint: Path | None = None,
 ) -> dict[str, Any]:
     """Write the smallest eigenvectors of ``L y = lambda D y`` beyond the trivial one.
 
@@ -56,6 +65,9 @@ def solve_distributed(
         Seed of the start block.
     most_rows : int
         Rows of a block that fit one task.
+    checkpoint : Path or None, default=None
+        Folder that outlives an interrupted run: row blocks and iterates are kept there, and the
+        next call goes on from the last product.
 
     Returns
     -------
@@ -71,18 +83,80 @@ def solve_distributed(
     ConvergenceError
         If a residual stays above ``tol``.
     """
+    record = Record(checkpoint)
+    if checkpoint is not None:
+        scratch.close()
+        scratch = record.folder()
     try:
         with track("spectral", None, "products") as progress, silenced():
-            graph = build_row_graph(W, tol, most_rows, scratch)
+            graph = record.graph() or build_row_graph(W, tol, most_rows, scratch)
             goal = Goal(W.n_samples, graph.n_connected, n_components, tol)
-            block = StoredBlock(graph, scratch, progress)
+            block = StoredBlock(graph, scratch, progress, record)
             mu = np.zeros(0)
             if goal.n_missing:
                 block.start(panel_widths(goal.n_missing), random_state)
                 mu = Iteration(goal, block).run()
-            return _Finish(goal, block).run(mu, out)
-    finally:
-        scratch.close()
+            found = _Finish(goal, block).run(mu, out)
+    except BaseException as error:
+        # What was interrupted goes on; what failed would fail again.
+        if checkpoint is None or isinstance(error, (InputError, ConvergenceError)):
+            record.forget()
+            scratch.close()
+        raise
+    record.forget()
+    scratch.close()
+    return found
+
+
+class Record:
+    """The commit record of an iteration: one JSON file, replaced as a whole.
+
+    Parameters
+    ----------
+    path : Path or None
+        Folder it lives in, with what it names. None: nothing is recorded.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.state: dict[str, Any] | None = None
+        if path is not None and (path / _RECORD).exists():
+            state = json.loads((path / _RECORD).read_text())
+            # Addresses are absolute: a run directory that was moved begins anew.
+            self.state = state if Path(state["graph"]["folder"]).exists() else None
+
+    def folder(self) -> Scratch:
+        """Return a new folder beside what is recorded."""
+        assert self.path is not None
+        if self.state is None:
+            self.forget()
+        return Scratch(self.path / uuid.uuid4().hex[:12])
+
+    def graph(self) -> RowGraph | None:
+        """Return the recorded row blocks."""
+        if self.state is None:
+            return None
+        stored = dict(self.state["graph"])
+        for name in ("tables", "volumes"):
+            stored[name] = ArrayRef.at(stored[name]["path"])
+        return RowGraph(**stored)
+
+    def write(self, graph: RowGraph, state: dict[str, Any]) -> None:
+        """Replace what is recorded."""
+        if self.path is not None:
+            text = json.dumps({"graph": asdict(graph), **state}, default=asdict)
+            write_atomic(self.path / _RECORD, text)
+
+    def forget(self) -> None:
+        """Remove the record and all it names."""
+        if self.path is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def as_iterate(stored: dict[str, Any]) -> Iterate:
+    """Return an iterate from its JSON values."""
+    lists = {name: tuple(stored[name]) for name in ("widths", "panels", "attempts")}
+    return Iterate(**{**stored, **lists})
 
 
 class StoredBlock:
@@ -94,10 +168,17 @@ class StoredBlock:
     scratch : Scratch
     progress : Reporter
         Counts products.
+    record : Record
+        Where iterates are committed.
     """
 
-    def __init__(self, graph: RowGraph, scratch: Scratch, progress: Reporter) -> None:
-        self.graph, self.scratch = graph, scratch
+    def __init__(
+        self, graph: RowGraph, scratch: Scratch, progress: Reporter, record: Record
+    ) -> None:
+        self.graph, self.scratch, self.record = graph, scratch, record
+        self._stale: list[Iterate] = []
+        self._filtering: tuple[int, Iterate | None, Iterate] | None = None
+        self._state: dict[str, Any] = {}
         self.volumes = graph.volumes.load()
         self.fetched_bytes = self.fetched_columns = 0
         self._progress, self._steps = progress, 0
@@ -106,9 +187,39 @@ class StoredBlock:
         self._active: Iterate
 
     def start(self, widths: list[int], random_state: int) -> None:
-        """Draw the start of the block."""
+        """Draw the start of the block, or go on from what was committed."""
         self._random_state = random_state
-        self._active = self._draw("float32", widths, "spectral")
+        if self.record.state is None:
+            self._active = self._draw("float32", widths, "spectral")
+            return
+        stored = self.record.state["block"]
+        self._steps, self._active = stored["steps"], as_iterate(stored["active"])
+        self._locked = tuple(as_iterate(part) for part in stored["locked"])
+        self.fetched_bytes, self.fetched_columns = stored["fetched"]
+        if stored["filtering"] is not None:
+            done, before, current = stored["filtering"]
+            self._filtering = (done, before and as_iterate(before), as_iterate(current))
+
+    def saved(self) -> dict[str, Any] | None:
+        """Return where the iteration was when it was last committed."""
+        return None if self.record.state is None else self.record.state["iteration"]
+
+    def commit(self, state: dict[str, Any]) -> None:
+        """Record the iterates that count, then delete the others."""
+        self._state = state
+        block = {
+            "steps": self._steps,
+            "active": self._active,
+            "locked": self._locked,
+            "filtering": self._filtering,
+            "fetched": [self.fetched_bytes, self.fetched_columns],
+        }
+        self.record.write(self.graph, {"iteration": state, "block": block})
+        kept = {part.step for part in self._locked}
+        for iterate in self._stale:
+            if iterate.step not in kept:
+                iterate.remove()
+        self._stale = []
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -139,18 +250,23 @@ class StoredBlock:
             scale[j], alpha[j] = 1.0 / np.sqrt(overlap), energy / overlap
             beta[j] = np.sqrt(square / overlap - alpha[j] ** 2 - beta[j - 1] ** 2)
             step = np.array([scale[j], -alpha[j] * scale[j], -beta[j - 1] * scale[j - 1]]) / beta[j]
-            before, current = current, self._product(current, before, tuple(step.tolist()))
+            following = self._product(current, before, tuple(step.tolist()))
+            self._discard(before)
+            before, current = current, following
         self._discard(before, current)
         return alpha, beta[:steps]
 
     def filter(self, window: Window, degree: int) -> None:
         """Replace the block by the filter's polynomial of P times it, product by product."""
-        before, current = None, self._active
-        for scalars in window.recurrence(degree):
+        done, before, current = self._filtering or (0, None, self._active)
+        for scalars in window.recurrence(degree)[done:]:
             following = self._product(current, before, scalars)
-            before, current = current, following
+            self._discard(before)
+            before, current, done = current, following, done + 1
+            self._filtering = (done, before, current)
+            self.commit(self._state)
         self._discard(before)
-        self._active = current
+        self._active, self._filtering = current, None
 
     def project(self) -> None:
         """Remove the null space and the locked vectors."""
@@ -238,11 +354,10 @@ class StoredBlock:
     def _product(
         self, current: Iterate, before: Iterate | None, scalars: tuple[float, ...]
     ) -> Iterate:
-        """Return ``a P z + b z + c z_before``; the one before is no longer needed then."""
+        """Return ``a P z + b z + c z_before``."""
         target = self._target(current.dtype, current.own_widths)
         blocks, shared = range(self.graph.n_blocks), (current, before, target, scalars)
         results = run_tasks(tasks.product_task, blocks, self.graph, *shared, label="product")
-        self._discard(before)
         if current.dtype == "float32":
             self.fetched_bytes += sum(fetched for _, fetched in results)
             self.fetched_columns += current.width
@@ -261,11 +376,8 @@ class StoredBlock:
         return Iterate(self._folder, self._steps, dtype, widths, tuple(range(len(widths))))
 
     def _discard(self, *iterates: Iterate | None) -> None:
-        """Delete iterates, except the files that hold locked vectors."""
-        kept = {part.step for part in self._locked}
-        for iterate in iterates:
-            if iterate is not None and iterate.step not in kept:
-                iterate.remove()
+        """Delete iterates at the next commit, except the files that hold locked vectors."""
+        self._stale += [iterate for iterate in iterates if iterate is not None]
 
 
 class _Finish:

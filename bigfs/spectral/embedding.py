@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,7 @@ def spectral_embedding(
     memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     scratch: Scratch | None = None,
     chunk_rows: int | None = None,
+    checkpoint: Path | None = None,
 ) -> SpectralEmbedding:
     """Return the smallest non-trivial eigenpairs of ``L y = lambda D y``.
 
@@ -123,7 +125,10 @@ def spectral_embedding(
     scratch : Scratch or None, default=None
         Where the embedding is stored. None: a temporary folder that lives with the result.
     chunk_rows : int or None, default=None
-        Rows per stored chunk of the embedding; None: one chunk.
+        Rows per stored chunk of the embedding; None: one chunk, or several on row blocks.
+    checkpoint : Path or None, default=None
+        Folder that outlives an interrupted run: on row blocks the next one goes on from the last
+        product.
 
     Returns
     -------
@@ -176,6 +181,7 @@ def spectral_embedding(
         found = solve_distributed(
             W, n_computed, out, working,
             tol=tol, random_state=random_state, most_rows=choice.most_rows,
+            checkpoint=checkpoint,
         )  # fmt: skip
     else:
         task = _Eigenproblem(choice.solver, n_computed, tol, random_state)

@@ -111,6 +111,12 @@ class Block(Protocol):
     def refine(self) -> None:
         """Go on in float64."""
 
+    def saved(self) -> dict[str, Any] | None:
+        """Return what was last committed, if an earlier run left it."""
+
+    def commit(self, state: dict[str, Any]) -> None:
+        """Keep the vectors and, as JSON values, where the iteration is."""
+
 
 @dataclass(frozen=True)
 class Window:
@@ -158,10 +164,15 @@ class Iteration:
 
     def __init__(self, goal: Goal, block: Block) -> None:
         self.goal, self.block = goal, block
-        low, high = _bounds(*block.lanczos(BOUND_STEPS))
-        goal.n_products += BOUND_STEPS
-        self.window = Window(low, max(high, low + 0.1))
-        self.locked_mu = np.zeros(0)
+        self.locked_mu, self.degree = np.zeros(0), _FIRST_DEGREE
+        if (state := block.saved()) is None:
+            low, high = _bounds(*block.lanczos(BOUND_STEPS))
+            goal.n_products += BOUND_STEPS
+            self.window = Window(low, max(high, low + 0.1))
+            return
+        self.window, self.degree = Window(*state["window"]), state["degree"]
+        self.locked_mu = np.array(state["locked_mu"])
+        goal.n_products, goal.n_iterations = state["n_products"], state["n_iterations"]
 
     def run(self) -> np.ndarray:
         """Return the wanted eigenvalues of S, descending.
@@ -171,11 +182,12 @@ class Iteration:
         ConvergenceError
             If a residual stays above the tolerance.
         """
-        goal, block, degree = self.goal, self.block, _FIRST_DEGREE
-        for _ in range(_MAX_ROUNDS):
+        goal, block = self.goal, self.block
+        while goal.n_iterations < _MAX_ROUNDS:
+            block.commit(self._state())
             goal.n_iterations += 1
-            block.filter(self.window, degree)
-            goal.n_products += degree * block.width
+            block.filter(self.window, self.degree)
+            goal.n_products += self.degree * block.width
             block.project()
             mu, residuals = self._rayleigh_ritz()
             needed = self._needed(mu)
@@ -186,9 +198,19 @@ class Iteration:
                     return np.concatenate([self.locked_mu, mu[:needed]])
                 block.refine()
                 mu, residuals = self._rayleigh_ritz()
-            degree = self._plan(mu, residuals, needed, degree)
+            self.degree = self._plan(mu, residuals, needed, self.degree)
             self._lock(mu, residuals)
         raise not_converged(residuals[:needed], goal.tol)
+
+    def _state(self) -> dict[str, Any]:
+        """Return what a round begins with, as JSON values."""
+        return {
+            "window": [self.window.low, self.window.cut],
+            "degree": self.degree,
+            "locked_mu": self.locked_mu.tolist(),
+            "n_products": self.goal.n_products,
+            "n_iterations": self.goal.n_iterations,
+        }
 
     def _rayleigh_ritz(self) -> tuple[np.ndarray, np.ndarray]:
         """Turn the block to Ritz vectors; return their values, descending, and residuals."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +46,7 @@ def load_affinity(folder: Path, rows: int, n_partitions: int) -> AffinityMatrix:
 
 def solve(W: AffinityMatrix, options: argparse.Namespace, distributed: bool) -> dict[str, Any]:
     """Run the solver; return what is compared."""
-    scratch = Scratch(options.folder / "scratch")
+    scratch = Scratch(tempfile.mkdtemp(dir=options.folder))
     began = time.perf_counter()
     found = spectral_embedding(
         W, options.components, solver="chebyshev", distributed=distributed, tol=options.tol,

@@ -22,7 +22,7 @@ from bigfs.cluster import local_cluster
 from bigfs.core.errors import ConvergenceError, InputError, MemoryLimitError
 from bigfs.core.units import GIB, MIB
 from bigfs.graph import affinity, affinity_from_csr
-from bigfs.spectral import iteration
+from bigfs.spectral import distributed, iteration
 from bigfs.spectral.choice import choose_solver
 from bigfs.spectral.rowgraph import block_starts, build_row_graph
 from bigfs.store.scratch import Scratch
@@ -190,3 +190,34 @@ def _kill_later(folder: Path, pid: int) -> None:
     while not list(folder.glob("spectral-*/iterates/z-000040-*")):
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
+
+
+def test_an_interrupted_client_goes_on_from_the_last_product(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted again and again, every product is still computed once, with the same bits."""
+    W = affinity_from_csr(neighbor_graph(3000))
+    expected = digest(W)
+    product, counts = distributed.StoredBlock._product, {"all": 0, "now": 0}
+
+    def interrupted(*arguments: Any) -> Any:
+        if counts["now"] == 25:
+            raise KeyboardInterrupt
+        counts["now"] += 1
+        counts["all"] += 1
+        return product(*arguments)
+
+    monkeypatch.setattr(distributed.StoredBlock, "_product", interrupted)
+    checkpoint, runs = tmp_path / "checkpoint", 0
+    while True:
+        counts["now"] = 0
+        runs += 1
+        try:
+            found = digest(W, checkpoint=checkpoint)
+            break
+        except KeyboardInterrupt:
+            assert (checkpoint / "spectral.json").exists()
+    assert runs > 2
+    assert counts["all"] <= 25 * (runs - 1) + 25
+    assert found == expected
+    assert not checkpoint.exists()

@@ -5,7 +5,8 @@
 Writes the synthetic manifold of the neighbor-graph figures and its graph (k = 10, binary weights)
 into FOLDER, kept for the next call, and runs each solver in a process of its own that has solved
 a small problem first, with BLAS at one thread. ``arpack`` is scipy's eigsh with the tolerance as
-its own criterion; ``eigsh`` is what bigfs runs, which is stricter so that no copy is missed.
+its own criterion; ``eigsh`` is what bigfs runs, which is stricter so that no copy is missed. A
+solver that takes longer than ``--seconds`` is stopped and said so.
 """
 
 from __future__ import annotations

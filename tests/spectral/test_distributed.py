@@ -16,16 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import block_diag, csr_array
 
-from bigfs import knn_graph, spectral_embedding
+from bigfs import knn_graph, run, spectral_embedding
 from bigfs.blocks import RowBlocks
 from bigfs.cluster import local_cluster
 from bigfs.core.errors import ConvergenceError, InputError, MemoryLimitError
 from bigfs.core.units import GIB, MIB
 from bigfs.graph import affinity, affinity_from_csr
-from bigfs.spectral import distributed, iteration
+from bigfs.spectral import choice, distributed, iteration
 from bigfs.spectral.choice import choose_solver
 from bigfs.spectral.rowgraph import block_starts, build_row_graph
-from bigfs.store.scratch import Scratch
+from bigfs.store.scratch import Scratch, read_attributes
 from tests.spectral.test_chebyshev import neighbor_graph
 
 
@@ -76,7 +76,7 @@ def test_a_group_has_the_basis_of_one_process() -> None:
 def test_the_same_bits_under_every_scheduler(scheduler: str) -> None:
     import dask
 
-    W = neighbor_graph(3000)
+    W = neighbor_graph(5000)
     found = digest(W)
     with dask.config.set(scheduler="synchronous"):
         assert digest(W) == found
@@ -127,9 +127,9 @@ def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_auto_goes_to_row_blocks_where_one_task_is_not_enough() -> None:
     size = (10**7, 14 * 10**7, 20, 1e-6)
-    choice = choose_solver("auto", *size, 4 * GIB)
-    assert (choice.solver, choice.distributed) == ("chebyshev", True)
-    assert "since one task would need" in choice.reason
+    chosen = choose_solver("auto", *size, 4 * GIB)
+    assert (chosen.solver, chosen.distributed) == ("chebyshev", True)
+    assert "since one task would need" in chosen.reason
     assert "several workers" in choose_solver("auto", *size, 64 * GIB).reason
     assert not choose_solver("auto", 10**6, 14 * 10**6, 20, 1e-6, 4 * GIB).distributed
     assert not choose_solver("eigsh", 10**6, 14 * 10**6, 20, 1e-6, 4 * GIB).distributed
@@ -196,7 +196,7 @@ def test_an_interrupted_client_goes_on_from_the_last_product(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Interrupted again and again, every product is still computed once, with the same bits."""
-    W = affinity_from_csr(neighbor_graph(3000))
+    W = affinity_from_csr(neighbor_graph(5000))
     expected = digest(W)
     product, counts = distributed.StoredBlock._product, {"all": 0, "now": 0}
 
@@ -221,3 +221,25 @@ def test_an_interrupted_client_goes_on_from_the_last_product(
     assert counts["all"] <= 25 * (runs - 1) + 25
     assert found == expected
     assert not checkpoint.exists()
+
+
+def test_a_pipeline_on_row_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn.datasets import make_blobs
+
+    X, _ = make_blobs(5000, 8, centers=4, random_state=1)
+    np.save(tmp_path / "X.npy", X)
+    settings = {
+        "input": {"uri": str(tmp_path / "X.npy")},
+        "n_features_to_select": 3,
+        "graph": {"n_neighbors": 10},
+        "mcfs": {"n_clusters": 6},
+        "spectral": {"tol": 1e-8},
+    }
+    one = run({**settings, "run": str(tmp_path / "one")})
+    monkeypatch.setattr(choice, "_MANY_ROWS", 1000)
+    spread = run({**settings, "run": str(tmp_path / "spread")})
+    np.testing.assert_allclose(spread.scores, one.scores, rtol=1e-5)
+    stored = read_attributes(tmp_path / "spread" / "spectral.zarr")
+    assert "on row blocks since 5,000 rows" in stored["reason"]
+    assert stored["details"]["n_blocks"] > 1
+    assert not (tmp_path / "spread" / "checkpoints").exists()

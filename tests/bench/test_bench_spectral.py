@@ -25,7 +25,7 @@ def test_gram_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shares = main([str(tmp_path), *options])
     assert sorted(shares) == [128, 512]
     assert all(0 < share < 2 for share in shares.values())
-    assert len(capsys.readouterr().out.splitlines()) == 5
+    assert len(capsys.readouterr().out.splitlines()) == 4
 
 
 def test_selection_with_each_solver(capsys: pytest.CaptureFixture[str]) -> None:

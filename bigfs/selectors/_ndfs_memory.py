@@ -1,15 +1,25 @@
 """What a worker process keeps between the iterations of NDFS; imports no scikit-learn.
 
-Blocks of X that fit stay, and so does the current F that the neighbors' rows are taken from;
-what does not fit is read again. Either way the values are the same bits.
+Blocks of X and their edges that fit stay, and so does the current F that the neighbors' rows are
+taken from; what does not fit is read again. Either way the values are the same bits.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
+from typing import Any, Protocol, TypeVar
 
-import numpy as np
+
+class Sized(Protocol):
+    """What says how many bytes it takes."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+
+
+Kept = TypeVar("Kept", bound=Sized)
 
 
 class WorkerMemory:
@@ -18,13 +28,11 @@ class WorkerMemory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loading: dict[Hashable, threading.Lock] = {}
-        self._kept: dict[Hashable, np.ndarray] = {}
+        self._kept: dict[Hashable, Any] = {}
         self._run: str | None = None
         self._used = 0
 
-    def get(
-        self, run: str, key: Hashable, load: Callable[[], np.ndarray], budget: int
-    ) -> np.ndarray:
+    def get(self, run: str, key: Hashable, load: Callable[[], Kept], budget: int) -> Kept:
         """Return the array of a key, loaded once if it fits the budget; do not write into it.
 
         Parameters

@@ -148,6 +148,7 @@ class _Context:
     out: ArrayRef
     small: ArrayRef
     update: Update | None
+    keeps_x: bool
     keep_x_bytes: int
     keep_f_bytes: int
 
@@ -186,11 +187,10 @@ class Streamed:
         self._stored: set[str] = {self.F.path}
 
     def _context(self, out: ArrayRef, small: ArrayRef) -> _Context:
-        # A source in memory is read without a copy: there is nothing to keep.
-        kept = self.keep_x_bytes if self.blocks.source.shareable else 0
         return _Context(
-            self._run, self.blocks.reader, self.W, self.F, out, small, None, kept,
-            self.keep_f_bytes,
+            # A source in memory is read without a copy: there is nothing to keep.
+            self._run, self.blocks.reader, self.W, self.F, out, small, None,
+            self.blocks.source.shareable, self.keep_x_bytes, self.keep_f_bytes,
         )  # fmt: skip
 
     def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> PassSums:
@@ -266,7 +266,7 @@ def _step_task(bounds: tuple[int, int], context: _Context) -> PassSums:
         context.run,
         ("X", start),
         lambda: context.reader.read(start, stop),
-        context.keep_x_bytes,
+        context.keep_x_bytes if context.keeps_x else 0,
     )
     after, sums = block_step(X, F, SF, coef, ftf, context.update)
     context.out.write(start, after)
@@ -292,15 +292,36 @@ def _look_back(F: np.ndarray, SF: np.ndarray, first: np.ndarray) -> tuple[Ending
     return Ending(rough(F, SF), float(np.linalg.norm(F - first)), changed), labels
 
 
+@dataclass(frozen=True)
+class _Edges:
+    """Rows of W, and ``D^-1/2`` of the same rows as a column."""
+
+    indptr: np.ndarray
+    columns: np.ndarray
+    weights: np.ndarray
+    root: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for a in (self.indptr, self.columns, self.weights, self.root))
+
+    @classmethod
+    def read(cls, W: AffinityMatrix, start: int, stop: int) -> _Edges:
+        indptr = W.indptr.read(start, stop + 1)
+        first, last = int(indptr[0]), int(indptr[-1])
+        root = 1 / np.sqrt(W.degrees.read(start, stop))[:, None]
+        return cls(indptr - first, W.indices.read(first, last), W.data.read(first, last), root)
+
+
 def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -> np.ndarray:
     """Return rows of ``D^-1/2 W D^-1/2 F``: the block's edges, and F where they lead to."""
     from scipy.sparse import csr_array
 
     W, F = context.W, context.F
-    indptr = W.indptr.read(start, stop + 1)
-    first, last = int(indptr[0]), int(indptr[-1])
-    columns, weights = W.indices.read(first, last), W.data.read(first, last)
-    root = 1 / np.sqrt(W.degrees.read(start, stop))[:, None]
+    edges = memory.get(
+        context.run, ("W", start), lambda: _Edges.read(W, start, stop), context.keep_x_bytes
+    )
+    columns = edges.columns
     if F.nbytes + W.degrees.nbytes <= context.keep_f_bytes:
         key = ("F", F.path)
         memory.drop(context.run, "F", besides=key)
@@ -310,8 +331,8 @@ def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -
         )
     else:
         everywhere, columns = _halo(columns, context, scale)
-    shape = (stop - start, len(everywhere))
-    return np.asarray(root * (csr_array((weights, columns, indptr - first), shape) @ everywhere))
+    rows = csr_array((edges.weights, columns, edges.indptr), (stop - start, len(everywhere)))
+    return np.asarray(edges.root * (rows @ everywhere))
 
 
 def _halo(

@@ -127,7 +127,7 @@ def test_threads_give_the_same_bits(digits: np.ndarray) -> None:
 def test_every_scheduler_and_solver_gives_the_same(
     digits: np.ndarray, scheduler: str, solver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    F, X = _start(60, 3), digits[:60, 20:40]
+    F, X = _start(60, 3), digits[:60, 20:32]
     options = {"max_iter": 2, "beta": 30.0}
     monkeypatch.setattr(module, "choose_solver", lambda *_: solver)
     found = _run(X, 20, F, **options)

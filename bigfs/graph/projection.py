@@ -93,12 +93,19 @@ def _nearest(rows: np.ndarray, tests: np.ndarray, mean: np.ndarray, count: int) 
     """Return the nearest rows of some rows, unordered, in float32."""
     origin = mean.astype(rows.dtype)
     queries = (rows[tests] - origin).astype(np.float32) * -2
-    squared = np.empty((len(tests), len(rows)), np.float32)
-    step = max(1, _TILE_BYTES // (8 * rows.shape[1]))
+    near = np.empty((len(tests), 0), np.int64)
+    reach = np.empty((len(tests), 0), np.float32)
+    step = max(count, _TILE_BYTES // (8 * rows.shape[1]))
     for begin in range(0, len(rows), step):
         tile = (rows[begin : begin + step] - origin).astype(np.float32, copy=False)
-        part = squared[:, begin : begin + step]
-        np.matmul(queries, tile.T, out=part)
-        part += np.einsum("ij,ij->i", tile, tile)
-    squared[np.arange(len(tests)), tests] = np.inf
-    return np.argpartition(squared, count - 1, axis=1)[:, :count]
+        squared = queries @ tile.T
+        squared += np.einsum("ij,ij->i", tile, tile)
+        here = np.flatnonzero((tests >= begin) & (tests < begin + len(tile)))
+        squared[here, tests[here] - begin] = np.inf
+        ids = np.broadcast_to(np.arange(begin, begin + len(tile)), squared.shape)
+        near, reach = np.hstack([near, ids]), np.hstack([reach, squared])
+        if near.shape[1] > count:
+            kept = np.argpartition(reach, count - 1, axis=1)[:, :count]
+            near = np.take_along_axis(near, kept, axis=1)
+            reach = np.take_along_axis(reach, kept, axis=1)
+    return near

@@ -47,6 +47,8 @@ def _controller() -> Any:
     Looking for them reads the process's memory map: milliseconds, twice for every task.
     """
     global _found
+    # SciPy brings an OpenBLAS of its own: loaded within a block, it would have all threads there.
+    import scipy.linalg  # noqa: F401
     from threadpoolctl import ThreadpoolController
 
     if _found is None or _found[0] != len(sys.modules):

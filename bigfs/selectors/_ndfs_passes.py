@@ -8,6 +8,7 @@ its edges lead to.
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -212,10 +213,11 @@ class Streamed:
 
     def _drop(self, keep: int) -> None:
         """Delete old iterates but the last ones, those of checkpoints and the start."""
+        stored = [ref for ref in self._old[:-keep] if ref.path in self._stored]
         for ref in self._old[:-keep]:
             if ref.path not in self._stored:
                 self.folder.remove(ref)
-        self._old = self._old[-keep:]
+        self._old = stored + self._old[-keep:]
 
     def finish(self, labels: ArrayRef) -> Ending:
         """Look at the final F and write the labels, without reading X."""
@@ -245,13 +247,14 @@ class Streamed:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Come back to a stored F."""
-        self.F = ArrayRef.at(self.folder.path / str(state["F_name"]))
-        self.F.check_complete()
-        self.scale = state["scale"]
-        self._stored.add(self.F.path)
+        F = ArrayRef.at(self.folder.path / str(state["F_name"]))
+        F.check_complete()
+        self.F, self.scale = F, state["scale"]
+        self._stored.add(F.path)
+        # What a killed run was writing may be no array yet.
         for left in self.folder.path.glob("F-*"):
             if str(left) not in self._stored:
-                self.folder.remove(ArrayRef.at(left))
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _step_task(bounds: tuple[int, int], context: _Context) -> PassSums:

@@ -82,7 +82,7 @@ def _measure(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     began = time.perf_counter()
     graph = knn_graph(
         path, N_NEIGHBORS, memory_limit=options.memory, n_partitions=options.partitions,
-        eps=options.eps, scratch=scratch,
+        eps=options.eps, scratch=scratch, algorithm="pynndescent",
     )  # fmt: skip
     seconds = time.perf_counter() - began
     found = _describe(graph, seconds, options)

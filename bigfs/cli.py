@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 import click
 
@@ -19,6 +20,7 @@ from bigfs.core.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, Bigfs
 from bigfs.core.units import format_bytes
 
 EXIT_BUG = 1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # What an interrupted command leaves behind.
 _KEPT = dict.fromkeys(
     ("run", "compare"), "finished stages are kept, run the same command to continue"
@@ -261,8 +263,9 @@ def main(arguments: list[str] | None = None) -> None:
     arguments : list of str or None, default=None
         The arguments. None: those of the process.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
-    sys.exit(_exit_code(arguments))
+    with _interrupts():
+        code = _exit_code(arguments)
+    sys.exit(code)
 
 
 def program() -> None:
@@ -279,9 +282,23 @@ def program() -> None:
         os._exit(EXIT_INTERRUPTED)
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> Any:
-    """Treat a batch system's SIGTERM as Ctrl-C, so that the lease and scratch are released."""
-    raise KeyboardInterrupt
+@contextmanager
+def _interrupts() -> Iterator[None]:
+    """Treat a batch system's SIGTERM as Ctrl-C; a second signal does not wait for the cleanup."""
+    seen: list[int] = []
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        if seen:
+            os._exit(EXIT_INTERRUPTED)
+        seen.append(signum)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _exit_code(arguments: list[str] | None) -> int:

@@ -6,8 +6,9 @@ import dataclasses
 import logging
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bigfs.blocks import RowBlocks
 from bigfs.cluster import (
@@ -19,6 +20,7 @@ from bigfs.cluster import (
 )
 from bigfs.config import Config, dump_yaml, load_config, make_config
 from bigfs.core.errors import InputError
+from bigfs.core.interrupt import run_apart
 from bigfs.core.memory import peak_bytes, reset_peak, task_budget
 from bigfs.evaluate.selection import compare_with_all
 from bigfs.results import Result, open_result
@@ -32,6 +34,7 @@ from bigfs.store.source import is_store, open_matrix
 
 logger = logging.getLogger("bigfs")
 _INGEST_VERSION = 1
+T = TypeVar("T")
 
 
 def run(
@@ -80,20 +83,52 @@ def run(
     array([2, 0, 3, 1])
     """
     config = _as_config(config, overrides or [])
-    directory = RunDirectory(config.run)
-    address = scheduler or (config.cluster.address if config.cluster else None)
-    local = None if address else config.cluster
     _check_before(config)
-    with directory.open(fresh=fresh), connect(address, local, config.memory_limit):
-        check_versions()
-        check_shared_folder(directory.attempt_path)
-        _begin(directory, config)
+
+    def work(directory: RunDirectory) -> Result:
         _run_stages(directory, config)
         result = open_result(directory.path)
         write_atomic(directory.path / FEATURES, result.features_csv())
+        return result
+
+    return run_in_directory(config, work, scheduler=scheduler, fresh=fresh)
+
+
+def run_in_directory(
+    config: Any,
+    work: Callable[[RunDirectory], T],
+    *,
+    scheduler: str | None = None,
+    fresh: bool = False,
+) -> T:
+    """Hold the run directory of a configuration, connect to Dask and do the work.
+
+    The work runs in a thread of its own: an interrupt drops what it is doing, closes a cluster
+    of ours, removes the files of the attempt and gives the directory back.
+
+    Parameters
+    ----------
+    config : Config, Comparison or PaperTable
+    work : callable
+        ``work(directory)`` runs stages in the open directory.
+    scheduler, fresh
+        As in `run`.
+    """
+    directory = RunDirectory(config.run)
+    address = scheduler or (config.cluster.address if config.cluster else None)
+    local = None if address else config.cluster
+
+    def all_of_it() -> T:
+        check_versions()
+        check_shared_folder(directory.attempt_path)
+        _begin(directory, config)
+        result = work(directory)
         directory.manifest["status"] = "done"
         directory.write()
-    return result
+        return result
+
+    with directory.open(fresh=fresh), connect(address, local, config.memory_limit):
+        return run_apart(all_of_it)
 
 
 def _check_before(config: Config) -> None:
@@ -115,9 +150,10 @@ def _as_config(config: Config | str | Path | dict[str, Any], overrides: list[str
     return load_config(config, overrides)
 
 
-def _begin(directory: RunDirectory, config: Config) -> None:
+def _begin(directory: RunDirectory, config: Any) -> None:
     """Write the resolved configuration and note what runs."""
     write_atomic(directory.path / CONFIG, dump_yaml(config))
+    directory.manifest.pop("error", None)
     directory.manifest.update(
         status="running", versions=package_versions(), attempt=directory.attempt
     )
@@ -289,8 +325,12 @@ def _inspect_run(path: Path, verify: bool) -> str:
     manifest = directory.manifest
     status = manifest.get("status", "not started")
     if status == "running" and not (path / LEASE).exists():
-        status = "stopped before it finished; run it again to continue"
+        status = "stopped before it finished"
+    if status not in ("running", "done"):
+        status += "; run it again to continue"
     lines = [f"run {directory.path}: {status}"]
+    if "error" in manifest:
+        lines.append(f"error: {manifest['error']}")
     if verify and "data" in manifest["stages"]:
         lines.append(_verified(directory.stage_path("data")))
     if directory.is_intact("result"):

@@ -30,9 +30,8 @@ class Outcome(NamedTuple):
 @pytest.fixture
 def bigfs_command(
     capsys: pytest.CaptureFixture[str],
-) -> Iterator[Callable[..., Outcome]]:
+) -> Callable[..., Outcome]:
     """Run the command line in this process, with its exit code and its two streams."""
-    before = signal.getsignal(signal.SIGTERM)
 
     def run(*arguments: str) -> Outcome:
         with pytest.raises(SystemExit) as stopped:
@@ -40,8 +39,7 @@ def bigfs_command(
         captured = capsys.readouterr()
         return Outcome(stopped.value.code, captured.out, captured.err)
 
-    yield run
-    signal.signal(signal.SIGTERM, before)
+    return run
 
 
 @pytest.fixture

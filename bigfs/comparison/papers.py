@@ -9,19 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.cluster import check_shared_folder, check_versions, connect, package_versions
 from bigfs.comparison.datasets import check_set, content_key, load_set, why_unavailable
 from bigfs.comparison.paper_table import PaperResult, PaperRow
 from bigfs.comparison.protocols import best_of_grid, by_draws, by_labels
-from bigfs.comparison.table import TABLES
+from bigfs.comparison.table import remove_tables
 from bigfs.comparison.trials import Trial
-from bigfs.config import PaperTable, dump_yaml
+from bigfs.config import PaperTable
 from bigfs.config.paper import ALL_FEATURES, SetConfig
 from bigfs.core.memory import check_fits, task_budget
 from bigfs.core.units import parse_bytes
-from bigfs.pipeline import run_stage
+from bigfs.pipeline import run_in_directory, run_stage
 from bigfs.stages import Context, Stage, check_settings
-from bigfs.store.rundir import CONFIG, RunDirectory, stage_key, write_atomic
+from bigfs.store.rundir import RunDirectory, stage_key
 from bigfs.store.scratch import Scratch, read_attributes
 
 logger = logging.getLogger("bigfs")
@@ -62,34 +61,32 @@ def run_paper(
     for one in chosen:
         if one.name not in reasons:
             _check_before(config, one)
-    address = scheduler or (config.cluster.address if config.cluster else None)
-    local = None if address else config.cluster
-    directory = RunDirectory(config.run)
-    with directory.open(fresh=fresh), connect(address, local, config.memory_limit):
-        check_versions()
-        check_shared_folder(directory.attempt_path)
-        for name in TABLES:
-            (directory.path / name).unlink(missing_ok=True)
-        write_atomic(directory.path / CONFIG, dump_yaml(config))
-        directory.manifest.update(
-            status="running", versions=package_versions(), attempt=directory.attempt
-        )
-        rows: list[PaperRow] = []
-        used: set[str] = set()
-        for one in chosen:
-            if one.name in reasons:
-                rows += _rows_not_run(config, one, one.paper, "no data")
-            else:
-                rows += _rows_of_set(directory, config, one, used)
-                rows += _rows_not_run(config, one, config.not_run, "not run")
-        stages = {name: directory.manifest["stages"][name] for name in sorted(used)}
-        told = {f"No data for {name}": why for name, why in reasons.items()}
-        told |= {f"Not run, {name}": why for name, why in config.not_run.items()}
-        result = PaperResult(directory.path, config.title, config.protocol, rows, told, stages)
+
+    def work(directory: RunDirectory) -> PaperResult:
+        remove_tables(directory.path)
+        result = _run(directory, config, chosen, reasons)
         result.write(directory.path)
-        directory.manifest["status"] = "done"
-        directory.write()
-    return result
+        return result
+
+    return run_in_directory(config, work, scheduler=scheduler, fresh=fresh)
+
+
+def _run(
+    directory: RunDirectory, config: PaperTable, chosen: list[SetConfig], reasons: dict[str, str]
+) -> PaperResult:
+    """Run the cases of the sets whose data are there."""
+    rows: list[PaperRow] = []
+    used: set[str] = set()
+    for one in chosen:
+        if one.name in reasons:
+            rows += _rows_not_run(config, one, one.paper, "no data")
+        else:
+            rows += _rows_of_set(directory, config, one, used)
+            rows += _rows_not_run(config, one, config.not_run, "not run")
+    stages = {name: directory.manifest["stages"][name] for name in sorted(used)}
+    told = {f"No data for {name}": why for name, why in reasons.items()}
+    told |= {f"Not run, {name}": why for name, why in config.not_run.items()}
+    return PaperResult(directory.path, config.title, config.protocol, rows, told, stages)
 
 
 def _check_before(config: PaperTable, one: SetConfig) -> None:

@@ -10,21 +10,20 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.cluster import check_shared_folder, check_versions, connect, package_versions
 from bigfs.comparison.fits import SharedFits, fits_for
 from bigfs.comparison.paper_table import PaperResult
 from bigfs.comparison.papers import run_paper
-from bigfs.comparison.table import TABLES, ComparisonResult, Row
+from bigfs.comparison.table import ComparisonResult, Row, remove_tables
 from bigfs.comparison.trials import selection
-from bigfs.config import Comparison, PaperTable, dump_yaml, load_comparison, make_comparison
+from bigfs.config import Comparison, PaperTable, load_comparison, make_comparison
 from bigfs.config.comparison import Entry
 from bigfs.core.memory import task_budget
 from bigfs.evaluate.protocols import Protocol
 from bigfs.evaluate.selection import measure_selection
-from bigfs.pipeline import data_stage
+from bigfs.pipeline import data_stage, run_in_directory
 from bigfs.stages import Context, Stage, check_settings, check_start_labels
 from bigfs.store.labels import load_labels
-from bigfs.store.rundir import CONFIG, RunDirectory, write_atomic
+from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch, read_attributes
 from bigfs.store.source import open_matrix
 
@@ -82,24 +81,15 @@ def compare(
     config = _as_comparison(config, overrides or [])
     if isinstance(config, PaperTable):
         return run_paper(config, scheduler=scheduler, fresh=fresh)
-    address = scheduler or (config.cluster.address if config.cluster else None)
-    local = None if address else config.cluster
     entries = _check_before(config)
-    directory = RunDirectory(config.run)
-    with directory.open(fresh=fresh), connect(address, local, config.memory_limit):
-        check_versions()
-        check_shared_folder(directory.attempt_path)
-        for name in TABLES:
-            (directory.path / name).unlink(missing_ok=True)
-        write_atomic(directory.path / CONFIG, dump_yaml(config))
-        directory.manifest.update(
-            status="running", versions=package_versions(), attempt=directory.attempt
-        )
+
+    def work(directory: RunDirectory) -> ComparisonResult:
+        remove_tables(directory.path)
         result = _run(directory, config, entries)
         result.write(directory.path)
-        directory.manifest["status"] = "done"
-        directory.write()
-    return result
+        return result
+
+    return run_in_directory(config, work, scheduler=scheduler, fresh=fresh)
 
 
 def _as_comparison(

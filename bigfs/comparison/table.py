@@ -29,6 +29,12 @@ _COLUMNS = (
 _PANELS = (("nmi", "NMI (%)"), ("acc", "ACC (%)"), ("nearest_neighbor_error", "1-NN error (%)"))
 
 
+def remove_tables(folder: Path) -> None:
+    """Remove the tables and figures of a former run."""
+    for name in TABLES:
+        (folder / name).unlink(missing_ok=True)
+
+
 @dataclass(frozen=True)
 class Row:
     """One selection.

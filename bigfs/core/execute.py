@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from bigfs.core.errors import BigfsError, ClusterError, InputError
+from bigfs.core.interrupt import check_interrupt
 from bigfs.core.progress import Reporter, silenced, track
 from bigfs.core.threads import single_thread
 
@@ -136,6 +137,7 @@ def map_reduce(
 
 def _call(fn: Callable[..., Any], item: Any, shared: tuple[Any, ...]) -> Any:
     """Run one task under the one-thread rule."""
+    check_interrupt()
     with single_thread():
         return fn(item, *shared)
 

@@ -7,8 +7,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Protocol
 
+from bigfs.core.interrupt import check_interrupt
 from bigfs.core.units import format_seconds
 
 logger = logging.getLogger("bigfs")
@@ -90,6 +92,23 @@ class _SilentReporter:
     def finish(self, failed: bool) -> None: ...
 
 
+@dataclass(frozen=True)
+class _Interruptible:
+    """A reporter that hears of an interrupt whenever something is reported."""
+
+    reporter: Reporter
+
+    def start(self, label: str, total: int | None, unit: str) -> None:
+        self.reporter.start(label, total, unit)
+
+    def advance(self, count: int) -> None:
+        self.reporter.advance(count)
+        check_interrupt()
+
+    def finish(self, failed: bool) -> None:
+        self.reporter.finish(failed)
+
+
 # Of each thread: one task's silence is not its neighbors'.
 _silent: ContextVar[bool] = ContextVar("bigfs_silent", default=False)
 
@@ -106,12 +125,16 @@ def silenced() -> Iterator[None]:
 
 @contextmanager
 def track(label: str, total: int | None, unit: str = "blocks") -> Iterator[Reporter]:
-    """Report one piece of work; call ``advance`` on what it yields."""
+    """Report one piece of work; call ``advance`` on what it yields.
+
+    Whatever reports its progress can be interrupted there.
+    """
+    check_interrupt()
     reporter = _SilentReporter() if _silent.get() else _reporter
     reporter.start(label, total, unit)
     failed = True
     try:
-        yield reporter
+        yield _Interruptible(reporter)
         failed = False
     finally:
         reporter.finish(failed)

@@ -14,11 +14,12 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from bigfs.core.errors import InputError, StorageError
+from bigfs.core.errors import InputError, RunLockedError, StorageError
+from bigfs.core.interrupt import check_interrupt
 from bigfs.store.lease import LEASE, Lease
 from bigfs.store.scratch import Scratch
 
@@ -95,6 +96,9 @@ class RunDirectory:
                 self.attempt_path.mkdir(parents=True)
                 try:
                     yield self
+                except BaseException as error:
+                    self._record_end(error)
+                    raise
                 finally:
                     _remove(self.path / "attempts")
         finally:
@@ -177,6 +181,7 @@ class RunDirectory:
 
     def commit(self, name: str, key: str, record: dict[str, Any]) -> None:
         """Make a stage's result permanent: one rename, then one write of the manifest."""
+        check_interrupt()
         self._lease.check()
         source = self.attempt_path / f"{name}.zarr"
         final = self.stage_path(name)
@@ -209,6 +214,18 @@ class RunDirectory:
     def write(self) -> None:
         """Write the manifest atomically."""
         write_atomic(self.path / MANIFEST, json.dumps(self.manifest, indent=2) + "\n")
+
+    def _record_end(self, error: BaseException) -> None:
+        """Note how a run ended that did not finish, where that can still be written."""
+        if isinstance(error, RunLockedError) or not (self.path / MANIFEST).exists():
+            return
+        interrupted = not isinstance(error, Exception)
+        self.manifest["status"] = "interrupted" if interrupted else "failed"
+        if not interrupted:
+            self.manifest["error"] = f"{type(error).__name__}: {error}"
+        with suppress(StorageError, RunLockedError):
+            self._lease.check()
+            self.write()
 
     def _create(self) -> None:
         if self.path.exists():

@@ -309,8 +309,14 @@ def _exit_code(arguments: list[str] | None) -> int:
         command = (arguments or sys.argv[1:])[0]
         _say(f"interrupted; {_KEPT.get(command, 'no result was written')}")
         return EXIT_INTERRUPTED
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return EXIT_BAD_INPUT
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context else "bigfs"
+        said = " ".join(error.format_message().split())
+        _say(f"error: {said} See '{where} --help'.")
         return EXIT_BAD_INPUT
     except BigfsError as error:
         if os.environ.get("BIGFS_TRACEBACK") == "1":

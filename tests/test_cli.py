@@ -101,8 +101,9 @@ def test_schema_is_what_python_gives(bigfs_command):
 def test_wrong_usage_is_exit_2(bigfs_command, arguments):
     shown = bigfs_command(*arguments)
     assert shown.code == 2
-    assert shown.err.startswith("Usage: bigfs")
-    assert "Traceback" not in shown.err
+    assert shown.err.startswith("bigfs: error: ")
+    assert shown.err.endswith(" --help'.\n")
+    assert shown.err.count("\n") == 1
 
 
 def test_a_typo_in_the_file_is_one_readable_line(bigfs_command, tmp_path):

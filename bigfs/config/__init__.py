@@ -52,7 +52,11 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
         If the file cannot be read, is not YAML, or does not follow the schema; the message
         lists every problem, one a line.
     """
-    return _validated(Config, _read(path, overrides), str(path))
+    settings = _read(path, overrides)
+    if "methods" in settings:
+        what = "the table of a paper" if "protocol" in settings else "a comparison"
+        raise ConfigError(f"{path} is {what} (it has 'methods'): bigfs compare {path}.")
+    return _validated(Config, settings, str(path))
 
 
 def load_comparison(path: str | Path, overrides: Iterable[str] = ()) -> Comparison | PaperTable:
@@ -61,6 +65,11 @@ def load_comparison(path: str | Path, overrides: Iterable[str] = ()) -> Comparis
     A file with a ``protocol`` is the table of a paper.
     """
     settings = _read(path, overrides)
+    if "method" in settings and "methods" not in settings:
+        raise ConfigError(
+            f"{path} is the pipeline of one method (it has 'method'): bigfs run {path}; a "
+            "comparison has 'methods', as pipelines/compare/digits.yaml."
+        )
     return _validated(_kind(settings), settings, str(path))
 
 
@@ -123,8 +132,14 @@ def _read(path: str | Path, overrides: Iterable[str]) -> dict[str, Any]:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"There is no pipeline file {path}. Give the path of one.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"Cannot read the pipeline file {path}: {error}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"Cannot read the pipeline file {path}: it is no text. Start from "
+            "pipelines/mcfs.yaml and name the data in it (input.uri)."
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"Cannot read the pipeline file {path}: {reason}.") from None
     settings = read_yaml(text, str(path))
     if settings is None:
         raise ConfigError(f"{path} is empty. Start from pipelines/mcfs.yaml.")

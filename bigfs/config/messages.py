@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, get_args
 
@@ -31,7 +32,7 @@ def explain(root: type[BaseModel], detail: Any) -> str:
     location = [str(part) for part in detail["loc"]]
     name, value, context = ".".join(location), detail["input"], detail.get("ctx", {})
     kind = detail["type"]
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "invalid_key"):
         return _unknown_key(root, location)
     if kind == "missing":
         described = _model_at(root, location[:-1]).model_fields[location[-1]].description
@@ -41,8 +42,7 @@ def explain(root: type[BaseModel], detail: Any) -> str:
         joint = " " if said.startswith("must ") else ": "
         return f"{name}{joint}{said}." if name else f"{said}."
     if kind == "literal_error":
-        field = _model_at(root, location[:-1]).model_fields[location[-1]]
-        choices = [str(choice) for choice in get_args(field.annotation)]
+        choices = re.findall(r"'([^']*)'", context["expected"])
         near = _nearest(str(value), choices)
         hint = f"; did you mean '{near}'?" if near else "."
         return f"{name} must be one of {', '.join(choices)}. Got {shown(value)}{hint}"

@@ -35,8 +35,17 @@ def read_yaml(text: str, where: str) -> Any:
         if "'\\t'" in str(problem):
             problem = "a tab; YAML is indented with spaces"
         raise ConfigError(f"{where}{at}: {problem}.") from None
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        line, column = before.count("\n") + 1, error.position - before.rfind("\n")
+        raise ConfigError(
+            f"{where}, line {line}, column {column}: the character #x{error.character:04x} is "
+            "not allowed in a YAML text; remove it."
+        ) from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{where} is not a YAML text: {error}.") from None
+        raise ConfigError(f"{where} is not a YAML text: {' '.join(str(error).split())}.") from None
+    except RecursionError:
+        raise ConfigError(f"{where} is nested too deeply to be read; close its brackets.") from None
 
 
 def write_yaml(value: Any) -> str:

@@ -26,7 +26,7 @@ from bigfs.evaluate.metrics import (
     redundancy_of_products,
 )
 from bigfs.evaluate.protocols import Protocol, clustering_scores, kmeans_scores
-from bigfs.store.labels import load_labels
+from bigfs.store.labels import load_classes
 from bigfs.store.scratch import ArrayRef
 
 _STRIPS = 4
@@ -93,7 +93,7 @@ def compare_with_all(
     InputError
         If the labels cannot be read or do not fit the data.
     """
-    y = load_labels(labels, blocks.n_samples)
+    y = load_classes(labels, blocks.n_samples)
     protocol = Protocol(
         n_clusters or int(y.max()) + 1, n_repetitions, n_init, init, nearest_neighbor, random_state
     )

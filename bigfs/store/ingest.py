@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
+from bigfs.core.paths import is_there
 from bigfs.core.progress import track
 from bigfs.store.chunking import chunk_rows
 from bigfs.store.source import Source, is_store, open_matrix
@@ -111,7 +112,7 @@ def ingest(
 
 
 def _check_dest(dest: Path, overwrite: bool) -> None:
-    if not dest.exists():
+    if not is_there(dest, "the store"):
         return
     if not overwrite:
         raise InputError(

@@ -12,7 +12,7 @@ from bigfs.core.errors import InputError
 from bigfs.store.formats.csv import CsvSource
 from bigfs.store.formats.npy import read_header
 from bigfs.store.formats.npz import member_header, member_names
-from bigfs.store.source import as_path
+from bigfs.store.source import as_path, is_reachable
 
 _KINDS = "fiubUS"
 
@@ -55,6 +55,20 @@ def load_labels(uri: str, n_samples: int | None = None) -> np.ndarray:
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
+def load_classes(uri: str, n_samples: int | None = None) -> np.ndarray:
+    """Read labels to judge by, as `load_labels` does: at least two classes.
+
+    Raises
+    ------
+    InputError
+        As `load_labels`, or if all labels are the same.
+    """
+    y = load_labels(uri, n_samples)
+    if not y.any():
+        raise InputError(f"{uri} has one class only, and nothing can be told by it. Give others.")
+    return y
+
+
 def _check_shape(shape: tuple[int, ...], dtype: Any, uri: str) -> None:
     """Refuse what is no vector before it is read: somebody may name the matrix itself."""
     vector = len(shape) == 1 or (len(shape) == 2 and 1 in shape)
@@ -72,7 +86,7 @@ def _read(uri: str) -> np.ndarray:
         from bigfs.store.formats.sklearn_sets import load_set
 
         return np.asarray(load_set(name).target)
-    if not path.exists():
+    if not is_reachable(path):
         raise InputError(f"{name} does not exist. Check the path of the labels.")
     lower = path.name.lower()
     if path.is_dir():

@@ -226,6 +226,18 @@ def as_path(uri: str) -> Path | None:
     return None if uri.startswith("sklearn:") else Path(uri.removeprefix("file://"))
 
 
+def is_reachable(path: Path) -> bool:
+    """Say whether something is at a path, or raise InputError if that cannot be told."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"{path} cannot be reached: {reason}. Check the path.") from None
+    return True
+
+
 def _open_uri(uri: str, variable: str | None) -> Source:
     path = as_path(uri)
     if path is None:
@@ -239,7 +251,7 @@ def _open_uri(uri: str, variable: str | None) -> Source:
             f"{parts.scheme}://{parts.hostname or ''}{parts.path}: only local paths can be read. "
             "Copy the data to a local disk."
         )
-    if not path.exists():
+    if not is_reachable(path):
         raise InputError(f"{uri} does not exist. Check the path.")
     reader = importlib.import_module(f"bigfs.store.formats.{_reader_of(path)}")
     try:

@@ -17,6 +17,8 @@ from bigfs.core.errors import InputError
 from bigfs.store.source import Source, check_names, check_no_variable
 
 _TEXT_BYTES = 10**6
+# What a download ends in where a server wanted a click.
+_PAGES = ("<!doctype html", "<html")
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _MISSING_SPELLED = sorted(
     spelling for word in _MISSING for spelling in {word, word.upper(), word.title()}
@@ -53,6 +55,12 @@ class CsvSource(Source):
                 self._check_cells(cells, text, line + i)
                 texts.append(cells[column].strip())
         return texts
+
+    def check_first_sample(self) -> None:
+        """Raise InputError if the first line below the header is no line of numbers."""
+        for line, texts in self._lines():
+            self._parse_line(texts[0], line)
+            return
 
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows; empty cells are NaN."""
@@ -159,6 +167,8 @@ class CsvSource(Source):
             raise InputError(f"{self.uri} is not a readable text table: {error}.") from None
         if not first:
             raise InputError(f"{self.uri} is empty, or begins with an empty line.")
+        if first[0].lstrip().lower().startswith(_PAGES):
+            raise InputError(f"{self.uri} is a web page, not a table. Download the file itself.")
         if any("\0" in cell for cell in first):
             raise InputError(f"{self.uri} is not a text table: it holds zero bytes.")
         return first, reader.line_num
@@ -211,4 +221,6 @@ def _as_number(cell: str) -> float | None:
 def open_file(path: Path, variable: str | None) -> CsvSource:
     """Open a text table."""
     check_no_variable(path, variable)
-    return CsvSource(path)
+    source = CsvSource(path)
+    source.check_first_sample()
+    return source

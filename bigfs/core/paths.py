@@ -1,0 +1,46 @@
+"""Whether a folder can be made at a path, said before any work instead of after it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bigfs.core.errors import InputError
+
+
+def is_there(path: Path, what: str) -> bool:
+    """Say whether something is at a path.
+
+    Parameters
+    ----------
+    path : Path
+    what : str
+        What is to be there, for the message.
+
+    Raises
+    ------
+    InputError
+        If nothing is there and no folder could be made: the name cannot be one, something
+        above it is a file, or this user may not write there.
+    """
+    try:
+        os.stat(path)
+        return True
+    except FileNotFoundError:
+        above = next(parent for parent in path.absolute().parents if parent.exists())
+    except NotADirectoryError:
+        above = next(parent for parent in path.parents if parent.is_file())
+        raise InputError(f"{path}: {above} is a file. Give a folder for {what}.") from None
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise InputError(f"{path}: {reason}. Give another path for {what}.") from None
+    check_writable(above, what)
+    return False
+
+
+def check_writable(folder: Path, what: str) -> None:
+    """Raise InputError unless this user may make files in an existing folder."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(
+            f"{folder}: this user may not write there. Give another folder for {what}."
+        )

@@ -130,11 +130,14 @@ def test_memory_limit_is_bytes_and_dumps_without_loss(load, size, n_bytes, dumpe
         ("memory_limit: lots", "memory_limit: a size must look like '4 GiB'"),
         ("memory_limit: true", "memory_limit: a size must be a number"),
         ("cluster: {kind: remote}", "cluster: kind 'remote' needs an address"),
-        ("cluster: {address: a}", "cluster: kind 'local' would ignore the address"),
+        ("cluster: {address: a:1}", "cluster: kind 'local' would ignore the address"),
         (
-            "cluster: {kind: remote, address: a, n_workers: 2}",
+            "cluster: {kind: remote, address: scheduler.json, n_workers: 2}",
             "cluster: kind 'remote' uses the workers of the running cluster",
         ),
+        ("cluster: {queue: long}", "cluster: kind 'local' would ignore 'queue'; remove them."),
+        ("cluster: {kind: slurm}", "cluster: kind 'slurm' needs the network interface"),
+        ("cluster: {kind: slurm, walltime: soon}", "cluster.walltime: a time limit is [days-]h"),
         (
             "method: max_variance\ngraph: {}\nmcfs: {}",
             "method 'max_variance' does not use 'mcfs', 'graph'; remove what it would ignore "

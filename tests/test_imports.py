@@ -167,7 +167,12 @@ def test_an_import_along_the_arrow_passes(path, source):
 
 def test_dependencies_are_what_is_imported():
     # The name to install where it is not the name to import.
-    distributions = {"sklearn": "scikit-learn", "yaml": "PyYAML", "dask_ml": "dask-ml"}
+    distributions = {
+        "sklearn": "scikit-learn",
+        "yaml": "PyYAML",
+        "dask_ml": "dask-ml",
+        "dask_jobqueue": "dask-jobqueue",
+    }
     imported = set()
     for path in FILES:
         tree = ast.parse((PACKAGE / path).read_text())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     Field,
     model_validator,
 )
@@ -27,6 +29,7 @@ from bigfs.config.methods import (
     UDFSConfig,
 )
 from bigfs.config.words import quoted
+from bigfs.core.addresses import check_address
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 
 
@@ -76,38 +79,108 @@ class BlocksConfig(Section):
     )
 
 
+def _as_walltime(value: str) -> str:
+    """Return a time limit as Slurm reads it."""
+    if re.fullmatch(r"(\d+-)?\d+(:\d\d){0,2}", value) is None:
+        raise ValueError(f"a time limit is [days-]hours:minutes:seconds. Got '{value}'")
+    return value
+
+
+# Settings of a cluster that only some kinds have.
+_KINDS: dict[str, tuple[str, ...]] = {
+    "address": ("remote",),
+    "n_workers": ("local", "slurm"),
+    "threads_per_worker": ("local", "slurm"),
+    **dict.fromkeys(
+        ("interface", "queue", "account", "walltime", "local_directory", "log_directory")
+        + ("job_script_prologue", "job_extra_directives"),
+        ("slurm",),
+    ),
+}
+
+
 class ClusterConfig(Section):
     """The Dask cluster of the run: started here and stopped after it, or one that runs already."""
 
-    kind: Literal["local", "remote"] = Field(
-        "local", description="Start processes on this machine, or use a running scheduler."
+    kind: Literal["local", "remote", "slurm"] = Field(
+        "local",
+        description="Start processes on this machine, use a running scheduler, or submit a Slurm "
+        "job for each worker (extra slurm).",
     )
-    address: str | None = Field(
-        None, description="Address of the running scheduler (kind: remote only)."
+    address: Annotated[str, AfterValidator(check_address)] | None = Field(
+        None,
+        description="Address of the running scheduler, or the .json file that it wrote (kind: "
+        "remote only).",
     )
     n_workers: PositiveInt | None = Field(
         None,
-        description="Processes to start, each of at most memory_limit (kind: local only). null: 2.",
+        description="Processes to start, each of at most memory_limit (not kind: remote). null: 2.",
     )
     threads_per_worker: PositiveInt | None = Field(
-        None, description="Tasks a process runs at once (kind: local only). null: 1."
+        None, description="Tasks a process runs at once (not kind: remote). null: 1."
+    )
+    wait_seconds: PositiveInt | None = Field(
+        None,
+        description="How long to wait for the first worker. null: 60, and 3600 with kind: slurm, "
+        "where jobs queue.",
+    )
+    interface: str | None = Field(
+        None,
+        description="Network interface, such as eth0, that scheduler and workers listen on (kind: "
+        "slurm only, and needed there).",
+    )
+    queue: str | None = Field(
+        None, description="Slurm partition (kind: slurm only). null: the cluster's default."
+    )
+    account: str | None = Field(
+        None, description="Slurm account (kind: slurm only). null: the user's default."
+    )
+    walltime: Annotated[str, AfterValidator(_as_walltime)] | None = Field(
+        None, description="Time limit of a worker's job (kind: slurm only). null: 04:00:00."
+    )
+    local_directory: str | None = Field(
+        None,
+        description="Worker's own disk, for what Dask spills (kind: slurm only). null: the "
+        "current folder.",
+    )
+    log_directory: str | None = Field(
+        None, description="Where jobs write their logs (kind: slurm only). null: current folder."
+    )
+    job_script_prologue: list[str] = Field(
+        [], description="Shell lines before the worker starts (kind: slurm only)."
+    )
+    job_extra_directives: list[str] = Field(
+        [], description="Further options of sbatch, such as --nice (kind: slurm only)."
     )
 
     @model_validator(mode="after")
     def _settings_follow_the_kind(self) -> ClusterConfig:
+        ignored = [name for name, kinds in _KINDS.items() if self.kind not in kinds]
+        given = [name for name in ignored if getattr(self, name)]
         if self.kind == "remote":
             if self.address is None:
                 raise ValueError("kind 'remote' needs an address, such as tcp://127.0.0.1:8786")
-            if self.n_workers is not None or self.threads_per_worker is not None:
+            if given:
                 raise ValueError(
                     "kind 'remote' uses the workers of the running cluster and would ignore "
-                    "n_workers and threads_per_worker; remove them"
+                    f"{quoted(given)}; remove them"
                 )
+        if "address" in given:
+            raise ValueError(f"kind '{self.kind}' would ignore the address; set kind to 'remote'")
+        if given:
+            raise ValueError(f"kind '{self.kind}' would ignore {quoted(given)}; remove them")
+        fill(self, "wait_seconds", 3600 if self.kind == "slurm" else 60)
+        if self.kind == "remote":
             return self
-        if self.address is not None:
-            raise ValueError("kind 'local' would ignore the address; set kind to 'remote'")
         fill(self, "n_workers", 2)
         fill(self, "threads_per_worker", 1)
+        if self.kind == "slurm":
+            if self.interface is None:
+                raise ValueError(
+                    "kind 'slurm' needs the network interface that scheduler and workers may "
+                    "listen on, such as eth0 ('ip -brief address' lists them)"
+                )
+            fill(self, "walltime", "04:00:00")
         return self
 
 

@@ -10,21 +10,38 @@ from bigfs.core.units import MIB, format_bytes
 
 DEFAULT_MEMORY_LIMIT = "4 GiB"
 SMALLEST_LIMIT_BYTES = 768 * MIB
+LIMIT_STEP_BYTES = 256 * MIB
 # Dask spills at 0.7 of a worker's limit; bigfs stays below that.
 USABLE_FRACTION = 0.65
-# Measured: a worker is 370 MiB after the imports (see the design page).
+# What plans allow for a process before its task: all imports, and after one search by pynndescent,
+# which compiles. Allowances, the same everywhere, since partitions follow from them; what the
+# workers are in truth is measured before a run and is less.
 BASELINE_BYTES = 370 * MIB
+COMPILED_BYTES = 220 * MIB
+# What a worker's nanny, the process that watches it, has beside it: 100 MiB measured.
+NANNY_BYTES = 256 * MIB
 
 
-def task_budget(memory_limit_bytes: int, n_threads: int = 1) -> int:
+def baseline_bytes(compiled: bool = False) -> int:
+    """Return what plans allow for a process before its task.
+
+    Parameters
+    ----------
+    compiled : bool, default=False
+        Whether pynndescent has run in it.
+    """
+    return BASELINE_BYTES + (COMPILED_BYTES if compiled else 0)
+
+
+def task_budget(memory_limit_bytes: int, *, compiled: bool = False) -> int:
     """Return the bytes one task may use beyond the worker's baseline.
 
     Parameters
     ----------
     memory_limit_bytes : int
         Resident size promised for one worker process, in bytes.
-    n_threads : int, default=1
-        Tasks that the process runs at the same time.
+    compiled : bool, default=False
+        Whether the task runs pynndescent.
 
     Raises
     ------
@@ -37,13 +54,18 @@ def task_budget(memory_limit_bytes: int, n_threads: int = 1) -> int:
             f"is {format_bytes(BASELINE_BYTES)} after its imports. "
             f"Got {format_bytes(memory_limit_bytes)}."
         )
-    return int(USABLE_FRACTION * memory_limit_bytes - BASELINE_BYTES) // n_threads
+    return int(USABLE_FRACTION * memory_limit_bytes) - baseline_bytes(compiled)
 
 
-def limit_for(needed_bytes: int) -> int:
+def job_bytes(memory_limit_bytes: int) -> int:
+    """Return the memory that a batch job or a container with one worker has to ask for."""
+    return memory_limit_bytes + NANNY_BYTES
+
+
+def limit_for(needed_bytes: int, *, compiled: bool = False) -> int:
     """Return the smallest ``memory_limit`` (whole 256 MiB) whose budget holds the bytes."""
-    limit = (needed_bytes + BASELINE_BYTES) / USABLE_FRACTION
-    step = 256 * MIB
+    limit = (needed_bytes + baseline_bytes(compiled)) / USABLE_FRACTION
+    step = LIMIT_STEP_BYTES
     return max(SMALLEST_LIMIT_BYTES, int(-(-limit // step)) * step)
 
 

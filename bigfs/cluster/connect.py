@@ -1,0 +1,138 @@
+"""Connecting to Dask: a running scheduler, a cluster of our own, or what is in scope."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bigfs.cluster.slurm import slurm_cluster
+from bigfs.cluster.workers import WAIT_SECONDS, wait_for_workers
+from bigfs.core.addresses import check_address, is_scheduler_file
+from bigfs.core.errors import ClusterError, InputError
+
+LOOPBACK = "127.0.0.1"
+
+
+def scheduler_address(given: str | None, cluster: Any) -> str | None:
+    """Return where a scheduler runs already, or None if there is none to connect to.
+
+    Parameters
+    ----------
+    given : str or None
+        What ``--scheduler`` says; it goes before the configuration.
+    cluster : ClusterConfig or None
+        What the configuration says.
+
+    Raises
+    ------
+    InputError
+        If what is given is no address of a scheduler and no file of one.
+    """
+    if given is None:
+        return cluster.address if cluster is not None else None
+    try:
+        return check_address(given)
+    except InputError as error:
+        raise InputError(f"--scheduler: {error}") from None
+
+
+@contextmanager
+def connect(address: str | None, cluster: Any, memory_limit_bytes: int) -> Iterator[None]:
+    """Make a scheduler the active one within the block.
+
+    Parameters
+    ----------
+    address : str or None
+        Address of a running scheduler, or the file that it wrote.
+    cluster : ClusterConfig or None
+        A cluster to start before the block and to stop after it, where there is no address.
+        None: what is in scope.
+    memory_limit_bytes : int
+        Limit of each worker that is started here.
+
+    Raises
+    ------
+    ClusterError
+        If the scheduler does not answer or no worker appears in time.
+    InputError
+        If TLS is not set up, or a batch system is not there.
+    """
+    if address is not None:
+        with _client(address) as client:
+            wait_for_workers(client)
+            yield
+    elif cluster is None:
+        yield
+    else:
+        with _started(cluster, memory_limit_bytes) as running, running.get_client() as client:
+            wait_for_workers(client, cluster.wait_seconds)
+            yield
+
+
+def _started(cluster: Any, memory_limit_bytes: int) -> Any:
+    """Return the cluster that a configuration describes, started."""
+    if cluster.kind == "slurm":
+        return slurm_cluster(cluster, memory_limit_bytes)
+    return local_cluster(cluster.n_workers, cluster.threads_per_worker, memory_limit_bytes)
+
+
+def local_cluster(n_workers: int, threads_per_worker: int, memory_limit_bytes: int) -> Any:
+    """Start worker processes on this machine that listen on 127.0.0.1, without a dashboard."""
+    from distributed import LocalCluster
+
+    return LocalCluster(
+        n_workers=n_workers,
+        threads_per_worker=threads_per_worker,
+        processes=True,
+        host=LOOPBACK,
+        # None would still open the well-known port 8787, and warn if it is taken.
+        dashboard_address=f"{LOOPBACK}:0",
+        worker_dashboard_address=None,
+        scheduler_kwargs={"dashboard": False},
+        memory_limit=memory_limit_bytes,
+    )
+
+
+@contextmanager
+def _client(scheduler: str) -> Iterator[Any]:
+    """Connect to the scheduler at an address, or to the one that wrote a file."""
+    from distributed import Client
+
+    address = _address_in(Path(scheduler)) if is_scheduler_file(scheduler) else scheduler
+    try:
+        client = Client(address, timeout=WAIT_SECONDS / 2)
+    except TypeError as error:
+        if "ssl_context" not in str(error):
+            raise
+        raise InputError(
+            f"{address} is encrypted, and Dask has no certificates here: set "
+            "distributed.comm.tls.ca-file, .client.cert and .client.key in ~/.config/dask, or "
+            "DASK_DISTRIBUTED__COMM__TLS__CA_FILE and the like in the environment."
+        ) from error
+    except (OSError, TimeoutError, ValueError) as error:
+        raise ClusterError(
+            f"No Dask scheduler answers at {address} ({type(error).__name__}: {error}). Check "
+            "the address and that the scheduler is running, then run again."
+        ) from error
+    with client:
+        yield client
+
+
+def _address_in(path: Path) -> str:
+    """Return the address in a scheduler's file; wait for one that is being written."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            return str(json.loads(path.read_text())["address"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"{path} names no Dask scheduler ({type(error).__name__}: {error}) after "
+                    f"{WAIT_SECONDS:.0f} s. Start one with 'dask scheduler --scheduler-file "
+                    f"{path}' on storage that this process sees, then run again."
+                ) from error
+        time.sleep(0.2)

@@ -8,9 +8,13 @@ import socket
 import threading
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from bigfs.core.errors import RunLockedError, StorageError
+from bigfs.store.location import Location
+from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus
 
 LEASE = "lease.json"
 HEARTBEAT_SECONDS = 10.0
@@ -20,12 +24,13 @@ STALE_SECONDS = 60.0
 class Lease:
     """Exclusive right to write a run directory, kept alive by a heartbeat.
 
-    The lease is a file created exclusively. Its owner rewrites it every 10 seconds; a lease
-    whose last beat is 60 seconds old, or whose process on this machine is gone, is taken over.
+    The lease is a file (or an object) created exclusively. Its owner rewrites it every 10
+    seconds; a lease whose last beat is 60 seconds old, or whose process on this machine is gone,
+    is taken over.
 
     Parameters
     ----------
-    directory : Path
+    directory : Path or ObjectPath
         The run directory.
 
     Raises
@@ -34,9 +39,15 @@ class Lease:
         If another live process holds the lease.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / LEASE
+    def __init__(self, directory: Location) -> None:
+        self._directory = directory
         self._owner = uuid.uuid4().hex
+        place = directory / LEASE
+        self._record: _LeaseFile | _LeaseObject = (
+            _LeaseFile(place, self._owner)
+            if isinstance(place, Path)
+            else _LeaseObject(place, self._owner)
+        )
         self._stop = threading.Event()
         self._beat: threading.Thread | None = None
 
@@ -52,66 +63,43 @@ class Lease:
         self._stop.set()
         if self._beat is not None:
             self._beat.join()
-        if _read(self._path).get("owner") == self._owner:
-            self._path.unlink(missing_ok=True)
-
-    def _acquire(self) -> None:
-        for _ in range(3):
-            try:
-                with self._path.open("x") as file:
-                    file.write(self._record())
-                return
-            except FileExistsError:
-                self._remove_if_stale()
-            except OSError as error:
-                raise StorageError(f"Cannot write the lease {self._path}: {error}.") from error
-        raise RunLockedError(
-            f"{self._path.parent}: another run took the lease first. Wait for it to end."
-        )
-
-    def _remove_if_stale(self) -> None:
-        """Move a dead lease aside, or raise RunLockedError if it is alive."""
-        held = _read(self._path)
-        if not self._path.exists():
-            return
-        age = time.time() - held.get("beat", self._path.stat().st_mtime)
-        if age < STALE_SECONDS and not _is_gone(held):
-            raise RunLockedError(
-                f"{self._path.parent}: another run holds this directory (process "
-                f"{held.get('pid', '?')} on {held.get('host', '?')}, last sign of life "
-                f"{max(age, 0):.0f} s ago). Wait for it to end, or use another run directory."
-            )
-        # Of several takers one wins the rename. A slower one may move the winner's new lease
-        # instead: it sees another owner in what it moved, and puts it back.
-        aside = self._path.with_name(f"lease.stale-{self._owner}")
-        try:
-            self._path.rename(aside)
-        except FileNotFoundError:
-            return
-        if _read(aside).get("owner") != held.get("owner"):
-            aside.replace(self._path)
-            raise RunLockedError(
-                f"{self._path.parent}: another run took the lease first. Wait for it to end."
-            )
-        aside.unlink()
+        self._record.release()
 
     def check(self) -> None:
         """Raise RunLockedError if the lease was lost, so that a frozen run commits nothing."""
-        if _read(self._path).get("owner") != self._owner:
+        if self._record.read().get("owner") != self._owner:
+            raise RunLockedError(lost(self._directory))
+
+    def _acquire(self) -> None:
+        for _ in range(3):
+            if self._record.create(self._text()):
+                return
+            held = self._record.read()
+            age = self._record.age(held)
+            if age is None:  # given back in the meantime
+                continue
+            if age < STALE_SECONDS and not _is_gone(held):
+                raise RunLockedError(
+                    f"{self._directory}: another run holds this directory (process "
+                    f"{held.get('pid', '?')} on {held.get('host', '?')}, last sign of life "
+                    f"{max(age, 0):.0f} s ago). Wait for it to end, or use another run directory."
+                )
+            if not self._record.take_over(held, self._text()):
+                break
+        if self._record.read().get("owner") != self._owner:
             raise RunLockedError(
-                f"{self._path.parent}: this run was frozen for over {STALE_SECONDS:.0f} s and "
-                "another one took its place. Nothing more is written."
+                f"{self._directory}: another run took the lease first. Wait for it to end."
             )
 
     def _keep(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
-            if _read(self._path).get("owner") != self._owner:
-                return
-            new = self._path.with_name(f"lease.beat-{self._owner}")
-            new.write_text(self._record())
-            new.replace(self._path)
+            try:
+                if not self._record.beat(self._text()):
+                    return
+            except OSError:  # storage may come back before the lease is stale
+                continue
 
-    def _record(self) -> str:
+    def _text(self) -> str:
         return json.dumps(
             {
                 "owner": self._owner,
@@ -122,8 +110,132 @@ class Lease:
         )
 
 
-def _read(path: Path) -> dict[str, object]:
-    """Return what a lease says; a lease being written or removed says nothing."""
+def lost(directory: Location) -> str:
+    """Return what a run is told whose lease another one took."""
+    return (
+        f"{directory}: this run was frozen for over {STALE_SECONDS:.0f} s and another one took "
+        "its place. Nothing more is written."
+    )
+
+
+class _LeaseFile:
+    """A lease on a file system: exclusive creation and renaming."""
+
+    def __init__(self, path: Path, owner: str) -> None:
+        self._path, self._owner = path, owner
+
+    def create(self, text: str) -> bool:
+        """Create the lease unless there is one."""
+        try:
+            with self._path.open("x") as file:
+                file.write(text)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise StorageError(f"Cannot write the lease {self._path}: {error}.") from error
+        return True
+
+    def read(self) -> dict[str, Any]:
+        """Return what the lease says; one being written or removed says nothing."""
+        return _read(self._path)
+
+    def age(self, held: dict[str, Any]) -> float | None:
+        """Return the seconds since the last beat, None where there is no lease."""
+        try:
+            return time.time() - float(held.get("beat", self._path.stat().st_mtime))
+        except FileNotFoundError:
+            return None
+
+    def take_over(self, held: dict[str, Any], text: str) -> bool:
+        """Move a dead lease aside, then create; say whether to try again.
+
+        Of several takers one wins the rename. A slower one may move the winner's new lease
+        instead: it sees another owner in what it moved, and puts it back.
+        """
+        aside = self._path.with_name(f"lease.stale-{self._owner}")
+        try:
+            self._path.rename(aside)
+        except FileNotFoundError:
+            return True
+        if _read(aside).get("owner") != held.get("owner"):
+            aside.replace(self._path)
+            return False
+        aside.unlink()
+        return not self.create(text)
+
+    def beat(self, text: str) -> bool:
+        """Renew the lease; say whether it still is this one's."""
+        if self.read().get("owner") != self._owner:
+            return False
+        new = self._path.with_name(f"lease.beat-{self._owner}")
+        new.write_text(text)
+        new.replace(self._path)
+        return True
+
+    def release(self) -> None:
+        """Remove the lease if it is this one's."""
+        if self.read().get("owner") == self._owner:
+            self._path.unlink(missing_ok=True)
+
+
+class _LeaseObject:
+    """A lease in a bucket: every write is on condition that nobody wrote since the last read."""
+
+    def __init__(self, path: ObjectPath, owner: str) -> None:
+        self._path, self._owner = path, owner
+        self._own: ObjectStatus | None = None  # the version this lease wrote last
+        self._seen: ObjectStatus | None = None  # the version that was read last
+
+    def create(self, text: str) -> bool:
+        """Create the lease unless there is one."""
+        return self._write(text, None)
+
+    def read(self) -> dict[str, Any]:
+        """Return what the lease says, and remember which version of it that was."""
+        try:
+            text, self._seen = self._path.read_status()
+            record = json.loads(text)
+        except FileNotFoundError:
+            self._seen = None
+            return {}
+        except ValueError:
+            return {}
+        return record if isinstance(record, dict) else {}
+
+    def age(self, held: dict[str, Any]) -> float | None:
+        """Return the seconds since the last beat, None where there is no lease."""
+        return None if self._seen is None else time.time() - float(held.get("beat", 0.0))
+
+    def take_over(self, held: dict[str, Any], text: str) -> bool:
+        """Replace the dead lease that was read; say whether to try again."""
+        self._write(text, self._seen)
+        return False
+
+    def beat(self, text: str) -> bool:
+        """Renew the lease; say whether it still is this one's."""
+        return self._write(text, self._own)
+
+    def release(self) -> None:
+        """Remove the lease if it is this one's."""
+        # Nothing can be removed on condition. Who reads its own name in a lease that is renewed
+        # every 10 s has most of a minute to do it. Where storage is gone it is soon stale.
+        with suppress(StorageError):
+            if self.read().get("owner") == self._owner:
+                self._path.unlink()
+
+    def _write(self, text: str, version: ObjectStatus | None) -> bool:
+        """Write on condition; an answer that was lost makes the second attempt a conflict."""
+        try:
+            self._own = self._path.write_if(text, version)
+        except ConflictError:
+            if self.read().get("owner") != self._owner:
+                return False
+            self._own = self._seen
+        return True
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what a lease file says; one being written or removed says nothing."""
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -131,7 +243,7 @@ def _read(path: Path) -> dict[str, object]:
     return record if isinstance(record, dict) else {}
 
 
-def _is_gone(held: dict[str, object]) -> bool:
+def _is_gone(held: dict[str, Any]) -> bool:
     """Say whether the owner was a process of this machine that no longer exists."""
     pid = held.get("pid")
     if held.get("host") != socket.gethostname() or not isinstance(pid, int):

@@ -1,16 +1,15 @@
 """The run directory: finished stages and nothing else, whatever happens to the run.
 
 A stage writes below ``attempts/ID/`` and is committed by one rename followed by one write of the
-manifest; only what the manifest names is ever read. An interrupted run leaves an attempt folder
-that the next run removes, and finished stages that it takes over.
+manifest; in a bucket, which has no renames, it writes below ``NAME-ID.zarr`` and the manifest says
+so. Only what the manifest names is ever read. An interrupted run leaves what it was writing, which
+the next run removes, and finished stages that it takes over.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,7 +19,16 @@ from typing import Any
 
 from bigfs.core.errors import InputError, RunLockedError, StorageError
 from bigfs.core.interrupt import check_interrupt
-from bigfs.store.lease import LEASE, Lease
+from bigfs.core.paths import check_writable, is_there
+from bigfs.store.lease import LEASE, Lease, lost
+from bigfs.store.location import (
+    Location,
+    as_location,
+    files_below,
+    remove_tree,
+    write_atomic,
+)
+from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus
 from bigfs.store.scratch import Scratch
 
 MANIFEST = "manifest.json"
@@ -28,6 +36,8 @@ CONFIG = "config.yaml"
 FEATURES = "features.csv"
 TABLE = "table.txt"
 CHECKPOINTS = "checkpoints"
+# The objects of a stage in a bucket, where a task that was given up may add more later.
+_OBJECTS = "objects.json"
 _FORMAT = 1
 
 
@@ -54,8 +64,8 @@ class RunDirectory:
 
     Parameters
     ----------
-    path : str or Path
-        The folder; `open` creates it.
+    path : str, Path or ObjectPath
+        The folder, also ``s3://BUCKET/NAME``; `open` creates it.
 
     Attributes
     ----------
@@ -63,8 +73,10 @@ class RunDirectory:
         What ``manifest.json`` holds.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).absolute()
+    def __init__(self, path: str | Location) -> None:
+        self.path = as_location(path).absolute()
+        self._version: ObjectStatus | None = None  # of the manifest in a bucket
+        self._is_gone = False  # a bucket that does not answer any more
         self.attempt = uuid.uuid4().hex[:12]
         self._lease = Lease(self.path)
         self.manifest: dict[str, Any] = {"format": _FORMAT, "stages": {}}
@@ -85,8 +97,7 @@ class RunDirectory:
         InputError
             If the path holds something that is not a run directory.
         """
-        is_new = not self.path.exists()
-        self._create()
+        is_new = self._create()
         try:
             with self._lease:
                 if fresh:
@@ -100,14 +111,15 @@ class RunDirectory:
                     self._record_end(error)
                     raise
                 finally:
-                    _remove(self.path / "attempts")
+                    self._clean_up()
         finally:
             # A folder that this run made and that holds no finished stage is of no use to anyone.
-            if is_new and not self.manifest["stages"]:
-                shutil.rmtree(self.path, ignore_errors=True)
+            if is_new and not self.manifest["stages"] and not self._is_gone:
+                if not (self.path / LEASE).exists():  # of a run that took the place of this one
+                    remove_tree(self.path)
 
     @property
-    def attempt_path(self) -> Path:
+    def attempt_path(self) -> Location:
         """Folder of this attempt; nothing else is ever written by its tasks."""
         return self.path / "attempts" / self.attempt
 
@@ -120,13 +132,14 @@ class RunDirectory:
             If it cannot be read as one.
         """
         path = self.path / MANIFEST
-        if path.exists():
+        text = self._read_manifest(path)
+        if text is not None:
             try:
-                manifest = json.loads(path.read_text())
+                manifest = json.loads(text)
                 if manifest["format"] != _FORMAT:
                     raise ValueError(f"its format is {manifest['format']}, not {_FORMAT}")
                 manifest["stages"].items()
-            except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise InputError(
                     f"{path} is not a manifest this bigfs can read: {error}. "
                     "Start over with --fresh, or use another run directory."
@@ -146,6 +159,23 @@ class RunDirectory:
         record = self.manifest["stages"].get(name)
         return record is not None and record["stored"] == _contents(self.stage_path(name))
 
+    def _read_manifest(self, path: Location) -> str | None:
+        """Return the text of the manifest, None if there is none."""
+        try:
+            if isinstance(path, ObjectPath):
+                text, self._version = path.read_status()
+                return text
+            return path.read_text()
+        except FileNotFoundError:
+            return None
+        except (ValueError, OSError) as error:
+            if isinstance(error, StorageError):
+                raise
+            raise InputError(
+                f"{path} cannot be read: {error}. Start over with --fresh, or use another run "
+                "directory."
+            ) from None
+
     def why_stale(self, name: str, key: str) -> str:
         """Say in a few words why a stage has to run."""
         record = self.manifest["stages"].get(name)
@@ -155,19 +185,26 @@ class RunDirectory:
             return "its settings or its input changed"
         return "finished" if self.is_intact(name) else "files of its result are missing"
 
-    def stage_path(self, name: str) -> Path:
+    def stage_path(self, name: str) -> Location:
         """Return where a finished stage lives."""
-        return self.path / f"{name}.zarr"
+        record = self.manifest["stages"].get(name, {})
+        return self.path / record.get("folder", f"{name}.zarr")
+
+    def stage_target(self, name: str) -> Location:
+        """Return where a stage writes its result before it is committed."""
+        if isinstance(self.path, ObjectPath):
+            return self.path / f"{name}-{self.attempt}.zarr"
+        return self.attempt_path / f"{name}.zarr"
 
     def stage_scratch(self, name: str) -> Scratch:
         """Return the folder a stage writes its result to before it is committed."""
-        return Scratch(self.attempt_path / f"{name}.zarr")
+        return Scratch(self.stage_target(name))
 
     def work_scratch(self, name: str) -> Scratch:
         """Return a folder for what a stage needs only while it runs."""
         return Scratch(self.attempt_path / f"{name}.scratch")
 
-    def checkpoint_path(self, name: str, key: str) -> Path:
+    def checkpoint_path(self, name: str, key: str) -> Location:
         """Return a folder in which an unfinished stage may keep what a later run goes on from.
 
         It outlives an interrupted run, and is removed when the stage is committed; those of
@@ -176,47 +213,82 @@ class RunDirectory:
         wanted = self.path / CHECKPOINTS / f"{name}-{key}"
         for other in wanted.parent.glob(f"{name}-*"):
             if other != wanted:
-                shutil.rmtree(other, ignore_errors=True)
+                remove_tree(other)
         return wanted
 
     def commit(self, name: str, key: str, record: dict[str, Any]) -> None:
         """Make a stage's result permanent: one rename, then one write of the manifest."""
         check_interrupt()
         self._lease.check()
-        source = self.attempt_path / f"{name}.zarr"
-        final = self.stage_path(name)
+        source = self.stage_target(name)
         record = {
             **record,
             "key": key,
             "attempt": self.attempt,
             "committed": time.time(),
-            "stored": _contents(source),
         }
+        if isinstance(source, ObjectPath):
+            self._commit_objects(name, source, record)
+        else:
+            self._commit_folder(name, source, {**record, "stored": _contents(source)})
+        checkpoints = self.path / CHECKPOINTS
+        remove_tree(checkpoints / f"{name}-{key}")
+        if checkpoints.exists() and not any(checkpoints.iterdir()):
+            checkpoints.rmdir()
+
+    def _commit_folder(self, name: str, source: Path, record: dict[str, Any]) -> None:
+        final = self.path / f"{name}.zarr"
         try:
             if final.exists():
                 self.drop(name)
-            source.rename(final)
+            source.rename(final)  # type: ignore[arg-type]
         except OSError as error:
             raise StorageError(f"Cannot commit stage '{name}' to {final}: {error}.") from error
         self.manifest["stages"][name] = record
         self.write()
-        checkpoints = self.path / CHECKPOINTS
-        shutil.rmtree(checkpoints / f"{name}-{key}", ignore_errors=True)
-        if checkpoints.exists() and not any(checkpoints.iterdir()):
-            checkpoints.rmdir()
+
+    def _commit_objects(self, name: str, source: ObjectPath, record: dict[str, Any]) -> None:
+        """Name a new stage in the manifest, then remove the one it replaces."""
+        former = self.stage_path(name) if name in self.manifest["stages"] else None
+        sizes = {key: size for key, (size, _) in source.objects_below().items()}
+        write_atomic(source / _OBJECTS, json.dumps(sizes))
+        stored = {"files": len(sizes), "bytes": sum(sizes.values())}
+        self.manifest["stages"][name] = {**record, "folder": source.name, "stored": stored}
+        self.write()
+        if former is not None and former != source:
+            remove_tree(former)
 
     def drop(self, name: str) -> None:
         """Forget a finished stage: first its record, then its files."""
+        path = self.stage_path(name)
         self.manifest["stages"].pop(name, None)
         self.write()
-        shutil.rmtree(self.stage_path(name), ignore_errors=True)
+        remove_tree(path)
 
     def write(self) -> None:
-        """Write the manifest atomically."""
-        write_atomic(self.path / MANIFEST, json.dumps(self.manifest, indent=2) + "\n")
+        """Write the manifest atomically.
+
+        Raises
+        ------
+        RunLockedError
+            If another run has written the manifest in a bucket since this one read it.
+        """
+        path, text = self.path / MANIFEST, json.dumps(self.manifest, indent=2) + "\n"
+        if not isinstance(path, ObjectPath):
+            write_atomic(path, text)
+            return
+        try:
+            self._version = path.write_if(text, self._version)
+        except ConflictError:
+            # An answer that was lost makes the second attempt a conflict with the first.
+            if self._read_manifest(path) != text:
+                raise RunLockedError(lost(self.path)) from None
 
     def _record_end(self, error: BaseException) -> None:
         """Note how a run ended that did not finish, where that can still be written."""
+        if isinstance(self.path, ObjectPath) and isinstance(error, StorageError):
+            self._is_gone = True  # what failed for a minute is not asked again: the next run sweeps
+            return
         if isinstance(error, RunLockedError) or not (self.path / MANIFEST).exists():
             return
         interrupted = not isinstance(error, Exception)
@@ -227,69 +299,78 @@ class RunDirectory:
             self._lease.check()
             self.write()
 
-    def _create(self) -> None:
-        if self.path.exists():
+    def _create(self) -> bool:
+        """Make sure that the folder is there and is for a run; say whether it is new."""
+        if isinstance(self.path, ObjectPath):
+            is_new = not self.path.exists()
+        else:
+            is_new = not is_there(self.path, "the run")
+        if not is_new:
             if not self.path.is_dir():
                 raise InputError(f"{self.path} is a file. Give a folder for the run.")
-            ours = (MANIFEST, "attempts", LEASE)
-            if any(self.path.iterdir()) and not any((self.path / n).exists() for n in ours):
+            ours = {MANIFEST, "attempts", LEASE}
+            names = {path.name for path in self.path.iterdir()}
+            if names and not names & ours:
                 raise InputError(
                     f"{self.path} holds files that are not a bigfs run. Give another folder."
                 )
+            if isinstance(self.path, Path):
+                check_writable(self.path, "the run")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(
                 f"Cannot create the run directory {self.path}: {error.strerror}."
             ) from error
+        return is_new
 
     def _sweep(self) -> None:
         """Remove what no record names: old attempts and stages that were never recorded."""
-        shutil.rmtree(self.path / "attempts", ignore_errors=True)
+        remove_tree(self.path / "attempts")
+        named = {self.stage_path(name).name for name in self.manifest["stages"]}
         for path in self.path.glob("*.zarr"):
-            if path.stem not in self.manifest["stages"]:
-                shutil.rmtree(path, ignore_errors=True)
+            if path.name not in named:
+                remove_tree(path)
         for path in self.path.glob("*.partial-*"):
             path.unlink()
 
     def _clear(self) -> None:
         """Remove a run's own files; anything else a user put here stays."""
         for path in (*self.path.glob("*.zarr"), *self.path.glob(CHECKPOINTS)):
-            shutil.rmtree(path)
+            remove_tree(path)
         for name in (MANIFEST, CONFIG, FEATURES):
             (self.path / name).unlink(missing_ok=True)
 
+    def _clean_up(self) -> None:
+        """Remove this attempt's unfinished work, and nothing of a run that took its place."""
+        attempts = self.path / "attempts"
+        if isinstance(attempts, Path):
+            _remove(attempts / self.attempt)
+            with suppress(OSError):  # another attempt's
+                attempts.rmdir()
+        elif not self._is_gone:
+            remove_tree(attempts / self.attempt)
+            named = {self.stage_path(name).name for name in self.manifest["stages"]}
+            for path in self.path.glob(f"*-{self.attempt}.zarr"):
+                if path.name not in named:
+                    remove_tree(path)
 
-def _contents(path: Path) -> dict[str, int]:
-    """Return how many files a folder holds, and their bytes."""
-    sizes = [file.stat().st_size for file in path.rglob("*") if file.is_file()]
-    return {"files": len(sizes), "bytes": sum(sizes)}
+
+def _contents(path: Location) -> dict[str, int]:
+    """Return how many files a folder holds, and their bytes; in a bucket, of those committed."""
+    sizes = {name: size for name, (size, _) in files_below(path).items()}
+    if isinstance(path, ObjectPath):
+        if _OBJECTS not in sizes:
+            return {"files": 0, "bytes": 0}
+        committed = json.loads((path / _OBJECTS).read_text())
+        sizes = {name: size for name, size in committed.items() if sizes.get(name) == size}
+    return {"files": len(sizes), "bytes": sum(sizes.values())}
 
 
 def _remove(path: Path) -> None:
     """Remove a folder that threads of an interrupted stage may still be writing to."""
     for _ in range(200):
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
         if not path.exists():
             return
         time.sleep(0.05)
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write a text file beside its name and rename it: readers see the old or the new one.
-
-    Raises
-    ------
-    StorageError
-        If the disk is full or the folder cannot be written.
-    """
-    partial = path.with_name(f"{path.name}.partial-{uuid.uuid4().hex[:8]}")
-    try:
-        with partial.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StorageError(f"Cannot write {path}: {error}.") from error

@@ -2,10 +2,12 @@
 
 Nothing large travels in the task graph. A small array (d x K) or one with a row per sample is a
 zarr array under a path that the client and every worker can reach; tasks carry an `ArrayRef`.
+Chunks are plain bytes: in a bucket they are read and written without zarr, by ranges of rows.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
@@ -13,13 +15,14 @@ import uuid
 import weakref
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import MemoryLimitError, StorageError
 from bigfs.core.units import format_bytes
+from bigfs.store.location import Location, as_location, free_bytes, remove_tree, zarr_store
+from bigfs.store.objects import ObjectPath
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class ArrayRef:
     Attributes
     ----------
     path : str
-        Absolute path of the zarr array.
+        Absolute path or URI of the zarr array.
     shape : tuple of int
     dtype : str
         NumPy name of the type.
@@ -48,7 +51,7 @@ class ArrayRef:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
     @classmethod
-    def at(cls, path: str | Path) -> ArrayRef:
+    def at(cls, path: str | Location) -> ArrayRef:
         """Return the address of an array that is already stored."""
         array = _handle(str(path))
         shape = tuple(int(size) for size in array.shape)
@@ -56,11 +59,15 @@ class ArrayRef:
 
     def load(self) -> np.ndarray:
         """Read the whole array."""
+        if self._is_remote:
+            return self._fetch(0, self.shape[0])
         self._check_chunks(0, self.shape[0])
         return np.asarray(_handle(self.path)[...])
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Read rows ``start`` to ``stop``."""
+        if self._is_remote:
+            return self._fetch(start, min(stop, self.shape[0]))
         self._check_chunks(start, stop)
         return np.asarray(_handle(self.path)[start:stop])
 
@@ -78,14 +85,65 @@ class ArrayRef:
                 f"Cannot write rows {start} to {stop} of {self.path}: they do not cover whole "
                 f"chunks of {self.chunk_rows} rows. Nothing was written."
             )
-        _handle(self.path)[start:stop] = values
+        if self._is_remote:
+            self._send(start, np.asarray(values))
+        else:
+            _handle(self.path)[start:stop] = values
+
+    @property
+    def _is_remote(self) -> bool:
+        return "://" in self.path
+
+    def _object(self, chunk: int) -> ObjectPath:
+        """Return where a chunk is in the bucket."""
+        path = as_location(self.path)
+        assert isinstance(path, ObjectPath)
+        return path / f"c/{chunk}{'/0' * (len(self.shape) - 1)}"
+
+    def _fetch(self, start: int, stop: int) -> np.ndarray:
+        """Read rows from a bucket: one request for each chunk, of exactly these rows."""
+        out = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
+        row_bytes = math.prod(self.shape[1:]) * out.itemsize
+        view = memoryview(out.reshape(-1).view(np.uint8))
+        while len(view):
+            chunk, first = divmod(start, self.chunk_rows)
+            count = min(self.chunk_rows - first, stop - start) * row_bytes
+            try:
+                found, _ = self._object(chunk).read_range(first * row_bytes, count)
+            except FileNotFoundError:
+                raise StorageError(self._missing(chunk)) from None
+            if len(found) != count:
+                raise StorageError(f"{self.path}: chunk {chunk} is cut off. Run again.")
+            view[:count] = found
+            view, start = view[count:], (chunk + 1) * self.chunk_rows
+        return out
+
+    def _send(self, start: int, values: np.ndarray) -> None:
+        """Write whole chunks to a bucket; the last one is filled up, as zarr does."""
+        values = np.ascontiguousarray(values, self.dtype)
+        for first in range(0, len(values), self.chunk_rows):
+            chunk = values[first : first + self.chunk_rows]
+            if len(chunk) < self.chunk_rows:
+                rest = (self.chunk_rows - len(chunk), *self.shape[1:])
+                chunk = np.concatenate([chunk, np.zeros(rest, self.dtype)])
+            place = self._object((start + first) // self.chunk_rows)
+            place.write_bytes(chunk.reshape(-1).view(np.uint8).data)
+
+    def _missing(self, chunk: int) -> str:
+        return (
+            f"{self.path}: chunk {chunk} is missing. Run again: the stage that writes it has not "
+            "finished, or its files were removed."
+        )
 
     def open(self, owner: Scratch) -> Any:
         """Return the zarr array, read when asked; it keeps its folder's owner alive."""
         import zarr
 
-        store = zarr.storage.LocalStore(self.path, read_only=True)
-        store.owner = owner  # type: ignore[attr-defined]
+        if self._is_remote:
+            store = zarr_store(self.path, strict=True).with_read_only(True)
+        else:
+            store = zarr.storage.LocalStore(self.path, read_only=True)
+        store.owner = owner
         return zarr.open_array(store=store, mode="r")
 
     def _check_chunks(self, start: int, stop: int) -> None:
@@ -93,15 +151,12 @@ class ArrayRef:
         rest = "/0" * (len(self.shape) - 1)
         for chunk in range(start // self.chunk_rows, -(-stop // self.chunk_rows)):
             if not os.path.exists(f"{self.path}/c/{chunk}{rest}"):
-                raise StorageError(
-                    f"{self.path}: chunk {chunk} is missing. Run again: the stage that writes it "
-                    "has not finished, or its files were removed."
-                )
+                raise StorageError(self._missing(chunk))
 
     def check_complete(self) -> None:
         """Raise StorageError if a chunk is missing (it would read as zeros)."""
         expected = -(-self.shape[0] // self.chunk_rows) if self.shape[0] else 0
-        chunks = Path(self.path) / "c"
+        chunks = as_location(self.path) / "c"
         found = sum(1 for _ in chunks.iterdir()) if chunks.exists() else 0
         if found != expected:
             raise StorageError(
@@ -116,14 +171,15 @@ def _handle(path: str) -> Any:
     import zarr
 
     # Chunks of zeros are written like all others: a missing one means an unfinished write.
-    return zarr.open_array(path, mode="r+").with_config({"write_empty_chunks": True})
+    array = zarr.open_array(zarr_store(path), mode="r+", zarr_format=3)
+    return array.with_config({"write_empty_chunks": True})
 
 
-def read_attributes(path: str | Path) -> dict[str, Any]:
+def read_attributes(path: str | Location) -> dict[str, Any]:
     """Return the attributes that `Scratch.describe` wrote."""
     import zarr
 
-    return dict(zarr.open_group(str(path), mode="r").attrs)
+    return dict(zarr.open_group(zarr_store(path), mode="r", zarr_format=3).attrs)
 
 
 class Scratch:
@@ -131,17 +187,17 @@ class Scratch:
 
     Parameters
     ----------
-    path : str or Path or None, default=None
+    path : str, Path, ObjectPath or None, default=None
         Folder that the client and every worker can write. None: a new folder in the system's
         temporary directory, removed with this object.
     """
 
-    def __init__(self, path: str | Path | None = None) -> None:
+    def __init__(self, path: str | Location | None = None) -> None:
         if path is None:
             path = tempfile.mkdtemp(prefix="bigfs-")
             weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
         self._parent: Scratch | None = None
-        self.path = Path(path).absolute()
+        self.path = as_location(path).absolute()
         self.path.mkdir(parents=True, exist_ok=True)
 
     def create(
@@ -162,10 +218,12 @@ class Scratch:
 
         rows = max(1, min(shape[0], chunk_rows or shape[0]))
         path = self.path / name
-        if path.exists():
+        if isinstance(path, ObjectPath):
+            remove_tree(path)
+        elif path.exists():
             shutil.rmtree(path)
         zarr.create_array(
-            store=str(path),
+            store=zarr_store(path),
             shape=shape,
             dtype=np.dtype(dtype),
             chunks=(rows, *(max(1, size) for size in shape[1:])),
@@ -176,8 +234,8 @@ class Scratch:
 
     def check_free(self, stage: str, needed: int) -> None:
         """Raise MemoryLimitError unless the file system has so many bytes free."""
-        free = shutil.disk_usage(self.path).free
-        if needed > free:
+        free = free_bytes(self.path)
+        if free is not None and needed > free:
             raise MemoryLimitError(
                 f"Stage '{stage}' needs about {format_bytes(needed)} of scratch and the file "
                 f"system of {self.path} has {format_bytes(free)} free. Nothing was written. Free "
@@ -194,7 +252,8 @@ class Scratch:
         """Make the folder a zarr group with these attributes (JSON values)."""
         import zarr
 
-        zarr.open_group(str(self.path), mode="a").attrs.update(attributes)
+        group = zarr.open_group(zarr_store(self.path), mode="a", zarr_format=3)
+        group.attrs.update(attributes)
 
     def unique(self, stem: str) -> str:
         """Return a name that nothing here has."""
@@ -203,7 +262,7 @@ class Scratch:
     def remove(self, *refs: ArrayRef) -> None:
         """Delete arrays that are no longer needed."""
         for ref in refs:
-            shutil.rmtree(ref.path, ignore_errors=True)
+            remove_tree(ref.path)
 
     def child(self, name: str) -> Scratch:
         """Return a folder below this one; it keeps this one alive."""
@@ -213,4 +272,4 @@ class Scratch:
 
     def close(self) -> None:
         """Remove the folder and all it holds."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_tree(self.path)

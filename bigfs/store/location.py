@@ -1,0 +1,188 @@
+"""Where files are: a folder on disk, or objects in an S3, GCS or Azure bucket.
+
+A local place is a `pathlib.Path`; one in a bucket an `ObjectPath` with the same face. What
+differs (renaming, exclusive creation, removing trees, free space) is a function here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+from urllib.parse import urlsplit
+
+from bigfs.core.errors import InputError, StorageError
+from bigfs.store.objects import SCHEMES, ObjectPath
+
+Location: TypeAlias = Path | ObjectPath
+
+
+def as_location(uri: str | Location) -> Location:
+    """Return the place that a path or URI names.
+
+    Parameters
+    ----------
+    uri : str, Path or ObjectPath
+        A local path, ``file://PATH``, or ``s3://BUCKET/KEY`` (``gs://``, ``az://``).
+
+    Raises
+    ------
+    InputError
+        If it is of another kind, names no bucket or object, or holds credentials.
+    """
+    if not isinstance(uri, str):
+        return uri
+    scheme, there, rest = uri.partition("://")
+    if not there or scheme == "file":
+        return Path(rest if there else uri)
+    if scheme not in SCHEMES:
+        raise InputError(
+            f"{shown(uri)}: only local paths and {', '.join(f'{s}://' for s in SCHEMES)} can be "
+            "read and written. Copy the data there."
+        )
+    if shown(uri) != uri:
+        raise InputError(
+            f"{shown(uri)}: the address must not hold a user, a password or a query. Credentials "
+            "are taken from the environment (AWS_ACCESS_KEY_ID, ...) or from ~/.aws."
+        )
+    bucket, _, key = rest.partition("/")
+    key = key.strip("/")
+    if not bucket or not key or any(part in ("", ".", "..") for part in key.split("/")):
+        raise InputError(f"{uri}: must be {scheme}://BUCKET/NAME, without empty parts or dots.")
+    return ObjectPath(scheme, bucket, key)
+
+
+def shown(uri: str) -> str:
+    """Return a URI without user, password, query and fragment, which may hold credentials."""
+    if "://" not in uri or uri.startswith("file://"):
+        return uri
+    try:
+        parts = urlsplit(uri)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    except ValueError:
+        return uri.partition("://")[0] + "://..."
+
+
+def is_remote(place: Location | str) -> bool:
+    """Say whether a place is in a bucket."""
+    return isinstance(as_location(place), ObjectPath)
+
+
+def remove_tree(place: str | Location) -> None:
+    """Remove a folder and all it holds; what cannot be removed stays."""
+    place = as_location(place)
+    if isinstance(place, Path):
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        place.remove_below()
+
+
+def free_bytes(place: Location) -> int | None:
+    """Return the free bytes of the file system, None in a bucket, which has no end."""
+    return shutil.disk_usage(place).free if isinstance(place, Path) else None
+
+
+def files_below(place: Location) -> dict[str, tuple[int, str]]:
+    """Return the size and a stamp of every file of a folder, by its name relative to it.
+
+    The stamp is the time of modification, or the entity tag of an object.
+    """
+    if isinstance(place, ObjectPath):
+        return place.objects_below()
+    found = {}
+    for path in sorted(place.rglob("*")):
+        if path.is_file():
+            status = path.stat()
+            found[path.relative_to(place).as_posix()] = (status.st_size, str(status.st_mtime_ns))
+    return found
+
+
+@contextmanager
+def new_file(place: Location) -> Iterator[IO[bytes]]:
+    """Open a file that must not be there yet, unbuffered; nothing is left of a failure.
+
+    In a bucket the object appears when the block ends well. Its name must be nobody else's.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be written.
+    """
+    if isinstance(place, ObjectPath):
+        with place.open("wb") as file:
+            yield file
+        return
+    try:
+        with open(place, "xb", buffering=0) as file:
+            yield file  # type: ignore[misc]
+    except OSError as error:
+        place.unlink(missing_ok=True)
+        raise StorageError(
+            f"Cannot write {place}: {error.strerror}. Free space or name another scratch folder, "
+            "and run again."
+        ) from error
+
+
+@contextmanager
+def replaced_file(place: Location, *, sync: bool = True) -> Iterator[IO[bytes]]:
+    """Open a file whose content takes the place of the old one at once, when the block ends well.
+
+    Parameters
+    ----------
+    place : Path or ObjectPath
+    sync : bool, default=True
+        Whether it must outlive a power failure.
+
+    Raises
+    ------
+    StorageError
+        If the disk is full or the folder cannot be written.
+    """
+    if isinstance(place, ObjectPath):
+        with place.open("wb") as file:
+            yield file
+        return
+    partial = place.with_name(f"{place.name}.partial-{uuid.uuid4().hex[:8]}")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(place)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise StorageError(f"Cannot write {place}: {error}.") from error
+
+
+def write_atomic(place: Location, text: str) -> None:
+    """Write a text file so that readers see the old or the new one, never a part.
+
+    Raises
+    ------
+    StorageError
+        If the disk is full or the folder cannot be written.
+    """
+    with replaced_file(place) as file:
+        file.write(text.encode())
+
+
+def zarr_store(place: str | Location, *, strict: bool = False) -> Any:
+    """Return what zarr opens a place by.
+
+    Parameters
+    ----------
+    place : str, Path or ObjectPath
+    strict : bool, default=False
+        Whether a chunk that is missing in a bucket is an error; it would read as zeros.
+    """
+    place = as_location(place)
+    if isinstance(place, Path):
+        return str(place)
+    from bigfs.store.zarr_objects import ZarrObjects
+
+    return ZarrObjects(place, strict)

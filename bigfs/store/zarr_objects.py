@@ -1,0 +1,162 @@
+"""zarr's view of a bucket: the objects below one name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from typing import Any
+
+import obstore
+from zarr.abc.store import (
+    ByteRequest,
+    OffsetByteRequest,
+    RangeByteRequest,
+    Store,
+    SuffixByteRequest,
+)
+from zarr.core.buffer import Buffer, BufferPrototype
+
+from bigfs.core.errors import CorruptStoreError
+from bigfs.store.objects import ObjectPath, client, requests
+
+_METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
+
+
+class ZarrObjects(Store):
+    """A zarr store of objects, with bigfs's own errors.
+
+    Parameters
+    ----------
+    path : ObjectPath
+        What is above all keys.
+    strict : bool
+        Whether a missing chunk is an error; else it reads as the fill value.
+    """
+
+    def __init__(self, path: ObjectPath, strict: bool, *, read_only: bool = False) -> None:
+        super().__init__(read_only=read_only)
+        self.path, self.strict = path, strict
+
+    def with_read_only(self, read_only: bool = False) -> ZarrObjects:
+        """Return the same store, with or without the right to write."""
+        return ZarrObjects(self.path, self.strict, read_only=read_only)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ZarrObjects) and other.path == self.path
+
+    @property
+    def supports_writes(self) -> bool:
+        """Whether it can be written."""
+        return True
+
+    @property
+    def supports_deletes(self) -> bool:
+        """Whether keys can be removed."""
+        return True
+
+    @property
+    def supports_listing(self) -> bool:
+        """Whether keys can be listed."""
+        return True
+
+    @property
+    def supports_partial_writes(self) -> bool:
+        """Whether a part of an object can be written."""
+        return False
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Return an object or a range of it, None if there is none."""
+        place = self.path / key
+        try:
+            with requests(place, "read"):
+                options = await self._range(place, byte_range)
+                found = await obstore.get_async(self._client, place.key, options=options)
+                content: Any = await found.bytes_async()
+        except FileNotFoundError:
+            if self.strict and key.rpartition("/")[2] not in _METADATA:
+                raise CorruptStoreError(
+                    f"{self.path}: chunk {key} is missing and would read as zeros. Ingest the "
+                    "source again, then run 'bigfs inspect --verify'."
+                ) from None
+            return None
+        return prototype.buffer.from_bytes(content)
+
+    async def _range(self, place: ObjectPath, byte_range: ByteRequest | None) -> Any:
+        if isinstance(byte_range, RangeByteRequest):
+            return {"range": (byte_range.start, byte_range.end)}
+        if isinstance(byte_range, OffsetByteRequest):
+            return {"range": {"offset": byte_range.offset}}
+        if isinstance(byte_range, SuffixByteRequest):
+            if place.scheme == "az":  # which has no ranges from the end
+                size = (await obstore.head_async(self._client, place.key))["size"]
+                return {"range": {"offset": max(0, size - byte_range.suffix)}}
+            return {"range": {"suffix": byte_range.suffix}}
+        return None
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """Return ranges of several objects."""
+        return [await self.get(key, prototype, part) for key, part in key_ranges]
+
+    async def exists(self, key: str) -> bool:
+        """Say whether there is an object."""
+        place = self.path / key
+        try:
+            with requests(place, "read"):
+                await obstore.head_async(self._client, place.key)
+        except FileNotFoundError:
+            return False
+        return True
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Write an object as a whole, in one request."""
+        self._check_writable()
+        place = self.path / key
+        with requests(place, "write"):
+            content = value.as_buffer_like()
+            await obstore.put_async(self._client, place.key, content, use_multipart=False)
+
+    async def delete(self, key: str) -> None:
+        """Remove an object."""
+        self._check_writable()
+        place = self.path / key
+        with requests(place, "remove"):
+            try:
+                await obstore.delete_async(self._client, place.key)
+            except FileNotFoundError:
+                return
+
+    async def delete_dir(self, prefix: str) -> None:
+        """Remove all objects below a key."""
+        self._check_writable()
+        (self.path / prefix if prefix else self.path).remove_below()
+
+    def list(self) -> AsyncIterator[str]:
+        """Return all keys."""
+        return self.list_prefix("")
+
+    async def list_prefix(self, prefix: str) -> AsyncGenerator[str, None]:  # type: ignore[override]
+        """Return all keys below one."""
+        place = self.path / prefix.rstrip("/") if prefix else self.path
+        start = len(self.path.key) + 1
+        with requests(place, "read"):
+            entries = await obstore.list(self._client, place.key).collect_async()
+        for entry in entries:
+            yield entry["path"][start:]
+
+    async def list_dir(self, prefix: str) -> AsyncGenerator[str, None]:  # type: ignore[override]
+        """Return the names directly below a key."""
+        place = self.path / prefix.rstrip("/") if prefix else self.path
+        with requests(place, "read"):
+            listing = await obstore.list_with_delimiter_async(self._client, place.key)
+        for key in (*(e["path"] for e in listing["objects"]), *listing["common_prefixes"]):
+            yield key.rpartition("/")[2]
+
+    @property
+    def _client(self) -> Any:
+        return client(self.path.scheme, self.path.bucket)

@@ -7,18 +7,16 @@ every attempt of a task writes a file of its own: only committed ones are ever r
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import FileIO
-from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
 from bigfs.core.errors import StorageError
 from bigfs.core.memory import peak_bytes
+from bigfs.store.location import Location, as_location, new_file, remove_tree
 from bigfs.store.scratch import ArrayRef, Scratch
 
 _TILE_BYTES = 8 * 1024**2
@@ -110,7 +108,7 @@ class Runs:
 
     def remove(self) -> None:
         """Delete the runs; whoever still reads them gets an error, never other rows."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_tree(self.folder)
 
     def _empty(self, count: int, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         """Return room for the named columns."""
@@ -124,7 +122,7 @@ class Runs:
         self, run: int, attempt: int, size: int, start: int, parts: dict[str, np.ndarray]
     ) -> None:
         """Read one range of one run into prepared arrays, one ranged read per column."""
-        with open(_run_path(self.folder, run, attempt), "rb", buffering=0) as file:
+        with _run_path(self.folder, run, attempt).open("rb", buffering=0) as file:
             section = 0
             for column in self.columns:
                 if column.name in parts and len(parts[column.name]):
@@ -133,7 +131,7 @@ class Runs:
                 section += size * column.row_bytes
 
 
-def _read_into(file: FileIO, part: np.ndarray) -> None:
+def _read_into(file: Any, part: np.ndarray) -> None:
     """Fill an array from a file's current position."""
     view = memoryview(part).cast("B")
     while len(view):
@@ -146,8 +144,8 @@ def _read_into(file: FileIO, part: np.ndarray) -> None:
         view = view[count:]
 
 
-def _run_path(folder: str, run: int, attempt: int) -> Path:
-    return Path(folder) / f"run-{run:06d}-{attempt:016x}"
+def _run_path(folder: str, run: int, attempt: int) -> Location:
+    return as_location(folder) / f"run-{run:06d}-{attempt:016x}"
 
 
 def write_run(
@@ -178,23 +176,22 @@ def write_run(
     counts = np.bincount(targets, minlength=n_targets)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     attempt = secrets.randbits(63)
-    path = _run_path(folder, run, attempt)
-    try:
-        with open(path, "xb", buffering=0) as file:
-            for column in values.values():
-                row_bytes = max(1, column[:1].nbytes)
-                step = max(1, _TILE_BYTES // row_bytes)
-                for begin in range(0, len(rows), step):
-                    part = memoryview(column[rows[begin : begin + step]]).cast("B")
-                    while len(part):
-                        part = part[file.write(part) :]
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise StorageError(
-            f"Cannot write {path}: {error.strerror}. Free space or name another scratch folder, "
-            "and run again."
-        ) from error
-    return Receipt(attempt, offsets, os.path.getsize(path), peak_bytes())
+    with new_file(_run_path(folder, run, attempt)) as file:
+        nbytes = sum(_write_rows(file, column, rows) for column in values.values())
+    return Receipt(attempt, offsets, nbytes, peak_bytes())
+
+
+def _write_rows(file: IO[bytes], column: np.ndarray, rows: np.ndarray) -> int:
+    """Write some rows of a column, a few megabytes at a time; return their bytes."""
+    row_bytes = max(1, column[:1].nbytes)
+    step = max(1, _TILE_BYTES // row_bytes)
+    nbytes = 0
+    for begin in range(0, len(rows), step):
+        part = memoryview(column[rows[begin : begin + step]]).cast("B")
+        nbytes += len(part)
+        while len(part):
+            part = part[file.write(part) :]
+    return nbytes
 
 
 def commit_runs(

@@ -11,8 +11,6 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from io import FileIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from bigfs.spectral.components import PIVOT_TIE, SIGN_TIE
 from bigfs.spectral.kernels import RowKernel
 from bigfs.spectral.problem import tiles
 from bigfs.spectral.rowgraph import Edges, RowGraph
+from bigfs.store.location import Location, as_location, new_file
 from bigfs.store.scratch import ArrayRef
 
 
@@ -63,9 +62,9 @@ class Iterate:
         """Columns of the panels that belong to this iterate."""
         return tuple(self.widths[panel] for panel in self.panels)
 
-    def path(self, block: int, attempt: int) -> Path:
+    def path(self, block: int, attempt: int) -> Location:
         """Return where an attempt of a block is."""
-        return Path(self.folder) / f"z-{self.step:06d}-{block:05d}-{attempt:016x}"
+        return as_location(self.folder) / f"z-{self.step:06d}-{block:05d}-{attempt:016x}"
 
     def remove(self) -> None:
         """Delete the files."""
@@ -106,8 +105,9 @@ class BlockReader:
     def own(self, iterate: Iterate, panel: int) -> np.ndarray:
         """Read the block's own rows of a panel."""
         out = np.empty((self.n_rows, iterate.widths[panel]), iterate.dtype)
-        with open(iterate.path(self.block, iterate.attempts[self.block]), "rb", buffering=0) as f:
-            read_into(f, _begin(iterate, panel, self.n_rows + self.n_copied), out)
+        path = iterate.path(self.block, iterate.attempts[self.block])
+        with path.open("rb", buffering=0) as file:
+            read_into(file, _begin(iterate, panel, self.n_rows + self.n_copied), out)
         return out
 
     def rows(self, *iterates: Iterate) -> np.ndarray:
@@ -126,7 +126,7 @@ class BlockReader:
             rows, copied = self.graph.extent(owner)
             begin = _begin(iterate, panel, rows + copied) + (rows + first) * out[:1].nbytes
             part = out[filled : filled + count]
-            with open(iterate.path(owner, iterate.attempts[owner]), "rb", buffering=0) as file:
+            with iterate.path(owner, iterate.attempts[owner]).open("rb", buffering=0) as file:
                 read_into(file, begin, part)
             filled += count
             self.fetched_bytes += part.nbytes
@@ -144,20 +144,13 @@ class BlockReader:
         return attempt
 
 
-def write_arrays(path: Path, arrays: Iterable[np.ndarray]) -> None:
+def write_arrays(path: Location, arrays: Iterable[np.ndarray]) -> None:
     """Write the bytes of contiguous arrays one after the other; nothing is left of a failure."""
-    try:
-        with open(path, "xb", buffering=0) as file:
-            for array in arrays:
-                view = memoryview(array.reshape(-1).view(np.uint8))
-                while len(view):
-                    view = view[file.write(view) :]
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise StorageError(
-            f"Cannot write {path}: {error.strerror}. Free space or name another scratch "
-            "folder, and run again."
-        ) from error
+    with new_file(path) as file:
+        for array in arrays:
+            view = memoryview(array.reshape(-1).view(np.uint8))
+            while len(view):
+                view = view[file.write(view) :]
 
 
 def _begin(iterate: Iterate, panel: int, rows: int) -> int:
@@ -165,7 +158,7 @@ def _begin(iterate: Iterate, panel: int, rows: int) -> int:
     return sum(iterate.widths[:panel]) * rows * np.dtype(iterate.dtype).itemsize
 
 
-def read_into(file: FileIO, begin: int, out: np.ndarray) -> None:
+def read_into(file: Any, begin: int, out: np.ndarray) -> None:
     """Fill an array from a place of a file."""
     if not out.size:
         return

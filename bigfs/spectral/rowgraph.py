@@ -12,12 +12,10 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 from numpy.lib import format as npy
 
-from bigfs.core.errors import StorageError
 from bigfs.core.execute import map_reduce, run_tasks
 from bigfs.graph import AffinityMatrix, connected_components
 from bigfs.graph.affinity import lookup
@@ -25,6 +23,7 @@ from bigfs.graph.shuffle import Column, Receipt, Runs, commit_runs, write_run
 from bigfs.spectral.chebyshev import weight_type
 from bigfs.spectral.problem import check_rows
 from bigfs.store.chunking import block_bounds
+from bigfs.store.location import Location, as_location, new_file
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # Blocks wanted, and the rows one may have: enough to be worth a task, few enough for memory.
@@ -130,6 +129,12 @@ def _table(ref: ArrayRef) -> np.ndarray:
     return ref.load()
 
 
+def wanted_rows(n_samples: int, most_rows: int) -> int:
+    """Return how many rows a block is to have, before partitions are kept whole."""
+    most = min(_MOST_ROWS, 2 * most_rows // 5)
+    return max(1, min(max(-(-n_samples // _BLOCKS), LEAST_ROWS), most))
+
+
 def block_starts(sizes: Sequence[int], most_rows: int = _MOST_ROWS) -> list[int]:
     """Return where blocks begin, and the number of rows: whole partitions where they fit.
 
@@ -142,7 +147,7 @@ def block_starts(sizes: Sequence[int], most_rows: int = _MOST_ROWS) -> list[int]
     """
     n = sum(sizes)
     # A rest of up to 0.7 of a block and a partition of 1.5 come together, and 0.3 at the end.
-    wanted = max(1, min(max(-(-n // _BLOCKS), LEAST_ROWS), _MOST_ROWS, 2 * most_rows // 5))
+    wanted = wanted_rows(n, most_rows)
     starts, filled = [0], 0
     for size in sizes:
         pieces = max(1, round(size / wanted))
@@ -287,25 +292,18 @@ def _volumes_task(block: int, graph: RowGraph) -> np.ndarray:
     return np.bincount(edges.labels, edges.degrees, graph.n_connected)
 
 
-def _path(folder: str, kind: str, block: int, attempt: int) -> Path:
-    return Path(folder) / f"{kind}-{block:05d}-{attempt:016x}"
+def _path(folder: str, kind: str, block: int, attempt: int) -> Location:
+    return as_location(folder) / f"{kind}-{block:05d}-{attempt:016x}"
 
 
-def _save(path: Path, *arrays: np.ndarray) -> None:
+def _save(path: Location, *arrays: np.ndarray) -> None:
     """Write arrays one after the other."""
-    try:
-        with path.open("xb") as file:
-            for array in arrays:
-                npy.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise StorageError(
-            f"Cannot write {path}: {error.strerror}. Free space or name another scratch folder, "
-            "and run again."
-        ) from error
+    with new_file(path) as file:
+        for array in arrays:
+            npy.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
 
 
-def _load(path: Path) -> list[np.ndarray]:
+def _load(path: Location) -> list[np.ndarray]:
     """Read the arrays of a file."""
     arrays = []
     with path.open("rb") as file:

@@ -7,11 +7,9 @@ strips (`bigfs.spectral.strips`). Once all of a step are there, their attempts b
 from __future__ import annotations
 
 import json
-import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +27,7 @@ from bigfs.spectral.strips import (
     strip_columns,
     strip_task,
 )
-from bigfs.store.rundir import write_atomic
+from bigfs.store.location import Location, as_location, remove_tree, write_atomic
 from bigfs.store.scratch import ArrayRef, Scratch
 
 _RECORD = "spectral.json"
@@ -40,19 +38,19 @@ class Record:
 
     Parameters
     ----------
-    path : Path or None
+    path : Path, ObjectPath or None
         Folder it lives in, with what it names. None: nothing is recorded.
     in_strips : bool
         Whether the filter runs in strips: what was recorded the other way does not count.
     """
 
-    def __init__(self, path: Path | None, in_strips: bool) -> None:
+    def __init__(self, path: Location | None, in_strips: bool) -> None:
         self.path, self.in_strips = path, in_strips
         self.state: dict[str, Any] | None = None
         if path is not None and (path / _RECORD).exists():
             state = json.loads((path / _RECORD).read_text())
             # Addresses are absolute: a run directory that was moved begins anew.
-            found = Path(state["graph"]["folder"]).exists()
+            found = as_location(state["graph"]["folder"]).exists()
             self.state = state if found and state["in_strips"] == in_strips else None
 
     def folder(self) -> Scratch:
@@ -81,7 +79,7 @@ class Record:
     def forget(self) -> None:
         """Remove the record and all it names."""
         if self.path is not None:
-            shutil.rmtree(self.path, ignore_errors=True)
+            remove_tree(self.path)
 
 
 def as_iterate(stored: dict[str, Any]) -> Iterate:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from bigfs.spectral.chebyshev import reordered
 from bigfs.spectral.kernels import RowKernel
 from bigfs.spectral.rowblocks import BlockReader, Iterate, read_into, write_arrays
 from bigfs.spectral.rowgraph import RowGraph
+from bigfs.store.location import Location, as_location
 
 # A row of a strip is one cache line: the products read rows in no order.
 _ROW_BYTES = 64
@@ -52,9 +52,9 @@ class Strips:
     done: int
     attempts: tuple[int, ...] = ()
 
-    def path(self, strip: int, attempt: int) -> Path:
+    def path(self, strip: int, attempt: int) -> Location:
         """Return where an attempt of a strip is."""
-        return Path(self.folder) / f"s-{self.step:06d}-{strip:05d}-{attempt:016x}"
+        return as_location(self.folder) / f"s-{self.step:06d}-{strip:05d}-{attempt:016x}"
 
     def remove(self) -> None:
         """Delete the files."""
@@ -71,7 +71,7 @@ class Strips:
         first_row : int
             In [0, 2 n_samples): rows of the vectors before follow those of the newest.
         """
-        with open(self.path(strip, self.attempts[strip]), "rb", buffering=0) as file:
+        with self.path(strip, self.attempts[strip]).open("rb", buffering=0) as file:
             read_into(file, first_row * out.shape[1] * out.itemsize, out)
 
 
@@ -83,6 +83,11 @@ def strip_columns(source: Iterate) -> tuple[tuple[int, int, int], ...]:
         for panel in source.panels
         for first in range(0, source.widths[panel], most)
     )
+
+
+def strip_count(n_columns: int) -> int:
+    """Return how many strips vectors in float32 are divided into, or about so many."""
+    return -(-4 * n_columns // _ROW_BYTES)
 
 
 def strip_bytes(n_samples: int, n_entries: int, weight_bytes: int) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 
 from bigfs import _kernels, preprocess
 from bigfs._kernels import Gram, Moments, Products
+from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.core.execute import crosses_processes, map_reduce, run_tasks
 from bigfs.preprocess import Transform
@@ -166,6 +167,12 @@ class RowBlocks:
     def nbytes(self) -> int:
         """Size of the matrix as the kernels see it, in bytes."""
         return self.n_samples * self.n_features * self.dtype.itemsize
+
+    @property
+    def layout(self) -> Shape:
+        """Sizes of the matrix, its blocks and chunks, as costs are stated in."""
+        chunk = self.source.chunk_rows or self.rows
+        return Shape(self.n_samples, self.n_features, self.dtype.itemsize, self.rows, chunk)
 
     @property
     def reader(self) -> BlockReader:

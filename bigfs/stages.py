@@ -1,14 +1,15 @@
-"""The stages of a run: what each depends on, what it computes, where it stores it.
+"""The stages of a run: what each depends on, what it costs, what it computes and where it goes.
 
-A stage is a name, a version of its algorithm, the settings it depends on and a function that
-fills a folder. Stages meet only at the run directory: each reads what earlier ones stored.
+A stage is a name, a version of its algorithm, the settings it depends on, a function that fills a
+folder and one that says what that will cost. Stages meet only at the run directory: each reads
+what earlier ones stored.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,66 +18,22 @@ from scipy.sparse import issparse
 
 from bigfs.blocks import RowBlocks
 from bigfs.config import Config
+from bigfs.context import Context
+from bigfs.core.cost import Shape, StageCost
 from bigfs.core.errors import InputError
 from bigfs.evaluate.selection import compare_with_all
-from bigfs.graph import AffinityMatrix, affinity, knn_graph
+from bigfs.graph import affinity, knn_graph
+from bigfs.graph.cost import graph_cost
 from bigfs.graph.knn import KNNGraph
 from bigfs.graph.local import check_n_neighbors
-from bigfs.scores import FeatureScores
+from bigfs.methods import METHODS
 from bigfs.selectors._base import check_n_selected
-from bigfs.selectors._clusters import known_n_clusters
-from bigfs.selectors._m3fs_fit import Parameters
-from bigfs.selectors._m3fs_starts import INITS, n_eigenvectors
-from bigfs.selectors.fsgmm import check_fsgmm, fsgmm_scores
-from bigfs.selectors.gfs_kmeans import gfs_scores
-from bigfs.selectors.laplacian_score import laplacian_scores
-from bigfs.selectors.lfs import check_memory, lfs_scores
-from bigfs.selectors.m3fs import learn
-from bigfs.selectors.max_variance import max_variance_scores
-from bigfs.selectors.mcfs import mcfs_scores
-from bigfs.selectors.ndfs import check_n_clusters, ndfs_scores
-from bigfs.selectors.qalpha import check_qalpha, qalpha_scores
-from bigfs.selectors.spec import spec_scores
-from bigfs.selectors.udfs import check_udfs, udfs_scores
-from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
+from bigfs.selectors.costs import evaluation_cost
+from bigfs.spectral.cost import spectral_cost
+from bigfs.spectral.embedding import spectral_embedding
 from bigfs.store.ingest import ingest
 from bigfs.store.labels import load_labels
-from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
-
-
-@dataclass
-class Context:
-    """What a stage sees: the configuration, the run directory, and the opened data.
-
-    ``checkpoint`` is a folder of the running stage that outlives an interrupted run;
-    ``neighbors`` is a finished graph stage that differs in the weights only, if there is one.
-    """
-
-    config: Config
-    directory: RunDirectory
-    data_path: Path
-    work: Scratch
-    checkpoint: Path | None = None
-    neighbors: Path | None = None
-    _blocks: RowBlocks | None = field(default=None, repr=False)
-
-    @property
-    def blocks(self) -> RowBlocks:
-        """The data as row blocks, opened once."""
-        if self._blocks is None:
-            self._blocks = RowBlocks.from_any(
-                self.data_path,
-                scratch=self.work,
-                transform=self.config.preprocess,
-                rows=self.config.blocks.rows,
-            )
-        return self._blocks
-
-    @property
-    def passes(self) -> int:
-        """How many passes over X were made so far."""
-        return 0 if self._blocks is None else self._blocks.passes
 
 
 @dataclass(frozen=True)
@@ -93,19 +50,22 @@ class Stage:
         What the result depends on, besides the stages before it.
     run : callable
         ``run(context, out)`` fills the folder ``out``.
+    cost : callable or None, default=None
+        ``cost(config, shape)`` says what that will take. None: nothing worth a word.
     """
 
     name: str
     version: int
     settings: dict[str, Any]
     run: Callable[[Context, Scratch], None]
+    cost: Callable[[Config, Shape], StageCost] | None = None
 
 
 def stages_of(config: Config) -> list[Stage]:
     """Return the stages of a configuration after the data are in place, in order."""
-    method = config.method
+    method = METHODS[config.method]
     stages = []
-    sampled = method == "m3fs" and config.m3fs.sample_size is not None
+    sampled = config.method == "m3fs" and config.m3fs.sample_size is not None
     if config.graph is not None and not sampled:
         graph = config.graph.model_dump()
         common = {
@@ -114,13 +74,7 @@ def stages_of(config: Config) -> list[Stage]:
             "random_state": config.random_state,
             "memory_limit": config.memory_limit,
         }
-        stages.append(Stage("graph", 3, {**graph, **common}, _run_graph))
-    scoring = {
-        "method": method,
-        "m": config.n_features_to_select,
-        "rows": config.blocks.rows,
-        "preprocess": config.preprocess,
-    }
+        stages.append(Stage("graph", 3, {**graph, **common}, _run_graph, _graph_cost))
     if config.spectral is not None:
         spectral = {
             **config.spectral.model_dump(),
@@ -128,25 +82,18 @@ def stages_of(config: Config) -> list[Stage]:
             "n_components": n_components(config),
             "random_state": config.random_state,
         }
-        stages.append(Stage("spectral", 3, spectral, _run_spectral))
-    if method == "mcfs":
-        scoring["mcfs"] = config.mcfs.model_dump()
-    if method == "ndfs":
-        scoring["ndfs"] = {**config.ndfs.model_dump(), "random_state": config.random_state}
-    if method == "m3fs":
-        scoring["m3fs"] = {**config.m3fs.model_dump(), "random_state": config.random_state}
-        scoring["graph"] = config.graph.model_dump()
-    if method in ("spec", "q_alpha", "udfs"):
-        scoring[method] = getattr(config, method).model_dump()
-    if method in ("lfs", "gfs_kmeans"):
-        settings = getattr(config, method).model_dump()
-        scoring[method] = {**settings, "random_state": config.random_state}
-    if method == "fsgmm":
-        scoring["fsgmm"] = {**config.fsgmm.model_dump(), "random_state": config.random_state}
-    stages.append(Stage("result", 2, scoring, _run_scores))
+        stages.append(Stage("spectral", 3, spectral, _run_spectral, _spectral_cost))
+    scoring = {
+        "method": config.method,
+        "m": config.n_features_to_select,
+        "rows": config.blocks.rows,
+        "preprocess": config.preprocess,
+        **method.settings(config),
+    }
+    stages.append(Stage("result", 2, scoring, _run_scores, method.cost))
     if config.evaluate is not None:
         chosen = {**config.evaluate.model_dump(), "random_state": config.random_state}
-        stages.append(Stage("evaluation", 2, chosen, _run_evaluation))
+        stages.append(Stage("evaluation", 2, chosen, _run_evaluation, _evaluation_cost))
     return stages
 
 
@@ -161,37 +108,9 @@ def check_settings(config: Config, n_samples: int | None, n_features: int) -> No
     n_features : int
     """
     check_n_selected(config.method, config.n_features_to_select, n_features)
-    if config.method == "q_alpha":
-        check_qalpha(known_n_clusters(config.q_alpha.n_clusters), n_features, config.memory_limit)
-    if config.method == "udfs":
-        check_udfs(known_n_clusters(config.udfs.n_clusters, 1), n_features, config.memory_limit)
-    if config.method == "fsgmm":
-        sizes = (config.fsgmm.n_clusters, config.fsgmm.min_clusters)
-        check_fsgmm(*sizes, n_samples, n_features, config.memory_limit)
-    if config.method == "lfs":
-        check_memory(known_n_clusters(config.lfs.n_clusters), n_features, config.memory_limit)
-    if n_samples is None:
-        return
-    if config.graph is not None:
+    if n_samples is not None and config.graph is not None:
         check_n_neighbors(config.graph.n_neighbors, n_samples)
-    if config.method == "ndfs":
-        check_n_clusters(known_n_clusters(config.ndfs.n_clusters), n_samples)
-    if config.method == "m3fs":
-        check_n_clusters(known_n_clusters(config.m3fs.n_clusters), n_samples)
-    wanted = n_components(config) if config.method == "mcfs" else "auto"
-    if isinstance(wanted, int) and wanted >= n_samples:
-        raise InputError(
-            f"mcfs: n_clusters (n_components) must be below the {n_samples} samples. Got {wanted}."
-        )
-
-
-# What a method's start may be called; anything else names labels.
-_STARTS = {
-    "ndfs": ("spectral",),
-    "m3fs": INITS,
-    "lfs": ("k-means++",),
-    "gfs_kmeans": ("k-means++",),
-}
+    METHODS[config.method].check(config, n_samples, n_features)
 
 
 def check_start_labels(config: Config, n_samples: int | None) -> None:
@@ -203,8 +122,8 @@ def check_start_labels(config: Config, n_samples: int | None) -> None:
     n_samples : int or None
         How many labels there must be. None where it is not known yet.
     """
-    words = _STARTS.get(config.method)
-    if words is None:
+    words = METHODS[config.method].starts
+    if not words:
         return
     init = getattr(config, config.method).init
     if init not in words:
@@ -213,11 +132,9 @@ def check_start_labels(config: Config, n_samples: int | None) -> None:
 
 def n_components(config: Config) -> int | str:
     """Return the number of eigenvectors of a configuration, or "auto"."""
-    if config.method == "ndfs":
-        return config.ndfs.n_clusters
-    if config.method == "m3fs":
-        return n_eigenvectors(config.m3fs.n_clusters)
-    return config.mcfs.n_components or config.mcfs.n_clusters
+    wanted = METHODS[config.method].n_components
+    assert wanted is not None, f"{config.method} takes no eigenvectors"
+    return wanted(config)
 
 
 def run_ingest(config: Config, out: Path) -> dict[str, Any]:
@@ -231,6 +148,20 @@ def run_ingest(config: Config, out: Path) -> dict[str, Any]:
         "filled_values": report.filled_values,
         "dropped_rows": report.dropped_rows,
     }
+
+
+def _graph_cost(config: Config, shape: Shape) -> StageCost:
+    settings = config.graph
+    return graph_cost(
+        shape,
+        settings.n_neighbors,
+        config.memory_limit,
+        algorithm=settings.algorithm,
+        representation=settings.representation,
+        metric=settings.metric,
+        recall_target=settings.recall_target,
+        weight=settings.weight,
+    )
 
 
 def _run_graph(context: Context, out: Scratch) -> None:
@@ -249,7 +180,7 @@ def _run_graph(context: Context, out: Scratch) -> None:
     out.describe(
         graph=graph.describe(),
         affinity=W.describe(),
-        predicted_peak_bytes=graph.details["predicted_peak_bytes"],
+        measured_peak_bytes=graph.details["measured_peak_bytes"],
     )
 
 
@@ -276,22 +207,22 @@ def _take_neighbors(path: Path, out: Scratch) -> KNNGraph:
     return KNNGraph.open(out.path, read_attributes(path)["graph"])
 
 
-def open_graph(path: Path) -> KNNGraph:
-    """Return the graph that a finished stage stored."""
-    return KNNGraph.open(path, read_attributes(path)["graph"])
-
-
-def open_affinity(path: Path) -> AffinityMatrix:
-    """Return the affinity matrix that a finished stage stored."""
-    return AffinityMatrix.open(
-        path / "affinity", read_attributes(path)["affinity"], ArrayRef.at(path / "partitions")
+def _spectral_cost(config: Config, shape: Shape) -> StageCost:
+    return spectral_cost(
+        shape.n_samples,
+        config.graph.n_neighbors,
+        n_components(config),
+        config.memory_limit,
+        solver=config.spectral.solver,
+        tol=config.spectral.tol,
+        weight=config.graph.weight,
     )
 
 
 def _run_spectral(context: Context, out: Scratch) -> None:
     config = context.config
     found = spectral_embedding(
-        open_affinity(context.directory.stage_path("graph")),
+        context.affinity,
         n_components(config),
         solver=config.spectral.solver,
         tol=config.spectral.tol,
@@ -315,29 +246,10 @@ def _run_spectral(context: Context, out: Scratch) -> None:
     )
 
 
-def open_spectral(path: Path) -> SpectralEmbedding:
-    """Return the embedding that a finished stage stored."""
-    stored = read_attributes(path)
-    return SpectralEmbedding(
-        eigenvalues=np.array(stored["eigenvalues"]),
-        embedding_ref=ArrayRef.at(path / "embedding"),
-        norms=np.array(stored["norms"]),
-        residuals=np.array(stored["residuals"]),
-        n_connected_components=stored["n_connected_components"],
-        spectrum=np.array(stored["spectrum"]),
-        solver=stored["solver"],
-        reason=stored["reason"],
-        n_products=stored["n_products"],
-        n_iterations=stored["n_iterations"],
-        scratch=Scratch(path),
-        details=stored["details"],
-    )
-
-
 def _run_scores(context: Context, out: Scratch) -> None:
     config, blocks = context.config, context.blocks
     n_selected = check_n_selected(config.method, config.n_features_to_select, blocks.n_features)
-    result = _score(context, blocks, n_selected, out)
+    result = METHODS[config.method].score(context, n_selected, out)
     out.put("scores", result.scores)
     out.put("ranking", result.ranking)
     out.put("selected", result.support(n_selected))
@@ -362,102 +274,16 @@ def _run_scores(context: Context, out: Scratch) -> None:
     )
 
 
-def _score(context: Context, blocks: RowBlocks, n_selected: int, out: Scratch) -> FeatureScores:
-    config, stage_path = context.config, context.directory.stage_path
-    if config.method == "max_variance":
-        return max_variance_scores(blocks)
-    if config.method == "laplacian_score":
-        return laplacian_scores(blocks, open_affinity(stage_path("graph")))
-    if config.method == "ndfs":
-        return _score_ndfs(context, blocks, out)
-    if config.method == "spec":
-        return spec_scores(blocks, open_affinity(stage_path("graph")), config.spec.ranking)
-    if config.method == "q_alpha":
-        settings = config.q_alpha.model_dump()
-        return qalpha_scores(blocks, **settings, memory_limit=config.memory_limit)
-    if config.method == "udfs":
-        settings, graph = config.udfs.model_dump(), open_graph(stage_path("graph"))
-        return udfs_scores(blocks, graph, **settings, memory_limit=config.memory_limit)
-    if config.method == "fsgmm":
-        return fsgmm_scores(
-            blocks,
-            **config.fsgmm.model_dump(),
-            random_state=config.random_state,
-            memory_limit=config.memory_limit,
-            out=out,
-            checkpoint=context.checkpoint,
-        )
-    if config.method == "m3fs":
-        return _score_m3fs(context, blocks, n_selected, out)
-    if config.method in ("lfs", "gfs_kmeans"):
-        return _score_clusters(context, blocks, out)
-    return mcfs_scores(
-        blocks,
-        open_spectral(stage_path("spectral")),
-        n_selected,
-        fit_intercept=config.mcfs.fit_intercept,
-        coef_scale=config.mcfs.coef_scale,
-        memory_limit=config.memory_limit,
+def _evaluation_cost(config: Config, shape: Shape) -> StageCost:
+    settings = config.evaluate
+    assert settings is not None
+    return evaluation_cost(
+        shape,
+        min(config.n_features_to_select, shape.n_features),
+        settings.n_repetitions,
+        settings.nearest_neighbor,
+        config.memory_limit,
     )
-
-
-def _score_ndfs(context: Context, blocks: RowBlocks, out: Scratch) -> FeatureScores:
-    config, stage_path = context.config, context.directory.stage_path
-    settings = config.ndfs.model_dump()
-    init, n_clusters = settings.pop("init"), settings.pop("n_clusters")
-    spectral = init == "spectral"
-    return ndfs_scores(
-        blocks,
-        open_affinity(stage_path("graph")),
-        open_spectral(stage_path("spectral")) if spectral else load_labels(init, blocks.n_samples),
-        n_clusters,
-        **settings,
-        random_state=config.random_state,
-        memory_limit=config.memory_limit,
-        out=out,
-        checkpoint=context.checkpoint,
-    )
-
-
-def _score_m3fs(
-    context: Context, blocks: RowBlocks, n_selected: int, out: Scratch
-) -> FeatureScores:
-    config, stage_path = context.config, context.directory.stage_path
-    settings = config.m3fs.model_dump()
-    graph, sample_size = settings.pop("graph"), settings.pop("sample_size")
-    if settings["init"] not in INITS:
-        settings["init"] = load_labels(settings["init"], blocks.n_samples)
-    parameters = Parameters(
-        **settings, random_state=config.random_state, memory_limit=config.memory_limit
-    )
-    return learn(
-        blocks,
-        n_selected,
-        parameters,
-        n_neighbors=config.graph.n_neighbors,
-        sigma=config.graph.sigma,
-        graph=graph,
-        sample_size=sample_size,
-        W=None if sample_size else open_affinity(stage_path("graph")),
-        spectral=None if config.spectral is None else open_spectral(stage_path("spectral")),
-        out=out,
-        checkpoint=context.checkpoint,
-    )
-
-
-def _score_clusters(context: Context, blocks: RowBlocks, out: Scratch) -> FeatureScores:
-    config = context.config
-    settings = getattr(config, config.method).model_dump()
-    n_clusters, init = settings.pop("n_clusters"), settings.pop("init")
-    settings |= {
-        "init": init if init == "k-means++" else load_labels(init, blocks.n_samples),
-        "random_state": config.random_state,
-        "memory_limit": config.memory_limit,
-        "out": out,
-    }
-    if config.method == "lfs":
-        return lfs_scores(blocks, n_clusters, **settings, checkpoint=context.checkpoint)
-    return gfs_scores(blocks, n_clusters, **settings)
 
 
 def _run_evaluation(context: Context, out: Scratch) -> None:

@@ -21,6 +21,7 @@ _DATA = {"core", "compat", "store", "_kernels", "preprocess", "blocks"}
 _GRAPH = _DATA | {"kmeans", "graph"}
 _METHODS = _GRAPH | {"spectral", "solvers", "scores"}
 _ALL = _METHODS | {"selectors", "evaluate", "metrics", "report", "results", "plan", "config"}
+_STAGES = _ALL | {"context", "methods", "stages"}
 
 # What each room may import, besides itself. A new room has to be entered here.
 ALLOWED: dict[str, set[str]] = {
@@ -45,9 +46,12 @@ ALLOWED: dict[str, set[str]] = {
     "metrics": {"evaluate"},
     "results": {"core", "store", "scores"},
     "report": {"core", "results"},
-    "stages": _ALL,
-    "pipeline": _ALL | {"stages", "cluster"},
-    "comparison": _ALL | {"stages", "pipeline", "cluster"},
+    "context": _ALL,
+    "methods": _ALL | {"context"},
+    "stages": _STAGES - {"stages"},
+    "planning": _STAGES | {"cluster"},
+    "pipeline": _STAGES | {"planning", "cluster"},
+    "comparison": _STAGES | {"planning", "pipeline", "cluster"},
     "cli": {"__init__", "_terminal", "core", "config", "pipeline", "comparison", "store"},
 }
 

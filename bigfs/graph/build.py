@@ -15,8 +15,9 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import ConvergenceError
 from bigfs.core.execute import run_tasks
-from bigfs.core.memory import BASELINE_BYTES
+from bigfs.core.memory import baseline_bytes
 from bigfs.core.seeds import rng
+from bigfs.graph.cost import graph_block_rows
 from bigfs.graph.merge import merge_task
 from bigfs.graph.partition import Cells, CellSettings, PartitionPlan, exact_rows, find_cells
 from bigfs.graph.pilot import EPS_GRID, choose_eps, colocation
@@ -35,8 +36,6 @@ from bigfs.store.scratch import ArrayRef, Scratch
 
 logger = logging.getLogger("bigfs")
 
-# Bytes of indices and distances of one stored block of the graph.
-_BLOCK_BYTES = 8 * 1024**2
 _DEFAULT_EPS = 0.1
 _ATTEMPTS = 6
 _MORE_EFFORT = 1.5
@@ -226,7 +225,7 @@ class _Build:
     ) -> tuple[ArrayRef, ArrayRef]:
         """Search the partitions and bring the neighbors home."""
         n, k, request = self.blocks.n_samples, self.request.n_neighbors, self.request
-        rows = max(1, _BLOCK_BYTES // (8 * k))
+        rows = graph_block_rows(k)
         indices = self.scratch.create("indices", (n, k), np.int32, rows)
         distances = self.scratch.create("distances", (n, k), np.float32, rows)
         self.exact_rows = exact_rows(
@@ -284,7 +283,8 @@ class _Build:
             self.blocks.dtype.itemsize,
             self.request.n_neighbors,
         )
-        return BASELINE_BYTES + max(largest, self.plan.shuffle_bytes)
+        compiled = not self.plan.exact
+        return baseline_bytes(compiled) + max(largest, self.plan.shuffle_bytes)
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:

@@ -22,8 +22,6 @@ from bigfs.graph.shuffle import Runs
 from bigfs.kmeans import cluster_rows
 from bigfs.store.scratch import ArrayRef, Scratch
 
-# Measured: a worker is 590 MiB after one small NNDescent, 370 before.
-_COMPILED_BYTES = 220 * MIB
 # Measured with pynndescent 0.7: at most this per row and neighbor beyond the data, plus buffers.
 _INDEX_BYTES = 40
 _SEARCH_WIDTH = 16
@@ -101,14 +99,14 @@ def _cheaper_exactly(counts: np.ndarray, n_features: int) -> bool:
 
 
 def index_bytes(rows: int, n_features: int, itemsize: int, n_neighbors: int) -> int:
-    """Return the bytes of a partition with its pynndescent index, beyond a worker's baseline."""
+    """Return the bytes of a partition with its index, where pynndescent has run before."""
     width = max(_SEARCH_WIDTH, n_neighbors + 1)
     copy = 4 * n_features if itemsize != 4 else 0
     if most_components(n_features):
         copy = 8 * most_components(n_features)
         width = int(PROJECTED_WIDTH * width)
     per_row = n_features * itemsize + copy + _INDEX_BYTES * width
-    return rows * per_row + _BUFFER_BYTES + _COMPILED_BYTES
+    return rows * per_row + _BUFFER_BYTES
 
 
 def exact_bytes(rows: int, n_features: int, itemsize: int, n_neighbors: int) -> int:
@@ -139,7 +137,8 @@ def plan_partitions(
     budget = task_budget(memory_limit_bytes)
     exact = algorithm == "exact" or (algorithm == "auto" and _cheaper_exactly(np.array([n]), d))
     cost = exact_bytes if exact else index_bytes
-    capacity = _rows_within(cost, (d, itemsize, n_neighbors), budget)
+    room = budget if exact else task_budget(memory_limit_bytes, compiled=True)
+    capacity = _rows_within(cost, (d, itemsize, n_neighbors), room)
     if not exact and capacity < EXACT_ROWS:
         # So tight or so wide that an index is not worth its memory.
         exact, cost = True, exact_bytes
@@ -153,7 +152,8 @@ def plan_partitions(
             f"Stage 'graph' needs at least {format_bytes(needed)} for a partition of "
             f"{smallest * 16} rows x {d} features; a memory_limit of "
             f"{format_bytes(memory_limit_bytes)} leaves {format_bytes(budget)} to one task. "
-            f"Nothing has run. Set memory_limit to '{format_bytes(limit_for(needed))}' or more."
+            f"Nothing has run. Set memory_limit to "
+            f"'{format_bytes(limit_for(needed, compiled=not exact))}' or more."
         )
     if n_partitions is not None:
         fewest = _check_count(n_partitions, n, fewest, smallest, memory_limit_bytes)

@@ -22,6 +22,8 @@ _PARTITIONS_PER_SHELF = 4
 _MOST_SHELVES = 8
 # How far the sample may be wrong about copies, and shelves about being alike.
 _SAMPLE_ERROR = 1.1
+# Cells that a row goes to, as long as its data are not seen; the sample says it better.
+_PLANNED_COPIES = 1.3
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Distribution:
         return max(runs.peak_bytes for runs in self.shelves)
 
 
-def _shelf_width(n_partitions: int) -> int:
+def shelf_width(n_partitions: int) -> int:
     """Return how many partitions one set of runs holds."""
     shelves = max(1, min(_MOST_SHELVES, n_partitions // _PARTITIONS_PER_SHELF))
     return -(-n_partitions // shelves)
@@ -60,9 +62,23 @@ def _shelf_width(n_partitions: int) -> int:
 
 def predict_scratch(cells: Cells, shape: tuple[int, int], itemsize: int, n_neighbors: int) -> int:
     """Return the most bytes that rows, results and the graph itself take in scratch."""
+    return _scratch_bytes(cells.n_partitions, cells.copies, shape, itemsize, n_neighbors)
+
+
+def planned_scratch(
+    plan: PartitionPlan, shape: tuple[int, int], itemsize: int, n_neighbors: int
+) -> int:
+    """Return the same before anything is known of the cells: as if most rows were near none."""
+    copies = _PLANNED_COPIES if plan.n_partitions > 1 else 1.0
+    return _scratch_bytes(plan.n_partitions, copies, shape, itemsize, n_neighbors)
+
+
+def _scratch_bytes(
+    n_partitions: int, copies: float, shape: tuple[int, int], itemsize: int, n_neighbors: int
+) -> int:
     n, d = shape
-    searched = n * cells.copies
-    shelves = -(-cells.n_partitions // _shelf_width(cells.n_partitions))
+    searched = n * copies
+    shelves = -(-n_partitions // shelf_width(n_partitions))
     # All rows are there until the first shelf is done; results grow as rows go.
     rows, results = searched * (d * itemsize + 4), searched * (8 * n_neighbors + 4)
     most = max(rows + results / shelves, results + rows / shelves)
@@ -113,7 +129,7 @@ def distribute(
     MemoryLimitError
         If a partition came out larger than the sample said.
     """
-    width = _shelf_width(cells.n_partitions)
+    width = shelf_width(cells.n_partitions)
     n_shelves = -(-cells.n_partitions // width)
     folders = [str(working.child(working.unique("rows")).path) for _ in range(n_shelves)]
     count = plan.run_blocks

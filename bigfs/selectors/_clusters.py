@@ -8,10 +8,8 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.graph import KNNGraph, knn_graph
+from bigfs.selectors.costs import EIGENGAP_NEIGHBORS
 from bigfs.spectral.embedding import spectral_embedding
-
-# Of the graph whose eigenvalues are looked at; its weights are binary.
-_NEIGHBORS = 5
 
 
 def known_n_clusters(n_clusters: Any, least: int = 2) -> Any:
@@ -53,7 +51,7 @@ def chosen_n_clusters(
     if graph is None:
         graph = knn_graph(
             blocks,
-            min(_NEIGHBORS, blocks.n_samples - 1),
+            min(EIGENGAP_NEIGHBORS, blocks.n_samples - 1),
             memory_limit=memory_limit,
             random_state=random_state,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,15 +26,15 @@ from bigfs.selectors._m3fs_starts import (
     start_labels,
 )
 from bigfs.selectors._m3fs_state import NESTINGS, Settings, Trajectory
+from bigfs.selectors.costs import m3fs_block_bytes
 from bigfs.spectral.embedding import SpectralEmbedding
+from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
 
 logger = logging.getLogger("bigfs")
 
 CRITERIA = ("modularity", "objective")
 GRAPHS = ("knn", "full")
-# Planes that a task may have to hold at once, as far as the memory plan goes.
-_PLANES = 200
 # The modularity decides among starts whose objective is at most so many times the least one:
 # with two clusters, and with more.
 _NEAR = (2.0, 1.1)
@@ -121,7 +120,7 @@ def m3fs_scores(
     full_sigma: float | None = None,
     spectral: SpectralEmbedding | None = None,
     out: Scratch | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: Location | None = None,
 ) -> FeatureScores:
     """Score features by how much they add to the margin between clusters.
 
@@ -139,7 +138,7 @@ def m3fs_scores(
         Of W, for the spectral starts.
     out : Scratch or None, default=None
         Where the labels are stored. None: beside the data's small arrays.
-    checkpoint : Path or None, default=None
+    checkpoint : Path, ObjectPath or None, default=None
         A folder that outlives this process; a run that finds one continues.
 
     Returns
@@ -297,15 +296,13 @@ def _column_task(
 
 def _memory_plan(blocks: RowBlocks, settings: Settings, limit: int) -> int:
     """Refuse what does not fit; return the bytes of X that a worker keeps between passes."""
-    rows, d = min(blocks.rows, blocks.n_samples), blocks.n_features
-    D, P = settings.n_rows_of_v, settings.n_columns
-    # A block and its copy while it is read, decision values, planes and their weights.
-    one_pass = rows * (2 * d * blocks.dtype.itemsize + 32 * P + _PLANES) + 48 * 10**6
-    check_fits("m3fs", one_pass, limit, f"a block of {rows:,} rows with its planes")
-    if settings.smoothness:
-        check_fits("m3fs", one_pass + 24 * D**2, limit, f"a block and {D} x {D} sums")
+    shape, D = blocks.layout, settings.n_rows_of_v
+    smooth = settings.smoothness > 0
+    one_task = m3fs_block_bytes(shape, settings.n_columns, D, smooth)
+    what = f"a block of {shape.rows:,} rows with its planes"
+    check_fits("m3fs", one_task, limit, f"{what} and {D} x {D} sums" if smooth else what)
     _, n_threads = worker_slots()
-    return max(0, task_budget(limit) - n_threads * (one_pass + 24 * D**2))
+    return max(0, task_budget(limit) - n_threads * one_task)
 
 
 def sample_of(blocks: RowBlocks, size: int, random_state: int) -> RowBlocks:

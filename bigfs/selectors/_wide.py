@@ -19,10 +19,11 @@ import numpy as np
 from bigfs._kernels import column_means, tile_rows
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import MemoryLimitError
-from bigfs.core.execute import TREE_ARITY, run_tasks
+from bigfs.core.execute import run_tasks
 from bigfs.core.memory import limit_for, task_budget
 from bigfs.core.units import format_bytes
 from bigfs.selectors._tasks import MAX_STOPS, SparseVector, stops_of
+from bigfs.selectors.costs import fold_parts, wide_room
 from bigfs.solvers.lars import lars_path_gram
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.store.scratch import ArrayRef
@@ -121,7 +122,7 @@ def wide_paths(
         If the columns of the candidates do not fit a worker.
     """
     scratch, n_targets = blocks.scratch, len(spectral.eigenvalues)
-    room = _column_room(blocks, n_targets, memory_limit_bytes)
+    room = wide_room(blocks.layout, n_targets, memory_limit_bytes)
     first = _pass(blocks, fit_intercept, None, spectral.embedding_ref)
     xty = first.cross / spectral.norms
     usable = first.squares > _CONSTANT * first.squares.max(initial=0.0)
@@ -156,18 +157,10 @@ def wide_paths(
     )
 
 
-def _column_room(blocks: RowBlocks, n_targets: int, memory_limit_bytes: int) -> int:
-    """Return how many columns of candidates may exist: a fold holds several partial results."""
-    parts = min(len(blocks.bounds), TREE_ARITY) + 1
-    tiles = 2 * blocks.rows * blocks.n_features * blocks.dtype.itemsize
-    budget = task_budget(memory_limit_bytes) - tiles - 8 * parts * blocks.n_features * n_targets
-    return max(0, min(blocks.n_features, budget // (8 * parts * blocks.n_features)))
-
-
 def _check_room(n_columns: int, room: int, blocks: RowBlocks, memory_limit_bytes: int) -> None:
     if 0 < n_columns <= room:
         return
-    parts = min(len(blocks.bounds), TREE_ARITY) + 1
+    parts = fold_parts(len(blocks.bounds))
     needed = task_budget(memory_limit_bytes) + (
         8 * parts * blocks.n_features * max(1, n_columns - room)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,10 @@ from bigfs.core.units import parse_bytes
 from bigfs.scores import FeatureScores
 from bigfs.selectors._base import BaseSelector
 from bigfs.selectors._fsgmm import Columns, State, begin, fit, load, write_labels
+from bigfs.selectors.costs import fsgmm_parameter_bytes
 from bigfs.selectors.qalpha import check_iteration
 from bigfs.solvers.saliency import information
+from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
 from bigfs.store.source import Source
 
@@ -30,7 +31,7 @@ def fsgmm_scores(
     random_state: int = 0,
     memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     out: Scratch | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: Location | None = None,
 ) -> FeatureScores:
     """Fit a mixture with feature saliency and return the saliencies.
 
@@ -52,7 +53,7 @@ def fsgmm_scores(
         Resident size promised for one worker process.
     out : Scratch or None, default=None
         Where the labels are stored. None: beside the data's small arrays.
-    checkpoint : Path or None, default=None
+    checkpoint : Path, ObjectPath or None, default=None
         A folder that outlives this process: a run that finds the state of one there continues.
 
     Returns
@@ -71,12 +72,10 @@ def fsgmm_scores(
     limit = parse_bytes(memory_limit)
     check_fsgmm(n_clusters, min_clusters, blocks.n_samples, blocks.n_features, limit)
     check_iteration(max_iter, tol)
-    rows = min(blocks.rows, blocks.n_samples)
-    block = 2 * rows * blocks.n_features * blocks.dtype.itemsize
-    check_fits(
-        "fsgmm", block + _parameters(n_clusters, blocks.n_features), limit,
-        f"a block of {rows:,} rows and {n_clusters} components",
-    )  # fmt: skip
+    shape = blocks.layout
+    needed = shape.read_bytes + fsgmm_parameter_bytes(n_clusters, blocks.n_features)
+    what = f"a block of {shape.rows:,} rows and {n_clusters} components"
+    check_fits("fsgmm", needed, limit, what)
     out = out or blocks.scratch.child(blocks.scratch.unique("fsgmm"))
     folder = blocks.scratch.child(blocks.scratch.unique("mixtures"))
     labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
@@ -135,12 +134,7 @@ def check_fsgmm(
             top = most if name == "n_clusters" else f"n_clusters, which is {n_clusters}"
             raise InputError(f"{name} must be an int from 1 to {top}. Got {value!r}.")
     what = f"{n_clusters} components of {n_features:,} features"
-    check_fits("fsgmm", _parameters(n_clusters, n_features), limit, what)
-
-
-def _parameters(n_clusters: int, n_features: int) -> int:
-    """Return the bytes of the parameters with two partial sums, and of a tile's relevances."""
-    return 8 * n_features * (10 * n_clusters + 20) + 16 * n_clusters * n_features * 8 + 64 * 10**6
+    check_fits("fsgmm", fsgmm_parameter_bytes(n_clusters, n_features), limit, what)
 
 
 class FSGMM(BaseSelector):

@@ -23,6 +23,7 @@ from bigfs.selectors._lfs_kernels import Assignment, Clusterings, Rules, Sweep
 from bigfs.selectors._lfs_passes import Passes
 from bigfs.selectors._lfs_start import START_ROWS, check_start, draw_rows, given_centers
 from bigfs.selectors._lfs_state import Settings
+from bigfs.selectors.costs import gfs_bytes
 from bigfs.selectors.lfs import check_parameters, usable_features
 from bigfs.solvers.separability import evidence, is_singular, pair_separability
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -65,8 +66,7 @@ def gfs_scores(
     )
     given = check_start(init, n_clusters, blocks.n_samples, blocks.n_features)
     d, limit = blocks.n_features, parse_bytes(memory_limit)
-    sums = 16 * n_clusters * d * d
-    check_fits("gfs_kmeans", 32 * d * d + sums + 64 * MIB, limit, f"sums of {d:,} features")
+    check_fits("gfs_kmeans", gfs_bytes(n_clusters, d), limit, f"sums of {d:,} features")
     out = out or blocks.scratch.child(blocks.scratch.unique("gfs"))
     labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
     before = blocks.passes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from bigfs.scores import FeatureScores
 from bigfs.selectors._base import BaseSelector, _is_stored
 from bigfs.selectors._clusters import chosen_n_clusters, known_n_clusters
 from bigfs.selectors._lfs import begin, search
-from bigfs.selectors._lfs_compare import N_GROUPS
 from bigfs.selectors._lfs_kernels import Assignment, Clusterings, Rules
 from bigfs.selectors._lfs_passes import Passes
 from bigfs.selectors._lfs_start import (
@@ -36,6 +34,8 @@ from bigfs.selectors._lfs_start import (
     usable_features,
 )
 from bigfs.selectors._lfs_state import Settings, State, load_state, save_state
+from bigfs.selectors.costs import lfs_bytes
+from bigfs.store.location import Location
 from bigfs.store.scratch import Scratch
 from bigfs.store.source import Source
 
@@ -64,7 +64,7 @@ def lfs_scores(
     random_state: int = 0,
     memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     out: Scratch | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: Location | None = None,
 ) -> FeatureScores:
     """Find clusters that live each in features of its own, and score the features by them.
 
@@ -80,7 +80,7 @@ def lfs_scores(
         Resident size promised for one worker process.
     out : Scratch or None, default=None
         Where labels and memberships are stored. None: beside the data's small arrays.
-    checkpoint : Path or None, default=None
+    checkpoint : Path, ObjectPath or None, default=None
         A folder that outlives this process: the search is stored there, and goes on from there.
 
     Returns
@@ -185,7 +185,7 @@ def _start(
         return begin(passes, centers, usable, settings)
 
 
-def _search(passes: Passes, state: State, settings: Settings, file: Path | None) -> None:
+def _search(passes: Passes, state: State, settings: Settings, file: Location | None) -> None:
     """Run the search with progress, and a checkpoint every ten seconds and at the end."""
     saved = time.monotonic()
 
@@ -209,8 +209,7 @@ def check_memory(n_clusters: int, n_features: int, limit: int, block_bytes: int 
         If the covariances of the clusters do not fit, beside a block of rows.
     """
     square, rest = 8 * n_features**2, block_bytes + 64 * MIB
-    # A solution and its covariances, the best proposals, one pair's groups with their sums.
-    needed = rest + square * (4 * n_clusters + 6 * N_GROUPS)
+    needed = lfs_bytes(n_clusters, n_features, block_bytes)
     what = f"the covariances of {n_clusters} clusters in {n_features:,} features"
     check_fits("lfs", needed, limit, what)
     return int(min(task_budget(limit) - rest - 4 * square * n_clusters, 256 * MIB))

@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 from bigfs._kernels import Gram
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
-from bigfs.core.execute import TREE_ARITY, run_tasks
+from bigfs.core.execute import run_tasks
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, task_budget
 from bigfs.core.units import parse_bytes
 from bigfs.graph import affinity, knn_graph
@@ -16,6 +16,7 @@ from bigfs.scores import FeatureScores
 from bigfs.selectors._base import BaseSelector
 from bigfs.selectors._tasks import SparseVector, lars_task
 from bigfs.selectors._wide import wide_paths
+from bigfs.selectors.costs import gram_bytes
 from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
 
 COEF_SCALES = ("none", "l1", "l2", "max")
@@ -71,7 +72,7 @@ def mcfs_scores(
         raise InputError(f"coef_scale must be one of {', '.join(COEF_SCALES)}. Got {coef_scale!r}.")
     limit = parse_bytes(memory_limit)
     details: dict[str, np.ndarray] = {}
-    if _gram_bytes(blocks, len(spectral.eigenvalues)) <= task_budget(limit):
+    if gram_bytes(blocks.layout, len(spectral.eigenvalues)) <= task_budget(limit):
         paths = _full_paths(blocks, spectral, n_features_to_select, fit_intercept)
         last, stops = [path[0] for path in paths], [path[1] for path in paths]
     else:
@@ -95,13 +96,6 @@ def mcfs_scores(
         n_active=np.array([len(indices) for indices, _ in last]),
         **details,
     )
-
-
-def _gram_bytes(blocks: RowBlocks, n_targets: int) -> int:
-    """Return what the Gram pass needs: a fold holds several partial results and two blocks."""
-    parts = min(len(blocks.bounds), TREE_ARITY) + 1
-    partial = 8 * (blocks.n_features + n_targets) ** 2
-    return parts * partial + 2 * blocks.rows * blocks.n_features * blocks.dtype.itemsize
 
 
 def _full_paths(

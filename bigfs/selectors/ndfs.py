@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,9 @@ from bigfs.selectors._ndfs_start import (
     start_in_memory,
     start_stored,
 )
+from bigfs.selectors.costs import ndfs_block_bytes
 from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
+from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
 from bigfs.store.source import Source
 
@@ -55,7 +56,7 @@ def ndfs_scores(
     random_state: int = 0,
     memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     out: Scratch | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: Location | None = None,
 ) -> FeatureScores:
     """Score features by non-negative spectral clustering and l2,1-regression on them.
 
@@ -83,7 +84,7 @@ def ndfs_scores(
         Resident size promised for one worker process.
     out : Scratch or None, default=None
         Where the labels are stored. None: beside the data's small arrays.
-    checkpoint : Path or None, default=None
+    checkpoint : Path, ObjectPath or None, default=None
         A folder that outlives this process: F and B go there every few iterations, and a run
         that finds them continues from there.
 
@@ -153,7 +154,7 @@ def _in_this_process(
     settings: Settings,
     solver: str,
     labels: ArrayRef,
-    file: Path | None,
+    file: Location | None,
 ) -> FeatureScores:
     """Run on data of one block, with everything in memory."""
     X = np.asarray(blocks.reader.read(0, blocks.n_samples), dtype=np.float64)
@@ -238,12 +239,9 @@ def _memory_plan(
 ) -> tuple[int, int]:
     """Return the bytes of X, and of F with the degrees, that a worker process keeps."""
     n_processes, n_threads = worker_slots()
-    rows = min(blocks.rows, blocks.n_samples)
-    edges = -(-W.nnz // blocks.n_samples)
-    # A block and its copy while it is read, edges with their rows of F, F before and after.
-    per_row = 2 * blocks.n_features * blocks.dtype.itemsize + edges * (24 + 8 * n_clusters)
-    one_task = rows * (per_row + 48 * n_clusters) + 32 * 10**6
-    check_fits("ndfs", one_task, limit, f"a block of {rows:,} rows with its edges' rows of F")
+    one_task = ndfs_block_bytes(blocks.layout, W.nnz, n_clusters)
+    what = f"a block of {blocks.layout.rows:,} rows with its edges' rows of F"
+    check_fits("ndfs", one_task, limit, what)
     free = task_budget(limit) - n_threads * one_task
     if solver == "cholesky":
         free -= 16 * blocks.n_features**2

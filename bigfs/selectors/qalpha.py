@@ -12,10 +12,8 @@ from bigfs.core.units import parse_bytes
 from bigfs.scores import FeatureScores
 from bigfs.selectors._base import BaseSelector
 from bigfs.selectors._clusters import chosen_n_clusters, known_n_clusters
+from bigfs.selectors.costs import QALPHA_MATRICES
 from bigfs.solvers.qalpha import q_alpha
-
-# Matrices of n_features^2 alive at once: Gram, coordinates, the iteration's and its workspace.
-_MATRICES = 5
 
 
 def qalpha_scores(
@@ -84,8 +82,8 @@ def check_qalpha(n_clusters: int, n_features: int, limit: int) -> None:
     whole = isinstance(n_clusters, (int, np.integer)) and not isinstance(n_clusters, bool)
     if not whole or n_clusters < 1:
         raise InputError(f"n_clusters must be an int of at least 1. Got {n_clusters!r}.")
-    needed = 8 * _MATRICES * n_features**2
-    what = f"{_MATRICES} matrices of {n_features:,} x {n_features:,} features"
+    needed = 8 * QALPHA_MATRICES * n_features**2
+    what = f"{QALPHA_MATRICES} matrices of {n_features:,} x {n_features:,} features"
     check_fits("q_alpha", needed, limit, what)
 
 

@@ -14,11 +14,9 @@ from bigfs.scores import FeatureScores
 from bigfs.selectors._base import BaseSelector
 from bigfs.selectors._clusters import chosen_n_clusters, known_n_clusters
 from bigfs.selectors._udfs import gathered_rows, local_scatter
+from bigfs.selectors.costs import UDFS_MATRICES, udfs_block_bytes
 from bigfs.selectors.qalpha import check_iteration
 from bigfs.solvers.udfs import sparse_basis
-
-# Matrices of n_features^2 alive at once: two partial sums; M, its reweighted copy, workspace.
-_MATRICES = 4
 
 
 def udfs_scores(
@@ -104,8 +102,8 @@ def check_udfs(n_clusters: int, n_features: int, limit: int) -> None:
             f"n_clusters must be an int in [1, {n_features}], since X has {n_features} features. "
             f"Got {n_clusters!r}."
         )
-    needed = 8 * _MATRICES * n_features**2
-    what = f"{_MATRICES} matrices of {n_features:,} x {n_features:,} features"
+    needed = 8 * UDFS_MATRICES * n_features**2
+    what = f"{UDFS_MATRICES} matrices of {n_features:,} x {n_features:,} features"
     check_fits("udfs", needed, limit, what)
 
 
@@ -119,12 +117,11 @@ def check_weights(gamma: float, ridge: float) -> None:
 
 def _check_block(blocks: RowBlocks, n_neighbors: int, limit: int) -> None:
     """Raise MemoryLimitError unless a block and the rows of its neighborhoods fit."""
-    itemsize, d = blocks.dtype.itemsize, blocks.n_features
-    rows = min(blocks.rows, blocks.n_samples)
-    at_once = min(rows, gathered_rows(d, itemsize, n_neighbors))
-    # The block, the one read beside it, the gathered rows, two partial sums.
-    needed = (2 * rows + at_once * (n_neighbors + 1)) * d * itemsize + 16 * d**2 + 32 * 10**6
-    check_fits("udfs", needed, limit, f"a block of {rows:,} rows with its neighbors' rows")
+    shape = blocks.layout
+    needed = udfs_block_bytes(
+        shape, n_neighbors, gathered_rows(shape.n_features, shape.itemsize, n_neighbors)
+    )
+    check_fits("udfs", needed, limit, f"a block of {shape.rows:,} rows with its neighbors' rows")
 
 
 class UDFS(BaseSelector):

@@ -15,6 +15,8 @@ from bigfs.spectral.problem import GUARDS
 from bigfs.spectral.rowgraph import LEAST_ROWS
 from bigfs.spectral.strips import strip_bytes
 
+# Eigenvalues among which the largest gap is looked for.
+SPECTRUM = 30
 SOLVERS = ("auto", "eigsh", "lobpcg", "chebyshev")
 # From here on eigsh takes several times the processor time of chebyshev.
 _LARGE_ROWS = 100_000

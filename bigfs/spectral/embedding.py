@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,16 +18,14 @@ from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix, KNNGraph, affinity, affinity_from_csr
 from bigfs.spectral.chebyshev import solve_chebyshev
-from bigfs.spectral.choice import SOLVERS, choose_solver, suggest_n_clusters
+from bigfs.spectral.choice import SOLVERS, SPECTRUM, choose_solver, suggest_n_clusters
 from bigfs.spectral.distributed import solve_distributed
 from bigfs.spectral.eigsh import solve_eigsh
 from bigfs.spectral.lobpcg import solve_lobpcg
 from bigfs.spectral.problem import Eigenpairs
 from bigfs.store.chunking import chunk_rows as chunk_rows_of
+from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
-
-# Eigenvalues among which the largest gap is looked for.
-_SPECTRUM = 30
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ def spectral_embedding(
     memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     scratch: Scratch | None = None,
     chunk_rows: int | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: Location | None = None,
 ) -> SpectralEmbedding:
     """Return the smallest non-trivial eigenpairs of ``L y = lambda D y``.
 
@@ -127,7 +124,7 @@ def spectral_embedding(
         Where the embedding is stored. None: a temporary folder that lives with the result.
     chunk_rows : int or None, default=None
         Rows per stored chunk of the embedding; None: one chunk, or several on row blocks.
-    checkpoint : Path or None, default=None
+    checkpoint : Path, ObjectPath or None, default=None
         Folder that outlives an interrupted run: on row blocks the next one goes on from the last
         product.
 
@@ -247,7 +244,7 @@ def _check_n_components(n_components: int | str, n_samples: int) -> int:
                 "n_components 'auto' needs a graph of at least 4 rows to see a gap. "
                 f"Got {n_samples} rows."
             )
-        return min(_SPECTRUM, n_samples - 1)
+        return min(SPECTRUM, n_samples - 1)
     whole = isinstance(n_components, (int, np.integer)) and not isinstance(n_components, bool)
     if not whole or not 1 <= int(n_components) < n_samples:
         raise InputError(

@@ -19,7 +19,7 @@ from bigfs.core.units import GIB, MIB, parse_bytes
 
 def test_budget_leaves_room_for_the_worker_itself():
     assert task_budget(4 * GIB) == int(0.65 * 4 * GIB) - 370 * MIB
-    assert task_budget(4 * GIB, n_threads=2) == task_budget(4 * GIB) // 2
+    assert task_budget(4 * GIB, compiled=True) == int(0.65 * 4 * GIB) - 590 * MIB
 
 
 def test_a_limit_below_what_imports_take_is_refused():
@@ -27,11 +27,11 @@ def test_a_limit_below_what_imports_take_is_refused():
         task_budget(512 * MIB)
 
 
-@given(st.integers(1, 2**42))
-def test_the_limit_that_is_named_would_do(needed):
-    limit = limit_for(needed)
+@given(st.integers(1, 2**42), st.booleans())
+def test_the_limit_that_is_named_would_do(needed, compiled):
+    limit = limit_for(needed, compiled=compiled)
     assert limit >= SMALLEST_LIMIT_BYTES
-    assert task_budget(limit) >= needed
+    assert task_budget(limit, compiled=compiled) >= needed
 
 
 def test_refusal_names_stage_need_limit_and_remedy():

@@ -1,0 +1,155 @@
+"""What a stage says it costs, before it runs: memory of a task, passes, tasks, requests, scratch.
+
+Every room states its own costs with these, by the formulas that its refusals use; `bigfs.plan`
+adds them up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Measured: a submitted task with its descriptors, pickled, and what the scheduler keeps of it.
+DESCRIPTOR_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A matrix as the stages see it.
+
+    Attributes
+    ----------
+    n_samples, n_features : int
+    itemsize : int
+        Bytes of a value in memory: 4 or 8.
+    block_rows : int
+        Rows of a task's block.
+    chunk_rows : int
+        Rows of a stored chunk.
+    """
+
+    n_samples: int
+    n_features: int
+    itemsize: int
+    block_rows: int
+    chunk_rows: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrix in memory."""
+        return self.n_samples * self.n_features * self.itemsize
+
+    @property
+    def rows(self) -> int:
+        """Rows of the largest block."""
+        return min(self.block_rows, self.n_samples)
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks, and tasks of a pass."""
+        return -(-self.n_samples // self.block_rows)
+
+    @property
+    def n_chunks(self) -> int:
+        """Stored chunks, and requests of a pass."""
+        return -(-self.n_samples // self.chunk_rows)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block in memory."""
+        return self.rows * self.n_features * self.itemsize
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of a block while it is read: itself, and what it is decoded from or copied to."""
+        return 2 * self.block_bytes
+
+
+@dataclass(frozen=True)
+class Step:
+    """Tasks of one kind within a stage.
+
+    Attributes
+    ----------
+    what : str
+        The task in words.
+    task_bytes : int
+        The most that one needs beyond what its process is before.
+    tasks : int
+        How many there are at a time.
+    passes : int
+        How often they read all of X.
+    requests : int
+        Chunks and ranges that they read and write.
+    times : int
+        How often the step is done, at most.
+    """
+
+    what: str
+    task_bytes: int
+    tasks: int = 1
+    passes: int = 0
+    requests: int = 0
+    times: int = 1
+
+
+def pass_over(shape: Shape, what: str, task_bytes: int = 0, *, times: int = 1) -> Step:
+    """Return the step of a pass: a task for each block, which needs ``task_bytes`` beside it."""
+    needed = shape.read_bytes + task_bytes
+    return Step(what, needed, shape.n_blocks, 1, shape.n_chunks, times)
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """What a stage costs.
+
+    Attributes
+    ----------
+    steps : tuple of Step
+    scratch_bytes : int
+        The most it has in the run directory at once, its result included.
+    stored_bytes : int
+        Its result, which stays.
+    keeps_bytes : int
+        What processes would like to keep in memory between passes; they keep what fits.
+    compiles : bool
+        Whether its processes load pynndescent, and stay larger for it.
+    at_most : bool
+        Whether passes and tasks are bounds of an iteration that may end earlier.
+    """
+
+    steps: tuple[Step, ...]
+    scratch_bytes: int = 0
+    stored_bytes: int = 0
+    keeps_bytes: int = 0
+    compiles: bool = False
+    at_most: bool = False
+
+    @property
+    def largest(self) -> Step:
+        """The step whose tasks need the most."""
+        return max(self.steps, key=lambda step: step.task_bytes)
+
+    @property
+    def task_bytes(self) -> int:
+        """The most that one task needs beyond its process's baseline."""
+        return self.largest.task_bytes
+
+    @property
+    def passes(self) -> int:
+        """Reads of all of X."""
+        return sum(step.passes * step.times for step in self.steps)
+
+    @property
+    def tasks(self) -> int:
+        """All tasks."""
+        return sum(step.tasks * step.times for step in self.steps)
+
+    @property
+    def requests(self) -> int:
+        """Chunks and ranges read and written."""
+        return sum(step.requests * step.times for step in self.steps)
+
+    @property
+    def graph_bytes(self) -> int:
+        """The largest set of tasks that belong together, as the scheduler sees it."""
+        return DESCRIPTOR_BYTES * max(step.tasks for step in self.steps)

@@ -1,0 +1,144 @@
+"""What a neighbor graph and its affinity matrix cost, step by step, before anything is read."""
+
+from __future__ import annotations
+
+from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.units import MIB
+from bigfs.graph.partition import PartitionPlan, plan_partitions
+from bigfs.graph.recall import SAMPLED_ROWS
+from bigfs.graph.representation import check_representation
+from bigfs.graph.search import planned_scratch, shelf_width
+from bigfs.store.chunking import chunk_rows
+
+# Bytes of indices and distances of one stored block of the graph.
+GRAPH_BLOCK_BYTES = 8 * MIB
+# Measured: what a directed edge takes while a block's edges are united with their reverses.
+_UNION_BYTES = 160
+# Lists and their sorted copies while the neighbors of a block come home; and the sort's tiles.
+_MERGE_COPIES = 4
+_MERGE_TILES = 64 * MIB
+# Pieces of a block in float64 and their distances to the sampled rows.
+_RECALL_TILES = 96 * MIB
+
+
+def graph_block_rows(n_neighbors: int) -> int:
+    """Return the rows of one stored block of the graph."""
+    return max(1, GRAPH_BLOCK_BYTES // (8 * n_neighbors))
+
+
+def graph_cost(
+    shape: Shape,
+    n_neighbors: int,
+    memory_limit_bytes: int,
+    *,
+    algorithm: str = "auto",
+    representation: str = "raw",
+    metric: str = "euclidean",
+    recall_target: float | None = None,
+    weight: str = "binary",
+) -> StageCost:
+    """Return the cost of `bigfs.graph.knn_graph` and `bigfs.graph.affinity`.
+
+    Raises
+    ------
+    MemoryLimitError
+        If not even small partitions fit ``memory_limit``.
+    """
+    steps: list[Step] = []
+    n_components = check_representation(representation, metric)
+    rows = shape
+    if n_components is not None:
+        width = min(shape.n_features, n_components + 10)
+        sums = 8 * shape.n_features * width * 9
+        steps.append(pass_over(shape, "a block and its principal components", sums, times=3))
+        chunk = chunk_rows(n_components, 4)
+        rows = Shape(shape.n_samples, n_components, 4, shape.block_rows, min(chunk, shape.rows))
+    plan = plan_partitions(
+        (rows.n_samples, rows.n_features),
+        rows.itemsize,
+        n_neighbors,
+        memory_limit_bytes,
+        algorithm=algorithm,
+        block_rows=rows.block_rows,
+    )
+    over = 0 if n_components is not None else 1  # passes over components are none over X
+    search = _search_steps(rows, plan, n_neighbors, recall_target)
+    if not over:
+        search = [Step(s.what, s.task_bytes, s.tasks, 0, s.requests, s.times) for s in search]
+    steps += search
+    if weight == "dot" or (weight == "cosine" and metric != "cosine"):
+        steps.append(pass_over(shape, "a block and the norms of its rows"))
+    steps += affinity_steps(shape.n_samples, n_neighbors)
+    n, k = shape.n_samples, n_neighbors
+    # Neighbors and distances, the matrix with every edge twice at most, a few numbers a row.
+    stored = n * (8 * k + 24 * k + 28)
+    scratch = planned_scratch(plan, (n, rows.n_features), rows.itemsize, k)
+    united = n * k * (16 + 24) + stored
+    extra = rows.nbytes if n_components is not None else 0
+    return StageCost(
+        tuple(steps),
+        scratch_bytes=max(scratch, united) + extra,
+        stored_bytes=stored,
+        compiles=_compiles(plan, n, algorithm),
+    )
+
+
+def _search_steps(
+    rows: Shape, plan: PartitionPlan, n_neighbors: int, recall_target: float | None
+) -> list[Step]:
+    """Return the steps from the rows to their neighbors."""
+    n, d, itemsize = rows.n_samples, rows.n_features, rows.itemsize
+    parts, row_bytes = plan.n_partitions, d * itemsize
+    runs = -(-rows.n_blocks // plan.run_blocks)
+    shelves = -(-parts // shelf_width(parts))
+    steps = []
+    certain = plan.exact and parts == 1
+    if not certain:
+        chosen = (plan.sampled_rows + SAMPLED_ROWS) * row_bytes
+        steps.append(pass_over(rows, "a block and the rows sampled of it", min(chosen, 2**25)))
+    if parts > 1:
+        needed = 4 * plan.sampled_rows * row_bytes
+        what = f"k-means of {plan.sampled_rows:,} sampled rows"
+        steps.append(Step(what, needed, 1, 0, 2 * rows.n_blocks))
+    requests = rows.n_chunks + runs * shelves
+    again = 1 if recall_target is None else 2
+    what = f"{plan.run_blocks} block(s) sorted by partition"
+    steps.append(Step(what, plan.shuffle_bytes, runs, 1, requests, again))
+    largest = min(n, plan.capacity_rows)
+    what = f"a partition of at most {largest:,} rows x {d:,} features with its neighbor search"
+    needed = plan.search_bytes(largest, d, itemsize, n_neighbors)
+    steps.append(Step(what, needed, parts, 0, parts * (2 * runs + 1), again))
+    home = graph_block_rows(n_neighbors)
+    blocks = -(-n // home)
+    lists = min(n, home) * (8 * n_neighbors + 4)
+    needed = _MERGE_COPIES * lists + _MERGE_TILES
+    requests = blocks * (3 * parts + 2)
+    steps.append(Step("the neighbors of a block of rows", needed, blocks, 0, requests, again))
+    if not certain:
+        times = 1 if recall_target is None else 2
+        what = "a block searched for the neighbors of sampled rows"
+        steps.append(pass_over(rows, what, rows.block_bytes // 2 + _RECALL_TILES, times=times))
+    return steps
+
+
+def _compiles(plan: PartitionPlan, n_samples: int, algorithm: str) -> bool:
+    """Say whether partitions are, or may be, searched by pynndescent."""
+    return not plan.exact
+
+
+def affinity_steps(n_samples: int, n_neighbors: int) -> list[Step]:
+    """Return the steps from neighbors to the affinity matrix."""
+    home = graph_block_rows(n_neighbors)
+    blocks = -(-n_samples // home)
+    edges = min(n_samples, home) * n_neighbors
+    return [
+        Step("the edges of a block of rows", 64 * edges, blocks, 0, 4 * blocks),
+        Step(
+            "the edges of a block of rows united with their reverses",
+            _UNION_BYTES * edges,
+            blocks,
+            0,
+            blocks * (3 * blocks + 6),
+        ),
+        Step("a chunk of the matrix", 64 * MIB, blocks, 0, 8 * blocks),
+    ]

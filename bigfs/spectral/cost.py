@@ -1,0 +1,89 @@
+"""What the eigenvectors of a graph cost, before there is a graph."""
+
+from __future__ import annotations
+
+from bigfs.core.cost import StageCost, Step
+from bigfs.core.units import MIB
+from bigfs.spectral.choice import (
+    SPECTRUM,
+    Choice,
+    choose_solver,
+    row_block_bytes,
+    solver_bytes,
+)
+from bigfs.spectral.iteration import block_width
+from bigfs.spectral.rowgraph import wanted_rows
+from bigfs.spectral.strips import strip_bytes, strip_count
+
+# Rounds of the filter and its products, and sums and changes of a round: typical, no bound.
+_ROUNDS = 8
+_PRODUCTS = 600
+_SUMS = 4
+# Rows of the largest block over those wanted: partitions are kept whole.
+_UNEVEN = 1.6
+# One number a row, sorted; the labels of components beside the edges that join them.
+_ORDER_BYTES = 32
+_COMPONENT_EDGES = 64 * MIB
+
+
+def spectral_cost(
+    n_samples: int,
+    n_neighbors: int,
+    n_components: int | str,
+    memory_limit_bytes: int,
+    *,
+    solver: str = "auto",
+    tol: float = 1e-6,
+    weight: str = "binary",
+) -> StageCost:
+    """Return the cost of `bigfs.spectral.embedding.spectral_embedding`.
+
+    The graph may have up to twice as many entries as neighbors: an edge exists if either end
+    lists the other.
+
+    Raises
+    ------
+    MemoryLimitError
+        If the solver does not fit ``memory_limit``.
+    """
+    n, n_entries = n_samples, 2 * n_samples * n_neighbors
+    wanted = min(SPECTRUM, n - 1) if isinstance(n_components, str) else n_components
+    weight_bytes = 4 if weight == "binary" else 8
+    choice = choose_solver(
+        solver, n, n_entries, wanted, tol, memory_limit_bytes, weight_bytes=weight_bytes
+    )
+    stored = 8 * n * wanted
+    if not choice.distributed:
+        what = f"W with up to {n_entries:,} entries and {wanted} vectors, solver {choice.solver}"
+        needed = solver_bytes(choice.solver, n, n_entries, wanted, tol)
+        requests = 2 + n_entries // 2**20 + n // 2**17
+        return StageCost((Step(what, needed, 1, 0, requests),), stored, stored)
+    steps = _spread_steps(choice, n, n_entries, wanted, weight_bytes)
+    vectors = 8 * n * block_width(wanted)
+    # Blocks of W with the edges on their way, and three iterates with rows copied for others.
+    scratch = 40 * n_entries + 5 * vectors + stored
+    return StageCost(tuple(steps), scratch, stored, at_most=True)
+
+
+def _spread_steps(
+    choice: Choice, n: int, n_entries: int, wanted: int, weight_bytes: int
+) -> list[Step]:
+    """Return the steps of the solver on row blocks."""
+    wanted_of_block = wanted_rows(n, choice.most_rows)
+    blocks = -(-n // wanted_of_block)
+    rows = min(n, int(_UNEVEN * wanted_of_block))
+    needed = rows * row_block_bytes(n, n_entries, wanted)
+    what = f"a block of {rows:,} rows of W with its vectors"
+    steps = [
+        Step(f"the order of {n:,} rows", _ORDER_BYTES * n + _COMPONENT_EDGES, 2, 0, 64),
+        Step("edges on their way to their blocks", needed, 2 * blocks, 0, 4 * blocks**2),
+        Step(what, needed, _SUMS * blocks, 0, _SUMS * 3 * blocks, _ROUNDS),
+    ]
+    if choice.in_strips:
+        strips = strip_count(block_width(wanted))
+        what = f"W with up to {n_entries:,} entries and a strip of {n:,} rows"
+        strip = strip_bytes(n, n_entries, weight_bytes)
+        steps.append(Step(what, strip, strips, 0, strips * 4 * blocks, 2 * _ROUNDS))
+    else:
+        steps.append(Step(what, needed, blocks, 0, blocks * (blocks + 2), _PRODUCTS))
+    return steps

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from bigfs.core.memory import check_fits
 from bigfs.core.units import parse_bytes
 from bigfs.graph.knn import KNNGraph
 from bigfs.graph.symmetrize import ENTRY_CHUNK, SymmetricCSR, symmetrize
+from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Scratch
 
 WEIGHTS = ("binary", "heat", "dot", "cosine")
@@ -107,11 +107,11 @@ class AffinityMatrix:
 
     @classmethod
     def open(
-        cls, path: str | Path, stored: dict[str, Any], partitions: ArrayRef | None = None
+        cls, path: str | Location, stored: dict[str, Any], partitions: ArrayRef | None = None
     ) -> AffinityMatrix:
         """Return the matrix that was stored in a folder."""
         names = ("data", "indices", "indptr", "degrees")
-        refs = {name: ArrayRef.at(Path(path) / name) for name in names}
+        refs = {name: ArrayRef.at(as_location(path) / name) for name in names}
         return cls(
             **refs,
             weight=stored["weight"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from bigfs.graph.partition import plan_partitions
 from bigfs.graph.recall import RecallEstimate
 from bigfs.graph.representation import check_representation, principal_rows
 from bigfs.store.chunking import block_bounds
+from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Scratch
 
 
@@ -133,13 +133,13 @@ class KNNGraph:
         }
 
     @classmethod
-    def open(cls, path: str | Path, stored: dict[str, Any]) -> KNNGraph:
+    def open(cls, path: str | Location, stored: dict[str, Any]) -> KNNGraph:
         """Return the graph that was stored in a folder."""
         known = {"metric", "algorithm", "n_neighbors", "n_partitions", "recall"}
         return cls(
-            ArrayRef.at(Path(path) / "indices"),
-            ArrayRef.at(Path(path) / "distances"),
-            ArrayRef.at(Path(path) / "partitions"),
+            ArrayRef.at(as_location(path) / "indices"),
+            ArrayRef.at(as_location(path) / "distances"),
+            ArrayRef.at(as_location(path) / "partitions"),
             stored["metric"],
             stored["algorithm"],
             stored["n_partitions"],

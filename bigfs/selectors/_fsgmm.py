@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 import zipfile
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 
 import numpy as np
 
 from bigfs.blocks import BlockReader, RowBlocks
-from bigfs.core.errors import StorageError
 from bigfs.core.execute import run_tasks
 from bigfs.core.progress import silenced, track
 from bigfs.core.seeds import rng
@@ -23,6 +19,7 @@ from bigfs.solvers.saliency import (
     message_length,
     tile_rows,
 )
+from bigfs.store.location import Location, replaced_file
 from bigfs.store.scratch import ArrayRef, Scratch
 
 _PARTS = tuple(part.name for part in fields(Mixture))
@@ -98,7 +95,7 @@ def fit(
     min_clusters: int,
     max_iter: int,
     tol: float,
-    file: Path | None,
+    file: Location | None,
 ) -> State:
     """Run EM from a state until the fewest components have settled, or for ``max_iter`` passes."""
     with track("fsgmm", max_iter, "passes") as progress, silenced():
@@ -230,25 +227,17 @@ def _rows_task(rows: list[int], reader: BlockReader, columns: Columns) -> np.nda
     return columns.standardized(X, np.arange(columns.kept.shape[0]))
 
 
-def save(path: Path, state: State) -> None:
+def save(path: Location, state: State) -> None:
     """Write the checkpoint beside its name and rename it."""
     mixtures = {"current": state.current, "best": state.best}
     arrays = {f"{n}_{part}": getattr(m, part) for n, m in mixtures.items() for part in _PARTS}
     arrays["numbers"] = np.array([state.best_length, state.last_length, float(state.finished)])
-    partial = path.with_name(f"{path.name}.partial-{uuid.uuid4().hex[:8]}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            np.savez(file, lengths=np.array(state.lengths), sizes=np.array(state.sizes), **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StorageError(f"Cannot write the checkpoint {path}: {error}.") from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced_file(path) as file:
+        np.savez(file, lengths=np.array(state.lengths), sizes=np.array(state.sizes), **arrays)
 
 
-def load(path: Path | None) -> State | None:
+def load(path: Location | None) -> State | None:
     """Return the stored state, or None where there is none that can be read."""
     if path is None or not path.exists():
         return None

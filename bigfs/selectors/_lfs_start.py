@@ -7,7 +7,6 @@ well each cluster's normal law, in the features the cluster keeps, describes its
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from bigfs.selectors._lfs_kernels import Assignment
 from bigfs.selectors._lfs_passes import Passes
 from bigfs.selectors._lfs_state import Settings, State, load_state, save_state
 from bigfs.solvers.separability import evidence
+from bigfs.store.location import as_location
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # Rows that the restarts see.
@@ -119,7 +119,7 @@ def best_restart(
         budget_bytes, random_state, label="lfs restarts", unit="restarts",
     )  # fmt: skip
     scores = np.array([score for score, _ in found])
-    state = load_state(Path(found[int(scores.argmax())][1]))
+    state = load_state(as_location(found[int(scores.argmax())][1]))
     folder.close()
     blocks.scratch.remove(data)
     if state is None:
@@ -153,7 +153,7 @@ def _restart_task(
         state = begin(passes, X[chosen] - moments.mean, usable, settings)
         search(passes, state, settings)
         score = score_of(passes.assign(assignment(state), False), state, moments.variance)
-    path = Path(folder) / f"{restart}-{uuid.uuid4().hex[:8]}.npz"
+    path = as_location(folder) / f"{restart}-{uuid.uuid4().hex[:8]}.npz"
     save_state(path, state)
     return score, str(path)
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import uuid
 import zipfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import StorageError
 from bigfs.selectors._lfs_kernels import Clusterings, Rules
 from bigfs.solvers.separability import ClusterSums
+from bigfs.store.location import Location, replaced_file
 
 
 @dataclass(frozen=True)
@@ -114,34 +111,26 @@ class Proposal:
         return self.clustering, self.member, self.cluster
 
 
-def save_state(path: Path, state: State) -> None:
+def save_state(path: Location, state: State) -> None:
     """Write a state beside its name and rename it."""
-    partial = path.with_name(f"{path.name}.partial-{uuid.uuid4().hex[:8]}")
-    try:
-        with partial.open("wb") as file:
-            np.savez(
-                file,
-                centers=state.rules.clusterings.centers,
-                masks=state.rules.clusterings.masks,
-                members=state.rules.members,
-                subsets=state.subsets,
-                counts=state.sums.counts,
-                sums=state.sums.sums,
-                products=state.sums.products,
-                origin=state.origin,
-                tried=state.tried,
-                places=[state.round, state.next_cluster, state.version],
-                trace=json.dumps(state.trace),
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StorageError(f"Cannot write the checkpoint {path}: {error}.") from error
+    with replaced_file(path) as file:
+        np.savez(
+            file,
+            centers=state.rules.clusterings.centers,
+            masks=state.rules.clusterings.masks,
+            members=state.rules.members,
+            subsets=state.subsets,
+            counts=state.sums.counts,
+            sums=state.sums.sums,
+            products=state.sums.products,
+            origin=state.origin,
+            tried=state.tried,
+            places=[state.round, state.next_cluster, state.version],
+            trace=json.dumps(state.trace),
+        )
 
 
-def load_state(path: Path) -> State | None:
+def load_state(path: Location) -> State | None:
     """Return a stored state, or None where there is none that can be read."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:

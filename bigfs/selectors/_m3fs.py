@@ -6,7 +6,6 @@ import json
 import time
 import uuid
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from bigfs.selectors._m3fs_passes import (
 from bigfs.selectors._m3fs_state import Settings, Trajectory
 from bigfs.solvers.cone import ConeProgram, solve_cone
 from bigfs.solvers.msupport import ConeSolution
+from bigfs.store.location import Location, as_location, replaced_file
 from bigfs.store.scratch import ArrayRef
 
 # Of the cone programs: relative gap.
@@ -48,7 +48,7 @@ def run_resident(
     settings: Settings,
     mean: np.ndarray,
     smooth: np.ndarray | None,
-    folder: Path,
+    folder: Location,
 ) -> tuple[list[Trajectory], list[float]]:
     """Run data of one block, each start in a task of its own; see `run_streamed`."""
     shared = write_arrays(folder / f"shared-{uuid.uuid4().hex[:8]}.npz", **_given(mean, smooth))
@@ -63,7 +63,7 @@ def run_resident(
         label="m3fs",
         unit="starts",
     )
-    Path(shared).unlink()
+    as_location(shared).unlink()
     clusters.write(0, np.column_stack([rows for _, rows, _ in found]))
     blocks.passes += max(now.n_rounds for now, _, _ in found) + 2
     return [now for now, _, _ in found], [hinge for _, _, hinge in found]
@@ -107,7 +107,7 @@ def run_streamed(
     settings: Settings,
     mean: np.ndarray,
     smooth: np.ndarray | None,
-    checkpoint: Path | None,
+    checkpoint: Location | None,
 ) -> tuple[list[Trajectory], list[float]]:
     """Run all starts in lock-step: their cone programs side by side, then one pass for all.
 
@@ -119,7 +119,7 @@ def run_streamed(
     settings : Settings
     mean : ndarray of shape (D,)
     smooth : ndarray of shape (D, D) or None
-    checkpoint : Path or None
+    checkpoint : Path, ObjectPath or None
         File that outlives this process: written every half minute, and continued from.
 
     Returns
@@ -151,7 +151,7 @@ def run_streamed(
     return states, hinges
 
 
-def _solve_all(states: list[Trajectory], folder: Path, settings: Settings, shared: str) -> None:
+def _solve_all(states: list[Trajectory], folder: Location, settings: Settings, shared: str) -> None:
     """Solve the cone programs of all starts, one task each."""
     items = []
     for state in states:
@@ -161,7 +161,7 @@ def _solve_all(states: list[Trajectory], folder: Path, settings: Settings, share
     found = run_tasks(_solve_task, items, settings, shared, label="m3fs solve")
     for state, path, solution in zip(states, items, found, strict=True):
         state.solved(solution)
-        Path(path).unlink()
+        as_location(path).unlink()
 
 
 def _solve_task(path: str, settings: Settings, shared: str) -> ConeSolution:
@@ -179,7 +179,7 @@ def _solve_task(path: str, settings: Settings, shared: str) -> ConeSolution:
     return _solved(program, stored["sigma"])
 
 
-def _save(path: Path, states: list[Trajectory]) -> None:
+def _save(path: Location, states: list[Trajectory]) -> None:
     """Write the checkpoint beside its name and rename it."""
     arrays, rest = {}, []
     for i, state in enumerate(states):
@@ -188,12 +188,11 @@ def _save(path: Path, states: list[Trajectory]) -> None:
             arrays[f"{name}{i}"] = values.pop(name)
         rest.append(values)
     arrays["rest"] = np.frombuffer(json.dumps(rest).encode(), dtype=np.uint8)
-    partial = path.with_name(f"{path.name}.partial-{uuid.uuid4().hex[:8]}")
-    write_arrays(partial, **arrays)
-    partial.replace(path)
+    with replaced_file(path) as file:
+        np.savez(file, **arrays)
 
 
-def _load(path: Path | None) -> list[Trajectory] | None:
+def _load(path: Location | None) -> list[Trajectory] | None:
     """Return the stored states, or None where there are none."""
     if path is None or not path.exists():
         return None

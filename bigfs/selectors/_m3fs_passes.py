@@ -7,10 +7,8 @@ writes the same values again.
 
 from __future__ import annotations
 
-import os
 import uuid
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +18,7 @@ from bigfs.core.execute import active_client, map_reduce
 from bigfs.selectors._m3fs_kernels import PassSums, block_step, clusters_of, decisions, rivals
 from bigfs.selectors._m3fs_state import Settings, Trajectory
 from bigfs.selectors._ndfs_memory import forget, memory
+from bigfs.store.location import Location, as_location, replaced_file
 from bigfs.store.scratch import ArrayRef
 
 
@@ -117,26 +116,24 @@ class FileRows:
     bits: bool
     labels: ArrayRef
 
-    def _path(self, start: int, kind: str, round_: int) -> Path:
-        return Path(self.folder) / f"{kind}-{start}-{round_}-{self.first_row}.npy"
+    def _path(self, start: int, kind: str, round_: int) -> Location:
+        return as_location(self.folder) / f"{kind}-{start}-{round_}-{self.first_row}.npy"
 
     def get(self, start: int, kind: str, round_: int) -> np.ndarray:
         """Return what a round stored."""
         if kind == "clusters" and round_ == 0:
             return self.labels.read(self.first_row, self.first_row + self.n_rows)[:, start]
-        values = np.load(self._path(start, kind, round_))
+        with self._path(start, kind, round_).open("rb") as file:
+            values = np.load(file, allow_pickle=False)
         return np.unpackbits(values, count=self.n_rows) if self.bits else values
 
     def put(self, start: int, kind: str, round_: int, values: np.ndarray) -> None:
         """Store it beside its name and rename: a reader never sees half of it."""
-        path = self._path(start, kind, round_)
-        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}")
-        with partial.open("wb") as file:
+        with replaced_file(self._path(start, kind, round_), sync=False) as file:
             np.save(file, np.packbits(values) if self.bits else values)
-        os.replace(partial, path)
 
 
-def write_arrays(path: Path, **arrays: np.ndarray) -> str:
+def write_arrays(path: Location, **arrays: np.ndarray) -> str:
     """Write small arrays for the tasks to read; return the path."""
     with path.open("wb") as file:
         np.savez(file, **arrays)
@@ -145,7 +142,7 @@ def write_arrays(path: Path, **arrays: np.ndarray) -> str:
 
 def read_arrays(path: str) -> dict[str, np.ndarray]:
     """Read what `write_arrays` wrote."""
-    with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
+    with as_location(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
         return {name: stored[name] for name in stored.files}
 
 
@@ -156,7 +153,7 @@ class Streamed:
     ----------
     blocks : RowBlocks
     labels : ArrayRef of shape (n_samples, n_starts), uint8
-    folder : Path
+    folder : Path or ObjectPath
         Where planes, clusters and what the tasks share are stored.
     bits : bool
         There are two clusters.
@@ -165,7 +162,7 @@ class Streamed:
     """
 
     def __init__(
-        self, blocks: RowBlocks, labels: ArrayRef, folder: Path, bits: bool, keep_bytes: int
+        self, blocks: RowBlocks, labels: ArrayRef, folder: Location, bits: bool, keep_bytes: int
     ) -> None:
         self.blocks, self.labels, self.folder = blocks, labels, folder
         self.bits, self._keep = bits, (f"m3fs-{uuid.uuid4().hex[:8]}", keep_bytes)
@@ -187,14 +184,14 @@ class Streamed:
             self.labels,
             label="m3fs pass",
         )
-        Path(shared).unlink()
+        as_location(shared).unlink()
         return found
 
     def finish(self, Vs: list[np.ndarray], clusters: ArrayRef) -> list[float]:
         """Write every start's clusters; return what the rows are short of their margins."""
         shared = self._share(Vs)
         hinges = self.blocks.reduce(_finish_kernel, np.add, shared, clusters, label="m3fs labels")
-        Path(shared).unlink()
+        as_location(shared).unlink()
         return [float(value) for value in hinges]
 
     def close(self) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
-import uuid
 import zipfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +15,7 @@ from bigfs.selectors._ndfs_kernels import PassSums, Update, inverse_norms
 from bigfs.selectors._ndfs_passes import Passes
 from bigfs.selectors._ndfs_solve import Regression
 from bigfs.solvers.l21 import smoothed_l21
+from bigfs.store.location import Location, replaced_file
 from bigfs.store.scratch import ArrayRef
 
 # A checkpoint every so many iterations, or at the first one after so many seconds.
@@ -86,7 +84,7 @@ def iterate(
     xtf: np.ndarray,
     ftf: np.ndarray,
     settings: Settings,
-    checkpoint: Path | None = None,
+    checkpoint: Location | None = None,
     progress: Reporter | None = None,
 ) -> Iterate:
     """Run algorithm 1 and return where it ended; F stays with the passes.
@@ -99,7 +97,7 @@ def iterate(
     xtf, ftf : ndarray
         ``X'F`` and ``F'F`` of the start.
     settings : Settings
-    checkpoint : Path or None, default=None
+    checkpoint : Path, ObjectPath or None, default=None
         File of the checkpoint: read if it is there, written every few iterations.
     progress : Reporter or None, default=None
         Told of every iteration, and of those that a checkpoint saved.
@@ -184,28 +182,20 @@ _ARRAYS = ("B", "coef", "delta", "xtf", "ftf")
 _LISTS = ("parts", "movement", "orthogonality")
 
 
-def _save(path: Path, now: Iterate, passes: Passes) -> None:
+def _save(path: Location, now: Iterate, passes: Passes) -> None:
     """Write the checkpoint beside its name and rename it."""
     state = {f"passes_{name}": value for name, value in passes.state().items()}
-    partial = path.with_name(f"{path.name}.partial-{uuid.uuid4().hex[:8]}")
-    try:
-        with partial.open("wb") as file:
-            np.savez(
-                file,
-                done=now.done,
-                **{name: getattr(now, name) for name in _ARRAYS},
-                **{name: np.array(getattr(now, name)) for name in _LISTS},
-                **state,
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StorageError(f"Cannot write the checkpoint {path}: {error}.") from error
+    with replaced_file(path) as file:
+        np.savez(
+            file,
+            done=now.done,
+            **{name: getattr(now, name) for name in _ARRAYS},
+            **{name: np.array(getattr(now, name)) for name in _LISTS},
+            **state,
+        )
 
 
-def _load(path: Path | None, passes: Passes) -> Iterate | None:
+def _load(path: Location | None, passes: Passes) -> Iterate | None:
     """Return the stored iterate, or None where there is none that can be read."""
     if path is None or not path.exists():
         return None

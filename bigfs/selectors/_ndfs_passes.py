@@ -8,7 +8,6 @@ its edges lead to.
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ from bigfs.core.execute import active_client, map_reduce
 from bigfs.graph.affinity import AffinityMatrix
 from bigfs.selectors._ndfs_kernels import PassSums, Update, block_step, merge_sums, rough
 from bigfs.selectors._ndfs_memory import forget, memory
+from bigfs.store.location import remove_tree
 from bigfs.store.scratch import ArrayRef, Scratch
 
 
@@ -254,7 +254,7 @@ class Streamed:
         # What a killed run was writing may be no array yet.
         for left in self.folder.path.glob("F-*"):
             if str(left) not in self._stored:
-                shutil.rmtree(left, ignore_errors=True)
+                remove_tree(left)
 
 
 def _step_task(bounds: tuple[int, int], context: _Context) -> PassSums:

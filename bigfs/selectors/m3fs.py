@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from bigfs.selectors._clusters import chosen_n_clusters, known_n_clusters
 from bigfs.selectors._m3fs_fit import GRAPHS, Parameters, label_rows, m3fs_scores, sample_of
 from bigfs.selectors._m3fs_starts import n_eigenvectors
 from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
+from bigfs.store.location import Location
 from bigfs.store.scratch import Scratch
 from bigfs.store.source import Source
 
@@ -36,7 +36,7 @@ def learn(
     W: AffinityMatrix | None = None,
     spectral: SpectralEmbedding | None = None,
     out: Scratch | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: Location | None = None,
 ) -> FeatureScores:
     """Build what `m3fs_scores` needs and is not given, learn on a sample if asked, label all rows.
 
@@ -53,7 +53,7 @@ def learn(
         Its eigenvectors.
     out : Scratch or None, default=None
         Where the labels are stored.
-    checkpoint : Path or None, default=None
+    checkpoint : Path, ObjectPath or None, default=None
 
     Returns
     -------

@@ -9,7 +9,6 @@ doing between two commits: one product, or half a minute.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from bigfs.spectral.problem import GROUP, Goal, not_converged
 from bigfs.spectral.rowblocks import Iterate, Measure
 from bigfs.spectral.rowgraph import build_row_graph
 from bigfs.spectral.storedblock import Record, StoredBlock, StripBlock
+from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
 
 
@@ -39,7 +39,7 @@ def solve_distributed(
     random_state: int,
     most_rows: int,
     in_strips: bool = False,
-    checkpoint: Path | None = None,
+    checkpoint: Location | None = None,
 ) -> dict[str, Any]:
     """Write the smallest eigenvectors of ``L y = lambda D y`` beyond the trivial one.
 
@@ -63,7 +63,7 @@ def solve_distributed(
     in_strips : bool, default=False
         Whether the filter takes a few columns of all rows as one task (`bigfs.spectral.strips`)
         instead of one product of a block.
-    checkpoint : Path or None, default=None
+    checkpoint : Path, ObjectPath or None, default=None
         Folder that outlives an interrupted run: row blocks and iterates are kept there, and the
         next call goes on from the last product.
 

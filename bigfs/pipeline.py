@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 
 from bigfs.blocks import RowBlocks
 from bigfs.cluster import (
-    check_shared_folder,
-    check_versions,
+    check_workers,
     connect,
     on_every_process,
     package_versions,
+    preflight,
+    scheduler_address,
 )
 from bigfs.config import Config, dump_yaml, load_config, make_config
 from bigfs.core.errors import InputError
@@ -115,19 +116,17 @@ def run_in_directory(
         As in `run`.
     """
     directory = RunDirectory(config.run)
-    address = scheduler or (config.cluster.address if config.cluster else None)
-    local = None if address else config.cluster
+    address = scheduler_address(scheduler, config.cluster)
 
     def all_of_it() -> T:
-        check_versions()
-        check_shared_folder(directory.attempt_path)
+        preflight(directory.attempt_path)
         _begin(directory, config)
         result = work(directory)
         directory.manifest["status"] = "done"
         directory.write()
         return result
 
-    with directory.open(fresh=fresh), connect(address, local, config.memory_limit):
+    with directory.open(fresh=fresh), connect(address, config.cluster, config.memory_limit):
         return run_apart(all_of_it)
 
 
@@ -211,6 +210,7 @@ def run_stage(
         logger.info("stage %s: finished by an earlier run, kept", name)
         return
     logger.info("stage %s: %s", name, directory.why_stale(name, key))
+    check_workers(directory.attempt_path)
     started, passes = _start_clock(), context.passes
     scratch = directory.stage_scratch(name)
     context.checkpoint = directory.checkpoint_path(name, key)

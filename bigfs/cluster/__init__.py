@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from bigfs.cluster.connect import connect, local_cluster, scheduler_address
+from bigfs.cluster.connection import connect, local_cluster, scheduler_address
 from bigfs.cluster.preflight import (
-    check_shared_folder,
-    check_versions,
     check_workers,
     package_versions,
     preflight,
@@ -13,8 +11,6 @@ from bigfs.cluster.preflight import (
 from bigfs.cluster.workers import on_every_process, worker_limits
 
 __all__ = [
-    "check_shared_folder",
-    "check_versions",
     "check_workers",
     "connect",
     "local_cluster",

@@ -82,22 +82,8 @@ def check_workers(folder: Path) -> None:
         return
     _compare(package_versions(), ask_workers(client, package_versions, workers=[*new]))
     _check_sizes([*new])
-    check_shared_folder(folder, [*new])
+    _check_shared(folder, [*new])
     known.update(new.values())
-
-
-def check_versions() -> None:
-    """Check that client, scheduler and workers run the same versions of what matters.
-
-    Raises
-    ------
-    ClusterError
-        Naming the processes, the packages and both versions.
-    """
-    client = active_client()
-    if client is not None:
-        _check_scheduler(client)
-        _compare(package_versions(), ask_workers(client, package_versions))
 
 
 def _check_scheduler(client: Any) -> None:
@@ -106,7 +92,9 @@ def _check_scheduler(client: Any) -> None:
 
     try:
         found = bounded(client, ask, "The scheduler does not answer")
-    except (ImportError, AttributeError) as error:
+    except ClusterError:
+        raise
+    except Exception as error:
         found = error
     here = {name: version for name, version in package_versions().items() if name in _PROTOCOL}
     _compare(here, {"the scheduler": found})
@@ -116,10 +104,10 @@ def _compare(here: dict[str, str], answers: dict[str, Any]) -> None:
     """Raise ClusterError if what a process has is not what this one has."""
     wrong = []
     for process, found in answers.items():
-        if isinstance(found, (ImportError, AttributeError)):
-            wrong.append(f"{process} cannot import this bigfs ({found})")
-        elif isinstance(found, Exception):
+        if isinstance(found, OSError):
             wrong.append(f"{process} does not answer ({type(found).__name__}: {found})")
+        elif isinstance(found, Exception):  # some reach us as their text only
+            wrong.append(f"{process} cannot import this bigfs ({found})")
         else:
             differing = [
                 f"{name} {found.get(name, 'missing')} (here {version})"
@@ -163,30 +151,14 @@ def _check_sizes(workers: Sequence[str]) -> None:
             )
 
 
-def check_shared_folder(folder: Path, workers: Sequence[str] | None = None) -> None:
-    """Check that workers see the run directory of this client and can write there.
-
-    Parameters
-    ----------
-    folder : Path
-        Below the run directory.
-    workers : sequence of str or None, default=None
-        Their addresses. None: all.
-
-    Raises
-    ------
-    InputError
-        Naming the worker and the path.
-    """
-    client = active_client()
-    if client is None:
-        return
+def _check_shared(folder: Path, workers: Sequence[str]) -> None:
+    """Check that workers see the folder of this client and can write there."""
     token = uuid.uuid4().hex
     ours = folder / f"token-{token}"
     ours.write_text(token)
     try:
-        answers = ask_workers(client, _answer_token, str(folder), token, workers=workers)
-        for worker, answer in answers.items():
+        asked = (_answer_token, str(folder), token)
+        for worker, answer in ask_workers(active_client(), *asked, workers=workers).items():
             theirs = Path(str(answer))
             if not theirs.is_absolute() or not theirs.exists():
                 raise InputError(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from bigfs.core.errors import ClusterError
@@ -12,6 +14,17 @@ from bigfs.core.execute import active_client
 
 WAIT_SECONDS = 60.0
 ANSWER_SECONDS = 60.0
+_patience: ContextVar[float] = ContextVar("bigfs_patience", default=WAIT_SECONDS)
+
+
+@contextmanager
+def patience(seconds: float | None) -> Iterator[None]:
+    """Wait for workers so long within the block (None: a minute)."""
+    token = _patience.set(WAIT_SECONDS if seconds is None else seconds)
+    try:
+        yield
+    finally:
+        _patience.reset(token)
 
 
 def workers_of(client: Any) -> dict[str, dict[str, Any]]:
@@ -20,21 +33,21 @@ def workers_of(client: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
-def wait_for_workers(client: Any, seconds: float | None = None) -> None:
+def wait_for_workers(client: Any) -> None:
     """Return as soon as the cluster has a worker.
 
     Raises
     ------
     ClusterError
-        If it has none for so many seconds (None: a minute).
+        If it has none for a minute, or for what `patience` says.
     """
-    patience = WAIT_SECONDS if seconds is None else seconds
-    deadline = time.monotonic() + patience
+    seconds = _patience.get()
+    deadline = time.monotonic() + seconds
     while not workers_of(client):
         if time.monotonic() > deadline:
             address = client.scheduler.address
             raise ClusterError(
-                f"The scheduler at {address} has had no worker for {patience:.0f} s. Start one "
+                f"The scheduler at {address} has had no worker for {seconds:.0f} s. Start one "
                 f"with 'dask worker {address}', or see why the batch system starts none, then "
                 "run again."
             )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bigfs.cluster.slurm import slurm_cluster
-from bigfs.cluster.workers import WAIT_SECONDS, wait_for_workers
+from bigfs.cluster.workers import WAIT_SECONDS, patience, wait_for_workers
 from bigfs.core.addresses import check_address, is_scheduler_file
-from bigfs.core.errors import ClusterError, InputError
+from bigfs.core.errors import BigfsError, ClusterError, InputError
 
 LOOPBACK = "127.0.0.1"
 
@@ -49,8 +50,8 @@ def connect(address: str | None, cluster: Any, memory_limit_bytes: int) -> Itera
     address : str or None
         Address of a running scheduler, or the file that it wrote.
     cluster : ClusterConfig or None
-        A cluster to start before the block and to stop after it, where there is no address.
-        None: what is in scope.
+        How long to wait for workers and, where there is no address, a cluster to start before
+        the block and to stop after it. None: what is in scope.
     memory_limit_bytes : int
         Limit of each worker that is started here.
 
@@ -61,16 +62,17 @@ def connect(address: str | None, cluster: Any, memory_limit_bytes: int) -> Itera
     InputError
         If TLS is not set up, or a batch system is not there.
     """
-    if address is not None:
-        with _client(address) as client:
-            wait_for_workers(client)
+    with patience(None if cluster is None else cluster.wait_seconds):
+        if address is not None:
+            with _client(address) as client:
+                wait_for_workers(client)
+                yield
+        elif cluster is None:
             yield
-    elif cluster is None:
-        yield
-    else:
-        with _started(cluster, memory_limit_bytes) as running, running.get_client() as client:
-            wait_for_workers(client, cluster.wait_seconds)
-            yield
+        else:
+            with _started(cluster, memory_limit_bytes) as running, running.get_client() as client:
+                wait_for_workers(client)
+                yield
 
 
 def _started(cluster: Any, memory_limit_bytes: int) -> Any:
@@ -100,26 +102,41 @@ def local_cluster(n_workers: int, threads_per_worker: int, memory_limit_bytes: i
 @contextmanager
 def _client(scheduler: str) -> Iterator[Any]:
     """Connect to the scheduler at an address, or to the one that wrote a file."""
+    import dask.config
     from distributed import Client
+    from distributed.versions import VersionMismatchWarning
 
     address = _address_in(Path(scheduler)) if is_scheduler_file(scheduler) else scheduler
+    before = dask.config.get("scheduler", None)
     try:
-        client = Client(address, timeout=WAIT_SECONDS / 2)
-    except TypeError as error:
-        if "ssl_context" not in str(error):
-            raise
-        raise InputError(
+        with warnings.catch_warnings():
+            # The preflight compares versions and says what to do; Dask's table would be twice.
+            warnings.simplefilter("ignore", VersionMismatchWarning)
+            client = Client(address, timeout=WAIT_SECONDS / 2)
+    except BaseException as error:
+        # A client that fails leaves itself behind as the default.
+        dask.config.set(scheduler=before)
+        if told := _no_client(address, error):
+            raise told from error
+        raise
+    with client:
+        yield client
+
+
+def _no_client(address: str, error: BaseException) -> BigfsError | None:
+    """Return why there is no client, in words, where that is known."""
+    if isinstance(error, TypeError) and "ssl_context" in str(error):
+        return InputError(
             f"{address} is encrypted, and Dask has no certificates here: set "
             "distributed.comm.tls.ca-file, .client.cert and .client.key in ~/.config/dask, or "
             "DASK_DISTRIBUTED__COMM__TLS__CA_FILE and the like in the environment."
-        ) from error
-    except (OSError, TimeoutError, ValueError) as error:
-        raise ClusterError(
+        )
+    if isinstance(error, (OSError, TimeoutError, ValueError)):
+        return ClusterError(
             f"No Dask scheduler answers at {address} ({type(error).__name__}: {error}). Check "
             "the address and that the scheduler is running, then run again."
-        ) from error
-    with client:
-        yield client
+        )
+    return None
 
 
 def _address_in(path: Path) -> str:

@@ -1,0 +1,141 @@
+"""The same pipeline on every kind of cluster: the same ranking, and nothing beyond loopback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import psutil
+import pytest
+
+from bigfs.core.errors import ClusterError, InputError
+from bigfs.pipeline import run
+from bigfs.results import Result
+from tests.cluster._processes import REPO, scheduler, worker
+
+pytestmark = pytest.mark.cluster
+
+
+def _config(folder: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "run": str(folder / "run"),
+        "input": {"uri": "sklearn:iris"},
+        "n_features_to_select": 2,
+        "mcfs": {"n_clusters": 3},
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return run(_config(tmp_path_factory.mktemp("threads")))
+
+
+def _assert_same(result: Result, expected: Result) -> None:
+    assert result.ranking.tolist() == expected.ranking.tolist()
+    assert result.scores.tobytes() == expected.scores.tobytes()
+
+
+def test_a_scheduler_file_in_the_configuration_and_on_the_command_line(
+    tmp_path: Path, expected: Result
+) -> None:
+    with scheduler(tmp_path) as file, worker(file, tmp_path):
+        remote = {"kind": "remote", "address": str(file)}
+        _assert_same(run(_config(tmp_path, cluster=remote)), expected)
+        _assert_same(run(_config(tmp_path), scheduler=str(file), fresh=True), expected)
+
+
+def test_a_scheduler_file_that_nobody_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bigfs.cluster.connection.WAIT_SECONDS", 0.5)
+    missing = str(tmp_path / "scheduler.json")
+    with pytest.raises(ClusterError, match="names no Dask scheduler.*--scheduler-file"):
+        run(_config(tmp_path), scheduler=missing)
+    with pytest.raises(InputError, match="--scheduler: the address.*Got 'nonsense'"):
+        run(_config(tmp_path), scheduler="nonsense")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Dask's own settings for TLS, with a certificate of our own making."""
+    import trustme
+
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    issued = authority.issue_cert("127.0.0.1", "localhost")
+    issued.private_key_and_cert_chain_pem.write_to_path(folder / "cert.pem")
+    settings = {"distributed.comm.tls.ca-file": str(folder / "ca.pem")}
+    for role in ("scheduler", "worker", "client"):
+        settings[f"distributed.comm.tls.{role}.cert"] = str(folder / "cert.pem")
+    return settings
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path, certificates: dict[str, str]) -> Iterator[str]:
+    """Address of a scheduler with a worker that speak TLS only."""
+    import json
+
+    names = {
+        "DASK_" + key.upper().replace(".", "__").replace("-", "_"): value
+        for key, value in certificates.items()
+    }
+    with (
+        scheduler(tmp_path, "--protocol", "tls", env=names) as file,
+        worker(file, tmp_path, "--protocol", "tls", env=names),
+    ):
+        yield json.loads(file.read_text())["address"]
+
+
+def test_tls_by_the_configuration_of_dask(
+    tmp_path: Path, expected: Result, encrypted: str, certificates: dict[str, str]
+) -> None:
+    assert encrypted.startswith("tls://127.0.0.1:")
+    with pytest.raises(InputError, match="no certificates here.*distributed.comm.tls.ca-file"):
+        run(_config(tmp_path), scheduler=encrypted)
+    with dask.config.set(certificates):
+        _assert_same(run(_config(tmp_path), scheduler=encrypted), expected)
+
+
+def test_a_cluster_of_ours_stays_on_the_loopback_and_ends_with_the_run(
+    tmp_path: Path, expected: Result
+) -> None:
+    """The command line, so that what listens belongs to nobody else."""
+    import yaml
+
+    path = tmp_path / "local.yaml"
+    path.write_text(yaml.safe_dump(_config(tmp_path, cluster={"n_workers": 1})))
+    command = [sys.executable, "-m", "bigfs.cli", "run", str(path)]
+    heard: set[str] = set()
+    started = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    family: set[psutil.Process] = set()
+    while started.poll() is None:
+        try:
+            now = psutil.Process(started.pid)
+            family |= {now, *now.children(recursive=True)}
+            heard |= {
+                connection.laddr.ip
+                for process in family
+                for connection in process.net_connections("inet")
+                if connection.status == "LISTEN"
+            }
+        except psutil.Error:
+            pass
+        try:
+            started.wait(0.2)
+        except subprocess.TimeoutExpired:
+            continue
+    said = started.communicate()[0].decode()
+    assert started.returncode == 0, said
+    assert heard == {"127.0.0.1"}
+    alive = [process for process in family if process.is_running()]
+    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    from bigfs.results import open_result
+
+    _assert_same(open_result(tmp_path / "run"), expected)

@@ -7,13 +7,15 @@ import json
 from pathlib import Path
 
 from bigfs.core.errors import InputError
+from bigfs.store.location import as_location, files_below
+from bigfs.store.objects import ObjectPath
 
 
 def fingerprint(uri: str) -> str:
     """Return a key of an input's content.
 
     A store of ours is known by its checksums, a file or folder by names, sizes and times of
-    modification, a set of scikit-learn's by its name and version.
+    modification (in a bucket, by entity tags), a set of scikit-learn's by its name and version.
 
     Raises
     ------
@@ -24,7 +26,14 @@ def fingerprint(uri: str) -> str:
         from importlib.metadata import version
 
         return _digest([uri, version("scikit-learn")])
-    path = Path(uri.removeprefix("file://"))
+    path = as_location(uri)
+    if isinstance(path, ObjectPath):
+        found = {name: list(status) for name, status in files_below(path).items()}
+        if not found and path.is_file():
+            status = path.stat()
+            found = {"": [status.st_size, status.e_tag]}
+        if found:
+            return _digest(found)
     if not path.exists():
         raise InputError(f"{uri} does not exist. Check the path.")
     if path.is_dir():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import uuid
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,9 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.core.paths import is_there
 from bigfs.core.progress import track
 from bigfs.store.chunking import chunk_rows
+from bigfs.store.formats.zarr_array import UNFINISHED
+from bigfs.store.location import Location, as_location, remove_tree, zarr_store
+from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.source import Source, is_store, open_matrix
 
 MISSING = ("error", "mean", "zero", "drop_rows")
@@ -28,7 +29,7 @@ class IngestReport:
 
     Attributes
     ----------
-    path : Path
+    path : Path or ObjectPath
     n_samples, n_features : int
     dtype : str
     n_chunks : int
@@ -38,7 +39,7 @@ class IngestReport:
         NaN replaced and rows left out by the ``missing`` policy.
     """
 
-    path: Path
+    path: Location
     n_samples: int
     n_features: int
     dtype: str
@@ -50,7 +51,7 @@ class IngestReport:
 
 def ingest(
     source: Any,
-    dest: str | Path,
+    dest: str | Location,
     *,
     variable: str | None = None,
     missing: str = "error",
@@ -66,8 +67,10 @@ def ingest(
     ----------
     source : str, Path, array or Source
         Anything `open_matrix` takes.
-    dest : str or Path
-        The folder to create, usually ``NAME.zarr``.
+    dest : str, Path or ObjectPath
+        The folder to create, usually ``NAME.zarr``, or ``s3://BUCKET/NAME.zarr``. In a bucket,
+        where nothing can be renamed, it is marked until it is complete, and a store that is
+        replaced is removed first.
     variable : str or None, default=None
         Array to read where a file holds several.
     missing : {"error", "mean", "zero", "drop_rows"}, default="error"
@@ -91,9 +94,13 @@ def ingest(
     """
     if missing not in MISSING:
         raise InputError(f"missing must be one of {', '.join(MISSING)}. Got {missing!r}.")
-    final = Path(dest).absolute()
+    final = as_location(dest).absolute()
     _check_dest(final, overwrite)
     matrix = open_matrix(source, variable=variable)
+    if isinstance(final, ObjectPath):
+        if overwrite:
+            remove_tree(final)
+        return _ingest_objects(matrix, final, missing, rows)
     beside = f"{final.name}.partial-{uuid.uuid4().hex[:8]}"
     partial, replaced = final.with_name(beside), final.with_name(f"{beside}-replaced")
     try:
@@ -105,36 +112,60 @@ def ingest(
                 final.rename(replaced)
             partial.rename(final)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        remove_tree(partial)
         if final.exists():
-            shutil.rmtree(replaced, ignore_errors=True)
+            remove_tree(replaced)
     return report
 
 
-def _check_dest(dest: Path, overwrite: bool) -> None:
-    if not is_there(dest, "the store"):
+def _ingest_objects(
+    matrix: Source, final: ObjectPath, missing: str, rows: int | None
+) -> IngestReport:
+    """Write a store in a bucket, marked as unfinished until it is whole."""
+    marker = final / UNFINISHED
+    try:
+        marker.write_if("", None)
+    except ConflictError:
+        raise InputError(f"{final}: another ingest writes there. Give another name.") from None
+    try:
+        report = _write(matrix, final, final, missing, rows)
+        marker.unlink()
+    except StorageError:  # nothing can be removed either; it stays marked
+        raise
+    except BaseException:
+        remove_tree(final)
+        raise
+    return report
+
+
+def _check_dest(dest: Location, overwrite: bool) -> None:
+    there = dest.exists() if isinstance(dest, ObjectPath) else is_there(dest, "the store")
+    if not there:
         return
     if not overwrite:
         raise InputError(
             f"{dest} already exists. Give another name, or --overwrite (overwrite=True)."
         )
-    if not is_store(dest):
+    unfinished = isinstance(dest, ObjectPath) and (dest / UNFINISHED).is_file()
+    if not unfinished and not is_store(dest):
         raise InputError(
             f"{dest} is not a store that bigfs wrote, and is not overwritten. Give another name."
         )
 
 
 @contextmanager
-def _writing(final: Path) -> Iterator[None]:
+def _writing(final: Location) -> Iterator[None]:
     """Turn failures of the disk into StorageError."""
     try:
         yield
+    except StorageError:
+        raise
     except OSError as error:
         raise StorageError(f"Cannot write {final}: {error}. Nothing was left there.") from error
 
 
 def _write(
-    matrix: Source, partial: Path, final: Path, missing: str, rows: int | None
+    matrix: Source, partial: Location, final: Location, missing: str, rows: int | None
 ) -> IngestReport:
     n_features, dtype = matrix.n_features, np.dtype(matrix.dtype)
     rows = rows or chunk_rows(n_features, dtype.itemsize)
@@ -177,12 +208,12 @@ class _Writer:
     """Writes the array ``X`` of a new group, one whole chunk at a time."""
 
     def __init__(
-        self, path: Path, rows: int, n_features: int, dtype: np.dtype, n_samples: int | None
+        self, path: Location, rows: int, n_features: int, dtype: np.dtype, n_samples: int | None
     ) -> None:
         import zarr
         from zarr.codecs import BloscCodec, Crc32cCodec
 
-        self._group = zarr.create_group(store=str(path))
+        self._group = zarr.create_group(store=zarr_store(path))
         self._array = self._group.create_array(
             "X",
             shape=(n_samples or rows, n_features),

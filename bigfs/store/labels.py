@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, StorageError
 from bigfs.store.formats.csv import CsvSource
 from bigfs.store.formats.npy import read_header
 from bigfs.store.formats.npz import member_header, member_names
+from bigfs.store.location import Location, zarr_store
 from bigfs.store.source import as_path, is_reachable
 
 _KINDS = "fiubUS"
@@ -40,6 +40,8 @@ def load_labels(uri: str, n_samples: int | None = None) -> np.ndarray:
     """
     try:
         values = _read(str(uri))
+    except StorageError:
+        raise
     except (OSError, zlib.error) as error:
         raise InputError(f"{uri}: the labels cannot be read: {error}.") from None
     _check_shape(values.shape, values.dtype, uri)
@@ -100,14 +102,14 @@ def _read(uri: str) -> np.ndarray:
     raise InputError(f"{name}: labels are read from .npy, .npz, .csv, .tsv and zarr arrays.")
 
 
-def _read_npy(path: Path) -> np.ndarray:
+def _read_npy(path: Location) -> np.ndarray:
     with path.open("rb") as file:
         shape, _, dtype = read_header(file, str(path))
     _check_shape(shape, dtype, str(path))
     return _load(path)
 
 
-def _read_npz(path: Path, name: str) -> np.ndarray:
+def _read_npz(path: Location, name: str) -> np.ndarray:
     names = member_names(path)
     if name not in names:
         raise InputError(
@@ -118,18 +120,19 @@ def _read_npz(path: Path, name: str) -> np.ndarray:
     return _load(path, name)
 
 
-def _load(path: Path, member: str | None = None) -> np.ndarray:
+def _load(path: Location, member: str | None = None) -> np.ndarray:
     try:
-        found = np.load(path, allow_pickle=False)
-        if member is None:
-            return np.asarray(found)
-        with found:
-            return np.asarray(found[member])
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            if member is None:
+                return np.asarray(found)
+            with found:
+                return np.asarray(found[member])
     except ValueError as error:
         raise InputError(f"{path}: the labels cannot be read: {error}.") from None
 
 
-def _read_csv(path: Path, column: str) -> np.ndarray:
+def _read_csv(path: Location, column: str) -> np.ndarray:
     """Read one column, as numbers if all of it is numbers and as texts if not."""
     table = CsvSource(path)
     names = table.feature_names
@@ -151,13 +154,15 @@ def _read_csv(path: Path, column: str) -> np.ndarray:
         return np.array(texts, dtype=np.str_)
 
 
-def _read_zarr(path: Path, name: str) -> np.ndarray:
+def _read_zarr(path: Location, name: str) -> np.ndarray:
     import zarr
 
     try:
-        node = zarr.open(str(path), mode="r")
+        node = zarr.open(zarr_store(path), mode="r")
         array = node[name or "y"] if isinstance(node, zarr.Group) else node
         shape, dtype = array.shape, array.dtype
+    except StorageError:
+        raise
     except Exception as error:  # zarr has no one error for what it cannot open
         raise InputError(
             f"{path}: labels cannot be read ({type(error).__name__}: {error}). Name the array as "

@@ -7,11 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
-from bigfs.core.errors import InputError, InputTypeError
+from bigfs.core.errors import InputError, InputTypeError, StorageError
+from bigfs.store.location import Location, as_location
+from bigfs.store.objects import ObjectPath
 
 # Ending of a file's name -> module of the reader. Folders are zarr.
 _ENDINGS = {
@@ -49,6 +50,11 @@ class Source(ABC):
     dtype: np.dtype
     feature_names: list[str] | None = None
     checked: bool = False
+
+    @property
+    def estimated_samples(self) -> int | None:
+        """Rows, or about as many where only reading to the end tells; None if nothing tells."""
+        return self.n_samples
 
     @abstractmethod
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
@@ -126,13 +132,15 @@ def check_names(names: list[str] | None, n_features: int, uri: str) -> None:
         )
 
 
-def check_no_variable(path: Path, variable: str | None) -> None:
+def check_no_variable(path: Location, variable: str | None) -> None:
     """Raise InputError if an array is named in a file that holds only one."""
     if variable is not None:
         raise InputError(f"{path} holds one matrix; variable must be None. Got {variable!r}.")
 
 
-def choose_member(path: Path, names: list[str], matrices: list[str], variable: str | None) -> str:
+def choose_member(
+    path: Location, names: list[str], matrices: list[str], variable: str | None
+) -> str:
     """Return which array of a file to read: ``variable``, ``X``, or the only matrix.
 
     Raises
@@ -161,7 +169,8 @@ def open_matrix(X: Any, *, variable: str | None = None) -> Source:
     Parameters
     ----------
     X : str, Path, ndarray, DataFrame, scipy sparse matrix, Dask or zarr array, or Source
-        A path to .npy, .npz, .csv, .tsv, .parquet, .mat or a zarr array or group with ``X``;
+        A path (or ``s3://`` URI) to .npy, .npz, .csv, .tsv, .parquet, .mat or a zarr array or
+        group with ``X``;
         ``sklearn:NAME`` for a set that scikit-learn ships; or an object.
     variable : str or None, default=None
         Array to read where a file or group holds several. None: ``X``, or the only one.
@@ -185,7 +194,7 @@ def open_matrix(X: Any, *, variable: str | None = None) -> Source:
     """
     if isinstance(X, Source):
         return X
-    if isinstance(X, (str, Path)):
+    if isinstance(X, (str, Path, ObjectPath)):
         return _open_uri(str(X), variable)
     root = type(X).__module__.split(".")[0]
     if root == "zarr":
@@ -207,27 +216,31 @@ def open_matrix(X: Any, *, variable: str | None = None) -> Source:
     return source
 
 
-def is_store(uri: str | Path) -> bool:
+def is_store(uri: str | Location) -> bool:
     """Say whether a path is a store that `ingest` wrote: checked, with checksums."""
     path = as_path(str(uri))
-    if path is None or not (path / "zarr.json").is_file():
+    if path is None:
         return False
     import json
 
     try:
         attributes = json.loads((path / "zarr.json").read_text()).get("attributes", {})
+    except StorageError:
+        raise
     except (OSError, ValueError, AttributeError):
         return False
     return isinstance(attributes, dict) and "bigfs_store" in attributes
 
 
-def as_path(uri: str) -> Path | None:
-    """Return the path of a local URI, None for a set of scikit-learn's."""
-    return None if uri.startswith("sklearn:") else Path(uri.removeprefix("file://"))
+def as_path(uri: str) -> Location | None:
+    """Return the place of a URI, None for a set of scikit-learn's."""
+    return None if uri.startswith("sklearn:") else as_location(uri)
 
 
-def is_reachable(path: Path) -> bool:
+def is_reachable(path: Location) -> bool:
     """Say whether something is at a path, or raise InputError if that cannot be told."""
+    if isinstance(path, ObjectPath):
+        return path.exists()
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -245,23 +258,19 @@ def _open_uri(uri: str, variable: str | None) -> Source:
 
         check_no_variable(Path(uri), variable)
         return open_set(uri)
-    if "://" in uri.removeprefix("file://"):
-        parts = urlsplit(uri)  # without user, password and query, which may hold credentials
-        raise InputError(
-            f"{parts.scheme}://{parts.hostname or ''}{parts.path}: only local paths can be read. "
-            "Copy the data to a local disk."
-        )
     if not is_reachable(path):
         raise InputError(f"{uri} does not exist. Check the path.")
     reader = importlib.import_module(f"bigfs.store.formats.{_reader_of(path)}")
     try:
         source: Source = reader.open_file(path, variable)
+    except StorageError:
+        raise
     except OSError as error:
         raise InputError(f"{uri} cannot be read: {error.strerror or error}.") from None
     return source
 
 
-def _reader_of(path: Path) -> str:
+def _reader_of(path: Location) -> str:
     """Return the name of the module that reads a file or folder."""
     if path.is_dir():
         return "zarr_array"

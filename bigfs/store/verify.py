@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import CorruptStoreError, InputError
+from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.core.progress import track
 from bigfs.store.formats.zarr_array import missing_chunks
 from bigfs.store.ingest import checksum
+from bigfs.store.location import Location, as_location, zarr_store
 from bigfs.store.source import is_store
 
 
@@ -21,7 +21,7 @@ class VerifyReport:
 
     Attributes
     ----------
-    path : Path
+    path : Path or ObjectPath
     n_chunks : int
     missing : list of str
         Keys of chunks that are not there.
@@ -29,7 +29,7 @@ class VerifyReport:
         Keys of chunks whose values differ from their checksum or cannot be decoded.
     """
 
-    path: Path
+    path: Location
     n_chunks: int
     missing: list[str]
     mismatched: list[str]
@@ -54,7 +54,7 @@ class VerifyReport:
         )
 
 
-def verify(path: str | Path) -> VerifyReport:
+def verify(path: str | Location) -> VerifyReport:
     """Read every chunk of a store and compare it with its checksum.
 
     Raises
@@ -64,12 +64,14 @@ def verify(path: str | Path) -> VerifyReport:
     """
     import zarr
 
-    folder = Path(str(path).removeprefix("file://")).absolute()
+    folder = as_location(path).absolute()
     if not is_store(folder):
         raise InputError(f"{path} has no checksums: only stores made by bigfs have them.")
     try:
-        group = zarr.open_group(str(folder), mode="r")
+        group = zarr.open_group(zarr_store(folder), mode="r")
         array, expected = group["X"], list(group.attrs["checksums"])
+    except StorageError:
+        raise
     except (KeyError, OSError, ValueError, TypeError) as error:
         raise CorruptStoreError(
             f"{path}: the metadata of the store is damaged ({error}). Ingest the source again."
@@ -93,5 +95,7 @@ def _checksum_of(array: Any, start: int, rows: int) -> str:
     """Return the checksum of a stored chunk, in words if it cannot be decoded."""
     try:
         return checksum(np.asarray(array[start : start + rows]))
+    except StorageError:
+        raise
     except Exception as error:  # whatever a codec raises for bytes that it never wrote
         return f"undecodable ({type(error).__name__})"

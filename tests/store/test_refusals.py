@@ -151,7 +151,10 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no such file of a file URI": (lambda f: f"file://{f}/no.csv", "no.csv does not exist"),
     "unknown ending": (_text("X.xlsx", "?"), r"Known endings: \.npy, \.npz, \.csv.*zarr folders"),
     "no ending": (_text("X", "?"), "cannot be told from its name"),
-    "remote": (lambda f: "s3://key:secret@lab/X.zarr?token=1", "^s3://lab/X.zarr: only local"),
+    "remote": (
+        lambda f: "s3://key:secret@lab/X.zarr?token=1",
+        "^s3://lab/X.zarr: the address must not hold",
+    ),
     "unknown set": (lambda f: "sklearn:mnist", "sklearn:breast_cancer, sklearn:digits"),
     "folder of something": (lambda f: f, "is a folder, but no zarr array or group"),
     "list": (lambda f: [[1, 2], [3, 4]], "must be a path, a NumPy array.* Got list"),

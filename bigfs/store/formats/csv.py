@@ -8,12 +8,12 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, StorageError
+from bigfs.store.location import Location, is_remote
 from bigfs.store.source import Source, check_names, check_no_variable
 
 _TEXT_BYTES = 10**6
@@ -30,7 +30,7 @@ class CsvSource(Source):
 
     n_samples = None
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self.uri = str(path)
         self._path = path
         self.separator = "\t" if ".tsv" in path.name.lower() else ","
@@ -45,6 +45,15 @@ class CsvSource(Source):
             self.feature_names = [cell.strip() for cell in first]
             self._check_header()
         self.dtype = np.dtype(np.float64)
+
+    @property
+    def estimated_samples(self) -> int | None:
+        """Lines of the mean length of the first megabyte that the file has room for."""
+        if self._path.name.lower().endswith(".gz"):
+            return None
+        for _, lines in self._lines():
+            return max(2, round(self._path.stat().st_size * len(lines) / sum(map(len, lines))))
+        return None
 
     def read_texts(self, column: int) -> list[str]:
         """Return all cells of one column as texts without spaces around them."""
@@ -163,6 +172,8 @@ class CsvSource(Source):
                 text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
                 reader = text_csv.reader(text, delimiter=self.separator)
                 first = next(reader, [])
+        except StorageError:
+            raise
         except (OSError, UnicodeDecodeError, EOFError, zlib.error, text_csv.Error) as error:
             raise InputError(f"{self.uri} is not a readable text table: {error}.") from None
         if not first:
@@ -174,7 +185,11 @@ class CsvSource(Source):
         return first, reader.line_num
 
     def _open(self) -> Any:
-        opener: Any = gzip.open if self._path.name.lower().endswith(".gz") else open
+        packed = self._path.name.lower().endswith(".gz")
+        if is_remote(self._path):
+            file = self._path.open("rb")
+            return gzip.open(file, "rb") if packed else file
+        opener: Any = gzip.open if packed else open
         return opener(self._path, "rb")
 
 
@@ -218,7 +233,7 @@ def _as_number(cell: str) -> float | None:
         return None
 
 
-def open_file(path: Path, variable: str | None) -> CsvSource:
+def open_file(path: Location, variable: str | None) -> CsvSource:
     """Open a text table."""
     check_no_variable(path, variable)
     source = CsvSource(path)

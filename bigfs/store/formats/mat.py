@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, StorageError
 from bigfs.store.formats.memory import ArraySource, SparseSource
+from bigfs.store.location import Location
 from bigfs.store.source import RandomAccessSource, choose_member
 
 _NUMERIC = {"double", "single", "logical", "sparse"} | {
@@ -16,7 +16,7 @@ _NUMERIC = {"double", "single", "logical", "sparse"} | {
 }
 
 
-def open_file(path: Path, variable: str | None) -> RandomAccessSource:
+def open_file(path: Location, variable: str | None) -> RandomAccessSource:
     """Open ``variable``, ``X``, ``fea`` (the usual name of features), or the only matrix."""
     from scipy.io import loadmat, whosmat
 
@@ -38,9 +38,12 @@ def open_file(path: Path, variable: str | None) -> RandomAccessSource:
     return ArraySource(found, uri) if isinstance(found, np.ndarray) else SparseSource(found, uri)
 
 
-def _scipy(read: Any, path: Path, **options: Any) -> Any:
+def _scipy(read: Any, path: Location, **options: Any) -> Any:
     try:
-        return read(path, **options)
+        with path.open("rb") as file:
+            return read(file, **options)
+    except StorageError:
+        raise
     except NotImplementedError:
         raise InputError(
             f"{path} is a version 7.3 file (HDF5), which is not read. Save it in MATLAB with "

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
+from bigfs.store.location import Location, as_location, is_remote
 from bigfs.store.source import RandomAccessSource, check_no_variable, check_shape, work_dtype
 
 
 class NpySource(RandomAccessSource):
     """A .npy file; stored by columns (Fortran order), each block gathers a piece of each."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self.uri = str(path)
         self._path = str(path.absolute())
         with path.open("rb") as file:
@@ -23,6 +23,11 @@ class NpySource(RandomAccessSource):
         self.dtype = work_dtype(self._stored, self.uri)
         check_shape(shape, self.uri)
         self.n_samples, self.n_features = shape
+        if self._fortran and is_remote(path):
+            raise InputError(
+                f"{self.uri} is stored by columns (Fortran order): reading rows would take a "
+                "request for each column of each block. Save numpy.ascontiguousarray(X)."
+            )
         expected = self._offset + shape[0] * shape[1] * self._stored.itemsize
         if path.stat().st_size < expected:
             raise InputError(
@@ -33,12 +38,14 @@ class NpySource(RandomAccessSource):
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
         try:
-            with Path(self._path).open("rb", buffering=0) as file:
+            with as_location(self._path).open("rb", buffering=0) as file:
                 if self._fortran:
                     rows = self._gather(file, start, stop)
                 else:
                     rows = np.empty((stop - start, self.n_features), self._stored)
                     self._fill(file, rows, start * self.n_features)
+        except StorageError:
+            raise
         except OSError as error:
             raise StorageError(f"Cannot read {self.uri}: {error}.") from error
         return np.ascontiguousarray(rows, dtype=self.dtype)
@@ -89,7 +96,7 @@ def read_header(file: IO[bytes], uri: str) -> tuple[tuple[int, ...], bool, np.dt
     return tuple(int(size) for size in shape), by_columns, dtype
 
 
-def open_file(path: Path, variable: str | None) -> NpySource:
+def open_file(path: Location, variable: str | None) -> NpySource:
     """Open a .npy file."""
     check_no_variable(path, variable)
     return NpySource(path)

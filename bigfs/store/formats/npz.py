@@ -5,14 +5,15 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, StorageError
 from bigfs.store.formats.memory import SparseSource
 from bigfs.store.formats.npy import read_header
+from bigfs.store.location import Location
 from bigfs.store.source import Source, check_shape, choose_member, work_dtype
 
 _CSR = {"data", "indices", "indptr", "shape"}
@@ -23,7 +24,7 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedErro
 class NpzSource(Source):
     """One two-dimensional member of a .npz file, read from its first row to its last."""
 
-    def __init__(self, path: Path, member: str) -> None:
+    def __init__(self, path: Location, member: str) -> None:
         self.uri = f"{path}::{member}"
         self._path, self._member = path, f"{member}.npy"
         shape, fortran, self._stored = member_header(path, member)
@@ -39,7 +40,7 @@ class NpzSource(Source):
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         n_samples = self.n_samples or 0
-        with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as file:
+        with open_zip(self._path) as archive, archive.open(self._member) as file:
             read_header(file, self.uri)
             for start in range(0, n_samples, rows):
                 block = np.empty((min(rows, n_samples - start), self.n_features), self._stored)
@@ -54,11 +55,20 @@ class NpzSource(Source):
                 if not count:
                     raise InputError(f"{self.uri} is cut off. Write it again.")
                 view = view[count:]
+        except StorageError:
+            raise
         except _DAMAGE as error:
             raise InputError(f"{self.uri} is damaged: {error}. Write it again.") from None
 
 
-def member_names(path: Path) -> list[str]:
+@contextmanager
+def open_zip(path: Location) -> Iterator[zipfile.ZipFile]:
+    """Open a zip file, wherever it is."""
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        yield archive
+
+
+def member_names(path: Location) -> list[str]:
     """Return the names of the arrays of a .npz file.
 
     Raises
@@ -67,13 +77,13 @@ def member_names(path: Path) -> list[str]:
         If it is no zip file.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_zip(path) as archive:
             return [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
     except zipfile.BadZipFile as error:
         raise InputError(f"{path} is not a .npz file: {error}.") from None
 
 
-def member_header(path: Path, member: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+def member_header(path: Location, member: str) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Return shape, Fortran order and dtype of a member.
 
     Raises
@@ -83,13 +93,15 @@ def member_header(path: Path, member: str) -> tuple[tuple[int, ...], bool, np.dt
     """
     uri = f"{path}::{member}"
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{member}.npy") as file:
+        with open_zip(path) as archive, archive.open(f"{member}.npy") as file:
             return read_header(file, uri)
+    except StorageError:
+        raise
     except _DAMAGE as error:
         raise InputError(f"{uri} is damaged: {error}. Write it again.") from None
 
 
-def open_file(path: Path, variable: str | None) -> Source:
+def open_file(path: Location, variable: str | None) -> Source:
     """Open the member ``variable``, ``X``, the parts of a sparse matrix, or the only matrix."""
     names = member_names(path)
     if variable is None and "X" not in names and set(names) >= _CSR:
@@ -98,7 +110,7 @@ def open_file(path: Path, variable: str | None) -> Source:
     return NpzSource(path, choose_member(path, names, matrices, variable))
 
 
-def _is_matrix(path: Path, member: str) -> bool:
+def _is_matrix(path: Location, member: str) -> bool:
     try:
         shape, _, dtype = member_header(path, member)
     except InputError:  # such as pickled labels beside the matrix
@@ -106,19 +118,22 @@ def _is_matrix(path: Path, member: str) -> bool:
     return len(shape) == 2 and dtype.kind in "fiub"
 
 
-def _load_sparse(path: Path, has_format: bool) -> Any:
+def _load_sparse(path: Location, has_format: bool) -> Any:
     """Load what ``scipy.sparse.save_npz`` wrote, or the bare parts of a CSR matrix."""
     from scipy.sparse import csr_matrix, load_npz
 
     try:
-        if has_format:
-            found = load_npz(path).tocsr()
-        else:
-            with np.load(path, allow_pickle=False) as parts:
-                shape = tuple(int(size) for size in parts["shape"])
-                content = (parts["data"], parts["indices"], parts["indptr"])
-                found = csr_matrix(content, shape=shape)
+        with path.open("rb") as file:
+            if has_format:
+                found = load_npz(file).tocsr()
+            else:
+                with np.load(file, allow_pickle=False) as parts:
+                    shape = tuple(int(size) for size in parts["shape"])
+                    content = (parts["data"], parts["indices"], parts["indptr"])
+                    found = csr_matrix(content, shape=shape)
         found.check_format(full_check=True)  # indices outside the shape would crash later
+    except StorageError:
+        raise
     except (*_DAMAGE, ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path} does not hold the parts of a sparse matrix: {error}.") from None
     return found

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, StorageError
+from bigfs.store.location import Location, is_remote
 from bigfs.store.source import Source, check_names, check_no_variable, check_shape, work_dtype
 
 # Pages are read through a buffer for each column, so that a row group is never whole in memory;
@@ -22,7 +22,7 @@ class ParquetSource(Source):
 
     n_samples: int
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self.uri = str(path)
         self._path = path
         with self._open() as file:
@@ -51,6 +51,8 @@ class ParquetSource(Source):
                             values = values.cast(pa.uint8())
                         block[:, column] = values.to_numpy(zero_copy_only=False)
                     yield block
+        except StorageError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{self.uri} is damaged: {error}. Write it again.") from None
 
@@ -64,7 +66,11 @@ class ParquetSource(Source):
                 "pip install 'bigfs[parquet]'."
             ) from None
         try:
+            if is_remote(self._path):  # whole columns of a row group: few and large requests
+                return pq.ParquetFile(self._path.open("rb", buffering=0), pre_buffer=True)
             return pq.ParquetFile(self._path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        except StorageError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{self.uri} is not a Parquet file: {error}.") from None
 
@@ -79,7 +85,7 @@ def _work_dtype(field: Any, uri: str) -> np.dtype:
         ) from None
 
 
-def open_file(path: Path, variable: str | None) -> ParquetSource:
+def open_file(path: Location, variable: str | None) -> ParquetSource:
     """Open a Parquet file."""
     check_no_variable(path, variable)
     return ParquetSource(path)

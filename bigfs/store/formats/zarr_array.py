@@ -11,11 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import CorruptStoreError, InputError, StorageError
+from bigfs.core.errors import BigfsError, CorruptStoreError, InputError, StorageError
+from bigfs.store.location import Location, files_below, zarr_store
+from bigfs.store.objects import ObjectPath
 from bigfs.store.source import RandomAccessSource, check_names, check_shape, work_dtype
 
 logger = logging.getLogger("bigfs")
 _SHOWN = 3
+# In a bucket, which has no renames: the store that this object is in is being written.
+UNFINISHED = "ingest.unfinished"
 # The largest band of whole chunks that is decoded at once.
 _BAND_BYTES = 256 * 10**6
 
@@ -23,8 +27,8 @@ _BAND_BYTES = 256 * 10**6
 class ZarrSource(RandomAccessSource):
     """A two-dimensional zarr array of numbers.
 
-    An array in a local folder pickles to its address and metadata, and is opened again where
-    it is unpickled; an array on another store is kept as an object.
+    An array in a local folder or a bucket pickles to its address and metadata, and is opened
+    again where it is unpickled; an array on another store is kept as an object.
     """
 
     def __init__(self, array: Any, uri: str, member: str, attributes: dict[str, Any]) -> None:
@@ -48,6 +52,11 @@ class ZarrSource(RandomAccessSource):
             folder = Path(store.root).absolute() / array.store_path.path
             self._path, self._stamp = str(folder), _stamp(folder)
             self._check_chunks(missing_chunks(array, folder))
+        elif isinstance(getattr(store, "path", None), ObjectPath):
+            place = store.path / array.store_path.path if array.store_path.path else store.path
+            self._path, self._stamp = str(place), _stamp(place)
+            self._check_chunks(missing_chunks(array, place))
+            self._array = None  # opened again so that a chunk that vanishes later is an error
 
     def _readable_chunk(self, rows: int) -> int | None:
         """Return the rows of a chunk, None if a band of such chunks is too large for a block."""
@@ -63,11 +72,13 @@ class ZarrSource(RandomAccessSource):
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
         if self._array is None:
-            self._array = _open_array(str(self._path), self._stamp)
-        if self.checked and self._path is not None:
+            self._array = _open_array(str(self._path), self._stamp, self.checked)
+        if self.checked and self._path is not None and "://" not in self._path:
             self._check_range(start, stop)
         try:
             rows = np.asarray(self._array[start:stop])
+        except BigfsError:
+            raise
         except OSError as error:
             raise StorageError(
                 f"{self.uri}: rows {start} to {stop} cannot be read: {error}."
@@ -132,8 +143,11 @@ def _numpy_dtype(array: Any, uri: str) -> np.dtype:
         raise InputError(f"{uri}: values must be real numbers. Got {array.dtype}.") from None
 
 
-def _stamp(folder: Path) -> int:
+def _stamp(folder: Location) -> int | str | None:
     """Return the time of the metadata: another array at the same path has another."""
+    if isinstance(folder, ObjectPath):
+        names = [name for name in ("zarr.json", ".zarray") if (folder / name).is_file()]
+        return (folder / names[0]).stat().e_tag if names else None
     for name in ("zarr.json", ".zarray"):
         if (folder / name).exists():
             return (folder / name).stat().st_mtime_ns
@@ -141,12 +155,14 @@ def _stamp(folder: Path) -> int:
 
 
 @lru_cache(maxsize=16)
-def _open_array(path: str, stamp: int | None) -> Any:
+def _open_array(path: str, stamp: int | str | None, strict: bool) -> Any:
     """Open an array once per process; the stamp tells arrays at the same path apart."""
     import zarr
 
     try:
-        return zarr.open_array(path, mode="r")
+        return zarr.open_array(zarr_store(path, strict=strict), mode="r")
+    except StorageError:
+        raise
     except OSError as error:
         raise StorageError(
             f"{path} cannot be opened by this process: {error}. Every worker needs the path."
@@ -159,8 +175,8 @@ def _grid(array: Any) -> tuple[int, ...]:
     return tuple(-(-size // step) for size, step in zip(array.shape, steps, strict=True))
 
 
-def missing_chunks(array: Any, path: Path) -> list[str]:
-    """Return the keys of the chunks (or shards) of a local array that are not in its folder."""
+def missing_chunks(array: Any, path: Location) -> list[str]:
+    """Return the keys of the chunks (or shards) of an array that are not in its folder."""
     if array.metadata.zarr_format == 3:
         encode = array.metadata.encode_chunk_key
     else:
@@ -169,7 +185,10 @@ def missing_chunks(array: Any, path: Path) -> list[str]:
         def encode(index: tuple[int, ...]) -> str:
             return str(separator.join(str(i) for i in index))
 
-    there = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
+    if isinstance(path, ObjectPath):
+        there = set(files_below(path))
+    else:
+        there = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
     expected = (encode(index) for index in np.ndindex(*_grid(array)))
     return [key for key in expected if key not in there]
 
@@ -198,12 +217,19 @@ def open_zarr(node: Any, variable: str | None, uri: str | None = None) -> ZarrSo
     return ZarrSource(found, uri, name, dict(node.attrs))
 
 
-def open_file(path: Path, variable: str | None) -> ZarrSource:
+def open_file(path: Location, variable: str | None) -> ZarrSource:
     """Open a zarr folder."""
     import zarr
 
+    if isinstance(path, ObjectPath) and (path / UNFINISHED).is_file():
+        raise InputError(
+            f"{path} is not finished: its ingest still runs, or was cut off. Wait for it, or "
+            "ingest again with --overwrite."
+        )
     try:
-        node = zarr.open(str(path), mode="r")
+        node = zarr.open(zarr_store(path), mode="r")
+    except StorageError:
+        raise
     except Exception as error:  # zarr has no one error for folders that are something else
         known = any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
         what = "a damaged zarr folder" if known else "a folder, but no zarr array or group"

@@ -56,7 +56,7 @@ def slurm_cluster(cluster: Any, memory_limit_bytes: int) -> Any:
             job_extra_directives=list(cluster.job_extra_directives),
             # Workers of a run that is gone end themselves, and none opens a dashboard.
             death_timeout=60,
-            worker_extra_args=["--no-dashboard"],
+            worker_extra_args=["--no-dashboard", "--dashboard-address", "127.0.0.1:0"],
             scheduler_options={"dashboard_address": "127.0.0.1:0", "dashboard": False},
             protocol=protocol,
             security=security,

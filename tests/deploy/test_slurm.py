@@ -1,0 +1,202 @@
+"""The scripts of deploy/slurm on a Slurm of one node, started here from Debian's packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bigfs.core.memory import job_bytes
+from bigfs.core.units import GIB, MIB, parse_bytes
+from bigfs.pipeline import run
+from bigfs.results import Result, open_result
+
+REPO = Path(__file__).parents[2]
+SCRIPTS = REPO / "deploy" / "slurm"
+SERVERS = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+needs_slurm = pytest.mark.skipif(
+    not all(shutil.which(name, path=SERVERS) for name in ("slurmctld", "slurmd", "munged")),
+    reason="Slurm is not here (Debian: apt-get install slurm-wlm munge)",
+)
+
+
+class Slurm:
+    """Commands of a running Slurm, with this bigfs on the path."""
+
+    def __init__(self, folder: Path) -> None:
+        here = Path(sys.executable).parent
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SBATCH_"))},
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "PATH": f"{here}:{os.environ['PATH']}",
+            "PYTHONPATH": str(REPO),
+            "OMP_NUM_THREADS": "1",
+            "BIGFS_MEMORY_LIMIT": "2GiB",
+        }
+
+    def __call__(self, *command: str | Path, cwd: Path | None = None) -> str:
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=cwd,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def job(self, number: str) -> dict[str, str]:
+        """Return what Slurm says of a job."""
+        words = self("scontrol", "--oneliner", "show", "job", number).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def wait(self, number: str, state: str, log: Path) -> dict[str, str]:
+        """Wait until a job is in a state."""
+        deadline = time.monotonic() + 120
+        while (job := self.job(number))["JobState"] != state:
+            said = log.read_text() if log.exists() else ""
+            assert time.monotonic() < deadline, f"{job}\n{said}"
+            assert job["JobState"] not in {"FAILED", "NODE_FAIL", "OUT_OF_MEMORY"}, said
+            time.sleep(0.2)
+        return job
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    # Paths of Unix sockets are short.
+    folder = tmp_path_factory.mktemp("slurm")
+    script = REPO / "tests" / "deploy" / "one_node_slurm.sh"
+    started = subprocess.run(
+        [script, "start", folder, "4", "16000"], capture_output=True, text=True, timeout=120
+    )
+    assert started.returncode == 0, started.stderr
+    try:
+        yield Slurm(folder)
+    finally:
+        subprocess.run([script, "stop", folder], capture_output=True, timeout=60, check=True)
+
+
+def _config(**changes: Any) -> dict[str, Any]:
+    return {
+        "run": "run",
+        "input": {"uri": "sklearn:digits"},
+        "n_features_to_select": 20,
+        "mcfs": {"n_clusters": 10},
+        "memory_limit": "2 GiB",
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return run(_config(run=str(tmp_path_factory.mktemp("threads") / "run")))
+
+
+def _assert_same(folder: Path, expected: Result) -> Result:
+    result = open_result(folder / "run")
+    assert result.ranking.tolist() == expected.ranking.tolist()
+    assert result.scores.tobytes() == expected.scores.tobytes()
+    assert not (folder / "run" / "lease.json").exists()
+    assert not (folder / "run" / "attempts").exists()
+    return result
+
+
+@needs_slurm
+@pytest.mark.cluster
+def test_a_job_that_is_requeued_goes_on_and_gives_the_same_ranking(
+    slurm: Slurm, tmp_path: Path, expected: Result
+) -> None:
+    """Scheduler, worker and run in one allocation, taken away in the middle of a stage."""
+    evaluate = {"labels": "sklearn:digits", "n_repetitions": 20, "n_init": 10}
+    (tmp_path / "my.yaml").write_text(yaml.safe_dump(_config(evaluate=evaluate)))
+    smaller = ("--ntasks=2", f"--mem-per-cpu={job_bytes(2 * GIB) // MIB}M")
+    script = SCRIPTS / "bigfs.sbatch"
+    number = slurm("sbatch", "--parsable", *smaller, script, "my.yaml", cwd=tmp_path)
+    log = tmp_path / f"bigfs-{number}.log"
+    manifest = tmp_path / "run" / "manifest.json"
+    deadline = time.monotonic() + 120
+    while not (manifest.exists() and "result" in json.loads(manifest.read_text())["stages"]):
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+    slurm("scontrol", "requeue", number)
+    slurm.wait(number, "PENDING", log)
+    before = json.loads(manifest.read_text())["stages"]
+    assert "evaluation" not in before
+    assert not (tmp_path / "run" / "lease.json").exists()
+    said = log.read_text()
+    assert "bigfs: interrupted; finished stages are kept" in said
+    assert "bigfs ended with exit code 130" in said
+    # A requeued job waits for two minutes.
+    slurm("scontrol", "update", f"jobid={number}", "StartTime=now")
+    job = slurm.wait(number, "COMPLETED", log)
+    assert job["Restarts"] == "1"
+    result = _assert_same(tmp_path, expected)
+    assert {name: result.stages[name]["attempt"] for name in before} == {
+        name: record["attempt"] for name, record in before.items()
+    }
+    assert not [*tmp_path.glob("scheduler-*.json")]
+
+
+@needs_slurm
+@pytest.mark.cluster
+def test_a_run_that_submits_its_workers_gives_the_same_ranking(
+    slurm: Slurm, tmp_path: Path, expected: Result
+) -> None:
+    cluster = {
+        "kind": "slurm",
+        "n_workers": 2,
+        "interface": "lo",
+        "walltime": "00:10:00",
+        "local_directory": str(tmp_path),
+        "log_directory": str(tmp_path / "logs"),
+        "job_script_prologue": ["export BIGFS_PROLOGUE=seen"],
+        "job_extra_directives": ["--comment=ours"],
+    }
+    (tmp_path / "my.yaml").write_text(yaml.safe_dump(_config(cluster=cluster)))
+    script = SCRIPTS / "jobqueue.sbatch"
+    number = slurm("sbatch", "--parsable", "--mem=1G", script, "my.yaml", cwd=tmp_path)
+    log = tmp_path / f"bigfs-{number}.log"
+    slurm.wait(number, "COMPLETED", log)
+    _assert_same(tmp_path, expected)
+    workers = [str(int(number) + 1), str(int(number) + 2)]
+    for worker in workers:
+        job = slurm.wait(worker, "CANCELLED", log)
+        assert (job["JobName"], job["Comment"], job["TimeLimit"]) == (
+            "bigfs-worker",
+            "ours",
+            "00:10:00",
+        )
+        assert job["MinMemoryNode"] == f"{job_bytes(2 * GIB) // MIB}M"
+
+
+def _options(script: Path) -> dict[str, str]:
+    lines = re.findall(r"^#SBATCH --([\w-]+)=?(\S*)$", script.read_text(), flags=re.MULTILINE)
+    return dict(lines)
+
+
+def test_the_scripts_ask_for_what_a_worker_may_have() -> None:
+    script = SCRIPTS / "bigfs.sbatch"
+    limit = re.search(r"BIGFS_MEMORY_LIMIT:-(\w+)}", script.read_text())
+    assert limit is not None
+    asked = parse_bytes(_options(script)["mem-per-cpu"].replace("M", "MiB"))
+    assert asked == job_bytes(parse_bytes(limit.group(1)))
+
+
+@pytest.mark.parametrize("name", ["bigfs.sbatch", "jobqueue.sbatch"])
+def test_the_scripts_are_requeued_and_hear_of_the_end_of_their_time(name: str) -> None:
+    options = _options(SCRIPTS / name)
+    assert "requeue" in options
+    assert options["signal"] == "B:USR1@120"
+    assert options["open-mode"] == "append"
+    subprocess.run(["bash", "-n", SCRIPTS / name], check=True)

@@ -23,13 +23,15 @@ from bigfs.config import Config, dump_yaml, load_config, make_config
 from bigfs.core.errors import InputError
 from bigfs.core.interrupt import run_apart
 from bigfs.core.memory import peak_bytes, reset_peak, task_budget
+from bigfs.core.yamltext import read_yaml
 from bigfs.evaluate.selection import compare_with_all
 from bigfs.results import Result, open_result
 from bigfs.stages import Context, Stage, check_settings, check_start_labels, run_ingest, stages_of
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.labels import load_labels
 from bigfs.store.lease import LEASE
-from bigfs.store.rundir import CONFIG, FEATURES, TABLE, RunDirectory, stage_key, write_atomic
+from bigfs.store.location import Location, as_location, write_atomic
+from bigfs.store.rundir import CONFIG, FEATURES, TABLE, RunDirectory, stage_key
 from bigfs.store.scratch import Scratch, read_attributes
 from bigfs.store.source import is_store, open_matrix
 
@@ -172,18 +174,18 @@ def _run_stages(directory: RunDirectory, config: Config) -> None:
     _forget_others(directory, {"data", *(stage.name for stage in stages)})
 
 
-def data_stage(directory: RunDirectory, config: Config) -> tuple[Path, str]:
+def data_stage(directory: RunDirectory, config: Config) -> tuple[Location, str]:
     """Return where the data are and a key of their content, ingesting what needs it."""
     uri, missing = config.input.uri, config.input.missing
     content = fingerprint(uri)
     if is_store(uri):
-        return Path(uri).absolute(), content
+        return as_location(uri).absolute(), content
     settings = {"variable": config.input.variable, "missing": missing}
     key = stage_key("data", _INGEST_VERSION, settings, content)
     if directory.finished("data", key) is None:
         logger.info("stage data: %s", directory.why_stale("data", key))
         started = _start_clock()
-        found = run_ingest(config, directory.attempt_path / "data.zarr")
+        found = run_ingest(config, directory.stage_target("data"))
         directory.commit("data", key, {**_record(started, passes=1, bytes_read=0), **found})
     return directory.stage_path("data"), key
 
@@ -278,7 +280,8 @@ def evaluate_result(
     """
     result = open_result(path)
     directory = RunDirectory(path).read()
-    config = load_config(directory.path / CONFIG, [])
+    stored = directory.path / CONFIG
+    config = _as_config(read_yaml(stored.read_text(), str(stored)), [])
     with tempfile.TemporaryDirectory(prefix="bigfs-") as folder:
         blocks = RowBlocks.from_any(
             directory.manifest["data"]["path"],
@@ -299,7 +302,7 @@ def evaluate_result(
     return dataclasses.replace(result, evaluation=found)
 
 
-def inspect(path: str | Path, *, verify: bool = False) -> str:
+def inspect(path: str | Location, *, verify: bool = False) -> str:
     """Say in words what a run directory, a store or a data file holds.
 
     Parameters
@@ -315,12 +318,13 @@ def inspect(path: str | Path, *, verify: bool = False) -> str:
     CorruptStoreError
         If ``verify`` finds missing or changed chunks.
     """
-    if (Path(path) / "manifest.json").exists():
-        return _inspect_run(Path(path), verify)
+    folder = as_location(path) if str(path).partition(":")[0] != "sklearn" else None
+    if folder is not None and (folder / "manifest.json").is_file():
+        return _inspect_run(folder, verify)
     return _inspect_matrix(path, verify)
 
 
-def _inspect_run(path: Path, verify: bool) -> str:
+def _inspect_run(path: Location, verify: bool) -> str:
     directory = RunDirectory(path).read()
     manifest = directory.manifest
     status = manifest.get("status", "not started")
@@ -341,7 +345,7 @@ def _inspect_run(path: Path, verify: bool) -> str:
     return "\n".join([*lines, f"finished stages: {done}"])
 
 
-def _inspect_matrix(path: str | Path, verify: bool) -> str:
+def _inspect_matrix(path: str | Location, verify: bool) -> str:
     source = open_matrix(path)
     rows = "an unknown number of" if source.n_samples is None else f"{source.n_samples:,}"
     lines = [f"{source.uri}: {rows} samples x {source.n_features:,} features, {source.dtype}"]
@@ -351,11 +355,11 @@ def _inspect_matrix(path: str | Path, verify: bool) -> str:
     if verify:
         if not is_store(path):
             raise InputError(f"{path} has no checksums: only stores made by bigfs have them.")
-        lines.append(_verified(Path(path)))
+        lines.append(_verified(as_location(path)))
     return "\n".join(lines)
 
 
-def _verified(path: Path) -> str:
+def _verified(path: Location) -> str:
     from bigfs.store.verify import verify
 
     report = verify(path)

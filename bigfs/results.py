@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.scores import check_n_selected, support_of
+from bigfs.store.location import Location
 from bigfs.store.rundir import FEATURES, RunDirectory
 from bigfs.store.scratch import ArrayRef, read_attributes
 
@@ -24,7 +24,7 @@ class Result:
 
     Attributes
     ----------
-    path : Path
+    path : Path or ObjectPath
         The run directory.
     method : str
     n_samples, n_features : int
@@ -41,7 +41,7 @@ class Result:
         Per finished stage: seconds, passes, bytes read, measured peak bytes.
     """
 
-    path: Path
+    path: Location
     method: str
     n_samples: int
     n_features: int
@@ -60,7 +60,7 @@ class Result:
         """
         from scipy.sparse import csr_array
 
-        stored = RunDirectory(self.path).stage_path("result")
+        stored = self._stored
         if (stored / "coef").exists():
             return ArrayRef.at(stored / "coef").load()
         if not (stored / "coef_data").exists():
@@ -71,7 +71,7 @@ class Result:
     @cached_property
     def feature_subsets(self) -> list[np.ndarray] | None:
         """Indices of the features that each cluster keeps (``lfs``); None for other methods."""
-        stored = RunDirectory(self.path).stage_path("result") / "feature_masks"
+        stored = self._stored / "feature_masks"
         if not stored.exists():
             return None
         return [np.flatnonzero(mask) for mask in ArrayRef.at(stored).load()]
@@ -79,8 +79,7 @@ class Result:
     @cached_property
     def trace(self) -> list[dict[str, Any]] | None:
         """The replacements that ``lfs`` accepted, in order; None for other methods."""
-        stored = read_attributes(RunDirectory(self.path).stage_path("result"))
-        return stored.get("trace")  # type: ignore[no-any-return]
+        return read_attributes(self._stored).get("trace")  # type: ignore[no-any-return]
 
     @cached_property
     def certificate(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -90,7 +89,7 @@ class Result:
         correlation exceeds lambda at any knot, as a share of the largest at the start. Then how
         many features were candidates in each round, shape (n_rounds,).
         """
-        stored = RunDirectory(self.path).stage_path("result")
+        stored = self._stored
         if not (stored / "largest_violation").exists():
             return None
         names = ("largest_violation", "n_screened")
@@ -111,8 +110,13 @@ class Result:
         return support_of(self.ranking, self._supports, n_selected)
 
     @cached_property
+    def _stored(self) -> Location:
+        """Where the finished stage is."""
+        return RunDirectory(self.path).read().stage_path("result")
+
+    @cached_property
     def _supports(self) -> np.ndarray | None:
-        path = RunDirectory(self.path).stage_path("result") / "supports"
+        path = self._stored / "supports"
         return ArrayRef.at(path).load() if path.exists() else None
 
     def name_of(self, feature: int) -> str:
@@ -201,12 +205,12 @@ def evaluation_lines(found: dict[str, Any], n_selected: int) -> list[str]:
     return lines
 
 
-def open_result(path: str | Path) -> Result:
+def open_result(path: str | Location) -> Result:
     """Open the result of a finished run.
 
     Parameters
     ----------
-    path : str or Path
+    path : str, Path or ObjectPath
         A run directory.
 
     Returns

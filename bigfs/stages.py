@@ -7,10 +7,8 @@ what earlier ones stored.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +31,7 @@ from bigfs.spectral.cost import spectral_cost
 from bigfs.spectral.embedding import spectral_embedding
 from bigfs.store.ingest import ingest
 from bigfs.store.labels import load_labels
+from bigfs.store.location import Location, copy_tree
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
 
@@ -137,7 +136,7 @@ def n_components(config: Config) -> int | str:
     return wanted(config)
 
 
-def run_ingest(config: Config, out: Path) -> dict[str, Any]:
+def run_ingest(config: Config, out: Location) -> dict[str, Any]:
     """Bring the input into a store of ours; return what the manifest keeps of it."""
     report = ingest(
         config.input.uri, out, variable=config.input.variable, missing=config.input.missing
@@ -200,10 +199,10 @@ def _find_neighbors(config: Config, blocks: RowBlocks, out: Scratch) -> KNNGraph
     )
 
 
-def _take_neighbors(path: Path, out: Scratch) -> KNNGraph:
+def _take_neighbors(path: Location, out: Scratch) -> KNNGraph:
     """Take over the neighbors of another graph stage; only the weights differ."""
     for name in ("indices", "distances", "partitions"):
-        shutil.copytree(path / name, out.path / name)
+        copy_tree(path / name, out.path / name)
     return KNNGraph.open(out.path, read_attributes(path)["graph"])
 
 

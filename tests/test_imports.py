@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "compat": set(),
     "config": {"core"},
     "_terminal": {"core"},
-    "cluster": {"core"},
+    "cluster": {"core", "store"},
     "solvers": {"core"},
     "scores": {"core"},
     "plan": {"core", "config"},

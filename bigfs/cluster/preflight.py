@@ -10,7 +10,6 @@ import asyncio
 import sys
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,6 +25,7 @@ from bigfs.core.errors import ClusterError, InputError, MemoryLimitError
 from bigfs.core.execute import active_client
 from bigfs.core.memory import SMALLEST_LIMIT_BYTES
 from bigfs.core.units import format_bytes
+from bigfs.store.location import Location, as_location
 
 # What the scheduler unpickles too; the others only decide what the workers compute.
 _PROTOCOL = ("python", "bigfs", "dask", "distributed", "cloudpickle")
@@ -38,12 +38,12 @@ _SHOWN = 3
 _checked: WeakKeyDictionary[Any, set[tuple[str, str, str]]] = WeakKeyDictionary()
 
 
-def preflight(folder: Path) -> None:
+def preflight(folder: Location) -> None:
     """Check the cluster in scope, if there is one, before any long work.
 
     Parameters
     ----------
-    folder : Path
+    folder : Path or ObjectPath
         Where the run's tasks will write.
 
     Raises
@@ -63,7 +63,7 @@ def preflight(folder: Path) -> None:
     check_workers(folder)
 
 
-def check_workers(folder: Path) -> None:
+def check_workers(folder: Location) -> None:
     """Check the workers that were not there at the last check of this folder.
 
     Errors are those of `preflight`; it waits for workers where all are gone.
@@ -151,7 +151,7 @@ def _check_sizes(workers: Sequence[str]) -> None:
             )
 
 
-def _check_shared(folder: Path, workers: Sequence[str]) -> None:
+def _check_shared(folder: Location, workers: Sequence[str]) -> None:
     """Check that workers see the folder of this client and can write there."""
     token = uuid.uuid4().hex
     ours = folder / f"token-{token}"
@@ -159,13 +159,13 @@ def _check_shared(folder: Path, workers: Sequence[str]) -> None:
     try:
         asked = (_answer_token, str(folder), token)
         for worker, answer in ask_workers(active_client(), *asked, workers=workers).items():
-            theirs = Path(str(answer))
-            if not theirs.is_absolute() or not theirs.exists():
+            found = str(answer)
+            if not found.startswith(str(folder)) or not as_location(found).exists():
                 raise InputError(
-                    f"Worker {worker} and this client do not share {folder} ({answer}). Put the "
+                    f"Worker {worker} and this client do not share {folder} ({found}). Put the "
                     "run directory on storage that all of them can read and write."
                 )
-            theirs.unlink()
+            as_location(found).unlink()
     finally:
         ours.unlink(missing_ok=True)
 
@@ -173,10 +173,10 @@ def _check_shared(folder: Path, workers: Sequence[str]) -> None:
 def _answer_token(folder: str, token: str) -> str:
     """Read the client's token and write one back; return its path, or what went wrong."""
     try:
-        if (Path(folder) / f"token-{token}").read_text() != token:
+        if (as_location(folder) / f"token-{token}").read_text() != token:
             return "the token it read is another one"
-        answer = Path(folder) / f"token-{token}-{uuid.uuid4().hex[:8]}"
+        answer = as_location(folder) / f"token-{token}-{uuid.uuid4().hex[:8]}"
         answer.write_text(token)
         return str(answer)
     except OSError as error:
-        return f"{type(error).__name__}: {error.strerror}"
+        return f"{type(error).__name__}: {error.strerror or error}"

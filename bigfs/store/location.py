@@ -81,6 +81,16 @@ def remove_tree(place: str | Location) -> None:
         place.remove_below()
 
 
+def copy_tree(source: Location, target: Location) -> None:
+    """Copy a folder to a name that is not there yet."""
+    if isinstance(source, Path) and isinstance(target, Path):
+        shutil.copytree(source, target)
+        return
+    for name in files_below(source):
+        with replaced_file(target / name, sync=False) as file:
+            file.write((source / name).read_bytes())
+
+
 def free_bytes(place: Location) -> int | None:
     """Return the free bytes of the file system, None in a bucket, which has no end."""
     return shutil.disk_usage(place).free if isinstance(place, Path) else None

@@ -16,7 +16,13 @@ import click
 from bigfs import __version__
 from bigfs._terminal import reporting
 from bigfs.config import json_schema, load_comparison, load_config
-from bigfs.core.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, BigfsError
+from bigfs.core.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DOES_NOT_FIT,
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    BigfsError,
+)
 from bigfs.core.units import format_bytes
 
 EXIT_BUG = 1
@@ -78,6 +84,45 @@ def run(
     with reporting(quiet):
         result = run_pipeline(config, scheduler=scheduler, fresh=fresh)
     click.echo(result.summary())
+
+
+@cli.command()
+@click.argument("pipeline", type=click.Path(dir_okay=False))
+@click.option(
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Change a setting of the file for this plan; may be repeated.",
+)
+@click.option("--scheduler", metavar="ADDRESS", help="Ask the workers of a running scheduler.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="What to print.",
+)
+def plan(pipeline: str, overrides: tuple[str, ...], scheduler: str | None, form: str) -> None:
+    """Say what a pipeline will cost, without running it.
+
+    For each stage: the largest resident size of a worker, bytes of the data read, passes over
+    them, tasks, the largest task graph, requests to storage and scratch. Exit code 3 if it does
+    not fit memory_limit, the workers or the disk, with settings that would.
+
+    \b
+    Examples:
+        bigfs plan pipelines/mcfs.yaml
+        bigfs plan my.yaml --set memory_limit=2GiB --scheduler tcp://127.0.0.1:8786
+    """
+    config = load_config(pipeline, overrides)
+    from bigfs.planning import plan_run
+
+    found = plan_run(config, scheduler=scheduler)
+    click.echo(found.text() if form == "text" else json.dumps(found.as_dict(), indent=2))
+    if not found.fits:
+        sys.exit(EXIT_DOES_NOT_FIT)
 
 
 @cli.command()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,21 +14,23 @@ from bigfs.blocks import RowBlocks
 from bigfs.cluster import (
     check_workers,
     connect,
-    on_every_process,
     package_versions,
     preflight,
     scheduler_address,
 )
 from bigfs.config import Config, dump_yaml, load_config, make_config
+from bigfs.context import Context
 from bigfs.core.errors import InputError
 from bigfs.core.interrupt import run_apart
-from bigfs.core.memory import peak_bytes, reset_peak, task_budget
+from bigfs.core.memory import task_budget
 from bigfs.core.yamltext import read_yaml
 from bigfs.evaluate.selection import compare_with_all
+from bigfs.footprint import Footprint
+from bigfs.planning import check_plans, plan_within
 from bigfs.results import Result, open_result
-from bigfs.stages import Context, Stage, check_settings, check_start_labels, run_ingest, stages_of
+from bigfs.stages import Stage, check_settings, check_start_labels, run_ingest, stages_of
 from bigfs.store.fingerprint import fingerprint
-from bigfs.store.labels import load_labels
+from bigfs.store.labels import load_classes
 from bigfs.store.lease import LEASE
 from bigfs.store.location import Location, as_location, write_atomic
 from bigfs.store.rundir import CONFIG, FEATURES, TABLE, RunDirectory, stage_key
@@ -87,6 +89,7 @@ def run(
     """
     config = _as_config(config, overrides or [])
     _check_before(config)
+    check_plans([config], scheduler=scheduler)
 
     def work(directory: RunDirectory) -> Result:
         _run_stages(directory, config)
@@ -140,7 +143,7 @@ def _check_before(config: Config) -> None:
     kept = None if config.input.missing == "drop_rows" else source.n_samples
     check_start_labels(config, kept)
     if config.evaluate is not None:
-        load_labels(config.evaluate.labels, kept)
+        load_classes(config.evaluate.labels, kept)
 
 
 def _as_config(config: Config | str | Path | dict[str, Any], overrides: list[str]) -> Config:
@@ -166,7 +169,12 @@ def _run_stages(directory: RunDirectory, config: Config) -> None:
     directory.manifest["data"] = {"path": str(data_path), "key": key}
     context = Context(config, directory, data_path, directory.work_scratch("shared"))
     # Only now is it known how many rows a text file has, or how many were dropped.
-    check_settings(config, context.blocks.n_samples, context.blocks.n_features)
+    with discarding_data(directory):
+        check_settings(config, context.blocks.n_samples, context.blocks.n_features)
+        check_start_labels(config, context.blocks.n_samples)
+        if config.evaluate is not None:
+            load_classes(config.evaluate.labels, context.blocks.n_samples)
+    plan_within(config, context.blocks.layout).check()
     stages = stages_of(config)
     for stage in stages:
         key = stage_key(stage.name, stage.version, stage.settings, key)
@@ -184,10 +192,21 @@ def data_stage(directory: RunDirectory, config: Config) -> tuple[Location, str]:
     key = stage_key("data", _INGEST_VERSION, settings, content)
     if directory.finished("data", key) is None:
         logger.info("stage data: %s", directory.why_stale("data", key))
-        started = _start_clock()
+        footprint = Footprint()
         found = run_ingest(config, directory.stage_target("data"))
-        directory.commit("data", key, {**_record(started, passes=1, bytes_read=0), **found})
+        directory.commit("data", key, {**footprint.record(), "passes": 1, "bytes_read": 0, **found})
     return directory.stage_path("data"), key
+
+
+@contextmanager
+def discarding_data(directory: RunDirectory) -> Iterator[None]:
+    """Forget data that this attempt brought in if they do not go with the settings."""
+    try:
+        yield
+    except InputError:
+        if directory.manifest["stages"].get("data", {}).get("attempt") == directory.attempt:
+            directory.drop("data")
+        raise
 
 
 def run_stage(
@@ -213,30 +232,16 @@ def run_stage(
         return
     logger.info("stage %s: %s", name, directory.why_stale(name, key))
     check_workers(directory.attempt_path)
-    started, passes = _start_clock(), context.passes
-    scratch = directory.stage_scratch(name)
+    planned = plan_within(context.config, context.blocks.layout).stage(stage.name)
+    footprint = Footprint(planned, context.config.memory_limit)
+    passes, scratch = context.passes, directory.stage_scratch(name)
     context.checkpoint = directory.checkpoint_path(name, key)
-    stage.run(context, scratch)
+    with footprint.tasks_at_once():
+        stage.run(context, scratch)
     made = context.passes - passes
-    read = made * context.blocks.nbytes if made else 0
-    record = _record(started, passes=made, bytes_read=read)
-    record["predicted_peak_bytes"] = read_attributes(scratch.path).get("predicted_peak_bytes")
+    record = footprint.record(read_attributes(scratch.path).get("measured_peak_bytes"))
+    record |= {"passes": made, "bytes_read": made * context.blocks.nbytes if made else 0}
     directory.commit(name, key, record)
-
-
-def _start_clock() -> float:
-    on_every_process(reset_peak)
-    return time.perf_counter()
-
-
-def _record(started: float, *, passes: int, bytes_read: int) -> dict[str, Any]:
-    """Return what the manifest says of a finished stage."""
-    return {
-        "seconds": round(time.perf_counter() - started, 3),
-        "measured_peak_bytes": max(on_every_process(peak_bytes).values()),
-        "passes": passes,
-        "bytes_read": bytes_read,
-    }
 
 
 def _forget_others(directory: RunDirectory, names: set[str]) -> None:

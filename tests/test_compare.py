@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import bigfs
-from bigfs import _kernels, cli, stages
+from bigfs import _kernels, cli, methods, stages
 from bigfs.comparison import compare
 from bigfs.comparison.fits import fits_for
 from bigfs.config import load_comparison, make_comparison, make_config
@@ -129,18 +129,18 @@ def test_a_second_run_takes_everything_over(finished: Path, monkeypatch) -> None
 
 
 def test_an_interrupted_run_continues_and_dropped_methods_go(tmp_path: Path, monkeypatch) -> None:
-    original = stages.max_variance_scores
+    original = methods.max_variance_scores
 
     def interrupt(blocks: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stages, "max_variance_scores", interrupt)
+    monkeypatch.setattr(methods, "max_variance_scores", interrupt)
     with pytest.raises(KeyboardInterrupt):
         compare(_settings(tmp_path))
     assert not (tmp_path / "run" / "table.txt").exists()
     kept = {path.name for path in (tmp_path / "run").glob("*.zarr")}
     assert sum(name.startswith("evaluation-") for name in kept) >= 8
-    monkeypatch.setattr(stages, "max_variance_scores", original)
+    monkeypatch.setattr(methods, "max_variance_scores", original)
     monkeypatch.setattr(stages, "knn_graph", None)  # nothing finished is done again
     compare(_settings(tmp_path))
     assert kept < {path.name for path in (tmp_path / "run").glob("*.zarr")}

@@ -50,9 +50,19 @@ ALLOWED: dict[str, set[str]] = {
     "methods": _ALL | {"context"},
     "stages": _STAGES - {"stages"},
     "planning": _STAGES | {"cluster"},
-    "pipeline": _STAGES | {"planning", "cluster"},
+    "footprint": {"core", "cluster", "plan"},
+    "pipeline": _STAGES | {"planning", "footprint", "cluster"},
     "comparison": _STAGES | {"planning", "pipeline", "cluster"},
-    "cli": {"__init__", "_terminal", "core", "config", "pipeline", "comparison", "store"},
+    "cli": {
+        "__init__",
+        "_terminal",
+        "core",
+        "config",
+        "planning",
+        "pipeline",
+        "comparison",
+        "store",
+    },
 }
 
 # Packages that cost much, and the files that may import them before they are used.

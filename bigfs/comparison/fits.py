@@ -13,8 +13,9 @@ from typing import Any
 
 from bigfs.blocks import RowBlocks
 from bigfs.config import Config
+from bigfs.context import Context
 from bigfs.pipeline import run_stage
-from bigfs.stages import Context, Stage, stages_of
+from bigfs.stages import Stage, stages_of
 from bigfs.store.rundir import stage_key
 from bigfs.store.scratch import Scratch
 

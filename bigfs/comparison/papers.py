@@ -16,10 +16,11 @@ from bigfs.comparison.table import remove_tables
 from bigfs.comparison.trials import Trial
 from bigfs.config import PaperTable
 from bigfs.config.paper import ALL_FEATURES, SetConfig
+from bigfs.context import Context
 from bigfs.core.memory import check_fits, task_budget
 from bigfs.core.units import parse_bytes
 from bigfs.pipeline import run_in_directory, run_stage
-from bigfs.stages import Context, Stage, check_settings
+from bigfs.stages import Stage, check_settings
 from bigfs.store.rundir import RunDirectory, stage_key
 from bigfs.store.scratch import Scratch, read_attributes
 

@@ -17,12 +17,14 @@ from bigfs.comparison.table import ComparisonResult, Row, remove_tables
 from bigfs.comparison.trials import selection
 from bigfs.config import Comparison, PaperTable, load_comparison, make_comparison
 from bigfs.config.comparison import Entry
+from bigfs.context import Context
 from bigfs.core.memory import task_budget
 from bigfs.evaluate.protocols import Protocol
 from bigfs.evaluate.selection import measure_selection
-from bigfs.pipeline import data_stage, run_in_directory
-from bigfs.stages import Context, Stage, check_settings, check_start_labels
-from bigfs.store.labels import load_labels
+from bigfs.pipeline import data_stage, discarding_data, run_in_directory
+from bigfs.planning import check_plans
+from bigfs.stages import Stage, check_settings, check_start_labels
+from bigfs.store.labels import load_classes
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch, read_attributes
 from bigfs.store.source import open_matrix
@@ -82,6 +84,7 @@ def compare(
     if isinstance(config, PaperTable):
         return run_paper(config, scheduler=scheduler, fresh=fresh)
     entries = _check_before(config)
+    check_plans([entry.config for entry in entries], scheduler=scheduler)
 
     def work(directory: RunDirectory) -> ComparisonResult:
         remove_tables(directory.path)
@@ -111,7 +114,7 @@ def _check_before(config: Comparison) -> list[Entry]:
     for entry in entries:
         check_settings(entry.config, source.n_samples, source.n_features)
         check_start_labels(entry.config, kept)
-    load_labels(config.evaluate.labels, kept)
+    load_classes(config.evaluate.labels, kept)
     return entries
 
 
@@ -123,9 +126,11 @@ def _run(directory: RunDirectory, config: Comparison, entries: list[Entry]) -> C
         data_path, scratch=work, transform=config.preprocess, rows=config.blocks.rows
     )
     blocks.keeps_gram = True
-    for entry in entries:
-        check_settings(entry.config, blocks.n_samples, blocks.n_features)
-    y = load_labels(config.evaluate.labels, blocks.n_samples)
+    with discarding_data(directory):
+        for entry in entries:
+            check_settings(entry.config, blocks.n_samples, blocks.n_features)
+            check_start_labels(entry.config, blocks.n_samples)
+        y = load_classes(config.evaluate.labels, blocks.n_samples)
     fits = SharedFits(directory, data_path, data_key, blocks, work, entries[0].config)
     judge = _Judge(config, fits, y)
     rows = [judge.row(ALL_FEATURES, None, np.arange(blocks.n_features), 0.0)]

@@ -17,12 +17,13 @@ from bigfs.blocks import RowBlocks
 from bigfs.comparison.fits import SharedFits, fits_for
 from bigfs.config import Config
 from bigfs.config.comparison import Entry
+from bigfs.context import Context
 from bigfs.core.execute import inline
 from bigfs.core.seeds import derive_seed, rng
 from bigfs.evaluate.metrics import nearest_neighbor_error
 from bigfs.evaluate.protocols import Protocol, clustering_scores, kmeans_scores
 from bigfs.scores import support_of
-from bigfs.stages import Context, Stage
+from bigfs.stages import Stage
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # A method that starts here starts from the known classes: the LFS paper's evaluation.

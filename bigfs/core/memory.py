@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 
 from bigfs.core.errors import MemoryLimitError
-from bigfs.core.units import MIB, format_bytes
+from bigfs.core.units import GIB, MIB, format_bytes
 
 DEFAULT_MEMORY_LIMIT = "4 GiB"
 SMALLEST_LIMIT_BYTES = 768 * MIB
@@ -69,6 +70,11 @@ def limit_for(needed_bytes: int, *, compiled: bool = False) -> int:
     return max(SMALLEST_LIMIT_BYTES, int(-(-limit // step)) * step)
 
 
+def format_limit(limit: int) -> str:
+    """Return a limit of whole 256 MiB as text that means exactly it: ``"2.25 GiB"``."""
+    return f"{limit / GIB:.10g} GiB"
+
+
 def check_fits(stage: str, needed_bytes: int, memory_limit_bytes: int, what: str) -> None:
     """Raise if a task of a stage does not fit the limit.
 
@@ -82,8 +88,15 @@ def check_fits(stage: str, needed_bytes: int, memory_limit_bytes: int, what: str
         raise MemoryLimitError(
             f"Stage '{stage}' needs {format_bytes(needed_bytes)} for {what}; a memory_limit of "
             f"{format_bytes(memory_limit_bytes)} leaves {format_bytes(budget)} to one task. "
-            f"Set memory_limit to '{format_bytes(limit_for(needed_bytes))}' or more."
+            f"Set memory_limit to '{format_limit(limit_for(needed_bytes))}' or more."
         )
+
+
+def warmed_bytes(modules: tuple[str, ...]) -> int:
+    """Import what tasks will, and return the resident size of this process with it, in bytes."""
+    for module in modules:
+        importlib.import_module(module)
+    return _status_bytes("VmRSS") or 0
 
 
 def reset_peak() -> None:
@@ -96,13 +109,21 @@ def reset_peak() -> None:
 
 def peak_bytes() -> int:
     """Return the high-water mark of this process's resident size, in bytes."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
+    peak = _status_bytes("VmHWM")
+    if peak is not None:
+        return peak
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak if os.uname().sysname == "Darwin" else peak * 1024)
+
+
+def _status_bytes(name: str) -> int | None:
+    """Return a size of this process as the kernel states it (Linux only)."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None

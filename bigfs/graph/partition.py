@@ -13,7 +13,7 @@ import numpy as np
 
 from bigfs._kernels import tile_rows
 from bigfs.core.errors import InputError, MemoryLimitError
-from bigfs.core.memory import limit_for, task_budget
+from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.seeds import rng
 from bigfs.core.units import KIB, MIB, format_bytes
 from bigfs.graph.local import EXACT_ROWS, MAX_ROWS
@@ -153,7 +153,7 @@ def plan_partitions(
             f"{smallest * 16} rows x {d} features; a memory_limit of "
             f"{format_bytes(memory_limit_bytes)} leaves {format_bytes(budget)} to one task. "
             f"Nothing has run. Set memory_limit to "
-            f"'{format_bytes(limit_for(needed, compiled=not exact))}' or more."
+            f"'{format_limit(limit_for(needed, compiled=not exact))}' or more."
         )
     if n_partitions is not None:
         fewest = _check_count(n_partitions, n, fewest, smallest, memory_limit_bytes)

@@ -20,7 +20,7 @@ from bigfs._kernels import column_means, tile_rows
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.execute import run_tasks
-from bigfs.core.memory import limit_for, task_budget
+from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.units import format_bytes
 from bigfs.selectors._tasks import MAX_STOPS, SparseVector, stops_of
 from bigfs.selectors.costs import fold_parts, wide_room
@@ -167,7 +167,7 @@ def _check_room(n_columns: int, room: int, blocks: RowBlocks, memory_limit_bytes
     raise MemoryLimitError(
         f"Stage 'regression' needs the Gram columns of {n_columns:,} of {blocks.n_features:,} "
         f"features; a memory_limit of {format_bytes(memory_limit_bytes)} has room for {room:,}. "
-        f"Set memory_limit to '{format_bytes(limit_for(needed))}' or more, or select fewer "
+        f"Set memory_limit to '{format_limit(limit_for(needed))}' or more, or select fewer "
         "features."
     )
 

@@ -15,6 +15,8 @@ from bigfs.spectral.iteration import block_width
 from bigfs.spectral.rowgraph import wanted_rows
 from bigfs.spectral.strips import strip_bytes, strip_count
 
+# Entries of W for each neighbor of a row.
+_ENTRIES = (1.0, 1.25, 1.5, 1.75, 2.0)
 # Rounds of the filter and its products, and sums and changes of a round: typical, no bound.
 _ROUNDS = 8
 _PRODUCTS = 600
@@ -38,20 +40,29 @@ def spectral_cost(
 ) -> StageCost:
     """Return the cost of `bigfs.spectral.embedding.spectral_embedding`.
 
-    The graph may have up to twice as many entries as neighbors: an edge exists if either end
-    lists the other.
+    The graph has once to twice as many entries as neighbors, since an edge exists if either end
+    lists the other; which solver fits, and what it takes, may differ in between.
 
     Raises
     ------
     MemoryLimitError
         If the solver does not fit ``memory_limit``.
     """
-    n, n_entries = n_samples, 2 * n_samples * n_neighbors
-    wanted = min(SPECTRUM, n - 1) if isinstance(n_components, str) else n_components
+    wanted = min(SPECTRUM, n_samples - 1) if isinstance(n_components, str) else n_components
     weight_bytes = 4 if weight == "binary" else 8
-    choice = choose_solver(
-        solver, n, n_entries, wanted, tol, memory_limit_bytes, weight_bytes=weight_bytes
-    )
+    found = [
+        _cost(n_samples, int(n_samples * n_neighbors * factor), wanted, memory_limit_bytes,
+              solver, tol, weight_bytes)
+        for factor in _ENTRIES
+    ]  # fmt: skip
+    return max(found, key=lambda cost: cost.task_bytes)
+
+
+def _cost(
+    n: int, n_entries: int, wanted: int, limit: int, solver: str, tol: float, weight_bytes: int
+) -> StageCost:
+    """Return the cost of a graph of so many entries."""
+    choice = choose_solver(solver, n, n_entries, wanted, tol, limit, weight_bytes=weight_bytes)
     stored = 8 * n * wanted
     if not choice.distributed:
         what = f"W with up to {n_entries:,} entries and {wanted} vectors, solver {choice.solver}"

@@ -1,0 +1,107 @@
+"""The memory of a stage's processes: before it, as predicted, and at most while it ran."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bigfs.cluster import on_every_process
+from bigfs.core.errors import MemoryLimitError
+from bigfs.core.execute import active_client, crosses_processes
+from bigfs.core.memory import baseline_bytes, peak_bytes, reset_peak, warmed_bytes
+from bigfs.core.units import format_bytes
+from bigfs.plan import StagePlan
+
+# What the stages' tasks import on workers, besides pynndescent.
+TASK_MODULES = (
+    "zarr",
+    "scipy.linalg",
+    "scipy.sparse.linalg",
+    "scipy.sparse.csgraph",
+    "bigfs.graph.build",
+    "bigfs.spectral.distributed",
+    "bigfs.selectors._tasks",
+    "bigfs.selectors._ndfs_passes",
+)
+
+
+def warm_up() -> tuple[int, bool]:
+    """Import what tasks will; return this process's size, and whether it has pynndescent."""
+    size = warmed_bytes(TASK_MODULES)
+    reset_peak()
+    return size, "pynndescent" in sys.modules
+
+
+class Footprint:
+    """Measures one stage, from its making to `record`.
+
+    Parameters
+    ----------
+    planned : StagePlan or None, default=None
+        What the plan says of the stage.
+    memory_limit : int or None, default=None
+        Promised for a worker, in bytes.
+
+    Attributes
+    ----------
+    baseline_bytes : int
+        The largest process before the stage, with all that its tasks import.
+    predicted_peak_bytes : int or None
+
+    Raises
+    ------
+    MemoryLimitError
+        If a worker is so large already that the stage would not stay within the limit.
+    """
+
+    def __init__(self, planned: StagePlan | None = None, memory_limit: int | None = None) -> None:
+        found = on_every_process(warm_up)
+        self._began = time.perf_counter()
+        self._planned = planned
+        self.baseline_bytes = max(size for size, _ in found.values())
+        self.predicted_peak_bytes: int | None = None
+        if planned is None or planned.cost is None:
+            return
+        for worker, (size, loaded) in found.items():
+            base = size
+            if planned.cost.compiles and not loaded:
+                base = max(size, baseline_bytes(compiled=True))
+            peak = base + planned.used_bytes
+            if memory_limit is not None and peak > memory_limit and active_client() is not None:
+                raise MemoryLimitError(
+                    f"Worker {worker} is {format_bytes(size)} before stage '{planned.name}', which "
+                    f"needs {format_bytes(planned.used_bytes)} more; memory_limit is "
+                    f"{format_bytes(memory_limit)}. Restart the worker, or set memory_limit to "
+                    f"'{format_bytes(peak)}' or more."
+                )
+            self.predicted_peak_bytes = max(self.predicted_peak_bytes or 0, peak)
+
+    @contextmanager
+    def tasks_at_once(self) -> Iterator[None]:
+        """Run no more tasks at once in this process than the plan says fit; workers are theirs."""
+        import dask
+
+        if self._planned is None or active_client() is not None or crosses_processes():
+            yield
+            return
+        with dask.config.set(num_workers=self._planned.tasks_at_once):
+            yield
+
+    def record(self, told_peak: int | None = None) -> dict[str, Any]:
+        """Return seconds and sizes, for the manifest.
+
+        Parameters
+        ----------
+        told_peak : int or None, default=None
+            A peak that tasks have measured themselves: some of them begin anew.
+        """
+        measured = max(on_every_process(peak_bytes).values())
+        return {
+            "seconds": round(time.perf_counter() - self._began, 3),
+            "baseline_bytes": self.baseline_bytes,
+            "predicted_peak_bytes": self.predicted_peak_bytes,
+            "measured_peak_bytes": max(measured, told_peak or 0),
+        }

@@ -1,0 +1,370 @@
+"""Adds up what every stage says it costs, and accepts or refuses it.
+
+It knows sizes and formulas' results only: no data, no method, no cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bigfs.core.cost import Shape, StageCost
+from bigfs.core.errors import MemoryLimitError
+from bigfs.core.memory import baseline_bytes, task_budget
+from bigfs.core.units import MIB, format_bytes
+
+# Dask ends a worker at 0.95 of its limit; no plan comes nearer than this share.
+_MOST = 0.9
+# Libraries' buffers and what earlier tasks have left, whatever the task.
+_BUFFER_BYTES = 24 * MIB
+# From here on counts are shown in millions.
+_SHOWN_TASKS = 10**6
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run would take place.
+
+    Attributes
+    ----------
+    memory_limit : int
+        Promised for one worker process, in bytes.
+    threads : int
+        Tasks that a process runs at once. In this process as many as fit are run.
+    limits : dict of str to int
+        What each worker may have in truth, by its name.
+    shared : int
+        Worker processes that one of these limits is for: those of one machine.
+    free_scratch_bytes : int or None
+        Free at the run directory. None: not known, or without end.
+    adapts : bool
+        Whether fewer tasks are run at once where not all threads' tasks fit.
+    started : bool
+        Whether the run starts these workers, as its configuration says.
+    """
+
+    memory_limit: int
+    threads: int = 1
+    limits: dict[str, int] = field(default_factory=dict)
+    shared: int = 1
+    free_scratch_bytes: int | None = None
+    adapts: bool = False
+    started: bool = False
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One stage's figures.
+
+    Attributes
+    ----------
+    name : str
+    cost : StageCost or None
+        None where it cannot be had.
+    predicted_peak_bytes : int
+        Largest resident size of a worker process.
+    bytes_read : int
+        Of X, uncompressed.
+    used_bytes : int
+        Of these, beyond what the process is before the stage.
+    tasks_at_once : int
+        How many tasks a process runs at the same time.
+    refusal : str
+        Why it does not fit; empty where it does.
+    """
+
+    name: str
+    cost: StageCost | None
+    predicted_peak_bytes: int = 0
+    bytes_read: int = 0
+    used_bytes: int = 0
+    tasks_at_once: int = 1
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would cost, and whether it fits.
+
+    Attributes
+    ----------
+    shape : Shape or None
+        None where the number of rows is not known.
+    place : Place
+    stages : tuple of StagePlan
+    unknown : tuple of str
+        What could not be told before the run, in words.
+    cures : tuple of str
+        Settings with which it would fit, the smallest change first.
+    """
+
+    shape: Shape | None
+    place: Place
+    stages: tuple[StagePlan, ...]
+    unknown: tuple[str, ...] = ()
+    cures: tuple[str, ...] = ()
+
+    @property
+    def refusals(self) -> list[str]:
+        """Why the run does not fit, one text for each reason."""
+        found = [stage.refusal for stage in self.stages if stage.refusal]
+        free = self.place.free_scratch_bytes
+        if free is not None and self.scratch_bytes > free:
+            found.append(
+                f"The run directory needs about {format_bytes(self.scratch_bytes)} and its file "
+                f"system has {format_bytes(free)} free. Free space there, or put the run "
+                "directory on a larger disk."
+            )
+        return found
+
+    @property
+    def fits(self) -> bool:
+        """Whether the run is accepted."""
+        return not self.refusals
+
+    @property
+    def predicted_peak_bytes(self) -> int:
+        """The largest resident size of a worker process in any stage."""
+        return max((stage.predicted_peak_bytes for stage in self.stages), default=0)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The most that the run directory takes: what is finished, and the scratch of a stage."""
+        most = kept = 0
+        for stage in self.stages:
+            if stage.cost is not None:
+                most = max(most, kept + stage.cost.scratch_bytes)
+                kept += stage.cost.stored_bytes
+        return most
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of X that all stages read."""
+        return sum(stage.bytes_read for stage in self.stages)
+
+    def stage(self, name: str) -> StagePlan | None:
+        """Return the figures of a stage, None if there are none."""
+        return next((stage for stage in self.stages if stage.name == name), None)
+
+    def check(self) -> None:
+        """Raise MemoryLimitError unless the run fits, with the smallest change that would do."""
+        if self.fits:
+            return
+        cure = f" {self._cure_sentence()}" if self.cures else ""
+        raise MemoryLimitError(" ".join(self.refusals) + f" Nothing has run.{cure}")
+
+    def _cure_sentence(self) -> str:
+        return f"Set {' or '.join(self.cures)}."
+
+    def line(self) -> str:
+        """Return the plan in one line."""
+        return (
+            f"plan: {len(self.stages)} stages, at most {format_bytes(self.predicted_peak_bytes)} "
+            f"in a worker, {self._reads()} read, {_count(sum(_tasks(s) for s in self.stages))} "
+            f"tasks, {format_bytes(self.scratch_bytes)} in the run directory"
+        )
+
+    def _reads(self) -> str:
+        bound = "at most " if any(s.cost and s.cost.at_most for s in self.stages) else ""
+        return f"{bound}{format_bytes(self.bytes_read)}"
+
+    def text(self) -> str:
+        """Return the plan as a table with totals and the verdict."""
+        lines = []
+        if self.shape is not None:
+            s = self.shape
+            lines.append(
+                f"{s.n_samples:,} samples x {s.n_features:,} features, {format_bytes(s.nbytes)}, "
+                f"{s.n_blocks:,} blocks of {s.rows:,} rows"
+            )
+        lines += list(self.unknown)
+        head = ("stage", "peak", "read of X", "passes", "tasks", "graph", "requests", "scratch")
+        rows = [head, *(_cells(stage) for stage in self.stages if stage.cost is not None)]
+        if len(rows) > 1:
+            rows.append(self._totals())
+            widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+            for row in rows:
+                cells = [row[0].ljust(widths[0])]
+                cells += [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
+                lines.append("  " + "  ".join(cells))
+        for stage in self.stages:
+            if stage.cost is not None:
+                lines.append(f"{stage.name}: largest task {stage.cost.largest.what}")
+        return "\n".join([*lines, *self._verdict()])
+
+    def _totals(self) -> tuple[str, ...]:
+        passes = sum(s.cost.passes for s in self.stages if s.cost)
+        requests = sum(s.cost.requests for s in self.stages if s.cost)
+        graph = max(s.cost.graph_bytes for s in self.stages if s.cost)
+        return (
+            "in all",
+            format_bytes(self.predicted_peak_bytes),
+            format_bytes(self.bytes_read),
+            f"{passes:,}",
+            _count(sum(_tasks(s) for s in self.stages)),
+            format_bytes(graph),
+            _count(requests),
+            format_bytes(self.scratch_bytes),
+        )
+
+    def _verdict(self) -> list[str]:
+        place = self.place
+        base, larger = format_bytes(baseline_bytes()), format_bytes(baseline_bytes(True))
+        lines = [
+            f"Peaks allow {base} for a worker before its tasks, {larger} once it has loaded "
+            "pynndescent; <= marks bounds of iterations."
+        ]
+        if not self.fits:
+            lines.append("Does not fit. " + " ".join(self.refusals))
+            return [*lines, self._cure_sentence()] if self.cures else lines
+        limits = f"a memory_limit of {format_bytes(place.memory_limit)}"
+        if place.limits:
+            least = min(place.limits.values())
+            whose = "this machine" if place.shared > 1 or place.adapts else "the smallest worker"
+            limits += f", {whose} of {format_bytes(least)}"
+        if place.free_scratch_bytes is not None:
+            limits += f" and {format_bytes(place.free_scratch_bytes)} of free scratch"
+        return [*lines, f"Fits {limits}."]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all figures as JSON values."""
+        shape = self.shape
+        return {
+            "fits": self.fits,
+            "refusals": self.refusals,
+            "cures": list(self.cures),
+            "unknown": list(self.unknown),
+            "memory_limit_bytes": self.place.memory_limit,
+            "worker_limits_bytes": self.place.limits,
+            "free_scratch_bytes": self.place.free_scratch_bytes,
+            "n_samples": None if shape is None else shape.n_samples,
+            "n_features": None if shape is None else shape.n_features,
+            "bytes_of_X": None if shape is None else shape.nbytes,
+            "predicted_peak_bytes": self.predicted_peak_bytes,
+            "bytes_read": self.bytes_read,
+            "scratch_bytes": self.scratch_bytes,
+            "stages": {stage.name: _stage_dict(stage) for stage in self.stages},
+        }
+
+
+def _tasks(stage: StagePlan) -> int:
+    return 0 if stage.cost is None else stage.cost.tasks
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number < _SHOWN_TASKS else f"{number / 10**6:,.0f} M"
+
+
+def _cells(stage: StagePlan) -> tuple[str, ...]:
+    cost = stage.cost
+    assert cost is not None
+    bound = "<= " if cost.at_most else ""
+    return (
+        stage.name,
+        format_bytes(stage.predicted_peak_bytes),
+        f"{bound}{format_bytes(stage.bytes_read)}" if stage.bytes_read else "-",
+        f"{bound}{cost.passes:,}" if cost.passes else "-",
+        f"{bound}{_count(cost.tasks)}",
+        format_bytes(cost.graph_bytes),
+        f"{bound}{_count(cost.requests)}",
+        format_bytes(cost.scratch_bytes) if cost.scratch_bytes else "-",
+    )
+
+
+def _stage_dict(stage: StagePlan) -> dict[str, Any]:
+    cost = stage.cost
+    if cost is None:
+        return {"refusal": stage.refusal}
+    return {
+        "predicted_peak_bytes": stage.predicted_peak_bytes,
+        "task_bytes": cost.task_bytes,
+        "tasks_at_once": stage.tasks_at_once,
+        "largest": cost.largest.what,
+        "bytes_read": stage.bytes_read,
+        "passes": cost.passes,
+        "tasks": cost.tasks,
+        "graph_bytes": cost.graph_bytes,
+        "requests": cost.requests,
+        "scratch_bytes": cost.scratch_bytes,
+        "stored_bytes": cost.stored_bytes,
+        "at_most": cost.at_most,
+        "refusal": stage.refusal,
+    }
+
+
+def make_plan(
+    stages: Sequence[tuple[str, Callable[[], StageCost]]],
+    shape: Shape | None,
+    place: Place,
+    unknown: Sequence[str] = (),
+) -> Plan:
+    """Return the plan of stages in order.
+
+    Parameters
+    ----------
+    stages : sequence of (name, callable)
+        The callable returns the stage's cost, or raises MemoryLimitError.
+    shape : Shape or None
+    place : Place
+    unknown : sequence of str
+    """
+    planned: list[StagePlan] = []
+    compiled = False
+    for name, cost_of in stages:
+        try:
+            cost = cost_of()
+        except MemoryLimitError as error:
+            planned.append(StagePlan(name, None, refusal=str(error)))
+            continue
+        compiled = compiled or cost.compiles
+        planned.append(_plan_stage(name, cost, compiled, shape, place))
+    return Plan(shape, place, tuple(planned), tuple(unknown))
+
+
+def _plan_stage(
+    name: str, cost: StageCost, compiled: bool, shape: Shape | None, place: Place
+) -> StagePlan:
+    """Return a stage's figures; ``compiled``: whether its processes have run pynndescent."""
+    limit, needed = place.memory_limit, cost.task_bytes
+    budget = task_budget(limit)
+    at_once = min(place.threads, max(step.tasks for step in cost.steps))
+    if place.adapts:
+        at_once = max(1, min(at_once, budget // max(1, needed)))
+    used = at_once * needed + _BUFFER_BYTES
+    used += min(cost.keeps_bytes, max(0, budget - used))
+    peak = baseline_bytes(compiled) + used
+    what = f"for {cost.largest.what}"
+    if at_once > 1:
+        what += f", {at_once} at once in a process"
+    refusal = ""
+    if at_once * needed > budget or peak > _MOST * limit:
+        refusal = (
+            f"Stage '{name}' needs {format_bytes(peak)} in a worker; memory_limit is "
+            f"{format_bytes(limit)}, of which {format_bytes(max(0, budget))} are for a task. "
+            f"Largest part: {format_bytes(at_once * needed)} {what}."
+        )
+    else:
+        refusal = _real_limits(name, peak, place)
+    read = 0 if shape is None else cost.passes * shape.nbytes
+    return StagePlan(name, cost, peak, read, used, at_once, refusal)
+
+
+def _real_limits(name: str, peak: int, place: Place) -> str:
+    """Return a refusal if a worker, or the machine that workers share, is too small."""
+    for worker, limit in place.limits.items():
+        promised = place.shared * place.memory_limit <= limit
+        if promised or place.shared * peak <= _MOST * limit:
+            continue
+        if worker == "this process" or place.shared > 1:
+            who = f"This machine has {format_bytes(limit)}"
+            what = f"{place.shared} workers of " if place.shared > 1 else ""
+        else:
+            who, what = f"Worker {worker} has {format_bytes(limit)}", ""
+        needed = math.ceil(place.shared * peak / _MOST)
+        return (
+            f"{who} and stage '{name}' needs {what}{format_bytes(peak)} in a worker: have at least "
+            f"{format_bytes(needed)}, or fewer workers, or a smaller memory_limit."
+        )
+    return ""

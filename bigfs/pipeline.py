@@ -33,6 +33,7 @@ from bigfs.store.fingerprint import fingerprint
 from bigfs.store.labels import load_classes
 from bigfs.store.lease import LEASE
 from bigfs.store.location import Location, as_location, write_atomic
+from bigfs.store.retention import SERIES, finish_series
 from bigfs.store.rundir import CONFIG, FEATURES, TABLE, RunDirectory, stage_key
 from bigfs.store.scratch import Scratch, read_attributes
 from bigfs.store.source import is_store, open_matrix
@@ -92,12 +93,17 @@ def run(
     check_plans([config], scheduler=scheduler)
 
     def work(directory: RunDirectory) -> Result:
+        if config.series is not None:
+            directory.manifest[SERIES] = config.series
         _run_stages(directory, config)
         result = open_result(directory.path)
         write_atomic(directory.path / FEATURES, result.features_csv())
         return result
 
-    return run_in_directory(config, work, scheduler=scheduler, fresh=fresh)
+    result = run_in_directory(config, work, scheduler=scheduler, fresh=fresh)
+    if config.series is not None:
+        finish_series(config.run, config.series, config.keep)
+    return result
 
 
 def run_in_directory(

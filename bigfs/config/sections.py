@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     model_validator,
 )
@@ -28,7 +30,7 @@ from bigfs.config.methods import (
     SpectralConfig,
     UDFSConfig,
 )
-from bigfs.config.words import quoted
+from bigfs.config.words import quoted, shown
 from bigfs.core.addresses import check_address
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 
@@ -77,6 +79,19 @@ class BlocksConfig(Section):
     rows: PositiveInt | None = Field(
         None, description="Rows per block. null: 16 to 64 MB, from the data's shape."
     )
+
+
+_DATE = "{date}"
+
+
+def _as_date(value: Any) -> Any:
+    """Return a date as text; YAML makes a date of one."""
+    if value is None:
+        return None
+    try:
+        return datetime.date.fromisoformat(str(value)).isoformat()
+    except ValueError:
+        raise ValueError(f"a date looks like 2026-11-21. Got {shown(value)}") from None
 
 
 def _as_walltime(value: str) -> str:
@@ -189,7 +204,16 @@ class Config(Section):
 
     run: str = Field(
         min_length=1,
-        description="Run directory: results and finished stages; run again to continue.",
+        description="Run directory: results and finished stages; run again to continue. A folder, "
+        "or s3://BUCKET/NAME; {date} in its last part stands for the date.",
+    )
+    date: Annotated[str, BeforeValidator(_as_date)] | None = Field(
+        None, description="What {date} in run stands for, such as 2026-11-21. null: today."
+    )
+    keep: PositiveInt | None = Field(
+        None,
+        description="With {date} in run: how many finished runs to keep; older ones are removed "
+        "when a run ends. null: all.",
     )
     input: InputConfig = Field(description="The matrix to read.")
     preprocess: Literal["none", "standardize", "rescale", "minmax", "unit_norm", "log1p"] = Field(
@@ -246,6 +270,24 @@ class Config(Section):
     random_state: Annotated[int, Field(ge=0)] = Field(
         0, description="Seed of every random draw; the same seed gives the same ranking."
     )
+
+    @property
+    def series(self) -> str | None:
+        """Last part of the run directory with ``{date}`` in it, None if it has none."""
+        return self.date and self.run.rpartition("/")[2].replace(self.date, _DATE)
+
+    @model_validator(mode="after")
+    def _the_date_is_in_the_run(self) -> Config:
+        if _DATE in self.run:
+            if _DATE not in self.run.rpartition("/")[2] or self.run.count(_DATE) > 1:
+                raise ValueError(f"run takes {_DATE} once, in its last part. Got '{self.run}'")
+            fill(self, "date", datetime.date.today().isoformat())
+            object.__setattr__(self, "run", self.run.replace(_DATE, str(self.date)))
+        elif self.date is not None and self.date not in self.run.rpartition("/")[2]:
+            raise ValueError(f"date goes with {_DATE} in run, such as runs/nightly-{_DATE}")
+        elif self.keep is not None and self.date is None:
+            raise ValueError(f"keep goes with {_DATE} in run, such as runs/nightly-{_DATE}")
+        return self
 
     @model_validator(mode="after")
     def _sections_follow_the_method(self) -> Config:

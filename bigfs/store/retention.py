@@ -1,0 +1,113 @@
+"""Dated runs of one series, such as ``nightly-{date}``: the latest is linked, old ones are removed.
+
+Only finished runs that say in their manifest that they are of the series are ever removed, and
+only under their lease, so that none is taken from a run that is at work on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from bigfs.core.errors import BigfsError, InputError, RunLockedError
+from bigfs.store.lease import LEASE, Lease
+from bigfs.store.location import Location, as_location, remove_tree, write_atomic
+from bigfs.store.rundir import MANIFEST, RunDirectory
+
+logger = logging.getLogger("bigfs")
+DATE = "{date}"
+SERIES = "series"
+
+
+def finish_series(run: str | Location, series: str, keep: int | None) -> list[str]:
+    """Link the latest finished run of a series and remove the oldest ones.
+
+    Parameters
+    ----------
+    run : str, Path or ObjectPath
+        The run that has just finished; it is never removed.
+    series : str
+        Last part of the runs' paths, with ``{date}`` in it.
+    keep : int or None
+        How many finished runs to keep. None: all.
+
+    Returns
+    -------
+    removed : list of str
+        Names of the runs that were removed, oldest first.
+
+    Notes
+    -----
+    ``series`` with "latest" for the date is a symbolic link on disk and, in a bucket, an object
+    that holds the address of the latest run. What fails is logged: the run itself is finished.
+    """
+    run = as_location(run).absolute()
+    removed: list[str] = []
+    try:
+        finished = finished_runs(run, series)
+        if finished:
+            _link(run.with_name(series.replace(DATE, "latest")), finished[-1])
+        for old in finished[: -keep if keep else 0]:
+            if old.name != run.name and _remove(old, series):
+                removed.append(old.name)
+    except (BigfsError, OSError) as error:
+        logger.warning("runs %s could not be tidied up: %s", series, error)
+    if removed:
+        logger.info("removed %s: the last %d runs are kept", ", ".join(removed), keep)
+    return removed
+
+
+def finished_runs(run: Location, series: str) -> list[Location]:
+    """Return the finished runs of a series beside a run, oldest first."""
+    before, after = (re.escape(part) for part in series.split(DATE))
+    form = re.compile(rf"{before}\d{{4}}-\d\d-\d\d{after}")
+    names = sorted(path.name for path in run.parent.iterdir() if form.fullmatch(path.name))
+    return [run.with_name(name) for name in names if _is_finished(run.with_name(name), series)]
+
+
+def _is_finished(place: Location, series: str) -> bool:
+    if not (place / MANIFEST).is_file() or (isinstance(place, Path) and place.is_symlink()):
+        return False
+    try:
+        manifest = RunDirectory(place).read().manifest
+    except InputError:
+        return False
+    return manifest.get("status") == "done" and manifest.get(SERIES) == series
+
+
+def _link(link: Location, latest: Location) -> None:
+    """Let a name stand for the latest run, at once for whoever reads it."""
+    if not isinstance(link, Path):
+        write_atomic(link, f"{latest}\n")
+        return
+    if link.exists() and not link.is_symlink():
+        logger.warning("%s is in the way of the link to the latest run; remove it", link)
+        return
+    new = link.with_name(f"{link.name}.partial-{uuid.uuid4().hex[:8]}")
+    new.symlink_to(latest.name, target_is_directory=True)
+    os.replace(new, link)
+
+
+def _remove(place: Location, series: str) -> bool:
+    """Remove a run, its manifest last, so that what is left of a kill is removed another time."""
+    try:
+        with Lease(place):
+            if not _is_finished(place, series):
+                return False
+            for path in place.iterdir():
+                if path.name in (MANIFEST, LEASE):
+                    continue
+                if path.is_dir():
+                    remove_tree(path)
+                else:
+                    path.unlink()
+            (place / MANIFEST).unlink()
+    except RunLockedError:
+        return False
+    with suppress(OSError):  # somebody began a run there
+        place.rmdir()
+    return True

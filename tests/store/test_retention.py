@@ -1,0 +1,106 @@
+"""Dated runs: the latest is linked, old ones go, and nothing else is ever touched."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bigfs.pipeline import run
+from bigfs.store.lease import Lease
+from bigfs.store.location import Location, write_atomic
+from bigfs.store.retention import finish_series, finished_runs
+
+SERIES = "nightly-{date}"
+
+
+def _finished(place: Location, status: str = "done", series: str | None = SERIES) -> Location:
+    """Write what a finished run leaves."""
+    (place / "result.zarr").mkdir(parents=True)
+    (place / "result.zarr" / "zarr.json").write_text("{}")
+    manifest = {"format": 1, "stages": {}, "status": status, "series": series}
+    write_atomic(place / "manifest.json", json.dumps(manifest))
+    return place
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_oldest_finished_runs_go_and_the_latest_is_linked(tmp_path: Path) -> None:
+    runs = [_finished(tmp_path / f"nightly-2026-11-{day:02d}") for day in range(1, 6)]
+    assert finish_series(runs[4], SERIES, 3) == ["nightly-2026-11-01", "nightly-2026-11-02"]
+    assert _names(tmp_path) == [
+        *(f"nightly-2026-11-0{day}" for day in (3, 4, 5)),
+        "nightly-latest",
+    ]
+    link = tmp_path / "nightly-latest"
+    assert link.readlink() == Path("nightly-2026-11-05")
+    # A night that is run again is not the latest, and is not removed under its own hands.
+    again = _finished(tmp_path / "nightly-2026-10-31")
+    assert finish_series(again, SERIES, 3) == []
+    assert link.resolve() == runs[4]
+    assert finish_series(runs[4], SERIES, None) == []
+    assert finish_series(runs[4], SERIES, 1) == [
+        "nightly-2026-10-31",
+        "nightly-2026-11-03",
+        "nightly-2026-11-04",
+    ]
+
+
+def test_nothing_but_finished_runs_of_the_series_is_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    latest = _finished(tmp_path / "nightly-2026-11-20")
+    spared = [
+        _finished(tmp_path / "nightly-2026-11-01", status="interrupted"),
+        _finished(tmp_path / "nightly-2026-11-02", series="weekly-{date}"),
+        _finished(tmp_path / "nightly-2026-11-03", series=None),
+        _finished(tmp_path / "nightly-2026-11-04-copy"),
+        _finished(tmp_path / "my-nightly-2026-11-05"),
+        _finished(tmp_path / "nightly-07-11-2026"),
+    ]
+    (tmp_path / "nightly-2026-11-08").mkdir()
+    (tmp_path / "nightly-2026-11-08" / "manifest.json").write_text("{half")
+    (tmp_path / "nightly-2026-11-09").write_text("a file")
+    elsewhere = _finished(tmp_path / "elsewhere" / "nightly-2026-11-10")
+    (tmp_path / "nightly-2026-11-10").symlink_to(elsewhere)
+    busy = _finished(tmp_path / "nightly-2026-11-11")
+    (tmp_path / "nightly-latest").mkdir()
+    before = _names(tmp_path)
+    with Lease(busy):
+        assert finished_runs(latest, SERIES) == [busy, latest]
+        assert finish_series(latest, SERIES, 1) == []
+    assert _names(tmp_path) == before
+    assert all((place / "result.zarr" / "zarr.json").exists() for place in [*spared, elsewhere])
+    assert "nightly-latest is in the way" in caplog.text
+    # What is left of a removal that was killed goes the next time.
+    (busy / "result.zarr" / "zarr.json").unlink()
+    assert finish_series(latest, SERIES, 1) == ["nightly-2026-11-11"]
+
+
+def test_a_folder_that_cannot_be_tidied_up_is_no_failure_of_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert finish_series(tmp_path / "gone" / "nightly-2026-11-20", SERIES, 1) == []
+    assert "could not be tidied up" in caplog.text
+
+
+def test_a_pipeline_with_a_date(tmp_path: Path) -> None:
+    config: dict[str, Any] = {
+        "run": str(tmp_path / SERIES),
+        "input": {"uri": "sklearn:iris"},
+        "method": "max_variance",
+        "n_features_to_select": 2,
+        "keep": 2,
+    }
+    for date in ("2026-01-01", "2026-01-02"):
+        run({**config, "date": date})
+    result = run(config)
+    today = f"nightly-{datetime.date.today().isoformat()}"
+    assert Path(str(result.path)).name == today
+    assert _names(tmp_path) == ["nightly-2026-01-02", today, "nightly-latest"]
+    assert (tmp_path / "nightly-latest" / "features.csv").exists()

@@ -21,8 +21,10 @@ from bigfs.cluster import (
 from bigfs.config import Config, dump_yaml, load_config, make_config
 from bigfs.context import Context
 from bigfs.core.errors import InputError
+from bigfs.core.failures import cluster_failures, storage_failures
 from bigfs.core.interrupt import run_apart
 from bigfs.core.memory import task_budget
+from bigfs.core.watch import watch_cluster
 from bigfs.core.yamltext import read_yaml
 from bigfs.evaluate.selection import compare_with_all
 from bigfs.footprint import Footprint
@@ -137,8 +139,13 @@ def run_in_directory(
         directory.write()
         return result
 
-    with directory.open(fresh=fresh), connect(address, config.cluster, config.memory_limit):
-        return run_apart(all_of_it)
+    with (
+        storage_failures(str(directory.path)),
+        directory.open(fresh=fresh),
+        connect(address, config.cluster, config.memory_limit),
+        cluster_failures("run"),
+    ):
+        return run_apart(all_of_it, watch_cluster(config.cluster))
 
 
 def _check_before(config: Config) -> None:

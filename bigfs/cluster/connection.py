@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bigfs.cluster.quiet import quiet_end, quieten_workers
 from bigfs.cluster.slurm import slurm_cluster
 from bigfs.cluster.workers import WAIT_SECONDS, patience, wait_for_workers
 from bigfs.core.addresses import check_address, is_scheduler_file
@@ -70,9 +71,17 @@ def connect(address: str | None, cluster: Any, memory_limit_bytes: int) -> Itera
         elif cluster is None:
             yield
         else:
-            with _started(cluster, memory_limit_bytes) as running, running.get_client() as client:
+            with (
+                quiet_end() as turn_off_logging,
+                _started(cluster, memory_limit_bytes) as running,
+                running.get_client() as client,
+            ):
+                quieten_workers(client)
                 wait_for_workers(client)
-                yield
+                try:
+                    yield
+                finally:
+                    turn_off_logging()
 
 
 def _started(cluster: Any, memory_limit_bytes: int) -> Any:

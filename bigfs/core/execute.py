@@ -14,17 +14,19 @@ import os
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
-from bigfs.core.errors import BigfsError, ClusterError, InputError
-from bigfs.core.interrupt import check_interrupt
+from bigfs.core.errors import InputError
+from bigfs.core.failures import cluster_failures
+from bigfs.core.interrupt import check_interrupt, task
 from bigfs.core.progress import Reporter, silenced, track
 from bigfs.core.threads import single_thread
 
 TREE_ARITY = 8
 MAX_TASKS = 100_000
+_POLL_SECONDS = 0.1
 _inline: ContextVar[bool] = ContextVar("bigfs_inline", default=False)
 
 
@@ -137,8 +139,7 @@ def map_reduce(
 
 def _call(fn: Callable[..., Any], item: Any, shared: tuple[Any, ...]) -> Any:
     """Run one task under the one-thread rule."""
-    check_interrupt()
-    with single_thread():
+    with task(), single_thread():
         return fn(item, *shared)
 
 
@@ -194,7 +195,7 @@ def _run(
     client = active_client()
     if client is None:
         return _run_local(fn, items, shared, combine, progress)
-    with _cluster_errors(label):
+    with cluster_failures(label):
         if combine is None:
             return _map_on_cluster(client, fn, items, shared, progress, label)
         return [_reduce_on_cluster(client, fn, items, shared, combine, progress, label)]
@@ -286,7 +287,7 @@ def _map_on_cluster(
         for position, future in itertools.islice(waiting, _window(client)):
             positions[future.key] = position
             queue.add(future)
-        for future in queue:
+        for future in _completed(queue):
             results[positions.pop(future.key)] = future.result()
             future.release()
             progress.advance(1)
@@ -297,6 +298,16 @@ def _map_on_cluster(
         client.cancel(list(queue.futures), force=True)
         raise
     return results
+
+
+def _completed(queue: Any) -> Iterator[Any]:
+    """Yield futures as they end; an interrupt does not wait for the next one."""
+    while not queue.is_empty():
+        while not queue.has_ready():
+            check_interrupt()
+            with queue.thread_condition:
+                queue.thread_condition.wait(_POLL_SECONDS)
+        yield next(queue)
 
 
 def _submissions(
@@ -344,6 +355,7 @@ def _reduce_on_cluster(
             if len(in_flight) >= largest:
                 _wait_for_oldest(in_flight, progress)
         root = tree.root()
+        in_flight.append((root, 0))
         while in_flight:
             _wait_for_oldest(in_flight, progress)
         return root.result()
@@ -356,33 +368,11 @@ def _wait_for_oldest(in_flight: deque[tuple[Any, int]], progress: Reporter) -> N
     from distributed import wait
 
     node, size = in_flight[0]
-    wait([node])
+    while node.status in ("pending", "lost"):
+        check_interrupt()
+        with suppress(TimeoutError):
+            wait([node], timeout=_POLL_SECONDS)
     if node.status == "error":
         node.result()
     in_flight.popleft()
     progress.advance(size)
-
-
-@contextmanager
-def _cluster_errors(label: str) -> Any:
-    """Turn the cluster's own failures into ClusterError; errors of tasks pass unchanged."""
-    from concurrent.futures import CancelledError as FutureCancelledError
-
-    from distributed import CancelledError, KilledWorker
-    from distributed.comm import CommClosedError
-
-    try:
-        yield
-    except BigfsError:
-        raise
-    except KilledWorker as error:
-        raise ClusterError(
-            f"{label}: a task was lost with {error.allowed_failures + 1} workers in a row, most "
-            "often because they ran out of memory. Finished stages are kept: give the workers "
-            "more memory or lower memory_limit, and run again."
-        ) from error
-    except (CancelledError, FutureCancelledError, CommClosedError, TimeoutError) as error:
-        raise ClusterError(
-            f"{label}: the connection to the cluster was lost ({type(error).__name__}: {error}). "
-            "Finished stages are kept: run again when the scheduler answers."
-        ) from error

@@ -8,24 +8,64 @@ its checks; if that takes too long it is left to itself, and the caller cleans u
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 GRACE_SECONDS = 3.0
-_stop: ContextVar[threading.Event | None] = ContextVar("bigfs_stop", default=None)
+WATCH_SECONDS = 2.0
+
+
+class _Stop:
+    """Tells work to stop, and knows how many of its tasks run in this process."""
+
+    def __init__(self) -> None:
+        self.told = threading.Event()
+        self._running = 0
+        self._changed = threading.Condition()
+
+    def count(self, change: int) -> None:
+        """Note that a task begins or ends."""
+        with self._changed:
+            self._running += change
+            self._changed.notify_all()
+
+    def wait_for_tasks(self, seconds: float) -> None:
+        """Return when no task runs, or after so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._running == 0, seconds)
+
+
+_stop: ContextVar[_Stop | None] = ContextVar("bigfs_stop", default=None)
 
 
 def check_interrupt() -> None:
     """Raise KeyboardInterrupt if the work that this is a part of was told to stop."""
     stop = _stop.get()
-    if stop is not None and stop.is_set():
+    if stop is not None and stop.told.is_set():
         raise KeyboardInterrupt
 
 
-def run_apart(work: Callable[[], T]) -> T:
+@contextmanager
+def task() -> Iterator[None]:
+    """Run the block as a task of the work: it does not begin once the work was told to stop."""
+    check_interrupt()
+    stop = _stop.get()
+    if stop is None:
+        yield
+        return
+    stop.count(1)
+    try:
+        yield
+    finally:
+        stop.count(-1)
+
+
+def run_apart(work: Callable[[], T], watch: Callable[[], None] | None = None) -> T:
     """Return what ``work()`` returns; an interrupt does not wait for what it is doing.
 
     The work sees the caller's context variables. Outside of the main thread, which alone gets
@@ -35,6 +75,8 @@ def run_apart(work: Callable[[], T]) -> T:
     ----------
     work : callable
         Calls `check_interrupt` now and then, as `bigfs.core.progress` does for it.
+    watch : callable or None, default=None
+        Called every few seconds meanwhile; what it raises ends the work like an interrupt.
 
     Raises
     ------
@@ -44,7 +86,7 @@ def run_apart(work: Callable[[], T]) -> T:
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
-    stop = threading.Event()
+    stop = _Stop()
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -54,16 +96,26 @@ def run_apart(work: Callable[[], T]) -> T:
             results.append(work())
         except BaseException as error:
             errors.append(error)
+        finally:
+            ended.set()
 
+    # An event, since Python 3.11 takes a thread for dead once a signal interrupts its join.
+    ended = threading.Event()
     thread = threading.Thread(
         target=copy_context().run, args=(body,), name="bigfs-work", daemon=True
     )
     try:
         thread.start()
-        thread.join()
+        # Not without an end: a signal that another thread caught does not end a wait.
+        while not ended.wait(WATCH_SECONDS):
+            if watch is not None:
+                watch()
     except BaseException:
-        stop.set()
-        thread.join(GRACE_SECONDS)
+        stop.told.set()
+        began = time.monotonic()
+        ended.wait(GRACE_SECONDS)
+        # What a task still writes would come after the files of the attempt were removed.
+        stop.wait_for_tasks(max(0.0, GRACE_SECONDS - (time.monotonic() - began)))
         raise
     if errors:
         _raise(errors)

@@ -1,0 +1,42 @@
+"""A cluster of ours is stopped without a word: what Dask says of its end looks like a failure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_LOGGERS = ("distributed", "tornado.application", "asyncio")
+
+
+@contextmanager
+def quiet_end() -> Iterator[Any]:
+    """Restore at the end of the block the logging that it may turn off by what this yields."""
+    levels = {name: logging.getLogger(name).level for name in _LOGGERS}
+    try:
+        yield _turn_off
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def quieten_workers(client: Any) -> None:
+    """Let worker processes log nothing, those too that are started later.
+
+    What goes wrong in them reaches the client: errors with the task, deaths from their nannies.
+    """
+    from distributed import WorkerPlugin
+
+    class Quiet(WorkerPlugin):
+        name = "bigfs-quiet"
+
+        def setup(self, worker: Any) -> None:
+            _turn_off()
+
+    client.register_plugin(Quiet())
+
+
+def _turn_off() -> None:
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)

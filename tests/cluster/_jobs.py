@@ -1,0 +1,78 @@
+"""Runs as processes of their own, to be interrupted, killed and looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+PATIENCE = 120.0
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> Path:
+    """Write a pipeline file beside the run directory."""
+    path = folder / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def start(path: Path, *options: str, **environment: str) -> subprocess.Popen[str]:
+    """Start ``bigfs run`` in a session of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "bigfs.cli", "run", str(path), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+def finish(process: subprocess.Popen[str], seconds: float = PATIENCE) -> str:
+    """Wait for the end and return what was said on stderr."""
+    try:
+        return process.communicate(timeout=seconds)[1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise AssertionError(f"still running: {process.communicate()[1]}") from None
+
+
+def wait_until(
+    ready: Callable[[], Any], process: subprocess.Popen[str], seconds: float = PATIENCE
+) -> Any:
+    """Return what ``ready`` returns once it is true; the process must not end before."""
+    deadline = time.monotonic() + seconds
+    while not (found := ready()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def manifest_of(run: Path) -> dict[str, Any]:
+    """Return the manifest of a run, or an empty one."""
+    try:
+        return json.loads((run / "manifest.json").read_text())
+    except (OSError, ValueError):
+        return {"stages": {}}
+
+
+def in_stage(run: Path, name: str) -> Callable[[], bool]:
+    """Say whether a stage is being written."""
+    return lambda: any((run / "attempts").glob(f"*/{name}.zarr"))
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Return the worker processes that a run started."""
+    return [
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if "spawn_main" in " ".join(child.cmdline())
+    ]

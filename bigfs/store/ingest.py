@@ -253,7 +253,8 @@ class _Writer:
         """Set the true number of rows, and the attributes that make the group a store."""
         if self.n_samples != self._array.shape[0]:
             self._array.resize((self.n_samples, self._array.shape[1]))
-        self._group.attrs.update(bigfs_store=1, checksums=self.checksums, **attributes)
+        kept = {"bigfs_store": 1, "checksums": self.checksums, **attributes}
+        self._group.update_attributes(kept)
 
 
 def checksum(chunk: np.ndarray) -> str:

@@ -253,7 +253,7 @@ class Scratch:
         import zarr
 
         group = zarr.open_group(zarr_store(self.path), mode="a", zarr_format=3)
-        group.attrs.update(attributes)
+        group.update_attributes(attributes)
 
     def unique(self, stem: str) -> str:
         """Return a name that nothing here has."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,7 +234,8 @@ def free_scratch(run: str) -> int | None:
     """Return the bytes that a run directory may take: what is free, and what it has already."""
     place = as_location(run)
     there: Any = place
-    while isinstance(there, Path) and not there.exists() and there != there.parent:
+    # Of os.path: a name that no file can have is only not there.
+    while isinstance(there, Path) and not os.path.exists(there) and there != there.parent:
         there = there.parent
     free = free_bytes(there)
     if free is None or there != place or not there.is_dir():

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import shlex
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import bigfs.comparison
 import bigfs.pipeline  # noqa: F401  # imported here: the time of imports is not that of a message
 from bigfs.cli import main
-from tests._bad_files import write_good
+from tests._bad_files import Payload, write_good
 from tests._bad_inputs import DATA, RESULTS, SETTINGS, Case
 
+REPO = Path(__file__).parents[1]
 SECONDS = 5.0
 CASES = {**DATA, **SETTINGS, **RESULTS}
 _QUIET = ("run", "ingest", "inspect", "evaluate", "compare")
@@ -82,3 +88,114 @@ def test_a_bad_input_is_one_line_and_leaves_nothing(
     _check_line(captured.out, captured.err, case)
     assert seconds < SECONDS
     assert _listing(place) == before, "something was left, or changed"
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(CASES) == len(DATA) + len(SETTINGS) + len(RESULTS) >= 60
+
+
+def test_the_pickles_of_the_table_would_do_harm(place: Path) -> None:
+    pickle.loads(pickle.dumps(Payload()))
+    assert (place / "work" / "unpickled").is_dir()
+
+
+# Started as a program, without the right to read or write what its modes forbid: root has that
+# right (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH) and gives it up, which is prctl(PR_CAPBSET_DROP).
+_AS_A_USER = """
+import ctypes, os, sys
+for capability in (1, 2):
+    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+os.execv(sys.executable, [sys.executable, "-m", "bigfs.cli", *sys.argv[1:]])
+"""
+
+
+def _program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", _AS_A_USER, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(REPO)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+
+
+def _no_reading() -> None:
+    Path("X.npy").chmod(0)
+
+
+def _no_writing() -> None:
+    Path("shut").mkdir()
+    Path("shut").chmod(0o500)
+
+
+def _no_looking() -> None:
+    Path("shut").mkdir()
+    np.save("shut/X.npy", np.eye(3))
+    Path("shut").chmod(0)
+
+
+PROGRAMS = {
+    "NaN": DATA["NaN in npy"],
+    "objects": Case(DATA["objects in npy"].make, "ingest X.npy o.zarr", ("pickled", "never loads")),
+    "unknown key": SETTINGS["unknown key"],
+    "unreadable data": Case(_no_reading, "ingest X.npy o.zarr", ("X.npy", "ermission denied")),
+    "unreadable pipeline": Case(
+        lambda: Path("p.yaml").chmod(0), "run p.yaml", ("p.yaml", "not readable")
+    ),
+    "data below a folder that is shut": Case(
+        _no_looking, "ingest shut/X.npy o.zarr", ("shut/X.npy", "ermission denied")
+    ),
+    "store below a folder that is shut": Case(
+        _no_writing, "ingest X.npy shut/X.zarr", ("shut", "may not write there")
+    ),
+    "run in a folder that is shut": Case(
+        _no_writing, "run p.yaml --set run=shut", ("shut", "may not write there")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_program_ends_like_that_too(name: str, place: Path) -> None:
+    case = PROGRAMS[name]
+    write_good()
+    if case.make is not None:
+        case.make()
+    before = _listing(place)
+    ended = _program(*_arguments(case))
+    after = _listing(place)
+    for path in place.rglob("*"):
+        path.chmod(0o700)  # so that pytest can remove it
+    assert ended.returncode == 2, ended.stderr
+    _check_line(ended.stdout, ended.stderr, case)
+    assert after == before, "something was left, or changed"
+
+
+@pytest.mark.parametrize("command", ["run p.yaml", "ingest X.npy out.zarr", "compare c.yaml"])
+def test_nan_amid_much_data_is_named_when_it_is_read(
+    command: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_good()
+    X = np.zeros((400_000, 32), dtype=np.float32)
+    X[312_345, 17] = np.nan
+    np.save("X.npy", X)
+    np.save("y.npy", np.arange(len(X)) % 2)
+    before = _listing(place)
+    began = time.monotonic()
+    with pytest.raises(SystemExit) as stopped:
+        main(command.split())
+    assert time.monotonic() - began < SECONDS
+    assert stopped.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("bigfs: error: X.npy: row 312345, column 17 is NaN.")
+    assert _listing(place) == before
+
+
+def test_what_was_finished_survives_a_mistake(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_good()
+    with pytest.raises(SystemExit):
+        main(["run", "p.yaml"])
+    before = _listing(place)
+    for mistake in ("n_features_to_select=9", "graph=5", "input.uri=no.npy", "memory_limit=x"):
+        with pytest.raises(SystemExit) as stopped:
+            main(["run", "p.yaml", "--set", mistake])
+        assert stopped.value.code == 2
+    capsys.readouterr()
+    assert _listing(place) == before

@@ -68,17 +68,29 @@ def sparse_basis(
     tol : float
         Stop when the objective changes by less than this share.
     """
-    from scipy.linalg import eigh
-
     weights = np.ones(len(M))
     objective: list[float] = []
     converged = False
     while not converged and len(objective) < max_iter:
-        P = M.copy()
-        P.flat[:: len(M) + 1] += gamma * weights
-        B = eigh(P, subset_by_index=[0, n_columns - 1], overwrite_a=True)[1]
+        B = _smallest(M, gamma * weights, n_columns)
         weights = row_weights(B, _EPSILON)
         now = float(np.einsum("ij,ij->", B, M @ B)) + gamma * smoothed_l21(B, _EPSILON)
         converged = bool(objective) and abs(objective[-1] - now) <= tol * abs(objective[-1])
         objective.append(now)
     return SparseBasis(B, np.array(objective), converged)
+
+
+def _smallest(M: np.ndarray, added: np.ndarray, n_columns: int) -> np.ndarray:
+    """Return the eigenvectors of the smallest eigenvalues of M with its diagonal added to."""
+    from scipy.linalg import LinAlgError, eigh
+
+    def solve(driver: str) -> np.ndarray:
+        P = M.copy()
+        P.flat[:: len(M) + 1] += added
+        found = eigh(P, subset_by_index=[0, n_columns - 1], overwrite_a=True, driver=driver)
+        return np.asarray(found[1])
+
+    try:
+        return solve("evr")
+    except LinAlgError:  # it gives up where a large gamma has eigenvalues agree up to rounding
+        return solve("evx")

@@ -272,7 +272,7 @@ def test_a_disk_that_fails_is_a_storage_error(
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="Cannot write"):
+    with pytest.raises(InputError, match="file is a file. Give a folder for the store"):
         ingest(np.zeros((3, 2)), tmp_path / "file" / "X.zarr")
 
 

@@ -191,10 +191,10 @@ class M3FSConfig(Section):
         "both (auto), or labels as in evaluate.labels, from 0 to n_clusters - 1.",
     )
     n_init: PositiveInt = Field(3, description="Restarts of k-means.")
-    criterion: Literal["modularity", "objective"] = Field(
-        "modularity",
-        description="Which start to believe: of those near the least objective the one that keeps "
-        "most edges together, or the least objective itself.",
+    criterion: Literal["likelihood", "objective"] = Field(
+        "likelihood",
+        description="Which start to believe: the one whose clusters describe the samples best, "
+        "each as a Gaussian, or the one of the least objective.",
     )
     nesting: Literal["clusters_outside", "planes_outside"] = Field(
         "clusters_outside", description="Outer loop; planes_outside is the paper's."

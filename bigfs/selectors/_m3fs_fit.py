@@ -17,14 +17,11 @@ from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix
 from bigfs.scores import FeatureScores
 from bigfs.selectors._m3fs import run_resident, run_streamed
+from bigfs.selectors._m3fs_choice import choice_bytes, gather_rows, likelihoods
 from bigfs.selectors._m3fs_form import full_form, smooth_form
 from bigfs.selectors._m3fs_kernels import clusters_of, decisions
 from bigfs.selectors._m3fs_passes import Streamed, read_arrays, write_arrays
-from bigfs.selectors._m3fs_starts import (
-    MAX_CLUSTERS,
-    modularities,
-    start_labels,
-)
+from bigfs.selectors._m3fs_starts import MAX_CLUSTERS, start_labels
 from bigfs.selectors._m3fs_state import NESTINGS, Settings, Trajectory
 from bigfs.selectors.costs import m3fs_block_bytes
 from bigfs.spectral.embedding import SpectralEmbedding
@@ -33,11 +30,8 @@ from bigfs.store.scratch import ArrayRef, Scratch
 
 logger = logging.getLogger("bigfs")
 
-CRITERIA = ("modularity", "objective")
+CRITERIA = ("likelihood", "objective")
 GRAPHS = ("knn", "full")
-# The modularity decides among starts whose objective is at most so many times the least one:
-# with two clusters, and with more.
-_NEAR = (2.0, 1.1)
 # A cluster with fewer rows than this share of an even one is as good as empty.
 _TINY = 0.1
 # Figures that differ by less are equal, whatever their last bits.
@@ -57,7 +51,7 @@ class Parameters:
     fit_intercept: bool = True
     init: Any = "auto"
     n_init: int = 3
-    criterion: str = "modularity"
+    criterion: str = "likelihood"
     max_iter: int = 1000
     tol: float = 0.01
     random_state: int = 0
@@ -131,7 +125,7 @@ def m3fs_scores(
         m: the sum of sigma.
     parameters : Parameters
     W : AffinityMatrix or None, default=None
-        The graph: for smoothness, and to choose among the starts.
+        The graph, for smoothness.
     full_sigma : float or None, default=None
         Take the complete graph with heat weights of this width for smoothness instead.
     spectral : SpectralEmbedding or None, default=None
@@ -181,15 +175,15 @@ def m3fs_scores(
         finally:
             passes.close()
     states, hinges = found
-    kept = None
-    if W is not None:
-        kept = modularities(W, clusters, blocks.bounds, parameters.n_clusters)
-    chosen = _chosen(states, kept if parameters.criterion == "modularity" else None)
+    likely = None
+    if parameters.criterion == "likelihood":
+        likely = likelihoods(blocks, clusters, parameters.random_state)
+    chosen = _chosen(states, likely)
     final = out.create("labels", (n,), np.int32, blocks.rows)
     run_tasks(_column_task, blocks.bounds, clusters, chosen, final, label="m3fs labels")
     details = _details(states[chosen], settings, smooth, hinges[chosen] / n)
     details["starts"] = [
-        _about(state, name, hinge / n, None if kept is None else float(kept[i]))
+        _about(state, name, hinge / n, None if likely is None else float(likely[i]))
         for i, (state, name, hinge) in enumerate(zip(states, names, hinges, strict=True))
     ]
     details |= {"chosen_start": names[chosen], "labels": final, "start_labels": clusters}
@@ -221,22 +215,19 @@ def _form(
     return np.ascontiguousarray(settings.smoothness * form[:D, :D])
 
 
-def _chosen(states: list[Trajectory], modularity: np.ndarray | None) -> int:
+def _chosen(states: list[Trajectory], likely: np.ndarray | None) -> int:
     """Return the start to believe.
 
-    One that converged and kept all its clusters; of those the least objective, or with
-    modularities the largest one whose objective is near the least.
+    One that converged and kept all its clusters; of those the one whose clusters describe the
+    rows best, or without likelihoods the least objective.
     """
-    sound = [s for s in states if s.converged and s.sizes.min() >= _TINY * s.sizes.mean()] or states
-    least = min(state.objective for state in sound)
-    limit = least * _NEAR[states[0].V.shape[1] > 1]
-    near = [state for state in sound if state.objective <= limit]
+    sound = [s for s in states if s.converged and s.sizes.min() >= _TINY * s.sizes.mean()]
 
     def order(state: Trajectory) -> tuple[float, float, int]:
-        kept = 0.0 if modularity is None else round(float(modularity[state.number]), _DIGITS)
-        return -kept, round(state.objective, _DIGITS), state.number
+        described = 0.0 if likely is None else round(float(likely[state.number]), _DIGITS)
+        return -described, round(state.objective, _DIGITS), state.number
 
-    return min(near, key=order).number
+    return min(sound or states, key=order).number
 
 
 def _details(
@@ -272,14 +263,14 @@ def _details(
     }
 
 
-def _about(state: Trajectory, name: str, loss: float, modularity: float | None) -> dict[str, Any]:
+def _about(state: Trajectory, name: str, loss: float, likelihood: float | None) -> dict[str, Any]:
     """Return a start's line of the report."""
     return {
         "start": name,
         "objective": state.objective,
         "loss": loss,
         "slack": state.slack,
-        "modularity": modularity,
+        "likelihood": likelihood,
         "sizes": [int(size) for size in state.sizes],
         "n_planes": state.n_planes,
         "n_cccp_steps": state.n_steps,
@@ -301,6 +292,12 @@ def _memory_plan(blocks: RowBlocks, settings: Settings, limit: int) -> int:
     one_task = m3fs_block_bytes(shape, settings.n_columns, D, smooth)
     what = f"a block of {shape.rows:,} rows with its planes"
     check_fits("m3fs", one_task, limit, f"{what} and {D} x {D} sums" if smooth else what)
+    check_fits(
+        "m3fs",
+        choice_bytes(blocks.n_samples, blocks.n_features),
+        limit,
+        "the rows that starts are compared on",
+    )
     _, n_threads = worker_slots()
     return max(0, task_budget(limit) - n_threads * one_task)
 
@@ -310,23 +307,8 @@ def sample_of(blocks: RowBlocks, size: int, random_state: int) -> RowBlocks:
     _check_int("sample_size", size, 2, blocks.n_samples)
     draw = rng(random_state, "m3fs rows").choice(blocks.n_samples, size, replace=False)
     scratch = blocks.scratch.child(blocks.scratch.unique("sample"))
-    wanted = scratch.put("wanted", np.sort(draw))
-    parts = blocks.map_blocks(_sample_kernel, wanted, str(scratch.path), label="m3fs sample")
-    refs = [ref for ref in parts if ref is not None]
-    rows = np.concatenate([ref.load() for ref in refs])
-    stored = scratch.put("rows", rows)
-    scratch.remove(*refs)
+    stored = gather_rows(blocks, np.sort(draw), scratch)
     return RowBlocks.from_any(stored.path, scratch=scratch)
-
-
-def _sample_kernel(X: np.ndarray, first_row: int, wanted: ArrayRef, folder: str) -> ArrayRef | None:
-    """Store the wanted rows of one block."""
-    ids = wanted.load()
-    begin, end = np.searchsorted(ids, [first_row, first_row + len(X)])
-    if begin == end:
-        return None
-    scratch = Scratch(folder)
-    return scratch.put(scratch.unique(f"rows-{first_row}"), X[ids[begin:end] - first_row])
 
 
 def label_rows(blocks: RowBlocks, coef: np.ndarray, intercept: np.ndarray, out: ArrayRef) -> None:

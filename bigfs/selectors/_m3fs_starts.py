@@ -1,4 +1,4 @@
-"""Where M3FS begins, and which of its endings to believe: labels, and how they cut the graph."""
+"""Where M3FS begins: labels by k-means on the rows and on the eigenvectors of their graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
 from bigfs.core.execute import map_reduce, run_tasks
 from bigfs.core.seeds import derive_seed, rng
-from bigfs.graph.affinity import AffinityMatrix
 from bigfs.kmeans import SAMPLE_ROWS, cluster_rows, kmeans, nearest_centers
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -223,52 +222,6 @@ def _nearest_task(
     out.write(bounds[0], labels)
 
 
-def modularities(
-    W: AffinityMatrix, clusters: ArrayRef, bounds: list[tuple[int, int]], n_clusters: int
-) -> np.ndarray:
-    """Return how much more each column of labels keeps edges together than chance would.
-
-    Parameters
-    ----------
-    W : AffinityMatrix
-    clusters : ArrayRef of shape (n_samples, n_starts), uint8
-    bounds : list of (int, int)
-        Row blocks.
-    n_clusters : int
-
-    Returns
-    -------
-    modularity : ndarray of shape (n_starts,), float64
-        Sum over the clusters of their share of the weight inside, less the square of their share
-        of the volume.
-    """
-    inside, volume = map_reduce(
-        _inside_task, bounds, _add_pair, W, clusters, n_clusters, label="m3fs modularity"
-    )
-    total = volume.sum(axis=1, keepdims=True)
-    return np.asarray((inside / total - (volume / total) ** 2).sum(axis=1))
-
-
-def _inside_task(
-    bounds: tuple[int, int], W: AffinityMatrix, clusters: ArrayRef, n_clusters: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weight inside each cluster and its volume, (n_starts, n_clusters) each."""
-    start, stop = bounds
-    indptr = W.indptr.read(start, stop + 1)
-    first, last = int(indptr[0]), int(indptr[-1])
-    tails, weights = W.indices.read(first, last), W.data.read(first, last)
-    heads = np.repeat(np.arange(stop - start), np.diff(indptr))
-    mine = clusters.read(start, stop)[heads]
-    theirs = lookup_rows(clusters, tails)
-    inside = np.zeros((clusters.shape[1], n_clusters))
-    volume = np.zeros_like(inside)
-    for i in range(clusters.shape[1]):
-        same = mine[:, i] == theirs[:, i]
-        volume[i] = np.bincount(mine[:, i], weights, minlength=n_clusters)
-        inside[i] = np.bincount(mine[same, i], weights[same], minlength=n_clusters)
-    return inside, volume
-
-
 def lookup_rows(values: ArrayRef, rows: np.ndarray) -> np.ndarray:
     """Return scattered rows of a stored matrix, one stored chunk at a time."""
     out = np.empty((len(rows), *values.shape[1:]), dtype=values.dtype)
@@ -279,9 +232,3 @@ def lookup_rows(values: ArrayRef, rows: np.ndarray) -> np.ndarray:
         part = values.read(first, min(first + values.chunk_rows, values.shape[0]))
         out[here] = part[rows[here] - first]
     return out
-
-
-def _add_pair(
-    a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    return a[0] + b[0], a[1] + b[1]

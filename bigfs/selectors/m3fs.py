@@ -81,9 +81,7 @@ def learn(
             )
         parameters = replace(parameters, n_clusters=gap["n_clusters"])
     wants_spectral = isinstance(parameters.init, str) and parameters.init != "kmeans"
-    if W is None and (
-        parameters.smoothness or wants_spectral or parameters.criterion == "modularity"
-    ):
+    if W is None and (parameters.smoothness or wants_spectral):
         W = _graph_of(rows, n_neighbors, sigma, parameters)
     if spectral is None and wants_spectral:
         assert W is not None
@@ -217,7 +215,7 @@ class M3FS(_MarginSelector):
         Neighbors of each row in the graph.
     graph : {"knn", "full"}, default="knn"
         Which pairs smoothness counts: neighbors, or all of them, as in the paper (at most 50,000
-        rows: the work is quadratic). Starts and choice use neighbors.
+        rows: the work is quadratic). Starts use neighbors.
     sigma : float or None, default=None
         Width of the heat weights ``exp(-|x_i - x_j|^2 / sigma)``, the paper's ``2 rho^2``. None:
         the squared median neighbor distance.
@@ -234,11 +232,10 @@ class M3FS(_MarginSelector):
         eigenvectors, of several numbers of them; both; or labels below ``n_clusters``.
     n_init : int, default=3
         Restarts of k-means.
-    criterion : {"modularity", "objective"}, default="modularity"
+    criterion : {"likelihood", "objective"}, default="likelihood"
         Which start to believe, of those that converged and kept all clusters: the one whose
-        clusters keep most edges together beyond chance, if its objective is near the least (at
-        most twice it with two clusters, where the objective prefers even halves, and 1.1 times
-        it with more); or the one of the least objective.
+        clusters describe the rows best, each as a Gaussian with a covariance of its own (on at
+        most 10,000 rows); or the one of the least objective, which prefers even halves.
     nesting : {"clusters_outside", "planes_outside"}, default="clusters_outside"
         Planes are drawn until none is violated before any row changes its cluster; or the
         paper's order, in which rows move while the set of planes is still small. See Notes.
@@ -281,7 +278,7 @@ class M3FS(_MarginSelector):
         Relative gap of the last cone program.
     converged_ : bool
     starts_ : list of dict
-        Every start with its objective, loss, modularity, sizes of its clusters and counts.
+        Every start with its objective, loss, likelihood, sizes of its clusters and counts.
     start_labels_ : ndarray (zarr array where X was stored) of shape (n_learned, n_starts), uint8
         Where each start ended, on the rows that were learned from.
     chosen_start_ : str
@@ -339,7 +336,7 @@ class M3FS(_MarginSelector):
         fit_intercept: bool = True,
         init: Any = "auto",
         n_init: int = 3,
-        criterion: str = "modularity",
+        criterion: str = "likelihood",
         nesting: str = "clusters_outside",
         sample_size: int | None = None,
         max_iter: int = 1000,

@@ -57,3 +57,29 @@ def scheduler(request: pytest.FixtureRequest) -> Iterator[str]:
         return
     with dask.config.set(scheduler=request.param):
         yield request.param
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """Address of a real S3-compatible server that lives as long as the tests."""
+    from tests._s3 import server
+
+    with server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URI of a new bucket, found by the environment as users set it."""
+    import uuid
+
+    from bigfs.store import objects
+    from tests._s3 import create_bucket, environment
+
+    for name, value in environment(s3_endpoint).items():
+        monkeypatch.setenv(name, value)
+    objects.client.cache_clear()
+    name = f"lab-{uuid.uuid4().hex[:8]}"
+    create_bucket(s3_endpoint, name)
+    yield f"s3://{name}"
+    objects.client.cache_clear()

@@ -50,7 +50,7 @@ def as_location(uri: str | Location) -> Location:
             "are taken from the environment (AWS_ACCESS_KEY_ID, ...) or from ~/.aws."
         )
     bucket, _, key = rest.partition("/")
-    key = key.strip("/")
+    key = key.rstrip("/")
     if not bucket or not key or any(part in ("", ".", "..") for part in key.split("/")):
         raise InputError(f"{uri}: must be {scheme}://BUCKET/NAME, without empty parts or dots.")
     return ObjectPath(scheme, bucket, key)

@@ -303,6 +303,16 @@ class _Reader(io.RawIOBase):
         self._position += len(found)
         return len(found)
 
+    def readall(self) -> bytes:
+        if self._size is None:
+            self._size = self._path.stat().st_size
+        count = self._size - self._position
+        if count <= 0:
+            return b""
+        found, _ = self._path.read_range(self._position, count)
+        self._position += len(found)
+        return bytes(found)
+
 
 class _Writer(io.RawIOBase):
     """Writes an object in parts; it appears when the block ends well, and only then."""
@@ -432,6 +442,8 @@ def requests(path: ObjectPath, verb: str) -> Iterator[None]:
             "AWS_SECRET_ACCESS_KEY, ~/.aws) of this process and their rights, and run again."
         ) from None
     except (errors.BaseError, OSError) as error:
+        if "404 Not Found" in str(error):
+            raise FileNotFoundError(2, "No such bucket", str(path)) from None
         raise StorageError(
             f"Cannot {verb} {path}: {_reason(error)}. Finished stages are kept: run again when "
             "the storage answers."

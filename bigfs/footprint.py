@@ -28,9 +28,9 @@ TASK_MODULES = (
 )
 
 
-def warm_up() -> tuple[int, bool]:
+def _warmed(modules: tuple[str, ...]) -> tuple[int, bool]:
     """Import what tasks will; return this process's size, and whether it has pynndescent."""
-    size = warmed_bytes(TASK_MODULES)
+    size = warmed_bytes(modules)
     reset_peak()
     return size, "pynndescent" in sys.modules
 
@@ -58,7 +58,8 @@ class Footprint:
     """
 
     def __init__(self, planned: StagePlan | None = None, memory_limit: int | None = None) -> None:
-        found = on_every_process(warm_up)
+        more = planned.cost.loads if planned is not None and planned.cost is not None else ()
+        found = on_every_process(_warmed, (*TASK_MODULES, *more))
         self._began = time.perf_counter()
         self._planned = planned
         self.baseline_bytes = max(size for size, _ in found.values())

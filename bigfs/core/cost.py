@@ -113,6 +113,9 @@ class StageCost:
         What processes would like to keep in memory between passes; they keep what fits.
     compiles : bool
         Whether its processes load pynndescent, and stay larger for it.
+    loads : tuple of str
+        Modules that tasks import beyond what all stages do; their ``warm_up``, if there is one,
+        is run before anything is measured.
     at_most : bool
         Whether passes and tasks are bounds of an iteration that may end earlier.
     """
@@ -122,6 +125,7 @@ class StageCost:
     stored_bytes: int = 0
     keeps_bytes: int = 0
     compiles: bool = False
+    loads: tuple[str, ...] = ()
     at_most: bool = False
 
     @property

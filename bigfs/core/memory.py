@@ -93,9 +93,14 @@ def check_fits(stage: str, needed_bytes: int, memory_limit_bytes: int, what: str
 
 
 def warmed_bytes(modules: tuple[str, ...]) -> int:
-    """Import what tasks will, and return the resident size of this process with it, in bytes."""
-    for module in modules:
-        importlib.import_module(module)
+    """Import what tasks will, and return the resident size of this process with it, in bytes.
+
+    A module's function ``warm_up`` is called, if it has one.
+    """
+    for name in modules:
+        module = importlib.import_module(name)
+        if hasattr(module, "warm_up"):
+            module.warm_up()
     return _status_bytes("VmRSS") or 0
 
 

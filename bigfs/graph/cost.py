@@ -117,8 +117,14 @@ def _search_steps(
     if not certain:
         times = 1 if recall_target is None else 2
         what = "a block searched for the neighbors of sampled rows"
-        steps.append(pass_over(rows, what, rows.block_bytes // 2 + _RECALL_TILES, times=times))
+        beside = recall_bytes(rows) - rows.read_bytes
+        steps.append(pass_over(rows, what, beside, times=times))
     return steps
+
+
+def recall_bytes(rows: Shape) -> int:
+    """Return what a task needs that searches a block for the neighbors of sampled rows."""
+    return rows.read_bytes + rows.block_bytes // 2 + _RECALL_TILES
 
 
 def _compiles(plan: PartitionPlan, n_samples: int, algorithm: str) -> bool:

@@ -240,7 +240,7 @@ def search_exact(
     kept = _widen(rows, center) if len(spans) == 1 else None
     found = np.full((m, n_neighbors), -1, dtype=np.int32)
     squared = np.full((m, n_neighbors), np.inf)
-    step = max(1, _TILE_BYTES // (8 * n))
+    step = max(1, _TILE_BYTES // (8 * max(n, rows.shape[1])))
     for begin in range(0, m, step):
         tile = slice(begin, min(begin + step, m))
         part, part_norms = _widen(queries[tile], center)

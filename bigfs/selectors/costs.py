@@ -23,6 +23,8 @@ EIGENGAP_NEIGHBORS = 5
 # workspace; UDFS: two partial sums, or M, its reweighted copy and workspace.
 QALPHA_MATRICES = 5
 UDFS_MATRICES = 4
+# The most that products of LFS's candidates take in a task, where there is room.
+LFS_PRODUCT_BYTES = 256 * MIB
 # Planes that a task of M3FS may have to hold at once, as far as the memory plan goes.
 M3FS_PLANES = 200
 
@@ -86,7 +88,7 @@ def mcfs_cost(shape: Shape, n_components: int | str, n_selected: int, limit: int
     """Return the cost of the regressions: one Gram pass, or few columns of it in some passes."""
     K, d = known_count(n_components), shape.n_features
     if gram_bytes(shape, K) <= task_budget(limit):
-        paths = Step(f"a path on the Gram matrix of {d:,} features", 24 * d * d, K, 0, 2 * K)
+        paths = Step(f"a path on the Gram matrix of {d:,} features", path_bytes(d), K, 0, 2 * K)
         return StageCost((_gram_step(shape, K, "the regressions' Gram matrix"), paths))
     room = wide_room(shape, K, limit)
     columns = min(room, max(1, min(2 * n_selected, room // K)) * K)
@@ -98,6 +100,11 @@ def mcfs_cost(shape: Shape, n_components: int | str, n_selected: int, limit: int
         Step(f"a path on {what}", 16 * d * columns, K, 0, 2 * K, 4),
     )
     return StageCost(steps, at_most=True)
+
+
+def path_bytes(n_features: int) -> int:
+    """Return what a path on the Gram matrix of all features takes."""
+    return 16 * n_features**2 + 16 * MIB
 
 
 def wide_room(shape: Shape, n_targets: int, limit: int) -> int:
@@ -215,7 +222,7 @@ def udfs_cost(
 
 def fsgmm_parameter_bytes(n_clusters: int, n_features: int) -> int:
     """Return the bytes of the parameters with two partial sums, and of a tile's relevances."""
-    return 8 * n_features * (10 * n_clusters + 20) + 16 * n_clusters * n_features * 8 + 64 * 10**6
+    return 8 * n_features * (10 * n_clusters + 20) + 16 * n_clusters * n_features * 8 + 24 * 10**6
 
 
 def fsgmm_cost(shape: Shape, n_clusters: int, max_iter: int) -> StageCost:
@@ -246,7 +253,9 @@ def lfs_cost(shape: Shape, n_clusters: int | str, sample_size: int | None, limit
     drops = Step(what, needed, shape.n_blocks, passes, shape.n_chunks, times)
     steps = (moments_step(shape), drops, pass_over(shape, "a block and its labels", block))
     stored = n * (4 + c)
-    cost = StageCost(steps, stored, stored, at_most=True)
+    # Products of many candidates at a time, beyond those of one pair's groups.
+    products = max(0, LFS_PRODUCT_BYTES - 6 * N_GROUPS * 8 * shape.n_features**2)
+    cost = StageCost(steps, stored, stored, products, at_most=True)
     return _with_eigengap(cost, n_clusters, shape, limit)
 
 

@@ -34,7 +34,7 @@ from bigfs.selectors._lfs_start import (
     usable_features,
 )
 from bigfs.selectors._lfs_state import Settings, State, load_state, save_state
-from bigfs.selectors.costs import lfs_bytes
+from bigfs.selectors.costs import LFS_PRODUCT_BYTES, lfs_bytes
 from bigfs.store.location import Location
 from bigfs.store.scratch import Scratch
 from bigfs.store.source import Source
@@ -212,7 +212,7 @@ def check_memory(n_clusters: int, n_features: int, limit: int, block_bytes: int 
     needed = lfs_bytes(n_clusters, n_features, block_bytes)
     what = f"the covariances of {n_clusters} clusters in {n_features:,} features"
     check_fits("lfs", needed, limit, what)
-    return int(min(task_budget(limit) - rest - 4 * square * n_clusters, 256 * MIB))
+    return int(min(task_budget(limit) - rest - 4 * square * n_clusters, LFS_PRODUCT_BYTES))
 
 
 def check_parameters(

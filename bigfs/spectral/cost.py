@@ -68,12 +68,18 @@ def _cost(
         what = f"W with up to {n_entries:,} entries and {wanted} vectors, solver {choice.solver}"
         needed = solver_bytes(choice.solver, n, n_entries, wanted, tol)
         requests = 2 + n_entries // 2**20 + n // 2**17
-        return StageCost((Step(what, needed, 1, 0, requests),), stored, stored)
+        step = Step(what, needed, 1, 0, requests)
+        return StageCost((step,), stored, stored, loads=_loads(choice))
     steps = _spread_steps(choice, n, n_entries, wanted, weight_bytes)
     vectors = 8 * n * block_width(wanted)
     # Blocks of W with the edges on their way, and three iterates with rows copied for others.
     scratch = 40 * n_entries + 5 * vectors + stored
-    return StageCost(tuple(steps), scratch, stored, at_most=True)
+    return StageCost(tuple(steps), scratch, stored, loads=_loads(choice), at_most=True)
+
+
+def _loads(choice: Choice) -> tuple[str, ...]:
+    """Return the modules that only some solvers need."""
+    return ("bigfs.spectral.kernels",) if choice.solver == "chebyshev" else ()
 
 
 def _spread_steps(

@@ -74,6 +74,13 @@ class RowKernel:
         return out
 
 
+def warm_up() -> None:
+    """Load numba and the compiled loop, which takes 100 MiB: part of a process, not of a task."""
+    ones, ids = np.ones((2, 1), np.float32), np.arange(2, dtype=np.int32)
+    kernel = RowKernel((np.arange(3, dtype=np.int32), ids, ones[:, 0]), np.ones(2), 1)
+    kernel.step(ones, ones.copy(), 1.0, 0.0, 0.0)
+
+
 @cache
 def _compiled() -> Callable[..., None]:
     """Return the compiled loop; numba is imported when it is first needed."""

@@ -11,7 +11,7 @@ import pytest
 
 from bigfs.pipeline import run
 from bigfs.store.lease import Lease
-from bigfs.store.location import Location, write_atomic
+from bigfs.store.location import Location, as_location, write_atomic
 from bigfs.store.retention import finish_series, finished_runs
 
 SERIES = "nightly-{date}"
@@ -26,8 +26,20 @@ def _finished(place: Location, status: str = "done", series: str | None = SERIES
     return place
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folder: Location) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def test_in_a_bucket_an_object_names_the_latest_run(bucket: str) -> None:
+    folder = as_location(f"{bucket}/runs")
+    runs = [_finished(folder / f"nightly-2026-11-0{day}") for day in range(1, 5)]
+    with Lease(runs[0]):
+        assert finish_series(str(runs[3]), SERIES, 2) == ["nightly-2026-11-02"]
+    kept = [run.name for run in (runs[0], runs[2], runs[3])]
+    assert _names(folder) == [*kept, "nightly-latest"]
+    assert (folder / "nightly-latest").read_text() == f"{runs[3]}\n"
+    assert finish_series(runs[3], SERIES, 2) == ["nightly-2026-11-01"]
+    assert not runs[0].exists()
 
 
 def test_the_oldest_finished_runs_go_and_the_latest_is_linked(tmp_path: Path) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from bigfs.cluster import on_every_process
 from bigfs.core.errors import MemoryLimitError
-from bigfs.core.execute import active_client, crosses_processes
+from bigfs.core.execute import active_client, at_most_at_once
 from bigfs.core.memory import baseline_bytes, peak_bytes, reset_peak, warmed_bytes
 from bigfs.core.units import format_bytes
 from bigfs.plan import StagePlan
@@ -80,16 +79,11 @@ class Footprint:
                 )
             self.predicted_peak_bytes = max(self.predicted_peak_bytes or 0, peak)
 
-    @contextmanager
-    def tasks_at_once(self) -> Iterator[None]:
-        """Run no more tasks at once in this process than the plan says fit; workers are theirs."""
-        import dask
-
-        if self._planned is None or active_client() is not None or crosses_processes():
-            yield
-            return
-        with dask.config.set(num_workers=self._planned.tasks_at_once):
-            yield
+    def tasks_at_once(self) -> AbstractContextManager[None]:
+        """Have every process run no more tasks at once than the plan says fit."""
+        planned = self._planned
+        known = planned is not None and planned.cost is not None
+        return at_most_at_once(planned.tasks_at_once if planned and known else None)
 
     def record(self, told_peak: int | None = None) -> dict[str, Any]:
         """Return seconds and sizes, for the manifest.

@@ -32,17 +32,13 @@ class Place:
     memory_limit : int
         Promised for one worker process, in bytes.
     threads : int
-        Tasks that a process runs at once. In this process as many as fit are run.
+        Tasks that a process could run at once; it runs as many of them as fit.
     limits : dict of str to int
         What each worker may have in truth, by its name.
     shared : int
         Worker processes that one of these limits is for: those of one machine.
     free_scratch_bytes : int or None
         Free at the run directory. None: not known, or without end.
-    adapts : bool
-        Whether fewer tasks are run at once where not all threads' tasks fit.
-    started : bool
-        Whether the run starts these workers, as its configuration says.
     """
 
     memory_limit: int
@@ -50,8 +46,6 @@ class Place:
     limits: dict[str, int] = field(default_factory=dict)
     shared: int = 1
     free_scratch_bytes: int | None = None
-    adapts: bool = False
-    started: bool = False
 
 
 @dataclass(frozen=True)
@@ -222,7 +216,8 @@ class Plan:
         limits = f"a memory_limit of {format_bytes(place.memory_limit)}"
         if place.limits:
             least = min(place.limits.values())
-            whose = "this machine" if place.shared > 1 or place.adapts else "the smallest worker"
+            ours = place.shared > 1 or "this process" in place.limits
+            whose = "this machine" if ours else "the smallest worker"
             limits += f", {whose} of {format_bytes(least)}"
         if place.free_scratch_bytes is not None:
             limits += f" and {format_bytes(place.free_scratch_bytes)} of free scratch"
@@ -330,8 +325,7 @@ def _plan_stage(
     limit, needed = place.memory_limit, cost.task_bytes
     budget = task_budget(limit)
     at_once = min(place.threads, max(step.tasks for step in cost.steps))
-    if place.adapts:
-        at_once = max(1, min(at_once, budget // max(1, needed)))
+    at_once = max(1, min(at_once, budget // max(1, needed)))
     used = at_once * needed + _BUFFER_BYTES
     used += min(cost.keeps_bytes, max(0, budget - used))
     peak = baseline_bytes(compiled) + used

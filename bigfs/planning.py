@@ -17,7 +17,7 @@ from bigfs import preprocess
 from bigfs.cluster import connect, scheduler_address, worker_limits
 from bigfs.config import Config
 from bigfs.core.cost import Shape, StageCost, Step
-from bigfs.core.execute import active_client, crosses_processes, worker_slots
+from bigfs.core.execute import worker_slots
 from bigfs.core.memory import LIMIT_STEP_BYTES, SMALLEST_LIMIT_BYTES, format_limit
 from bigfs.core.units import MIB
 from bigfs.plan import Place, Plan, make_plan
@@ -147,8 +147,6 @@ def plan_for(config: Config, header: Header, place: Place) -> Plan:
     """Return the plan for a header and a place, without looking for cures."""
     shape = header.shape(config.blocks.rows)
     place = dataclasses.replace(place, memory_limit=config.memory_limit)
-    if place.started and config.cluster is not None:
-        place = dataclasses.replace(place, threads=config.cluster.threads_per_worker or 1)
     if shape is None:
         unknown = "The number of rows is known only once the input is read; so is all else."
         return make_plan([], None, place, [unknown])
@@ -197,8 +195,8 @@ def place_of(config: Config, scheduler: str | None = None) -> Place:
     if config.cluster is not None:
         n_workers, threads = config.cluster.n_workers or 1, config.cluster.threads_per_worker or 1
         if config.cluster.kind != "local":
-            return Place(limit, threads, free_scratch_bytes=free, started=True)
-        return Place(limit, threads, _machine_bytes(), n_workers, free, started=True)
+            return Place(limit, threads, free_scratch_bytes=free)
+        return Place(limit, threads, _machine_bytes(), n_workers, free)
     return _connected(limit, free)
 
 
@@ -211,9 +209,7 @@ def _machine_bytes() -> dict[str, int]:
 def _connected(limit: int, free: int | None) -> Place:
     """Return the place of the scheduler in scope, or of the threads of this process."""
     _, threads = worker_slots()
-    limits = worker_limits()
-    local = active_client() is None and not crosses_processes()
-    return Place(limit, threads, limits, 1, free, adapts=local)
+    return Place(limit, threads, worker_limits(), 1, free)
 
 
 def plan_within(config: Config, shape: Shape) -> Plan:
@@ -264,12 +260,6 @@ def _candidates(
         yield "spectral.solver", _variants(config, "spectral", "solver", ["auto", "chebyshev"])
     if config.graph is not None and config.graph.algorithm != "auto":
         yield "graph.algorithm", _variants(config, "graph", "algorithm", ["auto"])
-    if place.started and place.threads > 1:
-        fewer = range(place.threads - 1, 0, -1)
-        yield (
-            "cluster.threads_per_worker",
-            _variants(config, "cluster", "threads_per_worker", fewer),
-        )
     shape = header.shape(config.blocks.rows)
     if shape is not None:
         smaller = []

@@ -70,8 +70,8 @@ def test_what_is_kept_between_passes_takes_only_what_is_free():
     assert plan.predicted_peak_bytes == baseline_bytes() + task_budget(2 * GIB)
 
 
-def test_a_process_of_ours_runs_fewer_tasks_at_once_where_they_would_not_fit():
-    place = Place(4 * GIB, threads=8, adapts=True)
+def test_a_process_runs_fewer_tasks_at_once_where_they_would_not_fit():
+    place = Place(4 * GIB, threads=8)
     plan = _plan_of(700 * MIB, place)
     assert plan.fits
     assert plan.stages[0].tasks_at_once == task_budget(4 * GIB) // (700 * MIB)
@@ -187,7 +187,7 @@ def test_workers_that_are_smaller_than_the_limit_have_a_smaller_limit_as_their_c
 def test_a_machine_too_small_for_its_workers_is_told(tmp_path: Path):
     config = _config(memory_limit="4 GiB", cluster={"n_workers": 400}, graph={"n_neighbors": 15})
     header = _header(3_000_000, 200)
-    place = Place(4 * GIB, limits={"this machine": 16 * GIB}, shared=400, started=True)
+    place = Place(4 * GIB, limits={"this machine": 16 * GIB}, shared=400)
     assert "needs 400 workers of" in plan_for(config, header, place).refusals[0]
 
 

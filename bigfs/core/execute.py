@@ -11,10 +11,11 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -28,6 +29,10 @@ TREE_ARITY = 8
 MAX_TASKS = 100_000
 _POLL_SECONDS = 0.1
 _inline: ContextVar[bool] = ContextVar("bigfs_inline", default=False)
+_at_once: ContextVar[int | None] = ContextVar("bigfs_at_once", default=None)
+# Of this process: how many tasks that go by one number may run at the same time.
+_slots: dict[int, threading.Semaphore] = {}
+_slots_lock = threading.Lock()
 
 
 @contextmanager
@@ -39,6 +44,24 @@ def inline() -> Iterator[None]:
             yield
     finally:
         _inline.reset(token)
+
+
+@contextmanager
+def at_most_at_once(count: int | None) -> Iterator[None]:
+    """Have no process run more than so many tasks of the block at a time, whatever its threads."""
+    token = _at_once.set(count)
+    try:
+        yield
+    finally:
+        _at_once.reset(token)
+
+
+def _slot(at_once: int | None) -> AbstractContextManager[Any]:
+    """Return what a task holds while it runs."""
+    if at_once is None:
+        return nullcontext()
+    with _slots_lock:
+        return _slots.setdefault(at_once, threading.Semaphore(at_once))
 
 
 def active_client() -> Any:
@@ -137,15 +160,17 @@ def map_reduce(
         return _run(fn, items, shared, combine, progress, label)[0]
 
 
-def _call(fn: Callable[..., Any], item: Any, shared: tuple[Any, ...]) -> Any:
+def _call(
+    fn: Callable[..., Any], item: Any, shared: tuple[Any, ...], at_once: int | None = None
+) -> Any:
     """Run one task under the one-thread rule."""
-    with task(), single_thread():
+    with _slot(at_once), task(), single_thread():
         return fn(item, *shared)
 
 
-def _fold(combine: Callable[[Any, Any], Any], parts: list[Any]) -> Any:
+def _fold(combine: Callable[[Any, Any], Any], parts: list[Any], at_once: int | None = None) -> Any:
     """Combine up to TREE_ARITY neighboring partial results from left to right."""
-    with single_thread():
+    with _slot(at_once), single_thread():
         total = parts[0]
         for part in parts[1:]:
             total = combine(total, part)
@@ -233,14 +258,14 @@ def _run_local(
     graph: dict[str, Any] = {}
     leaves = [f"task-{i}" for i in range(len(items))]
     for key, item in zip(leaves, items, strict=True):
-        graph[key] = (_call, fn, _quote(item), _quote(shared))
+        graph[key] = (_call, fn, _quote(item), _quote(shared), _at_once.get())
     keys = leaves
     if combine is not None:
         counter = itertools.count()
 
         def merge(group: list[str]) -> str:
             key = f"fold-{next(counter)}"
-            graph[key] = (_fold, combine, group)
+            graph[key] = (_fold, combine, group, _at_once.get())
             return key
 
         tree = _Tree(merge)
@@ -314,9 +339,10 @@ def _submissions(
     client: Any, fn: Callable[..., Any], items: Sequence[Any], shared: tuple[Any, ...], label: str
 ) -> Iterable[Any]:
     """Submit one task each time the iterator is advanced."""
-    run = uuid.uuid4().hex[:8]
+    run, at_once = uuid.uuid4().hex[:8], _at_once.get()
     for i, item in enumerate(items):
-        yield client.submit(_call, fn, item, shared, key=f"{label}-{run}-{i}", pure=False)
+        key = f"{label}-{run}-{i}"
+        yield client.submit(_call, fn, item, shared, at_once, key=key, pure=False)
 
 
 def _reduce_on_cluster(
@@ -333,12 +359,12 @@ def _reduce_on_cluster(
     A partial result can be d x d: the client drops its hold on a group's parts as soon as the
     fold that needs them is submitted, so the cluster never keeps more than the window.
     """
-    run = uuid.uuid4().hex[:8]
+    run, at_once = uuid.uuid4().hex[:8], _at_once.get()
     counter = itertools.count()
 
     def merge(group: list[Any]) -> Any:
         key = f"fold-{label}-{run}-{next(counter)}"
-        return client.submit(_fold, combine, group, key=key, pure=False)
+        return client.submit(_fold, combine, group, at_once, key=key, pure=False)
 
     # The first level of the tree is built here, group by group, to bound what is in flight.
     tree = _Tree(merge)

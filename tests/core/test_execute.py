@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 import dask
 import pytest
@@ -10,6 +12,7 @@ from bigfs.core.errors import ClusterError, InputError
 from bigfs.core.execute import (
     TREE_ARITY,
     active_client,
+    at_most_at_once,
     crosses_processes,
     inline,
     map_reduce,
@@ -244,3 +247,20 @@ def test_what_runs_inside_a_task_reports_no_progress() -> None:
     finally:
         progress.set_reporter(previous)
     assert sum(advanced) == 3
+
+
+def _overlap(item: int, folder: str) -> int:
+    """Return how many tasks of this process run at the same time as this one."""
+    mine = Path(folder) / f"{os.getpid()}-{item}"
+    mine.touch()
+    time.sleep(0.15)
+    running = len(list(Path(folder).glob(f"{os.getpid()}-*")))
+    mine.unlink()
+    return running
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_no_more_tasks_at_once_than_are_allowed(count, tmp_path):
+    with dask.config.set(scheduler="threads", num_workers=4), at_most_at_once(count):
+        found = run_tasks(_overlap, range(6), str(tmp_path), label="overlap")
+    assert max(found) == count

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,18 @@ class Slurm:
 
     def job(self, number: str) -> dict[str, str]:
         """Return what Slurm says of a job."""
-        words = self("scontrol", "--oneliner", "show", "job", number).split()
-        return dict(word.split("=", 1) for word in words if "=" in word)
+        (found,) = self.jobs(number)
+        return found
+
+    def jobs(self, *number: str) -> list[dict[str, str]]:
+        """Return what Slurm says of a job, or of all."""
+        lines = self("scontrol", "--oneliner", "show", "job", *number).splitlines()
+        return [dict(w.split("=", 1) for w in line.split() if "=" in w) for line in lines]
+
+    def start_again(self, number: str, log: Path) -> None:
+        """Wait until a job is back in the queue, and start it without the two minutes' wait."""
+        self.wait(number, "PENDING", log)
+        self("scontrol", "update", f"jobid={number}", "StartTime=now")
 
     def wait(self, number: str, state: str, log: Path) -> dict[str, str]:
         """Wait until a job is in a state."""
@@ -85,6 +95,13 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         yield Slurm(folder)
     finally:
         subprocess.run([script, "stop", folder], capture_output=True, timeout=60, check=True)
+
+
+def _wait_for(condition: Callable[[], bool], log: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
 
 
 def _config(**changes: Any) -> dict[str, Any]:
@@ -118,17 +135,16 @@ def test_a_job_that_is_requeued_goes_on_and_gives_the_same_ranking(
     slurm: Slurm, tmp_path: Path, expected: Result
 ) -> None:
     """Scheduler, worker and run in one allocation, taken away in the middle of a stage."""
-    evaluate = {"labels": "sklearn:digits", "n_repetitions": 20, "n_init": 10}
+    evaluate = {"labels": "sklearn:digits", "n_repetitions": 8, "n_init": 10}
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(_config(evaluate=evaluate)))
     smaller = ("--ntasks=2", f"--mem-per-cpu={job_bytes(2 * GIB) // MIB}M")
     script = SCRIPTS / "bigfs.sbatch"
     number = slurm("sbatch", "--parsable", *smaller, script, "my.yaml", cwd=tmp_path)
     log = tmp_path / f"bigfs-{number}.log"
     manifest = tmp_path / "run" / "manifest.json"
-    deadline = time.monotonic() + 120
-    while not (manifest.exists() and "result" in json.loads(manifest.read_text())["stages"]):
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+    _wait_for(
+        lambda: manifest.exists() and "result" in json.loads(manifest.read_text())["stages"], log
+    )
     slurm("scontrol", "requeue", number)
     slurm.wait(number, "PENDING", log)
     before = json.loads(manifest.read_text())["stages"]
@@ -137,8 +153,7 @@ def test_a_job_that_is_requeued_goes_on_and_gives_the_same_ranking(
     said = log.read_text()
     assert "bigfs: interrupted; finished stages are kept" in said
     assert "bigfs ended with exit code 130" in said
-    # A requeued job waits for two minutes.
-    slurm("scontrol", "update", f"jobid={number}", "StartTime=now")
+    slurm.start_again(number, log)
     job = slurm.wait(number, "COMPLETED", log)
     assert job["Restarts"] == "1"
     result = _assert_same(tmp_path, expected)
@@ -167,11 +182,17 @@ def test_a_run_that_submits_its_workers_gives_the_same_ranking(
     script = SCRIPTS / "jobqueue.sbatch"
     number = slurm("sbatch", "--parsable", "--mem=1G", script, "my.yaml", cwd=tmp_path)
     log = tmp_path / f"bigfs-{number}.log"
-    slurm.wait(number, "COMPLETED", log)
+    _wait_for((tmp_path / "run" / "manifest.json").exists, log)
+    # What Slurm sends to the script two minutes before the end of a job's time.
+    slurm("scancel", "--batch", "--signal=USR1", number)
+    slurm.start_again(number, log)
+    assert "bigfs ended with exit code 130" in log.read_text()
+    assert slurm.wait(number, "COMPLETED", log)["Restarts"] == "1"
     _assert_same(tmp_path, expected)
-    workers = [str(int(number) + 1), str(int(number) + 2)]
+    workers = [job for job in slurm.jobs() if job["JobName"] == "bigfs-worker"]
+    assert len(workers) == 4
     for worker in workers:
-        job = slurm.wait(worker, "CANCELLED", log)
+        job = slurm.wait(worker["JobId"], "CANCELLED", log)
         assert (job["JobName"], job["Comment"], job["TimeLimit"]) == (
             "bigfs-worker",
             "ours",

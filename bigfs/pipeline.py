@@ -245,7 +245,9 @@ def run_stage(
         return
     logger.info("stage %s: %s", name, directory.why_stale(name, key))
     check_workers(directory.attempt_path)
-    planned = plan_within(context.config, context.blocks.layout).stage(stage.name)
+    planned = None
+    if stage.cost is not None:
+        planned = plan_within(context.config, context.blocks.layout).stage(stage.name)
     footprint = Footprint(planned, context.config.memory_limit)
     passes, scratch = context.passes, directory.stage_scratch(name)
     context.checkpoint = directory.checkpoint_path(name, key)

@@ -269,6 +269,28 @@ def test_workers_give_the_same_table(tmp_path: Path, client, make) -> None:
     assert [vars(row) for row in there.rows] == [vars(row) for row in here.rows]
 
 
+def test_the_best_of_a_grid_of_clusters(tmp_path: Path) -> None:
+    """Larger accuracy, smaller error; a set's own setting stands above the grid."""
+    one = {"name": "iris", "uri": "sklearn:iris", "paper": {"m3fs": {"acc": 90.0}}}
+    sets = [one, {**one, "name": "fixed", "settings": {"m3fs.C": 1.0}}]
+    grid = {"m3fs.C": [0.01, 1.0], "m3fs.smoothness": [0.0, 1.0]}
+    m3fs = {"init": "kmeans", "n_init": 1}
+    settings = _settings(
+        tmp_path,
+        protocol="labels",
+        preprocess="standardize",
+        scores=["acc", "error"],
+        methods=[{"method": "m3fs", "grid": grid, "m3fs": m3fs}],
+        sets=sets,
+    )
+    found = compare(settings)
+    best = _row(found, set="iris", method="m3fs", score="acc")
+    assert best.detail in {f"C {C}, smoothness {s}" for C in ("0.01", "1") for s in "01"}
+    fixed = _row(found, set="fixed", method="m3fs", score="acc")
+    assert fixed.detail.startswith("C 1, smoothness") and fixed.value <= best.value
+    assert _row(found, set="iris", method="m3fs", score="error").value <= 100 - best.value + 1e-9
+
+
 def test_a_set_has_settings_of_its_own_and_methods_may_start_from_the_classes(tmp_path) -> None:
     sets = [
         {

@@ -96,8 +96,8 @@ def best_of_grid(
     kept: dict[str, list[tuple[tuple[int, ...] | None, str]]] = {}
     for entry, result in zip(entries, found, strict=True):
         for m, columns in result.selections.items():
-            told = [f"{name.partition('.')[2]} {_told(v)}" for name, v in entry.choice.items()]
-            kept.setdefault(entry.name, []).append((columns, ", ".join([*told, f"{m} features"])))
+            told = ", ".join(filter(None, [_told_choice(entry), f"{m} features"]))
+            kept.setdefault(entry.name, []).append((columns, told))
     if not entries:
         kept[ALL_FEATURES] = [(None, "")]
     figures = _cluster_all(config, one, trial, _protocol(config, n_clusters, False), kept)
@@ -118,35 +118,44 @@ def by_labels(
 ) -> list[Value]:
     """Judge the clusters of the method itself, or of k-means on its features (M3FS, LFS).
 
-    Without methods: k-means on all features.
+    Of the points of a method's grid the best counts, by score. Without methods: k-means on all
+    features.
     """
     n_clusters = int(y.max()) + 1
     entries = config.entries(one, n_clusters=n_clusters)
     found = _fit_all(one, trial, entries, config.sizes(one)[:1])
     protocol = _protocol(config, n_clusters, False)
-    rest: list[tuple[str, tuple[int, ...] | None]] = [
-        (entry.name, next(iter(result.selections.values())))
-        for entry, result in zip(entries, found, strict=True)
-        if result.clusters is None
-    ]
-    if not entries:
-        rest = [(ALL_FEATURES, None)]
-    columns = [chosen for _, chosen in rest]
+    rest = [(entry, found[i]) for i, entry in enumerate(entries) if found[i].clusters is None]
+    columns = [next(iter(result.selections.values())) for _, result in rest]
     repetitions = range(config.n_repetitions)
     clustered = run_tasks(
-        _judged, columns, trial, protocol, repetitions, label=f"{one.name}, k-means", unit="methods"
+        _judged,
+        columns if entries else [None],
+        trial,
+        protocol,
+        repetitions,
+        label=f"{one.name}, k-means",
+        unit="methods",
     )
-    scores = {name: each for (name, _), each in zip(rest, clustered, strict=True)}
+    # Per method: what is told of a point of its grid, and its scores.
+    points: dict[str, list[tuple[str, list[dict[str, float]]]]] = {}
+    if not entries:
+        points[ALL_FEATURES] = [("", clustered[0])]
+    judged = iter(clustered)
     for entry, result in zip(entries, found, strict=True):
-        if result.clusters is not None:
-            scores[entry.name] = [result.clusters]
+        scores = next(judged) if result.clusters is None else [result.clusters]
+        points.setdefault(entry.name, []).append((_told_choice(entry), scores))
     whole = {ALL_FEATURES, *(entry.name for entry in entries if entry.everything)}
     values = []
     for score in config.scores:
-        for method in [entry.name for entry in entries] or [ALL_FEATURES]:
-            cells = [_percent(repeated, score) for repeated in scores[method]]
+        for method, grid in points.items():
+            cells = [[_percent(repeated, score) for repeated in scores] for _, scores in grid]
+            means = [np.mean(cell) for cell in cells]
+            best = int(np.argmin(means) if score == "error" else np.argmax(means))
             size = None if method in whole else config.sizes(one)[0]
-            values.append(Value(method, size, score, np.mean(cells), np.std(cells)))
+            values.append(
+                Value(method, size, score, means[best], np.std(cells[best]), grid[best][0])
+            )
     return [_plain(value) for value in values]
 
 
@@ -237,6 +246,13 @@ def _percent(scores: dict[str, float], score: str) -> float | None:
     if score == "error":
         return 100 * (1 - scores["majority"])
     return 100 * scores[score] if score in scores else None
+
+
+def _told_choice(entry: Entry) -> str:
+    """Return the point of a grid in words."""
+    return ", ".join(
+        f"{name.partition('.')[2]} {_told(value)}" for name, value in entry.choice.items()
+    )
 
 
 def _told(value: object) -> str:

@@ -105,7 +105,7 @@ class _Methods(Section):
         """Yield a method's configurations: one, or one for each point of its grid.
 
         ``common`` are settings by their plain names, for methods that have them and do not give
-        them; ``above`` are settings by dotted names that replace those of the methods.
+        them; ``above`` are settings by dotted names that replace those of the methods and grids.
         """
         given = {"method": entry} if isinstance(entry, str) else entry
         if not isinstance(given, dict) or not isinstance(given.get("method"), str):
@@ -124,10 +124,11 @@ class _Methods(Section):
                 f"ndfs.alpha: [1, 10]. Got {shown(grid)}"
             )
         self._check_keys(name, given)
+        used = (method, *SECTIONS.get(method, ()))
+        mine = {k: v for k, v in (above or {}).items() if k.partition(".")[0] in used}
+        grid = {key: [mine[key]] if key in mine else values for key, values in grid.items()}
         for values in itertools.product(*grid.values()):
             choice = dict(zip(grid, values, strict=True))
-            used = (method, *SECTIONS.get(method, ()))
-            mine = {k: v for k, v in (above or {}).items() if k.partition(".")[0] in used}
             settings = self._merged(method, given, {**mine, **choice}, common or {})
             config = self._config(name, method, settings, source, n_features)
             yield Entry(name, config, choice, keep == "all")

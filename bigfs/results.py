@@ -16,6 +16,7 @@ from bigfs.store.rundir import FEATURES, RunDirectory
 from bigfs.store.scratch import ArrayRef, read_attributes
 
 _SHOWN = 10
+_WIDEST = 40
 
 
 @dataclass(frozen=True)
@@ -143,10 +144,12 @@ class Result:
             f"{self.method}: {len(self.selected)} of {self.n_features} features selected "
             f"from {self.n_samples:,} samples",
             "",
-            "  rank  feature           score",
         ]
-        for rank, feature in enumerate(self.ranking[:_SHOWN].tolist(), start=1):
-            lines.append(f"  {rank:>4}  {self.name_of(feature):<14} {self.scores[feature]:>9.4g}")
+        names = [_shortened(self.name_of(feature)) for feature in self.ranking[:_SHOWN].tolist()]
+        width = max(14, *map(len, names))
+        lines.append(f"  rank  {'feature':<{width}} {'score':>9}")
+        for rank, (feature, name) in enumerate(zip(self.ranking, names, strict=False), start=1):
+            lines.append(f"  {rank:>4}  {name:<{width}} {self.scores[feature]:>9.4g}")
         if len(self.selected) > _SHOWN:
             lines.append(f"  ... and {len(self.selected) - _SHOWN} more")
         lines += self._subset_lines()
@@ -184,6 +187,10 @@ class Result:
                 f"{format_bytes(predicted) if predicted else '-':<10}  {record['passes']}"
             )
         return lines
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 3]}..."
 
 
 def evaluation_lines(found: dict[str, Any], n_selected: int) -> list[str]:

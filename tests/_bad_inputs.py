@@ -285,6 +285,8 @@ SETTINGS: dict[str, Case] = {
     "label column unknown": Case(csv_file(*["1,2,3,4"] * 20),
                                  SET + "evaluate.labels=X.csv::kind",
                                  ("X.csv has no column 'kind'", NAMES.replace(",", ", "))),
+    "label column not named": Case(csv_file(*["1,2,3,4"] * 20), SET + "evaluate.labels=X.csv",
+                                   ("X.csv has 4 columns", "X.csv::COLUMN")),
     "label array unknown": Case(lambda: np.savez("y.npz", y=[1]), SET + "evaluate.labels=y.npz::z",
                                 ("no array 'z'", "y.npz::NAME")),
     "labels in a text file": Case(text_file("y.txt", "1\n"), SET + "evaluate.labels=y.txt",

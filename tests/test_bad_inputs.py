@@ -16,9 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import bigfs
 import bigfs.comparison
 import bigfs.pipeline  # noqa: F401  # imported here: the time of imports is not that of a message
 from bigfs.cli import main
+from bigfs.core.errors import ConfigError, InputError
+from bigfs.selectors._base import BaseSelector
 from tests._bad_files import Payload, write_good
 from tests._bad_inputs import DATA, RESULTS, SETTINGS, Case
 
@@ -199,3 +202,30 @@ def test_what_was_finished_survives_a_mistake(
         assert stopped.value.code == 2
     capsys.readouterr()
     assert _listing(place) == before
+
+
+_PUBLIC = [getattr(bigfs, name) for name in bigfs.__all__]
+SELECTORS = [one for one in _PUBLIC if isinstance(one, type) and issubclass(one, BaseSelector)]
+
+
+@pytest.mark.parametrize("selector", SELECTORS, ids=lambda selector: selector.__name__)
+def test_in_python_nan_is_named_with_its_place_too(selector: type) -> None:
+    import pandas as pd
+
+    X = np.random.default_rng(0).normal(size=(40, 4))
+    X[33, 2] = np.nan
+    with pytest.raises(InputError, match="X: row 33, column 2 is NaN. Every value must be finite"):
+        selector().fit(X)
+    with pytest.raises(InputError, match=r"X: row 33, column 2 \('c'\) is NaN"):
+        selector().fit(pd.DataFrame(X, columns=list("abcd")))
+    if "random_state" in selector().get_params():
+        for seed in (-1, None, 0.5, np.random.RandomState(0)):
+            with pytest.raises(InputError, match="random_state must be an int of at least 0"):
+                selector(random_state=seed).fit(np.nan_to_num(X))
+
+
+def test_in_python_a_configuration_of_no_kind_is_refused() -> None:
+    for thing in (None, 3, ["run"]):
+        for start in (bigfs.run, bigfs.compare):
+            with pytest.raises(ConfigError, match="is the path of a YAML file or a dict. Got"):
+                start(thing)

@@ -128,6 +128,10 @@ def json_schema(kind: str = "run") -> dict[str, Any]:
 
 def _read(path: str | Path, overrides: Iterable[str]) -> dict[str, Any]:
     """Return the settings of a YAML file with the overrides in place."""
+    if not isinstance(path, (str, Path)):
+        raise ConfigError(
+            f"a configuration is the path of a YAML file or a dict. Got {type(path).__name__}."
+        )
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:

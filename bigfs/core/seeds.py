@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import zlib
+from numbers import Integral
+from typing import Any
 
 import numpy as np
+
+from bigfs.core.errors import InputError
+
+
+def check_seed(random_state: Any) -> None:
+    """Raise InputError unless a seed is a whole number of at least 0."""
+    whole = isinstance(random_state, Integral) and not isinstance(random_state, bool)
+    if not whole or random_state < 0:
+        raise InputError(
+            "random_state must be an int of at least 0: every result can be made again. "
+            f"Got {random_state!r}."
+        )
 
 
 def derive_seed(random_state: int, stage: str, block: int = 0) -> int:
     """Return the 32-bit seed of one block of one stage of a run."""
+    check_seed(random_state)
     words = [int(random_state), zlib.crc32(stage.encode()), int(block)]
     return int(np.random.SeedSequence(words).generate_state(1)[0])
 

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
+from bigfs.core.seeds import check_seed
 from bigfs.scores import FeatureScores, check_n_selected, support_of
 from bigfs.store.scratch import Scratch
 
@@ -48,6 +49,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         MemoryLimitError
             If a step does not fit ``memory_limit``.
         """
+        check_seed(getattr(self, "random_state", 0))
         scratch = Scratch()
         blocks = RowBlocks.from_any(self._checked(X), scratch=scratch, transform=self.preprocess)
         n_selected = check_n_selected(
@@ -109,13 +111,20 @@ class BaseSelector(SelectorMixin, BaseEstimator):
     def _checked(self, X: Any) -> Any:
         """Apply scikit-learn's checks to data in memory and record the features' names."""
         if not _is_stored(X):
-            return validate_data(
+            checked = validate_data(
                 self,
                 X,
                 accept_sparse=("csr", "csc"),
                 dtype="numeric",
+                ensure_all_finite=False,  # the blocks are checked, and name the place
                 ensure_min_samples=2,
             )
+            names = getattr(self, "feature_names_in_", None)
+            if names is None or not isinstance(checked, np.ndarray):
+                return checked
+            from bigfs.store.formats.memory import ArraySource
+
+            return ArraySource(checked, "X", list(names))
         from bigfs.store.source import open_matrix
 
         source = open_matrix(X)

@@ -12,7 +12,7 @@ from bigfs.store.formats.csv import CsvSource
 from bigfs.store.formats.npy import read_header
 from bigfs.store.formats.npz import member_header, member_names
 from bigfs.store.location import Location, zarr_store
-from bigfs.store.source import as_path, is_reachable
+from bigfs.store.source import as_path, is_reachable, listed
 
 _KINDS = "fiubUS"
 
@@ -113,7 +113,7 @@ def _read_npz(path: Location, name: str) -> np.ndarray:
     names = member_names(path)
     if name not in names:
         raise InputError(
-            f"{path} has no array {name!r} (it has {', '.join(names)}). Name one as {path}::NAME."
+            f"{path} has no array {name!r} (it has {listed(names)}). Name one as {path}::NAME."
         )
     shape, _, dtype = member_header(path, name)
     _check_shape(shape, dtype, f"{path}::{name}")
@@ -142,8 +142,10 @@ def _read_csv(path: Location, column: str) -> np.ndarray:
         position = names.index(column) if column else 0
     else:
         raise InputError(
-            f"{path} has no column {column!r} (it has {', '.join(names or []) or 'no header'}). "
-            f"Name one as {path}::COLUMN."
+            f"{path} has "
+            + (f"no column {column!r}" if column else f"{table.n_features} columns")
+            + f" (it has {listed(names) if names else 'no header'}). "
+            f"Name the one with the labels: {path}::COLUMN."
         )
     texts = table.read_texts(position)
     if "" in texts:

@@ -25,6 +25,8 @@ _ENDINGS = {
     ".parquet": "parquet",
     ".mat": "mat",
 }
+# Names that a message shows.
+_LISTED = 12
 
 
 class Source(ABC):
@@ -138,6 +140,12 @@ def check_no_variable(path: Location, variable: str | None) -> None:
         raise InputError(f"{path} holds one matrix; variable must be None. Got {variable!r}.")
 
 
+def listed(names: list[str]) -> str:
+    """Return names for a message: a table may have thousands."""
+    shown = ", ".join(names[:_LISTED]) or "nothing"
+    return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED:,} more"
+
+
 def choose_member(
     path: Location, names: list[str], matrices: list[str], variable: str | None
 ) -> str:
@@ -148,7 +156,7 @@ def choose_member(
     InputError
         If it is not there, or several could be meant.
     """
-    there = ", ".join(names) or "nothing"
+    there = listed(names)
     if variable is not None:
         if variable not in names:
             raise InputError(f"{path} has no array {variable!r}. It has {there}.")

@@ -24,7 +24,7 @@ from bigfs.selectors._udfs import gathered_rows
 from bigfs.selectors.fsgmm import check_fsgmm, fsgmm_scores
 from bigfs.selectors.gfs_kmeans import gfs_scores
 from bigfs.selectors.laplacian_score import laplacian_scores
-from bigfs.selectors.lfs import check_memory, lfs_scores
+from bigfs.selectors.lfs import lfs_scores
 from bigfs.selectors.m3fs import learn
 from bigfs.selectors.max_variance import max_variance_scores
 from bigfs.selectors.mcfs import mcfs_scores
@@ -39,6 +39,9 @@ Settings = Callable[[Config], dict[str, Any]]
 Check = Callable[[Config, "int | None", int], None]
 Cost = Callable[[Config, Shape], StageCost]
 Score = Callable[[Context, int, Scratch], FeatureScores]
+
+# A memory limit that nothing exceeds.
+_ANY = 2**62
 
 
 def _nothing(config: Config) -> dict[str, Any]:
@@ -64,7 +67,7 @@ class Method:
         What its result depends on, besides the data and the stages before.
     check : callable
         ``check(config, n_samples, n_features)`` raises InputError for settings that the data do
-        not allow, MemoryLimitError for what can never fit; ``n_samples`` may be None.
+        not allow; ``n_samples`` may be None. Whether it fits is the plan's business.
     starts : tuple of str
         What its ``init`` may be called; anything else names labels. Empty: it has none.
     n_components : callable or None
@@ -218,7 +221,7 @@ def _qalpha(context: Context, n_selected: int, out: Scratch) -> FeatureScores:
 
 
 def _check_qalpha(config: Config, n_samples: int | None, n_features: int) -> None:
-    check_qalpha(known_n_clusters(config.q_alpha.n_clusters), n_features, config.memory_limit)
+    check_qalpha(known_n_clusters(config.q_alpha.n_clusters), n_features, _ANY)
 
 
 def _udfs(context: Context, n_selected: int, out: Scratch) -> FeatureScores:
@@ -234,7 +237,7 @@ def _udfs_cost(config: Config, shape: Shape) -> StageCost:
 
 
 def _check_udfs(config: Config, n_samples: int | None, n_features: int) -> None:
-    check_udfs(known_n_clusters(config.udfs.n_clusters, 1), n_features, config.memory_limit)
+    check_udfs(known_n_clusters(config.udfs.n_clusters, 1), n_features, _ANY)
 
 
 def _fsgmm(context: Context, n_selected: int, out: Scratch) -> FeatureScores:
@@ -255,7 +258,7 @@ def _fsgmm_cost(config: Config, shape: Shape) -> StageCost:
 
 def _check_fsgmm(config: Config, n_samples: int | None, n_features: int) -> None:
     sizes = (config.fsgmm.n_clusters, config.fsgmm.min_clusters)
-    check_fsgmm(*sizes, n_samples, n_features, config.memory_limit)
+    check_fsgmm(*sizes, n_samples, n_features, _ANY)
 
 
 def _lfs(context: Context, n_selected: int, out: Scratch) -> FeatureScores:
@@ -266,10 +269,6 @@ def _lfs(context: Context, n_selected: int, out: Scratch) -> FeatureScores:
 def _lfs_cost(config: Config, shape: Shape) -> StageCost:
     settings = config.lfs
     return costs.lfs_cost(shape, settings.n_clusters, settings.sample_size, config.memory_limit)
-
-
-def _check_lfs(config: Config, n_samples: int | None, n_features: int) -> None:
-    check_memory(known_n_clusters(config.lfs.n_clusters), n_features, config.memory_limit)
 
 
 def _gfs(context: Context, n_selected: int, out: Scratch) -> FeatureScores:
@@ -335,7 +334,7 @@ METHODS: dict[str, Method] = {
     ),
     "udfs": Method(_udfs, _udfs_cost, _section("udfs", seeded=False), _check_udfs),
     "fsgmm": Method(_fsgmm, _fsgmm_cost, _section("fsgmm", seeded=True), _check_fsgmm),
-    "lfs": Method(_lfs, _lfs_cost, _section("lfs", seeded=True), _check_lfs, starts=("k-means++",)),
+    "lfs": Method(_lfs, _lfs_cost, _section("lfs", seeded=True), starts=("k-means++",)),
     "gfs_kmeans": Method(
         _gfs, _gfs_cost, _section("gfs_kmeans", seeded=True), starts=("k-means++",)
     ),

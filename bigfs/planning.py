@@ -109,7 +109,8 @@ def plan_run(config: Config, *, scheduler: str | None = None) -> Plan:
 def check_plans(configs: Sequence[Config], *, scheduler: str | None = None) -> None:
     """Log the plans of configurations of the same data, and refuse what does not fit.
 
-    Where the number of rows is only estimated, nothing is refused before they are counted.
+    Where the number of rows is only estimated, it is refused if half of them do not fit either;
+    else once they are counted.
 
     Parameters
     ----------
@@ -123,7 +124,10 @@ def check_plans(configs: Sequence[Config], *, scheduler: str | None = None) -> N
         With the smallest change that would make it fit.
     """
     for config, plan in zip(configs, _plans(configs, scheduler), strict=True):
-        if not plan.unknown:
+        if plan.shape is not None and plan.unknown:
+            half = dataclasses.replace(plan.shape, n_samples=plan.shape.n_samples // 2 + 1)
+            plan_of(config, half, plan.place).check()
+        else:
             plan.check()
         name = f"{config.method}: " if len(configs) > 1 else ""
         logger.info("%s%s", name, plan.line())
@@ -221,9 +225,13 @@ def plan_within(config: Config, shape: Shape) -> Plan:
     shape : Shape
         Of the data as they are stored.
     """
+    return plan_of(config, shape, _connected(config.memory_limit, None))
+
+
+def plan_of(config: Config, shape: Shape, place: Place) -> Plan:
+    """Return the plan for stored data of a shape."""
     sizes = (shape.n_samples, shape.n_features, shape.itemsize, shape.chunk_rows)
-    header = Header(*sizes, stored=True, exact=True)
-    return _plan_with_cures(config, header, _connected(config.memory_limit, None))
+    return _plan_with_cures(config, Header(*sizes, stored=True, exact=True), place)
 
 
 def free_scratch(run: str) -> int | None:

@@ -311,7 +311,9 @@ def make_plan(
         try:
             cost = cost_of()
         except MemoryLimitError as error:
-            planned.append(StagePlan(name, None, refusal=str(error)))
+            # The plan looks for the remedy itself.
+            told = str(error).partition(" Nothing has run.")[0].partition(" Set memory_limit")[0]
+            planned.append(StagePlan(name, None, refusal=told))
             continue
         compiled = compiled or cost.compiles
         planned.append(_plan_stage(name, cost, compiled, shape, place))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -81,52 +82,12 @@ class Proxy:
         self.fail_every, self.failures = fail_every, failures
         self.n_requests = self.n_failed = 0
         self.is_gone = False
+        self.gone_after = self.hold = ""  # parts of the requests that end it, or wait
+        self.held = threading.Event()
         self.log: list[str] = []
         self._lock = threading.Lock()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def _pass_on(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                failure = outer._next(f"{self.command} {self.path}")
-                if failure == "cut":
-                    self.close_connection = True
-                    self.connection.close()
-                    return
-                if failure.isdigit():
-                    self._answer(int(failure), [], b"")
-                    return
-                upstream = HTTPConnection(outer.target, timeout=60)
-                upstream.request(self.command, self.path, body, dict(self.headers))
-                found = upstream.getresponse()
-                content = found.read()
-                upstream.close()
-                if failure == "lost":
-                    self.close_connection = True
-                    self.connection.close()
-                    return
-                self._answer(found.status, found.getheaders(), content)
-
-            def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-                self.send_response(status)
-                length = str(len(body))
-                for name, value in headers:
-                    if name.lower() == "content-length" and self.command == "HEAD":
-                        length = value
-                    elif name.lower() not in ("content-length", "connection", "date", "server"):
-                        self.send_header(name, value)
-                self.send_header("Content-Length", length)
-                self.end_headers()
-                self.wfile.write(body)
-
-            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass_on
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        handler = type("Handler", (_Handler,), {"_proxy": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -135,6 +96,8 @@ class Proxy:
         with self._lock:
             self.n_requests += 1
             self.log.append(request)
+            if self.gone_after and self.gone_after in request:
+                self.is_gone = True
             if self.is_gone:
                 return "cut"
             if self.fail_every and self.n_requests % self.fail_every == 0:
@@ -150,3 +113,57 @@ class Proxy:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+    _upstream: HTTPConnection | None = None
+    _proxy: Proxy
+
+    def _pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        request = f"{self.command} {self.path}"
+        failure = self._proxy._next(request)
+        while self._proxy.hold and self._proxy.hold in request:
+            self._proxy.held.set()
+            time.sleep(0.01)
+        if failure == "cut":
+            self.close_connection = True
+            self.connection.close()
+            return
+        if failure.isdigit():
+            self._answer(int(failure), [], b"")
+            return
+        upstream = self._upstream = self._upstream or HTTPConnection(self._proxy.target)
+        upstream.request(self.command, self.path, body, dict(self.headers))
+        found = upstream.getresponse()
+        content = found.read()
+        if failure == "lost":
+            self.close_connection = True
+            self.connection.close()
+            return
+        self._answer(found.status, found.getheaders(), content)
+
+    def finish(self) -> None:
+        super().finish()
+        if self._upstream is not None:
+            self._upstream.close()
+
+    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        self.send_response(status)
+        length = str(len(body))
+        for name, value in headers:
+            if name.lower() == "content-length" and self.command == "HEAD":
+                length = value
+            elif name.lower() not in ("content-length", "connection", "date", "server"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass_on
+
+    def log_message(self, *_: Any) -> None:
+        pass

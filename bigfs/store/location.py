@@ -10,7 +10,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 from urllib.parse import urlsplit
@@ -78,7 +78,8 @@ def remove_tree(place: str | Location) -> None:
     if isinstance(place, Path):
         shutil.rmtree(place, ignore_errors=True)
     else:
-        place.remove_below()
+        with suppress(StorageError):
+            place.remove_below()
 
 
 def copy_tree(source: Location, target: Location) -> None:

@@ -18,9 +18,10 @@ REPO = Path(__file__).parents[2]
 def process(*command: str, log: Path, **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command within the block; its output goes to a file."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **settings.pop("env", {})}
+    cwd = settings.pop("cwd", REPO)
     with log.open("wb") as file:
         started = subprocess.Popen(
-            command, cwd=REPO, env=environment, stdout=file, stderr=file, **settings
+            command, cwd=cwd, env=environment, stdout=file, stderr=file, **settings
         )
     try:
         yield started

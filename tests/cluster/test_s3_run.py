@@ -1,0 +1,308 @@
+"""Whole runs with input and run directory in a bucket: the same results, faults and all."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bigfs import spectral_embedding
+from bigfs.cli import main
+from bigfs.core.errors import StorageError
+from bigfs.pipeline import run
+from bigfs.results import Result
+from bigfs.spectral import choice
+from bigfs.store import objects
+from bigfs.store.ingest import ingest
+from bigfs.store.location import as_location, files_below
+from bigfs.store.objects import ObjectPath
+from bigfs.store.rundir import RunDirectory
+from bigfs.store.scratch import Scratch
+from tests._s3 import KEY, SECRET, Proxy
+from tests.cluster._processes import REPO, scheduler, worker
+from tests.spectral.test_chebyshev import neighbor_graph
+
+pytestmark = pytest.mark.cluster
+
+_Y = np.repeat([0, 1, 2], 200)
+_X = np.random.default_rng(5).normal(size=(600, 12)).astype(np.float32)
+_X[:, :3] += 4 * np.eye(3, dtype=np.float32)[_Y]
+
+_PROGRAM = (sys.executable, "-m", "bigfs.cli", "run")
+# Notes what a worker opens for writing, and everything it opens in the client's folder.
+_AUDIT = """
+import os, sys
+sys.opened = []
+def note(event, details):
+    if event == "open" and isinstance(details[0], (str, bytes)):
+        path, mode, flags = details
+        writes = any(c in (mode or "") for c in "wax+") or bool((flags or 0) & (1 | 2 | 64))
+        sys.opened.append((os.path.abspath(os.fsdecode(path)), writes))
+    elif event in ("os.mkdir", "os.rename", "os.symlink", "os.link", "tempfile.mkdtemp"):
+        sys.opened.append((os.path.abspath(os.fsdecode(details[0])), True))
+sys.addaudithook(note)
+"""
+
+
+def _config(root: str | Path, method: str, **changes: Any) -> dict[str, Any]:
+    """Return a run with its data below one root: MCFS of a file, NDFS of a store in four blocks."""
+    return {
+        "run": f"{root}/runs/{method}",
+        "input": {"uri": f"{root}/{'X.npy' if method == 'mcfs' else 'X.zarr'}"},
+        "method": method,
+        "n_features_to_select": 3,
+        method: {"n_clusters": 3},
+        "spectral": {"solver": "chebyshev"},
+        "memory_limit": "2GiB",
+        **changes,
+    }
+
+
+def _place_data(root: str | Path, folder: Path) -> None:
+    for name, values in (("X", _X), ("y", _Y)):
+        np.save(folder / f"{name}.npy", values)
+        if str(root) != str(folder):
+            as_location(f"{root}/{name}.npy").write_bytes((folder / f"{name}.npy").read_bytes())
+    ingest(_X, f"{root}/X.zarr", rows=150)
+
+
+def _yaml(folder: Path, config: dict[str, Any]) -> str:
+    (folder / "run.yaml").write_text(json.dumps(config))
+    return str(folder / "run.yaml")
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    """What the runs give on a local disk, with threads."""
+    folder = tmp_path_factory.mktemp("local")
+    _place_data(folder, folder)
+    return {method: run(_config(folder, method)) for method in ("mcfs", "ndfs")}
+
+
+@pytest.fixture
+def lab(bucket: str, tmp_path: Path) -> ObjectPath:
+    """A place in a bucket with the data."""
+    place = as_location(f"{bucket}/lab")
+    assert isinstance(place, ObjectPath)
+    _place_data(place, tmp_path)
+    return place
+
+
+@pytest.fixture
+def proxy(s3_endpoint: str, lab: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A proxy before the server for what follows."""
+    with Proxy(s3_endpoint) as running:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
+        objects.client.cache_clear()
+        yield running
+
+
+def _assert_same(result: Result, expected: Result) -> None:
+    assert result.ranking.tolist() == expected.ranking.tolist()
+    assert result.scores.tobytes() == expected.scores.tobytes()
+
+
+def _assert_tidy(directory: ObjectPath) -> None:
+    """Nothing but the finished stages that the manifest names, and the files beside them."""
+    manifest = json.loads((directory / "manifest.json").read_text())
+    named = {record["folder"] for record in manifest["stages"].values()}
+    found = {path.name for path in directory.iterdir()}
+    assert found == named | {"manifest.json", "config.yaml", "features.csv"}
+    assert manifest["status"] == "done"
+
+
+def _assert_no_credentials(place: ObjectPath, *texts: str) -> None:
+    stored = [(place / name).read_bytes() for name in files_below(place)]
+    for secret in (KEY.encode(), SECRET.encode()):
+        assert not any(secret in content for content in stored)
+        assert not any(secret in text.encode() for text in texts)
+
+
+def test_workers_that_share_nothing_but_the_bucket(
+    lab: ObjectPath,
+    tmp_path: Path,
+    local: dict[str, Result],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    client_folder = tmp_path / "client"
+    client_folder.mkdir()
+    monkeypatch.chdir(client_folder)
+    (tmp_path / "audit.py").write_text(_AUDIT)
+    folders = {name: tmp_path / "elsewhere" / name for name in ("one", "two")}
+    with ExitStack() as running:
+        file = running.enter_context(scheduler(tmp_path))
+        for name, folder in folders.items():
+            folder.mkdir(parents=True)
+            settings = {"TMPDIR": str(folder), "HOME": str(folder), "PYTHONPATH": str(REPO)}
+            settings["PYTHONDONTWRITEBYTECODE"] = "1"
+            running.enter_context(
+                worker(
+                    file, folder, "--preload", str(tmp_path / "audit.py"),
+                    name=name, env=settings, cwd=folder,
+                )
+            )  # fmt: skip
+        from distributed import Client
+
+        connected = running.enter_context(Client(scheduler_file=str(file)))
+        connected.wait_for_workers(2, timeout=60)
+        for method, expected in local.items():
+            result = run(_config(lab, method), scheduler=str(file))
+            _assert_same(result, expected)
+            _assert_tidy(lab / "runs" / method)
+        opened = connected.run(lambda: sys.opened)
+    assert len(opened) == 2
+    for folder, seen in zip(folders.values(), opened.values(), strict=False):
+        elsewhere = tuple(str(place) for place in (tmp_path / "elsewhere", "/dev", "/proc/self"))
+        written = {path for path, writes in seen if writes and not path.startswith(elsewhere)}
+        assert not [path for path in written if "__pycache__" not in path]  # numba's
+        assert not [path for path, _ in seen if path.startswith(str(client_folder))]
+        written = [path.name for path in folder.rglob("*") if path.is_file()]
+        assert not [name for name in written if name.endswith((".npy", ".npz", ".zarr"))]
+    assert not list(client_folder.iterdir())
+    logs = [path.read_text() for path in tmp_path.rglob("*.log")]
+    _assert_no_credentials(lab, caplog.text, *logs)
+
+
+def test_storage_that_fails_every_twentieth_request(
+    proxy: Proxy, lab: ObjectPath, local: dict[str, Result]
+) -> None:
+    proxy.fail_every = 20
+    _assert_same(run(_config(lab, "mcfs")), local["mcfs"])
+    assert proxy.n_failed >= 10
+    proxy.fail_every = 0
+    _assert_tidy(lab / "runs" / "mcfs")
+
+
+def test_storage_that_is_gone_in_the_middle(
+    proxy: Proxy,
+    lab: ObjectPath,
+    tmp_path: Path,
+    local: dict[str, Result],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "1")
+    objects.client.cache_clear()
+    proxy.gone_after = "/embedding/c/0"
+    pipeline = _yaml(tmp_path, _config(lab, "mcfs"))
+    job = subprocess.run([*_PROGRAM, pipeline], cwd=REPO, capture_output=True, text=True)
+    assert job.returncode == 4, job.stderr
+    said = job.stderr
+    assert "the server does not answer. Finished stages are kept: run again" in said
+    assert "Traceback" not in said and KEY not in said and SECRET not in said
+    proxy.is_gone, proxy.gone_after = False, ""
+    before = RunDirectory(lab / "runs" / "mcfs").read().manifest["stages"]
+    assert set(before) == {"data", "graph"}
+    _assert_same(run(_config(lab, "mcfs")), local["mcfs"])
+    after = RunDirectory(lab / "runs" / "mcfs").read().manifest["stages"]
+    assert all(after[name] == before[name] for name in before)
+    _assert_tidy(lab / "runs" / "mcfs")
+
+
+@pytest.mark.parametrize("in_strips", [False, True])
+def test_eigenvectors_by_files_in_a_bucket_go_on_after_a_failure(
+    proxy: Proxy, lab: ObjectPath, monkeypatch: pytest.MonkeyPatch, in_strips: bool
+) -> None:
+    monkeypatch.setattr(choice, "_MANY_ROWS", 1000)
+    monkeypatch.setattr("bigfs.spectral.strips._MULTIPLICATIONS", 0)
+    monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "0.5")
+    objects.client.cache_clear()
+    W = neighbor_graph(5000)
+    options: dict[str, Any] = {"solver": "chebyshev", "tol": 0.03, "chunk_rows": 2500}
+    options["distributed"] = None if in_strips else True
+    expected = spectral_embedding(W, 2, **options)
+    assert ("in strips" in expected.reason) == in_strips
+    options |= {"checkpoint": lab / "checkpoint"}
+    proxy.gone_after = "/s-" if in_strips else "-000016-00001-"
+    with pytest.raises(StorageError, match="the server does not answer"):
+        spectral_embedding(W, 2, scratch=Scratch(lab / "first"), **options)
+    proxy.is_gone, proxy.gone_after = False, ""
+    before = proxy.n_requests
+    found = spectral_embedding(W, 2, scratch=Scratch(lab / "second"), **options)
+    assert not [entry for entry in proxy.log[before:] if "PUT" in entry and "/halo-" in entry]
+    assert found.eigenvalues.tobytes() == expected.eigenvalues.tobytes()
+    assert found.embedding[:].tobytes() == expected.embedding[:].tobytes()
+    assert not (lab / "checkpoint").exists()
+
+
+def test_a_job_that_is_killed_goes_on(
+    proxy: Proxy, lab: ObjectPath, tmp_path: Path, local: dict[str, Result]
+) -> None:
+    pipeline = _yaml(tmp_path, _config(lab, "ndfs"))
+    directory = lab / "runs" / "ndfs"
+    # The result's first checkpoint waits for an answer while the job is killed.
+    proxy.hold = "/state.npz"
+    with (tmp_path / "job.log").open("wb") as log:
+        job = subprocess.Popen([*_PROGRAM, pipeline], cwd=REPO, stdout=log, stderr=log)
+    try:
+        assert proxy.held.wait(60), (tmp_path / "job.log").read_text()
+    finally:
+        job.send_signal(signal.SIGKILL)
+        job.wait()
+        proxy.hold = ""
+    before = RunDirectory(directory).read().manifest["stages"]
+    assert set(before) == {"graph", "spectral"}
+    assert (directory / "lease.json").exists()
+    assert [path for path in directory.glob("result-*.zarr")]
+    _assert_same(run(_config(lab, "ndfs")), local["ndfs"])
+    after = RunDirectory(directory).read().manifest["stages"]
+    assert all(after[name] == before[name] for name in before)
+    _assert_tidy(directory)
+
+
+def test_two_runs_at_once(
+    lab: ObjectPath, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline = _yaml(tmp_path, _config(lab, "mcfs"))
+    with RunDirectory(lab / "runs" / "mcfs").open():
+        with pytest.raises(SystemExit) as end:
+            main(["run", pipeline])
+        assert end.value.code == 75
+        assert "another run holds this directory" in capsys.readouterr().err
+
+
+def test_commands_take_addresses_in_a_bucket(
+    lab: ObjectPath,
+    tmp_path: Path,
+    local: dict[str, Result],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def call(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as end:
+            main([*arguments])
+        found = capsys.readouterr()
+        assert "Traceback" not in found.err
+        return int(end.value.code or 0), found.out + found.err
+
+    code, said = call("ingest", f"{lab}/X.npy", f"{lab}/X.zarr", "--overwrite")
+    assert code == 0 and f"{lab}/X.zarr: 600 samples x 12 features" in said
+    config = _config(lab, "mcfs", input={"uri": f"{lab}/X.zarr"})
+    assert call("run", _yaml(tmp_path, config))[0] == 0
+    assert "data" not in RunDirectory(lab / "runs" / "mcfs").read().manifest["stages"]
+    code, said = call("inspect", f"{lab}/runs/mcfs")
+    assert code == 0 and f"Result: {lab}/runs/mcfs" in said
+    code, said = call("inspect", f"{lab}/X.zarr", "--verify")
+    assert code == 0 and "all checksums match" in said
+    evaluate = ("evaluate", f"{lab}/runs/mcfs", "--labels", f"{lab}/y.npy")
+    code, said = call(*evaluate, "--n-repetitions", "2")
+    assert code == 0 and "1-NN error" in said
+    for key, uri in (
+        ("run", "s3://user:p4ssw0rd@lab/runs"),
+        ("input.uri", "s3://lab/X.npy?token=p4ssw0rd"),
+    ):
+        code, said = call("run", _yaml(tmp_path, config), "--set", f"{key}={uri}")
+        assert code == 2 and "p4ssw0rd" not in said and "s3://lab/" in said
+    (lab / "X.zarr" / "X" / "c" / "0" / "0").unlink()
+    code, said = call("run", _yaml(tmp_path, config), "--fresh")
+    assert code == 2 and "X/c/0/0 is missing (1 of 1)" in said
+    _assert_no_credentials(lab)

@@ -73,7 +73,7 @@ def stages_of(config: Config) -> list[Stage]:
             "random_state": config.random_state,
             "memory_limit": config.memory_limit,
         }
-        stages.append(Stage("graph", 3, {**graph, **common}, _run_graph, _graph_cost))
+        stages.append(Stage("graph", 4, {**graph, **common}, _run_graph, _graph_cost))
     if config.spectral is not None:
         spectral = {
             **config.spectral.model_dump(),
@@ -201,9 +201,10 @@ def _find_neighbors(config: Config, blocks: RowBlocks, out: Scratch) -> KNNGraph
 
 def _take_neighbors(path: Location, out: Scratch) -> KNNGraph:
     """Take over the neighbors of another graph stage; only the weights differ."""
-    for name in ("indices", "distances", "partitions"):
+    stored = read_attributes(path)["graph"]
+    for name in (*stored["arrays"], "partitions"):
         copy_tree(path / name, out.path / name)
-    return KNNGraph.open(out.path, read_attributes(path)["graph"])
+    return KNNGraph.open(out.path, stored)
 
 
 def _spectral_cost(config: Config, shape: Shape) -> StageCost:

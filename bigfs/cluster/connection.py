@@ -63,6 +63,8 @@ def connect(address: str | None, cluster: Any, memory_limit_bytes: int) -> Itera
     InputError
         If TLS is not set up, or a batch system is not there.
     """
+    import dask.config
+
     with patience(None if cluster is None else cluster.wait_seconds):
         if address is not None:
             with _client(address) as client:
@@ -72,6 +74,8 @@ def connect(address: str | None, cluster: Any, memory_limit_bytes: int) -> Itera
             yield
         else:
             with (
+                # On a busy machine a worker takes longer to come back than Dask's 15 s.
+                dask.config.set({"distributed.deploy.lost-worker-timeout": "30s"}),
                 quiet_end() as turn_off_logging,
                 _started(cluster, memory_limit_bytes) as running,
                 running.get_client() as client,
@@ -92,20 +96,32 @@ def _started(cluster: Any, memory_limit_bytes: int) -> Any:
 
 
 def local_cluster(n_workers: int, threads_per_worker: int, memory_limit_bytes: int) -> Any:
-    """Start worker processes on this machine that listen on 127.0.0.1, without a dashboard."""
+    """Start worker processes on this machine that listen on 127.0.0.1, without a dashboard.
+
+    Raises
+    ------
+    ClusterError
+        If one of them dies before it has begun.
+    """
     from distributed import LocalCluster
 
-    return LocalCluster(
-        n_workers=n_workers,
-        threads_per_worker=threads_per_worker,
-        processes=True,
-        host=LOOPBACK,
-        # None would still open the well-known port 8787, and warn if it is taken.
-        dashboard_address=f"{LOOPBACK}:0",
-        worker_dashboard_address=None,
-        scheduler_kwargs={"dashboard": False},
-        memory_limit=memory_limit_bytes,
-    )
+    try:
+        return LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=threads_per_worker,
+            processes=True,
+            host=LOOPBACK,
+            # None would still open the well-known port 8787, and warn if it is taken.
+            dashboard_address=f"{LOOPBACK}:0",
+            worker_dashboard_address=None,
+            scheduler_kwargs={"dashboard": False},
+            memory_limit=memory_limit_bytes,
+        )
+    except RuntimeError as error:
+        raise ClusterError(
+            f"Cannot start {n_workers} worker processes here: {error.__cause__ or error}. Close "
+            "other programs if memory is short, or lower cluster.n_workers, and run again."
+        ) from error
 
 
 @contextmanager

@@ -25,14 +25,16 @@ def watch_cluster(cluster: Any = None) -> Callable[[], None] | None:
     client = active_client()
     if client is None:
         return None
-    return _Watch(client, max(LOST_SECONDS, getattr(cluster, "wait_seconds", None) or 0.0))
+    ours = client.cluster if cluster is not None and cluster.kind == "local" else None
+    patience = max(LOST_SECONDS, getattr(cluster, "wait_seconds", None) or 0.0)
+    return _Watch(client, ours, patience)
 
 
 class _Watch:
     """Raises ClusterError when the cluster has been of no use for too long."""
 
-    def __init__(self, client: Any, patience_seconds: float) -> None:
-        self._client, self._patience = client, patience_seconds
+    def __init__(self, client: Any, ours: Any, patience_seconds: float) -> None:
+        self._client, self._ours, self._patience = client, ours, patience_seconds
         self._well = time.monotonic()
 
     def __call__(self) -> None:
@@ -50,12 +52,15 @@ class _Watch:
         scheduler = self._client.scheduler
 
         async def ask() -> Any:
-            return await asyncio.wait_for(scheduler.identity(n_workers=1), _ANSWER_SECONDS)
+            return await asyncio.wait_for(scheduler.identity(n_workers=-1), _ANSWER_SECONDS)
 
         try:
             found = self._client.sync(ask)
         except Exception:  # whatever it is, the scheduler has not answered
             return "The scheduler has not answered"
+        if self._ours is not None and len(found["workers"]) < len(self._ours.worker_spec):
+            # Dask starts a worker that died again, once: not one that dies while it starts.
+            self._ours.scale(len(self._ours.worker_spec))
         if found["workers"]:
             return None
         return f"The scheduler at {found['address']} has had no worker"

@@ -129,16 +129,20 @@ class KNNGraph:
             "n_neighbors": self.n_neighbors,
             "n_partitions": self.n_partitions,
             "recall": self.recall_.as_dict(),
+            "arrays": [
+                ref.path.rsplit("/", 1)[1] for ref in (self.indices_ref, self.distances_ref)
+            ],
             **self.details,
         }
 
     @classmethod
     def open(cls, path: str | Location, stored: dict[str, Any]) -> KNNGraph:
         """Return the graph that was stored in a folder."""
-        known = {"metric", "algorithm", "n_neighbors", "n_partitions", "recall"}
+        known = {"metric", "algorithm", "n_neighbors", "n_partitions", "recall", "arrays"}
+        indices, distances = stored["arrays"]
         return cls(
-            ArrayRef.at(as_location(path) / "indices"),
-            ArrayRef.at(as_location(path) / "distances"),
+            ArrayRef.at(as_location(path) / indices),
+            ArrayRef.at(as_location(path) / distances),
             ArrayRef.at(as_location(path) / "partitions"),
             stored["metric"],
             stored["algorithm"],

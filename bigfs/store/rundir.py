@@ -230,7 +230,12 @@ class RunDirectory:
         if isinstance(source, ObjectPath):
             self._commit_objects(name, source, record)
         else:
+            for part in source.rglob("*.partial"):  # of chunks that killed workers were writing
+                part.unlink(missing_ok=True)
             self._commit_folder(name, source, {**record, "stored": _contents(source)})
+        self._drop_checkpoint(name, key)
+
+    def _drop_checkpoint(self, name: str, key: str) -> None:
         checkpoints = self.path / CHECKPOINTS
         remove_tree(checkpoints / f"{name}-{key}")
         if checkpoints.exists() and not any(checkpoints.iterdir()):
@@ -331,8 +336,13 @@ class RunDirectory:
         for path in self.path.glob("*.zarr"):
             if path.name not in named:
                 remove_tree(path)
-        for path in self.path.glob("*.partial-*"):
-            path.unlink()
+        for name, record in self.manifest["stages"].items():
+            if (self.path / CHECKPOINTS).exists():  # what a task wrote after the stage was finished
+                self._drop_checkpoint(name, record["key"])
+        # Of lives that ended in the middle of a beat; this one's lease is not beaten yet.
+        for pattern in ("*.partial-*", "lease.beat-*"):
+            for path in self.path.glob(pattern):
+                path.unlink(missing_ok=True)
 
     def _clear(self) -> None:
         """Remove a run's own files; anything else a user put here stays."""

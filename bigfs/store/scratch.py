@@ -59,17 +59,16 @@ class ArrayRef:
 
     def load(self) -> np.ndarray:
         """Read the whole array."""
-        if self._is_remote:
-            return self._fetch(0, self.shape[0])
-        self._check_chunks(0, self.shape[0])
-        return np.asarray(_handle(self.path)[...])
+        return self.read(0, self.shape[0])
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Read rows ``start`` to ``stop``."""
         if self._is_remote:
             return self._fetch(start, min(stop, self.shape[0]))
+        rows = np.asarray(_handle(self.path)[start:stop])
+        # Afterwards: an array that is removed meanwhile would still read as zeros in part.
         self._check_chunks(start, stop)
-        return np.asarray(_handle(self.path)[start:stop])
+        return rows
 
     def write(self, start: int, values: np.ndarray) -> None:
         """Write whole chunks from row ``start`` on.
@@ -87,8 +86,11 @@ class ArrayRef:
             )
         if self._is_remote:
             self._send(start, np.asarray(values))
-        else:
-            _handle(self.path)[start:stop] = values
+            return
+        # A task that was given up must not bring back the folder of an array that is gone.
+        if not os.path.exists(f"{self.path}/zarr.json"):
+            raise StorageError(f"{self.path} was removed. Nothing was written. Run again.")
+        _handle(self.path)[start:stop] = values
 
     @property
     def _is_remote(self) -> bool:
@@ -157,7 +159,9 @@ class ArrayRef:
         """Raise StorageError if a chunk is missing (it would read as zeros)."""
         expected = -(-self.shape[0] // self.chunk_rows) if self.shape[0] else 0
         chunks = as_location(self.path) / "c"
-        found = sum(1 for _ in chunks.iterdir()) if chunks.exists() else 0
+        # The names of chunks are numbers; a killed worker may leave a part of one beside it.
+        names = (path.name for path in chunks.iterdir()) if chunks.exists() else ()
+        found = sum(1 for name in names if name.isdecimal())
         if found != expected:
             raise StorageError(
                 f"{self.path}: {expected - found} of {expected} chunks are missing. "

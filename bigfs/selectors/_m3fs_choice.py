@@ -13,28 +13,12 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.execute import run_tasks
 from bigfs.core.seeds import rng
 from bigfs.selectors._m3fs_starts import lookup_rows
+from bigfs.selectors.costs import m3fs_compared_rows
 from bigfs.store.scratch import ArrayRef, Scratch
 
-# Endings are compared on so many rows and values at most.
-_ROWS = 10_000
-_VALUES = 2**22
-_FEWEST = 500
 # Added to the variance of every direction, as a share of the features' mean variance: a cluster
 # may have fewer rows than there are features.
 RIDGE = 0.2
-
-
-def n_compared(n_samples: int, n_features: int) -> int:
-    """Return on how many rows endings are compared."""
-    return min(n_samples, _ROWS, max(_FEWEST, _VALUES // n_features))
-
-
-def choice_bytes(n_samples: int, n_features: int) -> int:
-    """Return what a task of the choice holds.
-
-    The rows as stored and in float64, a cluster's, and two matrices of at most as many values.
-    """
-    return 5 * 8 * n_compared(n_samples, n_features) * n_features
 
 
 def likelihoods(blocks: RowBlocks, clusters: ArrayRef, random_state: int) -> np.ndarray:
@@ -53,7 +37,7 @@ def likelihoods(blocks: RowBlocks, clusters: ArrayRef, random_state: int) -> np.
         Mean log-likelihood of a row, see `mean_log_likelihood`.
     """
     n = blocks.n_samples
-    size = n_compared(n, blocks.n_features)
+    size = m3fs_compared_rows(blocks.layout)
     ids = np.arange(n)
     if size < n:
         ids = np.sort(rng(random_state, "m3fs compared").choice(n, size, replace=False))

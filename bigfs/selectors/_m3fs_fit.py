@@ -17,13 +17,13 @@ from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix
 from bigfs.scores import FeatureScores
 from bigfs.selectors._m3fs import run_resident, run_streamed
-from bigfs.selectors._m3fs_choice import choice_bytes, gather_rows, likelihoods
+from bigfs.selectors._m3fs_choice import gather_rows, likelihoods
 from bigfs.selectors._m3fs_form import full_form, smooth_form
 from bigfs.selectors._m3fs_kernels import clusters_of, decisions
 from bigfs.selectors._m3fs_passes import Streamed, read_arrays, write_arrays
 from bigfs.selectors._m3fs_starts import MAX_CLUSTERS, start_labels
 from bigfs.selectors._m3fs_state import NESTINGS, Settings, Trajectory
-from bigfs.selectors.costs import m3fs_block_bytes
+from bigfs.selectors.costs import m3fs_block_bytes, m3fs_choice_bytes
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -292,12 +292,7 @@ def _memory_plan(blocks: RowBlocks, settings: Settings, limit: int) -> int:
     one_task = m3fs_block_bytes(shape, settings.n_columns, D, smooth)
     what = f"a block of {shape.rows:,} rows with its planes"
     check_fits("m3fs", one_task, limit, f"{what} and {D} x {D} sums" if smooth else what)
-    check_fits(
-        "m3fs",
-        choice_bytes(blocks.n_samples, blocks.n_features),
-        limit,
-        "the rows that starts are compared on",
-    )
+    check_fits("m3fs", m3fs_choice_bytes(shape), limit, "the rows that starts are compared on")
     _, n_threads = worker_slots()
     return max(0, task_budget(limit) - n_threads * one_task)
 

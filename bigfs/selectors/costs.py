@@ -146,6 +146,19 @@ def m3fs_block_bytes(shape: Shape, n_columns: int, n_rows_of_v: int, smooth: boo
     return shape.rows * per_row + 48 * 10**6 + (24 * n_rows_of_v**2 if smooth else 0)
 
 
+def m3fs_compared_rows(shape: Shape) -> int:
+    """Return on how many rows of data the endings of M3FS are compared."""
+    return min(shape.n_samples, 10_000, max(100, 2**22 // shape.n_features))
+
+
+def m3fs_choice_bytes(shape: Shape) -> int:
+    """Return what a task that compares endings needs.
+
+    The rows as stored and in float64, a cluster's, and two matrices of at most as many values.
+    """
+    return 5 * 8 * m3fs_compared_rows(shape) * shape.n_features
+
+
 def m3fs_cost(
     shape: Shape,
     n_clusters: int | str,
@@ -176,8 +189,13 @@ def m3fs_cost(
     needed = m3fs_block_bytes(rows, columns, shape.n_features + fit_intercept, smoothness > 0)
     what = f"a block of {rows.rows:,} rows with its planes"
     one = Step(what, needed, rows.n_blocks, 1, rows.n_chunks, max_iter)
-    steps.append(one if rows is shape else _off_x(one))
-    scratch = stored + 60 * rows.n_samples * c
+    compared = m3fs_compared_rows(rows) * shape.n_features * shape.itemsize
+    ending = [
+        pass_over(rows, "a block and the rows compared of it", compared),
+        Step("the rows that starts are compared on", m3fs_choice_bytes(rows)),
+    ]
+    steps += [step if rows is shape else _off_x(step) for step in (one, *ending)]
+    scratch = stored + 60 * rows.n_samples * c + 2 * compared
     return StageCost(tuple(steps), scratch, stored, rows.nbytes, compiles, at_most=True)
 
 

@@ -10,15 +10,15 @@ from scipy.stats import multivariate_normal
 
 from bigfs import M3FS
 from bigfs.blocks import RowBlocks
+from bigfs.core.cost import Shape
 from bigfs.metrics import clustering_accuracy
 from bigfs.selectors import _m3fs_choice
 from bigfs.selectors._m3fs_choice import (
     RIDGE,
-    choice_bytes,
     likelihoods,
     mean_log_likelihood,
-    n_compared,
 )
+from bigfs.selectors.costs import m3fs_choice_bytes, m3fs_compared_rows
 
 
 def _uneven(n: int = 300) -> tuple[np.ndarray, np.ndarray]:
@@ -85,13 +85,13 @@ def test_blocks_and_a_draw_of_rows_give_the_same_order(monkeypatch: pytest.Monke
     np.testing.assert_array_equal(found[300], found[70])
     expected = [mean_log_likelihood(X, column) for column in columns.T]
     np.testing.assert_allclose(found[300], expected, rtol=1e-12)
-    monkeypatch.setattr(_m3fs_choice, "_ROWS", 120)
+    monkeypatch.setattr(_m3fs_choice, "m3fs_compared_rows", lambda shape: 120)
     drawn = likelihoods(blocks, blocks.scratch.put("again", columns), 0)
     assert drawn[0] > drawn[1]
     assert drawn[0] != found[70][0]
 
 
 def test_what_the_choice_holds_is_bounded() -> None:
-    assert n_compared(10**6, 64) == 10_000
-    assert choice_bytes(10**9, 1000) < 200 * 10**6
-    assert n_compared(400, 10**6) == 400
+    shapes = [Shape(n, d, 4, 100, 100) for n, d in ((10**6, 64), (10**9, 1000), (400, 10**5))]
+    assert [m3fs_compared_rows(shape) for shape in shapes] == [10_000, 4194, 100]
+    assert m3fs_choice_bytes(shapes[1]) < 200 * 10**6

@@ -31,7 +31,7 @@ from bigfs.spectral.cost import spectral_cost
 from bigfs.spectral.embedding import spectral_embedding
 from bigfs.store.ingest import ingest
 from bigfs.store.labels import load_labels
-from bigfs.store.location import Location, copy_tree
+from bigfs.store.location import Location, copy_tree, is_remote
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
 
@@ -160,6 +160,7 @@ def _graph_cost(config: Config, shape: Shape) -> StageCost:
         metric=settings.metric,
         recall_target=settings.recall_target,
         weight=settings.weight,
+        remote=is_remote(config.run),
     )
 
 

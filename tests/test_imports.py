@@ -74,6 +74,8 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "numba": (),
     "dask_ml": (),
     "pyarrow": (),
+    "obstore": (),
+    "boto3": (),
 }
 
 

@@ -36,8 +36,11 @@ def graph_cost(
     metric: str = "euclidean",
     recall_target: float | None = None,
     weight: str = "binary",
+    remote: bool = False,
 ) -> StageCost:
     """Return the cost of `bigfs.graph.knn_graph` and `bigfs.graph.affinity`.
+
+    ``remote`` says that the run directory is in a bucket.
 
     Raises
     ------
@@ -60,6 +63,7 @@ def graph_cost(
         memory_limit_bytes,
         algorithm=algorithm,
         block_rows=rows.block_rows,
+        remote=remote,
     )
     over = 0 if n_components is not None else 1  # passes over components are none over X
     search = _search_steps(rows, plan, n_neighbors, recall_target)

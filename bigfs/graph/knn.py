@@ -17,7 +17,7 @@ from bigfs.graph.partition import plan_partitions
 from bigfs.graph.recall import RecallEstimate
 from bigfs.graph.representation import check_representation, principal_rows
 from bigfs.store.chunking import block_bounds
-from bigfs.store.location import Location, as_location
+from bigfs.store.location import Location, as_location, is_remote
 from bigfs.store.scratch import ArrayRef, Scratch
 
 
@@ -257,6 +257,7 @@ def knn_graph(
             algorithm=algorithm,
             block_rows=rows.rows,
             n_partitions=n_partitions,
+            remote=is_remote(scratch.path),
         )
         request = Request(
             n_neighbors, metric, algorithm, eps, recall_target, if_missed, random_state

@@ -41,7 +41,9 @@ MAX_COPIES = 3
 _UNEVEN = 1.6
 _SAMPLE_ERROR = 1.25
 _SAMPLED_PER_CELL = 400
-_SMALLEST_SLICE = 256 * KIB
+# What one read is worth: less costs more in requests than in bytes.
+_SLICE_BYTES = 256 * KIB
+_REMOTE_SLICE_BYTES = 4 * MIB
 _ROUNDS = 12
 
 
@@ -123,8 +125,11 @@ def plan_partitions(
     algorithm: str,
     block_rows: int,
     n_partitions: int | None = None,
+    remote: bool = False,
 ) -> PartitionPlan:
     """Return the plan for a shape, a type and a limit.
+
+    ``remote`` says that scratch is in a bucket, where the shuffle reads larger slices.
 
     Raises
     ------
@@ -160,7 +165,8 @@ def plan_partitions(
     sampled = min(n, max(10_000, _SAMPLED_PER_CELL * fewest))
     sampled = max(min(sampled, budget // (4 * d * itemsize)), min(n, 16 * fewest))
     block_bytes = block_rows * d * itemsize
-    run_blocks = max(1, min(_SMALLEST_SLICE * fewest, budget // 4) // block_bytes)
+    slice_bytes = _REMOTE_SLICE_BYTES if remote else _SLICE_BYTES
+    run_blocks = max(1, min(slice_bytes * fewest, budget // 4) // block_bytes)
     return PartitionPlan(
         fewest,
         capacity,

@@ -108,7 +108,7 @@ class ObjectPath:
         """
         try:
             with self._requests("read"):
-                return bool(next(iter(_obstore().list(self._client, self.key)), None))
+                return bool(next(iter(obstore_package().list(self._client, self.key)), None))
         except FileNotFoundError:
             raise InputError(
                 f"{self}: there is no bucket {self.bucket!r}. Create it, or correct the address."
@@ -123,12 +123,12 @@ class ObjectPath:
             If there is none.
         """
         with self._requests("read"):
-            return ObjectStatus.of(_obstore().head(self._client, self.key))
+            return ObjectStatus.of(obstore_package().head(self._client, self.key))
 
     def read_bytes(self) -> bytes:
         """Read the whole object, in one request."""
         with self._requests("read"):
-            return bytes(_obstore().get(self._client, self.key).bytes())
+            return bytes(obstore_package().get(self._client, self.key).bytes())
 
     def read_text(self) -> str:
         """Read the whole object as text."""
@@ -139,9 +139,9 @@ class ObjectPath:
         options = {"range": (begin, begin + count)}
         with self._requests("read"):
             try:
-                found = _obstore().get(self._client, self.key, options=options)
+                found = obstore_package().get(self._client, self.key, options=options)
                 return memoryview(found.bytes()).cast("B"), int(found.meta["size"])
-            except _obstore().exceptions.GenericError as error:
+            except obstore_package().exceptions.GenericError as error:
                 if "416" not in str(error):  # the object ends before the range
                     raise
         return memoryview(b""), self.stat().st_size
@@ -149,7 +149,7 @@ class ObjectPath:
     def write_bytes(self, content: Any) -> None:
         """Write the object as a whole, in one request."""
         with self._requests("write"):
-            _obstore().put(self._client, self.key, content, use_multipart=False)
+            obstore_package().put(self._client, self.key, content, use_multipart=False)
 
     def write_text(self, text: str) -> None:
         """Write the object as a whole."""
@@ -158,7 +158,7 @@ class ObjectPath:
     def read_status(self) -> tuple[str, ObjectStatus]:
         """Return the text of the object with the tags of exactly this version of it."""
         with self._requests("read"):
-            found = _obstore().get(self._client, self.key)
+            found = obstore_package().get(self._client, self.key)
             return bytes(found.bytes()).decode(), ObjectStatus.of(found.meta)
 
     def write_if(self, text: str, version: ObjectStatus | None) -> ObjectStatus:
@@ -169,11 +169,11 @@ class ObjectPath:
         ConflictError
             If it is another one. After a failed request it may be the one this call wrote.
         """
-        errors = _obstore().exceptions
+        errors = obstore_package().exceptions
         mode: Any = "create" if version is None else version.condition()
         try:
             with self._requests("write"):
-                done = _obstore().put(
+                done = obstore_package().put(
                     self._client, self.key, text.encode(), mode=mode, use_multipart=False
                 )
         except (errors.AlreadyExistsError, errors.PreconditionError, FileNotFoundError):
@@ -184,7 +184,7 @@ class ObjectPath:
         """Remove the object."""
         with self._requests("remove"):
             try:
-                _obstore().delete(self._client, self.key)
+                obstore_package().delete(self._client, self.key)
             except FileNotFoundError:
                 if not missing_ok:
                     raise
@@ -192,13 +192,13 @@ class ObjectPath:
     def remove_below(self) -> None:
         """Remove all objects below this name."""
         with self._requests("remove"):
-            for batch in _obstore().list(self._client, self.key):
-                _obstore().delete(self._client, [entry["path"] for entry in batch])
+            for batch in obstore_package().list(self._client, self.key):
+                obstore_package().delete(self._client, [entry["path"] for entry in batch])
 
     def iterdir(self) -> Iterator[ObjectPath]:
         """Return what is directly below this name."""
         with self._requests("read"):
-            listing = _obstore().list_with_delimiter(self._client, self.key)
+            listing = obstore_package().list_with_delimiter(self._client, self.key)
         keys = [entry["path"] for entry in listing["objects"]]
         return iter([replace(self, key=key) for key in (*keys, *listing["common_prefixes"])])
 
@@ -209,7 +209,7 @@ class ObjectPath:
     def objects_below(self) -> dict[str, tuple[int, str]]:
         """Return size and tag of all objects below this name, by their names relative to it."""
         with self._requests("read"):
-            entries = _obstore().list(self._client, self.key).collect()
+            entries = obstore_package().list(self._client, self.key).collect()
         start = len(self.key) + 1
         return {e["path"][start:]: (int(e["size"]), e["e_tag"] or "") for e in entries}
 
@@ -337,7 +337,7 @@ class _Writer(io.RawIOBase):
         """Hand what there is to the upload of a large object."""
         with requests(self._path, "write"):
             if self._upload is None:
-                self._upload = _obstore().open_writer(
+                self._upload = obstore_package().open_writer(
                     client(self._path.scheme, self._path.bucket), self._path.key,
                     buffer_size=_PART_BYTES, max_concurrency=1,
                 )  # fmt: skip
@@ -356,7 +356,7 @@ class _Writer(io.RawIOBase):
         self.close()
 
 
-def _obstore() -> Any:
+def obstore_package() -> Any:
     """Return the obstore package, which is an extra."""
     try:
         import obstore
@@ -372,7 +372,7 @@ def _obstore() -> Any:
 @lru_cache(maxsize=16)
 def client(scheme: str, bucket: str) -> Any:
     """Return the one client of a bucket in this process, with what the environment says."""
-    obstore = _obstore()
+    obstore = obstore_package()
     seconds = float(os.environ.get("BIGFS_STORAGE_RETRY_SECONDS", RETRY_SECONDS))
     options: dict[str, Any] = {
         # Only an endpoint that is spelled http:// is asked without encryption.
@@ -429,7 +429,7 @@ def requests(path: ObjectPath, verb: str) -> Iterator[None]:
     StorageError
         If the bucket refuses, or still fails after all attempts.
     """
-    errors = _obstore().exceptions
+    errors = obstore_package().exceptions
     try:
         yield
     except FileNotFoundError:

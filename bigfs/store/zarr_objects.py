@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Any
 
-import obstore
 from zarr.abc.store import (
     ByteRequest,
     OffsetByteRequest,
@@ -16,7 +15,7 @@ from zarr.abc.store import (
 from zarr.core.buffer import Buffer, BufferPrototype
 
 from bigfs.core.errors import CorruptStoreError
-from bigfs.store.objects import ObjectPath, client, requests
+from bigfs.store.objects import ObjectPath, client, obstore_package, requests
 
 _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
@@ -74,7 +73,7 @@ class ZarrObjects(Store):
         try:
             with requests(place, "read"):
                 options = await self._range(place, byte_range)
-                found = await obstore.get_async(self._client, place.key, options=options)
+                found = await obstore_package().get_async(self._client, place.key, options=options)
                 content: Any = await found.bytes_async()
         except FileNotFoundError:
             if self.strict and key.rpartition("/")[2] not in _METADATA:
@@ -92,7 +91,7 @@ class ZarrObjects(Store):
             return {"range": {"offset": byte_range.offset}}
         if isinstance(byte_range, SuffixByteRequest):
             if place.scheme == "az":  # which has no ranges from the end
-                size = (await obstore.head_async(self._client, place.key))["size"]
+                size = (await obstore_package().head_async(self._client, place.key))["size"]
                 return {"range": {"offset": max(0, size - byte_range.suffix)}}
             return {"range": {"suffix": byte_range.suffix}}
         return None
@@ -108,7 +107,7 @@ class ZarrObjects(Store):
         place = self.path / key
         try:
             with requests(place, "read"):
-                await obstore.head_async(self._client, place.key)
+                await obstore_package().head_async(self._client, place.key)
         except FileNotFoundError:
             return False
         return True
@@ -119,7 +118,7 @@ class ZarrObjects(Store):
         place = self.path / key
         with requests(place, "write"):
             content = value.as_buffer_like()
-            await obstore.put_async(self._client, place.key, content, use_multipart=False)
+            await obstore_package().put_async(self._client, place.key, content, use_multipart=False)
 
     async def delete(self, key: str) -> None:
         """Remove an object."""
@@ -127,7 +126,7 @@ class ZarrObjects(Store):
         place = self.path / key
         with requests(place, "remove"):
             try:
-                await obstore.delete_async(self._client, place.key)
+                await obstore_package().delete_async(self._client, place.key)
             except FileNotFoundError:
                 return
 
@@ -145,7 +144,7 @@ class ZarrObjects(Store):
         place = self.path / prefix.rstrip("/") if prefix else self.path
         start = len(self.path.key) + 1
         with requests(place, "read"):
-            entries = await obstore.list(self._client, place.key).collect_async()
+            entries = await obstore_package().list(self._client, place.key).collect_async()
         for entry in entries:
             yield entry["path"][start:]
 
@@ -153,7 +152,7 @@ class ZarrObjects(Store):
         """Return the names directly below a key."""
         place = self.path / prefix.rstrip("/") if prefix else self.path
         with requests(place, "read"):
-            listing = await obstore.list_with_delimiter_async(self._client, place.key)
+            listing = await obstore_package().list_with_delimiter_async(self._client, place.key)
         for key in (*(e["path"] for e in listing["objects"]), *listing["common_prefixes"]):
             yield key.rpartition("/")[2]
 

@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bigfs.blocks import RowBlocks
 from bigfs.core.errors import CorruptStoreError, InputError, RunLockedError, StorageError
+from bigfs.graph import knn_graph, partition
 from bigfs.store import lease, objects
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.formats.zarr_array import UNFINISHED
@@ -662,3 +664,23 @@ def test_a_store_is_there_when_it_is_whole(lab: ObjectPath) -> None:
     (lab / "other" / "file").write_text("x")
     with pytest.raises(InputError, match="not a store that bigfs wrote"):
         ingest(X, lab / "other", overwrite=True)
+
+
+def test_a_shuffle_in_a_bucket_reads_larger_slices_to_the_same_graph(
+    lab: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[partition.PartitionPlan] = []
+
+    def planned(*shape: Any, **options: Any) -> partition.PartitionPlan:
+        plans.append(partition.plan_partitions(*shape, **options))
+        return plans[-1]
+
+    monkeypatch.setattr(partition, "_SLICE_BYTES", 100)
+    monkeypatch.setattr("bigfs.graph.knn.plan_partitions", planned)
+    rows = np.repeat(X, 12, axis=0) + np.arange(600)[:, None]
+    found = []
+    for scratch in (Scratch(), Scratch(lab)):
+        graph = knn_graph(RowBlocks.from_any(rows, rows=50), 5, n_partitions=4, scratch=scratch)
+        found.append(graph.indices[:].tobytes() + graph.distances[:].tobytes())
+    assert plans[0].run_blocks < plans[1].run_blocks
+    assert found[0] == found[1]

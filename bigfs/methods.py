@@ -193,6 +193,7 @@ def _m3fs_cost(config: Config, shape: Shape) -> StageCost:
         max_iter=settings.max_iter,
         sample_size=settings.sample_size,
         n_neighbors=config.graph.n_neighbors,
+        compares=settings.criterion == "likelihood",
         limit=config.memory_limit,
     )
 

@@ -151,7 +151,11 @@ def m3fs_scores(
     n, before = blocks.n_samples, blocks.passes
     parameters.check(n)
     settings = parameters.settings(n_selected, blocks.n_features)
-    keep_bytes = _memory_plan(blocks, settings, parse_bytes(parameters.memory_limit))
+    limit = parse_bytes(parameters.memory_limit)
+    keep_bytes = _memory_plan(blocks, settings, limit)
+    if parameters.criterion == "likelihood":
+        needed = m3fs_choice_bytes(blocks.layout)
+        check_fits("m3fs", needed, limit, "the rows that starts are compared on")
     out = out or blocks.scratch.child(blocks.scratch.unique("m3fs"))
     folder = Scratch(checkpoint) if checkpoint else blocks.scratch.child(out.unique("rounds"))
     mean, smooth = _mean(blocks, settings), _form(blocks, settings, W, full_sigma)
@@ -292,7 +296,6 @@ def _memory_plan(blocks: RowBlocks, settings: Settings, limit: int) -> int:
     one_task = m3fs_block_bytes(shape, settings.n_columns, D, smooth)
     what = f"a block of {shape.rows:,} rows with its planes"
     check_fits("m3fs", one_task, limit, f"{what} and {D} x {D} sums" if smooth else what)
-    check_fits("m3fs", m3fs_choice_bytes(shape), limit, "the rows that starts are compared on")
     _, n_threads = worker_slots()
     return max(0, task_budget(limit) - n_threads * one_task)
 

@@ -119,7 +119,7 @@ def ndfs_block_bytes(shape: Shape, n_entries: int, n_clusters: int) -> int:
     edges = -(-n_entries // shape.n_samples)
     # A block and its copy while it is read, edges with their rows of F, F before and after.
     per_row = 2 * shape.n_features * shape.itemsize + edges * (24 + 8 * n_clusters)
-    return shape.rows * (per_row + 48 * n_clusters) + 32 * 10**6
+    return shape.rows * (per_row + 48 * n_clusters) + 8 * 10**6
 
 
 def ndfs_cost(
@@ -154,9 +154,10 @@ def m3fs_compared_rows(shape: Shape) -> int:
 def m3fs_choice_bytes(shape: Shape) -> int:
     """Return what a task that compares endings needs.
 
-    The rows as stored and in float64, a cluster's, and two matrices of at most as many values.
+    The rows as stored, in float64 and a cluster's; a matrix of rows or features and its workspace.
     """
-    return 5 * 8 * m3fs_compared_rows(shape) * shape.n_features
+    rows, d = m3fs_compared_rows(shape), shape.n_features
+    return rows * d * (shape.itemsize + 16) + 24 * min(rows, d) ** 2
 
 
 def m3fs_cost(
@@ -168,6 +169,7 @@ def m3fs_cost(
     max_iter: int,
     sample_size: int | None,
     n_neighbors: int,
+    compares: bool,
     limit: int,
 ) -> StageCost:
     """Return the cost of M3FS: at most ``max_iter`` passes for a start, over a sample if asked."""
@@ -189,13 +191,17 @@ def m3fs_cost(
     needed = m3fs_block_bytes(rows, columns, shape.n_features + fit_intercept, smoothness > 0)
     what = f"a block of {rows.rows:,} rows with its planes"
     one = Step(what, needed, rows.n_blocks, 1, rows.n_chunks, max_iter)
-    compared = m3fs_compared_rows(rows) * shape.n_features * shape.itemsize
-    ending = [
-        pass_over(rows, "a block and the rows compared of it", compared),
-        Step("the rows that starts are compared on", m3fs_choice_bytes(rows)),
-    ]
-    steps += [step if rows is shape else _off_x(step) for step in (one, *ending)]
-    scratch = stored + 60 * rows.n_samples * c + 2 * compared
+    steps.append(one if rows is shape else _off_x(one))
+    scratch = stored + 60 * rows.n_samples * c
+    if compares:
+        compared = m3fs_compared_rows(rows) * shape.n_features * shape.itemsize
+        what = "the rows that starts are compared on"
+        ending = (
+            pass_over(rows, f"a block and {what}", compared),
+            Step(what, m3fs_choice_bytes(rows)),
+        )
+        steps += ending if rows is shape else [_off_x(step) for step in ending]
+        scratch += 2 * compared
     return StageCost(tuple(steps), scratch, stored, rows.nbytes, compiles, at_most=True)
 
 

@@ -228,7 +228,7 @@ def pass_of_m3fs(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     blocks = place.blocks(n, 500)
     W = affinity(place.graph(n, k), weight="heat", scratch=place.scratch().child("W"))
     cost = m3fs_cost(blocks.layout, 2, fit_intercept=True, smoothness=1.0, max_iter=3,
-                     sample_size=None, n_neighbors=k, limit=LIMIT)  # fmt: skip
+                     sample_size=None, n_neighbors=k, compares=False, limit=LIMIT)  # fmt: skip
     parameters = Parameters(2, init=np.arange(n) % 2, n_init=1, max_iter=3, memory_limit=LIMIT,
                             criterion="objective")  # fmt: skip
     return cost, lambda: learn(blocks, 20, parameters, W=W)

@@ -219,7 +219,7 @@ class SPECConfig(Section):
     """Spectral feature selection (Zhao, Liu, ICML 2007)."""
 
     ranking: Literal["phi1", "phi2", "phi3"] = Field(
-        "phi3", description="Ranking function of the paper; phi2 is the Laplacian score."
+        "phi2", description="Ranking function of the paper; phi2 is the Laplacian score."
     )
 
 

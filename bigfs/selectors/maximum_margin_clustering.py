@@ -64,7 +64,9 @@ class MaximumMarginClustering(_MarginSelector):
 
     Notes
     -----
-    Problem (1) of [1]_ with the cutting planes of M3FS: sigma = 1 and lambda = 0.
+    Problem (1) of [1]_ with the cutting planes of M3FS: sigma = 1 and lambda = 0. It clusters and
+    selects nothing, so pipeline files have no ``method`` of that name; the tables of the M3FS
+    paper take its clusters as ``method: m3fs`` without selection or smoothness.
 
     References
     ----------

@@ -183,10 +183,13 @@ default="none"
     by its algorithm 1: B are the eigenvectors of the smallest eigenvalues of ``M + gamma D``,
     ``D = diag(1 / (2 |b_j|))``, first of the identity. The objective never rises. Constant
     features, which cost nothing and say nothing, are set aside; others of little variance cost
-    little and come first unless features are brought to one scale. Cost beyond the graph: M is
-    summed in one edge pass (each block is read once, and again by the blocks whose rows list
-    rows in it), ``(n_neighbors + 1) n_samples n_features^2`` products; then an eigenproblem of
-    n_features per iteration on the client.
+    little and come first unless features are brought to one scale. The paper has no defaults: it
+    tunes gamma and the ridge over {1e-6, 1e-4, ..., 1e6} with the labels in view, and so should
+    who compares with it. Of 35 pairs on seven sets, none is good on all: gamma = 1 doubles the NMI
+    that k-means has with 0.1 on USPS and digits, and loses a quarter on satimage. Cost beyond the
+    graph: M is summed in one edge pass (each block is read once, and again by the blocks whose
+    rows list rows in it), ``(n_neighbors + 1) n_samples n_features^2`` products; then an
+    eigenproblem of n_features per iteration on the client.
 
     References
     ----------

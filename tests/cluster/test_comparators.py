@@ -1,0 +1,33 @@
+"""The comparators on four workers: the bits of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from bigfs import SPEC, UDFS, LaplacianScore, QAlpha
+from bigfs.blocks import RowBlocks
+from bigfs.cluster import local_cluster
+
+SELECTORS = [SPEC(5), SPEC(5, ranking="phi3"), QAlpha(5), LaplacianScore(5), UDFS(5)]
+
+
+@pytest.mark.cluster
+def test_four_workers_do_not_change_a_bit(tmp_path: Path) -> None:
+    from distributed import Client
+
+    np.save(tmp_path / "X.npy", load_digits().data)
+
+    def scores() -> list[bytes]:
+        blocks = RowBlocks.from_any(tmp_path / "X.npy", rows=150)
+        return [one._score(blocks, 5).scores.tobytes() for one in SELECTORS]
+
+    with dask.config.set(scheduler="synchronous"):
+        expected = scores()
+    with local_cluster(4, 1, 2**30) as cluster, Client(cluster) as client:
+        client.wait_for_workers(4, timeout=60)
+        assert scores() == expected

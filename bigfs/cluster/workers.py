@@ -11,6 +11,7 @@ from typing import Any
 
 from bigfs.core.errors import ClusterError
 from bigfs.core.execute import active_client
+from bigfs.core.interrupt import check_interrupt
 
 WAIT_SECONDS = 60.0
 ANSWER_SECONDS = 60.0
@@ -106,8 +107,17 @@ def on_every_process(fn: Callable[..., Any], *args: Any) -> dict[str, Any]:
     client = active_client()
     if client is None:
         return {"this process": fn(*args)}
-    wait_for_workers(client)
-    answers = ask_workers(client, fn, *args)
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while True:
+        wait_for_workers(client)
+        answers = ask_workers(client, fn, *args)
+        if answers and not any(_is_dying(answer) for answer in answers.values()):
+            break
+        if time.monotonic() > deadline:
+            break
+        # A worker died a moment ago, or all of them; others take their place.
+        check_interrupt()
+        time.sleep(0.5)
     for worker, answer in answers.items():
         if isinstance(answer, OSError):
             raise ClusterError(
@@ -119,6 +129,13 @@ def on_every_process(fn: Callable[..., Any], *args: Any) -> dict[str, Any]:
     if not answers:
         raise ClusterError("All workers left at once. Run again when the cluster has some.")
     return answers
+
+
+def _is_dying(answer: Any) -> bool:
+    """Say whether a worker closed the connection instead of answering."""
+    from distributed.comm import CommClosedError
+
+    return isinstance(answer, (CommClosedError, ConnectionError))
 
 
 def worker_limits() -> dict[str, int]:

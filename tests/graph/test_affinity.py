@@ -13,7 +13,7 @@ from scipy import sparse
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError, MemoryLimitError
-from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, build, knn_graph, symmetrize
+from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, cost, knn_graph, symmetrize
 from bigfs.graph.symmetrize import union_rows
 from bigfs.store.scratch import Scratch
 from tests.graph._brute import manifold
@@ -45,7 +45,7 @@ def positive() -> np.ndarray:
 def test_every_weight_by_blocks(
     weight: str, positive: np.ndarray, monkeypatch: pytest.MonkeyPatch, scheduler: str
 ) -> None:
-    monkeypatch.setattr(build, "_BLOCK_BYTES", 8 * 6 * 64)
+    monkeypatch.setattr(cost, "GRAPH_BLOCK_BYTES", 8 * 6 * 64)
     monkeypatch.setattr(symmetrize, "ENTRY_CHUNK", 500)
     blocks = RowBlocks.from_any(positive, rows=90)
     graph = knn_graph(blocks, 6)

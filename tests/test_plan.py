@@ -50,7 +50,7 @@ def test_a_peak_is_the_baseline_and_the_tasks_that_run_at_once():
     alone = _plan_of(500 * MIB, Place(4 * GIB, threads=2), tasks=1)
     assert alone.predicted_peak_bytes == one.predicted_peak_bytes
     compiled = _plan_of(500 * MIB, Place(4 * GIB), compiles=True)
-    assert compiled.predicted_peak_bytes - one.predicted_peak_bytes == 220 * MIB
+    assert compiled.predicted_peak_bytes - one.predicted_peak_bytes == 350 * MIB
 
 
 def test_processes_stay_larger_after_a_stage_that_compiles():
@@ -160,8 +160,8 @@ def test_what_cannot_fit_is_refused_with_a_limit_that_would_do(method):
 
 
 def test_a_solver_that_does_not_fit_has_one_that_does_as_its_cure():
-    config = _config(spectral={"solver": "lobpcg"}, memory_limit="1 GiB")
-    header, place = _header(1_000_000, 50), Place(GIB)
+    config = _config(spectral={"solver": "lobpcg"}, memory_limit="2 GiB")
+    header, place = _header(1_000_000, 50), Place(2 * GIB)
     assert "solver 'lobpcg'" in " ".join(plan_for(config, header, place).refusals)
     assert cures(config, header, place)[0] == "spectral.solver to 'auto'"
 

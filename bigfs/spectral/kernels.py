@@ -76,9 +76,11 @@ class RowKernel:
 
 def warm_up() -> None:
     """Load numba and the compiled loop, which takes 100 MiB: part of a process, not of a task."""
-    ones, ids = np.ones((2, 1), np.float32), np.arange(2, dtype=np.int32)
-    kernel = RowKernel((np.arange(3, dtype=np.int32), ids, ones[:, 0]), np.ones(2), 1)
-    kernel.step(ones, ones.copy(), 1.0, 0.0, 0.0)
+    pointers, ids = np.arange(3, dtype=np.int32), np.arange(2, dtype=np.int32)
+    for weights, vectors in (("f4", "f4"), ("f8", "f4"), ("f4", "f8"), ("f8", "f8")):
+        kernel = RowKernel((pointers, ids, np.ones(2, weights)), np.ones(2), 1)
+        X = np.ones((2, 1), vectors)
+        kernel.step(X, X.copy(), 1.0, 0.0, 0.0)
 
 
 @cache

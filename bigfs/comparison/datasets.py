@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.seeds import rng
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.labels import load_labels
+from bigfs.store.location import as_location
 from bigfs.store.source import Source, open_matrix
 
 LOCALIZED = "generated:localized"
@@ -30,9 +30,10 @@ def why_unavailable(config: PaperTable, one: SetConfig) -> str | None:
             f"{one.name}: the table reads {one.uri} from a folder of data sets. Say which: "
             "--set data=FOLDER."
         )
-    if not Path(config.data).is_dir():
+    folder = as_location(config.data)
+    if not folder.is_dir():
         raise InputError(f"data: {config.data} is not a folder. Give that of the data sets.")
-    path = Path(config.data) / one.uri
+    path = folder / one.uri
     return None if path.exists() else f"{one.uri} is not in the data folder"
 
 
@@ -105,7 +106,7 @@ def localized_clusters(generator: np.random.Generator) -> tuple[np.ndarray, np.n
 
 def _uri(config: PaperTable, one: SetConfig) -> str:
     uri = one.uri or ""
-    return uri if uri.startswith("sklearn:") else str(Path(config.data or "") / uri)
+    return uri if uri.startswith("sklearn:") else str(as_location(config.data or "") / uri)
 
 
 def _open(config: PaperTable, one: SetConfig) -> tuple[Source, np.ndarray]:

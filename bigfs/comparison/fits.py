@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from bigfs.blocks import RowBlocks
@@ -16,6 +15,7 @@ from bigfs.config import Config
 from bigfs.context import Context
 from bigfs.pipeline import run_stage
 from bigfs.stages import Stage, stages_of
+from bigfs.store.location import Location
 from bigfs.store.rundir import stage_key
 from bigfs.store.scratch import Scratch
 
@@ -34,7 +34,7 @@ class _View:
     directory: Any
     names: dict[str, str] = field(default_factory=dict)
 
-    def stage_path(self, name: str) -> Path:
+    def stage_path(self, name: str) -> Location:
         return self.directory.stage_path(self.names[name])
 
 
@@ -46,7 +46,7 @@ class SharedFits:
     ----------
     directory : RunDirectory
         Or what stores stages like one.
-    data_path : Path
+    data_path : Path or ObjectPath
     data_key : str
         Of the content of the data.
     blocks : RowBlocks
@@ -61,14 +61,14 @@ class SharedFits:
     """
 
     directory: Any
-    data_path: Path
+    data_path: Location
     data_key: str
     blocks: RowBlocks
     work: Scratch
     common: Config
     commit: Callable[[Context, Stage, str], None] | None = None
     used: set[str] = field(default_factory=set)
-    _neighbors: dict[str, Path] = field(default_factory=dict)
+    _neighbors: dict[str, Location] = field(default_factory=dict)
 
     def fit(self, config: Config) -> str:
         """Run the stages of a configuration that are not there; return the result's name."""

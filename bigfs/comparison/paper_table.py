@@ -7,13 +7,13 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from bigfs.comparison.table import CSV, JSON
 from bigfs.config.paper import ALL_FEATURES
 from bigfs.core.units import format_seconds
-from bigfs.store.rundir import TABLE, write_atomic
+from bigfs.store.location import Location, write_atomic
+from bigfs.store.rundir import TABLE
 
 _TITLES = {
     "nmi": "NMI",
@@ -66,7 +66,7 @@ class PaperResult:
 
     Attributes
     ----------
-    path : Path
+    path : Path or ObjectPath
         The run directory.
     title, protocol : str
     rows : list of PaperRow
@@ -75,7 +75,7 @@ class PaperResult:
     stages : dict
     """
 
-    path: Path
+    path: Location
     title: str
     protocol: str
     rows: list[PaperRow]
@@ -129,7 +129,7 @@ class PaperResult:
         }
         return json.dumps(about, indent=2) + "\n"
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Location) -> None:
         """Write the table in all forms."""
         write_atomic(folder / TABLE, self.text() + "\n")
         write_atomic(folder / CSV, self.csv())

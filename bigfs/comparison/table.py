@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,8 @@ import numpy as np
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.evaluate.metrics import selection_overlap
 from bigfs.report.curves import Curve, draw_curves
-from bigfs.store.rundir import TABLE, write_atomic
+from bigfs.store.location import Location, replaced_file, write_atomic
+from bigfs.store.rundir import TABLE
 
 CSV, JSON, FIGURES = "table.csv", "table.json", ("curves.svg", "curves.png")
 TABLES = (TABLE, CSV, JSON, *FIGURES)
@@ -29,7 +29,7 @@ _COLUMNS = (
 _PANELS = (("nmi", "NMI (%)"), ("acc", "ACC (%)"), ("nearest_neighbor_error", "1-NN error (%)"))
 
 
-def remove_tables(folder: Path) -> None:
+def remove_tables(folder: Location) -> None:
     """Remove the tables and figures of a former run."""
     for name in TABLES:
         (folder / name).unlink(missing_ok=True)
@@ -71,7 +71,7 @@ class ComparisonResult:
 
     Attributes
     ----------
-    path : Path
+    path : Path or ObjectPath
         The run directory.
     uri : str
         The data.
@@ -84,7 +84,7 @@ class ComparisonResult:
         Per finished stage: seconds, passes, bytes read, measured peak bytes.
     """
 
-    path: Path
+    path: Location
     uri: str
     n_samples: int
     n_features: int
@@ -167,13 +167,16 @@ class ComparisonResult:
                     found.append((m, first.name, second.name, overlap))
         return found
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Location) -> None:
         """Write the table in all forms, and the figure."""
         write_atomic(folder / TABLE, self.text() + "\n")
         write_atomic(folder / CSV, self.csv())
         write_atomic(folder / JSON, self.json())
         title = self.uri.rpartition("/")[2]
-        draw_curves(self._panels(), title, [folder / name for name in FIGURES])
+        kinds = [name.rpartition(".")[2] for name in FIGURES]
+        for name, content in zip(FIGURES, draw_curves(self._panels(), title, kinds), strict=True):
+            with replaced_file(folder / name) as file:
+                file.write(content)
 
     def _columns(self) -> list[tuple[str, str, bool]]:
         return [

@@ -6,10 +6,8 @@ serves the others.
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -24,6 +22,8 @@ from bigfs.evaluate.metrics import nearest_neighbor_error
 from bigfs.evaluate.protocols import Protocol, clustering_scores, kmeans_scores
 from bigfs.scores import support_of
 from bigfs.stages import Stage
+from bigfs.store.location import Location, as_location, remove_tree, replaced_file
+from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # A method that starts here starts from the known classes: the LFS paper's evaluation.
@@ -77,15 +77,20 @@ class Found:
 class _Folder:
     """Stores stages as a run directory does, for tasks that run at the same time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self.path = path
 
-    def stage_path(self, name: str) -> Path:
+    def stage_path(self, name: str) -> Location:
+        if isinstance(self.path, ObjectPath):
+            return self.path / (self.path / f"{name}.first").read_text()
         return self.path / f"{name}.zarr"
 
     def run(self, context: Context, stage: Stage, name: str) -> None:
         """Run a stage unless one of the tasks has; whoever is first keeps it."""
-        final = self.stage_path(name)
+        if isinstance(self.path, ObjectPath):
+            self._run_first(context, stage, self.path / f"{name}.first")
+            return
+        final = self.path / f"{name}.zarr"
         if final.exists():
             return
         scratch = Scratch(self.path / f"{name}-{uuid.uuid4().hex[:12]}.partial")
@@ -96,6 +101,18 @@ class _Folder:
             if not final.exists():
                 raise
             scratch.close()
+
+    def _run_first(self, context: Context, stage: Stage, first: ObjectPath) -> None:
+        """Run a stage in a bucket, without renames: an object says which task was first."""
+        if first.is_file():
+            return
+        scratch = Scratch(first.with_name(f"{first.stem}-{uuid.uuid4().hex[:12]}.zarr"))
+        stage.run(context, scratch)
+        try:
+            first.write_if(scratch.path.name, None)
+        except ConflictError:
+            if first.read_text() != scratch.path.name:  # else an answer was lost
+                scratch.close()
 
 
 def draw_classes(y: np.ndarray, n_classes: int, draw: int, random_state: int) -> tuple[int, ...]:
@@ -115,14 +132,15 @@ def fit_trial(trial: Trial, entries: list[Entry], sizes: list[int]) -> list[Foun
 def _fit(
     X: np.ndarray, y: np.ndarray, trial: Trial, entries: list[Entry], sizes: list[int]
 ) -> list[Found]:
-    folder = _Folder(Path(trial.folder))
+    folder = _Folder(as_location(trial.folder))
     work = Scratch(folder.path / f"work-{uuid.uuid4().hex[:12]}")
     blocks = RowBlocks.from_any(X, scratch=work)
     blocks.keeps_gram = True
     fits = SharedFits(folder, folder.path, "", blocks, work, entries[0].config, folder.run)
     found = []
     classes = folder.path / f"classes-{uuid.uuid4().hex[:12]}.npy"
-    np.save(classes, y)
+    with replaced_file(classes, sync=False) as file:
+        np.save(file, y)
     for entry in entries:
         started = _started(entry.config, str(classes))
         selections: dict[int, tuple[int, ...]] = {}
@@ -137,7 +155,7 @@ def _fit(
             if wanted[0] in served and (stored / "labels").exists():
                 clusters = clustering_scores(y, ArrayRef.at(stored / "labels").load())
         found.append(Found(selections, clusters))
-    shutil.rmtree(work.path, ignore_errors=True)
+    remove_tree(work.path)
     return found
 
 
@@ -149,7 +167,7 @@ def _started(config: Config, classes: str) -> Config:
     return config.model_copy(update={config.method: section.model_copy(update={"init": classes})})
 
 
-def selection(stored: Path, n_selected: int) -> np.ndarray:
+def selection(stored: Location, n_selected: int) -> np.ndarray:
     """Return the features that a stored result selects, ascending."""
     ranking = ArrayRef.at(stored / "ranking").load()
     supports = stored / "supports"

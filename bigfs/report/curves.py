@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-from bigfs.core.errors import StorageError
 
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31")
 _MARKERS = "osD^vP*X"
@@ -38,22 +34,21 @@ class Curve:
 
 
 def draw_curves(
-    panels: Sequence[tuple[str, Sequence[Curve]]], title: str, paths: Sequence[Path]
-) -> None:
-    """Write the panels side by side as one figure.
+    panels: Sequence[tuple[str, Sequence[Curve]]], title: str, kinds: Sequence[str]
+) -> list[bytes]:
+    """Return the panels side by side as one figure, in some formats.
 
     Parameters
     ----------
     panels : sequence of (str, sequence of Curve)
         Title of the vertical axis, and the curves.
     title : str
-    paths : sequence of Path
-        Files to write; the suffix (.svg, .png) names the format.
+    kinds : sequence of str
+        ``svg``, ``png``.
 
-    Raises
-    ------
-    StorageError
-        If a file cannot be written.
+    Returns
+    -------
+    contents : list of bytes
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -79,8 +74,7 @@ def draw_curves(
         columns = min(7, len(labels))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
         figure.suptitle(title)
-        for path in paths:
-            _save(figure, path)
+        return [_content(figure, kind) for kind in kinds]
 
 
 def _draw(axes: object, curve: Curve, names: list[str]) -> None:
@@ -101,15 +95,8 @@ def _draw(axes: object, curve: Curve, names: list[str]) -> None:
     )
 
 
-def _save(figure: object, path: Path) -> None:
-    kind = path.suffix[1:]
+def _content(figure: object, kind: str) -> bytes:
     content = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {}
     figure.savefig(content, format=kind, dpi=130, metadata=metadata)  # type: ignore[attr-defined]
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-    try:
-        partial.write_bytes(content.getvalue())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StorageError(f"Cannot write {path}: {error}.") from error
+    return content.getvalue()

@@ -17,6 +17,7 @@ import pytest
 
 from bigfs import spectral_embedding
 from bigfs.cli import main
+from bigfs.comparison import compare
 from bigfs.core.errors import StorageError
 from bigfs.pipeline import run
 from bigfs.results import Result
@@ -72,6 +73,9 @@ def _place_data(root: str | Path, folder: Path) -> None:
         np.save(folder / f"{name}.npy", values)
         if str(root) != str(folder):
             as_location(f"{root}/{name}.npy").write_bytes((folder / f"{name}.npy").read_bytes())
+    np.savez(folder / "set.npz", X=_X, y=_Y)
+    if str(root) != str(folder):
+        as_location(f"{root}/set.npz").write_bytes((folder / "set.npz").read_bytes())
     ingest(_X, f"{root}/X.zarr", rows=150)
 
 
@@ -306,3 +310,39 @@ def test_commands_take_addresses_in_a_bucket(
     code, said = call("run", _yaml(tmp_path, config), "--fresh")
     assert code == 2 and "X/c/0/0 is missing (1 of 1)" in said
     _assert_no_credentials(lab)
+
+
+def test_comparisons_in_a_bucket(lab: ObjectPath, tmp_path: Path) -> None:
+    rows = {"max_variance": {"nmi": [80.0]}}
+    found = []
+    _place_data(tmp_path, tmp_path)
+    for root in (tmp_path, lab):
+        methods = compare(
+            {
+                "run": f"{root}/runs/methods",
+                "input": {"uri": f"{root}/X.zarr"},
+                "methods": ["max_variance", "laplacian_score"],
+                "n_features_to_select": [2, 3],
+                "evaluate": {"labels": f"{root}/y.npy", "n_repetitions": 2},
+            }
+        )
+        table = compare(
+            {
+                "run": f"{root}/runs/paper",
+                "title": "a paper",
+                "protocol": "draws",
+                "data": str(root),
+                "scores": ["nmi"],
+                "n_features_to_select": [2],
+                "n_draws": 2,
+                "n_init": 2,
+                "methods": ["max_variance", "laplacian_score"],
+                "sets": [{"name": "ours", "uri": "set.npz", "n_classes": [2, 3], "paper": rows}],
+            }
+        )
+        scores = [(row.name, row.n_features, row.scores) for row in methods.rows]
+        found.append((scores, [(row.method, row.case, row.value) for row in table.rows]))
+        for name in ("table.txt", "curves.png"):
+            assert (root / "runs" / "methods" / name).stat().st_size > 0
+    assert found[0] == found[1]
+    assert not list(Path().glob("s3:*"))

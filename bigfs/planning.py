@@ -194,7 +194,7 @@ def place_of(config: Config, scheduler: str | None = None) -> Place:
     limit, free = config.memory_limit, free_scratch(config.run)
     address = scheduler_address(scheduler, config.cluster)
     if address is not None:
-        with connect(address, None, limit):
+        with connect(address, config.cluster, limit):
             return _connected(limit, free)
     if config.cluster is not None:
         n_workers, threads = config.cluster.n_workers or 1, config.cluster.threads_per_worker or 1

@@ -73,6 +73,9 @@ def connect(address: str | None, cluster: Any, memory_limit_bytes: int) -> Itera
         elif cluster is None:
             yield
         else:
+            # Its defaults come first: what is set before them would be taken back with all of them.
+            import distributed  # noqa: F401
+
             with (
                 # On a busy machine a worker takes longer to come back than Dask's 15 s.
                 dask.config.set({"distributed.deploy.lost-worker-timeout": "30s"}),

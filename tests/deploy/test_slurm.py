@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from bigfs.core.errors import ClusterError, InputError
 from bigfs.core.memory import job_bytes
 from bigfs.core.units import GIB, MIB, parse_bytes
 from bigfs.pipeline import run
@@ -199,6 +200,42 @@ def test_a_run_that_submits_its_workers_gives_the_same_ranking(
             "00:10:00",
         )
         assert job["MinMemoryNode"] == f"{job_bytes(2 * GIB) // MIB}M"
+
+
+@needs_slurm
+@pytest.mark.cluster
+def test_jobs_that_slurm_would_not_take_are_refused_at_once(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    config = _config(run=str(tmp_path / "run"), cluster={"kind": "slurm", "interface": "lo"})
+    config["cluster"]["queue"] = "nope"
+    with pytest.raises(InputError, match="does not take the workers' jobs .*partition.*queue"):
+        run(config)
+    gone = tmp_path / "gone.conf"
+    lines = Path(slurm.environment["SLURM_CONF"]).read_text()
+    gone.write_text(re.sub(r"SlurmctldPort=\d+", "SlurmctldPort=1\nMessageTimeout=2", lines))
+    monkeypatch.setenv("SLURM_CONF", str(gone))
+    with pytest.raises(ClusterError, match="Slurm does not answer .*Unable to contact"):
+        run(config)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_slurm_workers_need_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"kind": "slurm", "interface": "nope0"}
+    config = _config(run=str(tmp_path / "run"), cluster=cluster)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="submits jobs by 'sbatch', which is not here"):
+        run(config)
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text("#!/bin/sh\n")
+    sbatch.chmod(0o755)
+    with pytest.raises(InputError, match="cluster.interface: .*'nope0' is not a valid network"):
+        run(config)
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", None)
+    with pytest.raises(InputError, match=r"needs the extra 'slurm': pip install 'bigfs\[slurm\]'"):
+        run(config)
+    assert not (tmp_path / "run").exists()
 
 
 def _options(script: Path) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
     python tests/bench/bench_baselines.py FOLDER references   # UMIST and glass, 1 and 2 workers
     python tests/bench/bench_baselines.py FOLDER costs        # USPS: seconds and peak memory
+    python tests/bench/bench_baselines.py FOLDER q_alpha      # features centered or as they are
+    python tests/bench/bench_baselines.py FOLDER spec         # the three ranking functions
 
 FOLDER holds the sets as NAME.npz with ``X`` and ``y``. ``references`` fits each comparator on a
 cluster of one worker process and on one of two, from a file in several blocks, and prints the
@@ -9,6 +11,7 @@ largest difference from the dense float64 reference (n x n, slow and obvious) an
 clusters gave the same bits. Data beyond 400 rows and 120 features are cut to these: the
 references take every pair of rows, of features or both. ``costs`` is the table of
 bench_compare.py, for the comparators and what scikit-learn has for data without labels.
+``q_alpha`` is how the MCFS paper came to its values of Q-alpha, ``spec`` why phi2 is the default.
 """
 
 from __future__ import annotations
@@ -25,10 +28,14 @@ from bigfs import FSGMM, SPEC, UDFS, LaplacianScore, MaxVariance, QAlpha
 from bigfs.blocks import RowBlocks
 from bigfs.cluster import local_cluster
 from bigfs.core.seeds import rng
+from bigfs.solvers.qalpha import q_alpha as solve_q_alpha
 from tests.bench import bench_compare
+from tests.bench._judge import SETS as MCFS_SETS
+from tests.bench._judge import measure
 from tests.reference import fsgmm, mcfs, qalpha, spec, udfs
 
 SETS = ("UMIST", "glass")
+SPEC_SETS = ("USPS", "UMIST", "ATT", "ORL", "COIL20", "satimage", "MNIST")
 ROWS, FEATURES, BLOCK = 400, 120, 100
 COMPARATORS = ("MaxVariance", "LaplacianScore", "SPEC", "QAlpha", "UDFS", "FSGMM")
 
@@ -115,6 +122,52 @@ def references(sets: dict[str, np.ndarray]) -> dict[tuple[str, str], tuple[float
     return result
 
 
+def q_alpha_forms(sets: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[Any, Any]:
+    """Print NMI and 1-NN error of 50 features by Q-alpha, by what is done to the features first."""
+    found = {}
+    print(f"{'set':<8}{'features':<24}{'NMI':>6}{'1-NN error':>12}")
+    for name, (X, y) in sets.items():
+        X = np.asarray(X, dtype=np.float64)
+        centered = X - X.mean(axis=0)
+        forms = {"centered, of norm one": centered / np.linalg.norm(centered, axis=0)}
+        forms["as they are"] = X
+        if X.min() == 0 and X.max() == 1:
+            forms["from -1 to 1"] = 2 * X - 1
+        for form, M in forms.items():
+            weights = solve_q_alpha(M.T @ M, int(y.max()) + 1).alpha
+            kept = np.argsort(-weights, kind="stable")[:50]
+            nmi, _, error = found[name, form] = measure(X[:, kept], y, 1)
+            print(f"{name:<8}{form:<24}{nmi:>6.1f}{error:>12.1f}")
+    return found
+
+
+def spec_rankings(sets: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[Any, Any]:
+    """Print the NMI of the features of each ranking function, on at most 2,000 rows of each set."""
+    found = {}
+    print(f"{'set':<16}{'preprocess':<12}{'m':>4}{'phi1':>8}{'phi2':>8}{'phi3':>8}")
+    for name, (X, y) in sets.items():
+        if len(X) > 2000:
+            kept = np.sort(rng(0, "rows").choice(len(X), 2000, replace=False))
+            X, y = X[kept], np.unique(y[kept], return_inverse=True)[1]
+        m = 50 if X.shape[1] >= 200 else max(2, X.shape[1] // 4)
+        for preprocess in ("none", "minmax"):
+            row = []
+            for ranking in ("phi1", "phi2", "phi3"):
+                selector = SPEC(m, ranking=ranking, preprocess=preprocess).fit(X)
+                columns = _minmax(X) if preprocess == "minmax" else X
+                row.append(measure(columns[:, selector.get_support()], y, 1)[0])
+            found[name, preprocess] = row
+            cells = "".join(f"{value:>8.1f}" for value in row)
+            print(f"{name:<16}{preprocess:<12}{m:>4}{cells}")
+    return found
+
+
+def _minmax(X: np.ndarray) -> np.ndarray:
+    X = np.asarray(X, dtype=np.float64)
+    spread = X.max(axis=0) - X.min(axis=0)
+    return (X - X.min(axis=0)) / np.where(spread > 0, spread, 1)
+
+
 def costs(X: np.ndarray, y: np.ndarray) -> dict[str, Any]:
     """Print the cost of the comparators and of scikit-learn's selectors."""
     return bench_compare.methods(X, y, 50, [*COMPARATORS, *bench_compare.PEERS])
@@ -124,10 +177,14 @@ def main(arguments: list[str] | None = None) -> Any:
     """Run one part."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("part", choices=["references", "costs"])
+    parser.add_argument("part", choices=["references", "costs", "q_alpha", "spec"])
     options = parser.parse_args(arguments)
     if options.part == "references":
         return references({name: _read(options.folder, name)[0] for name in SETS})
+    if options.part == "q_alpha":
+        return q_alpha_forms({name: _read(options.folder, name) for name in MCFS_SETS})
+    if options.part == "spec":
+        return spec_rankings({name: _read(options.folder, name) for name in SPEC_SETS})
     return costs(*_read(options.folder, "USPS"))
 
 

@@ -25,3 +25,16 @@ def test_costs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     found = bench_baselines.costs(np.tile(X, (1, 13)), y)
     assert set(found) == {"QAlpha", "VarianceThreshold"}
     assert "QAlpha" in capsys.readouterr().out
+
+
+def test_what_is_done_to_features_first() -> None:
+    X, y = load_digits(return_X_y=True)
+    X = X[:300, X[:300].std(axis=0) > 0] / 16
+    found = bench_baselines.q_alpha_forms({"digits": (X, y[:300])})
+    assert [form for _, form in found] == ["centered, of norm one", "as they are", "from -1 to 1"]
+
+
+def test_the_ranking_functions_beside_each_other() -> None:
+    found = bench_baselines.spec_rankings({"wine": load_wine(return_X_y=True)})
+    assert set(found) == {("wine", "none"), ("wine", "minmax")}
+    assert all(len(row) == 3 for row in found.values())

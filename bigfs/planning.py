@@ -182,7 +182,7 @@ def _data_cost(config: Config, header: Header, shape: Shape) -> StageCost | None
         chunk = header.chunk_rows * shape.n_features * shape.itemsize
         reads = 2 if config.input.missing == "mean" else 1
         needed, requests = 4 * chunk + 32 * MIB, 2 * shape.n_chunks
-        steps.append(Step("a chunk of the input", needed, 1, 0, requests, reads))
+        steps.append(Step("a chunk of the input", needed, 1, 1, requests, reads))
         stored = shape.nbytes
     if preprocess.needs_moments(config.preprocess):
         steps.append(moments_step(shape))

@@ -296,6 +296,35 @@ def test_a_run_keeps_predicted_and_measured_peaks(tmp_path: Path):
     assert "predicted" in result.summary()
 
 
+COUNTED = {
+    "mcfs": ({"n_clusters": 3}, True),
+    "q_alpha": ({"n_clusters": 2}, True),
+    "ndfs": ({"n_clusters": 3, "max_iter": 4}, False),
+    "fsgmm": ({"n_clusters": 3, "max_iter": 4}, False),
+}
+
+
+@pytest.mark.parametrize("method", sorted(COUNTED))
+def test_passes_are_those_that_are_made(method: str, tmp_path: Path):
+    import bigfs
+
+    settings, exact = COUNTED[method]
+    config = make_config(
+        run=str(tmp_path / "run"),
+        input={"uri": "sklearn:iris"},
+        method=method,
+        n_features_to_select=2,
+        **{method: settings},
+    )
+    plan = plan_run(config)
+    for name, made in bigfs.run(config).stages.items():
+        planned = plan.stage(name).cost
+        assert made["passes"] <= planned.passes
+        if exact:
+            assert not planned.at_most
+            assert made["passes"] == planned.passes
+
+
 @pytest.mark.cluster
 def test_workers_too_small_for_the_plan_are_named(tmp_path: Path, cluster: str):
     data = _npy(tmp_path / "X.npy", 2_000_000, 500)

@@ -214,7 +214,7 @@ def qalpha_cost(shape: Shape, n_clusters: int | str, limit: int) -> StageCost:
     """Return the cost of Q-alpha: a Gram pass, then matrices of features in one process."""
     needed = 8 * QALPHA_MATRICES * shape.n_features**2
     what = f"{QALPHA_MATRICES} matrices of {shape.n_features:,} x {shape.n_features:,} features"
-    cost = StageCost((moments_step(shape), _gram_step(shape, 0), Step(what, needed)))
+    cost = StageCost((_gram_step(shape, 0), Step(what, needed)))
     return _with_eigengap(cost, n_clusters, shape, limit)
 
 
@@ -250,10 +250,10 @@ def fsgmm_parameter_bytes(n_clusters: int, n_features: int) -> int:
 
 
 def fsgmm_cost(shape: Shape, n_clusters: int, max_iter: int) -> StageCost:
-    """Return the cost of FSGMM: at most ``max_iter`` passes."""
+    """Return the cost of FSGMM: at most ``max_iter`` passes, and those of moments and labels."""
     needed = fsgmm_parameter_bytes(n_clusters, shape.n_features)
     what = f"a block of {shape.rows:,} rows and {n_clusters} components"
-    steps = (moments_step(shape), pass_over(shape, what, needed, times=max_iter))
+    steps = (moments_step(shape), pass_over(shape, what, needed, times=max_iter + 1))
     return StageCost(steps, 4 * shape.n_samples, 4 * shape.n_samples, at_most=True)
 
 

@@ -4,8 +4,9 @@
                                       [--job-kills 30] [--rows 6000] [--seed 0]
 
 For each method a run on two worker processes is left undisturbed first. Then (a) random workers
-are killed with -9 at random times, through as many runs as it takes; and (b) the job is killed
-with -9 at random times and started again. Every run must end with the same scores, bit for bit;
+are killed with -9 at random times, through as many runs as it takes; a run that Dask gives up (one
+task was with four workers that died) is started again, as its exit code says; and (b) the job is
+killed with -9 at random times and started again. Every run must end with the same scores, bit for bit;
 no stage that was finished may be done again; afterwards there is no lease, no process and no file
 in the run directory that the undisturbed run does not have.
 """
@@ -157,28 +158,36 @@ def kill_workers(whole: Undisturbed, kills: int, dice: random.Random) -> Series:
     series = Series()
     while series.kills < kills:
         run, config = _disturbed(whole, series.runs)
-        process = _start(whole.folder, config)
         series.runs += 1
-        series.starts += 1
-        pause = iter(_pauses(dice, whole.seconds / 3))
-        due = time.monotonic() + next(pause)
-        # Times count from when all workers are there: before, there is nothing to lose.
-        while process.poll() is None:
-            time.sleep(_POLL_SECONDS)
-            if "status" not in manifest_of(run):
-                due = max(due, time.monotonic() + 0.1)
-            if time.monotonic() < due or series.kills == kills:
-                continue
-            workers = _alive(process)
-            if workers:
-                series.in_stage[_in_stage(run)] += 1
-                dice.choice(workers).kill()
-                series.kills += 1
-                due = time.monotonic() + next(pause)
-        said = finish(process)
-        assert process.returncode == 0, said
+        code, said = 4, ""
+        while code == 4:
+            process = _start(whole.folder, config)
+            series.starts += 1
+            _disturb(process, run, _pauses(dice, whole.seconds), kills, series)
+            said = finish(process)
+            code = process.returncode
+        assert code == 0, said
         _check_end(whole, run)
     return series
+
+
+def _disturb(
+    process: subprocess.Popen[str], run: Path, pauses: Iterator[float], kills: int, series: Series
+) -> None:
+    """Kill workers of a run until it ends."""
+    due = time.monotonic() + next(pauses)
+    while process.poll() is None:
+        time.sleep(_POLL_SECONDS)
+        # Times count from when all workers are there: before, there is nothing to lose.
+        if _in_stage(run) == "start":
+            due = max(due, time.monotonic() + 0.1)
+        if time.monotonic() < due or series.kills == kills:
+            continue
+        if workers := _alive(process):
+            series.in_stage[_in_stage(run)] += 1
+            random.Random(series.kills).choice(workers).kill()
+            series.kills += 1
+            due = time.monotonic() + next(pauses)
 
 
 def _pauses(dice: random.Random, mean: float) -> Iterator[float]:

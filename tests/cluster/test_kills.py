@@ -1,0 +1,165 @@
+"""Workers that are killed or frozen while they work: the run completes with the same bits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from bigfs import ingest, run
+from bigfs.cluster import local_cluster
+from tests.cluster import _processes
+from tests.cluster._jobs import finish, in_stage, manifest_of, start, wait_until, write_config
+
+pytestmark = pytest.mark.cluster
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "X.zarr"
+    ingest(load_digits().data, path, rows=300)
+    return path
+
+
+def _config(folder: Path, store: Path, method: str, **changes: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {"n_clusters": 8}
+    if method == "ndfs":
+        settings |= {"max_iter": 30, "tol": 0.0}
+    return {
+        "run": str(folder / "run"),
+        "input": {"uri": str(store)},
+        "method": method,
+        "n_features_to_select": 10,
+        method: settings,
+        "blocks": {"rows": 300},
+        "evaluate": {"labels": "sklearn:digits", "n_repetitions": 4},
+        **changes,
+    }
+
+
+@contextmanager
+def _killing(cluster: Any, folder: Path, stages: list[str], after: float) -> Iterator[list[str]]:
+    """Kill a worker in each of the stages as it comes, some seconds after it began."""
+    killed: list[str] = []
+    over = threading.Event()
+
+    def body() -> None:
+        for stage in stages:
+            begun = in_stage(folder / "run", stage)
+            while not begun():
+                if over.wait(0.005):
+                    return
+            time.sleep(after)
+            while not over.is_set():
+                pids = [nanny.pid for nanny in list(cluster.workers.values()) if nanny.pid]
+                if pids:
+                    with suppress(ProcessLookupError):
+                        os.kill(pids[len(killed) % len(pids)], signal.SIGKILL)
+                        killed.append(stage)
+                        break
+                time.sleep(0.01)
+
+    killer = threading.Thread(target=body)
+    killer.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        killer.join()
+
+
+def _assert_equal(found: Any, expected: Any) -> None:
+    assert found.scores.tobytes() == expected.scores.tobytes()
+    np.testing.assert_array_equal(found.ranking, expected.ranking)
+    assert found.evaluation == expected.evaluation
+
+
+def _files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("method", ["mcfs", "ndfs"])
+def test_a_worker_killed_in_every_stage(method: str, tmp_path: Path, store: Path) -> None:
+    from distributed import Client
+
+    (tmp_path / "whole").mkdir()
+    whole = run(_config(tmp_path / "whole", store, method))
+    stages = ["graph", "spectral", "result", "evaluation"]
+    with (
+        local_cluster(2, 1, GIB) as cluster,
+        Client(cluster),
+        _killing(cluster, tmp_path, stages, after=0.05) as killed,
+    ):
+        _assert_equal(run(_config(tmp_path, store, method)), whole)
+    assert killed == stages, "a stage was over before a worker was killed in it"
+    assert _files(tmp_path / "run") == _files(tmp_path / "whole" / "run"), "files are left"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["mcfs", "ndfs"])
+def test_a_worker_killed_in_pynndescent(method: str, tmp_path: Path, store: Path) -> None:
+    from distributed import Client
+
+    graph = {"algorithm": "pynndescent", "n_neighbors": 5}
+    (tmp_path / "whole").mkdir()
+    with local_cluster(1, 1, GIB) as cluster, Client(cluster):
+        whole = run(_config(tmp_path / "whole", store, method, graph=graph))
+        with _killing(cluster, tmp_path, ["graph"], after=10.0) as killed:
+            _assert_equal(run(_config(tmp_path, store, method, graph=graph)), whole)
+    assert killed == ["graph"]
+
+
+def test_a_frozen_worker_that_wakes_up_changes_nothing(tmp_path: Path, store: Path) -> None:
+    """Its task is done again, the job is killed and resumed, and then it goes on."""
+    settings = {"n_clusters": 8, "max_iter": 120, "tol": 0.0}
+    config = _config(tmp_path, store, "ndfs", ndfs=settings, evaluate=None)
+    whole = run({**config, "run": str(tmp_path / "whole")})
+    path = write_config(tmp_path, config)
+    patience = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "5s"}
+    states = (tmp_path / "run" / "checkpoints").glob
+
+    def saved() -> int:
+        """Return the time of the last checkpoint."""
+        with suppress(FileNotFoundError):
+            return max((state.stat().st_mtime_ns for state in states("*/state.npz")), default=0)
+        return 0
+
+    with (
+        _processes.scheduler(tmp_path, env=patience) as file,
+        _processes.worker(file, tmp_path, name="one") as one,
+        _processes.worker(file, tmp_path, name="two"),
+    ):
+        job = start(path, "--scheduler", str(file))
+        wait_until(saved, job)
+        one.send_signal(signal.SIGSTOP)
+        try:
+            time.sleep(1)  # what was under way without it is done
+            before = saved()
+            wait_until(lambda: saved() > before, job)
+            job.kill()
+            finish(job)
+            finished = {n: r["attempt"] for n, r in manifest_of(tmp_path / "run")["stages"].items()}
+            assert set(finished) == {"graph", "spectral"}
+            again = start(path, "--scheduler", str(file))
+            before = saved()
+            wait_until(lambda: saved() > before, again)
+        finally:
+            one.send_signal(signal.SIGCONT)
+        said = finish(again)
+    assert again.returncode == 0, said
+    found = run(config)
+    assert found.scores.tobytes() == whole.scores.tobytes()
+    stages = found.stages
+    assert {name: stages[name]["attempt"] for name in finished} == finished
+    assert _files(tmp_path / "run") == _files(tmp_path / "whole")

@@ -157,7 +157,7 @@ def m3fs_choice_bytes(shape: Shape) -> int:
     The rows as stored, in float64 and a cluster's; a matrix of rows or features and its workspace.
     """
     rows, d = m3fs_compared_rows(shape), shape.n_features
-    return rows * d * (shape.itemsize + 16) + 24 * min(rows, d) ** 2
+    return rows * d * (shape.itemsize + 16) + 24 * min(rows, d) ** 2 + 8 * MIB
 
 
 def m3fs_cost(

@@ -114,11 +114,11 @@ def test_a_worker_that_does_not_share_the_run_directory_is_named(
 def test_a_frozen_worker_is_not_waited_for_without_an_end(
     client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(talking, "ANSWER_SECONDS", 2.0)
     with worker(client.scheduler.address, tmp_path) as started:
         _wait_for(client, 1)
         preflight(tmp_path)
         os.kill(started.pid, signal.SIGSTOP)
+        monkeypatch.setattr(talking, "ANSWER_SECONDS", 2.0)
         try:
             with pytest.raises(ClusterError, match="within 2 s. Restart what hangs"):
                 on_every_process(os.getpid)

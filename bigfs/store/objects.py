@@ -23,9 +23,11 @@ from bigfs.core.errors import InputError, StorageError
 
 SCHEMES = ("s3", "gs", "az")
 RETRY_SECONDS = 60.0
-# Smaller files are one request; parts of larger ones are held in memory twice.
+# Smaller files are one request; of larger ones two parts are held in memory.
 _PART_BYTES = 8 * 2**20
 _READ_BYTES = 4 * 2**20
+# What is copied at once from an answer that is still coming.
+_PIECE_BYTES = 2**20
 
 
 class ConflictError(Exception):
@@ -134,17 +136,29 @@ class ObjectPath:
         """Read the whole object as text."""
         return self.read_bytes().decode()
 
-    def read_range(self, begin: int, count: int) -> tuple[memoryview, int]:
-        """Read up to ``count`` bytes, in one request; return them and the size of the object."""
-        options = {"range": (begin, begin + count)}
+    def read_into(self, view: memoryview, begin: int) -> tuple[int, int]:
+        """Fill memory from a place of the object, in one request.
+
+        Returns
+        -------
+        count : int
+            Bytes there were: fewer than asked for where the object ends.
+        size : int
+            Of the object.
+        """
+        options = {"range": (begin, begin + len(view))}
+        count = 0
         with self._requests("read"):
             try:
                 found = obstore_package().get(self._client, self.key, options=options)
-                return memoryview(found.bytes()).cast("B"), int(found.meta["size"])
+                for part in found.stream(min_chunk_size=_PIECE_BYTES):
+                    view[count : count + len(part)] = memoryview(part).cast("B")
+                    count += len(part)
+                return count, int(found.meta["size"])
             except obstore_package().exceptions.GenericError as error:
                 if "416" not in str(error):  # the object ends before the range
                     raise
-        return memoryview(b""), self.stat().st_size
+        return 0, self.stat().st_size
 
     def write_bytes(self, content: Any) -> None:
         """Write the object as a whole, in one request."""
@@ -298,10 +312,9 @@ class _Reader(io.RawIOBase):
             view = view[: max(0, self._size - self._position)]
         if not view:
             return 0
-        found, self._size = self._path.read_range(self._position, len(view))
-        view[: len(found)] = found
-        self._position += len(found)
-        return len(found)
+        found, self._size = self._path.read_into(view, self._position)
+        self._position += found
+        return found
 
     def readall(self) -> bytes:
         if self._size is None:
@@ -309,9 +322,10 @@ class _Reader(io.RawIOBase):
         count = self._size - self._position
         if count <= 0:
             return b""
-        found, _ = self._path.read_range(self._position, count)
-        self._position += len(found)
-        return bytes(found)
+        content = bytearray(count)
+        found, _ = self._path.read_into(memoryview(content), self._position)
+        self._position += found
+        return bytes(content[:found])
 
 
 class _Writer(io.RawIOBase):
@@ -328,28 +342,25 @@ class _Writer(io.RawIOBase):
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")
-        self._parts += view
-        if len(self._parts) >= _PART_BYTES:
-            self._send()
-        return len(view)
-
-    def _send(self) -> None:
-        """Hand what there is to the upload of a large object."""
+        if self._upload is None and len(self._parts) + len(view) <= _PART_BYTES:
+            self._parts += view
+            return len(view)
         with requests(self._path, "write"):
             if self._upload is None:
                 self._upload = obstore_package().open_writer(
                     client(self._path.scheme, self._path.bucket), self._path.key,
                     buffer_size=_PART_BYTES, max_concurrency=1,
                 )  # fmt: skip
-            self._upload.write(bytes(self._parts))
-        self._parts.clear()
+                self._upload.write(bytes(self._parts))
+                self._parts.clear()
+            self._upload.write(view)
+        return len(view)
 
     def __exit__(self, kind: Any, *_: object) -> None:
         if kind is None:
             if self._upload is None:
                 self._path.write_bytes(bytes(self._parts))
             else:
-                self._send()
                 with requests(self._path, "write"):
                     self._upload.close()
         self._upload = None
@@ -376,7 +387,12 @@ def client(scheme: str, bucket: str) -> Any:
     seconds = float(os.environ.get("BIGFS_STORAGE_RETRY_SECONDS", RETRY_SECONDS))
     options: dict[str, Any] = {
         # Only an endpoint that is spelled http:// is asked without encryption.
-        "client_options": {"allow_http": True, "timeout": "300s", "connect_timeout": "10s"},
+        "client_options": {
+            "allow_http": True,
+            "connect_timeout": "10s",
+            "read_timeout": "60s",
+            "timeout": "300s",
+        },
         "retry_config": {
             "max_retries": 20,
             "retry_timeout": timedelta(seconds=seconds),

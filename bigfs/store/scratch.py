@@ -111,12 +111,11 @@ class ArrayRef:
             chunk, first = divmod(start, self.chunk_rows)
             count = min(self.chunk_rows - first, stop - start) * row_bytes
             try:
-                found, _ = self._object(chunk).read_range(first * row_bytes, count)
+                found, _ = self._object(chunk).read_into(view[:count], first * row_bytes)
             except FileNotFoundError:
                 raise StorageError(self._missing(chunk)) from None
-            if len(found) != count:
+            if found != count:
                 raise StorageError(f"{self.path}: chunk {chunk} is cut off. Run again.")
-            view[:count] = found
             view, start = view[count:], (chunk + 1) * self.chunk_rows
         return out
 

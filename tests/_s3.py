@@ -71,8 +71,8 @@ class Proxy:
     fail_every : int
         0: none fails.
     failures : sequence of str
-        How they fail, in turn: a status, ``cut`` before the request is passed on, or ``lost``
-        for an answer that does not come back.
+        How they fail, in turn: a status, ``cut`` before the request is passed on, ``lost`` for
+        an answer that does not come back, ``half`` for one that ends in the middle.
     """
 
     def __init__(
@@ -144,14 +144,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.close()
             return
-        self._answer(found.status, found.getheaders(), content)
+        self._answer(found.status, found.getheaders(), content, failure == "half")
 
     def finish(self) -> None:
         super().finish()
         if self._upstream is not None:
             self._upstream.close()
 
-    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+    def _answer(
+        self, status: int, headers: list[tuple[str, str]], body: bytes, half: bool = False
+    ) -> None:
         self.send_response(status)
         length = str(len(body))
         for name, value in headers:
@@ -161,7 +163,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("Content-Length", length)
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(body[: len(body) // 2] if half else body)
+        if half:
+            self.wfile.flush()
+            self.close_connection = True
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass_on
 

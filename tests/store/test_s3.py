@@ -248,6 +248,20 @@ def test_requests_that_fail_now_and_then_are_made_again(proxy: Proxy, lab: Objec
     assert proxy.n_failed > 10
 
 
+def test_answers_that_end_in_the_middle_are_asked_for_again(proxy: Proxy, lab: ObjectPath) -> None:
+    values = np.random.default_rng(2).integers(0, 2**31, 10**6)
+    ref = Scratch(lab).put("a", values)
+    ingest(values.reshape(-1, 4).astype(np.float32), lab / "X.zarr", rows=50_000)
+    source = open_matrix(str(lab / "X.zarr"))
+    source.read(0, 10)
+    proxy.failures, proxy.fail_every = ("half",), 2
+    for _ in range(3):
+        np.testing.assert_array_equal(ref.read(1000, 900_000), values[1000:900_000])
+        found = source.read(10, 200_000)
+        np.testing.assert_array_equal(found, values.reshape(-1, 4)[10:200_000].astype("f4"))
+    assert proxy.n_failed > 3
+
+
 def test_an_answer_that_is_lost_is_no_conflict_with_oneself(proxy: Proxy, lab: ObjectPath) -> None:
     proxy.failures = ("lost",)
     with RunDirectory(lab / "run").open() as directory:

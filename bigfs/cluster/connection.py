@@ -159,6 +159,11 @@ def _no_client(address: str, error: BaseException) -> BigfsError | None:
             "distributed.comm.tls.ca-file, .client.cert and .client.key in ~/.config/dask, or "
             "DASK_DISTRIBUTED__COMM__TLS__CA_FILE and the like in the environment."
         )
+    if "TLS certificate" in str(error):
+        return InputError(
+            f"{address} and this client do not trust each other's certificates ({error}). Give "
+            "both the same distributed.comm.tls.ca-file, and certificates that it has signed."
+        )
     if isinstance(error, (OSError, TimeoutError, ValueError)):
         return ClusterError(
             f"No Dask scheduler answers at {address} ({type(error).__name__}: {error}). Check "

@@ -61,12 +61,10 @@ def test_a_scheduler_file_that_nobody_writes(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Dask's own settings for TLS, with a certificate of our own making."""
+def _certificates(folder: Path) -> dict[str, str]:
+    """Return Dask's own settings for TLS, with a certificate of our own making."""
     import trustme
 
-    folder = tmp_path_factory.mktemp("tls")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem")
     issued = authority.issue_cert("127.0.0.1", "localhost")
@@ -75,6 +73,11 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for role in ("scheduler", "worker", "client"):
         settings[f"distributed.comm.tls.{role}.cert"] = str(folder / "cert.pem")
     return settings
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return _certificates(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
@@ -99,6 +102,9 @@ def test_tls_by_the_configuration_of_dask(
     assert encrypted.startswith("tls://127.0.0.1:")
     with pytest.raises(InputError, match="no certificates here.*distributed.comm.tls.ca-file"):
         run(_config(tmp_path), scheduler=encrypted)
+    with dask.config.set(_certificates(tmp_path)):
+        with pytest.raises(InputError, match="do not trust each other's certificates.*ca-file"):
+            run(_config(tmp_path), scheduler=encrypted)
     with dask.config.set(certificates):
         _assert_same(run(_config(tmp_path), scheduler=encrypted), expected)
 

@@ -194,7 +194,7 @@ def _pod(
     if container.get("envFrom"):
         assert container["envFrom"] == [{"secretRef": {"name": "bigfs-s3"}}]
         environment |= secret
-    if _can_isolate():
+    if shutil.which("unshare") and _can_isolate():
         frozen = f"mount --bind '{own}/tmp' '{own}/tmp' && mount -o remount,bind,ro /"
         command = ["unshare", "--mount", "sh", "-c", f'{frozen} && exec "$@"', "sh", *command]
     with (own / "log").open("w") as log:
@@ -213,7 +213,6 @@ def _pod(
 
 
 @pytest.mark.cluster
-@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs util-linux")
 def test_the_layout_with_a_bucket_and_no_shared_disk(
     tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,7 +91,8 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     started = subprocess.run(
         [script, "start", folder, "4", "16000"], capture_output=True, text=True, timeout=120
     )
-    assert started.returncode == 0, started.stderr
+    if started.returncode != 0:
+        pytest.skip(f"Slurm is installed but does not start here: {started.stderr}")
     try:
         yield Slurm(folder)
     finally:

@@ -82,12 +82,20 @@ class Method:
     n_components: Callable[[Config], int | str] | None = None
 
 
-def _section(name: str, *, seeded: bool) -> Settings:
-    """Return the settings of a method that depends on its own section and, perhaps, the seed."""
+def _section(name: str, *, seeded: bool, limited: bool = True) -> Settings:
+    """Return the settings of a method that depends on its own section.
+
+    And, perhaps, on the seed; and on the memory limit, where that decides by which of several
+    ways, equal but for rounding, the method goes.
+    """
 
     def settings(config: Config) -> dict[str, Any]:
         values = getattr(config, name).model_dump()
-        return {name: {**values, "random_state": config.random_state} if seeded else values}
+        if seeded:
+            values["random_state"] = config.random_state
+        if limited:
+            values["memory_limit"] = config.memory_limit
+        return {name: values}
 
     return settings
 
@@ -299,7 +307,7 @@ METHODS: dict[str, Method] = {
     "mcfs": Method(
         _mcfs,
         _mcfs_cost,
-        lambda config: {"mcfs": config.mcfs.model_dump()},
+        _section("mcfs", seeded=False),
         _check_mcfs,
         n_components=_mcfs_components,
     ),
@@ -324,7 +332,7 @@ METHODS: dict[str, Method] = {
         lambda config, shape: costs.max_variance_cost(shape),
     ),
     "laplacian_score": Method(_laplacian, _edges_cost),
-    "spec": Method(_spec, _edges_cost, _section("spec", seeded=False)),
+    "spec": Method(_spec, _edges_cost, _section("spec", seeded=False, limited=False)),
     "q_alpha": Method(
         _qalpha,
         lambda config, shape: costs.qalpha_cost(

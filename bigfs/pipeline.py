@@ -204,10 +204,12 @@ def data_stage(directory: RunDirectory, config: Config) -> tuple[Location, str]:
     settings = {"variable": config.input.variable, "missing": missing}
     key = stage_key("data", _INGEST_VERSION, settings, content)
     if directory.finished("data", key) is None:
-        logger.info("stage data: %s", directory.why_stale("data", key))
+        why = directory.why_stale("data", key, _INGEST_VERSION, settings)
+        logger.info("stage data: %s", why)
         footprint = Footprint()
         found = run_ingest(config, directory.stage_target("data"))
-        directory.commit("data", key, {**footprint.record(), "passes": 1, "bytes_read": 0, **found})
+        record = {**footprint.record(), "passes": 1, "bytes_read": 0, **found}
+        directory.commit("data", key, {**record, "version": _INGEST_VERSION, "settings": settings})
     return directory.stage_path("data"), key
 
 
@@ -243,7 +245,8 @@ def run_stage(
     if directory.finished(name, key) is not None:
         logger.info("stage %s: finished by an earlier run, kept", name)
         return
-    logger.info("stage %s: %s", name, directory.why_stale(name, key))
+    why = directory.why_stale(name, key, stage.version, stage.settings)
+    logger.info("stage %s: %s", name, why)
     check_workers(directory.attempt_path)
     planned = None
     if stage.cost is not None:
@@ -256,6 +259,7 @@ def run_stage(
     made = context.passes - passes
     record = footprint.record(read_attributes(scratch.path).get("measured_peak_bytes"))
     record |= {"passes": made, "bytes_read": made * context.blocks.nbytes if made else 0}
+    record |= {"version": stage.version, "settings": stage.settings}
     directory.commit(name, key, record)
 
 

@@ -29,6 +29,7 @@ from bigfs.selectors._base import check_n_selected
 from bigfs.selectors.costs import evaluation_cost
 from bigfs.spectral.cost import spectral_cost
 from bigfs.spectral.embedding import spectral_embedding
+from bigfs.store.fingerprint import fingerprint
 from bigfs.store.ingest import ingest
 from bigfs.store.labels import load_labels
 from bigfs.store.location import Location, copy_tree, is_remote
@@ -88,10 +89,12 @@ def stages_of(config: Config) -> list[Stage]:
         "rows": config.blocks.rows,
         "preprocess": config.preprocess,
         **method.settings(config),
+        **_content_of_labels(_labels_of_start(config)),
     }
     stages.append(Stage("result", 2, scoring, _run_scores, method.cost))
     if config.evaluate is not None:
         chosen = {**config.evaluate.model_dump(), "random_state": config.random_state}
+        chosen |= _content_of_labels(config.evaluate.labels)
         stages.append(Stage("evaluation", 2, chosen, _run_evaluation, _evaluation_cost))
     return stages
 
@@ -121,12 +124,23 @@ def check_start_labels(config: Config, n_samples: int | None) -> None:
     n_samples : int or None
         How many labels there must be. None where it is not known yet.
     """
+    labels = _labels_of_start(config)
+    if labels is not None:
+        load_labels(labels, n_samples)
+
+
+def _labels_of_start(config: Config) -> str | None:
+    """Return where the labels are that a method starts from, None if it does not."""
     words = METHODS[config.method].starts
     if not words:
-        return
-    init = getattr(config, config.method).init
-    if init not in words:
-        load_labels(init, n_samples)
+        return None
+    init = str(getattr(config, config.method).init)
+    return None if init in words else init
+
+
+def _content_of_labels(uri: str | None) -> dict[str, str]:
+    """Return what tells whether a file of labels has changed, as a setting."""
+    return {} if uri is None else {"content of the labels": fingerprint(uri.partition("::")[0])}
 
 
 def n_components(config: Config) -> int | str:

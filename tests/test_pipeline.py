@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 import bigfs
 from bigfs import stages
@@ -126,6 +128,54 @@ def test_changed_data_are_seen(tmp_path: Path) -> None:
     os.utime(tmp_path / "X.npy", ns=(1, 1))
     assert run(settings).ranking[0] == 4
     assert first.ranking[0] != 4
+
+
+def _stages_redone(config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> dict[str, str]:
+    """Run again; return the stages that were redone, with the reasons given."""
+    caplog.clear()
+    with caplog.at_level("INFO", logger="bigfs"):
+        run(config)
+    lines = [line for line in caplog.messages if line.startswith("stage ")]
+    said = dict(line.removeprefix("stage ").split(": ", 1) for line in lines)
+    return {name: why for name, why in said.items() if "kept" not in why}
+
+
+def test_what_is_redone_is_what_changed_and_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    X, y = load_digits(return_X_y=True)
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", y)
+    evaluate = {"labels": str(tmp_path / "y.npy"), "n_repetitions": 1, "n_init": 1}
+    config = _config(tmp_path, input={"uri": str(tmp_path / "X.npy")}, evaluate=evaluate)
+    every = ["data", "graph", "spectral", "result", "evaluation"]
+    assert _stages_redone(config, caplog) == dict.fromkeys(every, "not yet run")
+    assert _stages_redone(config, caplog) == {}
+    # What does not touch the result: where it runs, and what it is called.
+    with dask.config.set(scheduler="synchronous"):
+        assert _stages_redone(config, caplog) == {}
+    later = "what it reads changed"
+    config["spectral"] = {"tol": 1e-8}
+    assert _stages_redone(config, caplog) == {
+        "spectral": "tol is 1e-08, was 1e-06",
+        "result": later,
+        "evaluation": later,
+    }
+    config["evaluate"] = {**evaluate, "n_init": 2}
+    assert _stages_redone(config, caplog) == {"evaluation": "n_init is 2, was 1"}
+    np.save(tmp_path / "y.npy", 9 - y)
+    os.utime(tmp_path / "y.npy", ns=(1, 1))
+    assert _stages_redone(config, caplog) == {"evaluation": "content of the labels changed"}
+    config["memory_limit"] = "3 GiB"
+    assert _stages_redone(config, caplog) == {
+        "graph": f"memory_limit is {3 * 2**30}, was {4 * 2**30}",
+        "spectral": f"memory_limit is {3 * 2**30}, was {4 * 2**30}",
+        "result": f"mcfs.memory_limit is {3 * 2**30}, was {4 * 2**30}",
+        "evaluation": later,
+    }
+    os.utime(tmp_path / "X.npy", ns=(1, 1))
+    found = _stages_redone(config, caplog)
+    assert found == dict.fromkeys(every, later)
 
 
 @pytest.mark.parametrize("name", ["graph", "spectral", "result"])

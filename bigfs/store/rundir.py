@@ -176,14 +176,17 @@ class RunDirectory:
                 "directory."
             ) from None
 
-    def why_stale(self, name: str, key: str) -> str:
+    def why_stale(self, name: str, key: str, version: int, settings: dict[str, Any]) -> str:
         """Say in a few words why a stage has to run."""
         record = self.manifest["stages"].get(name)
         if record is None:
             return "not yet run"
-        if record["key"] != key:
-            return "its settings or its input changed"
-        return "finished" if self.is_intact(name) else "files of its result are missing"
+        if record["key"] == key:
+            return "finished" if self.is_intact(name) else "files of its result are missing"
+        if record.get("version") != version:
+            return "its algorithm is another version"
+        changes = _changes(record["settings"], json.loads(json.dumps(settings)))
+        return "; ".join(changes) or "what it reads changed"
 
     def stage_path(self, name: str) -> Location:
         """Return where a finished stage lives."""
@@ -364,6 +367,23 @@ class RunDirectory:
             for path in self.path.glob(f"*-{self.attempt}.zarr"):
                 if path.name not in named:
                     remove_tree(path)
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any], section: str = "") -> list[str]:
+    """Return in words how settings differ, sections within them one by one."""
+    found: list[str] = []
+    for name in sorted({*before, *now}):
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += _changes(old, new, f"{section}{name}.")
+        elif old != new:
+            words = " changed" if "content" in name else f" is {_shown(new)}, was {_shown(old)}"
+            found.append(f"{section}{name}{words}")
+    return found
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(value)
 
 
 def _contents(path: Location) -> dict[str, int]:

@@ -6,9 +6,9 @@
 For each method a run on two worker processes is left undisturbed first. Then (a) random workers
 are killed with -9 at random times, through as many runs as it takes; a run that Dask gives up (one
 task was with four workers that died) is started again, as its exit code says; and (b) the job is
-killed with -9 at random times and started again. Every run must end with the same scores, bit for bit;
-no stage that was finished may be done again; afterwards there is no lease, no process and no file
-in the run directory that the undisturbed run does not have.
+killed with -9 at random times and started again. Every run must end with the same scores, bit for
+bit; no stage that was finished may be done again; afterwards there is no lease, no process and no
+file in the run directory that the undisturbed run does not have.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import re
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -163,7 +162,7 @@ def kill_workers(whole: Undisturbed, kills: int, dice: random.Random) -> Series:
         while code == 4:
             process = _start(whole.folder, config)
             series.starts += 1
-            _disturb(process, run, _pauses(dice, whole.seconds), kills, series)
+            _disturb(process, run, whole.seconds / 2, kills, dice, series)
             said = finish(process)
             code = process.returncode
         assert code == 0, said
@@ -172,10 +171,15 @@ def kill_workers(whole: Undisturbed, kills: int, dice: random.Random) -> Series:
 
 
 def _disturb(
-    process: subprocess.Popen[str], run: Path, pauses: Iterator[float], kills: int, series: Series
+    process: subprocess.Popen[str],
+    run: Path,
+    pause: float,
+    kills: int,
+    dice: random.Random,
+    series: Series,
 ) -> None:
-    """Kill workers of a run until it ends."""
-    due = time.monotonic() + next(pauses)
+    """Kill workers of a run until it ends, with this mean pause in seconds."""
+    due = time.monotonic() + dice.expovariate(1 / pause)
     while process.poll() is None:
         time.sleep(_POLL_SECONDS)
         # Times count from when all workers are there: before, there is nothing to lose.
@@ -185,14 +189,9 @@ def _disturb(
             continue
         if workers := _alive(process):
             series.in_stage[_in_stage(run)] += 1
-            random.Random(series.kills).choice(workers).kill()
+            dice.choice(workers).kill()
             series.kills += 1
-            due = time.monotonic() + next(pauses)
-
-
-def _pauses(dice: random.Random, mean: float) -> Iterator[float]:
-    while True:
-        yield dice.expovariate(1 / mean)
+            due = time.monotonic() + dice.expovariate(1 / pause)
 
 
 def _alive(process: subprocess.Popen[str]) -> list[psutil.Process]:

@@ -29,8 +29,8 @@ def test_a_finished_stage_is_found_by_its_key(tmp_path: Path) -> None:
     with RunDirectory(tmp_path / "run").open() as second:
         assert second.finished("graph", "key")["seconds"] == 1.0
         assert second.finished("graph", "other") is None
-        assert second.why_stale("graph", "other") == "its settings or its input changed"
-        assert second.why_stale("spectral", "key") == "not yet run"
+        assert second.why_stale("graph", "other", 1, {}) == "its algorithm is another version"
+        assert second.why_stale("spectral", "key", 1, {}) == "not yet run"
         values = ArrayRef.at(second.stage_path("graph") / "values").load()
         np.testing.assert_array_equal(values, [0, 1, 2])
 
@@ -201,4 +201,4 @@ def test_a_stage_that_lost_files_is_not_finished(tmp_path: Path) -> None:
         assert directory.is_intact("graph")
         (directory.stage_path("graph") / "values" / "c" / "0").write_bytes(b"short")
         assert directory.finished("graph", "key") is None
-        assert directory.why_stale("graph", "key") == "files of its result are missing"
+        assert directory.why_stale("graph", "key", 1, {}) == "files of its result are missing"

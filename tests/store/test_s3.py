@@ -420,7 +420,7 @@ def test_objects_of_a_late_task_do_not_matter_and_missing_ones_do(lab: ObjectPat
         (stored / "values" / "c" / "0").write_text("cut off")
         assert not directory.is_intact("graph")
         (stored / "values" / "c" / "0").unlink()
-        assert directory.why_stale("graph", "key") == "files of its result are missing"
+        assert directory.why_stale("graph", "key", 1, {}) == "files of its result are missing"
 
 
 def test_a_second_run_is_locked_out(lab: ObjectPath) -> None:

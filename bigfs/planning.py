@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,15 @@ from bigfs import preprocess
 from bigfs.cluster import connect, scheduler_address, worker_limits
 from bigfs.config import Config
 from bigfs.core.cost import Shape, StageCost, Step
+from bigfs.core.errors import MemoryLimitError
 from bigfs.core.execute import worker_slots
 from bigfs.core.memory import LIMIT_STEP_BYTES, SMALLEST_LIMIT_BYTES, format_limit
 from bigfs.core.units import MIB
 from bigfs.plan import Place, Plan, make_plan
 from bigfs.selectors.costs import moments_step
-from bigfs.stages import stages_of
+from bigfs.stages import check_settings, check_start_labels, stages_of
 from bigfs.store.chunking import block_rows, chunk_rows
+from bigfs.store.labels import load_classes
 from bigfs.store.location import as_location, files_below, free_bytes
 from bigfs.store.source import RandomAccessSource, Source, is_store, open_matrix
 
@@ -98,10 +101,17 @@ def plan_run(config: Config, *, scheduler: str | None = None) -> Plan:
     Raises
     ------
     InputError
-        If the input cannot be opened.
+        If the input cannot be opened, or settings or labels do not go with it.
     ClusterError
         If the scheduler does not answer or has no workers.
     """
+    source = open_matrix(config.input.uri, variable=config.input.variable)
+    with suppress(MemoryLimitError):  # the plan says what does not fit
+        check_settings(config, source.n_samples, source.n_features)
+    kept = None if config.input.missing == "drop_rows" else source.n_samples
+    check_start_labels(config, kept)
+    if config.evaluate is not None:
+        load_classes(config.evaluate.labels, kept)
     [plan] = _plans([config], scheduler)
     return plan
 

@@ -53,6 +53,11 @@ def _listing(folder: Path) -> dict[str, tuple[int, int]]:
     }
 
 
+def _seconds() -> float:
+    """Return what a message may take, longer where others use the machine."""
+    return SECONDS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def _arguments(case: Case) -> list[str]:
     arguments = shlex.split(case.command)
     if arguments[0] in _QUIET:
@@ -89,7 +94,7 @@ def test_a_bad_input_is_one_line_and_leaves_nothing(
     captured = capsys.readouterr()
     assert stopped.value.code == 2, captured.err
     _check_line(captured.out, captured.err, case)
-    assert seconds < SECONDS
+    assert seconds < _seconds()
     assert _listing(place) == before, "something was left, or changed"
 
 
@@ -182,7 +187,7 @@ def test_nan_amid_much_data_is_named_when_it_is_read(
     began = time.monotonic()
     with pytest.raises(SystemExit) as stopped:
         main(command.split())
-    assert time.monotonic() - began < SECONDS
+    assert time.monotonic() - began < _seconds()
     assert stopped.value.code == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("bigfs: error: X.npy: row 312345, column 17 is NaN.")

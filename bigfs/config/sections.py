@@ -278,6 +278,9 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _the_date_is_in_the_run(self) -> Config:
+        other = re.search(r"\{\w*\}", self.run.replace(_DATE, ""))
+        if other is not None:
+            raise ValueError(f"run: {other[0]} stands for nothing; {_DATE} does, for the date")
         if _DATE in self.run:
             if _DATE not in self.run.rpartition("/")[2] or self.run.count(_DATE) > 1:
                 raise ValueError(f"run takes {_DATE} once, in its last part. Got '{self.run}'")

@@ -35,7 +35,7 @@ from bigfs.store.fingerprint import fingerprint
 from bigfs.store.labels import load_classes
 from bigfs.store.lease import LEASE
 from bigfs.store.location import Location, as_location, write_atomic
-from bigfs.store.retention import SERIES, finish_series
+from bigfs.store.retention import SERIES, finish_series, followed
 from bigfs.store.rundir import CONFIG, FEATURES, TABLE, RunDirectory, stage_key
 from bigfs.store.scratch import Scratch, read_attributes
 from bigfs.store.source import is_store, open_matrix
@@ -342,7 +342,7 @@ def inspect(path: str | Location, *, verify: bool = False) -> str:
     CorruptStoreError
         If ``verify`` finds missing or changed chunks.
     """
-    folder = as_location(path) if str(path).partition(":")[0] != "sklearn" else None
+    folder = followed(path) if str(path).partition(":")[0] != "sklearn" else None
     if folder is not None and (folder / "manifest.json").is_file():
         return _inspect_run(folder, verify)
     return _inspect_matrix(path, verify)

@@ -12,6 +12,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.scores import check_n_selected, support_of
 from bigfs.store.location import Location
+from bigfs.store.retention import followed
 from bigfs.store.rundir import FEATURES, RunDirectory
 from bigfs.store.scratch import ArrayRef, read_attributes
 
@@ -229,7 +230,7 @@ def open_result(path: str | Location) -> Result:
     InputError
         If the path is not a run directory, or its run has not finished.
     """
-    directory = RunDirectory(path)
+    directory = RunDirectory(followed(path))
     if not (directory.path / "manifest.json").exists():
         raise InputError(f"{path} is not a run directory: it has no manifest.json.")
     stages = directory.read().manifest["stages"]

@@ -21,7 +21,7 @@ COMPILED_BYTES = 220 * MIB
 # Measured with pynndescent 0.7, numba 0.68, scikit-learn 1.9: such a process is 703 MiB. What lies
 # beyond the share comes out of the limit's other 0.35.
 _COMPILED_BASELINE = 720 * MIB
-# What a worker's nanny, the process that watches it, has beside it: 100 MiB measured.
+# For the nanny, the process that watches a worker, and its tracker: 71 MiB measured.
 NANNY_BYTES = 256 * MIB
 
 

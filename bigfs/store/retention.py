@@ -20,6 +20,7 @@ from bigfs.store.rundir import MANIFEST, RunDirectory
 
 logger = logging.getLogger("bigfs")
 DATE = "{date}"
+LATEST = "latest"
 SERIES = "series"
 
 
@@ -50,7 +51,7 @@ def finish_series(run: str | Location, series: str, keep: int | None) -> list[st
     try:
         finished = finished_runs(run, series)
         if finished:
-            _link(run.with_name(series.replace(DATE, "latest")), finished[-1])
+            _link(run.with_name(series.replace(DATE, LATEST)), finished[-1])
         for old in finished[: -keep if keep else 0]:
             if old.name != run.name and _remove(old, series):
                 removed.append(old.name)
@@ -59,6 +60,14 @@ def finish_series(run: str | Location, series: str, keep: int | None) -> list[st
     if removed:
         logger.info("removed %s: the last %d runs are kept", ", ".join(removed), keep)
     return removed
+
+
+def followed(place: str | Location) -> Location:
+    """Return the run that a place in a bucket names as the latest, or the place itself."""
+    place = as_location(place)
+    if isinstance(place, Path) or LATEST not in place.name or not place.is_file():
+        return place
+    return place.with_name(place.read_text().strip().rpartition("/")[2])
 
 
 def finished_runs(run: Location, series: str) -> list[Location]:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from bigfs.pipeline import run
+from bigfs.pipeline import inspect, run
+from bigfs.results import open_result
 from bigfs.store.lease import Lease
 from bigfs.store.location import Location, as_location, write_atomic
 from bigfs.store.retention import finish_series, finished_runs
@@ -24,6 +25,18 @@ def _finished(place: Location, status: str = "done", series: str | None = SERIES
     manifest = {"format": 1, "stages": {}, "status": status, "series": series}
     write_atomic(place / "manifest.json", json.dumps(manifest))
     return place
+
+
+def test_a_run_in_a_bucket_is_read_by_the_name_of_the_latest(bucket: str) -> None:
+    config: dict[str, Any] = {
+        "run": f"{bucket}/{SERIES}",
+        "input": {"uri": "sklearn:iris"},
+        "method": "max_variance",
+        "n_features_to_select": 2,
+    }
+    ranking = run(config).ranking.tolist()
+    assert open_result(f"{bucket}/nightly-latest").ranking.tolist() == ranking
+    assert inspect(f"{bucket}/nightly-latest").startswith(f"run {bucket}/nightly-20")
 
 
 def _names(folder: Location) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import re
@@ -201,6 +202,24 @@ def test_a_run_that_submits_its_workers_gives_the_same_ranking(
             "00:10:00",
         )
         assert job["MinMemoryNode"] == f"{job_bytes(2 * GIB) // MIB}M"
+
+
+@needs_slurm
+@pytest.mark.cluster
+def test_the_nightly_entry_submits_the_night(slurm: Slurm, tmp_path: Path) -> None:
+    (tmp_path / "bigfs").symlink_to(REPO)
+    (line,) = re.findall(r"^0 1 \* \* \* (.+)$", (SCRIPTS / "scrontab").read_text(), re.MULTILINE)
+    # Held, so that this folder stays as it is: what it would run is tested above.
+    line = line.replace("sbatch ", f"sbatch --hold --chdir={tmp_path} ", 1)
+    said = slurm("env", f"HOME={tmp_path}", "bash", "-c", line)
+    job = slurm.job(said.split()[-1])
+    assert (job["JobName"], job["JobState"]) == ("bigfs-nightly", "PENDING")
+    today = datetime.date.today().isoformat()
+    assert job["Command"].endswith("deploy/slurm/bigfs.sbatch")
+    held = slurm("scontrol", "--oneliner", "show", "job", said.split()[-1])
+    assert f"pipelines/nightly.yaml --set date={today}" in held
+    assert "Dependency=singleton" in held
+    slurm("scancel", said.split()[-1])
 
 
 @needs_slurm

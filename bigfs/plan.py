@@ -324,27 +324,38 @@ def _plan_stage(
     name: str, cost: StageCost, compiled: bool, shape: Shape | None, place: Place
 ) -> StagePlan:
     """Return a stage's figures; ``compiled``: whether its processes have run pynndescent."""
-    limit, needed = place.memory_limit, cost.task_bytes
-    budget = task_budget(limit)
-    at_once = min(place.threads, max(step.tasks for step in cost.steps))
-    at_once = max(1, min(at_once, budget // max(1, needed)))
-    used = at_once * needed + _BUFFER_BYTES
+    limit, budget = place.memory_limit, task_budget(place.memory_limit)
+    at_once = _tasks_at_once(cost, place.threads, budget)
+    needed = max(min(at_once, step.tasks) * step.task_bytes for step in cost.by_workers)
+    alone = "this process" in place.limits
+    used = max(needed, cost.client_bytes if alone else 0) + _BUFFER_BYTES
     used += min(cost.keeps_bytes, max(0, budget - used))
     peak = baseline_bytes(compiled) + used
-    what = f"for {cost.largest.what}"
-    if at_once > 1:
-        what += f", {at_once} at once in a process"
-    refusal = ""
-    if at_once * needed > budget or peak > _MOST * limit:
+    if cost.client_bytes > budget:
+        what = next(s.what for s in cost.steps if s.task_bytes == cost.client_bytes)
+        refusal = (
+            f"Stage '{name}' needs {format_bytes(cost.client_bytes)} for {what}; a memory_limit of "
+            f"{format_bytes(limit)} leaves {format_bytes(max(0, budget))} to it."
+        )
+    elif needed > budget or peak > _MOST * limit:
         refusal = (
             f"Stage '{name}' needs {format_bytes(peak)} in a worker; memory_limit is "
-            f"{format_bytes(limit)}, of which {format_bytes(max(0, budget))} are for a task. "
-            f"Largest part: {format_bytes(at_once * needed)} {what}."
+            f"{format_bytes(limit)}, of which {format_bytes(max(0, budget))} are for tasks. "
+            f"Largest part: {format_bytes(cost.task_bytes)} for {cost.largest.what}."
         )
     else:
         refusal = _real_limits(name, peak, place)
     read = 0 if shape is None else cost.passes * shape.nbytes
     return StagePlan(name, cost, peak, read, used, at_once, refusal)
+
+
+def _tasks_at_once(cost: StageCost, threads: int, budget: int) -> int:
+    """Return how many tasks a process may run at once: all threads', or as many as fit."""
+    at_once = threads
+    for step in cost.by_workers:
+        if min(at_once, step.tasks) * step.task_bytes > budget:
+            at_once = max(1, budget // step.task_bytes)
+    return at_once
 
 
 def _real_limits(name: str, peak: int, place: Place) -> str:

@@ -96,6 +96,17 @@ def test_refusals_name_who_is_too_small_and_the_figure(place, message):
     assert "Nothing has run." in str(caught.value)
 
 
+def test_what_the_client_does_itself_is_no_part_of_a_worker():
+    steps = (Step("sums", 10 * MIB), Step("matrices", 900 * MIB, by_client=True))
+    stages = [("result", lambda: StageCost(steps))]
+    ours = make_plan(stages, SHAPE, Place(4 * GIB, limits={"this process": 64 * GIB}))
+    workers = make_plan(stages, SHAPE, Place(4 * GIB, limits={"tcp://a:1": 4 * GIB}))
+    assert ours.predicted_peak_bytes - workers.predicted_peak_bytes == 890 * MIB
+    assert workers.fits
+    told = make_plan(stages, SHAPE, Place(GIB)).refusals[0]
+    assert told.startswith("Stage 'result' needs 900 MiB for matrices; a memory_limit of 1 GiB")
+
+
 def test_a_worker_of_the_limit_is_never_refused_for_it():
     assert _plan_of(600 * MIB, Place(2 * GIB, limits={"a": 2 * GIB})).fits
 

@@ -82,6 +82,8 @@ class Step:
         Chunks and ranges that they read and write.
     times : int
         How often the step is done, at most.
+    by_client : bool
+        Whether the client does it itself, on what workers have summed up.
     """
 
     what: str
@@ -90,6 +92,7 @@ class Step:
     passes: int = 0
     requests: int = 0
     times: int = 1
+    by_client: bool = False
 
 
 def pass_over(shape: Shape, what: str, task_bytes: int = 0, *, times: int = 1) -> Step:
@@ -130,13 +133,23 @@ class StageCost:
 
     @property
     def largest(self) -> Step:
-        """The step whose tasks need the most."""
-        return max(self.steps, key=lambda step: step.task_bytes)
+        """The step whose tasks need the most of a worker."""
+        return max(self.by_workers, key=lambda step: step.task_bytes)
+
+    @property
+    def by_workers(self) -> list[Step]:
+        """The steps that are tasks of workers."""
+        return [step for step in self.steps if not step.by_client]
 
     @property
     def task_bytes(self) -> int:
         """The most that one task needs beyond its process's baseline."""
         return self.largest.task_bytes
+
+    @property
+    def client_bytes(self) -> int:
+        """The most that the client needs for what it does itself."""
+        return max((step.task_bytes for step in self.steps if step.by_client), default=0)
 
     @property
     def passes(self) -> int:

@@ -214,7 +214,7 @@ def qalpha_cost(shape: Shape, n_clusters: int | str, limit: int) -> StageCost:
     """Return the cost of Q-alpha: a Gram pass, then matrices of features in one process."""
     needed = 8 * QALPHA_MATRICES * shape.n_features**2
     what = f"{QALPHA_MATRICES} matrices of {shape.n_features:,} x {shape.n_features:,} features"
-    cost = StageCost((_gram_step(shape, 0), Step(what, needed)))
+    cost = StageCost((_gram_step(shape, 0), Step(what, needed, by_client=True)))
     return _with_eigengap(cost, n_clusters, shape, limit)
 
 
@@ -236,7 +236,7 @@ def udfs_cost(
     solve = f"{UDFS_MATRICES} matrices of {d:,} x {d:,} features"
     steps = [
         Step("a block with its neighbors' rows", block, shape.n_blocks, 1, shape.n_chunks),
-        Step(solve, 8 * UDFS_MATRICES * d * d),
+        Step(solve, 8 * UDFS_MATRICES * d * d, by_client=True),
     ]
     if isinstance(n_clusters, str):  # chosen on the graph that is there
         n, k = shape.n_samples, n_neighbors

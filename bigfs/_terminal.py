@@ -2,20 +2,52 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
-from bigfs.core.progress import LogReporter, Reporter, set_reporter
+from bigfs.core.progress import LogReporter, Reporter, current_stage, set_reporter
 from bigfs.core.units import format_seconds
 
 logger = logging.getLogger("bigfs")
+
+
+_format = "text"
+
+
+def choose_format(name: str) -> None:
+    """Say whether what is shown on stderr is ``text`` or ``json``, one object a line."""
+    global _format
+    _format = name
+
+
+def say(text: str, level: int, **fields: Any) -> None:
+    """Show the last word of a command on stderr.
+
+    Parameters
+    ----------
+    text : str
+    level : int
+        Of `logging`.
+    **fields : object
+        What a JSON line says beside the text.
+    """
+    if _format == "text":
+        line = f"bigfs: {text}"
+    else:
+        record = logging.LogRecord("bigfs", level, "", 0, text, None, None)
+        record.fields = fields
+        line = _JsonFormatter().format(record)
+    print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -28,8 +60,8 @@ def reporting(quiet: bool = False) -> Iterator[None]:
         Show warnings only.
     """
     console = Console(stderr=True)
-    live = console.is_terminal and not quiet
-    handler = _ConsoleHandler(console) if live else _PlainHandler()
+    live = console.is_terminal and not quiet and _format == "text"
+    handler = _ConsoleHandler(console) if live else _PlainHandler(_formatter())
     level, propagates = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
@@ -112,8 +144,32 @@ class _ConsoleHandler(logging.Handler):
 
 
 class _PlainHandler(logging.StreamHandler[TextIO]):
-    """Log lines with the time, for files and batch systems."""
+    """Log lines for files and batch systems."""
 
-    def __init__(self) -> None:
+    def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__()
-        self.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        self.setFormatter(formatter)
+
+
+def _formatter() -> logging.Formatter:
+    if _format == "json":
+        return _JsonFormatter()
+    return logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
+
+
+class _JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, stage, event, message, and what the event counts."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {
+            "time": when,
+            "level": record.levelname.lower(),
+            "stage": current_stage(),
+            "event": "message",
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ from types import FrameType
 import click
 
 from bigfs import __version__
-from bigfs._terminal import reporting
+from bigfs._terminal import choose_format, reporting, say
 from bigfs.config import json_schema, load_comparison, load_config
 from bigfs.core.errors import (
     EXIT_BAD_INPUT,
@@ -33,6 +34,16 @@ _KEPT = dict.fromkeys(
 )
 
 _quiet = click.option("--quiet", is_flag=True, help="Show warnings and the result only.")
+_log_format = click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    expose_value=False,
+    is_eager=True,
+    callback=lambda context, option, value: choose_format(value),
+    help="What goes to stderr: for people, or one JSON object a line.",
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -64,9 +75,20 @@ def cli() -> None:
 )
 @click.option("--scheduler", metavar="ADDRESS", help="Use a running Dask scheduler.")
 @click.option("--fresh", is_flag=True, help="Forget finished stages and start over.")
+@click.option(
+    "--performance-report",
+    metavar="FILE.html",
+    help="Save Dask's report of what the workers did (with a cluster only).",
+)
+@_log_format
 @_quiet
 def run(
-    pipeline: str, overrides: tuple[str, ...], scheduler: str | None, fresh: bool, quiet: bool
+    pipeline: str,
+    overrides: tuple[str, ...],
+    scheduler: str | None,
+    fresh: bool,
+    performance_report: str | None,
+    quiet: bool,
 ) -> None:
     """Run a pipeline from data to ranked features.
 
@@ -81,8 +103,10 @@ def run(
     config = load_config(pipeline, overrides)
     from bigfs.pipeline import run as run_pipeline
 
-    with reporting(quiet):
-        result = run_pipeline(config, scheduler=scheduler, fresh=fresh)
+    with _reporting(quiet):
+        result = run_pipeline(
+            config, scheduler=scheduler, fresh=fresh, performance_report=performance_report
+        )
     click.echo(result.summary())
 
 
@@ -154,7 +178,7 @@ def ingest(
     """
     from bigfs.store.ingest import ingest as ingest_matrix
 
-    with reporting(quiet):
+    with _reporting(quiet):
         report = ingest_matrix(
             source, dest, variable=variable, missing=missing, overwrite=overwrite
         )
@@ -182,7 +206,7 @@ def inspect(path: str, verify: bool, quiet: bool) -> None:
     """
     from bigfs.pipeline import inspect as inspect_path
 
-    with reporting(quiet):
+    with _reporting(quiet):
         text = inspect_path(path, verify=verify)
     click.echo(text)
 
@@ -232,7 +256,7 @@ def evaluate(
     """
     from bigfs.pipeline import evaluate_result
 
-    with reporting(quiet):
+    with _reporting(quiet):
         evaluation = evaluate_result(
             result, labels=labels, n_repetitions=n_repetitions, n_init=n_init, init=init
         )
@@ -258,6 +282,7 @@ def evaluate(
     show_default=True,
     help="What to print; the run directory has all of them.",
 )
+@_log_format
 @_quiet
 def compare(
     pipeline: str,
@@ -280,7 +305,7 @@ def compare(
     config = load_comparison(pipeline, overrides)
     from bigfs.comparison import compare as compare_methods
 
-    with reporting(quiet):
+    with _reporting(quiet):
         result = compare_methods(config, scheduler=scheduler, fresh=fresh)
     click.echo(getattr(result, form)().rstrip("\n"))
 
@@ -308,6 +333,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments : list of str or None, default=None
         The arguments. None: those of the process.
     """
+    choose_format("text")
     with _interrupts():
         code = _exit_code(arguments)
     sys.exit(code)
@@ -325,6 +351,16 @@ def program() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(EXIT_INTERRUPTED)
+
+
+@contextmanager
+def _reporting(quiet: bool) -> Iterator[None]:
+    """Show progress and messages; click would put an empty line after an interrupt."""
+    with reporting(quiet):
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise click.Abort from None
 
 
 @contextmanager
@@ -352,7 +388,7 @@ def _exit_code(arguments: list[str] | None) -> int:
         return cli.main(args=arguments, prog_name="bigfs", standalone_mode=False) or EXIT_DONE
     except (KeyboardInterrupt, click.Abort):
         command = (arguments or sys.argv[1:])[0]
-        _say(f"interrupted; {_KEPT.get(command, 'no result was written')}")
+        _say(f"interrupted; {_KEPT.get(command, 'no result was written')}", EXIT_INTERRUPTED)
         return EXIT_INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
@@ -361,12 +397,12 @@ def _exit_code(arguments: list[str] | None) -> int:
         context = getattr(error, "ctx", None)
         where = context.command_path if context else "bigfs"
         said = " ".join(error.format_message().split())
-        _say(f"error: {said} See '{where} --help'.")
+        _say(f"error: {said} See '{where} --help'.", EXIT_BAD_INPUT)
         return EXIT_BAD_INPUT
     except BigfsError as error:
         if os.environ.get("BIGFS_TRACEBACK") == "1":
             traceback.print_exc()
-        _say("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]))
+        _say("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), error.exit_code)
         return error.exit_code
     except BrokenPipeError:
         # The reader of our output (head, less) is gone; Python must not write there at exit.
@@ -374,12 +410,13 @@ def _exit_code(arguments: list[str] | None) -> int:
         return EXIT_BUG
     except Exception:
         traceback.print_exc()
-        _say("error: this should not happen; please report it with the lines above")
+        _say("error: this should not happen; please report it with the lines above", EXIT_BUG)
         return EXIT_BUG
 
 
-def _say(text: str) -> None:
-    click.echo(f"bigfs: {text}", err=True)
+def _say(text: str, code: int) -> None:
+    event = "interrupted" if code == EXIT_INTERRUPTED else "error"
+    say(text, logging.ERROR, event=event, exit_code=code)
 
 
 if __name__ == "__main__":

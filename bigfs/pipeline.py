@@ -16,6 +16,7 @@ from bigfs.cluster import (
     connect,
     package_versions,
     preflight,
+    reporting_performance,
     scheduler_address,
 )
 from bigfs.config import Config, dump_yaml, load_config, make_config
@@ -24,6 +25,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.failures import cluster_failures, storage_failures
 from bigfs.core.interrupt import run_apart
 from bigfs.core.memory import task_budget
+from bigfs.core.progress import in_stage
 from bigfs.core.watch import watch_cluster
 from bigfs.core.yamltext import read_yaml
 from bigfs.evaluate.selection import compare_with_all
@@ -51,6 +53,7 @@ def run(
     overrides: list[str] | None = None,
     scheduler: str | None = None,
     fresh: bool = False,
+    performance_report: str | None = None,
 ) -> Result:
     """Run a pipeline and return its result.
 
@@ -66,6 +69,9 @@ def run(
         Address of a Dask scheduler. None: what the configuration or the scope says.
     fresh : bool, default=False
         Forget what former runs of this directory finished.
+    performance_report : str or None, default=None
+        An HTML file that gets Dask's report of what the workers did. Needs a cluster, and the
+        package bokeh.
 
     Returns
     -------
@@ -102,7 +108,9 @@ def run(
         write_atomic(directory.path / FEATURES, result.features_csv())
         return result
 
-    result = run_in_directory(config, work, scheduler=scheduler, fresh=fresh)
+    result = run_in_directory(
+        config, work, scheduler=scheduler, fresh=fresh, performance_report=performance_report
+    )
     if config.series is not None:
         finish_series(config.run, config.series, config.keep)
     return result
@@ -114,6 +122,7 @@ def run_in_directory(
     *,
     scheduler: str | None = None,
     fresh: bool = False,
+    performance_report: str | None = None,
 ) -> T:
     """Hold the run directory of a configuration, connect to Dask and do the work.
 
@@ -125,7 +134,7 @@ def run_in_directory(
     config : Config, Comparison or PaperTable
     work : callable
         ``work(directory)`` runs stages in the open directory.
-    scheduler, fresh
+    scheduler, fresh, performance_report
         As in `run`.
     """
     directory = RunDirectory(config.run)
@@ -144,6 +153,7 @@ def run_in_directory(
         directory.open(fresh=fresh),
         connect(address, config.cluster, config.memory_limit),
         cluster_failures("run"),
+        reporting_performance(performance_report),
     ):
         return run_apart(all_of_it, watch_cluster(config.cluster))
 
@@ -205,9 +215,10 @@ def data_stage(directory: RunDirectory, config: Config) -> tuple[Location, str]:
     key = stage_key("data", _INGEST_VERSION, settings, content)
     if directory.finished("data", key) is None:
         why = directory.why_stale("data", key, _INGEST_VERSION, settings)
-        logger.info("stage data: %s", why)
+        logger.info("stage data: %s", why, extra={"fields": {"event": "begin", "stage": "data"}})
         footprint = Footprint()
-        found = run_ingest(config, directory.stage_target("data"))
+        with in_stage("data"):
+            found = run_ingest(config, directory.stage_target("data"))
         record = {**footprint.record(), "passes": 1, "bytes_read": 0, **found}
         directory.commit("data", key, {**record, "version": _INGEST_VERSION, "settings": settings})
     return directory.stage_path("data"), key
@@ -243,10 +254,11 @@ def run_stage(
     """
     name = stored or stage.name
     if directory.finished(name, key) is not None:
-        logger.info("stage %s: finished by an earlier run, kept", name)
+        fields = {"event": "kept", "stage": name}
+        logger.info("stage %s: finished by an earlier run, kept", name, extra={"fields": fields})
         return
     why = directory.why_stale(name, key, stage.version, stage.settings)
-    logger.info("stage %s: %s", name, why)
+    logger.info("stage %s: %s", name, why, extra={"fields": {"event": "begin", "stage": name}})
     check_workers(directory.attempt_path)
     planned = None
     if stage.cost is not None:
@@ -254,7 +266,7 @@ def run_stage(
     footprint = Footprint(planned, context.config.memory_limit)
     passes, scratch = context.passes, directory.stage_scratch(name)
     context.checkpoint = directory.checkpoint_path(name, key)
-    with footprint.tasks_at_once():
+    with footprint.tasks_at_once(), in_stage(name):
         stage.run(context, scratch)
     made = context.passes - passes
     record = footprint.record(read_attributes(scratch.path).get("measured_peak_bytes"))

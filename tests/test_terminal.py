@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import re
+from datetime import datetime
 
 import pytest
 from rich.console import Console
 
-from bigfs._terminal import BarReporter, reporting
+from bigfs import _terminal
+from bigfs._terminal import BarReporter, reporting, say
 from bigfs.core import progress
 from bigfs.core.progress import LogReporter, track
 
@@ -69,3 +72,31 @@ def test_work_that_fails_says_where_it_stopped(caplog):
     finally:
         progress.set_reporter(previous)
     assert caplog.messages[-1].startswith("graph: stopped after 3 blocks in ")
+
+
+def test_json_lines_have_stage_event_and_figures(capsys, monkeypatch):
+    monkeypatch.setattr(_terminal, "_format", "json")
+    monkeypatch.setattr(LogReporter, "interval_seconds", 0.0)
+    with reporting():
+        logger.warning("the graph has %d components", 3)
+        with progress.in_stage("graph"):
+            _work()
+    say("interrupted; stopped", logging.ERROR, event="interrupted", exit_code=130)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert (
+        lines[0].items()
+        >= {
+            "level": "warning",
+            "stage": None,
+            "event": "message",
+            "message": "the graph has 3 components",
+        }.items()
+    )
+    events = [line["event"] for line in lines]
+    assert events == ["message", *4 * ["progress"], "done", "interrupted"]
+    second = lines[2]
+    assert second["stage"] == "graph" and second["work"] == "graph"
+    assert (second["done"], second["total"], second["unit"]) == (2, 4, "blocks")
+    assert second["per_second"] > 0 and second["seconds_left"] >= 0
+    assert datetime.fromisoformat(second["time"]).tzinfo is not None
+    assert lines[-1]["exit_code"] == 130

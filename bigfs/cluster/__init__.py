@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bigfs.cluster.connection import connect, local_cluster, scheduler_address
+from bigfs.cluster.performance import reporting_performance
 from bigfs.cluster.preflight import (
     check_workers,
     package_versions,
@@ -17,6 +18,7 @@ __all__ = [
     "on_every_process",
     "package_versions",
     "preflight",
+    "reporting_performance",
     "scheduler_address",
     "worker_limits",
 ]

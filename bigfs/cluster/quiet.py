@@ -13,12 +13,28 @@ _LOGGERS = ("distributed", "tornado.application", "asyncio")
 @contextmanager
 def quiet_end() -> Iterator[Any]:
     """Restore at the end of the block the logging that it may turn off by what this yields."""
+    import distributed  # noqa: F401  (sets up its logging)
+
     levels = {name: logging.getLogger(name).level for name in _LOGGERS}
+    dask = logging.getLogger("distributed")
+    handlers = list(dask.handlers)
+    if logging.getLogger("bigfs").handlers:
+        # Until then Dask speaks as we do: a time and a message, or JSON.
+        dask.handlers[:] = [_AsOurs()]
     try:
         yield _turn_off
     finally:
+        dask.handlers[:] = handlers
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
+
+
+class _AsOurs(logging.Handler):
+    """Shows records as those of ours; Dask sets the level of its own handlers, this one too."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for handler in logging.getLogger("bigfs").handlers:
+            handler.handle(record)
 
 
 def quieten_workers(client: Any) -> None:

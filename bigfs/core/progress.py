@@ -30,7 +30,7 @@ class Reporter(Protocol):
 
 
 class LogReporter:
-    """Plain log lines: one at the start, one every ten seconds, one at the end."""
+    """Log lines: one every ten seconds and one at the end, with their figures as ``fields``."""
 
     interval_seconds = 10.0
 
@@ -45,22 +45,31 @@ class LogReporter:
         now = time.monotonic()
         if now - self._said >= self.interval_seconds:
             self._said = now
-            logger.info(
-                "%s",
-                progress_line(self._label, self._done, self._total, self._unit, now - self._began),
-            )
+            seconds = now - self._began
+            line = progress_line(self._label, self._done, self._total, self._unit, seconds)
+            self._say("progress", line, seconds)
 
     def finish(self, failed: bool) -> None:
         """End the piece of work with its duration."""
         seconds = time.monotonic() - self._began
-        logger.info(
-            "%s: %s %d %s in %s",
-            self._label,
-            "stopped after" if failed else "done,",
-            self._done,
-            self._unit,
-            format_seconds(seconds),
-        )
+        state = "stopped after" if failed else "done,"
+        line = f"{self._label}: {state} {self._done} {self._unit} in {format_seconds(seconds)}"
+        self._say("stopped" if failed else "done", line, seconds)
+
+    def _say(self, event: str, line: str, seconds: float) -> None:
+        rate = self._done / seconds if seconds > 0 else 0.0
+        left = (self._total - self._done) / rate if self._total is not None and rate > 0 else None
+        fields = {
+            "event": event,
+            "work": self._label,
+            "unit": self._unit,
+            "done": self._done,
+            "total": self._total,
+            "per_second": round(rate, 4),
+            "seconds": round(seconds, 3),
+            "seconds_left": None if left is None else round(left, 1),
+        }
+        logger.info("%s", line, extra={"fields": fields})
 
 
 def progress_line(label: str, done: int, total: int | None, unit: str, seconds: float) -> str:
@@ -107,6 +116,24 @@ class _Interruptible:
 
     def finish(self, failed: bool) -> None:
         self.reporter.finish(failed)
+
+
+_stage: ContextVar[str | None] = ContextVar("bigfs_stage", default=None)
+
+
+def current_stage() -> str | None:
+    """Return the stage that the caller is a part of, as log lines name it."""
+    return _stage.get()
+
+
+@contextmanager
+def in_stage(name: str) -> Iterator[None]:
+    """Name the stage that runs within the block."""
+    token = _stage.set(name)
+    try:
+        yield
+    finally:
+        _stage.reset(token)
 
 
 # Of each thread: one task's silence is not its neighbors'.

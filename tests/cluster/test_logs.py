@@ -1,0 +1,74 @@
+"""What a batch system reads: JSON lines, and Dask's report of its workers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bigfs import run
+from bigfs.core.errors import InputError
+from tests.cluster._jobs import write_config
+
+
+def _config(folder: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "run": str(folder / "run"),
+        "input": {"uri": "sklearn:iris"},
+        "method": "mcfs",
+        "n_features_to_select": 2,
+        "mcfs": {"n_clusters": 3},
+        **changes,
+    }
+
+
+def _lines(said: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in said.splitlines()]
+
+
+@pytest.mark.cluster
+def test_json_lines_of_a_run_on_workers_and_its_report(tmp_path: Path) -> None:
+    pytest.importorskip("bokeh", reason="the performance report needs bokeh")
+    path = write_config(tmp_path, _config(tmp_path, cluster={"kind": "local", "n_workers": 1}))
+    options = ["--log-format", "json", "--performance-report", str(tmp_path / "dask.html")]
+    command = [sys.executable, "-m", "bigfs.cli", "run", str(path), *options]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    lines = _lines(found.stderr)
+    begun = [line["stage"] for line in lines if line["event"] == "begin"]
+    assert begun == ["data", "graph", "spectral", "result"]
+    done = [line for line in lines if line["event"] == "done"]
+    assert {line["stage"] for line in done} == set(begun)
+    assert all(line["done"] == line["total"] or line["total"] is None for line in done)
+    assert "rank  feature" in found.stdout, "the result is for people, on stdout"
+    assert "Dask Performance Report" in (tmp_path / "dask.html").read_text()
+    again = subprocess.run(
+        [*command[:5], "--log-format", "json", "--set", "n_features_to_select=9"],
+        capture_output=True,
+        text=True,
+    )
+    [line] = _lines(again.stderr)
+    assert line.items() >= {"level": "error", "event": "error", "exit_code": 2}.items()
+
+
+def test_a_report_without_a_cluster_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="this run has none. Set cluster"):
+        run(_config(tmp_path), performance_report=str(tmp_path / "dask.html"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.cluster
+def test_a_report_without_bokeh_is_refused(
+    tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The scheduler of the tests' cluster is in this process.
+    with pytest.raises(InputError, match="no folder: .*nowhere does not exist"):
+        run(_config(tmp_path), performance_report=str(tmp_path / "nowhere" / "dask.html"))
+    monkeypatch.setitem(sys.modules, "bokeh", None)
+    with pytest.raises(InputError, match="needs bokeh where the scheduler runs: pip install"):
+        run(_config(tmp_path), performance_report=str(tmp_path / "dask.html"))
+    assert not (tmp_path / "run").exists()

@@ -78,8 +78,8 @@ def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
     for name, value in environment(s3_endpoint).items():
         monkeypatch.setenv(name, value)
-    objects.client.cache_clear()
+    objects._client.cache_clear()
     name = f"lab-{uuid.uuid4().hex[:8]}"
     create_bucket(s3_endpoint, name)
     yield f"s3://{name}"
-    objects.client.cache_clear()
+    objects._client.cache_clear()

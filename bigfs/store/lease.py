@@ -14,7 +14,7 @@ from typing import Any
 
 from bigfs.core.errors import RunLockedError, StorageError
 from bigfs.store.location import Location
-from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus
+from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus, hurried
 
 LEASE = "lease.json"
 HEARTBEAT_SECONDS = 10.0
@@ -62,7 +62,7 @@ class Lease:
         """Stop the heartbeat and give the lease back."""
         self._stop.set()
         if self._beat is not None:
-            self._beat.join()
+            self._beat.join(self._record.wait_seconds)
         self._record.release()
 
     def check(self) -> None:
@@ -120,6 +120,8 @@ def lost(directory: Location) -> str:
 
 class _LeaseFile:
     """A lease on a file system: exclusive creation and renaming."""
+
+    wait_seconds: float | None = None  # a beat after the release would bring the lease back
 
     def __init__(self, path: Path, owner: str) -> None:
         self._path, self._owner = path, owner
@@ -181,6 +183,8 @@ class _LeaseFile:
 class _LeaseObject:
     """A lease in a bucket: every write is on condition that nobody wrote since the last read."""
 
+    wait_seconds: float | None = 2.0  # a beat in a request that hangs is a conflict later
+
     def __init__(self, path: ObjectPath, owner: str) -> None:
         self._path, self._owner = path, owner
         self._own: ObjectStatus | None = None  # the version this lease wrote last
@@ -219,7 +223,7 @@ class _LeaseObject:
         """Remove the lease if it is this one's."""
         # Nothing can be removed on condition. Who reads its own name in a lease that is renewed
         # every 10 s has most of a minute to do it. Where storage is gone it is soon stale.
-        with suppress(StorageError):
+        with hurried(), suppress(StorageError):
             if self.read().get("owner") == self._owner:
                 self._path.unlink()
 

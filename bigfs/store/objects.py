@@ -8,10 +8,12 @@ again, with growing pauses, for up to a minute; then it is a `StorageError`.
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -23,6 +25,8 @@ from bigfs.core.errors import InputError, StorageError
 
 SCHEMES = ("s3", "gs", "az")
 RETRY_SECONDS = 60.0
+HURRIED_SECONDS = 3.0
+_patience: ContextVar[float] = ContextVar("bigfs_patience", default=math.inf)
 # Smaller files are one request; of larger ones two parts are held in memory.
 _PART_BYTES = 8 * 2**20
 _READ_BYTES = 4 * 2**20
@@ -380,11 +384,25 @@ def obstore_package() -> Any:
     return obstore
 
 
-@lru_cache(maxsize=16)
+@contextmanager
+def hurried() -> Iterator[None]:
+    """Give up on requests of this thread soon: it cleans up, and the next run would, too."""
+    token = _patience.set(HURRIED_SECONDS)
+    try:
+        yield
+    finally:
+        _patience.reset(token)
+
+
 def client(scheme: str, bucket: str) -> Any:
-    """Return the one client of a bucket in this process, with what the environment says."""
-    obstore = obstore_package()
+    """Return the client of a bucket in this process, with what the environment says."""
     seconds = float(os.environ.get("BIGFS_STORAGE_RETRY_SECONDS", RETRY_SECONDS))
+    return _client(scheme, bucket, min(seconds, _patience.get()))
+
+
+@lru_cache(maxsize=16)
+def _client(scheme: str, bucket: str, seconds: float) -> Any:
+    obstore = obstore_package()
     options: dict[str, Any] = {
         # Only an endpoint that is spelled http:// is asked without encryption.
         "client_options": {

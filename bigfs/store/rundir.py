@@ -28,7 +28,7 @@ from bigfs.store.location import (
     remove_tree,
     write_atomic,
 )
-from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus
+from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus, hurried
 from bigfs.store.scratch import Scratch
 
 MANIFEST = "manifest.json"
@@ -115,8 +115,9 @@ class RunDirectory:
         finally:
             # A folder that this run made and that holds no finished stage is of no use to anyone.
             if is_new and not self.manifest["stages"] and not self._is_gone:
-                if not (self.path / LEASE).exists():  # of a run that took the place of this one
-                    remove_tree(self.path)
+                with hurried(), suppress(StorageError):
+                    if not (self.path / LEASE).exists():  # of a run that took this one's place
+                        remove_tree(self.path)
 
     @property
     def attempt_path(self) -> Location:
@@ -297,15 +298,19 @@ class RunDirectory:
         if isinstance(self.path, ObjectPath) and isinstance(error, StorageError):
             self._is_gone = True  # what failed for a minute is not asked again: the next run sweeps
             return
-        if isinstance(error, RunLockedError) or not (self.path / MANIFEST).exists():
+        if isinstance(error, RunLockedError):
             return
         interrupted = not isinstance(error, Exception)
         self.manifest["status"] = "interrupted" if interrupted else "failed"
         if not interrupted:
             self.manifest["error"] = f"{type(error).__name__}: {error}"
-        with suppress(StorageError, RunLockedError):
-            self._lease.check()
-            self.write()
+        try:
+            with hurried(), suppress(RunLockedError):
+                if (self.path / MANIFEST).exists():
+                    self._lease.check()
+                    self.write()
+        except StorageError:
+            self._is_gone = isinstance(self.path, ObjectPath)
 
     def _create(self) -> bool:
         """Make sure that the folder is there and is for a run; say whether it is new."""
@@ -362,11 +367,12 @@ class RunDirectory:
             with suppress(OSError):  # another attempt's
                 attempts.rmdir()
         elif not self._is_gone:
-            remove_tree(attempts / self.attempt)
             named = {self.stage_path(name).name for name in self.manifest["stages"]}
-            for path in self.path.glob(f"*-{self.attempt}.zarr"):
-                if path.name not in named:
-                    remove_tree(path)
+            with hurried(), suppress(StorageError):
+                remove_tree(attempts / self.attempt)
+                for path in self.path.glob(f"*-{self.attempt}.zarr"):
+                    if path.name not in named:
+                        remove_tree(path)
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any], section: str = "") -> list[str]:

@@ -7,6 +7,7 @@ import logging
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -106,7 +107,7 @@ def proxy(s3_endpoint: str, lab: ObjectPath, monkeypatch: pytest.MonkeyPatch) ->
     """A proxy before the server for what follows."""
     with Proxy(s3_endpoint) as running:
         monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
-        objects.client.cache_clear()
+        objects._client.cache_clear()
         yield running
 
 
@@ -196,7 +197,7 @@ def test_storage_that_is_gone_in_the_middle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "1")
-    objects.client.cache_clear()
+    objects._client.cache_clear()
     proxy.gone_after = "/embedding/c/0"
     pipeline = _yaml(tmp_path, _config(lab, "mcfs"))
     job = subprocess.run([*_PROGRAM, pipeline], cwd=REPO, capture_output=True, text=True)
@@ -220,7 +221,7 @@ def test_eigenvectors_by_files_in_a_bucket_go_on_after_a_failure(
     monkeypatch.setattr(choice, "_MANY_ROWS", 1000)
     monkeypatch.setattr("bigfs.spectral.strips._MULTIPLICATIONS", 0)
     monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "0.5")
-    objects.client.cache_clear()
+    objects._client.cache_clear()
     W = neighbor_graph(5000)
     options: dict[str, Any] = {"solver": "chebyshev", "tol": 0.03, "chunk_rows": 2500}
     options["distributed"] = None if in_strips else True
@@ -262,6 +263,26 @@ def test_a_job_that_is_killed_goes_on(
     after = RunDirectory(directory).read().manifest["stages"]
     assert all(after[name] == before[name] for name in before)
     _assert_tidy(directory)
+
+
+def test_a_job_is_told_to_end_while_storage_is_gone(
+    proxy: Proxy, lab: ObjectPath, tmp_path: Path
+) -> None:
+    pipeline = _yaml(tmp_path, _config(lab, "mcfs"))
+    proxy.gone_after = "/embedding/c/0"
+    with (tmp_path / "job.log").open("wb") as log:
+        job = subprocess.Popen([*_PROGRAM, pipeline], cwd=REPO, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 60
+        while not proxy.is_gone:
+            assert time.monotonic() < deadline, (tmp_path / "job.log").read_text()
+            time.sleep(0.05)
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(30) == 130
+    finally:
+        job.kill()
+        job.wait()
+    assert "Traceback" not in (tmp_path / "job.log").read_text()
 
 
 def test_two_runs_at_once(

@@ -69,7 +69,7 @@ def proxy(s3_endpoint: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Ite
     with Proxy(s3_endpoint) as running:
         monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
         monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "3")
-        objects.client.cache_clear()
+        objects._client.cache_clear()
         yield running
 
 
@@ -206,7 +206,7 @@ def test_the_other_clouds_go_the_same_way(monkeypatch: pytest.MonkeyPatch) -> No
         place = as_location(uri)
         assert isinstance(place, ObjectPath) and str(place) == uri
         assert objects.client(place.scheme, place.bucket) is not None
-    objects.client.cache_clear()
+    objects._client.cache_clear()
 
 
 def test_credentials_of_a_profile(
@@ -221,7 +221,7 @@ def test_credentials_of_a_profile(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_PROFILE", "night")
-    objects.client.cache_clear()
+    objects._client.cache_clear()
     place = as_location(f"{bucket}/x")
     place.write_text("read by a profile")
     assert place.read_text() == "read by a profile"

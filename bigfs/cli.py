@@ -168,7 +168,8 @@ def ingest(
     """Write a matrix as a chunked zarr store.
 
     It streams block by block, refuses what is not a number and keeps a checksum of each chunk.
-    SOURCE is a .npy, .npz, .csv, .parquet, .mat or .zarr path, or sklearn:NAME.
+    SOURCE is a .npy, .npz, .csv, .parquet, .mat or .zarr path, or sklearn:NAME; SOURCE and DEST
+    may be s3://, gs:// or az:// addresses (pip install 'bigfs[s3]').
 
     \b
     Examples:

@@ -13,7 +13,7 @@ from bigfs.core.units import format_bytes, format_seconds
 from bigfs.scores import check_n_selected, support_of
 from bigfs.store.location import Location
 from bigfs.store.retention import followed
-from bigfs.store.rundir import FEATURES, RunDirectory
+from bigfs.store.rundir import FEATURES, TABLE, RunDirectory
 from bigfs.store.scratch import ArrayRef, read_attributes
 
 _SHOWN = 10
@@ -235,6 +235,11 @@ def open_result(path: str | Location) -> Result:
         raise InputError(f"{path} is not a run directory: it has no manifest.json.")
     stages = directory.read().manifest["stages"]
     stored = directory.stage_path("result")
+    if (directory.path / TABLE).exists() and "result" not in stages:
+        raise InputError(
+            f"{path} holds a comparison, whose table judges every method already: see {TABLE} in "
+            "it. A result is what 'bigfs run' leaves."
+        )
     if not directory.is_intact("result"):
         done = ", ".join(stages) or "none"
         raise InputError(

@@ -155,6 +155,13 @@ def finished() -> None:
     bigfs.run({"run": "done", **settings})
 
 
+def compared() -> None:
+    """Finish a good comparison in the folder ``done``."""
+    import bigfs
+
+    bigfs.compare("c.yaml", overrides=["run=done", "evaluate.n_repetitions=1"])
+
+
 def spoiled_run(name: str, content: str) -> Make:
     def write() -> None:
         finished()

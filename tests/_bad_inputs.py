@@ -15,6 +15,7 @@ from tests._bad_files import (
     Make,
     X,
     bomb,
+    compared,
     csv_file,
     cut_off,
     finished,
@@ -327,6 +328,8 @@ RESULTS: dict[str, Case] = {
                                   ("manifest.json", "not a manifest")),
     "evaluate nothing": Case(None, "evaluate nowhere --labels y.npy", ("not a run directory",)),
     "evaluate a file": Case(None, "evaluate X.npy --labels y.npy", ("not a run directory",)),
+    "evaluate a comparison": Case(compared, "evaluate done --labels y.npy",
+                                  ("done holds a comparison", "table.txt")),
     "evaluate without labels": Case(None, "evaluate done", ("Missing option '--labels'",)),
     "evaluate with other labels": Case(
         lambda: (finished(), np.save("y.npy", np.arange(5))), "evaluate done --labels y.npy",

@@ -232,6 +232,8 @@ def open_file(path: Location, variable: str | None) -> ZarrSource:
         raise
     except Exception as error:  # zarr has no one error for folders that are something else
         known = any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
-        what = "a damaged zarr folder" if known else "a folder, but no zarr array or group"
-        raise InputError(f"{path} is {what} ({type(error).__name__}: {error}).") from None
+        if not known:
+            raise InputError(f"{path} is a folder, but no zarr array or group.") from None
+        what = f"a damaged zarr folder ({type(error).__name__}: {error})"
+        raise InputError(f"{path} is {what}. Write it again.") from None
     return open_zarr(node, variable, str(path))

@@ -205,6 +205,8 @@ class Plan:
 
     def _verdict(self) -> list[str]:
         place = self.place
+        if self.shape is None and self.fits:
+            return ["Whether it fits is told then, before any stage but the reading."]
         base, larger = format_bytes(baseline_bytes()), format_bytes(baseline_bytes(True))
         lines = [
             f"Peaks allow {base} for a worker before its tasks, {larger} once it has loaded "
@@ -227,7 +229,7 @@ class Plan:
         """Return all figures as JSON values."""
         shape = self.shape
         return {
-            "fits": self.fits,
+            "fits": None if self.shape is None and self.fits else self.fits,
             "refusals": self.refusals,
             "cures": list(self.cures),
             "unknown": list(self.unknown),

@@ -166,9 +166,10 @@ def plan_for(config: Config, header: Header, place: Place) -> Plan:
         return make_plan([], None, place, [unknown])
     unknowns = []
     if not header.exact:
-        unknowns.append(
-            f"About {shape.n_samples:,} rows, from the size of the input; the run counts them."
-        )
+        why = "from the size of the input"
+        if config.input.missing == "drop_rows":
+            why += ", less those with NaN"
+        unknowns.append(f"About {shape.n_samples:,} rows, {why}; the run counts them.")
     stages: list[tuple[str, Callable[[], StageCost]]] = []
     data = _data_cost(config, header, shape)
     if data is not None:

@@ -232,7 +232,10 @@ def test_rows_of_a_text_are_estimated_and_that_is_said(tmp_path: Path):
     (tmp_path / "X.csv.gz").write_bytes(gzip.compress((tmp_path / "X.csv").read_bytes()))
     config = _config(input={"uri": str(tmp_path / "X.csv.gz")}, method="max_variance",
                      n_features_to_select=2)  # fmt: skip
-    assert "known only once the input is read" in plan_run(config).text()
+    plan = plan_run(config)
+    assert "known only once the input is read" in plan.text()
+    assert "Fits" not in plan.text()
+    assert plan.as_dict()["fits"] is None
 
 
 def _yaml(tmp_path: Path, **settings: Any) -> Path:

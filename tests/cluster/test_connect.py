@@ -140,7 +140,7 @@ def test_a_cluster_of_ours_stays_on_the_loopback_and_ends_with_the_run(
     said = started.communicate()[0].decode()
     assert started.returncode == 0, said
     assert heard == {"127.0.0.1"}
-    alive = [process for process in family if process.is_running()]
+    _, alive = psutil.wait_procs(family, timeout=20)
     assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
     from bigfs.results import open_result
 

@@ -94,7 +94,7 @@ def _save(path: Path, values: Any) -> None:
         ("X.npz", r"has no array 'y' \(it has arr_0\). Name one as .*X.npz::NAME"),
         ("X.npz::z", "has no array 'z'"),
         ("X.npz::arr_0", r"shape \(4, 3\)"),
-        ("y.csv", "has no column '' .it has a, b.. Name one as .*y.csv::COLUMN"),
+        ("y.csv", "has 2 columns .it has a, b.. Name the one with the labels: .*y.csv::COLUMN"),
         ("y.csv::c", "has no column 'c'"),
         ("y.csv::b", "the label of row 1 is missing"),
         ("ragged.csv::a", "line 3 has 3 cells"),

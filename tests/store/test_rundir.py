@@ -202,3 +202,13 @@ def test_a_stage_that_lost_files_is_not_finished(tmp_path: Path) -> None:
         (directory.stage_path("graph") / "values" / "c" / "0").write_bytes(b"short")
         assert directory.finished("graph", "key") is None
         assert directory.why_stale("graph", "key", 1, {}) == "files of its result are missing"
+
+
+def test_a_run_that_lost_its_place_leaves_the_other_one_alone(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with RunDirectory(path).open():
+        _write_lease(path)
+        (path / "attempts" / "other").mkdir()
+        (path / "attempts" / "other" / "half").write_text("of the run that took over")
+    assert [p.name for p in (path / "attempts").rglob("*")] == ["other", "half"]
+    assert json.loads((path / "lease.json").read_text())["owner"] == "o"

@@ -20,7 +20,7 @@ def quiet_end() -> Iterator[Any]:
     handlers = list(dask.handlers)
     if logging.getLogger("bigfs").handlers:
         # Until then Dask speaks as we do: a time and a message, or JSON.
-        dask.handlers[:] = [_AsOurs()]
+        dask.handlers[:] = [_AsOurs(logging.WARNING)]
     try:
         yield _turn_off
     finally:
@@ -30,7 +30,7 @@ def quiet_end() -> Iterator[Any]:
 
 
 class _AsOurs(logging.Handler):
-    """Shows records as those of ours; Dask sets the level of its own handlers, this one too."""
+    """Shows records as those of ours."""
 
     def emit(self, record: logging.LogRecord) -> None:
         for handler in logging.getLogger("bigfs").handlers:

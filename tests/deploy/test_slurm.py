@@ -71,6 +71,8 @@ class Slurm:
     def start_again(self, number: str, log: Path) -> None:
         """Wait until a job is back in the queue, and start it without the two minutes' wait."""
         self.wait(number, "PENDING", log)
+        # In the second in which its credential was revoked it would not start.
+        time.sleep(2)
         self("scontrol", "update", f"jobid={number}", "StartTime=now")
 
     def wait(self, number: str, state: str, log: Path) -> dict[str, str]:

@@ -393,26 +393,6 @@ def test_an_interrupted_run_keeps_what_is_finished(
 
 
 @pytest.mark.cluster
-def test_an_interrupt_does_not_wait_for_a_compiled_kernel(tmp_path: Path) -> None:
-    """pynndescent compiles for twenty seconds in its first call."""
-    import yaml
-
-    path = tmp_path / "slow.yaml"
-    path.write_text(yaml.safe_dump(_config(tmp_path, graph={"algorithm": "pynndescent"})))
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(_command(path), stdout=pipe, stderr=pipe, text=True)
-    _wait_for_stage(tmp_path, "data", process)
-    time.sleep(4)
-    process.send_signal(signal.SIGINT)
-    began = time.monotonic()
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert time.monotonic() - began < 10
-    names = sorted(p.name for p in (tmp_path / "run").iterdir())
-    assert names == ["config.yaml", "data.zarr", "manifest.json"]
-
-
-@pytest.mark.cluster
 def test_a_second_run_beside_the_first_is_refused(tmp_path: Path) -> None:
     config = _write_slow_config(tmp_path)
     pipe = subprocess.PIPE

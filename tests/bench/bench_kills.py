@@ -1,14 +1,15 @@
 """Kills at random times: of workers within a run, and of the whole job, resumed each time.
 
     python tests/bench/bench_kills.py FOLDER [--methods mcfs ndfs] [--worker-kills 20]
-                                      [--job-kills 30] [--rows 6000] [--seed 0]
+                                      [--job-kills 30] [--rows 6000] [--workers 2] [--seed 0]
 
-For each method a run on two worker processes is left undisturbed first. Then (a) random workers
-are killed with -9 at random times, through as many runs as it takes; a run that Dask gives up (one
-task was with four workers that died) is started again, as its exit code says; and (b) the job is
-killed with -9 at random times and started again. Every run must end with the same scores, bit for
-bit; no stage that was finished may be done again; afterwards there is no lease, no process and no
-file in the run directory that the undisturbed run does not have.
+For each method a run on two worker processes (0: on threads) is left undisturbed first. Then (a)
+random workers are killed with -9 at random times, through as many runs as it takes; a run that Dask
+gives up (one task was with four workers that died) is started again, as its exit code says; and (b)
+the job is killed with -9 at random times and started again: a third of the times from its start on,
+the others from its first stage on. Every run must end with the same scores, bit for bit; no stage
+that was finished may be done again; afterwards there is no lease, no process and no file in the run
+directory that the undisturbed run does not have.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Undisturbed:
     folder: Path
     config: dict[str, Any]
     seconds: float
+    work_seconds: float
     scores: bytes
     files: Counter[str]
 
@@ -71,14 +73,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--worker-kills", type=int, default=20)
     parser.add_argument("--job-kills", type=int, default=30)
     parser.add_argument("--rows", type=int, default=6000)
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     chosen.folder.mkdir(parents=True, exist_ok=True)
     for method in chosen.methods:
         dice = random.Random(f"{chosen.seed} {method}")
-        whole = undisturbed(chosen.folder, method, chosen.rows)
+        whole = undisturbed(chosen.folder, method, chosen.rows, chosen.workers)
         print(f"{method}: {whole.seconds:.1f} s undisturbed", flush=True)
-        if chosen.worker_kills:
+        if chosen.worker_kills and chosen.workers:
             found = kill_workers(whole, chosen.worker_kills, dice)
             print(found.line(f"{method}, workers"), flush=True)
         if chosen.job_kills:
@@ -86,8 +89,8 @@ def main(arguments: list[str] | None = None) -> None:
             print(found.line(f"{method}, job"), flush=True)
 
 
-def undisturbed(folder: Path, method: str, rows: int) -> Undisturbed:
-    """Write the data and run the method on two workers without a kill."""
+def undisturbed(folder: Path, method: str, rows: int, workers: int) -> Undisturbed:
+    """Write the data and run the method without a kill."""
     data, block = folder / "X.zarr", -(-rows // 6)
     if not data.exists():
         rng = np.random.default_rng(0)
@@ -102,17 +105,18 @@ def undisturbed(folder: Path, method: str, rows: int) -> Undisturbed:
         "graph": {"n_neighbors": 8, "algorithm": "exact"},
         method: {"n_clusters": 6},
         "blocks": {"rows": block},
-        "cluster": {"kind": "local", "n_workers": 2},
+        "cluster": {"kind": "local", "n_workers": workers} if workers else None,
     }
     if method == "ndfs":
         config["ndfs"] = {"n_clusters": 6, "max_iter": 40, "tol": 0.0}
     began = time.monotonic()
     process = _start(folder, config)
-    said = finish(process)
+    said = finish(process, 600)
     assert process.returncode == 0, said
     seconds = time.monotonic() - began
     run = folder / method
-    return Undisturbed(folder, config, seconds, scores_of(run), files_of(run))
+    work = sum(stage["seconds"] for stage in manifest_of(run)["stages"].values())
+    return Undisturbed(folder, config, seconds, work, scores_of(run), files_of(run))
 
 
 def _start(folder: Path, config: dict[str, Any]) -> subprocess.Popen[str]:
@@ -212,7 +216,7 @@ def kill_jobs(whole: Undisturbed, kills: int, dice: random.Random) -> Series:
             process = _start(whole.folder, config)
             series.starts += 1
             if series.kills < kills:
-                _kill_later(process, dice.uniform(0.0, 1.1 * whole.seconds), run, series)
+                _kill_later(process, whole, dice, run, series)
             said = finish(process)
             after = {n: r["attempt"] for n, r in manifest_of(run)["stages"].items()}
             redone = {name for name, attempt in before.items() if after.get(name) != attempt}
@@ -225,12 +229,22 @@ def kill_jobs(whole: Undisturbed, kills: int, dice: random.Random) -> Series:
     return series
 
 
-def _kill_later(process: subprocess.Popen[str], seconds: float, run: Path, series: Series) -> None:
+def _kill_later(
+    process: subprocess.Popen[str],
+    whole: Undisturbed,
+    dice: random.Random,
+    run: Path,
+    series: Series,
+) -> None:
     """Kill a job after a while, unless it has ended; its workers must end with it."""
-    deadline = time.monotonic() + seconds
+    from_start = dice.random() < 1 / 3
+    pause = dice.uniform(0.0, whole.seconds if from_start else 3 * whole.work_seconds)
+    deadline = time.monotonic() + pause
     while time.monotonic() < deadline:
         if process.poll() is not None:
             return
+        if not from_start and _in_stage(run) == "start":
+            deadline = time.monotonic() + pause
         time.sleep(_POLL_SECONDS)
     family = psutil.Process(process.pid).children(recursive=True)
     stage = _in_stage(run)

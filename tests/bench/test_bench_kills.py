@@ -11,7 +11,6 @@ import pytest
 def test_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tests.bench.bench_kills import main
 
-    toy = ["--methods", "mcfs", "--rows", "1200", "--worker-kills", "1", "--job-kills", "1"]
+    toy = ["--methods", "ndfs", "--rows", "1200", "--workers", "0", "--job-kills", "2"]
     main([str(tmp_path), *toy])
-    said = capsys.readouterr().out
-    assert "mcfs, workers: 1 kills" in said and "mcfs, job: 1 kills" in said
+    assert "ndfs, job: 2 kills" in capsys.readouterr().out

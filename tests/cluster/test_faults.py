@@ -23,7 +23,7 @@ from bigfs.cli import main
 from bigfs.core import interrupt, watch
 from bigfs.core.errors import ClusterError, StorageError
 from tests.cluster import _processes
-from tests.cluster._jobs import finish, in_stage, manifest_of, start, write_config
+from tests.cluster._jobs import in_stage, manifest_of, write_config
 
 
 class Outcome(NamedTuple):
@@ -195,18 +195,6 @@ def test_a_truncated_run_directory(
     assert found.code == 2 and str(manifest) in found.said and "--fresh" in found.said
     assert bigfs_run(config, "--fresh").code == 0
     np.testing.assert_array_equal(run(config).scores, expected)
-
-
-@pytest.mark.cluster
-def test_two_runs_at_the_same_time(tmp_path: Path, store: Path) -> None:
-    path = write_config(tmp_path, _config(tmp_path, store))
-    processes = [start(path) for _ in range(2)]
-    said = [finish(process) for process in processes]
-    codes = sorted(process.returncode for process in processes)
-    # The second may find the first one's finished run.
-    assert codes in ([0, 75], [0, 0]), said
-    assert run(_config(tmp_path, store)).scores.any()
-    assert not list((tmp_path / "run").glob("lease*"))
 
 
 @pytest.fixture

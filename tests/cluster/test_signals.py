@@ -15,7 +15,6 @@ import numpy as np
 import psutil
 import pytest
 
-from bigfs import open_result, run
 from tests.cluster._jobs import finish, in_stage, manifest_of, start, wait_until, write_config
 
 pytestmark = pytest.mark.cluster
@@ -135,17 +134,3 @@ def test_ctrl_c_in_python(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-
-
-def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
-    config = {**_compiling(tmp_path), "graph": {"algorithm": "exact"}, "cluster": LOCAL}
-    process = start(write_config(tmp_path, config))
-    wait_until(lambda: "graph" in manifest_of(tmp_path / "run")["stages"], process)
-    process.send_signal(signal.SIGTERM)
-    finish(process)
-    if process.returncode != 0:  # it may have been too late
-        assert process.returncode == 130
-    result = run(config)
-    whole = run({**config, "run": str(tmp_path / "whole"), "cluster": None})
-    np.testing.assert_array_equal(result.scores, whole.scores)
-    assert open_result(tmp_path / "run").ranking.tolist() == whole.ranking.tolist()

@@ -125,6 +125,7 @@ def test_memory_limit_is_bytes_and_dumps_without_loss(load, size, n_bytes, dumpe
             "did you mean 'euclidean'?",
         ),
         ("mcfs: {fit_intercept: 1}", "mcfs.fit_intercept must be true or false. Got 1."),
+        ("graph: {eps: 99}", "graph.eps must be a number of at most 10. Got 99."),
         ("spectral: {tol: 0}", "spectral.tol must be a number above 0. Got 0."),
         ("graph: {sigma: 2.0}", "graph: sigma is the width of the heat kernel"),
         ("memory_limit: lots", "memory_limit: a size must look like '4 GiB'"),

@@ -115,6 +115,8 @@ class _Methods(Section):
         given = dict(given)
         method = given.pop("method")
         name = given.pop("name", None) or method
+        if not isinstance(name, str):
+            raise ValueError(f"methods, {method}: name must be a text. Got {shown(name)}")
         grid, keep = given.pop("grid", None) or {}, given.pop("keep", None)
         if keep not in (None, "all"):
             raise ValueError(f"methods, {name}: keep takes all, or nothing. Got {shown(keep)}")
@@ -199,7 +201,7 @@ class _Methods(Section):
 def _takes_eigenvectors(model: type[Section] | None, settings: dict[str, Any]) -> bool:
     """Return whether a method with these settings reads the section of the eigenvectors."""
     try:
-        section = model(**settings) if model else None
+        section = model.model_validate(settings) if model else None
     except ValidationError:  # said where the whole configuration is checked
         return True
     default = getattr(section, "init", "spectral") == "spectral"

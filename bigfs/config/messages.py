@@ -19,9 +19,12 @@ _EXPECTED = {
     "string_type": "a text",
     "string_too_short": "a text that is not empty",
     "model_type": "a section with keys",
+    "dict_type": "a section with keys",
+    "list_type": "a list",
+    "too_short": "a list that is not empty",
     "string_pattern_mismatch": "raw or pca:p with a number p, such as pca:50",
 }
-_BOUNDS = {"ge": "of at least", "gt": "above", "lt": "below"}
+_BOUNDS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
 
 
 def explain(root: type[BaseModel], detail: Any) -> str:

@@ -15,8 +15,12 @@ from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import baseline_bytes, task_budget
 from bigfs.core.units import MIB, format_bytes
 
-# Dask ends a worker at 0.95 of its limit; no plan comes nearer than this share.
-_MOST = 0.9
+# Dask ends a worker at this share of its limit: no predicted peak, itself a bound, is above.
+_MOST = 0.95
+# Dask gives a worker above this share no tasks.
+_PAUSED = 0.8
+# Measured: what the kernels of chebyshev add to a process that has loaded pynndescent.
+_KERNEL_BYTES = 100 * MIB
 # Libraries' buffers and what earlier tasks have left, whatever the task.
 _BUFFER_BYTES = 24 * MIB
 # From here on counts are shown in millions.
@@ -308,7 +312,7 @@ def make_plan(
     unknown : sequence of str
     """
     planned: list[StagePlan] = []
-    compiled = False
+    compiled = loaded = False
     for name, cost_of in stages:
         try:
             cost = cost_of()
@@ -317,29 +321,30 @@ def make_plan(
             told = str(error).partition(" Nothing has run.")[0].partition(" Set memory_limit")[0]
             planned.append(StagePlan(name, None, refusal=told))
             continue
-        compiled = compiled or cost.compiles
-        planned.append(_plan_stage(name, cost, compiled, shape, place))
+        compiled, loaded = compiled or cost.compiles, loaded or bool(cost.loads)
+        base = baseline_bytes(compiled) + (_KERNEL_BYTES if compiled and loaded else 0)
+        planned.append(_plan_stage(name, cost, base, shape, place))
     return Plan(shape, place, tuple(planned), tuple(unknown))
 
 
 def _plan_stage(
-    name: str, cost: StageCost, compiled: bool, shape: Shape | None, place: Place
+    name: str, cost: StageCost, base: int, shape: Shape | None, place: Place
 ) -> StagePlan:
-    """Return a stage's figures; ``compiled``: whether its processes have run pynndescent."""
+    """Return a stage's figures; ``base`` is what its processes are before it."""
     limit, budget = place.memory_limit, task_budget(place.memory_limit)
     at_once = _tasks_at_once(cost, place.threads, budget)
     needed = max(min(at_once, step.tasks) * step.task_bytes for step in cost.by_workers)
     alone = "this process" in place.limits
     used = max(needed, cost.client_bytes if alone else 0) + _BUFFER_BYTES
     used += min(cost.keeps_bytes, max(0, budget - used))
-    peak = baseline_bytes(compiled) + used
+    peak = base + used
     if cost.client_bytes > budget:
         what = next(s.what for s in cost.steps if s.task_bytes == cost.client_bytes)
         refusal = (
             f"Stage '{name}' needs {format_bytes(cost.client_bytes)} for {what}; a memory_limit of "
             f"{format_bytes(limit)} leaves {format_bytes(max(0, budget))} to it."
         )
-    elif needed > budget or peak > _MOST * limit:
+    elif needed > budget or peak > _MOST * limit or base > _PAUSED * limit:
         refusal = (
             f"Stage '{name}' needs {format_bytes(peak)} in a worker; memory_limit is "
             f"{format_bytes(limit)}, of which {format_bytes(max(0, budget))} are for tasks. "

@@ -50,7 +50,7 @@ def test_a_peak_is_the_baseline_and_the_tasks_that_run_at_once():
     alone = _plan_of(500 * MIB, Place(4 * GIB, threads=2), tasks=1)
     assert alone.predicted_peak_bytes == one.predicted_peak_bytes
     compiled = _plan_of(500 * MIB, Place(4 * GIB), compiles=True)
-    assert compiled.predicted_peak_bytes - one.predicted_peak_bytes == 350 * MIB
+    assert compiled.predicted_peak_bytes - one.predicted_peak_bytes == 390 * MIB
 
 
 def test_processes_stay_larger_after_a_stage_that_compiles():
@@ -341,7 +341,7 @@ def test_passes_are_those_that_are_made(method: str, tmp_path: Path):
 
 @pytest.mark.cluster
 def test_workers_too_small_for_the_plan_are_named(tmp_path: Path, cluster: str):
-    data = _npy(tmp_path / "X.npy", 2_000_000, 500)
+    data = _npy(tmp_path / "X.npy", 1_000_000, 500)
     config = _config(run=str(tmp_path / "run"), input={"uri": str(data)}, memory_limit="6 GiB")
     plan = plan_run(config, scheduler=cluster)
     assert not plan.fits

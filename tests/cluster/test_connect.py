@@ -96,6 +96,8 @@ def encrypted(tmp_path: Path, certificates: dict[str, str]) -> Iterator[str]:
         yield json.loads(file.read_text())["address"]
 
 
+# Dask's client that got no connection is not closed by its own constructor.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_tls_by_the_configuration_of_dask(
     tmp_path: Path, expected: Result, encrypted: str, certificates: dict[str, str]
 ) -> None:

@@ -45,10 +45,13 @@ def gram_bytes(shape: Shape, n_targets: int) -> int:
     return fold_parts(shape.n_blocks) * partial + shape.read_bytes
 
 
-def _gram_step(shape: Shape, n_targets: int, what: str = "the Gram matrix") -> Step:
+def gram_step(shape: Shape, n_targets: int, what: str = "the Gram matrix") -> Step:
+    """Return the step of the Gram pass with companions."""
     d = shape.n_features
     what = f"{what}: {fold_parts(shape.n_blocks)} sums of {d:,} x {d:,} in a fold"
-    return Step(what, gram_bytes(shape, n_targets), shape.n_blocks, 1, shape.n_chunks)
+    # One more, which may still be on its way when the fold begins.
+    needed = gram_bytes(shape, n_targets) + 8 * (d + n_targets) ** 2
+    return Step(what, needed, shape.n_blocks, 1, shape.n_chunks)
 
 
 def moments_step(shape: Shape) -> Step:
@@ -89,7 +92,7 @@ def mcfs_cost(shape: Shape, n_components: int | str, n_selected: int, limit: int
     K, d = known_count(n_components), shape.n_features
     if gram_bytes(shape, K) <= task_budget(limit):
         paths = Step(f"a path on the Gram matrix of {d:,} features", path_bytes(d), K, 0, 2 * K)
-        return StageCost((_gram_step(shape, K, "the regressions' Gram matrix"), paths))
+        return StageCost((gram_step(shape, K, "the regressions' Gram matrix"), paths))
     room = wide_room(shape, K, limit)
     columns = min(room, max(1, min(2 * n_selected, room // K)) * K)
     needed = shape.read_bytes + 8 * fold_parts(shape.n_blocks) * d * max(K, columns)
@@ -132,7 +135,7 @@ def ndfs_cost(
     steps = [Step(what, needed, shape.n_blocks, 1, 3 * shape.n_chunks, max_iter)]
     parts = fold_parts(shape.n_blocks) + 1
     if parts * 8 * d * d <= task_budget(limit):
-        steps.append(_gram_step(shape, 0))
+        steps.append(gram_step(shape, 0))
     stored = 4 * n
     return StageCost(
         tuple(steps), 5 * 8 * n * c + stored, stored, shape.nbytes + 16 * n * (c + 1), at_most=True
@@ -214,7 +217,7 @@ def qalpha_cost(shape: Shape, n_clusters: int | str, limit: int) -> StageCost:
     """Return the cost of Q-alpha: a Gram pass, then matrices of features in one process."""
     needed = 8 * QALPHA_MATRICES * shape.n_features**2
     what = f"{QALPHA_MATRICES} matrices of {shape.n_features:,} x {shape.n_features:,} features"
-    cost = StageCost((_gram_step(shape, 0), Step(what, needed, by_client=True)))
+    cost = StageCost((gram_step(shape, 0), Step(what, needed, by_client=True)))
     return _with_eigengap(cost, n_clusters, shape, limit)
 
 
@@ -294,7 +297,7 @@ def gfs_cost(shape: Shape, n_clusters: int | str, max_iter: int, limit: int) -> 
     needed = gfs_bytes(c, d)
     what = f"sums of {c} clusters' products of {d:,} features"
     passes = pass_over(shape, "a block and its clusters", 64 * MIB, times=max_iter + d)
-    steps = (moments_step(shape), _gram_step(shape, 0), Step(what, needed), passes)
+    steps = (moments_step(shape), gram_step(shape, 0), Step(what, needed), passes)
     cost = StageCost(steps, 4 * shape.n_samples, 4 * shape.n_samples, at_most=True)
     return _with_eigengap(cost, n_clusters, shape, limit)
 

@@ -87,10 +87,10 @@ def _one(needed: int, **cost: Any) -> StageCost:
 
 def gram_of_wide_data(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """A fold of Gram matrices beside two blocks."""
-    from bigfs.selectors.costs import gram_bytes
+    from bigfs.selectors.costs import gram_step
 
     blocks = place.blocks(4000, 2000, rows=500)
-    return _one(gram_bytes(blocks.layout, 0)), blocks.gram
+    return StageCost((gram_step(blocks.layout, 0),)), blocks.gram
 
 
 def path_on_a_gram_matrix(place: Place) -> tuple[StageCost, Callable[[], Any]]:

@@ -36,7 +36,10 @@ _POLL_SECONDS = 0.02
 
 @dataclass
 class Undisturbed:
-    """What the run is that every other one must equal."""
+    """What the run is that every other one must equal.
+
+    Its seconds are those of the latest run without a kill: the load of a machine changes.
+    """
 
     folder: Path
     config: dict[str, Any]
@@ -163,6 +166,7 @@ def kill_workers(whole: Undisturbed, kills: int, dice: random.Random) -> Series:
         run, config = _disturbed(whole, series.runs)
         series.runs += 1
         code, said = 4, ""
+        began, before = time.monotonic(), series.kills
         while code == 4:
             process = _start(whole.folder, config)
             series.starts += 1
@@ -170,6 +174,8 @@ def kill_workers(whole: Undisturbed, kills: int, dice: random.Random) -> Series:
             said = finish(process)
             code = process.returncode
         assert code == 0, said
+        if series.kills == before:
+            whole.seconds = time.monotonic() - began
         _check_end(whole, run)
     return series
 
@@ -224,6 +230,8 @@ def kill_jobs(whole: Undisturbed, kills: int, dice: random.Random) -> Series:
             before = after
             if process.returncode != -9:
                 assert process.returncode == 0, said
+                stages = manifest_of(run)["stages"].values()
+                whole.work_seconds = sum(stage["seconds"] for stage in stages)
                 break
         _check_end(whole, run)
     return series

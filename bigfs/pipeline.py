@@ -21,7 +21,7 @@ from bigfs.cluster import (
 )
 from bigfs.config import Config, dump_yaml, load_config, make_config
 from bigfs.context import Context
-from bigfs.core.errors import InputError
+from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.failures import cluster_failures, storage_failures
 from bigfs.core.interrupt import run_apart
 from bigfs.core.memory import task_budget
@@ -371,14 +371,27 @@ def _inspect_run(path: Location, verify: bool) -> str:
     lines = [f"run {directory.path}: {status}"]
     if "error" in manifest:
         lines.append(f"error: {manifest['error']}")
-    if verify and "data" in manifest["stages"]:
-        lines.append(_verified(directory.stage_path("data")))
+    if verify:
+        lines += [_verified_stage(directory, name) for name in manifest["stages"]]
     if directory.is_intact("result"):
         return "\n".join([*lines, open_result(path).summary()])
     if status == "done" and (path / TABLE).exists():  # of a comparison
         return "\n".join([*lines, (path / TABLE).read_text().rstrip()])
     done = ", ".join(manifest["stages"]) or "none"
     return "\n".join([*lines, f"finished stages: {done}"])
+
+
+def _verified_stage(directory: RunDirectory, name: str) -> str:
+    if name == "data":
+        return _verified(directory.stage_path(name))
+    file = None if not directory.is_intact(name) else directory.damaged(name)
+    if file is not None or not directory.is_intact(name):
+        what = "files are missing" if file is None else f"{file} was changed"
+        raise CorruptStoreError(
+            f"{directory.stage_path(name)}: {what}. Give the command of the run again: it does "
+            f"stage '{name}' anew."
+        )
+    return f"{name}: all its files are there and match"
 
 
 def _inspect_matrix(path: str | Location, verify: bool) -> str:

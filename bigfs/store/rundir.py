@@ -12,6 +12,7 @@ import hashlib
 import json
 import time
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,6 +39,9 @@ TABLE = "table.txt"
 CHECKPOINTS = "checkpoints"
 # The objects of a stage in a bucket, where a task that was given up may add more later.
 _OBJECTS = "objects.json"
+# The checksums of a stage's files on disk.
+_CHECKSUMS = "checksums.json"
+_PART_BYTES = 2**20
 _FORMAT = 1
 
 
@@ -149,11 +153,33 @@ class RunDirectory:
         return self
 
     def finished(self, name: str, key: str) -> dict[str, Any] | None:
-        """Return the record of a finished stage if it is there and its key is the same."""
+        """Return the record of a finished stage if it is there and its key is the same.
+
+        What an earlier attempt left is taken over only if its checksums match.
+        """
         record = self.manifest["stages"].get(name)
         if record is None or record["key"] != key or not self.is_intact(name):
             return None
+        if record["attempt"] != self.attempt and self.damaged(name) is not None:
+            return None
         return dict(record)
+
+    def damaged(self, name: str) -> str | None:
+        """Return the name of a file of a finished stage whose bytes have changed, None if none.
+
+        Data brought in are not read here: each of their chunks is checked whenever it is read.
+        A bucket keeps checksums itself.
+        """
+        folder = self.stage_path(name)
+        sums = folder / _CHECKSUMS
+        if name == "data" or isinstance(folder, ObjectPath) or not sums.exists():
+            return None
+        try:
+            stored = dict(json.loads(sums.read_text()))
+        except (ValueError, TypeError):
+            return _CHECKSUMS
+        found = _checksums(folder)
+        return next((file for file in sorted(found) if stored.get(file) != found[file]), None)
 
     def is_intact(self, name: str) -> bool:
         """Say whether a stage is finished and all its files are there, with their sizes."""
@@ -183,7 +209,10 @@ class RunDirectory:
         if record is None:
             return "not yet run"
         if record["key"] == key:
-            return "finished" if self.is_intact(name) else "files of its result are missing"
+            if not self.is_intact(name):
+                return "files of its result are missing"
+            file = self.damaged(name)
+            return "finished" if file is None else f"{file} of its result was changed"
         if record.get("version") != version:
             return "its algorithm is another version"
         changes = _changes(record["settings"], json.loads(json.dumps(settings)))
@@ -236,6 +265,8 @@ class RunDirectory:
         else:
             for part in source.rglob("*.partial"):  # of chunks that killed workers were writing
                 part.unlink(missing_ok=True)
+            if name != "data":
+                write_atomic(source / _CHECKSUMS, json.dumps(_checksums(source)))
             self._commit_folder(name, source, {**record, "stored": _contents(source)})
         self._drop_checkpoint(name, key)
 
@@ -401,6 +432,19 @@ def _contents(path: Location) -> dict[str, int]:
         committed = json.loads((path / _OBJECTS).read_text())
         sizes = {name: size for name, size in committed.items() if sizes.get(name) == size}
     return {"files": len(sizes), "bytes": sum(sizes.values())}
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    """Return the CRC-32 of every file of a folder, by its name relative to it."""
+    found = {}
+    for name in files_below(folder):
+        if name != _CHECKSUMS:
+            value = 0
+            with (folder / name).open("rb") as file:
+                while part := file.read(_PART_BYTES):
+                    value = zlib.crc32(part, value)
+            found[name] = f"{value:08x}"
+    return found
 
 
 def _remove(path: Path) -> None:

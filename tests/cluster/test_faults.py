@@ -21,7 +21,8 @@ from sklearn.datasets import load_digits
 from bigfs import ingest, run
 from bigfs.cli import main
 from bigfs.core import interrupt, watch
-from bigfs.core.errors import ClusterError, StorageError
+from bigfs.core.errors import ClusterError, CorruptStoreError, StorageError
+from bigfs.pipeline import inspect
 from tests.cluster import _processes
 from tests.cluster._jobs import in_stage, manifest_of, write_config
 
@@ -195,6 +196,25 @@ def test_a_truncated_run_directory(
     assert found.code == 2 and str(manifest) in found.said and "--fresh" in found.said
     assert bigfs_run(config, "--fresh").code == 0
     np.testing.assert_array_equal(run(config).scores, expected)
+
+
+def test_a_flipped_byte_in_a_finished_stage(
+    tmp_path: Path, store: Path, bigfs_run: Callable[..., Outcome]
+) -> None:
+    config = _config(tmp_path, store)
+    expected = run(config).scores
+    folder = tmp_path / "run"
+    assert "graph: all its files are there and match" in inspect(folder, verify=True)
+    for name, chunk in (("graph", "indices/c/0/0"), ("spectral", "embedding/c/0/0")):
+        _flip(folder / f"{name}.zarr" / chunk)
+        with pytest.raises(CorruptStoreError, match=f"{chunk} was changed"):
+            inspect(folder, verify=True)
+        former = manifest_of(folder)["stages"]
+        assert bigfs_run(config).code == 0, name
+        np.testing.assert_array_equal(run(config).scores, expected)
+        stages = manifest_of(folder)["stages"]
+        redone = [one for one in stages if stages[one]["attempt"] != former[one]["attempt"]]
+        assert redone == [name]
 
 
 @pytest.fixture

@@ -238,15 +238,15 @@ def test_a_task_gets_one_block_and_a_fold_gets_sums(
     seen: list[int] = []
     call, fold = execute._call, execute._fold
 
-    def watch_call(fn: Any, item: Any, shared: Any) -> Any:
+    def watch_call(fn: Any, item: Any, *rest: Any) -> Any:
         assert item[1] - item[0] <= 25
-        result = call(fn, item, shared)
+        result = call(fn, item, *rest)
         seen.append(len(pickle.dumps(result)))
         return result
 
-    def watch_fold(combine: Any, parts: list[Any]) -> Any:
+    def watch_fold(combine: Any, parts: list[Any], *rest: Any) -> Any:
         assert len(parts) <= 2 * TREE_ARITY - 1
-        return fold(combine, parts)
+        return fold(combine, parts, *rest)
 
     monkeypatch.setattr(execute, "_call", watch_call)
     monkeypatch.setattr(execute, "_fold", watch_fold)

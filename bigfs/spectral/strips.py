@@ -103,7 +103,7 @@ def strip_bytes(n_samples: int, n_entries: int, weight_bytes: int) -> int:
     W = n_entries * (4 + weight_bytes)
     needed = W + max(W, n_samples * 2 * _ROW_BYTES) + 32 * n_samples
     # A block while it is read or written.
-    return needed + needed // 8
+    return needed + needed // 16
 
 
 def products_of_a_task(nnz: int, dtype: str) -> int:

@@ -302,6 +302,10 @@ def gfs_cost(shape: Shape, n_clusters: int | str, max_iter: int, limit: int) -> 
     return _with_eigengap(cost, n_clusters, shape, limit)
 
 
+# Distances of a block of rows, and what k-means allocates whatever the rows.
+_JUDGING_BYTES = 64 * MIB
+
+
 def evaluation_cost(
     shape: Shape, n_selected: int, n_repetitions: int, nearest_neighbor: bool, limit: int
 ) -> StageCost:
@@ -313,11 +317,18 @@ def evaluation_cost(
         if in_memory_bytes(part) <= task_budget(limit):
             what = f"{part.n_samples:,} rows x {part.n_features:,} features in memory"
             tasks = 1 + n_repetitions + 16 * nearest_neighbor
-            steps.append(Step(what, in_memory_bytes(part), tasks, passes, tasks, 1))
+            needed = in_memory_bytes(part) + _JUDGING_BYTES
+            steps.append(Step(what, needed, tasks, passes, tasks, 1))
         else:
             what = "a block and its nearest centers"
             steps.append(pass_over(part, what, 128 * MIB, times=10 * n_repetitions))
-    return StageCost(tuple(steps), columns.nbytes, 0, at_most=True)
+    return StageCost(
+        tuple(steps),
+        columns.nbytes,
+        0,
+        loads=("bigfs.evaluate.protocols", "scipy.optimize", "sklearn.cluster"),
+        at_most=True,
+    )
 
 
 def in_memory_bytes(shape: Shape) -> int:

@@ -1,0 +1,210 @@
+"""Matrices, labels and stores are read from a bucket of a real S3-compatible server."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bigfs.blocks import RowBlocks
+from bigfs.core.errors import CorruptStoreError, InputError
+from bigfs.graph import knn_graph, partition
+from bigfs.store.fingerprint import fingerprint
+from bigfs.store.formats.zarr_array import UNFINISHED
+from bigfs.store.ingest import ingest
+from bigfs.store.labels import load_labels
+from bigfs.store.location import (
+    as_location,
+    files_below,
+)
+from bigfs.store.objects import ObjectPath
+from bigfs.store.scratch import Scratch
+from bigfs.store.source import is_store, open_matrix
+from bigfs.store.verify import verify
+from tests._s3 import Proxy
+
+X = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+Y = np.repeat([3, 5], 25)
+
+
+def _table(separator: str) -> bytes:
+    lines = [separator.join("abcd"), *(separator.join(map(repr, row)) for row in X.tolist())]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _upload(folder: Path, lab: ObjectPath, name: str) -> str:
+    """Write the matrix in some format, and bring it into the bucket."""
+    local = folder / name
+    if name.endswith(".npy"):
+        np.save(local, X)
+    elif name.endswith(".npz"):
+        np.savez_compressed(local, X=X, y=Y)
+    elif ".csv" in name:
+        content = _table(",")
+        local.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    elif name.endswith(".parquet"):
+        import pandas as pd
+
+        pd.DataFrame(X, columns=list("abcd")).to_parquet(local)
+    elif name.endswith(".mat"):
+        from scipy.io import savemat
+
+        savemat(local, {"X": X})
+    else:
+        import zarr
+
+        form = 2 if "v2" in name else 3
+        array = zarr.create_array(
+            str(local), shape=X.shape, chunks=(15, 4), dtype=X.dtype, zarr_format=form
+        )
+        array[:] = X
+        for path, _ in files_below(local).items():
+            (lab / name / path).write_bytes((local / path).read_bytes())
+        return str(lab / name)
+    (lab / name).write_bytes(local.read_bytes())
+    return str(lab / name)
+
+
+_FORMATS = ["X.npy", "X.npz", "X.csv", "X.csv.gz", "X.parquet", "X.mat", "v2.zarr", "v3.zarr"]
+
+
+@pytest.mark.parametrize("name", _FORMATS)
+def test_every_format_is_read_from_a_bucket(tmp_path: Path, lab: ObjectPath, name: str) -> None:
+    uri = _upload(tmp_path, lab, name)
+    source = open_matrix(uri)
+    assert source.uri.startswith(uri)
+    found = np.concatenate(list(source.iter_blocks(20)))
+    np.testing.assert_allclose(found, X, rtol=1e-6)
+    report = ingest(uri, lab / "store.zarr", rows=20)
+    assert str(report.path) == f"{lab}/store.zarr" and report.n_chunks == 3
+    assert verify(str(report.path)).ok and is_store(report.path)
+    np.testing.assert_allclose(open_matrix(str(report.path)).read(18, 45), X[18:45], rtol=1e-6)
+
+
+def test_npy_is_read_by_ranges_and_fortran_order_is_refused(
+    proxy: Proxy, tmp_path: Path, lab: ObjectPath
+) -> None:
+    source = open_matrix(_upload(tmp_path, lab, "X.npy"))
+    before = proxy.n_requests
+    np.testing.assert_array_equal(source.read(10, 20), X[10:20])
+    assert proxy.n_requests - before == 1
+    np.save(tmp_path / "F.npy", np.asfortranarray(X))
+    (lab / "F.npy").write_bytes((tmp_path / "F.npy").read_bytes())
+    with pytest.raises(InputError, match=r"stored by columns.*numpy\.ascontiguousarray"):
+        open_matrix(str(lab / "F.npy"))
+
+
+def test_inputs_that_are_not_there_or_are_damaged(tmp_path: Path, lab: ObjectPath) -> None:
+    with pytest.raises(InputError, match=r"no\.npy does not exist"):
+        open_matrix(str(lab / "no.npy"))
+    with pytest.raises(InputError, match="does not exist"):
+        load_labels(str(lab / "no.npy"))
+    whole = _upload(tmp_path, lab, "X.npy")
+    content = as_location(whole).read_bytes()
+    (lab / "cut.npy").write_bytes(content[:-100])
+    with pytest.raises(InputError, match="cut off"):
+        open_matrix(str(lab / "cut.npy"))
+    (lab / "text.npz").write_text("no archive")
+    with pytest.raises(InputError, match="not a .npz file"):
+        open_matrix(str(lab / "text.npz"))
+    (lab / "odd" / "file").write_text("x")
+    with pytest.raises(InputError, match="no zarr array or group"):
+        open_matrix(str(lab / "odd"))
+
+
+def test_labels_are_read_from_a_bucket(tmp_path: Path, lab: ObjectPath) -> None:
+    np.save(tmp_path / "y.npy", Y)
+    (lab / "y.npy").write_bytes((tmp_path / "y.npy").read_bytes())
+    (lab / "y.csv").write_text("\n".join(["class", *map(str, Y)]))
+    npz = _upload(tmp_path, lab, "X.npz")
+    Scratch(lab / "y.zarr").put("y", Y)
+    Scratch(lab / "y.zarr").describe()
+    for uri in (f"{lab}/y.npy", f"{npz}::y", f"{lab}/y.csv::class", f"{lab}/y.zarr::y"):
+        np.testing.assert_array_equal(load_labels(uri, 50), np.repeat([0, 1], 25))
+
+
+def test_a_fingerprint_tells_changed_objects(tmp_path: Path, lab: ObjectPath) -> None:
+    for name in ("X.npy", "v3.zarr"):
+        uri = _upload(tmp_path, lab, name)
+        first = fingerprint(uri)
+        assert fingerprint(uri) == first
+        at = as_location(uri) if name == "X.npy" else as_location(uri) / "c" / "0" / "0"
+        content = bytearray(at.read_bytes())
+        content[-1] ^= 1
+        at.write_bytes(bytes(content))
+        assert fingerprint(uri) != first
+
+
+def test_a_missing_or_changed_chunk_is_named(lab: ObjectPath) -> None:
+    ingest(X, lab / "X.zarr", rows=10)
+    source = open_matrix(str(lab / "X.zarr"))
+    changed = lab / "X.zarr" / "X" / "c" / "1" / "0"
+    content = bytearray(changed.read_bytes())
+    content[20] ^= 1
+    changed.write_bytes(bytes(content))
+    with pytest.raises(CorruptStoreError, match="rows 10 to 20 cannot be decoded"):
+        source.read(10, 20)
+    assert verify(lab / "X.zarr").mismatched == ["X/c/1/0"]
+    (lab / "X.zarr" / "X" / "c" / "3" / "0").unlink()
+    with pytest.raises(CorruptStoreError, match="chunk c/3/0 is missing"):
+        source.read(30, 35)
+    with pytest.raises(CorruptStoreError, match=r"X/c/3/0 is missing \(1 of 5\)"):
+        open_matrix(str(lab / "X.zarr"))
+    assert verify(lab / "X.zarr").missing == ["X/c/3/0"]
+
+
+def test_a_chunk_that_others_left_out_reads_as_their_fill_value(
+    tmp_path: Path, lab: ObjectPath, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = _upload(tmp_path, lab, "v3.zarr")
+    (as_location(uri) / "c" / "1" / "0").unlink()
+    source = open_matrix(uri)
+    assert "not stored (1 of 4)" in caplog.text
+    assert not source.read(15, 30).any()
+
+
+def test_a_store_is_there_when_it_is_whole(lab: ObjectPath) -> None:
+    dest = lab / "X.zarr"
+    bad = X.copy()
+    bad[45, 2] = np.nan
+    with pytest.raises(InputError, match="row 45, column 2 is NaN"):
+        ingest(bad, dest, rows=10)
+    assert not dest.exists()
+    ingest(X, dest, rows=10)
+    with pytest.raises(InputError, match="already exists"):
+        ingest(X, dest)
+    ingest(X + 1, dest, rows=25, overwrite=True)
+    np.testing.assert_array_equal(open_matrix(str(dest)).read(0, 50), X + 1)
+    assert len(files_below(dest / "X" / "c")) == 2
+    # As if the process had been killed on the way.
+    (dest / UNFINISHED).write_text("")
+    with pytest.raises(InputError, match=r"is not finished.*--overwrite"):
+        open_matrix(str(dest))
+    ingest(X, dest, overwrite=True)
+    assert verify(dest).ok
+    (lab / "other" / "file").write_text("x")
+    with pytest.raises(InputError, match="not a store that bigfs wrote"):
+        ingest(X, lab / "other", overwrite=True)
+
+
+def test_a_shuffle_in_a_bucket_reads_larger_slices_to_the_same_graph(
+    lab: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[partition.PartitionPlan] = []
+
+    def planned(*shape: Any, **options: Any) -> partition.PartitionPlan:
+        plans.append(partition.plan_partitions(*shape, **options))
+        return plans[-1]
+
+    monkeypatch.setattr(partition, "_SLICE_BYTES", 100)
+    monkeypatch.setattr("bigfs.graph.knn.plan_partitions", planned)
+    rows = np.repeat(X, 12, axis=0) + np.arange(600)[:, None]
+    found = []
+    for scratch in (Scratch(), Scratch(lab)):
+        graph = knn_graph(RowBlocks.from_any(rows, rows=50), 5, n_partitions=4, scratch=scratch)
+        found.append(graph.indices[:].tobytes() + graph.distances[:].tobytes())
+    assert plans[0].run_blocks < plans[1].run_blocks
+    assert found[0] == found[1]

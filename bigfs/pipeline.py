@@ -32,9 +32,8 @@ from bigfs.evaluate.selection import compare_with_all
 from bigfs.footprint import Footprint
 from bigfs.planning import check_plans, plan_within
 from bigfs.results import Result, open_result
-from bigfs.stages import Stage, check_settings, check_start_labels, run_ingest, stages_of
+from bigfs.stages import Stage, check_labels, check_settings, run_ingest, stages_of
 from bigfs.store.fingerprint import fingerprint
-from bigfs.store.labels import load_classes
 from bigfs.store.lease import LEASE
 from bigfs.store.location import Location, as_location, write_atomic
 from bigfs.store.retention import SERIES, finish_series, followed
@@ -164,9 +163,7 @@ def _check_before(config: Config) -> None:
     source = open_matrix(config.input.uri, variable=config.input.variable)
     check_settings(config, source.n_samples, source.n_features)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
-    check_start_labels(config, kept)
-    if config.evaluate is not None:
-        load_classes(config.evaluate.labels, kept)
+    check_labels(config, kept)
 
 
 def _as_config(config: Config | str | Path | dict[str, Any], overrides: list[str]) -> Config:
@@ -194,9 +191,7 @@ def _run_stages(directory: RunDirectory, config: Config) -> None:
     # Only now is it known how many rows a text file has, or how many were dropped.
     with discarding_data(directory):
         check_settings(config, context.blocks.n_samples, context.blocks.n_features)
-        check_start_labels(config, context.blocks.n_samples)
-        if config.evaluate is not None:
-            load_classes(config.evaluate.labels, context.blocks.n_samples)
+        check_labels(config, context.blocks.n_samples)
     plan_within(config, context.blocks.layout).check()
     stages = stages_of(config)
     for stage in stages:
@@ -384,14 +379,16 @@ def _inspect_run(path: Location, verify: bool) -> str:
 def _verified_stage(directory: RunDirectory, name: str) -> str:
     if name == "data":
         return _verified(directory.stage_path(name))
-    file = None if not directory.is_intact(name) else directory.damaged(name)
-    if file is not None or not directory.is_intact(name):
-        what = "files are missing" if file is None else f"{file} was changed"
-        raise CorruptStoreError(
-            f"{directory.stage_path(name)}: {what}. Give the command of the run again: it does "
-            f"stage '{name}' anew."
-        )
-    return f"{name}: all its files are there and match"
+    what = "files are missing"
+    if directory.is_intact(name):
+        file = directory.damaged(name)
+        if file is None:
+            return f"{name}: all its files are there and match"
+        what = f"{file} was changed"
+    raise CorruptStoreError(
+        f"{directory.stage_path(name)}: {what}. Give the command of the run again: it does stage "
+        f"'{name}' anew."
+    )
 
 
 def _inspect_matrix(path: str | Location, verify: bool) -> str:

@@ -24,9 +24,8 @@ from bigfs.core.memory import LIMIT_STEP_BYTES, SMALLEST_LIMIT_BYTES, format_lim
 from bigfs.core.units import MIB
 from bigfs.plan import Place, Plan, make_plan
 from bigfs.selectors.costs import moments_step
-from bigfs.stages import check_settings, check_start_labels, stages_of
+from bigfs.stages import check_labels, check_settings, stages_of
 from bigfs.store.chunking import block_rows, chunk_rows
-from bigfs.store.labels import load_classes
 from bigfs.store.location import as_location, files_below, free_bytes
 from bigfs.store.source import RandomAccessSource, Source, is_store, open_matrix
 
@@ -109,9 +108,7 @@ def plan_run(config: Config, *, scheduler: str | None = None) -> Plan:
     with suppress(MemoryLimitError):  # the plan says what does not fit
         check_settings(config, source.n_samples, source.n_features)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
-    check_start_labels(config, kept)
-    if config.evaluate is not None:
-        load_classes(config.evaluate.labels, kept)
+    check_labels(config, kept)
     [plan] = _plans([config], scheduler)
     return plan
 

@@ -31,7 +31,7 @@ from bigfs.spectral.cost import spectral_cost
 from bigfs.spectral.embedding import spectral_embedding
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.ingest import ingest
-from bigfs.store.labels import load_labels
+from bigfs.store.labels import load_classes, load_labels
 from bigfs.store.location import Location, copy_tree, is_remote
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
@@ -115,8 +115,8 @@ def check_settings(config: Config, n_samples: int | None, n_features: int) -> No
     METHODS[config.method].check(config, n_samples, n_features)
 
 
-def check_start_labels(config: Config, n_samples: int | None) -> None:
-    """Raise InputError if the labels that a method starts from cannot be read.
+def check_labels(config: Config, n_samples: int | None) -> None:
+    """Raise InputError if labels to start from, or to judge by, cannot be read or do not fit.
 
     Parameters
     ----------
@@ -127,6 +127,8 @@ def check_start_labels(config: Config, n_samples: int | None) -> None:
     labels = _labels_of_start(config)
     if labels is not None:
         load_labels(labels, n_samples)
+    if config.evaluate is not None:
+        load_classes(config.evaluate.labels, n_samples)
 
 
 def _labels_of_start(config: Config) -> str | None:

@@ -16,7 +16,7 @@ from bigfs.comparison.datasets import localized_clusters
 from bigfs.comparison.protocols import _MARGIN
 from bigfs.comparison.trials import draw_classes
 from bigfs.config import PaperTable, load_comparison, make_comparison
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.core.seeds import derive_seed
 from bigfs.evaluate.protocols import kmeans_scores
 from bigfs.metrics import nearest_neighbor_error
@@ -360,6 +360,17 @@ def test_bad_sets_are_refused(tmp_path: Path, changes: dict[str, Any], message: 
     one = {**_settings(tmp_path)["sets"][0], **changes}
     with pytest.raises(InputError, match=message):
         compare(_settings(tmp_path, sets=[one]))
+
+
+def test_a_method_that_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    n_features = 4_000  # five matrices of 4,000 x 4,000 are 610 MiB
+    X = np.random.default_rng(0).normal(size=(30, n_features))
+    np.savez(tmp_path / "wide.npz", X=X, y=np.arange(30) % 3)
+    one = {"name": "wide", "uri": str(tmp_path / "wide.npz"), "n_classes": [2], "paper": {}}
+    settings = _settings(tmp_path, sets=[one], methods=["q_alpha"], memory_limit="1 GiB")
+    with pytest.raises(MemoryLimitError, match="q_alpha"):
+        compare(settings)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.name)

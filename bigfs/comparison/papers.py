@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,13 @@ from bigfs.comparison.trials import Trial
 from bigfs.config import PaperTable
 from bigfs.config.paper import ALL_FEATURES, SetConfig
 from bigfs.context import Context
+from bigfs.core.cost import Shape
 from bigfs.core.memory import check_fits, task_budget
-from bigfs.core.units import parse_bytes
+from bigfs.methods import METHODS
 from bigfs.pipeline import run_in_directory, run_stage
+from bigfs.plan import Place, make_plan
 from bigfs.stages import Stage, check_settings
+from bigfs.store.chunking import block_rows, chunk_rows
 from bigfs.store.rundir import RunDirectory, stage_key
 from bigfs.store.scratch import Scratch, read_attributes
 
@@ -94,13 +98,16 @@ def _check_before(config: PaperTable, one: SetConfig) -> None:
     """Refuse what cannot work before anything is written or any cluster is started."""
     task_budget(config.memory_limit)
     n_samples, n_features = check_set(config, one)
+    chunk = chunk_rows(n_features, 8)
+    shape = Shape(n_samples, n_features, 8, block_rows(n_features, 8, chunk), chunk)
     # Numbers of features above those of a set are left out, as long as there is one below.
     m = min(config.sizes(one))
     for entry in config.entries(one, n_clusters=2):
         settings = entry.config.model_copy(update={"n_features_to_select": m})
         check_settings(settings, None, n_features)
-    limit = parse_bytes(config.memory_limit)
-    check_fits("table", 5 * n_samples * n_features * 8, limit, f"{one.name} in memory")
+        cost = partial(METHODS[settings.method].cost, settings, shape)
+        make_plan([(entry.name, cost)], shape, Place(config.memory_limit)).check()
+    check_fits("table", 5 * shape.nbytes, config.memory_limit, f"{one.name} in memory")
 
 
 def _rows_not_run(

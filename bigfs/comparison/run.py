@@ -23,7 +23,7 @@ from bigfs.evaluate.protocols import Protocol
 from bigfs.evaluate.selection import measure_selection
 from bigfs.pipeline import data_stage, discarding_data, run_in_directory
 from bigfs.planning import check_plans
-from bigfs.stages import Stage, check_settings, check_start_labels
+from bigfs.stages import Stage, check_labels, check_settings
 from bigfs.store.labels import load_classes
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch, read_attributes
@@ -113,7 +113,7 @@ def _check_before(config: Comparison) -> list[Entry]:
     kept = None if config.input.missing == "drop_rows" else source.n_samples
     for entry in entries:
         check_settings(entry.config, source.n_samples, source.n_features)
-        check_start_labels(entry.config, kept)
+        check_labels(entry.config, kept)
     load_classes(config.evaluate.labels, kept)
     return entries
 
@@ -129,7 +129,7 @@ def _run(directory: RunDirectory, config: Comparison, entries: list[Entry]) -> C
     with discarding_data(directory):
         for entry in entries:
             check_settings(entry.config, blocks.n_samples, blocks.n_features)
-            check_start_labels(entry.config, blocks.n_samples)
+            check_labels(entry.config, blocks.n_samples)
         y = load_classes(config.evaluate.labels, blocks.n_samples)
     fits = SharedFits(directory, data_path, data_key, blocks, work, entries[0].config)
     judge = _Judge(config, fits, y)

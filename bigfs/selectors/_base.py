@@ -15,7 +15,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import check_seed
 from bigfs.scores import FeatureScores, check_n_selected, support_of
-from bigfs.store.scratch import Scratch
+from bigfs.store.scratch import ArrayRef, Scratch
 
 
 class BaseSelector(SelectorMixin, BaseEstimator):
@@ -60,13 +60,13 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         self.ranking_ = result.ranking
         self._supports = result.supports
         self.n_features_to_select_ = n_selected
-        self._keep(result)
-        return self
-
-    def _keep(self, result: FeatureScores) -> None:
-        """Turn what else the method found into fitted attributes."""
+        # What has a row for every sample is read when asked, where the data are not in memory.
+        stored = _is_stored(X)
         for name, value in result.details.items():
+            if isinstance(value, ArrayRef):
+                value = value.open(scratch) if stored else value.load()
             setattr(self, f"{name}_", value)
+        return self
 
     def support(self, n_features_to_select: int) -> np.ndarray:
         """Return the indices of the best features, in ascending order.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bigfs.blocks import RowBlocks
@@ -18,7 +16,6 @@ from bigfs.selectors.qalpha import check_iteration
 from bigfs.solvers.saliency import information
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
-from bigfs.store.source import Source
 
 
 def fsgmm_scores(
@@ -244,20 +241,8 @@ default="none"
         self.random_state = random_state
         self.memory_limit = memory_limit
 
-    def fit(self, X: Any, y: Any = None) -> FSGMM:
-        """Score and rank the features, and label the rows; see `BaseSelector.fit`."""
-        super().fit(X, y)
-        if not self._reads_stored:
-            self.labels_ = np.asarray(self.labels_[:])
-        return self
-
-    def _checked(self, X: Any) -> Any:
-        opened = super()._checked(X)
-        self._reads_stored = isinstance(opened, Source)
-        return opened
-
     def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
-        result = fsgmm_scores(
+        return fsgmm_scores(
             blocks,
             self.n_clusters,
             min_clusters=self.min_clusters,
@@ -266,6 +251,3 @@ default="none"
             random_state=self.random_state,
             memory_limit=self.memory_limit,
         )
-        # The labels of stored data are read when asked.
-        result.details["labels"] = result.details["labels"].open(blocks.scratch)
-        return result

@@ -27,7 +27,6 @@ from bigfs.selectors.costs import gfs_bytes
 from bigfs.selectors.lfs import check_parameters, usable_features
 from bigfs.solvers.separability import evidence, is_singular, pair_separability
 from bigfs.store.scratch import ArrayRef, Scratch
-from bigfs.store.source import Source
 
 
 def gfs_scores(
@@ -318,17 +317,10 @@ class GFSKMeans(ClusterMixin, BaseSelector):
         super().fit(X, y)
         if self.n_features_to_select is None:
             self.n_features_to_select_ = int(self.support_.sum())
-        if not self._reads_stored:
-            self.labels_ = np.asarray(self.labels_[:])
         return self
 
-    def _checked(self, X: Any) -> Any:
-        opened = super()._checked(X)
-        self._reads_stored = isinstance(opened, Source)
-        return opened
-
     def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
-        result = gfs_scores(
+        return gfs_scores(
             blocks,
             self.n_clusters,
             init=self.init,
@@ -338,6 +330,3 @@ class GFSKMeans(ClusterMixin, BaseSelector):
             random_state=self.random_state,
             memory_limit=self.memory_limit,
         )
-        # The labels of stored data are read when asked.
-        result.details["labels"] = result.details["labels"].open(blocks.scratch)
-        return result

@@ -37,7 +37,6 @@ from bigfs.selectors._lfs_state import Settings, State, load_state, save_state
 from bigfs.selectors.costs import LFS_PRODUCT_BYTES, lfs_bytes
 from bigfs.store.location import Location
 from bigfs.store.scratch import Scratch
-from bigfs.store.source import Source
 
 logger = logging.getLogger("bigfs")
 
@@ -401,20 +400,12 @@ class LFS(ClusterMixin, BaseSelector):
         if self.n_features_to_select is None:
             self.n_features_to_select_ = int((self.scores_ > 0).sum())
         self.feature_subsets_ = [np.flatnonzero(mask) for mask in self.feature_masks_]
-        if not self._reads_stored:
-            self.labels_ = np.asarray(self.labels_[:])
-            self.membership_ = np.asarray(self.membership_[:])
         return self
-
-    def _checked(self, X: Any) -> Any:
-        opened = super()._checked(X)
-        self._reads_stored = isinstance(opened, Source)
-        return opened
 
     def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
         columns = blocks.transform.columns
         self._preprocessing = (blocks.transform.kind, None if columns is None else columns.load())
-        result = lfs_scores(
+        return lfs_scores(
             blocks,
             self.n_clusters,
             alpha=self.alpha,
@@ -430,10 +421,6 @@ class LFS(ClusterMixin, BaseSelector):
             random_state=self.random_state,
             memory_limit=self.memory_limit,
         )
-        # What has a row per sample is read when asked, where the data are stored.
-        for name in ("labels", "membership"):
-            result.details[name] = result.details[name].open(blocks.scratch)
-        return result
 
     def predict(self, X: Any) -> Any:
         """Label rows, by blocks, as `fit` labels its own.

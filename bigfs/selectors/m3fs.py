@@ -21,7 +21,6 @@ from bigfs.selectors._m3fs_starts import n_eigenvectors
 from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
 from bigfs.store.location import Location
 from bigfs.store.scratch import Scratch
-from bigfs.store.source import Source
 
 
 def learn(
@@ -140,25 +139,10 @@ def _embedding_of(
 class _MarginSelector(BaseSelector):
     """What M3FS and maximum margin clustering share: labels, the rule that gave them, predict."""
 
-    def fit(self, X: Any, y: Any = None) -> _MarginSelector:
-        """Score and rank the features, and label the rows; see `BaseSelector.fit`."""
-        super().fit(X, y)
-        if not self._reads_stored:
-            self.labels_ = np.asarray(self.labels_[:])
-            self.start_labels_ = np.asarray(self.start_labels_[:])
-        return self
-
-    def _checked(self, X: Any) -> Any:
-        opened = super()._checked(X)
-        self._reads_stored = isinstance(opened, Source)
-        return opened
-
     def _learned(self, blocks: RowBlocks, result: FeatureScores) -> FeatureScores:
-        """Keep the preprocessing for `predict`; labels of stored data are read when asked."""
+        """Keep the preprocessing for `predict`."""
         columns = blocks.transform.columns
         self._columns = None if columns is None else columns.load()
-        for name in ("labels", "start_labels"):
-            result.details[name] = result.details[name].open(blocks.scratch)
         return result
 
     def predict(self, X: Any) -> Any:

@@ -36,7 +36,6 @@ from bigfs.selectors.costs import ndfs_block_bytes
 from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
-from bigfs.store.source import Source
 
 logger = logging.getLogger("bigfs")
 
@@ -419,18 +418,6 @@ class NDFS(BaseSelector):
         self.random_state = random_state
         self.memory_limit = memory_limit
 
-    def fit(self, X: Any, y: Any = None) -> NDFS:
-        """Score and rank the features, and label the rows; see `BaseSelector.fit`."""
-        super().fit(X, y)
-        if not self._reads_stored:
-            self.labels_ = np.asarray(self.labels_[:])
-        return self
-
-    def _checked(self, X: Any) -> Any:
-        opened = super()._checked(X)
-        self._reads_stored = isinstance(opened, Source)
-        return opened
-
     def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
         settings = Settings(self.alpha, self.beta, self.gamma, self.update, self.max_iter, self.tol)
         is_chosen = self.n_clusters == "auto" and isinstance(self.init, str)
@@ -455,7 +442,7 @@ class NDFS(BaseSelector):
                 scratch=blocks.scratch.child("spectral"),
                 chunk_rows=blocks.rows,
             )
-        result = ndfs_scores(
+        return ndfs_scores(
             blocks,
             W,
             start,
@@ -469,6 +456,3 @@ class NDFS(BaseSelector):
             random_state=self.random_state,
             memory_limit=self.memory_limit,
         )
-        # The labels of stored data are read when asked.
-        result.details["labels"] = result.details["labels"].open(blocks.scratch)
-        return result

@@ -25,12 +25,12 @@ _HOMES = {
     "QAlpha": "bigfs.selectors",
     "SPEC": "bigfs.selectors",
     "UDFS": "bigfs.selectors",
-    "compare": "bigfs.comparison",
+    "compare": "bigfs.pipeline",
     "ingest": "bigfs.store.ingest",
     "knn_graph": "bigfs.graph",
     "open_matrix": "bigfs.store.source",
-    "open_result": "bigfs.pipeline",
-    "run": "bigfs.pipeline",
+    "open_result": "bigfs.pipeline.run",
+    "run": "bigfs.pipeline.run",
     "spectral_embedding": "bigfs.spectral",
 }
 

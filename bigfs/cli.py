@@ -15,7 +15,6 @@ from types import FrameType
 import click
 
 from bigfs import __version__
-from bigfs._terminal import choose_format, reporting, say
 from bigfs.config import json_schema, load_comparison, load_config
 from bigfs.core.errors import (
     EXIT_BAD_INPUT,
@@ -25,6 +24,7 @@ from bigfs.core.errors import (
     BigfsError,
 )
 from bigfs.core.units import format_bytes
+from bigfs.runtime.terminal import choose_format, reporting, say
 
 EXIT_BUG = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -101,7 +101,7 @@ def run(
         bigfs run my.yaml --scheduler tcp://127.0.0.1:8786
     """
     config = load_config(pipeline, overrides)
-    from bigfs.pipeline import run as run_pipeline
+    from bigfs.pipeline.run import run as run_pipeline
 
     with _reporting(quiet):
         result = run_pipeline(
@@ -141,7 +141,7 @@ def plan(pipeline: str, overrides: tuple[str, ...], scheduler: str | None, form:
         bigfs plan my.yaml --set memory_limit=2GiB --scheduler tcp://127.0.0.1:8786
     """
     config = load_config(pipeline, overrides)
-    from bigfs.planning import plan_run
+    from bigfs.plan.planning import plan_run
 
     found = plan_run(config, scheduler=scheduler)
     click.echo(found.text() if form == "text" else json.dumps(found.as_dict(), indent=2))
@@ -205,7 +205,7 @@ def inspect(path: str, verify: bool, quiet: bool) -> None:
         bigfs inspect runs/quickstart
         bigfs inspect cells.zarr --verify
     """
-    from bigfs.pipeline import inspect as inspect_path
+    from bigfs.pipeline.run import inspect as inspect_path
 
     with _reporting(quiet):
         text = inspect_path(path, verify=verify)
@@ -255,7 +255,7 @@ def evaluate(
         bigfs evaluate runs/quickstart --labels sklearn:digits
         bigfs evaluate runs/cells --labels cells.csv::type --n-repetitions 5
     """
-    from bigfs.pipeline import evaluate_result
+    from bigfs.pipeline.run import evaluate_result
 
     with _reporting(quiet):
         evaluation = evaluate_result(
@@ -304,7 +304,7 @@ def compare(
         bigfs compare my.yaml --set evaluate.n_repetitions=5 --format csv > table.csv
     """
     config = load_comparison(pipeline, overrides)
-    from bigfs.comparison import compare as compare_methods
+    from bigfs.pipeline import compare as compare_methods
 
     with _reporting(quiet):
         result = compare_methods(config, scheduler=scheduler, fresh=fresh)

@@ -31,7 +31,7 @@ def data_dir() -> Path:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[str]:
     """Address of the one cluster of all tests: two spawned workers of one thread."""
-    from bigfs.cluster import local_cluster
+    from bigfs.runtime import local_cluster
 
     with local_cluster(2, 1, 3 * 2**29) as running:
         yield running.scheduler_address

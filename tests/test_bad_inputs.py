@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 import bigfs
-import bigfs.comparison
-import bigfs.pipeline  # noqa: F401  # imported here: the time of imports is not that of a message
+import bigfs.pipeline
+import bigfs.pipeline.run  # noqa: F401  # imported here: the time of imports is not that of a message
 from bigfs.cli import main
 from bigfs.core.errors import ConfigError, InputError
-from bigfs.selectors._base import BaseSelector
+from bigfs.selectors.base import BaseSelector
 from tests._bad_files import Payload, write_good
 from tests._bad_inputs import DATA, RESULTS, SETTINGS, Case
 

@@ -1,6 +1,6 @@
 """What a stage says it costs, before it runs: memory of a task, passes, tasks, requests, scratch.
 
-Every room states its own costs with these, by the formulas that its refusals use; `bigfs.plan`
+Every room states its own costs with these, by the formulas that its refusals use; `bigfs.plan.plan`
 adds them up.
 """
 

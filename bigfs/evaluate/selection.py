@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from bigfs import _kernels
-from bigfs.blocks import BlockReader, RowBlocks
-from bigfs.compat import dask_kmeans
-from bigfs.core.execute import map_reduce, run_tasks
+from bigfs.blocks import kernels
+from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.memory import task_budget
-from bigfs.core.progress import track
 from bigfs.core.seeds import derive_seed
 from bigfs.core.threads import single_thread
 from bigfs.core.units import parse_bytes
+from bigfs.evaluate.compat import dask_kmeans
 from bigfs.evaluate.metrics import (
     Frame,
     PreparedRows,
@@ -26,6 +24,8 @@ from bigfs.evaluate.metrics import (
     redundancy_of_products,
 )
 from bigfs.evaluate.protocols import Protocol, clustering_scores, kmeans_scores
+from bigfs.runtime.execute import map_reduce, run_tasks
+from bigfs.runtime.progress import track
 from bigfs.store.labels import load_classes
 from bigfs.store.scratch import ArrayRef
 
@@ -220,14 +220,14 @@ def _by_blocks(
             )
             scores.append(clustering_scores(y, found))
             progress.advance(1)
-    total = map_reduce(_block_products, blocks.bounds, _kernels.merge_gram, columns, label="gram")
+    total = map_reduce(_block_products, blocks.bounds, kernels.merge_gram, columns, label="gram")
     wrong = []
     if protocol.nearest_neighbor:
         ends = run_tasks(_block_range, blocks.bounds, columns, label="ranges", unit="blocks")
         frame = Frame.around(total.mean, min(e[0] for e in ends), max(e[1] for e in ends))
         shared = (columns, labels, tuple(blocks.bounds), frame)
         wrong = run_tasks(_wrong_of_block, blocks.bounds, *shared, label="1-NN", unit="blocks")
-    gram = _kernels.complete_gram(total, width).gram
+    gram = kernels.complete_gram(total, width).gram
     return _summarize(redundancy_of_products(gram), wrong, scores, n)
 
 
@@ -254,8 +254,8 @@ class _View:
         return da.from_array(self, chunks=(rows, self.shape[1]), name=name, meta=meta)
 
 
-def _block_products(bounds: tuple[int, int], columns: _Columns) -> _kernels.Products:
-    return _kernels.block_gram(columns.read(*bounds), None)
+def _block_products(bounds: tuple[int, int], columns: _Columns) -> kernels.Products:
+    return kernels.block_gram(columns.read(*bounds), None)
 
 
 def _block_range(bounds: tuple[int, int], columns: _Columns) -> tuple[float, float]:

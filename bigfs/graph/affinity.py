@@ -9,11 +9,11 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
-from bigfs.core.execute import run_tasks
 from bigfs.core.memory import check_fits
 from bigfs.core.units import parse_bytes
 from bigfs.graph.knn import KNNGraph
 from bigfs.graph.symmetrize import ENTRY_CHUNK, SymmetricCSR, symmetrize
+from bigfs.runtime.execute import run_tasks
 from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Scratch
 

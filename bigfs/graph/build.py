@@ -14,7 +14,6 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import ConvergenceError
-from bigfs.core.execute import run_tasks
 from bigfs.core.memory import baseline_bytes
 from bigfs.core.seeds import rng
 from bigfs.graph.cost import graph_block_rows
@@ -31,6 +30,7 @@ from bigfs.graph.search import (
     search_partitions,
 )
 from bigfs.graph.shuffle import Runs
+from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigfs._kernels import tile_rows
-from bigfs.blocks import BlockReader, RowBlocks
-from bigfs.core.execute import map_reduce
+from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.graph.affinity import AffinityMatrix
+from bigfs.runtime.execute import map_reduce
 
 
 @dataclass

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.execute import run_tasks
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.units import parse_bytes
 from bigfs.graph.affinity import AffinityMatrix, lookup
 from bigfs.graph.knn import KNNGraph
+from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigfs._kernels import tile_rows
+from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.kmeans import cluster_rows
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.seeds import rng
@@ -19,7 +20,6 @@ from bigfs.core.units import KIB, MIB, format_bytes
 from bigfs.graph.local import EXACT_ROWS, MAX_ROWS
 from bigfs.graph.projection import PROJECTED_WIDTH, most_components
 from bigfs.graph.shuffle import Runs
-from bigfs.kmeans import cluster_rows
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # Measured with pynndescent 0.7: at most this per row and neighbor beyond the data, plus buffers.

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.execute import run_tasks
 from bigfs.graph.partition import Cells, assign_cells
 from bigfs.graph.search import gather_rows
 from bigfs.graph.shuffle import Runs
+from bigfs.runtime.execute import run_tasks
 from bigfs.store.scratch import ArrayRef, Scratch
 
 EPS_GRID = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8)

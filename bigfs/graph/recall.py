@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.execute import run_tasks
 from bigfs.core.seeds import rng
 from bigfs.graph.local import as_distances, prepare_rows, search_exact
 from bigfs.graph.merge import merge_neighbors
 from bigfs.graph.shuffle import Runs
 from bigfs.graph.within import search_within
+from bigfs.runtime.execute import run_tasks
 from bigfs.store.scratch import ArrayRef
 
 SAMPLED_ROWS = 1000

@@ -10,8 +10,8 @@ import re
 
 import numpy as np
 
-from bigfs._kernels import tile_rows
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.kernels import tile_rows
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import rng
 from bigfs.store.scratch import ArrayRef, Scratch

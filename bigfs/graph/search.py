@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigfs.blocks import BlockReader, RowBlocks
+from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.errors import MemoryLimitError
-from bigfs.core.execute import run_tasks
 from bigfs.core.memory import reset_peak
 from bigfs.core.seeds import derive_seed
 from bigfs.graph.local import as_distances, prepare_rows, search_prepared
 from bigfs.graph.merge import result_columns
 from bigfs.graph.partition import Cells, PartitionPlan, group_tiny
 from bigfs.graph.shuffle import Column, Receipt, Runs, commit_runs, write_run
+from bigfs.runtime.execute import run_tasks
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # Partitions are written to a few sets of runs: a set is deleted when its partitions are done.

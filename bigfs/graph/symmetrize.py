@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.execute import run_tasks
 from bigfs.graph.shuffle import Column, Receipt, Runs, commit_runs, write_run
+from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
 

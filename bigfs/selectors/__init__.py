@@ -9,18 +9,18 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "MCFS": "bigfs.selectors.mcfs",
-    "LaplacianScore": "bigfs.selectors.laplacian_score",
-    "MaxVariance": "bigfs.selectors.max_variance",
-    "NDFS": "bigfs.selectors.ndfs",
-    "QAlpha": "bigfs.selectors.qalpha",
-    "SPEC": "bigfs.selectors.spec",
-    "UDFS": "bigfs.selectors.udfs",
-    "FSGMM": "bigfs.selectors.fsgmm",
-    "GFSKMeans": "bigfs.selectors.gfs_kmeans",
-    "LFS": "bigfs.selectors.lfs",
-    "M3FS": "bigfs.selectors.m3fs",
-    "MaximumMarginClustering": "bigfs.selectors.maximum_margin_clustering",
+    "MCFS": "bigfs.selectors.mcfs.estimator",
+    "LaplacianScore": "bigfs.selectors.laplacian_score.estimator",
+    "MaxVariance": "bigfs.selectors.max_variance.estimator",
+    "NDFS": "bigfs.selectors.ndfs.estimator",
+    "QAlpha": "bigfs.selectors.q_alpha.estimator",
+    "SPEC": "bigfs.selectors.spec.estimator",
+    "UDFS": "bigfs.selectors.udfs.estimator",
+    "FSGMM": "bigfs.selectors.fsgmm.estimator",
+    "GFSKMeans": "bigfs.selectors.gfs_kmeans.estimator",
+    "LFS": "bigfs.selectors.lfs.estimator",
+    "M3FS": "bigfs.selectors.m3fs.estimator",
+    "MaximumMarginClustering": "bigfs.selectors.m3fs.maximum_margin_clustering",
 }
 
 __all__ = sorted(_HOMES)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bigfs.core.cost import Shape, StageCost, Step, pass_over
-from bigfs.core.execute import TREE_ARITY
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.graph.cost import graph_cost
-from bigfs.selectors._lfs_compare import N_GROUPS
+from bigfs.runtime.execute import TREE_ARITY
+from bigfs.selectors.lfs.compare import N_GROUPS
 from bigfs.spectral.choice import SPECTRUM
 from bigfs.spectral.cost import spectral_cost
 

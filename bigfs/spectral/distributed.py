@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import ConvergenceError, InputError
-from bigfs.core.execute import run_tasks
-from bigfs.core.progress import silenced, track
 from bigfs.graph import AffinityMatrix
 from bigfs.graph.shuffle import Column, commit_runs
+from bigfs.runtime.execute import run_tasks
+from bigfs.runtime.progress import silenced, track
 from bigfs.spectral import rowblocks as tasks
 from bigfs.spectral.components import add_pivot, contrast_levels, groups
 from bigfs.spectral.iteration import Iteration, panel_widths, split_width

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.core.execute import run_tasks
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix, KNNGraph, affinity, affinity_from_csr
+from bigfs.runtime.execute import run_tasks
 from bigfs.spectral.chebyshev import solve_chebyshev
 from bigfs.spectral.choice import SOLVERS, SPECTRUM, choose_solver, suggest_n_clusters
 from bigfs.spectral.distributed import solve_distributed

@@ -16,10 +16,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.lib import format as npy
 
-from bigfs.core.execute import map_reduce, run_tasks
 from bigfs.graph import AffinityMatrix, connected_components
 from bigfs.graph.affinity import lookup
 from bigfs.graph.shuffle import Column, Receipt, Runs, commit_runs, write_run
+from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.spectral.chebyshev import weight_type
 from bigfs.spectral.problem import check_rows
 from bigfs.store.chunking import block_bounds

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.execute import map_reduce, run_tasks
-from bigfs.core.progress import Reporter
+from bigfs.runtime.execute import map_reduce, run_tasks
+from bigfs.runtime.progress import Reporter
 from bigfs.spectral import rowblocks as tasks
 from bigfs.spectral.iteration import Window
 from bigfs.spectral.rowblocks import Change, Iterate, select

@@ -13,7 +13,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.paths import is_there
-from bigfs.core.progress import track
+from bigfs.runtime.progress import track
 from bigfs.store.chunking import chunk_rows
 from bigfs.store.formats.zarr_array import UNFINISHED
 from bigfs.store.location import Location, as_location, remove_tree, zarr_store

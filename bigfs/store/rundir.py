@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from bigfs.core.errors import InputError, RunLockedError, StorageError
-from bigfs.core.interrupt import check_interrupt
 from bigfs.core.paths import check_writable, is_there
+from bigfs.runtime.interrupt import check_interrupt
 from bigfs.store.lease import LEASE, Lease, lost
 from bigfs.store.location import (
     Location,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
-from bigfs.core.progress import track
+from bigfs.runtime.progress import track
 from bigfs.store.formats.zarr_array import missing_chunks
 from bigfs.store.ingest import checksum
 from bigfs.store.location import Location, as_location, zarr_store

@@ -26,8 +26,8 @@ import numpy as np
 
 from bigfs import FSGMM, SPEC, UDFS, LaplacianScore, MaxVariance, QAlpha
 from bigfs.blocks import RowBlocks
-from bigfs.cluster import local_cluster
 from bigfs.core.seeds import rng
+from bigfs.runtime import local_cluster
 from bigfs.solvers.qalpha import q_alpha as solve_q_alpha
 from tests.bench import bench_compare
 from tests.bench._judge import SETS as MCFS_SETS

@@ -31,7 +31,7 @@ import numpy as np
 from bigfs.core.errors import RunLockedError
 from bigfs.core.units import MIB, format_bytes
 from bigfs.core.yamltext import write_yaml
-from bigfs.results import open_result
+from bigfs.results.result import open_result
 from bigfs.store.ingest import ingest
 from bigfs.store.source import is_store, open_matrix
 from tests.bench._manifold import PlantedManifold

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from bigfs.results import open_result
+from bigfs.results.result import open_result
 from bigfs.store.ingest import ingest
 from tests.cluster._jobs import finish, manifest_of, start, workers_of, write_config
 

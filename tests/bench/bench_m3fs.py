@@ -66,8 +66,8 @@ def scale(source: str, n_selected: int, n_clusters: int, **settings: Any) -> Non
     """Run stored data on two workers of 1.5 GiB; print passes, seconds and peak memory."""
     from distributed import Client
 
-    from bigfs.cluster import local_cluster, on_every_process
     from bigfs.core.memory import peak_bytes
+    from bigfs.runtime import local_cluster, on_every_process
 
     limit = 3 * 2**29
     with local_cluster(2, 1, limit) as running, Client(running.scheduler_address):

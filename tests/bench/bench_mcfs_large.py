@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 import bigfs
-from bigfs.cluster import local_cluster, on_every_process
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB, parse_bytes
 from bigfs.graph.local import EXACT_ROWS
+from bigfs.runtime import local_cluster, on_every_process
 from tests.bench._manifold import write_manifold
 from tests.bench.bench_knn_cluster import _compile as compile_search
 from tests.bench.bench_out_of_core import spilled

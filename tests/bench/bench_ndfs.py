@@ -23,11 +23,11 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.core.threads import single_thread
 from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, knn_graph
-from bigfs.selectors._ndfs import Settings, iterate
-from bigfs.selectors._ndfs_passes import Resident
-from bigfs.selectors._ndfs_solve import resident_regression
-from bigfs.selectors._ndfs_start import check_init
-from bigfs.selectors.ndfs import ndfs_scores
+from bigfs.selectors.ndfs.estimator import ndfs_scores
+from bigfs.selectors.ndfs.iteration import Settings, iterate
+from bigfs.selectors.ndfs.passes import Resident
+from bigfs.selectors.ndfs.solve import resident_regression
+from bigfs.selectors.ndfs.start import check_init
 from tests.reference.ndfs import ndfs as dense_ndfs
 
 
@@ -126,8 +126,8 @@ def rows(
     """
     from distributed import Client
 
-    from bigfs.cluster import local_cluster
     from bigfs.core.units import parse_bytes
+    from bigfs.runtime import local_cluster
 
     print("        n   seconds/it  processor s/it  per million rows  largest worker")
     found = []
@@ -155,15 +155,15 @@ def rows(
 
 def _processor_seconds() -> float:
     """Return the processor time of this process and the workers so far."""
-    from bigfs.cluster import on_every_process
+    from bigfs.runtime import on_every_process
 
     return time.process_time() + sum(on_every_process(time.process_time).values())
 
 
 def _largest_worker() -> float:
     """Return the largest peak of the workers' resident size, in MiB."""
-    from bigfs.cluster import on_every_process
     from bigfs.core.memory import peak_bytes
+    from bigfs.runtime import on_every_process
 
     peaks = on_every_process(peak_bytes)
     return max(peaks.values()) / 2**20

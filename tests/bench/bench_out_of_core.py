@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.cluster import local_cluster, on_every_process
 from bigfs.core.memory import peak_bytes, reset_peak
 from bigfs.core.units import GIB, MIB, format_bytes
-from bigfs.selectors.max_variance import max_variance_scores
+from bigfs.runtime import local_cluster, on_every_process
+from bigfs.selectors.max_variance.estimator import max_variance_scores
 from bigfs.store.chunking import block_bounds, chunk_rows
 from bigfs.store.scratch import Scratch
 

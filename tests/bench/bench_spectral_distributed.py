@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from bigfs import knn_graph, spectral_embedding
-from bigfs.cluster import local_cluster
 from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix, affinity
+from bigfs.runtime import local_cluster
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
 

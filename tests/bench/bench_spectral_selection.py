@@ -16,7 +16,7 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.graph import affinity, knn_graph
-from bigfs.selectors.mcfs import mcfs_scores
+from bigfs.selectors.mcfs.estimator import mcfs_scores
 from bigfs.spectral.embedding import spectral_embedding
 from tests.bench._judge import SETS, measure
 

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 
 from bigfs import SPEC, UDFS, LaplacianScore, QAlpha
 from bigfs.blocks import RowBlocks
-from bigfs.cluster import local_cluster
+from bigfs.runtime import local_cluster
 
 SELECTORS = [SPEC(5), SPEC(5, ranking="phi3"), QAlpha(5), LaplacianScore(5), UDFS(5)]
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from bigfs.core.errors import ClusterError, InputError
-from bigfs.pipeline import run
-from bigfs.results import Result
+from bigfs.pipeline.run import run
+from bigfs.results.result import Result
 from tests.cluster._processes import REPO, scheduler, worker
 
 pytestmark = pytest.mark.cluster
@@ -52,7 +52,7 @@ def test_a_scheduler_file_in_the_configuration_and_on_the_command_line(
 def test_a_scheduler_file_that_nobody_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bigfs.cluster.connection.WAIT_SECONDS", 0.5)
+    monkeypatch.setattr("bigfs.runtime.connection.WAIT_SECONDS", 0.5)
     missing = str(tmp_path / "scheduler.json")
     with pytest.raises(ClusterError, match="names no Dask scheduler.*--scheduler-file"):
         run(_config(tmp_path), scheduler=missing)
@@ -144,6 +144,6 @@ def test_a_cluster_of_ours_stays_on_the_loopback_and_ends_with_the_run(
     assert heard == {"127.0.0.1"}
     _, alive = psutil.wait_procs(family, timeout=20)
     assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
-    from bigfs.results import open_result
+    from bigfs.results.result import open_result
 
     _assert_same(open_result(tmp_path / "run"), expected)

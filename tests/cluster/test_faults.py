@@ -20,9 +20,9 @@ from sklearn.datasets import load_digits
 
 from bigfs import ingest, run
 from bigfs.cli import main
-from bigfs.core import interrupt, watch
 from bigfs.core.errors import ClusterError, CorruptStoreError, StorageError
-from bigfs.pipeline import inspect
+from bigfs.pipeline.run import inspect
+from bigfs.runtime import interrupt, watch
 from tests.cluster import _processes
 from tests.cluster._jobs import in_stage, manifest_of, write_config
 
@@ -269,7 +269,7 @@ def _kill_the_scheduler(file: Path) -> None:
 
 
 def test_failures_of_storage_name_the_file_and_the_remedy(tmp_path: Path) -> None:
-    from bigfs.core.failures import storage_failures
+    from bigfs.runtime.failures import storage_failures
 
     with (
         pytest.raises(StorageError, match="Cannot write here: No space left on device. Free"),

@@ -16,7 +16,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from bigfs import ingest, run
-from bigfs.cluster import local_cluster
+from bigfs.runtime import local_cluster
 from tests.cluster import _processes
 from tests.cluster._jobs import finish, in_stage, manifest_of, start, wait_until, write_config
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bigfs.cluster import check_workers, on_every_process, preflight, worker_limits
-from bigfs.cluster import workers as talking
 from bigfs.core.errors import ClusterError, InputError, MemoryLimitError
 from bigfs.core.memory import peak_bytes
-from bigfs.pipeline import run
+from bigfs.pipeline.run import run
+from bigfs.runtime import check_workers, on_every_process, preflight, worker_limits
+from bigfs.runtime import workers as talking
 from tests.cluster._processes import pretend, scheduler, worker
 
 pytestmark = pytest.mark.cluster

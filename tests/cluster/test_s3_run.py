@@ -18,10 +18,10 @@ import pytest
 
 from bigfs import spectral_embedding
 from bigfs.cli import main
-from bigfs.comparison import compare
 from bigfs.core.errors import StorageError
-from bigfs.pipeline import run
-from bigfs.results import Result
+from bigfs.pipeline import compare
+from bigfs.pipeline.run import run
+from bigfs.results.result import Result
 from bigfs.spectral import choice
 from bigfs.store import objects
 from bigfs.store.ingest import ingest

@@ -20,8 +20,8 @@ import yaml
 from bigfs.core.errors import ClusterError, InputError
 from bigfs.core.memory import job_bytes
 from bigfs.core.units import GIB, MIB, parse_bytes
-from bigfs.pipeline import run
-from bigfs.results import Result, open_result
+from bigfs.pipeline.run import run
+from bigfs.results.result import Result, open_result
 
 REPO = Path(__file__).parents[2]
 SCRIPTS = REPO / "deploy" / "slurm"

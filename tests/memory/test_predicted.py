@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from bigfs.blocks import RowBlocks
-from bigfs.cluster import local_cluster
 from bigfs.core.cost import StageCost, Step
-from bigfs.core.execute import run_tasks
 from bigfs.core.units import GIB, MIB
-from bigfs.footprint import Footprint
-from bigfs.plan import Place as RunPlace
-from bigfs.plan import make_plan
+from bigfs.plan.measure import Footprint
+from bigfs.plan.plan import Place as RunPlace
+from bigfs.plan.plan import make_plan
+from bigfs.runtime import local_cluster
+from bigfs.runtime.execute import run_tasks
 from bigfs.store.scratch import Scratch
 
 pytestmark = [pytest.mark.memory, pytest.mark.cluster]
@@ -95,8 +95,8 @@ def gram_of_wide_data(place: Place) -> tuple[StageCost, Callable[[], Any]]:
 
 def path_on_a_gram_matrix(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """A path of MCFS on the Gram matrix of all features."""
-    from bigfs.selectors._tasks import lars_task
     from bigfs.selectors.costs import path_bytes
+    from bigfs.selectors.mcfs.tasks import lars_task
 
     d, scratch = 3000, place.scratch()
     rng = np.random.default_rng(0)
@@ -207,7 +207,7 @@ def pass_of_ndfs(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """Blocks with their edges' rows of F, and what is kept of them."""
     from bigfs.graph import affinity
     from bigfs.selectors.costs import ndfs_cost
-    from bigfs.selectors.ndfs import ndfs_scores
+    from bigfs.selectors.ndfs.estimator import ndfs_scores
 
     n, k, c = 40_000, 5, 10
     blocks = place.blocks(n, 500)
@@ -220,9 +220,9 @@ def pass_of_ndfs(place: Place) -> tuple[StageCost, Callable[[], Any]]:
 def pass_of_m3fs(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """Blocks with their planes, and what is kept of them."""
     from bigfs.graph import affinity
-    from bigfs.selectors._m3fs_fit import Parameters
     from bigfs.selectors.costs import m3fs_cost
-    from bigfs.selectors.m3fs import learn
+    from bigfs.selectors.m3fs.estimator import learn
+    from bigfs.selectors.m3fs.fit import Parameters
 
     n, k = 40_000, 5
     blocks = place.blocks(n, 500)
@@ -237,7 +237,7 @@ def pass_of_m3fs(place: Place) -> tuple[StageCost, Callable[[], Any]]:
 def lfs_groups(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """Covariances of clusters and groups."""
     from bigfs.selectors.costs import lfs_cost
-    from bigfs.selectors.lfs import lfs_scores
+    from bigfs.selectors.lfs.estimator import lfs_scores
 
     blocks = place.blocks(8_000, 300)
     cost = lfs_cost(blocks.layout, 3, None, LIMIT)

@@ -14,9 +14,9 @@ from bigfs import FSGMM, run
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.core.seeds import rng
-from bigfs.results import open_result
-from bigfs.selectors import _fsgmm
-from bigfs.selectors.fsgmm import fsgmm_scores
+from bigfs.results.result import open_result
+from bigfs.selectors.fsgmm import iteration as _fsgmm
+from bigfs.selectors.fsgmm.estimator import fsgmm_scores
 from bigfs.store.scratch import ArrayRef
 from tests.reference.fsgmm import fsgmm
 

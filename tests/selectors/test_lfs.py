@@ -12,9 +12,9 @@ from sklearn.datasets import load_iris, load_wine
 
 from bigfs import LFS, ingest
 from bigfs.core.errors import InputError, MemoryLimitError
-from bigfs.selectors._lfs_compare import N_GROUPS
-from bigfs.selectors._lfs_kernels import groups_of
-from bigfs.selectors._lfs_start import load_state
+from bigfs.selectors.lfs.compare import N_GROUPS
+from bigfs.selectors.lfs.kernels import groups_of
+from bigfs.selectors.lfs.start import load_state
 from tests.bench._lfs_data import four_clusters, planted
 from tests.reference.lfs import reference_lfs
 
@@ -161,7 +161,7 @@ def test_the_same_bits_on_one_two_and_four_workers(
 ) -> None:
     from distributed import Client
 
-    from bigfs.cluster import local_cluster
+    from bigfs.runtime import local_cluster
 
     X, y, _ = planted(3_000, 12, 4, seed=1)
     ingest(X, tmp_path / "X.zarr", rows=500)
@@ -181,7 +181,7 @@ def _fit(folder: Path, settings: dict[str, Any]) -> LFS:
 
 
 def test_little_memory_takes_more_passes_to_the_same_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bigfs.selectors import lfs as module
+    from bigfs.selectors.lfs import estimator as module
 
     X, y, _ = planted(2_000, 10, 4, seed=3)
     roomy = LFS(n_clusters=4, init=y, drop="many").fit(X)
@@ -201,7 +201,7 @@ def test_a_sample_finds_the_subsets_and_labels_all_rows() -> None:
 
 def test_an_interrupted_search_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from bigfs.blocks import RowBlocks
-    from bigfs.selectors import lfs as module
+    from bigfs.selectors.lfs import estimator as module
 
     X, y = four_clusters(4)
     monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)

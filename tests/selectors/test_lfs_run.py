@@ -11,8 +11,8 @@ from sklearn.datasets import load_iris
 
 from bigfs import LFS, GFSKMeans, run
 from bigfs.core.errors import InputError, MemoryLimitError
-from bigfs.results import open_result
-from bigfs.selectors import _lfs
+from bigfs.results.result import open_result
+from bigfs.selectors.lfs import search as _lfs
 from bigfs.store.scratch import ArrayRef
 from tests.bench._lfs_data import four_clusters
 
@@ -56,7 +56,7 @@ def test_a_run_of_gfs_kmeans_equals_the_estimator(tmp_path: Path) -> None:
 def test_an_interrupted_run_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bigfs.selectors import lfs
+    from bigfs.selectors.lfs import estimator as lfs
 
     X, y = four_clusters(3)
     np.save(tmp_path / "X.npy", X)

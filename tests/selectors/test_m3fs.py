@@ -14,11 +14,12 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.graph import affinity, knn_graph
 from bigfs.metrics import clustering_accuracy
-from bigfs.selectors import _m3fs, _m3fs_form
-from bigfs.selectors._m3fs_fit import Parameters
-from bigfs.selectors._m3fs_form import full_form, smooth_form
-from bigfs.selectors._m3fs_passes import Streamed
-from bigfs.selectors.m3fs import learn
+from bigfs.selectors.m3fs import form as _m3fs_form
+from bigfs.selectors.m3fs import planes as _m3fs
+from bigfs.selectors.m3fs.estimator import learn
+from bigfs.selectors.m3fs.fit import Parameters
+from bigfs.selectors.m3fs.form import full_form, smooth_form
+from bigfs.selectors.m3fs.passes import Streamed
 from bigfs.store.scratch import Scratch
 from tests.reference.m3fs import laplacian, mean_loss, solve_given_clusters
 

@@ -12,13 +12,13 @@ from bigfs import M3FS
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import Shape
 from bigfs.metrics import clustering_accuracy
-from bigfs.selectors import _m3fs_choice
-from bigfs.selectors._m3fs_choice import (
+from bigfs.selectors.costs import m3fs_choice_bytes, m3fs_compared_rows
+from bigfs.selectors.m3fs import choice as _m3fs_choice
+from bigfs.selectors.m3fs.choice import (
     RIDGE,
     likelihoods,
     mean_log_likelihood,
 )
-from bigfs.selectors.costs import m3fs_choice_bytes, m3fs_compared_rows
 
 
 def _uneven(n: int = 300) -> tuple[np.ndarray, np.ndarray]:

@@ -13,8 +13,8 @@ from bigfs import M3FS, ingest, run
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
 from bigfs.metrics import clustering_accuracy
-from bigfs.selectors._m3fs_fit import Parameters
-from bigfs.selectors.m3fs import learn
+from bigfs.selectors.m3fs.estimator import learn
+from bigfs.selectors.m3fs.fit import Parameters
 from bigfs.store.scratch import ArrayRef, read_attributes
 
 
@@ -91,7 +91,7 @@ def test_one_two_and_four_workers_give_the_same_bits(
 ) -> None:
     from distributed import Client
 
-    from bigfs.cluster import local_cluster
+    from bigfs.runtime import local_cluster
 
     ingest(digits[0], tmp_path / "X.zarr", rows=90)
     parameters = Parameters(2, smoothness=0.0, criterion="objective", init="kmeans", n_init=2)

@@ -16,11 +16,11 @@ from bigfs import NDFS, knn_graph
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
 from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr
-from bigfs.scores import FeatureScores
-from bigfs.selectors import ndfs as module
-from bigfs.selectors._ndfs_kernels import scaled_columns
-from bigfs.selectors._ndfs_start import normalized_indicators
-from bigfs.selectors.ndfs import ndfs_scores
+from bigfs.selectors.ndfs import estimator as module
+from bigfs.selectors.ndfs.estimator import ndfs_scores
+from bigfs.selectors.ndfs.kernels import scaled_columns
+from bigfs.selectors.ndfs.start import normalized_indicators
+from bigfs.stages.scores import FeatureScores
 from bigfs.store.scratch import Scratch
 from tests.reference.ndfs import ndfs
 
@@ -306,7 +306,7 @@ def test_labels_and_their_indicators_are_one_start(digits: np.ndarray) -> None:
 
 def test_the_start_of_many_rows_comes_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer rows in the sample than in the data, all rows still get the nearest center."""
-    from bigfs.selectors import _ndfs_start
+    from bigfs.selectors.ndfs import start as _ndfs_start
     from bigfs.spectral import spectral_embedding
 
     X = np.vstack([np.random.default_rng(i).normal(10 * i, 1, (150, 3)) for i in range(3)])
@@ -333,7 +333,7 @@ def test_an_interrupted_run_continues_at_its_last_checkpoint(
     digits: np.ndarray, tmp_path: Path, rows: int | None, update: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    from bigfs.selectors import _ndfs_passes
+    from bigfs.selectors.ndfs import passes as _ndfs_passes
 
     kind = _ndfs_passes.Resident if rows is None else _ndfs_passes.Streamed
     step, made = kind.step, []
@@ -372,7 +372,7 @@ def test_a_damaged_checkpoint_is_not_used(digits: np.ndarray, tmp_path: Path) ->
 def test_workers_give_the_same_bits(digits: np.ndarray, n_workers: int) -> None:
     from distributed import Client
 
-    from bigfs.cluster import local_cluster
+    from bigfs.runtime import local_cluster
 
     F = _start(400, 10)
     for update in UPDATES:

@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 
 from bigfs import NDFS, ingest, run
 from bigfs.core.errors import InputError
-from bigfs.results import open_result
+from bigfs.results.result import open_result
 from bigfs.store.scratch import ArrayRef, read_attributes
 
 

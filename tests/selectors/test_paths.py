@@ -13,8 +13,8 @@ from bigfs import MCFS, spectral_embedding
 from bigfs.blocks import RowBlocks
 from bigfs.core.units import GIB
 from bigfs.graph import knn_graph
-from bigfs.selectors._wide import wide_paths
-from bigfs.selectors.mcfs import mcfs_scores
+from bigfs.selectors.mcfs.estimator import mcfs_scores
+from bigfs.selectors.mcfs.wide import wide_paths
 from bigfs.spectral.embedding import SpectralEmbedding
 
 KINDS = ("plain", "far from zero", "identical", "zero", "constant", "collinear", "all of it")

@@ -14,8 +14,8 @@ from bigfs import UDFS, knn_graph, run
 from bigfs.blocks import RowBlocks
 from bigfs.cli import main
 from bigfs.core.errors import InputError, MemoryLimitError
-from bigfs.selectors import _udfs
-from bigfs.selectors._udfs import local_scatter
+from bigfs.selectors.udfs import kernels as _udfs
+from bigfs.selectors.udfs.kernels import local_scatter
 from tests.bench.bench_baselines import prepared
 from tests.reference.udfs import discriminative_matrix, udfs_scores
 

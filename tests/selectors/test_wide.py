@@ -12,9 +12,9 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.units import GIB, MIB
 from bigfs.graph import knn_graph
-from bigfs.selectors import _wide
-from bigfs.selectors._wide import WidePaths, wide_paths
-from bigfs.selectors.mcfs import mcfs_scores
+from bigfs.selectors.mcfs import wide as _wide
+from bigfs.selectors.mcfs.estimator import mcfs_scores
+from bigfs.selectors.mcfs.wide import WidePaths, wide_paths
 from bigfs.spectral.embedding import SpectralEmbedding
 
 

@@ -18,10 +18,10 @@ from scipy.sparse import block_diag, csr_array
 
 from bigfs import knn_graph, run, spectral_embedding
 from bigfs.blocks import RowBlocks
-from bigfs.cluster import local_cluster
 from bigfs.core.errors import ConvergenceError, InputError, MemoryLimitError
 from bigfs.core.units import GIB, MIB
 from bigfs.graph import affinity, affinity_from_csr
+from bigfs.runtime import local_cluster
 from bigfs.spectral import choice, iteration, storedblock
 from bigfs.spectral.choice import choose_solver
 from bigfs.spectral.rowgraph import block_starts, build_row_graph

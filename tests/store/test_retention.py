@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bigfs.pipeline import inspect, run
-from bigfs.results import open_result
+from bigfs.pipeline.run import inspect, run
+from bigfs.results.result import open_result
 from bigfs.store.lease import Lease
 from bigfs.store.location import Location, as_location, write_atomic
 from bigfs.store.retention import finish_series, finished_runs

@@ -1,0 +1,332 @@
+"""K-means at scale: k-means++ on a fixed row sample, Lloyd's iteration by fused passes.
+
+One pass per iteration does everything at once: nearest centers, sums, counts, inertia and the
+row that is farthest from its center. Partial sums merge in a fixed tree order in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.kernels import tile_rows
+from bigfs.core.errors import InputError
+from bigfs.core.seeds import rng
+from bigfs.runtime.execute import run_tasks
+from bigfs.store.scratch import ArrayRef, Scratch
+
+SAMPLE_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class KMeansResult:
+    """Centers and what became of the iteration.
+
+    Attributes
+    ----------
+    centers : ndarray of shape (n_clusters, n_features), float64
+    labels_ref : ArrayRef of shape (n_samples,), int32
+        Nearest center of every row.
+    counts : ndarray of shape (n_clusters,), int64
+        Rows of each cluster; none is empty unless rows are duplicates.
+    inertia : float
+        Sum of squared distances to the nearest center.
+    n_iter : int
+        Updates of the centers.
+    converged : bool
+        The centers stopped moving before ``max_iter``.
+    scratch : Scratch
+        Keeps the labels alive.
+    """
+
+    centers: np.ndarray
+    labels_ref: ArrayRef
+    counts: np.ndarray
+    inertia: float
+    n_iter: int
+    converged: bool
+    scratch: Scratch
+
+
+def kmeans(
+    blocks: RowBlocks,
+    n_clusters: int,
+    *,
+    init: np.ndarray | None = None,
+    max_iter: int = 100,
+    tol: float = 1e-4,
+    random_state: int = 0,
+    scratch: Scratch | None = None,
+) -> KMeansResult:
+    """Cluster the rows of data that need not fit memory.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    n_clusters : int
+        In [1, n_samples].
+    init : ndarray of shape (n_clusters, n_features) or None, default=None
+        First centers. None: k-means++ and Lloyd's iteration on 10,000 sampled rows.
+    max_iter : int, default=100
+        Most updates of the centers.
+    tol : float, default=1e-4
+        Stop when the squared movement of the centers is below ``tol`` times the mean variance
+        of the features, summed over the features.
+    random_state : int, default=0
+        Seed of the sample and of k-means++.
+    scratch : Scratch or None, default=None
+        Where the labels are stored. None: beside the data's small arrays.
+
+    Returns
+    -------
+    result : KMeansResult
+
+    Raises
+    ------
+    InputError
+        If ``n_clusters`` or ``init`` does not fit the data.
+
+    Notes
+    -----
+    Cost: a pass for the sample, one per iteration, one for the labels. An empty cluster takes
+    the row farthest from its center. The same bits whatever the workers.
+    """
+    whole = isinstance(n_clusters, (int, np.integer)) and not isinstance(n_clusters, bool)
+    if not whole or not 1 <= n_clusters <= blocks.n_samples:
+        raise InputError(
+            f"n_clusters must be an int in [1, {blocks.n_samples}], since X has "
+            f"{blocks.n_samples} rows. Got {n_clusters!r}."
+        )
+    scratch = scratch or blocks.scratch.child(blocks.scratch.unique("kmeans"))
+    centers = _start(blocks, n_clusters, init, random_state)
+    threshold, moved, n_iter = None, np.inf, 0
+    while n_iter < max_iter and (threshold is None or moved > threshold):
+        sums = _pass(blocks, centers)
+        if threshold is None:
+            threshold = tol * sums.total_variance / n_clusters
+        updated = sums.centers(centers)
+        moved = float(((updated - centers) ** 2).sum())
+        centers = updated
+        n_iter += 1
+    labels = scratch.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
+    sums = _pass(blocks, centers, labels)
+    converged = threshold is not None and moved <= threshold
+    return KMeansResult(centers, labels, sums.counts, sums.inertia, n_iter, converged, scratch)
+
+
+def cluster_rows(
+    rows: np.ndarray, n_clusters: int, generator: np.random.Generator, max_iter: int = 25
+) -> np.ndarray:
+    """Return the centers of rows in memory, by k-means++ and Lloyd's iteration.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_features), float32 or float64
+    n_clusters : int
+    generator : numpy Generator
+    max_iter : int, default=25
+
+    Returns
+    -------
+    centers : ndarray of shape (at most n_clusters, n_features), type of ``rows``
+        Fewer than asked where the rows have fewer distinct values.
+    """
+    centers = rows[plus_plus(rows, n_clusters, generator)].astype(rows.dtype)
+    labels = np.full(len(rows), -1)
+    for _ in range(max_iter):
+        found, _ = nearest_centers(rows, centers)
+        if np.array_equal(found, labels):
+            break
+        labels = found
+        counts, sums = _sum_by_label(rows, labels, len(centers))
+        filled = counts > 0
+        centers[filled] = sums[filled] / counts[filled, None]
+    return centers
+
+
+def plus_plus(rows: np.ndarray, n_clusters: int, generator: np.random.Generator) -> np.ndarray:
+    """Return row numbers chosen by k-means++ with several trials each (greedy).
+
+    Stops early when every row equals a chosen one.
+    """
+    chosen = [int(generator.integers(len(rows)))]
+    nearest = _squared_to(rows, rows[chosen])[:, 0]
+    trials = 2 + int(np.log(max(1, n_clusters)))
+    while len(chosen) < n_clusters and nearest.max() > 0:
+        cumulative = np.cumsum(nearest)
+        draws = generator.random(trials) * cumulative[-1]
+        places = np.minimum(np.searchsorted(cumulative, draws, side="right"), len(rows) - 1)
+        places = places[nearest[places] > 0]
+        if not len(places):
+            places = np.array([int(nearest.argmax())])
+        candidates = np.minimum(_squared_to(rows, rows[places]), nearest[:, None])
+        best = int(candidates.sum(axis=0).argmin())
+        chosen.append(int(places[best]))
+        nearest = candidates[:, best]
+        # A product of rounded norms is not exactly zero for a row and its duplicates.
+        nearest[(rows == rows[chosen[-1]]).all(axis=1)] = 0
+    return np.array(chosen)
+
+
+def nearest_centers(rows: np.ndarray, centers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nearest center of every row, and the squared distance to it (float64)."""
+    labels = np.empty(len(rows), dtype=np.int64)
+    squared = np.empty(len(rows))
+    step = tile_rows(max(rows.shape[1], len(centers)))
+    for begin in range(0, len(rows), step):
+        tile = _squared_to(rows[begin : begin + step], centers)
+        labels[begin : begin + step] = tile.argmin(axis=1)
+        squared[begin : begin + step] = tile.min(axis=1)
+    return labels, squared
+
+
+def _squared_to(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    """Return squared distances (n_rows, n_centers), by a matrix product of the rows' type."""
+    # Measured from the first center, so that a common offset does not cost digits.
+    origin = centers[0].astype(rows.dtype)
+    shifted = rows - origin
+    others = centers.astype(rows.dtype) - origin
+    squared = shifted @ (-2 * others.T)
+    squared += np.einsum("ij,ij->i", shifted, shifted)[:, None]
+    squared += np.einsum("ij,ij->i", others, others)
+    return np.maximum(squared, 0)
+
+
+def _sum_by_label(
+    rows: np.ndarray, labels: np.ndarray, n_clusters: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return counts (n_clusters,) and sums (n_clusters, n_features), float64."""
+    from scipy.sparse import csr_array
+
+    sums = np.zeros((n_clusters, rows.shape[1]))
+    step = tile_rows(rows.shape[1])
+    for begin in range(0, len(rows), step):
+        tile = rows[begin : begin + step].astype(np.float64, copy=False)
+        here = labels[begin : begin + step]
+        ones = (np.ones(len(here)), (here, np.arange(len(here))))
+        sums += csr_array(ones, shape=(n_clusters, len(here))) @ tile
+    return np.bincount(labels, minlength=n_clusters), sums
+
+
+@dataclass
+class _Sums:
+    """What one pass finds; two of them merge."""
+
+    counts: np.ndarray
+    sums: np.ndarray
+    squares: float
+    inertia: float
+    far: float
+    far_row: np.ndarray
+
+    @property
+    def total_variance(self) -> float:
+        """Variance of the data, summed over the features."""
+        n = self.counts.sum()
+        return max(0.0, self.squares / n - float(((self.sums.sum(axis=0) / n) ** 2).sum()))
+
+    def centers(self, previous: np.ndarray) -> np.ndarray:
+        """Return the means; an empty cluster takes the farthest row, one in each pass."""
+        filled = self.counts > 0
+        updated = previous.copy()
+        updated[filled] = previous[0] + self.sums[filled] / self.counts[filled, None]
+        if not filled.all() and self.far > 0:
+            updated[int(np.argmin(filled))] = self.far_row
+        return updated
+
+
+def _pass(blocks: RowBlocks, centers: np.ndarray, labels: ArrayRef | None = None) -> _Sums:
+    """Run one fused pass over X; write the labels if asked."""
+    shared = blocks.scratch.put(blocks.scratch.unique("centers"), centers)
+    try:
+        return blocks.reduce(_pass_kernel, _merge, shared, labels, label="k-means")
+    finally:
+        blocks.scratch.remove(shared)
+
+
+def _pass_kernel(X: np.ndarray, first_row: int, shared: ArrayRef, labels: ArrayRef | None) -> _Sums:
+    centers = shared.load()
+    nearest, squared = nearest_centers(X, centers)
+    if labels is not None:
+        labels.write(first_row, nearest.astype(np.int32))
+    # Sums are taken from the first center on, so that an offset does not cost digits.
+    counts = np.zeros(len(centers), dtype=np.int64)
+    sums, squares = np.zeros(centers.shape), 0.0
+    step = tile_rows(X.shape[1])
+    for begin in range(0, len(X), step):
+        tile = X[begin : begin + step] - centers[0]
+        part_counts, part = _sum_by_label(tile, nearest[begin : begin + step], len(centers))
+        counts += part_counts
+        sums += part
+        squares += float(np.einsum("ij,ij->", tile, tile))
+    far = int(squared.argmax())
+    return _Sums(
+        counts,
+        sums,
+        squares,
+        float(squared.sum()),
+        float(squared[far]),
+        X[far].astype(np.float64),
+    )
+
+
+def _merge(a: _Sums, b: _Sums) -> _Sums:
+    farther = b if b.far > a.far else a
+    return _Sums(
+        a.counts + b.counts,
+        a.sums + b.sums,
+        a.squares + b.squares,
+        a.inertia + b.inertia,
+        farther.far,
+        farther.far_row,
+    )
+
+
+def _start(
+    blocks: RowBlocks, n_clusters: int, init: np.ndarray | None, random_state: int
+) -> np.ndarray:
+    """Return the first centers: given ones, checked, or those of a row sample."""
+    shape = (n_clusters, blocks.n_features)
+    if init is not None:
+        centers = np.array(init, dtype=np.float64)
+        if centers.shape != shape or not np.isfinite(centers).all():
+            raise InputError(
+                f"init must be {shape[0]} x {shape[1]} finite values (n_clusters x n_features). "
+                f"Got shape {centers.shape}."
+            )
+        return centers
+    n = blocks.n_samples
+    size = min(n, max(SAMPLE_ROWS, 20 * n_clusters))
+    chosen = rng(random_state, "kmeans sample").choice(n, size, replace=False, shuffle=False)
+    wanted = blocks.scratch.put(blocks.scratch.unique("chosen"), np.sort(chosen))
+    folder = str(blocks.scratch.child(blocks.scratch.unique("sample")).path)
+    parts = blocks.map_blocks(_take_kernel, wanted, folder, label="k-means sample")
+    present = [part for part in parts if part is not None]
+    try:
+        [centers] = run_tasks(_start_task, [present], n_clusters, random_state, label="k-means++")
+    finally:
+        blocks.scratch.remove(wanted)
+        Scratch(folder).close()
+    if len(centers) < n_clusters:
+        raise InputError(
+            f"n_clusters is {n_clusters}, but {size} sampled rows have only {len(centers)} "
+            f"distinct values. Set n_clusters to at most {len(centers)}."
+        )
+    return centers.astype(np.float64)
+
+
+def _take_kernel(X: np.ndarray, first_row: int, wanted: ArrayRef, folder: str) -> ArrayRef | None:
+    """Store the chosen rows of one block."""
+    ids = wanted.load()
+    begin, end = np.searchsorted(ids, [first_row, first_row + len(X)])
+    if begin == end:
+        return None
+    scratch = Scratch(folder)
+    return scratch.put(scratch.unique(f"rows-{first_row}"), X[ids[begin:end] - first_row])
+
+
+def _start_task(parts: list[ArrayRef], n_clusters: int, random_state: int) -> np.ndarray:
+    rows = np.concatenate([part.load() for part in parts])
+    return cluster_rows(rows, n_clusters, rng(random_state, "kmeans"))

@@ -1,0 +1,104 @@
+"""Preprocessing as part of reading: each block is transformed on its way into a pass.
+
+Nothing is written out. What a transform needs of the whole data (means, ranges) comes from one
+pass of moments and is stored once, for every task to read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigfs.blocks.kernels import Moments
+from bigfs.core.errors import InputError
+from bigfs.store.scratch import ArrayRef, Scratch
+
+KINDS = ("none", "standardize", "rescale", "minmax", "unit_norm", "log1p")
+
+
+@dataclass(frozen=True)
+class Transform:
+    """One of the transforms, with the stored shift and scale of its columns.
+
+    Attributes
+    ----------
+    kind : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}
+    columns : ArrayRef of shape (2, n_features) or None
+        Shift and scale: a value x becomes ``(x - shift) * scale``.
+    """
+
+    kind: str = "none"
+    columns: ArrayRef | None = None
+
+    def apply(self, X: np.ndarray, first_row: int) -> np.ndarray:
+        """Return the transformed block; the block itself is not changed.
+
+        Raises
+        ------
+        InputError
+            For a row of zeros under ``unit_norm`` or a value of -1 or less under ``log1p``.
+        """
+        if self.kind == "none":
+            return X
+        if self.columns is not None:
+            shift, scale = self.columns.load()
+            out = X - shift.astype(X.dtype)
+            out *= scale.astype(X.dtype)
+            return out
+        return _unit_norm(X, first_row) if self.kind == "unit_norm" else _log1p(X, first_row)
+
+
+def check_kind(kind: str) -> None:
+    """Raise InputError unless the transform is known."""
+    if kind not in KINDS:
+        raise InputError(f"preprocess must be one of {', '.join(KINDS)}. Got {kind!r}.")
+
+
+def needs_moments(kind: str) -> bool:
+    """Say whether a transform needs a pass over the data first."""
+    return kind in ("standardize", "rescale", "minmax")
+
+
+def resolve(kind: str, moments: Moments | None, scratch: Scratch) -> Transform:
+    """Return a transform ready for the workers.
+
+    ``standardize`` gives columns mean 0 and variance 1, ``minmax`` maps them to [0, 1],
+    ``rescale`` gives them mean 0 and divides all by one number, so that their mean variance is 1;
+    a constant column becomes 0 under all three. ``unit_norm`` scales rows to Euclidean norm 1.
+    """
+    check_kind(kind)
+    if moments is None or not needs_moments(kind):
+        return Transform(kind)
+    if kind == "standardize":
+        shift, spread = moments.mean, np.sqrt(moments.variance)
+    elif kind == "rescale":
+        root = np.sqrt(moments.variance.mean())
+        shift, spread = moments.mean, np.full(len(moments.mean), root)
+    else:
+        shift, spread = moments.minimum, moments.maximum - moments.minimum
+    # The mean of equal values can differ from them in the last bit, and so can the spread.
+    constant = moments.maximum == moments.minimum
+    scale = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, spread))
+    return Transform(kind, scratch.put(scratch.unique("transform"), np.stack([shift, scale])))
+
+
+def _unit_norm(X: np.ndarray, first_row: int) -> np.ndarray:
+    norms = np.sqrt(np.einsum("ij,ij->i", X, X, dtype=np.float64))
+    if not norms.all():
+        row = first_row + int((norms == 0).argmax())
+        raise InputError(
+            f"preprocess 'unit_norm': row {row} is all zeros and has no direction. "
+            "Drop such rows or use another preprocess."
+        )
+    return X / norms[:, None].astype(X.dtype)
+
+
+def _log1p(X: np.ndarray, first_row: int) -> np.ndarray:
+    if X.min() <= -1:
+        row, column = np.argwhere(X <= -1)[0]
+        raise InputError(
+            f"preprocess 'log1p': row {first_row + row}, column {column} is "
+            f"{X[row, column]:g}; values must be above -1. Use another preprocess."
+        )
+    return np.log1p(X)

@@ -1,0 +1,374 @@
+"""The matrix seen as row blocks: the one place where a pass over the data becomes tasks.
+
+A pass is one streaming read of X. Each task reads one block, transforms it, hands it to a
+kernel and returns something small; partial results merge in a fixed tree order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks import kernels, preprocess
+from bigfs.blocks.kernels import Gram, Moments, Products
+from bigfs.blocks.preprocess import Transform
+from bigfs.core.cost import Shape
+from bigfs.core.errors import InputError
+from bigfs.runtime.execute import crosses_processes, map_reduce, run_tasks
+from bigfs.store.chunking import block_bounds, block_rows
+from bigfs.store.ingest import ingest
+from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.source import RandomAccessSource, Source, open_matrix
+
+# Sources that live in this process's memory are named in the task graph, never put into it.
+_local_sources: weakref.WeakValueDictionary[int, RandomAccessSource] = weakref.WeakValueDictionary()
+_tokens = itertools.count()
+
+
+@dataclass(frozen=True)
+class BlockReader:
+    """Reads and transforms rows of X inside a task; pickles to a few hundred bytes.
+
+    Attributes
+    ----------
+    source : RandomAccessSource or None
+        A source that other processes can open.
+    token : int
+        The name of a source that lives in this process only, if ``source`` is None.
+    transform : Transform
+    """
+
+    source: RandomAccessSource | None
+    token: int
+    transform: Transform
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return rows ``start`` to ``stop``, transformed; callers must not write into them."""
+        source = self.source if self.source is not None else _local_sources[self.token]
+        return self.transform.apply(source.read(start, stop), start)
+
+
+class RowBlocks:
+    """A matrix as consecutive row blocks, with the passes the methods are made of.
+
+    Parameters
+    ----------
+    source : RandomAccessSource
+        Where rows are read from. If it lives in this process's memory, the active scheduler
+        must run in this process too; `from_any` takes care of that.
+    scratch : Scratch
+        Where small arrays are shared with the tasks.
+    rows : int or None, default=None
+        Rows per block, a whole number of chunks. None: 16 to 64 MB per block.
+
+    Attributes
+    ----------
+    n_samples, n_features : int
+    dtype : numpy.dtype
+        float32 or float64: what the kernels see.
+    rows : int
+        Rows per block.
+    bounds : list of (int, int)
+        First row and one past the last row of every block.
+    passes : int
+        How many times X has been read so far.
+    keeps_gram : bool
+        Keep the Gram matrix in scratch once it is computed: for several methods on the same data.
+    """
+
+    def __init__(
+        self, source: RandomAccessSource, scratch: Scratch, rows: int | None = None
+    ) -> None:
+        n_samples = source.n_samples
+        if n_samples is None:
+            raise InputError(f"{source.uri}: the number of rows is not known. Ingest it first.")
+        self.source = source
+        self.scratch = scratch
+        self.n_samples, self.n_features = n_samples, source.n_features
+        self.dtype = np.dtype(source.dtype)
+        chunk = source.chunk_rows
+        self.rows = rows or block_rows(self.n_features, self.dtype.itemsize, chunk)
+        if chunk and self.rows % chunk and self.rows < n_samples:
+            raise InputError(
+                f"blocks.rows must be a whole number of chunks of {chunk} rows, or a chunk is "
+                f"read twice. Got {self.rows}; set it to {-(-self.rows // chunk) * chunk}."
+            )
+        self.bounds = block_bounds(n_samples, self.rows)
+        self.passes = 0
+        self.transform = Transform()
+        self.keeps_gram = False
+        self._moments: Moments | None = None
+        self._gram: tuple[ArrayRef, ArrayRef] | None = None
+        self._token = next(_tokens)
+        if not source.shareable:
+            _local_sources[self._token] = source
+
+    @classmethod
+    def from_any(
+        cls,
+        X: Any,
+        *,
+        scratch: Scratch | None = None,
+        transform: str = "none",
+        rows: int | None = None,
+        variable: str | None = None,
+    ) -> RowBlocks:
+        """Open anything `open_matrix` takes, check it, and resolve the preprocessing.
+
+        Data that cannot be read by row range (CSV, Parquet, Dask arrays), and data in memory
+        when the tasks run in other processes, are written to scratch first. Data that bigfs has
+        not checked while ingesting are checked in one pass.
+
+        Parameters
+        ----------
+        X : RowBlocks, array-like, path or URI
+        scratch : Scratch or None, default=None
+            None: a temporary folder.
+        transform : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}
+            Preprocessing, applied whenever a block is read.
+        rows : int or None
+            Rows per block.
+        variable : str or None
+            Which array of a file that holds several.
+
+        Raises
+        ------
+        InputError
+            If the data cannot be used; the first offending row and column are named.
+        """
+        if isinstance(X, RowBlocks):
+            return X
+        preprocess.check_kind(transform)
+        scratch = scratch or Scratch()
+        source: Source = open_matrix(X, variable=variable)
+        random_access = isinstance(source, RandomAccessSource)
+        if not random_access or (not source.shareable and crosses_processes()):
+            path = scratch.path / scratch.unique("input.zarr")
+            ingest(source, path, rows=rows)
+            source = open_matrix(path)
+        assert isinstance(source, RandomAccessSource)
+        blocks = cls(source, scratch, rows)
+        if not source.checked or preprocess.needs_moments(transform):
+            raw = blocks.moments()
+            blocks.transform = preprocess.resolve(transform, raw, scratch)
+        else:
+            blocks.transform = preprocess.resolve(transform, None, scratch)
+        if transform != "none":
+            blocks._moments = None
+        return blocks
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the matrix as the kernels see it, in bytes."""
+        return self.n_samples * self.n_features * self.dtype.itemsize
+
+    @property
+    def layout(self) -> Shape:
+        """Sizes of the matrix, its blocks and chunks, as costs are stated in."""
+        chunk = self.source.chunk_rows or self.rows
+        return Shape(self.n_samples, self.n_features, self.dtype.itemsize, self.rows, chunk)
+
+    @property
+    def reader(self) -> BlockReader:
+        """What a task needs to read rows."""
+        source = self.source if self.source.shareable else None
+        return BlockReader(source, self._token, self.transform)
+
+    def map_blocks(
+        self, kernel: Callable[..., Any], *shared: Any, label: str = "pass"
+    ) -> list[Any]:
+        """Run ``kernel(X_block, first_row, *shared)`` on every block: one pass.
+
+        The results come back in block order, so each must be small; n-row results are written
+        by the kernel through an `ArrayRef` whose chunks are this object's blocks.
+        """
+        self.passes += 1
+        return run_tasks(
+            _on_block, self.bounds, self.reader, kernel, shared, label=label, unit="blocks"
+        )
+
+    def reduce(
+        self,
+        kernel: Callable[..., Any],
+        combine: Callable[[Any, Any], Any],
+        *shared: Any,
+        label: str = "pass",
+    ) -> Any:
+        """Run ``kernel(X_block, first_row, *shared)`` and merge the results: one pass."""
+        self.passes += 1
+        return map_reduce(_on_block, self.bounds, combine, self.reader, kernel, shared, label=label)
+
+    def create_rows(self, name: str, width: int, dtype: Any) -> ArrayRef:
+        """Create an n-row array in scratch whose chunks are this object's blocks."""
+        return self.scratch.create(name, (self.n_samples, width), dtype, self.rows)
+
+    def moments(self) -> Moments:
+        """Return per-feature moments; one pass, remembered.
+
+        Raises
+        ------
+        InputError
+            At the first NaN or infinity, with its row and column.
+        """
+        if self._moments is None:
+            names = self.source.feature_names
+            try:
+                self._moments = self.reduce(_moments_kernel, kernels.merge_moments, label="moments")
+            except _NonFinite as error:
+                raise InputError(_describe(error, self.source.uri, names)) from None
+        return self._moments
+
+    def gram(self, Y: ArrayRef | None = None, label: str = "gram") -> Gram:
+        """Return the centered Gram matrix and X'Y in one pass.
+
+        Parameters
+        ----------
+        Y : ArrayRef of shape (n_samples, n_targets) or None
+            Companion whose rows each task reads beside its block.
+
+        Returns
+        -------
+        gram : Gram
+            float64; ``gram`` (n_features, n_features), ``xty`` (n_features, n_targets).
+        """
+        if self.keeps_gram:
+            return self._kept_gram(Y, label)
+        total = self.reduce(_gram_kernel, kernels.merge_gram, Y, label=label)
+        return kernels.complete_gram(total, self.n_features)
+
+    def _kept_gram(self, Y: ArrayRef | None, label: str) -> Gram:
+        """Return the Gram matrix from scratch, with X'Y from a pass of its own."""
+        if self._gram is None:
+            total = self.reduce(_gram_kernel, kernels.merge_gram, None, label="gram")
+            made = kernels.complete_gram(total, self.n_features)
+            names = (self.scratch.unique("gram"), self.scratch.unique("mean"))
+            self._gram = (
+                self.scratch.put(names[0], made.gram),
+                self.scratch.put(names[1], made.mean),
+            )
+        stored, mean = self._gram
+        y_mean, xty = np.empty(0), np.empty((self.n_features, 0))
+        if Y is not None:
+            sums, xty = self.reduce(_cross_kernel, _add_pair, Y, mean, label=label)
+            y_mean = sums / self.n_samples
+        return Gram(self.n_samples, mean.load(), stored.load(), y_mean, xty)
+
+    def xtv(self, V: ArrayRef) -> np.ndarray:
+        """Return ``X'V`` for V of shape (n_samples, n_columns): one pass, float64."""
+        return self.reduce(_xtv_kernel, np.add, V, label="X'V")
+
+    def xv(self, V: np.ndarray, name: str) -> ArrayRef:
+        """Return ``X V`` for V of shape (n_features, n_columns), stored by row blocks."""
+        shared = self.scratch.put(self.scratch.unique("V"), np.asarray(V, dtype=np.float64))
+        out = self.create_rows(name, V.shape[1], np.float64)
+        self.map_blocks(_xv_kernel, shared, out, label="XV")
+        self.scratch.remove(shared)
+        return out
+
+
+def lazy_array(X: Any) -> Any:
+    """Return stored data as a Dask array whose chunks are the row blocks.
+
+    Raises
+    ------
+    InputError
+        If the data cannot be read by row range.
+    """
+    import dask.array as da
+
+    source = open_matrix(X)
+    if not isinstance(source, RandomAccessSource) or source.n_samples is None:
+        raise InputError(
+            f"{source.uri} cannot be read by row range. Bring it into a store first: "
+            "bigfs ingest SOURCE DEST.zarr."
+        )
+    rows = block_rows(source.n_features, source.dtype.itemsize, source.chunk_rows)
+    view = _View(source)
+    return da.from_array(
+        view,
+        chunks=(rows, source.n_features),
+        name=f"bigfs-{uuid.uuid4().hex}",
+        meta=np.empty((0, 0), source.dtype),
+    )
+
+
+class _View:
+    """What Dask needs to slice a source: shape, dtype and rows on demand."""
+
+    ndim = 2
+
+    def __init__(self, source: RandomAccessSource) -> None:
+        self._source = source
+        self.shape = (source.n_samples, source.n_features)
+        self.dtype = np.dtype(source.dtype)
+
+    def __getitem__(self, key: tuple[slice, Any]) -> np.ndarray:
+        rows, columns = key
+        start, stop, _ = rows.indices(self.shape[0])
+        return np.asarray(self._source.read(start, stop)[:, columns])
+
+
+class _NonFinite(InputError):
+    """Carries row and column of the first NaN or infinity to the client as text."""
+
+
+def _on_block(
+    bounds: tuple[int, int],
+    reader: BlockReader,
+    kernel: Callable[..., Any],
+    shared: tuple[Any, ...],
+) -> Any:
+    """Read one block and run the kernel on it."""
+    start, stop = bounds
+    return kernel(reader.read(start, stop), start, *shared)
+
+
+def _moments_kernel(X: np.ndarray, first_row: int) -> Moments:
+    found = kernels.first_non_finite(X)
+    if found is not None:
+        row, column = found
+        raise _NonFinite(f"{first_row + row} {column} {X[row, column]}")
+    return kernels.block_moments(X)
+
+
+def _describe(error: _NonFinite, uri: str, names: list[str] | None) -> str:
+    row, column, value = str(error).split()
+    feature = f" ('{names[int(column)]}')" if names else ""
+    return (
+        f"{uri}: row {row}, column {column}{feature} is {'NaN' if value == 'nan' else value}. "
+        "Every value must be finite: remove or fill such values, or let "
+        "`bigfs ingest --missing mean|zero|drop_rows` do it for NaN."
+    )
+
+
+def _gram_kernel(X: np.ndarray, first_row: int, Y: ArrayRef | None) -> Products:
+    rows = None if Y is None else Y.read(first_row, first_row + len(X))
+    return kernels.block_gram(X, rows)
+
+
+def _cross_kernel(
+    X: np.ndarray, first_row: int, Y: ArrayRef, mean: ArrayRef
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of Y's columns, and the products of Y with the centered columns of X."""
+    rows = Y.read(first_row, first_row + len(X)).astype(np.float64, copy=False)
+    return rows.sum(axis=0), kernels.block_xtv(X, rows, mean.load())
+
+
+def _add_pair(
+    a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    return a[0] + b[0], a[1] + b[1]
+
+
+def _xtv_kernel(X: np.ndarray, first_row: int, V: ArrayRef) -> np.ndarray:
+    return kernels.block_xtv(X, V.read(first_row, first_row + len(X)))
+
+
+def _xv_kernel(X: np.ndarray, first_row: int, V: ArrayRef, out: ArrayRef) -> None:
+    out.write(first_row, kernels.block_xv(X, V.load()))

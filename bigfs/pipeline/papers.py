@@ -1,0 +1,223 @@
+"""The table of a paper: its protocol on the data sets that are there, beside the paper's values."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bigfs.config import PaperTable
+from bigfs.config.paper import ALL_FEATURES, SetConfig
+from bigfs.core.cost import Shape
+from bigfs.core.memory import check_fits, task_budget
+from bigfs.pipeline.datasets import check_set, content_key, load_set, why_unavailable
+from bigfs.pipeline.methods import METHODS
+from bigfs.pipeline.paper_table import PaperResult, PaperRow
+from bigfs.pipeline.protocols import best_of_grid, by_draws, by_labels
+from bigfs.pipeline.run import run_in_directory, run_stage
+from bigfs.pipeline.stages import Stage, check_settings
+from bigfs.pipeline.table import remove_tables
+from bigfs.pipeline.trials import Trial
+from bigfs.plan.plan import Place, make_plan
+from bigfs.stages.context import Context
+from bigfs.store.chunking import block_rows, chunk_rows
+from bigfs.store.rundir import RunDirectory, stage_key
+from bigfs.store.scratch import Scratch, read_attributes
+
+logger = logging.getLogger("bigfs")
+_VERSION = 1
+# Settings that no value depends on.
+_NOT_OF_RESULTS = {"run", "sets", "only", "not_run", "data", "cluster", "title"}
+_NUMBERS = ("paper", "value", "std")
+_PROTOCOLS = {"draws": by_draws, "grid": best_of_grid, "labels": by_labels}
+
+
+def run_paper(
+    config: PaperTable, *, scheduler: str | None = None, fresh: bool = False
+) -> PaperResult:
+    """Run a paper's protocol and set our values beside the paper's.
+
+    Parameters
+    ----------
+    config : PaperTable
+    scheduler : str or None, default=None
+        Address of a Dask scheduler. None: what the configuration or the scope says.
+    fresh : bool, default=False
+        Forget what former runs of this directory finished.
+
+    Returns
+    -------
+    result : PaperResult
+        Also written to the run directory, as ``table.txt``, ``.csv`` and ``.json``.
+
+    Raises
+    ------
+    InputError
+        If the configuration or a data set that is there cannot be used.
+    MemoryLimitError
+        If a data set does not fit a worker: the protocols hold it whole.
+    """
+    chosen = [one for one in config.sets if config.only is None or one.name in config.only]
+    reasons = {one.name: why for one in chosen if (why := why_unavailable(config, one))}
+    for one in chosen:
+        if one.name not in reasons:
+            _check_before(config, one)
+
+    def work(directory: RunDirectory) -> PaperResult:
+        remove_tables(directory.path)
+        result = _run(directory, config, chosen, reasons)
+        result.write(directory.path)
+        return result
+
+    return run_in_directory(config, work, scheduler=scheduler, fresh=fresh)
+
+
+def _run(
+    directory: RunDirectory, config: PaperTable, chosen: list[SetConfig], reasons: dict[str, str]
+) -> PaperResult:
+    """Run the cases of the sets whose data are there."""
+    rows: list[PaperRow] = []
+    used: set[str] = set()
+    for one in chosen:
+        if one.name in reasons:
+            rows += _rows_not_run(config, one, one.paper, "no data")
+        else:
+            rows += _rows_of_set(directory, config, one, used)
+            rows += _rows_not_run(config, one, config.not_run, "not run")
+    stages = {name: directory.manifest["stages"][name] for name in sorted(used)}
+    told = {f"No data for {name}": why for name, why in reasons.items()}
+    told |= {f"Not run, {name}": why for name, why in config.not_run.items()}
+    return PaperResult(directory.path, config.title, config.protocol, rows, told, stages)
+
+
+def _check_before(config: PaperTable, one: SetConfig) -> None:
+    """Refuse what cannot work before anything is written or any cluster is started."""
+    task_budget(config.memory_limit)
+    n_samples, n_features = check_set(config, one)
+    chunk = chunk_rows(n_features, 8)
+    shape = Shape(n_samples, n_features, 8, block_rows(n_features, 8, chunk), chunk)
+    # Numbers of features above those of a set are left out, as long as there is one below.
+    m = min(config.sizes(one))
+    for entry in config.entries(one, n_clusters=2):
+        settings = entry.config.model_copy(update={"n_features_to_select": m})
+        check_settings(settings, None, n_features)
+        cost = partial(METHODS[settings.method].cost, settings, shape)
+        make_plan([(entry.name, cost)], shape, Place(config.memory_limit)).check()
+    check_fits("table", 5 * shape.nbytes, config.memory_limit, f"{one.name} in memory")
+
+
+def _rows_not_run(
+    config: PaperTable, one: SetConfig, methods: Iterable[str], why: str
+) -> list[PaperRow]:
+    """Return the paper's rows of some methods, without values of ours."""
+    m = config.sizes(one)[0] if config.protocol != "grid" else None
+    rows = [
+        PaperRow(
+            one.name,
+            case,
+            method,
+            None if method == ALL_FEATURES else m,
+            score,
+            why=why,
+            paper=value,
+        )
+        for position, case in enumerate(_cases(one))
+        for score in config.scores
+        for method in methods
+        if (value := one.value(method, score, position)) is not None
+    ]
+    return rows + _averages(rows)
+
+
+def _cases(one: SetConfig) -> list[str]:
+    """Return what the table calls the cases of a set; of one case nothing."""
+    return [str(number) for number in one.n_classes or []] or [""]
+
+
+def _averages(rows: list[PaperRow]) -> list[PaperRow]:
+    """Return the means over the numbers of classes, of what has several."""
+    groups: dict[tuple[str, str, int | None], list[PaperRow]] = {}
+    for row in rows:
+        groups.setdefault((row.score, row.method, row.n_features), []).append(row)
+    found = []
+    for same in groups.values():
+        if len(same) > 1:
+            paper, ours, spread = (
+                None if None in values else float(np.mean(values))  # type: ignore[arg-type]
+                for values in ([getattr(row, name) for row in same] for name in _NUMBERS)
+            )
+            case = replace(same[0], case="average", value=ours, std=spread, detail="", paper=paper)
+            found.append(case)
+    return found
+
+
+def _rows_of_set(
+    directory: RunDirectory, config: PaperTable, one: SetConfig, used: set[str]
+) -> list[PaperRow]:
+    """Return the rows of a set, from stages of their own: each case, and each method if it may."""
+    rows: list[PaperRow] = []
+    for position, case in enumerate(_cases(one)):
+        of_case: list[PaperRow] = []
+        for methods in _groups(config):
+            part = config.model_copy(update={"methods": methods})
+            name = _run_case(directory, part, one, case)
+            used.add(name)
+            for stored in read_attributes(directory.stage_path(name))["rows"]:
+                value = None
+                if stored["n_features"] in (None, config.sizes(one)[0]):
+                    value = one.value(stored["method"], stored["score"], position)
+                of_case.append(PaperRow(one.name, case, **stored, paper=value))
+        rows += sorted(of_case, key=lambda row: config.scores.index(row.score))
+    return rows + _averages(rows)
+
+
+def _groups(config: PaperTable) -> list[list[Any]]:
+    """Return the methods that share a stage: draws of classes all, else each, and all features."""
+    if config.protocol == "draws":
+        return [config.methods]
+    return [*([method] for method in config.methods), []]
+
+
+def _run_case(directory: RunDirectory, config: PaperTable, one: SetConfig, case: str) -> str:
+    """Run the protocol unless a former run has; return the name of the stage with its rows."""
+    work = directory.work_scratch("trials")
+
+    def compute(_: Context, out: Scratch) -> None:
+        protocol, found = _PROTOCOLS[config.protocol], []
+        for X, y in load_set(config, one):
+            scratch = work.child(work.unique("trial"))
+            trial = Trial(scratch.put("X", X), scratch.put("y", y), str(scratch.path))
+            values = protocol(config, one, trial, y, int(case or 0))
+            found.append([asdict(value) for value in values])
+            scratch.close()
+        out.describe(rows=_mean_rows(found))
+
+    settings = {
+        **config.model_dump(mode="json", exclude=_NOT_OF_RESULTS),
+        "set": one.model_dump(mode="json", exclude={"paper"}),
+        "case": case,
+    }
+    stage = Stage("table", _VERSION, settings, compute)
+    key = stage_key(stage.name, stage.version, settings, content_key(config, one))
+    # The stage opens its data itself.
+    context = Context(config, directory, work.path, work)  # type: ignore[arg-type]
+    name = f"table-{key}"
+    run_stage(context, directory, stage, key, name)
+    return name
+
+
+def _mean_rows(found: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the rows of one draw, or their means over several."""
+    if len(found) == 1:
+        return found[0]
+    means = []
+    for same in zip(*found, strict=True):
+        values = [row["value"] for row in same]
+        detail = f"mean of {len(same)} draws, {min(values):.1f} to {max(values):.1f}"
+        mean = {name: float(np.mean([row[name] for row in same])) for name in ("value", "std")}
+        means.append({**same[0], **mean, "detail": detail})
+    return means

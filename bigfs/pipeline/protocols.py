@@ -1,0 +1,270 @@
+"""The protocols of the papers, each a function from a data set to rows of a table.
+
+Trials run as tasks, in parallel on whatever workers there are, each with its own seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bigfs.config import PaperTable
+from bigfs.config.comparison import Entry
+from bigfs.config.paper import ALL_FEATURES, SetConfig
+from bigfs.evaluate.protocols import Protocol
+from bigfs.pipeline.trials import Found, Trial, draw_classes, fit_and_judge, fit_trial, judge
+from bigfs.runtime.execute import inline, run_tasks
+
+# Repetitions after which a selection this many points behind the best is given up.
+_FIRST, _MARGIN = 4, 8.0
+
+
+@dataclass(frozen=True)
+class Value:
+    """One cell of a table, in percent.
+
+    Attributes
+    ----------
+    method : str
+    n_features : int or None
+        None: all, or the best of several.
+    score : str
+    value, std : float
+    detail : str
+        The setting that was best, or what else is worth saying.
+    """
+
+    method: str
+    n_features: int | None
+    score: str
+    value: float
+    std: float
+    detail: str = ""
+
+
+def by_draws(
+    config: PaperTable, one: SetConfig, trial: Trial, y: np.ndarray, case: int
+) -> list[Value]:
+    """Draw classes, select features anew, cluster; mean and deviation over the draws (MCFS).
+
+    All classes are one draw.
+    """
+    total = int(y.max()) + 1
+    n_classes = case or total
+    whole = n_classes == total
+    draws = 1 if whole else config.n_draws
+    entries = config.entries(one, n_clusters=n_classes)
+    nearest = whole and "nearest_neighbor_error" in config.scores
+    protocol = _protocol(config, n_classes, nearest)
+    trials = [
+        Trial(
+            trial.X,
+            trial.y,
+            f"{trial.folder}/draw-{n_classes}-{draw}",
+            None if whole else draw_classes(y, n_classes, draw, config.random_state),
+        )
+        for draw in range(draws)
+    ]
+    label = f"{one.name}, {n_classes} classes"
+    found = run_tasks(
+        fit_and_judge, trials, entries, config.sizes(one), protocol, label=label, unit="draws"
+    )
+    values = []
+    for score in config.scores:
+        for name, m in sorted(found[0], key=lambda cell: cell[0] == ""):  # all features last
+            cells = [_percent(repeated, score) for each in found for repeated in each[name, m]]
+            if None not in cells:
+                method, size = (name, m) if name else (ALL_FEATURES, None)
+                values.append(Value(method, size, score, np.mean(cells), np.std(cells)))
+    return [_plain(value) for value in values]
+
+
+def best_of_grid(
+    config: PaperTable, one: SetConfig, trial: Trial, y: np.ndarray, case: int
+) -> list[Value]:
+    """Return the best over each method's grid and the numbers of features, by score (NDFS).
+
+    Equal selections are clustered once, and those far behind after a few repetitions are given
+    up: they cannot be the best. Without methods: all features.
+    """
+    n_clusters = int(y.max()) + 1
+    entries = config.entries(one, n_clusters=n_clusters)
+    found = _fit_all(one, trial, entries, config.sizes(one))
+    kept: dict[str, list[tuple[tuple[int, ...] | None, str]]] = {}
+    for entry, result in zip(entries, found, strict=True):
+        for m, columns in result.selections.items():
+            told = ", ".join(filter(None, [_told_choice(entry), f"{m} features"]))
+            kept.setdefault(entry.name, []).append((columns, told))
+    if not entries:
+        kept[ALL_FEATURES] = [(None, "")]
+    figures = _cluster_all(config, one, trial, _protocol(config, n_clusters, False), kept)
+    values = []
+    for score in config.scores:
+        for method, candidates in kept.items():
+            cells = [figures[columns][score] for columns, _ in candidates]
+            best = int(np.argmax([np.mean(cell) for cell in cells]))
+            told = candidates[best][1]
+            values.append(
+                Value(method, None, score, np.mean(cells[best]), np.std(cells[best]), told)
+            )
+    return [_plain(value) for value in values]
+
+
+def by_labels(
+    config: PaperTable, one: SetConfig, trial: Trial, y: np.ndarray, case: int
+) -> list[Value]:
+    """Judge the clusters of the method itself, or of k-means on its features (M3FS, LFS).
+
+    Of the points of a method's grid the best counts, by score. Without methods: k-means on all
+    features.
+    """
+    n_clusters = int(y.max()) + 1
+    entries = config.entries(one, n_clusters=n_clusters)
+    found = _fit_all(one, trial, entries, config.sizes(one)[:1])
+    protocol = _protocol(config, n_clusters, False)
+    rest = [(entry, found[i]) for i, entry in enumerate(entries) if found[i].clusters is None]
+    columns = [next(iter(result.selections.values())) for _, result in rest]
+    repetitions = range(config.n_repetitions)
+    clustered = run_tasks(
+        _judged,
+        columns if entries else [None],
+        trial,
+        protocol,
+        repetitions,
+        label=f"{one.name}, k-means",
+        unit="methods",
+    )
+    # Per method: what is told of a point of its grid, and its scores.
+    points: dict[str, list[tuple[str, list[dict[str, float]]]]] = {}
+    if not entries:
+        points[ALL_FEATURES] = [("", clustered[0])]
+    judged = iter(clustered)
+    for entry, result in zip(entries, found, strict=True):
+        scores = next(judged) if result.clusters is None else [result.clusters]
+        points.setdefault(entry.name, []).append((_told_choice(entry), scores))
+    whole = {ALL_FEATURES, *(entry.name for entry in entries if entry.everything)}
+    values = []
+    for score in config.scores:
+        for method, grid in points.items():
+            cells = [[_percent(repeated, score) for repeated in scores] for _, scores in grid]
+            means = [np.mean(cell) for cell in cells]
+            best = int(np.argmin(means) if score == "error" else np.argmax(means))
+            size = None if method in whole else config.sizes(one)[0]
+            values.append(
+                Value(method, size, score, means[best], np.std(cells[best]), grid[best][0])
+            )
+    return [_plain(value) for value in values]
+
+
+def _protocol(config: PaperTable, n_clusters: int, nearest_neighbor: bool) -> Protocol:
+    return Protocol(
+        n_clusters,
+        config.n_repetitions,
+        config.n_init,
+        config.init,
+        nearest_neighbor,
+        config.random_state,
+    )
+
+
+def _fit_all(one: SetConfig, trial: Trial, entries: list[Entry], sizes: list[int]) -> list[Found]:
+    """Fit every configuration in a task of its own, graphs and eigenvectors before the rest."""
+    if not entries:
+        return []
+    first: dict[str, int] = {}
+    for position, entry in enumerate(entries):
+        shared = entry.config.model_dump_json(include={"graph", "spectral"})
+        first.setdefault(f"{entry.config.method} {shared}", position)
+    ahead = sorted(first.values())
+    rest = sorted(set(range(len(entries))) - set(ahead))
+    found: dict[int, Found] = {}
+    for part in filter(None, (ahead, rest)):
+        results = run_tasks(
+            _fitted,
+            [entries[position] for position in part],
+            trial,
+            sizes,
+            label=f"{one.name}, {entries[0].name}",
+            unit="settings",
+        )
+        found |= dict(zip(part, results, strict=True))
+    return [found[position] for position in range(len(entries))]
+
+
+def _fitted(entry: Entry, trial: Trial, sizes: list[int]) -> Found:
+    return fit_trial(trial, [entry], sizes)[0]
+
+
+def _judged(
+    columns: tuple[int, ...] | None, trial: Trial, protocol: Protocol, repetitions: range
+) -> list[dict[str, float]]:
+    with inline():
+        return judge(columns, trial, protocol, repetitions)
+
+
+def _cluster_all(
+    config: PaperTable,
+    one: SetConfig,
+    trial: Trial,
+    protocol: Protocol,
+    kept: dict[str, list[tuple[tuple[int, ...] | None, str]]],
+) -> dict[tuple[int, ...] | None, dict[str, list[float]]]:
+    """Return the scores of every different selection, for each repetition.
+
+    Of each method, those that after the first repetitions are behind its best by ``_MARGIN``
+    points in every score are not repeated further.
+    """
+    different = list(dict.fromkeys(columns for found in kept.values() for columns, _ in found))
+    n_first = min(_FIRST, protocol.n_repetitions)
+    run: Callable[..., Any] = run_tasks
+    say = {"label": f"{one.name}, k-means", "unit": "selections"}
+    begun = run(_judged, different, trial, protocol, range(n_first), **say)
+    figures = {
+        columns: {score: [_percent(r, score) for r in each] for score in config.scores}
+        for columns, each in zip(different, begun, strict=True)
+    }
+    close: dict[tuple[int, ...] | None, None] = {}
+    for found in kept.values():
+        for score in config.scores:
+            means = {columns: np.mean(figures[columns][score]) for columns, _ in found}
+            best = max(means.values())
+            close |= dict.fromkeys(c for c, mean in means.items() if mean > best - _MARGIN)
+    rest = range(n_first, protocol.n_repetitions)
+    if len(rest):
+        more = run(_judged, list(close), trial, protocol, rest, **say)
+        for columns, each in zip(close, more, strict=True):
+            for score in config.scores:
+                figures[columns][score] += [_percent(repeated, score) for repeated in each]
+    return figures  # type: ignore[return-value]
+
+
+def _percent(scores: dict[str, float], score: str) -> float | None:
+    """Return a score in percent; ``error`` is that of majority labels."""
+    if score == "error":
+        return 100 * (1 - scores["majority"])
+    return 100 * scores[score] if score in scores else None
+
+
+def _told_choice(entry: Entry) -> str:
+    """Return the point of a grid in words."""
+    return ", ".join(
+        f"{name.partition('.')[2]} {_told(value)}" for name, value in entry.choice.items()
+    )
+
+
+def _told(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _plain(value: Value) -> Value:
+    return Value(
+        value.method,
+        value.n_features,
+        value.score,
+        float(value.value),
+        float(value.std),
+        value.detail,
+    )

@@ -1,0 +1,1 @@
+"""What a run will cost, whether it fits, and what would make it fit."""

@@ -1,0 +1,264 @@
+"""What a finished run says: scores, ranking, selected features, and how it went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import InputError
+from bigfs.core.units import format_bytes, format_seconds
+from bigfs.stages.scores import check_n_selected, support_of
+from bigfs.store.location import Location
+from bigfs.store.retention import followed
+from bigfs.store.rundir import FEATURES, TABLE, RunDirectory
+from bigfs.store.scratch import ArrayRef, read_attributes
+
+_SHOWN = 10
+_WIDEST = 40
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a run, read from its directory.
+
+    Attributes
+    ----------
+    path : Path or ObjectPath
+        The run directory.
+    method : str
+    n_samples, n_features : int
+    feature_names : list of str or None
+    scores : ndarray of shape (n_features,), float64
+        Larger is better.
+    ranking : ndarray of shape (n_features,), int64
+        Feature indices, best first.
+    selected : ndarray of shape (n_features_to_select,), int64
+        Indices of the selected features, ascending.
+    evaluation : dict or None
+        The evaluation stage's figures, if the run had one.
+    stages : dict
+        Per finished stage: seconds, passes, bytes read, measured peak bytes.
+    """
+
+    path: Location
+    method: str
+    n_samples: int
+    n_features: int
+    feature_names: list[str] | None
+    scores: np.ndarray
+    ranking: np.ndarray
+    selected: np.ndarray
+    evaluation: dict[str, Any] | None
+    stages: dict[str, dict[str, Any]]
+
+    @cached_property
+    def coef(self) -> Any:
+        """Coefficients of the method's regressions, read when asked; None where it has none.
+
+        For ``mcfs`` a scipy CSR array of shape (n_clusters, n_features).
+        """
+        from scipy.sparse import csr_array
+
+        stored = self._stored
+        if (stored / "coef").exists():
+            return ArrayRef.at(stored / "coef").load()
+        if not (stored / "coef_data").exists():
+            return None
+        parts = [ArrayRef.at(stored / f"coef_{p}").load() for p in ("data", "indices", "indptr")]
+        return csr_array(tuple(parts), shape=(len(parts[2]) - 1, self.n_features))
+
+    @cached_property
+    def feature_subsets(self) -> list[np.ndarray] | None:
+        """Indices of the features that each cluster keeps (``lfs``); None for other methods."""
+        stored = self._stored / "feature_masks"
+        if not stored.exists():
+            return None
+        return [np.flatnonzero(mask) for mask in ArrayRef.at(stored).load()]
+
+    @cached_property
+    def trace(self) -> list[dict[str, Any]] | None:
+        """The replacements that ``lfs`` accepted, in order; None for other methods."""
+        return read_attributes(self._stored).get("trace")  # type: ignore[no-any-return]
+
+    @cached_property
+    def certificate(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """What proves the regressions of ``mcfs`` on wide data exact; None where none was needed.
+
+        First the certificate of each path, shape (n_clusters,): the most by which any feature's
+        correlation exceeds lambda at any knot, as a share of the largest at the start. Then how
+        many features were candidates in each round, shape (n_rounds,).
+        """
+        stored = self._stored
+        if not (stored / "largest_violation").exists():
+            return None
+        names = ("largest_violation", "n_screened")
+        violation, screened = (ArrayRef.at(stored / name).load() for name in names)
+        return violation, screened
+
+    def support(self, n_features_to_select: int) -> np.ndarray:
+        """Return the indices of another number of selected features, ascending.
+
+        For ``mcfs`` and numbers up to that of the run (and 500), what a run with it would select.
+
+        Raises
+        ------
+        InputError
+            If the number is not an int in [1, n_features].
+        """
+        n_selected = check_n_selected(self.method, n_features_to_select, self.n_features)
+        return support_of(self.ranking, self._supports, n_selected)
+
+    @cached_property
+    def _stored(self) -> Location:
+        """Where the finished stage is."""
+        return RunDirectory(self.path).read().stage_path("result")
+
+    @cached_property
+    def _supports(self) -> np.ndarray | None:
+        path = self._stored / "supports"
+        return ArrayRef.at(path).load() if path.exists() else None
+
+    def name_of(self, feature: int) -> str:
+        """Return a feature's name, or its index where features have no names."""
+        return self.feature_names[feature] if self.feature_names else str(feature)
+
+    def features_csv(self) -> str:
+        """Return the table of all features: rank, index, name, score, selected."""
+        import csv
+        import io
+
+        kept = set(self.selected.tolist())
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(["rank", "index", "name", "score", "selected"])
+        for rank, feature in enumerate(self.ranking.tolist(), start=1):
+            score = repr(float(self.scores[feature]))
+            table.writerow([rank, feature, self.name_of(feature), score, int(feature in kept)])
+        return text.getvalue()
+
+    def summary(self) -> str:
+        """Return the result in words, for a terminal."""
+        lines = [
+            f"{self.method}: {len(self.selected)} of {self.n_features} features selected "
+            f"from {self.n_samples:,} samples",
+            "",
+        ]
+        names = [_shortened(self.name_of(feature)) for feature in self.ranking[:_SHOWN].tolist()]
+        width = max(14, *map(len, names))
+        lines.append(f"  rank  {'feature':<{width}} {'score':>9}")
+        for rank, (feature, name) in enumerate(zip(self.ranking, names, strict=False), start=1):
+            lines.append(f"  {rank:>4}  {name:<{width}} {self.scores[feature]:>9.4g}")
+        if len(self.selected) > _SHOWN:
+            lines.append(f"  ... and {len(self.selected) - _SHOWN} more")
+        lines += self._subset_lines()
+        if self.evaluation is not None:
+            lines += ["", *evaluation_lines(self.evaluation, len(self.selected))]
+        lines += ["", *self._stage_lines(), "", *self._certificate_lines()]
+        lines.append(f"Result: {self.path}")
+        lines.append(f"All features, ranked: {self.path / FEATURES}")
+        return "\n".join(lines)
+
+    def _subset_lines(self) -> list[str]:
+        lines = []
+        for cluster, subset in enumerate(self.feature_subsets or []):
+            names = ", ".join(self.name_of(feature) for feature in subset[:_SHOWN].tolist())
+            more = f" and {len(subset) - _SHOWN} more" if len(subset) > _SHOWN else ""
+            lines.append(f"  cluster {cluster} keeps {names}{more}")
+        return ["", *lines] if lines else []
+
+    def _certificate_lines(self) -> list[str]:
+        if self.certificate is None:
+            return []
+        violation, screened = self.certificate
+        return [
+            f"Wide data: exact paths from {screened[-1]:,} screened features; no other one exceeds "
+            f"lambda at any knot by more than {violation.max(initial=0.0):.1e} of its start."
+        ]
+
+    def _stage_lines(self) -> list[str]:
+        lines = ["  stage         time         peak memory  predicted   passes over X"]
+        for name, record in self.stages.items():
+            peak = format_bytes(record["measured_peak_bytes"])
+            predicted = record.get("predicted_peak_bytes")
+            lines.append(
+                f"  {name:<12}  {format_seconds(record['seconds']):<11}  {peak:<11}  "
+                f"{format_bytes(predicted) if predicted else '-':<10}  {record['passes']}"
+            )
+        return lines
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 3]}..."
+
+
+def evaluation_lines(found: dict[str, Any], n_selected: int) -> list[str]:
+    """Return the figures of selected against all features as a small table."""
+    lines = [
+        f"  against the labels {found['labels']} (k-means, {found['n_repetitions']} "
+        "repetitions, mean and deviation in percent)",
+        "  features      NMI           ACC           Rand index    1-NN error",
+    ]
+    for title, key in ((f"selected {n_selected}", "selected"), ("all", "all")):
+        row = found[key]
+        cells = [
+            f"{100 * row[f'{name}_mean']:5.1f} ± {100 * row[f'{name}_std']:<4.1f}"
+            for name in ("nmi", "acc", "rand")
+        ]
+        error = row.get("nearest_neighbor_error")
+        cells.append("  -" if error is None else f"{100 * error:5.1f}")
+        lines.append(f"  {title:<12}  {'  '.join(cells)}")
+    return lines
+
+
+def open_result(path: str | Location) -> Result:
+    """Open the result of a finished run.
+
+    Parameters
+    ----------
+    path : str, Path or ObjectPath
+        A run directory.
+
+    Returns
+    -------
+    result : Result
+
+    Raises
+    ------
+    InputError
+        If the path is not a run directory, or its run has not finished.
+    """
+    directory = RunDirectory(followed(path))
+    if not (directory.path / "manifest.json").exists():
+        raise InputError(f"{path} is not a run directory: it has no manifest.json.")
+    stages = directory.read().manifest["stages"]
+    stored = directory.stage_path("result")
+    if (directory.path / TABLE).exists() and "result" not in stages:
+        raise InputError(
+            f"{path} holds a comparison, whose table judges every method already: see {TABLE} in "
+            "it. A result is what 'bigfs run' leaves."
+        )
+    if not directory.is_intact("result"):
+        done = ", ".join(stages) or "none"
+        raise InputError(
+            f"{path}: this run has no whole result (finished stages: {done}). Run it again with "
+            f"'bigfs run {directory.path / 'config.yaml'}'; it continues where it stopped."
+        )
+    about = read_attributes(stored)
+    evaluation = None
+    if directory.is_intact("evaluation"):
+        evaluation = read_attributes(directory.stage_path("evaluation"))
+    return Result(
+        path=directory.path,
+        method=about["method"],
+        n_samples=about["n_samples"],
+        n_features=about["n_features"],
+        feature_names=about["feature_names"],
+        scores=ArrayRef.at(stored / "scores").load(),
+        ranking=ArrayRef.at(stored / "ranking").load(),
+        selected=ArrayRef.at(stored / "selected").load(),
+        evaluation=evaluation,
+        stages=stages,
+    )

@@ -1,0 +1,24 @@
+"""Connecting to Dask, and what must hold on every one of its processes before any work."""
+
+from __future__ import annotations
+
+from bigfs.runtime.connection import connect, local_cluster, scheduler_address
+from bigfs.runtime.performance import reporting_performance
+from bigfs.runtime.preflight import (
+    check_workers,
+    package_versions,
+    preflight,
+)
+from bigfs.runtime.workers import on_every_process, worker_limits
+
+__all__ = [
+    "check_workers",
+    "connect",
+    "local_cluster",
+    "on_every_process",
+    "package_versions",
+    "preflight",
+    "reporting_performance",
+    "scheduler_address",
+    "worker_limits",
+]

@@ -1,0 +1,188 @@
+"""Connecting to Dask: a running scheduler, a cluster of our own, or what is in scope."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bigfs.core.addresses import check_address, is_scheduler_file
+from bigfs.core.errors import BigfsError, ClusterError, InputError
+from bigfs.runtime.quiet import quiet_end, quieten_workers
+from bigfs.runtime.slurm import slurm_cluster
+from bigfs.runtime.workers import WAIT_SECONDS, patience, wait_for_workers
+
+LOOPBACK = "127.0.0.1"
+
+
+def scheduler_address(given: str | None, cluster: Any) -> str | None:
+    """Return where a scheduler runs already, or None if there is none to connect to.
+
+    Parameters
+    ----------
+    given : str or None
+        What ``--scheduler`` says; it goes before the configuration.
+    cluster : ClusterConfig or None
+        What the configuration says.
+
+    Raises
+    ------
+    InputError
+        If what is given is no address of a scheduler and no file of one.
+    """
+    if given is None:
+        return cluster.address if cluster is not None else None
+    try:
+        return check_address(given)
+    except InputError as error:
+        raise InputError(f"--scheduler: {error}") from None
+
+
+@contextmanager
+def connect(address: str | None, cluster: Any, memory_limit_bytes: int) -> Iterator[None]:
+    """Make a scheduler the active one within the block.
+
+    Parameters
+    ----------
+    address : str or None
+        Address of a running scheduler, or the file that it wrote.
+    cluster : ClusterConfig or None
+        How long to wait for workers and, where there is no address, a cluster to start before
+        the block and to stop after it. None: what is in scope.
+    memory_limit_bytes : int
+        Limit of each worker that is started here.
+
+    Raises
+    ------
+    ClusterError
+        If the scheduler does not answer or no worker appears in time.
+    InputError
+        If TLS is not set up, or a batch system is not there.
+    """
+    import dask.config
+
+    with patience(None if cluster is None else cluster.wait_seconds):
+        if address is not None:
+            with _client(address) as client:
+                wait_for_workers(client)
+                yield
+        elif cluster is None:
+            yield
+        else:
+            # Its defaults come first: what is set before them would be taken back with all of them.
+            import distributed  # noqa: F401
+
+            with (
+                # On a busy machine a worker takes longer to come back than Dask's 15 s.
+                dask.config.set({"distributed.deploy.lost-worker-timeout": "30s"}),
+                quiet_end() as turn_off_logging,
+                _started(cluster, memory_limit_bytes) as running,
+                running.get_client() as client,
+            ):
+                quieten_workers(client)
+                wait_for_workers(client)
+                try:
+                    yield
+                finally:
+                    turn_off_logging()
+
+
+def _started(cluster: Any, memory_limit_bytes: int) -> Any:
+    """Return the cluster that a configuration describes, started."""
+    if cluster.kind == "slurm":
+        return slurm_cluster(cluster, memory_limit_bytes)
+    return local_cluster(cluster.n_workers, cluster.threads_per_worker, memory_limit_bytes)
+
+
+def local_cluster(n_workers: int, threads_per_worker: int, memory_limit_bytes: int) -> Any:
+    """Start worker processes on this machine that listen on 127.0.0.1, without a dashboard.
+
+    Raises
+    ------
+    ClusterError
+        If one of them dies before it has begun.
+    """
+    from distributed import LocalCluster
+
+    try:
+        return LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=threads_per_worker,
+            processes=True,
+            host=LOOPBACK,
+            # None would still open the well-known port 8787, and warn if it is taken.
+            dashboard_address=f"{LOOPBACK}:0",
+            worker_dashboard_address=None,
+            scheduler_kwargs={"dashboard": False},
+            memory_limit=memory_limit_bytes,
+        )
+    except RuntimeError as error:
+        raise ClusterError(
+            f"Cannot start {n_workers} worker processes here: {error.__cause__ or error}. Close "
+            "other programs if memory is short, or lower cluster.n_workers, and run again."
+        ) from error
+
+
+@contextmanager
+def _client(scheduler: str) -> Iterator[Any]:
+    """Connect to the scheduler at an address, or to the one that wrote a file."""
+    import dask.config
+    from distributed import Client
+    from distributed.versions import VersionMismatchWarning
+
+    address = _address_in(Path(scheduler)) if is_scheduler_file(scheduler) else scheduler
+    before = dask.config.get("scheduler", None)
+    try:
+        with warnings.catch_warnings():
+            # The preflight compares versions and says what to do; Dask's table would be twice.
+            warnings.simplefilter("ignore", VersionMismatchWarning)
+            client = Client(address, timeout=WAIT_SECONDS / 2)
+    except BaseException as error:
+        # A client that fails leaves itself behind as the default.
+        dask.config.set(scheduler=before)
+        if told := _no_client(address, error):
+            raise told from error
+        raise
+    with client:
+        yield client
+
+
+def _no_client(address: str, error: BaseException) -> BigfsError | None:
+    """Return why there is no client, in words, where that is known."""
+    if isinstance(error, TypeError) and "ssl_context" in str(error):
+        return InputError(
+            f"{address} is encrypted, and Dask has no certificates here: set "
+            "distributed.comm.tls.ca-file, .client.cert and .client.key in ~/.config/dask, or "
+            "DASK_DISTRIBUTED__COMM__TLS__CA_FILE and the like in the environment."
+        )
+    if "TLS certificate" in str(error):
+        return InputError(
+            f"{address} and this client do not trust each other's certificates ({error}). Give "
+            "both the same distributed.comm.tls.ca-file, and certificates that it has signed."
+        )
+    if isinstance(error, (OSError, TimeoutError, ValueError)):
+        return ClusterError(
+            f"No Dask scheduler answers at {address} ({type(error).__name__}: {error}). Check "
+            "the address and that the scheduler is running, then run again."
+        )
+    return None
+
+
+def _address_in(path: Path) -> str:
+    """Return the address in a scheduler's file; wait for one that is being written."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            return str(json.loads(path.read_text())["address"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"{path} names no Dask scheduler ({type(error).__name__}: {error}) after "
+                    f"{WAIT_SECONDS:.0f} s. Start one with 'dask scheduler --scheduler-file "
+                    f"{path}' on storage that this process sees, then run again."
+                ) from error
+        time.sleep(0.2)

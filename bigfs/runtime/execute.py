@@ -1,0 +1,404 @@
+"""Run many small tasks under whatever Dask scheduler is active, with a fixed order of sums.
+
+None set means threads in this process; ``dask.config.set(scheduler=...)`` and a
+``distributed.Client`` in scope are used as they are. Tasks get descriptors, never arrays, and
+partial results are combined in a tree whose shape depends on the number of tasks only, so that
+the sums are the same bits whatever the number of workers.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
+from typing import Any
+
+from bigfs.core.errors import InputError
+from bigfs.core.threads import single_thread
+from bigfs.runtime.failures import cluster_failures
+from bigfs.runtime.interrupt import check_interrupt, task
+from bigfs.runtime.progress import Reporter, silenced, track
+
+TREE_ARITY = 8
+MAX_TASKS = 100_000
+_POLL_SECONDS = 0.1
+_inline: ContextVar[bool] = ContextVar("bigfs_inline", default=False)
+_at_once: ContextVar[int | None] = ContextVar("bigfs_at_once", default=None)
+# Of this process: how many tasks that go by one number may run at the same time.
+_slots: dict[int, threading.Semaphore] = {}
+_slots_lock = threading.Lock()
+
+
+@contextmanager
+def inline() -> Iterator[None]:
+    """Run what this thread does within the block in this thread: it is inside a task already."""
+    token = _inline.set(True)
+    try:
+        with silenced():
+            yield
+    finally:
+        _inline.reset(token)
+
+
+@contextmanager
+def at_most_at_once(count: int | None) -> Iterator[None]:
+    """Have no process run more than so many tasks of the block at a time, whatever its threads."""
+    token = _at_once.set(count)
+    try:
+        yield
+    finally:
+        _at_once.reset(token)
+
+
+def _slot(at_once: int | None) -> AbstractContextManager[Any]:
+    """Return what a task holds while it runs."""
+    if at_once is None:
+        return nullcontext()
+    with _slots_lock:
+        return _slots.setdefault(at_once, threading.Semaphore(at_once))
+
+
+def active_client() -> Any:
+    """Return the ``distributed.Client`` in scope, or None."""
+    if _inline.get():
+        return None
+    import dask.base
+
+    get = dask.base.get_scheduler()
+    owner = getattr(get, "__self__", None)
+    return owner if hasattr(owner, "submit") and hasattr(owner, "scheduler_info") else None
+
+
+def crosses_processes() -> bool:
+    """Say whether tasks run outside this process, where its arrays cannot be seen."""
+    if _inline.get():
+        return False
+    if active_client() is not None:
+        return True
+    import dask.base
+    import dask.multiprocessing
+
+    return dask.base.get_scheduler() is dask.multiprocessing.get
+
+
+def worker_slots() -> tuple[int, int]:
+    """Return worker processes of the active scheduler, and the tasks each may run at once."""
+    import dask
+
+    client = active_client()
+    if client is not None:
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        return max(1, len(workers)), max((int(w["nthreads"]) for w in workers), default=1)
+    n_threads = dask.config.get("num_workers", None) or os.cpu_count() or 1
+    return (int(n_threads), 1) if crosses_processes() else (1, int(n_threads))
+
+
+def run_tasks(
+    fn: Callable[..., Any], items: Sequence[Any], *shared: Any, label: str, unit: str = "tasks"
+) -> list[Any]:
+    """Return ``[fn(item, *shared) for item in items]``, run in parallel.
+
+    Parameters
+    ----------
+    fn : callable
+        A module-level function; it runs with BLAS at one thread.
+    items : sequence
+        One small, picklable descriptor per task.
+    *shared : object
+        Small descriptors that every task gets.
+    label, unit : str
+        What the progress line says.
+
+    Returns
+    -------
+    results : list
+        In the order of the items; each must be small, since all reach the client.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster lost the work.
+    """
+    with track(label, len(items), unit) as progress:
+        return _run(fn, items, shared, None, progress, label)
+
+
+def map_reduce(
+    fn: Callable[..., Any],
+    items: Sequence[Any],
+    combine: Callable[[Any, Any], Any],
+    *shared: Any,
+    label: str,
+    unit: str = "blocks",
+) -> Any:
+    """Return the results of ``fn(item, *shared)`` combined pairwise in a fixed tree order.
+
+    Parameters
+    ----------
+    fn, items, shared, label, unit
+        As in `run_tasks`. There must be at least one item.
+    combine : callable
+        Merges two neighboring partial results; it may reuse the first one's memory.
+
+    Returns
+    -------
+    result : object
+        The only result that reaches the client.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster lost the work.
+    """
+    with track(label, len(items), unit) as progress:
+        return _run(fn, items, shared, combine, progress, label)[0]
+
+
+def _call(
+    fn: Callable[..., Any], item: Any, shared: tuple[Any, ...], at_once: int | None = None
+) -> Any:
+    """Run one task under the one-thread rule."""
+    with _slot(at_once), task(), single_thread():
+        return fn(item, *shared)
+
+
+def _fold(combine: Callable[[Any, Any], Any], parts: list[Any], at_once: int | None = None) -> Any:
+    """Combine up to TREE_ARITY neighboring partial results from left to right."""
+    with _slot(at_once), single_thread():
+        total = parts[0]
+        for part in parts[1:]:
+            total = combine(total, part)
+        return total
+
+
+class _Tree:
+    """Groups neighbors by TREE_ARITY, level by level, as soon as a group is full."""
+
+    def __init__(self, merge: Callable[[list[Any]], Any]) -> None:
+        self._merge = merge
+        self._levels: list[list[Any]] = []
+
+    def push(self, node: Any, level: int = 0) -> None:
+        if level == len(self._levels):
+            self._levels.append([])
+        self._levels[level].append(node)
+        if len(self._levels[level]) == TREE_ARITY:
+            group, self._levels[level] = self._levels[level], []
+            self.push(self._merge(group), level + 1)
+
+    def root(self) -> Any:
+        carry: list[Any] = []
+        for level in self._levels:
+            nodes = level + carry
+            carry = [self._merge(nodes)] if len(nodes) > 1 else nodes
+        return carry[0]
+
+
+def _run(
+    fn: Callable[..., Any],
+    items: Sequence[Any],
+    shared: tuple[Any, ...],
+    combine: Callable[[Any, Any], Any] | None,
+    progress: Reporter,
+    label: str,
+) -> list[Any]:
+    if len(items) > MAX_TASKS:
+        raise InputError(
+            f"{label}: {len(items)} tasks are above the {MAX_TASKS} a graph may hold. "
+            "Set blocks.rows to a larger number."
+        )
+    if not items:
+        return []
+    if _inline.get():
+        return _run_inline(fn, items, shared, combine)
+    client = active_client()
+    if client is None:
+        return _run_local(fn, items, shared, combine, progress)
+    with cluster_failures(label):
+        if combine is None:
+            return _map_on_cluster(client, fn, items, shared, progress, label)
+        return [_reduce_on_cluster(client, fn, items, shared, combine, progress, label)]
+
+
+def _run_inline(
+    fn: Callable[..., Any],
+    items: Sequence[Any],
+    shared: tuple[Any, ...],
+    combine: Callable[[Any, Any], Any] | None,
+) -> list[Any]:
+    """Run in this thread, without a graph; sums in the same tree order as elsewhere."""
+    results = (_call(fn, item, shared) for item in items)
+    if combine is None:
+        return list(results)
+    tree = _Tree(functools.partial(_fold, combine))
+    for result in results:
+        tree.push(result)
+    return [tree.root()]
+
+
+def _run_local(
+    fn: Callable[..., Any],
+    items: Sequence[Any],
+    shared: tuple[Any, ...],
+    combine: Callable[[Any, Any], Any] | None,
+    progress: Reporter,
+) -> list[Any]:
+    """Run on threads, processes or in this thread: one Dask graph of descriptors."""
+    import dask.base
+    import dask.threaded
+    from dask.callbacks import Callback
+
+    get = dask.base.get_scheduler() or dask.threaded.get
+    graph: dict[str, Any] = {}
+    leaves = [f"task-{i}" for i in range(len(items))]
+    for key, item in zip(leaves, items, strict=True):
+        graph[key] = (_call, fn, _quote(item), _quote(shared), _at_once.get())
+    keys = leaves
+    if combine is not None:
+        counter = itertools.count()
+
+        def merge(group: list[str]) -> str:
+            key = f"fold-{next(counter)}"
+            graph[key] = (_fold, combine, group, _at_once.get())
+            return key
+
+        tree = _Tree(merge)
+        for leaf in leaves:
+            tree.push(leaf)
+        keys = [tree.root()]
+
+    def done(key: Any, *_: Any) -> None:
+        if str(key).startswith("task-"):
+            progress.advance(1)
+
+    with Callback(posttask=done):
+        return list(get(graph, keys))
+
+
+def _quote(value: Any) -> Any:
+    """Keep Dask from looking inside a descriptor for keys and tasks."""
+    from dask.core import quote
+
+    return quote(value)
+
+
+def _window(client: Any) -> int:
+    """Return how many tasks may be in flight: two for every thread of the cluster."""
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    return max(2, 2 * sum(int(worker["nthreads"]) for worker in workers))
+
+
+def _map_on_cluster(
+    client: Any,
+    fn: Callable[..., Any],
+    items: Sequence[Any],
+    shared: tuple[Any, ...],
+    progress: Reporter,
+    label: str,
+) -> list[Any]:
+    from distributed import as_completed
+
+    results: list[Any] = [None] * len(items)
+    waiting = iter(enumerate(_submissions(client, fn, items, shared, label)))
+    positions: dict[str, int] = {}
+    queue = as_completed()
+    try:
+        for position, future in itertools.islice(waiting, _window(client)):
+            positions[future.key] = position
+            queue.add(future)
+        for future in _completed(queue):
+            results[positions.pop(future.key)] = future.result()
+            future.release()
+            progress.advance(1)
+            for position, following in itertools.islice(waiting, 1):
+                positions[following.key] = position
+                queue.add(following)
+    except BaseException:
+        client.cancel(list(queue.futures), force=True)
+        raise
+    return results
+
+
+def _completed(queue: Any) -> Iterator[Any]:
+    """Yield futures as they end; an interrupt does not wait for the next one."""
+    while not queue.is_empty():
+        while not queue.has_ready():
+            check_interrupt()
+            with queue.thread_condition:
+                queue.thread_condition.wait(_POLL_SECONDS)
+        yield next(queue)
+
+
+def _submissions(
+    client: Any, fn: Callable[..., Any], items: Sequence[Any], shared: tuple[Any, ...], label: str
+) -> Iterable[Any]:
+    """Submit one task each time the iterator is advanced."""
+    run, at_once = uuid.uuid4().hex[:8], _at_once.get()
+    for i, item in enumerate(items):
+        key = f"{label}-{run}-{i}"
+        yield client.submit(_call, fn, item, shared, at_once, key=key, pure=False)
+
+
+def _reduce_on_cluster(
+    client: Any,
+    fn: Callable[..., Any],
+    items: Sequence[Any],
+    shared: tuple[Any, ...],
+    combine: Callable[[Any, Any], Any],
+    progress: Reporter,
+    label: str,
+) -> Any:
+    """Submit groups of TREE_ARITY blocks and their fold; hold folds only, never blocks.
+
+    A partial result can be d x d: the client drops its hold on a group's parts as soon as the
+    fold that needs them is submitted, so the cluster never keeps more than the window.
+    """
+    run, at_once = uuid.uuid4().hex[:8], _at_once.get()
+    counter = itertools.count()
+
+    def merge(group: list[Any]) -> Any:
+        key = f"fold-{label}-{run}-{next(counter)}"
+        return client.submit(_fold, combine, group, at_once, key=key, pure=False)
+
+    # The first level of the tree is built here, group by group, to bound what is in flight.
+    tree = _Tree(merge)
+    in_flight: deque[tuple[Any, int]] = deque()
+    largest = max(2, _window(client) // TREE_ARITY)
+    submissions = iter(_submissions(client, fn, items, shared, label))
+    try:
+        while group := list(itertools.islice(submissions, TREE_ARITY)):
+            size = len(group)
+            node = merge(group) if size > 1 else group[0]
+            del group
+            tree.push(node)
+            in_flight.append((node, size))
+            if len(in_flight) >= largest:
+                _wait_for_oldest(in_flight, progress)
+        root = tree.root()
+        in_flight.append((root, 0))
+        while in_flight:
+            _wait_for_oldest(in_flight, progress)
+        return root.result()
+    except BaseException:
+        client.cancel([node for node, _ in in_flight], force=True)
+        raise
+
+
+def _wait_for_oldest(in_flight: deque[tuple[Any, int]], progress: Reporter) -> None:
+    from distributed import wait
+
+    node, size = in_flight[0]
+    while node.status in ("pending", "lost"):
+        check_interrupt()
+        with suppress(TimeoutError):
+            wait([node], timeout=_POLL_SECONDS)
+    if node.status == "error":
+        node.result()
+    in_flight.popleft()
+    progress.advance(size)

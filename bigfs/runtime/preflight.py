@@ -1,0 +1,181 @@
+"""What must hold on client, scheduler and workers before any long work, checked in seconds.
+
+Dask's own ``client.get_versions(check=True)`` warns and never raises, so versions are compared
+here. Workers that join later are checked when the next stage starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import uuid
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from bigfs.core.errors import ClusterError, InputError, MemoryLimitError
+from bigfs.core.memory import SMALLEST_LIMIT_BYTES
+from bigfs.core.units import format_bytes
+from bigfs.runtime.execute import active_client
+from bigfs.runtime.workers import (
+    ANSWER_SECONDS,
+    ask_workers,
+    bounded,
+    wait_for_workers,
+    worker_limits,
+    workers_of,
+)
+
+# What the scheduler unpickles too; the others only decide what the workers compute.
+_PROTOCOL = ("python", "bigfs", "dask", "distributed", "cloudpickle")
+_RESULTS = (
+    *("numpy", "scipy", "zarr", "numcodecs", "scikit-learn", "pynndescent", "numba", "llvmlite"),
+    *("pyamg", "clarabel", "dask-ml"),
+)
+_SHOWN = 3
+# The workers of a client that were found to be right for a folder.
+_checked: WeakKeyDictionary[Any, set[tuple[str, str, str]]] = WeakKeyDictionary()
+
+
+def preflight(folder: Any) -> None:
+    """Check the cluster in scope, if there is one, before any long work.
+
+    Parameters
+    ----------
+    folder : Path or ObjectPath
+        Where the run's tasks will write.
+
+    Raises
+    ------
+    ClusterError
+        If there is no worker within a minute, or versions differ.
+    InputError
+        If a worker cannot read and write the folder.
+    MemoryLimitError
+        If a worker is too small for any work.
+    """
+    client = active_client()
+    if client is None:
+        return
+    wait_for_workers(client)
+    _check_scheduler(client)
+    check_workers(folder)
+
+
+def check_workers(folder: Any) -> None:
+    """Check the workers that were not there at the last check of this folder.
+
+    Errors are those of `preflight`; it waits for workers where all are gone.
+    """
+    client = active_client()
+    if client is None:
+        return
+    wait_for_workers(client)
+    known = _checked.setdefault(client, set())
+    new = {
+        worker: (worker, str(info["id"]), str(folder))
+        for worker, info in workers_of(client).items()
+        if (worker, str(info["id"]), str(folder)) not in known
+    }
+    if not new:
+        return
+    _compare(package_versions(), ask_workers(client, package_versions, workers=[*new]))
+    _check_sizes([*new])
+    _check_shared(folder, [*new])
+    known.update(new.values())
+
+
+def _check_scheduler(client: Any) -> None:
+    async def ask() -> Any:
+        return await asyncio.wait_for(client.run_on_scheduler(package_versions), ANSWER_SECONDS)
+
+    try:
+        found = bounded(client, ask, "The scheduler does not answer")
+    except ClusterError:
+        raise
+    except Exception as error:
+        found = error
+    here = {name: version for name, version in package_versions().items() if name in _PROTOCOL}
+    _compare(here, {"the scheduler": found})
+
+
+def _compare(here: dict[str, str], answers: dict[str, Any]) -> None:
+    """Raise ClusterError if what a process has is not what this one has."""
+    wrong = []
+    for process, found in answers.items():
+        if isinstance(found, OSError):
+            wrong.append(f"{process} does not answer ({type(found).__name__}: {found})")
+        elif isinstance(found, Exception):  # some reach us as their text only
+            wrong.append(f"{process} cannot import this bigfs ({found})")
+        else:
+            differing = [
+                f"{name} {found.get(name, 'missing')} (here {version})"
+                for name, version in here.items()
+                if found.get(name) != version
+            ]
+            if differing:
+                wrong.append(f"{process} has {', '.join(differing)}")
+    if wrong:
+        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise ClusterError(
+            "The cluster is not of the same versions as this client, and results could differ: "
+            f"{'; '.join(wrong[:_SHOWN])}{more}. Install the same versions everywhere, restart "
+            "the cluster, then run again."
+        )
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that decide the result."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    # Another bug fix release of Python gives the same results and reads the same pickles.
+    found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    for package in (*_PROTOCOL[1:], *_RESULTS):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "missing"
+    return found
+
+
+def _check_sizes(workers: Sequence[str]) -> None:
+    limits = worker_limits()
+    for worker in workers:
+        limit = limits.get(worker, SMALLEST_LIMIT_BYTES)
+        if limit < SMALLEST_LIMIT_BYTES:
+            raise MemoryLimitError(
+                f"Worker {worker} has a memory limit of {format_bytes(limit)}; no stage fits "
+                f"into less than {format_bytes(SMALLEST_LIMIT_BYTES)}. Start it with "
+                "--memory-limit 4GiB."
+            )
+
+
+def _check_shared(folder: Any, workers: Sequence[str]) -> None:
+    """Check that workers see the folder of this client and can write there."""
+    token = uuid.uuid4().hex
+    ours = folder / f"token-{token}"
+    ours.write_text(token)
+    try:
+        asked = (_answer_token, folder, token)
+        for worker, answer in ask_workers(active_client(), *asked, workers=workers).items():
+            written = folder / str(answer)
+            if not str(answer).startswith(f"token-{token}-") or not written.exists():
+                raise InputError(
+                    f"Worker {worker} and this client do not share {folder} ({answer}). Put the "
+                    "run directory on storage that all of them can read and write."
+                )
+            written.unlink()
+    finally:
+        ours.unlink(missing_ok=True)
+
+
+def _answer_token(folder: Any, token: str) -> str:
+    """Read the client's token and write one back; return its name, or what went wrong."""
+    try:
+        if (folder / f"token-{token}").read_text() != token:
+            return "the token it read is another one"
+        answer = folder / f"token-{token}-{uuid.uuid4().hex[:8]}"
+        answer.write_text(token)
+        return str(answer.name)
+    except OSError as error:
+        return f"{type(error).__name__}: {error.strerror or error}"

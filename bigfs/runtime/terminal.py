@@ -1,0 +1,175 @@
+"""What the person at the terminal sees: a bar that goes away, or plain lines where none is."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+from rich.text import Text
+
+from bigfs.core.units import format_seconds
+from bigfs.runtime.progress import LogReporter, Reporter, current_stage, set_reporter
+
+logger = logging.getLogger("bigfs")
+
+
+_format = "text"
+
+
+def choose_format(name: str) -> None:
+    """Say whether what is shown on stderr is ``text`` or ``json``, one object a line."""
+    global _format
+    _format = name
+
+
+def say(text: str, level: int, **fields: Any) -> None:
+    """Show the last word of a command on stderr.
+
+    Parameters
+    ----------
+    text : str
+    level : int
+        Of `logging`.
+    **fields : object
+        What a JSON line says beside the text.
+    """
+    if _format == "text":
+        line = f"bigfs: {text}"
+    else:
+        record = logging.LogRecord("bigfs", level, "", 0, text, None, None)
+        record.fields = fields
+        line = _JsonFormatter().format(record)
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def reporting(quiet: bool = False) -> Iterator[None]:
+    """Show progress and messages on stderr within the block.
+
+    Parameters
+    ----------
+    quiet : bool, default=False
+        Show warnings only.
+    """
+    console = Console(stderr=True)
+    live = console.is_terminal and not quiet and _format == "text"
+    handler = _ConsoleHandler(console) if live else _PlainHandler(_formatter())
+    level, propagates = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    logger.propagate = False
+    previous = set_reporter(BarReporter(console) if live else LogReporter())
+    try:
+        yield
+    finally:
+        set_reporter(previous)
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates
+
+
+class BarReporter(Reporter):
+    """One bar for the work at hand; it leaves a line with its duration.
+
+    Parameters
+    ----------
+    console : rich.console.Console
+        Where to draw.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def start(self, label: str, total: int | None, unit: str) -> None:
+        """Show a bar for a piece of work of ``total`` units (None: not known)."""
+        self._label, self._unit, self._began = label, unit, time.monotonic()
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            _Rate(unit),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._progress.add_task(label, total=total)
+        self._progress.start()
+
+    def advance(self, count: int) -> None:
+        """Add finished units."""
+        self._progress.advance(self._task, count)
+
+    def finish(self, failed: bool) -> None:
+        """Take the bar away and say how long it took."""
+        done = int(self._progress.tasks[0].completed)
+        self._progress.stop()
+        seconds = format_seconds(time.monotonic() - self._began)
+        state = "stopped after" if failed else "done,"
+        logger.info("%s: %s %d %s in %s", self._label, state, done, self._unit, seconds)
+
+
+class _Rate(ProgressColumn):
+    """Units done, units per second and the time left."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Any) -> Text:
+        total = "" if task.total is None else f"/{int(task.total)}"
+        parts = [f"{int(task.completed)}{total} {self._unit}"]
+        if task.speed:
+            parts.append(f"{task.speed:.3g} {self._unit}/s")
+        if task.time_remaining is not None:
+            parts.append(f"{format_seconds(task.time_remaining)} left")
+        return Text(", ".join(parts))
+
+
+class _ConsoleHandler(logging.Handler):
+    """Log lines above the bar."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        style = "yellow" if record.levelno >= logging.WARNING else None
+        self._console.print(self.format(record), style=style, markup=False, highlight=False)
+
+
+class _PlainHandler(logging.StreamHandler[TextIO]):
+    """Log lines for files and batch systems."""
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+
+
+def _formatter() -> logging.Formatter:
+    if _format == "json":
+        return _JsonFormatter()
+    return logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
+
+
+class _JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, stage, event, message, and what the event counts."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {
+            "time": when,
+            "level": record.levelname.lower(),
+            "stage": current_stage(),
+            "event": "message",
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)

@@ -1,0 +1,162 @@
+"""Talking to every process of the cluster: none is waited for without an end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from bigfs.core.errors import ClusterError
+from bigfs.runtime.execute import active_client
+from bigfs.runtime.interrupt import check_interrupt
+
+WAIT_SECONDS = 60.0
+ANSWER_SECONDS = 60.0
+_patience: ContextVar[float] = ContextVar("bigfs_patience", default=WAIT_SECONDS)
+
+
+@contextmanager
+def patience(seconds: float | None) -> Iterator[None]:
+    """Wait for workers so long within the block (None: a minute)."""
+    token = _patience.set(WAIT_SECONDS if seconds is None else seconds)
+    try:
+        yield
+    finally:
+        _patience.reset(token)
+
+
+def workers_of(client: Any) -> dict[str, dict[str, Any]]:
+    """Return what the scheduler says of each of its workers, by address."""
+    found: dict[str, dict[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
+    return found
+
+
+def wait_for_workers(client: Any) -> None:
+    """Return as soon as the cluster has a worker.
+
+    Raises
+    ------
+    ClusterError
+        If it has none for a minute, or for what `patience` says.
+    """
+    seconds = _patience.get()
+    deadline = time.monotonic() + seconds
+    while not workers_of(client):
+        if time.monotonic() > deadline:
+            address = client.scheduler.address
+            raise ClusterError(
+                f"The scheduler at {address} has had no worker for {seconds:.0f} s. Start one "
+                f"with 'dask worker {address}', or see why the batch system starts none, then "
+                "run again."
+            )
+        if client.status != "running":
+            raise ClusterError(
+                "The scheduler is gone before any worker came. Start it, then run again."
+            )
+        time.sleep(0.2)
+
+
+def ask_workers(
+    client: Any, fn: Callable[..., Any], *args: Any, workers: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Return by worker what a function returns there, or the exception it ended with.
+
+    Workers that leave while they are asked are left out.
+
+    Raises
+    ------
+    ClusterError
+        If a worker that is still there does not answer within a minute.
+    """
+
+    async def ask() -> Any:
+        question = client.run(fn, *args, workers=workers, on_error="return")
+        return await asyncio.wait_for(question, ANSWER_SECONDS)
+
+    answers = bounded(client, ask, "Not all workers answer")
+    here = workers_of(client)
+    return {worker: answer for worker, answer in answers.items() if worker in here}
+
+
+def bounded(client: Any, ask: Callable[[], Any], what: str) -> Any:
+    """Run a coroutine in the client's loop; what the cluster does not answer is a ClusterError."""
+    try:
+        return client.sync(ask)
+    except TimeoutError as error:
+        raise ClusterError(
+            f"{what} within {ANSWER_SECONDS:.0f} s. Restart what hangs, then run again."
+        ) from error
+    except OSError as error:
+        raise ClusterError(
+            f"{what} ({type(error).__name__}: {error}). Check that the cluster is up, then run "
+            "again."
+        ) from error
+
+
+def on_every_process(fn: Callable[..., Any], *args: Any) -> dict[str, Any]:
+    """Run a function in every worker process, or in this one if there are none.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster has no worker, or one that does not answer.
+    """
+    client = active_client()
+    if client is None:
+        return {"this process": fn(*args)}
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while True:
+        wait_for_workers(client)
+        answers = ask_workers(client, fn, *args)
+        if answers and not any(_is_dying(answer) for answer in answers.values()):
+            break
+        if time.monotonic() > deadline:
+            break
+        # A worker died a moment ago, or all of them; others take their place.
+        check_interrupt()
+        time.sleep(0.5)
+    for worker, answer in answers.items():
+        if isinstance(answer, OSError):
+            raise ClusterError(
+                f"Worker {worker} does not answer ({type(answer).__name__}: {answer}). Restart "
+                "it, then run again."
+            )
+        if isinstance(answer, BaseException):
+            raise answer
+    if not answers:
+        raise ClusterError("All workers left at once. Run again when the cluster has some.")
+    return answers
+
+
+def _is_dying(answer: Any) -> bool:
+    """Say whether a worker closed the connection instead of answering."""
+    from distributed.comm import CommClosedError
+
+    return isinstance(answer, (CommClosedError, ConnectionError))
+
+
+def worker_limits() -> dict[str, int]:
+    """Return the bytes that each worker process may have, by its address.
+
+    A worker without a limit of its own has what its machine or its container has. Without a
+    cluster it is this process.
+    """
+    client = active_client()
+    if client is None:
+        return {"this process": _machine_bytes()}
+    limits = {worker: int(w["memory_limit"] or 0) for worker, w in workers_of(client).items()}
+    unlimited = [worker for worker, limit in limits.items() if not limit]
+    if unlimited:
+        found = ask_workers(client, _machine_bytes, workers=unlimited)
+        limits.update({w: n for w, n in found.items() if isinstance(n, int)})
+    return {worker: limit for worker, limit in limits.items() if limit}
+
+
+def _machine_bytes() -> int:
+    """Return the memory of this machine, or of the container, where that is smaller."""
+    from distributed.system import MEMORY_LIMIT
+
+    return int(MEMORY_LIMIT)

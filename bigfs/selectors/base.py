@@ -1,0 +1,164 @@
+"""What every selector shares: checked input, scores to ranking, lazy transform."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.feature_selection import SelectorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from bigfs.blocks import RowBlocks
+from bigfs.core.errors import InputError
+from bigfs.core.seeds import check_seed
+from bigfs.stages.scores import FeatureScores, check_n_selected, support_of
+from bigfs.store.scratch import ArrayRef, Scratch
+
+
+class BaseSelector(SelectorMixin, BaseEstimator):
+    """Base of the selectors: `fit` opens the data and calls the method's `_score`."""
+
+    n_features_to_select: int | None
+    preprocess: str
+
+    @abstractmethod
+    def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
+        """Score the features of opened data."""
+
+    def fit(self, X: Any, y: Any = None) -> BaseSelector:
+        """Score and rank the features.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, DataFrame, Dask array, zarr array, path or URI
+            Data of shape (n_samples, n_features). What is not in memory is read by blocks.
+        y : None
+            Ignored; here for scikit-learn's pipelines.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        InputError
+            If the data or a parameter cannot be used.
+        MemoryLimitError
+            If a step does not fit ``memory_limit``.
+        """
+        check_seed(getattr(self, "random_state", 0))
+        scratch = Scratch()
+        blocks = RowBlocks.from_any(self._checked(X), scratch=scratch, transform=self.preprocess)
+        n_selected = check_n_selected(
+            type(self).__name__, self.n_features_to_select, blocks.n_features
+        )
+        result = self._score(blocks, n_selected)
+        self.scores_ = result.scores
+        self.ranking_ = result.ranking
+        self._supports = result.supports
+        self.n_features_to_select_ = n_selected
+        # What has a row for every sample is read when asked, where the data are not in memory.
+        stored = _is_stored(X)
+        for name, value in result.details.items():
+            if isinstance(value, ArrayRef):
+                value = value.open(scratch) if stored else value.load()
+            setattr(self, f"{name}_", value)
+        return self
+
+    def support(self, n_features_to_select: int) -> np.ndarray:
+        """Return the indices of the best features, in ascending order.
+
+        One fit serves other numbers of features. Where the order itself depends on the number,
+        the class says for which the answer is that of a fit with it.
+        """
+        check_is_fitted(self, "ranking_")
+        check_n_selected(type(self).__name__, n_features_to_select, len(self.ranking_))
+        return support_of(self.ranking_, self._supports, n_features_to_select)
+
+    def transform(self, X: Any) -> Any:
+        """Keep the selected features.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, DataFrame, Dask array, zarr array, path or URI
+            Data with the features of `fit`.
+
+        Returns
+        -------
+        X_selected : same kind as X
+            Lazy for lazy input: a Dask array for Dask and zarr arrays, paths and URIs.
+        """
+        check_is_fitted(self, "ranking_")
+        lazy = _as_lazy(X)
+        if lazy is None:
+            return super().transform(X)
+        if lazy.ndim != 2 or lazy.shape[1] != self.n_features_in_:
+            raise InputError(
+                f"X has shape {lazy.shape}, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input."
+            )
+        return lazy[:, self.get_support(indices=True)]
+
+    def _get_support_mask(self) -> np.ndarray:
+        check_is_fitted(self, "ranking_")
+        mask = np.zeros(len(self.ranking_), dtype=bool)
+        mask[self.ranking_[: self.n_features_to_select_]] = True
+        return mask
+
+    def _checked(self, X: Any) -> Any:
+        """Apply scikit-learn's checks to data in memory and record the features' names."""
+        if not _is_stored(X):
+            checked = validate_data(
+                self,
+                X,
+                accept_sparse=("csr", "csc"),
+                dtype="numeric",
+                ensure_all_finite=False,  # the blocks are checked, and name the place
+                ensure_min_samples=2,
+            )
+            names = getattr(self, "feature_names_in_", None)
+            if names is None or not isinstance(checked, np.ndarray):
+                return checked
+            from bigfs.store.formats.memory import ArraySource
+
+            return ArraySource(checked, "X", list(names))
+        from bigfs.store.source import open_matrix
+
+        source = open_matrix(X)
+        self.n_features_in_ = source.n_features
+        if source.feature_names is not None:
+            self.feature_names_in_ = np.asarray(source.feature_names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return source
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that sparse input is taken and y is not needed."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.required = False
+        return tags
+
+
+def _is_stored(X: Any) -> bool:
+    """Say whether X is read by blocks: a path, a Dask or zarr array, opened data."""
+    from bigfs.store.source import Source
+
+    root = type(X).__module__.split(".")[0]
+    return isinstance(X, (str, Path, Source)) or root in ("dask", "zarr")
+
+
+def _as_lazy(X: Any) -> Any:
+    """Return a Dask array for lazy input, None for data in memory."""
+    if not _is_stored(X):
+        return None
+    import dask.array as da
+
+    if isinstance(X, da.Array):
+        return X
+    from bigfs.blocks.rowblocks import lazy_array
+
+    return lazy_array(X)

@@ -1,0 +1,1 @@
+"""laplacian_score."""

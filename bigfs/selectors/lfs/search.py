@@ -1,0 +1,250 @@
+"""The search of LFS: figure 2 of the paper on sufficient statistics.
+
+Every step tries all subsets with one feature less of one cluster, in the same passes, and
+compares every cluster of the candidate clusterings with the one it overlaps most.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bigfs.runtime.progress import Reporter
+from bigfs.selectors.lfs.compare import OldValues, matches, measure_errors
+from bigfs.selectors.lfs.kernels import Clusterings, Rules, Sweep
+from bigfs.selectors.lfs.passes import Passes
+from bigfs.selectors.lfs.state import Proposal, Settings, State
+from bigfs.solvers.separability import ClusterSums
+
+
+def begin(passes: Passes, centers: np.ndarray, usable: np.ndarray, settings: Settings) -> State:
+    """Cluster on all usable features, from centers about the data's origin."""
+    k, d = centers.shape
+    none = Rules(Clusterings(np.zeros((k, k, d)), np.zeros((k, d), dtype=bool)), np.full(k, -1))
+    first = Clusterings(centers[None], usable[None])
+    first, found = converge(passes, first, none, settings)
+    pairs = np.array([(0, cluster, cluster) for cluster in range(k)])
+    products = np.concatenate(list(passes.changes(first, none, pairs)))
+    rules = Rules(first.take(np.zeros(k, dtype=np.int64)), np.arange(k))
+    sums = ClusterSums(found.counts[0], found.sums[0], products)
+    # A cluster alone is separate from nothing: it keeps all.
+    tried = np.full(k, -1 if k > 1 else 0)
+    return State(rules, np.tile(usable, (k, 1)), sums, passes.origin, tried=tried)
+
+
+def converge(
+    passes: Passes, start: Clusterings, rules: Rules, settings: Settings
+) -> tuple[Clusterings, Sweep]:
+    """Run Lloyd's iteration of several clusterings: one pass serves all that still move.
+
+    An empty cluster keeps its center. The counts are those of the centers returned.
+    """
+    centers = start.centers.copy()
+    k, d = centers.shape[1:]
+    counts, sums = np.zeros((len(start), k)), np.zeros((len(start), k, d))
+    joint, codes = None, np.empty(0)
+    active = np.arange(len(start))
+    limits = None
+    for iteration in range(settings.max_iter):
+        found = passes.sweep(Clusterings(centers[active], start.masks[active]), rules)
+        codes = found.codes
+        if joint is None:
+            joint = np.zeros((len(start), *found.joint.shape[1:]))
+        counts[active], sums[active], joint[active] = found.counts, found.sums, found.joint
+        filled = found.counts > 0
+        updated = centers[active]
+        updated[filled] = found.sums[filled] / found.counts[filled][:, None]
+        squared = ((updated - centers[active]) ** 2 * start.masks[active][:, None, :]).sum(
+            axis=(1, 2)
+        )
+        if limits is None:
+            extent = (updated**2 * start.masks[:, None, :]).sum(axis=(1, 2))
+            limits = settings.tol**2 * extent
+        moving = squared > limits[active]
+        if not moving.any() or iteration == settings.max_iter - 1:
+            break
+        active = active[moving]
+        centers[active] = updated[moving]
+    assert joint is not None
+    return Clusterings(centers, start.masks), Sweep(counts, sums, codes, joint)
+
+
+def search(
+    passes: Passes,
+    state: State,
+    settings: Settings,
+    progress: Reporter | None = None,
+    save: Any = None,
+) -> State:
+    """Drop features until no candidate is better.
+
+    Parameters
+    ----------
+    passes : Passes
+    state : State
+        Changed in place.
+    settings : Settings
+    progress : Reporter or None
+        Told of every feature that goes.
+    save : callable or None
+        Called with the state after every step.
+    """
+    k = len(state.subsets)
+    while not state.finished:
+        cluster = state.next_cluster
+        before = int(state.subsets.sum())
+        if state.tried[cluster] != state.version:
+            state.tried[cluster] = state.version
+            if state.subsets[cluster].sum() > 1:
+                step(passes, state, cluster, settings)
+        state.next_cluster = (cluster + 1) % k
+        state.round += state.next_cluster == 0
+        if progress is not None:
+            progress.advance(before - int(state.subsets.sum()))
+        if save is not None:
+            save(state)
+    return state
+
+
+def step(passes: Passes, state: State, cluster: int, settings: Settings) -> None:
+    """Try the subsets with one feature less of one cluster; take the best for every cluster."""
+    kept = np.flatnonzero(state.subsets[cluster])
+    masks = np.tile(state.subsets[cluster], (len(kept), 1))
+    masks[np.arange(len(kept)), kept] = False
+    single, proposals = propose(passes, state, masks, settings)
+    ladder: list[list[Proposal]] = []
+    for other in range(len(state.subsets)):
+        mine = [one for one in proposals if one.cluster == other]
+        ladder.append(sorted(mine, key=lambda one: one.order)[:1])
+    clusterings = single
+    if settings.drop == "many" and len(kept) > 3:
+        own = {one.clustering: one.ratio for one in proposals if one.cluster == cluster}
+        masks = _joint_masks(state.subsets[cluster], kept, own)
+        several, joint = propose(passes, state, masks, settings, keep_all=True)
+        for one in joint:
+            one.clustering += len(single)
+        clusterings = Clusterings(
+            np.concatenate([single.centers, several.centers]),
+            np.concatenate([single.masks, several.masks]),
+        )
+        for other, rungs in enumerate(ladder):
+            mine = [one for one in joint if one.cluster == other]
+            rungs[:0] = sorted(mine, key=lambda one: int(one.mask.sum()))
+    accepted = decide(passes, state, clusterings, ladder, settings)
+    for one in accepted:
+        _replace(state, one, clusterings, cluster)
+    state.version += bool(accepted)
+
+
+def _joint_masks(subset: np.ndarray, kept: np.ndarray, own: dict[int, float]) -> np.ndarray:
+    """Return subsets without the 2, 4, 8, ... features whose loss does best one at a time."""
+    ratios = np.array([own.get(i, -np.inf) for i in range(len(kept))])
+    order = kept[np.argsort(-ratios, kind="stable")]
+    sizes = [2**power for power in range(1, 32) if 2**power < len(kept)]
+    masks = np.tile(subset, (len(sizes), 1))
+    for mask, size in zip(masks, sizes, strict=True):
+        mask[order[:size]] = False
+    return masks
+
+
+def propose(
+    passes: Passes, state: State, masks: np.ndarray, settings: Settings, keep_all: bool = False
+) -> tuple[Clusterings, list[Proposal]]:
+    """Cluster all rows on every mask, and value what could replace clusters of the solution.
+
+    Products (d x d) stay with the best proposal for each cluster only, unless all are to be kept.
+    """
+    start = np.tile(state.sums.means, (len(masks), 1, 1))
+    clusterings, found = converge(passes, Clusterings(start, masks), state.rules, settings)
+    proposals = matches(state, masks, found, settings)
+    values = OldValues(state)
+    best: dict[int, Proposal] = {}
+
+    def value(one: Proposal, products: np.ndarray) -> None:
+        one.sums = (*_counted(found, one), products)
+        if not one.same:
+            one.ratio = values.ratio(one)
+        behind = best.get(one.cluster)
+        if behind is None or one.order < behind.order:
+            best[one.cluster], behind = one, behind
+        else:
+            behind = one
+        if behind is not None and not keep_all:
+            behind.sums = None
+
+    for one in proposals:
+        if one.same:
+            value(one, state.sums.products[one.cluster])
+    others = [one for one in proposals if not one.same]
+    waiting = iter(others)
+    pairs = np.array([one.pair for one in others], dtype=np.int64).reshape(-1, 3)
+    for changes in passes.changes(clusterings, state.rules, pairs):
+        for change in changes:
+            one = next(waiting)
+            value(one, state.sums.products[one.cluster] + change)
+    return clusterings, proposals
+
+
+def _counted(found: Sweep, one: Proposal) -> tuple[float, np.ndarray]:
+    """Return count and sums of a proposed cluster."""
+    place = one.clustering, one.member
+    return float(found.counts[place]), found.sums[place]
+
+
+def decide(
+    passes: Passes,
+    state: State,
+    clusterings: Clusterings,
+    ladder: list[list[Proposal]],
+    settings: Settings,
+) -> list[Proposal]:
+    """Return the replacements to make: for each cluster the first of its ladder that is better.
+
+    Better: the ratio is positive, the members are equal, or the loss is within ``tie_width``
+    standard errors: a tie, which fewer features win.
+    """
+    open_ones: list[Proposal] = []
+    for rungs in ladder:
+        for one in rungs:
+            if one.same or one.ratio > 0:
+                break
+            if settings.tie_width > 0 and np.isfinite(one.ratio):
+                open_ones.append(one)
+    if open_ones:
+        measure_errors(passes, state, clusterings, open_ones, settings)
+    accepted = []
+    for rungs in ladder:
+        for one in rungs:
+            if one.same or one.ratio > 0 or one.ratio >= -settings.tie_width * one.error:
+                accepted.append(one)
+                break
+    return accepted
+
+
+def _replace(state: State, one: Proposal, clusterings: Clusterings, tried: int) -> None:
+    """Put a cluster in the place of another, and say so in the trace."""
+    cluster = one.cluster
+    old = state.subsets[cluster]
+    state.trace.append(
+        {
+            "round": state.round,
+            "tried_cluster": tried,
+            "cluster": cluster,
+            "dropped": np.flatnonzero(old & ~one.mask).tolist(),
+            "added": np.flatnonzero(one.mask & ~old).tolist(),
+            "n_features": int(one.mask.sum()),
+            "log_ratio": one.ratio,
+            "standard_error": None if np.isnan(one.error) else one.error,
+            "overlap": one.overlap,
+            "unassigned": one.unassigned,
+        }
+    )
+    state.rules = state.rules.replaced(
+        cluster, clusterings.centers[one.clustering], one.mask, one.member
+    )
+    state.subsets[cluster] = one.mask
+    count, sums, products = one.sums
+    state.sums.counts[cluster] = count
+    state.sums.sums[cluster] = sums
+    state.sums.products[cluster] = products

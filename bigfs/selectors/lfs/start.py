@@ -1,0 +1,192 @@
+"""Where LFS begins: given centroids or labels, or the best of several searches on a sample.
+
+Restarts run each in one task, on rows in memory, and are compared as whole solutions: by how
+well each cluster's normal law, in the features the cluster keeps, describes its rows (BIC).
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.kernels import Moments
+from bigfs.blocks.kmeans import plus_plus
+from bigfs.core.errors import InputError, StorageError
+from bigfs.core.seeds import rng
+from bigfs.runtime.execute import inline, run_tasks
+from bigfs.selectors.lfs.kernels import Assignment
+from bigfs.selectors.lfs.passes import Passes
+from bigfs.selectors.lfs.search import begin, search
+from bigfs.selectors.lfs.state import Settings, State, load_state, save_state
+from bigfs.solvers.separability import evidence
+from bigfs.store.location import as_location
+from bigfs.store.scratch import ArrayRef, Scratch
+
+# Rows that the restarts see.
+START_ROWS = 5_000
+
+
+def check_start(init: Any, n_clusters: int, n_samples: int, n_features: int) -> np.ndarray | None:
+    """Return given centroids (n_clusters, n_features) or labels (n_samples,); None: k-means++.
+
+    Raises
+    ------
+    InputError
+        If it is none of them.
+    """
+    if isinstance(init, str):
+        if init == "k-means++":
+            return None
+        raise InputError(f"init must be 'k-means++', centroids or labels. Got {init!r}.")
+    given = np.asarray(init)
+    numbers = given.dtype.kind in "fiu" and bool(np.isfinite(given).all())
+    if numbers and given.shape == (n_clusters, n_features):
+        return given.astype(np.float64)
+    if numbers and given.shape == (n_samples,) and given.dtype.kind in "iu":
+        present = np.unique(given)
+        if len(present) == n_clusters and present[0] == 0 and present[-1] == n_clusters - 1:
+            return given.astype(np.int64)
+    raise InputError(
+        f"init must be 'k-means++', finite centroids of shape ({n_clusters}, {n_features}), or "
+        f"{n_samples} labels in which each of 0 to {n_clusters - 1} occurs. Got {given.dtype} of "
+        f"shape {given.shape}."
+    )
+
+
+def given_centers(given: np.ndarray, passes: Passes, n_clusters: int) -> np.ndarray:
+    """Return first centers about the data's origin, from centroids or labels."""
+    if given.ndim == 2:
+        return np.asarray(given - passes.origin)
+    blocks = passes.blocks
+    name = blocks.scratch.unique("labels")
+    stored = blocks.scratch.create(name, (blocks.n_samples,), np.int32, blocks.rows)
+    for first, end in blocks.bounds:
+        stored.write(first, given[first:end].astype(np.int32))
+    centers = passes.label_means(stored, n_clusters)
+    blocks.scratch.remove(stored)
+    return centers
+
+
+def draw_rows(blocks: RowBlocks, size: int, random_state: int) -> RowBlocks:
+    """Return a random sample of the rows, in their order, as data of their own: one pass."""
+    chosen = rng(random_state, "lfs sample").choice(blocks.n_samples, size, replace=False)
+    wanted = blocks.scratch.put(blocks.scratch.unique("chosen"), np.sort(chosen))
+    folder = blocks.scratch.child(blocks.scratch.unique("sample"))
+    parts = blocks.map_blocks(_take_kernel, wanted, str(folder.path), label="lfs sample")
+    name = blocks.scratch.unique("rows")
+    joined = blocks.scratch.create(name, (size, blocks.n_features), blocks.dtype)
+    run_tasks(_join_task, [[part for part in parts if part is not None]], joined, label="lfs join")
+    folder.close()
+    blocks.scratch.remove(wanted)
+    return RowBlocks.from_any(joined.path, scratch=blocks.scratch)
+
+
+def _take_kernel(X: np.ndarray, first_row: int, wanted: ArrayRef, folder: str) -> ArrayRef | None:
+    """Store the chosen rows of one block."""
+    ids = wanted.load()
+    low, high = np.searchsorted(ids, [first_row, first_row + len(X)])
+    if low == high:
+        return None
+    scratch = Scratch(folder)
+    return scratch.put(scratch.unique("rows"), X[ids[low:high] - first_row])
+
+
+def _join_task(parts: list[ArrayRef], joined: ArrayRef) -> None:
+    joined.write(0, np.concatenate([part.load() for part in parts]))
+
+
+def best_restart(
+    blocks: RowBlocks,
+    n_clusters: int,
+    n_init: int,
+    settings: Settings,
+    budget_bytes: int,
+    random_state: int,
+) -> tuple[State, bool]:
+    """Return the best of several searches from k-means++, and whether it saw all rows."""
+    rows = blocks
+    if blocks.n_samples > START_ROWS or len(blocks.bounds) > 1:
+        rows = draw_rows(blocks, min(START_ROWS, blocks.n_samples), random_state)
+    data = blocks.scratch.put(
+        blocks.scratch.unique("start"), np.asarray(rows.reader.read(0, rows.n_samples))
+    )
+    folder = blocks.scratch.child(blocks.scratch.unique("restarts"))
+    found = run_tasks(
+        _restart_task, list(range(n_init)), data, str(folder.path), n_clusters, settings,
+        budget_bytes, random_state, label="lfs restarts", unit="restarts",
+    )  # fmt: skip
+    scores = np.array([score for score, _ in found])
+    state = load_state(as_location(found[int(scores.argmax())][1]))
+    folder.close()
+    blocks.scratch.remove(data)
+    if state is None:
+        raise StorageError(f"{folder.path}: the best restart cannot be read. Run again.")
+    return state, rows.n_samples == blocks.n_samples
+
+
+def _restart_task(
+    restart: int,
+    data: ArrayRef,
+    folder: str,
+    n_clusters: int,
+    settings: Settings,
+    budget_bytes: int,
+    random_state: int,
+) -> tuple[float, str]:
+    """Search from one draw of k-means++; return the score, and where the solution is."""
+    X = data.load()
+    generator = rng(random_state, "lfs restart", restart)
+    with inline():
+        blocks = RowBlocks.from_any(X, rows=len(X))
+        moments = blocks.moments()
+        usable = usable_features(moments, "init")
+        chosen = plus_plus(X[:, usable], n_clusters, generator)
+        if len(chosen) < n_clusters:
+            raise InputError(
+                f"n_clusters is {n_clusters}, but {len(X)} rows have only {len(chosen)} distinct "
+                f"values. Set n_clusters to at most {len(chosen)}."
+            )
+        passes = Passes(blocks, moments.mean, budget_bytes, in_memory=True)
+        state = begin(passes, X[chosen] - moments.mean, usable, settings)
+        search(passes, state, settings)
+        score = score_of(passes.assign(assignment(state), False), state, moments.variance)
+    path = as_location(folder) / f"{restart}-{uuid.uuid4().hex[:8]}.npz"
+    save_state(path, state)
+    return score, str(path)
+
+
+def usable_features(moments: Moments, uri: str) -> np.ndarray:
+    """Say which features vary.
+
+    Raises
+    ------
+    InputError
+        If none does.
+    """
+    usable = np.asarray(moments.minimum < moments.maximum)
+    if not usable.any():
+        raise InputError(f"{uri}: every feature is constant, so there are no clusters to find.")
+    return usable
+
+
+def assignment(state: State) -> Assignment:
+    """Return how rows are labeled once the search is over."""
+    variances = [
+        state.sums.covariance(cluster).diagonal()[subset].mean()
+        for cluster, subset in enumerate(state.subsets)
+    ]
+    # A cluster of equal rows has no variance: only equal rows are near to it.
+    floor = 1e-12 * max(variances) or 1.0
+    return Assignment(state.rules, state.sums.means, state.subsets, np.maximum(variances, floor))
+
+
+def score_of(label_sums: np.ndarray, state: State, total: np.ndarray) -> float:
+    """Return the evidence of a solution from the sums of its labels' rows."""
+    d = state.subsets.shape[1]
+    counts = label_sums[:, 0]
+    n = np.maximum(counts, 1)[:, None]
+    means, squares = label_sums[:, 1 : 1 + d] / n, label_sums[:, 1 + d :] / n
+    return evidence(counts, squares - means**2, total, state.subsets)

@@ -1,0 +1,145 @@
+"""Where the search of LFS stands, and what it considers; a state is stored and read as one file."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bigfs.selectors.lfs.kernels import Clusterings, Rules
+from bigfs.solvers.separability import ClusterSums
+from bigfs.store.location import Location, replaced_file
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The parameters of the search, as in `LFS`."""
+
+    alpha: float
+    beta: float
+    tie_width: float
+    drop: str
+    max_iter: int
+    tol: float
+
+
+@dataclass
+class State:
+    """A solution, and where the search stands.
+
+    Attributes
+    ----------
+    rules : Rules
+        Memberships.
+    subsets : ndarray of shape (n_clusters, n_features), bool
+    sums : ClusterSums
+    origin : ndarray of shape (n_features,)
+        What sums and rules count from.
+    trace : list of dict
+        The accepted replacements.
+    round, next_cluster : int
+        Where to go on.
+    version : int
+        Number of steps that changed the solution.
+    tried : ndarray of shape (n_clusters,), int64
+        The version in which a cluster's subsets were last tried.
+    """
+
+    rules: Rules
+    subsets: np.ndarray
+    sums: ClusterSums
+    origin: np.ndarray
+    trace: list[dict[str, Any]] = field(default_factory=list)
+    round: int = 0
+    next_cluster: int = 0
+    version: int = 0
+    tried: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @property
+    def finished(self) -> bool:
+        """Whether all clusters' subsets were tried on this solution in vain."""
+        return bool((self.tried == self.version).all())
+
+
+@dataclass
+class Proposal:
+    """A cluster of a candidate clustering, to take the place of the one it overlaps most.
+
+    Attributes
+    ----------
+    clustering, member, cluster : int
+        Which label of which candidate would replace which cluster.
+    mask : ndarray of shape (n_features,), bool
+        The candidate's features.
+    same : bool
+        It has exactly the members of the old one: the values are equal (proposition 2).
+    overlap, unassigned : float
+        O and U with the replacement.
+    penalty : float
+        ``2 (alpha dO + beta dU)``.
+    sums : tuple of (float, ndarray, ndarray)
+        Count, sums and products of the new cluster.
+    ratio : float
+        Log of the adjusted value over that of the old cluster.
+    error : float
+        Its standard error; NaN where it did not matter.
+    """
+
+    clustering: int
+    member: int
+    cluster: int
+    mask: np.ndarray
+    same: bool
+    overlap: float
+    unassigned: float
+    penalty: float
+    sums: Any = None
+    ratio: float = 0.0
+    error: float = np.nan
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """Where it stands among others for the same cluster: the largest ratio comes first."""
+        return -self.ratio, self.clustering
+
+    @property
+    def pair(self) -> tuple[int, int, int]:
+        """What the passes call it."""
+        return self.clustering, self.member, self.cluster
+
+
+def save_state(path: Location, state: State) -> None:
+    """Write a state beside its name and rename it."""
+    with replaced_file(path) as file:
+        np.savez(
+            file,
+            centers=state.rules.clusterings.centers,
+            masks=state.rules.clusterings.masks,
+            members=state.rules.members,
+            subsets=state.subsets,
+            counts=state.sums.counts,
+            sums=state.sums.sums,
+            products=state.sums.products,
+            origin=state.origin,
+            tried=state.tried,
+            places=[state.round, state.next_cluster, state.version],
+            trace=json.dumps(state.trace),
+        )
+
+
+def load_state(path: Location) -> State | None:
+    """Return a stored state, or None where there is none that can be read."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            values = {name: stored[name] for name in stored.files}
+        rules = Rules(Clusterings(values["centers"], values["masks"]), values["members"])
+        sums = ClusterSums(values["counts"], values["sums"], values["products"])
+        trace = json.loads(str(values["trace"]))
+        places = [int(place) for place in values["places"]]
+        origin, tried = values["origin"], values["tried"]
+        return State(rules, values["subsets"], sums, origin, trace, *places, tried)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None

@@ -1,0 +1,113 @@
+"""Which of M3FS's endings to believe: the one whose clusters describe the rows best.
+
+Every cluster is taken for a Gaussian with a mean and a covariance of its own, and every ending for
+the mixture of its clusters, rows counted where they were put. The objective cannot compare endings
+so: it prefers even halves and knows of each feature only what the rule makes of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.core.seeds import rng
+from bigfs.runtime.execute import run_tasks
+from bigfs.selectors.costs import m3fs_compared_rows
+from bigfs.selectors.m3fs.starts import lookup_rows
+from bigfs.store.scratch import ArrayRef, Scratch
+
+# Added to the variance of every direction, as a share of the features' mean variance: a cluster
+# may have fewer rows than there are features.
+RIDGE = 0.2
+
+
+def likelihoods(blocks: RowBlocks, clusters: ArrayRef, random_state: int) -> np.ndarray:
+    """Return how well each column of labels describes the rows: one pass.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    clusters : ArrayRef of shape (n_samples, n_starts), uint8
+    random_state : int
+        Of the rows that are drawn where there are many.
+
+    Returns
+    -------
+    likelihoods : ndarray of shape (n_starts,), float64
+        Mean log-likelihood of a row, see `mean_log_likelihood`.
+    """
+    n = blocks.n_samples
+    size = m3fs_compared_rows(blocks.layout)
+    ids = np.arange(n)
+    if size < n:
+        ids = np.sort(rng(random_state, "m3fs compared").choice(n, size, replace=False))
+    scratch = blocks.scratch.child(blocks.scratch.unique("compared"))
+    rows = gather_rows(blocks, ids, scratch)
+    found = run_tasks(
+        _likelihood_task,
+        list(range(clusters.shape[1])),
+        rows,
+        scratch.put("labels", lookup_rows(clusters, ids)),
+        label="m3fs choice",
+    )
+    scratch.close()
+    return np.array(found)
+
+
+def _likelihood_task(number: int, rows: ArrayRef, labels: ArrayRef) -> float:
+    return mean_log_likelihood(rows.load(), labels.load()[:, number])
+
+
+def mean_log_likelihood(X: np.ndarray, labels: np.ndarray) -> float:
+    """Return the mean log-likelihood of rows, each under the Gaussian of its own cluster.
+
+    With n_c rows in cluster c, S_c their covariance, and r `RIDGE` of the mean variance::
+
+        sum_c n_c / n (log n_c / n - 1/2 log |2 pi (S_c + r I)| - 1/2 tr (S_c + r I)^-1 S_c)
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+    labels : ndarray of shape (n_samples,), int
+
+    Returns
+    -------
+    likelihood : float
+        0 where no feature varies.
+    """
+    X = X.astype(np.float64)
+    n, d = X.shape
+    ridge = RIDGE * float(X.var(axis=0).mean())
+    if ridge == 0:
+        return 0.0
+    total = 0.0
+    for c in np.unique(labels):
+        Z = X[labels == c]
+        Z -= Z.mean(axis=0)
+        # The smaller of the two has the eigenvalues; the others are zero.
+        moments = Z @ Z.T if len(Z) < d else Z.T @ Z
+        values = np.maximum(np.linalg.eigvalsh(moments) / len(Z), 0.0)
+        entropy = d * np.log(2 * np.pi * ridge) + np.log1p(values / ridge).sum()
+        entropy += (values / (values + ridge)).sum()
+        total += len(Z) * (np.log(len(Z) / n) - entropy / 2)
+    return float(total / n)
+
+
+def gather_rows(blocks: RowBlocks, ids: np.ndarray, scratch: Scratch) -> ArrayRef:
+    """Store the rows of ascending ids, transformed: one pass."""
+    wanted = scratch.put("wanted", ids)
+    parts = blocks.map_blocks(_gather_kernel, wanted, str(scratch.path), label="m3fs sample")
+    refs = [ref for ref in parts if ref is not None]
+    stored = scratch.put("rows", np.concatenate([ref.load() for ref in refs]))
+    scratch.remove(*refs)
+    return stored
+
+
+def _gather_kernel(X: np.ndarray, first_row: int, wanted: ArrayRef, folder: str) -> ArrayRef | None:
+    """Store the wanted rows of one block."""
+    ids = wanted.load()
+    begin, end = np.searchsorted(ids, [first_row, first_row + len(X)])
+    if begin == end:
+        return None
+    scratch = Scratch(folder)
+    return scratch.put(scratch.unique(f"rows-{first_row}"), X[ids[begin:end] - first_row])

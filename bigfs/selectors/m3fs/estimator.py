@@ -1,0 +1,378 @@
+"""M3FS: features that separate clusters with a large margin, smoothly on the neighbor graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.preprocess import Transform
+from bigfs.core.errors import InputError
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
+from bigfs.graph import AffinityMatrix, affinity, knn_graph
+from bigfs.selectors.base import BaseSelector, _is_stored
+from bigfs.selectors.eigengap import chosen_n_clusters, known_n_clusters
+from bigfs.selectors.m3fs.fit import GRAPHS, Parameters, label_rows, m3fs_scores, sample_of
+from bigfs.selectors.m3fs.starts import n_eigenvectors
+from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
+from bigfs.stages.scores import FeatureScores
+from bigfs.store.location import Location
+from bigfs.store.scratch import Scratch
+
+
+def learn(
+    blocks: RowBlocks,
+    n_selected: int,
+    parameters: Parameters,
+    *,
+    n_neighbors: int = 5,
+    sigma: float | None = None,
+    graph: str = "knn",
+    sample_size: int | None = None,
+    W: AffinityMatrix | None = None,
+    spectral: SpectralEmbedding | None = None,
+    out: Scratch | None = None,
+    checkpoint: Location | None = None,
+) -> FeatureScores:
+    """Build what `m3fs_scores` needs and is not given, learn on a sample if asked, label all rows.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    n_selected : int
+    parameters : Parameters
+    n_neighbors, sigma, graph, sample_size
+        As in `M3FS`.
+    W : AffinityMatrix or None, default=None
+        The graph of all rows; not used with ``sample_size``.
+    spectral : SpectralEmbedding or None, default=None
+        Its eigenvectors.
+    out : Scratch or None, default=None
+        Where the labels are stored.
+    checkpoint : Path, ObjectPath or None, default=None
+
+    Returns
+    -------
+    result : FeatureScores
+    """
+    if graph not in GRAPHS:
+        raise InputError(f"graph must be one of {', '.join(GRAPHS)}. Got {graph!r}.")
+    known = known_n_clusters(parameters.n_clusters)
+    replace(parameters, n_clusters=known).check(blocks.n_samples)
+    before = blocks.passes
+    rows = blocks
+    if sample_size is not None and sample_size != blocks.n_samples:
+        rows = sample_of(blocks, sample_size, parameters.random_state)
+        W = spectral = None
+    gap: dict[str, Any] = {}
+    if parameters.n_clusters == "auto":
+        if spectral is not None:
+            gap = {"n_clusters": len(spectral.eigenvalues), "spectrum": spectral.spectrum}
+        else:
+            _, gap = chosen_n_clusters(
+                "auto",
+                rows,
+                random_state=parameters.random_state,
+                memory_limit=parameters.memory_limit,
+            )
+        parameters = replace(parameters, n_clusters=gap["n_clusters"])
+    wants_spectral = isinstance(parameters.init, str) and parameters.init != "kmeans"
+    if W is None and (parameters.smoothness or wants_spectral):
+        W = _graph_of(rows, n_neighbors, sigma, parameters)
+    if spectral is None and wants_spectral:
+        assert W is not None
+        spectral = _embedding_of(W, rows, parameters)
+    width = None
+    if graph == "full" and W is not None:
+        width = sigma if sigma is not None else W.sigma_
+    result = m3fs_scores(
+        rows,
+        n_selected,
+        parameters,
+        W=W,
+        full_sigma=width,
+        spectral=spectral,
+        out=None if rows is not blocks else out,
+        checkpoint=checkpoint if rows is blocks else None,
+    )
+    result.details["sigma"] = None if W is None else W.sigma_
+    if rows is not blocks:
+        out = out or blocks.scratch.child(blocks.scratch.unique("m3fs"))
+        labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
+        label_rows(blocks, result.details["coef"], result.details["intercept"], labels)
+        result.details["start_labels"] = out.put(
+            "start_labels", result.details["start_labels"].load()
+        )
+        result.details["labels"] = labels
+    result.details.update(n_passes=blocks.passes - before, **gap)
+    return result
+
+
+def _graph_of(
+    blocks: RowBlocks, n_neighbors: int, sigma: float | None, parameters: Parameters
+) -> AffinityMatrix:
+    found = knn_graph(
+        blocks,
+        min(n_neighbors, blocks.n_samples - 1),
+        memory_limit=parameters.memory_limit,
+        random_state=parameters.random_state,
+    )
+    return affinity(found, weight="heat", sigma=sigma, blocks=blocks)
+
+
+def _embedding_of(
+    W: AffinityMatrix, blocks: RowBlocks, parameters: Parameters
+) -> SpectralEmbedding:
+    return spectral_embedding(
+        W,
+        min(n_eigenvectors(parameters.n_clusters), blocks.n_samples - 2),
+        random_state=parameters.random_state,
+        memory_limit=parameters.memory_limit,
+        scratch=blocks.scratch.child(blocks.scratch.unique("spectral")),
+        chunk_rows=blocks.rows,
+    )
+
+
+class _MarginSelector(BaseSelector):
+    """What M3FS and maximum margin clustering share: labels, the rule that gave them, predict."""
+
+    def _learned(self, blocks: RowBlocks, result: FeatureScores) -> FeatureScores:
+        """Keep the preprocessing for `predict`."""
+        columns = blocks.transform.columns
+        self._columns = None if columns is None else columns.load()
+        return result
+
+    def predict(self, X: Any) -> Any:
+        """Return the cluster of new rows, by blocks.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, DataFrame, Dask array, zarr array, path or URI
+            Data with the features of `fit`; preprocessed as those were.
+
+        Returns
+        -------
+        labels : ndarray (zarr array where X was stored) of shape (n_samples,), int32
+        """
+        check_is_fitted(self, "coef_")
+        stored = _is_stored(X)
+        if not stored:
+            X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype="numeric", reset=False)
+        scratch = Scratch()
+        blocks = RowBlocks.from_any(X, scratch=scratch)
+        if blocks.n_features != len(self.coef_):
+            raise InputError(
+                f"X has {blocks.n_features} features, but {type(self).__name__} is expecting "
+                f"{len(self.coef_)} features as input."
+            )
+        columns = None if self._columns is None else scratch.put("columns", self._columns)
+        blocks.transform = Transform(self.preprocess, columns)
+        out = scratch.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
+        label_rows(blocks, self.coef_, self.intercept_, out)
+        return out.open(scratch) if stored else out.load()
+
+
+class M3FS(_MarginSelector):
+    """Manifold-based maximum margin feature selection.
+
+    Looks for clusters that a linear rule separates with a large margin while it uses few
+    features, and asks the rule to be smooth on the neighbor graph. Every feature gets a weight
+    sigma in [0, 1]; they sum to the number of features to select.
+
+    Parameters
+    ----------
+    n_features_to_select : int or None, default=None
+        m, how many features to keep and the sum of sigma; None keeps half of them.
+    n_clusters : int or "auto", default=2
+        Number of clusters, at least 2.
+    C : float, default=10.0
+        Weight of the mean loss ``max(0, 1 - margin)``.
+    smoothness : float, default=1.0
+        The paper's lambda, times n: the weight of ``f'Ln f / n``. 0: no graph in the objective.
+    balance : float or None, default=0.1
+        The paper's l over n: the largest mean decision value (two clusters), or difference
+        between the means of two clusters' values. None: no bound.
+    n_neighbors : int, default=5
+        Neighbors of each row in the graph.
+    graph : {"knn", "full"}, default="knn"
+        Which pairs smoothness counts: neighbors, or all of them, as in the paper (at most 50,000
+        rows: the work is quadratic). Starts use neighbors.
+    sigma : float or None, default=None
+        Width of the heat weights ``exp(-|x_i - x_j|^2 / sigma)``, the paper's ``2 rho^2``. None:
+        the squared median neighbor distance.
+    epsilon : float, default=0.01
+        No plane is violated by more than this at the end.
+    preprocess : {"rescale", "standardize", "none", "minmax", "unit_norm", "log1p"}
+        Applied while reading. The decision values scale with the features, and so does what C
+        means. The default "rescale" divides all features by one number: right where they share a
+        unit, as pixels do; else "standardize".
+    fit_intercept : bool, default=True
+        An intercept for every cluster (the paper has one for two clusters, none for more).
+    init : {"auto", "kmeans", "spectral"} or array-like of shape (n_samples,), default="auto"
+        Where to begin: k-means on the rows, ``n_init`` times; k-means on the graph's
+        eigenvectors, of several numbers of them; both; or labels below ``n_clusters``.
+    n_init : int, default=3
+        Restarts of k-means.
+    criterion : {"likelihood", "objective"}, default="likelihood"
+        Which start to believe, of those that converged and kept all clusters: the one whose
+        clusters describe the rows best, each as a Gaussian with a covariance of its own (on at
+        most 10,000 rows); or the one of the least objective, which prefers even halves.
+    nesting : {"clusters_outside", "planes_outside"}, default="clusters_outside"
+        Planes are drawn until none is violated before any row changes its cluster; or the
+        paper's order, in which rows move while the set of planes is still small. See Notes.
+    sample_size : int or None, default=None
+        Learn on so many rows, drawn at random, and label the others in one pass.
+    max_iter : int, default=1000
+        Most cone programs for a start, each with a pass.
+    tol : float, default=0.01
+        The clusters stand when the objective falls by less than this share.
+    random_state : int, default=0
+        Seed of everything random.
+    memory_limit : int or str, default="4 GiB"
+        Resident size promised for one worker process.
+
+    Attributes
+    ----------
+    scores_ : ndarray of shape (n_features,), float64
+        sigma: in [0, 1], with sum ``n_features_to_select``.
+    ranking_ : ndarray of shape (n_features,), int64
+        Feature indices, best first; ties go to the lower index. The order depends on m: for
+        another number of features fit again.
+    labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
+        Cluster of every row.
+    coef_ : ndarray of shape (n_features, 1 or n_clusters), float64
+        v, in units of the preprocessed features; one column for two clusters.
+    intercept_ : ndarray of shape (1 or n_clusters,), float64
+    objective_ : float
+    objective_history_ : ndarray of shape (n_iter,), float64
+        After each cone program: rises with a plane, falls with a change of the clusters.
+    violation_history_ : ndarray of shape (n_iter,), float64
+    slack_ : float
+        xi.
+    violation_ : float
+        The certificate: mean loss under the final clusters beyond xi, at most epsilon.
+    n_planes_, n_cccp_steps_, n_iter_ : int
+        Planes drawn, changes of the clusters, cone programs solved.
+    smoothness_term_ : float
+        ``smoothness * f'Ln f / n``.
+    gap_ : float
+        Relative gap of the last cone program.
+    converged_ : bool
+    starts_ : list of dict
+        Every start with its objective, loss, likelihood, sizes of its clusters and counts.
+    start_labels_ : ndarray (zarr array where X was stored) of shape (n_learned, n_starts), uint8
+        Where each start ended, on the rows that were learned from.
+    chosen_start_ : str
+    sigma_ : float or None
+        Width of the heat weights that was used.
+    n_passes_ : int
+        Passes over X.
+
+    See Also
+    --------
+    MaximumMarginClustering : The same without selection and smoothness.
+
+    Notes
+    -----
+    Implements [1]_ (its X is our X')::
+
+        min  1/2 sum_k |v_k|^2 / sigma_k + (C / n) sum_i xi_i + (smoothness / n) sum_p f_p'Ln f_p
+        s.t. f_z - f_r >= 1 - xi_i for every row, its cluster z and every other r
+
+    with f = Xv + b. C and smoothness multiply means over the rows, so that neither depends on n,
+    nor on ``sample_size``. X is read once for each cone program, for all starts together; the
+    programs have a size that does not depend on n.
+
+    In the paper's nesting the planes are the outer loop. While they are few the clusters drift:
+    with two clusters they end where the objective is low, whatever the start; with more they
+    lose clusters. With the clusters outside, a start is refined rather than replaced.
+
+    References
+    ----------
+    .. [1] B. Zhao, J. Kwok, F. Wang, C. Zhang, "Unsupervised maximum margin feature selection
+       with manifold regularization", CVPR 2009.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from bigfs import M3FS
+    >>> X, y = load_digits(n_class=2, return_X_y=True)
+    >>> M3FS(n_features_to_select=10, n_clusters=2).fit_transform(X).shape
+    (360, 10)
+    """
+
+    def __init__(
+        self,
+        n_features_to_select: int | None = None,
+        *,
+        n_clusters: int | str = 2,
+        C: float = 10.0,
+        smoothness: float = 1.0,
+        balance: float | None = 0.1,
+        n_neighbors: int = 5,
+        graph: str = "knn",
+        sigma: float | None = None,
+        epsilon: float = 0.01,
+        preprocess: str = "rescale",
+        fit_intercept: bool = True,
+        init: Any = "auto",
+        n_init: int = 3,
+        criterion: str = "likelihood",
+        nesting: str = "clusters_outside",
+        sample_size: int | None = None,
+        max_iter: int = 1000,
+        tol: float = 0.01,
+        random_state: int = 0,
+        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
+    ) -> None:
+        self.n_features_to_select = n_features_to_select
+        self.n_clusters = n_clusters
+        self.C = C
+        self.smoothness = smoothness
+        self.balance = balance
+        self.n_neighbors = n_neighbors
+        self.graph = graph
+        self.sigma = sigma
+        self.epsilon = epsilon
+        self.preprocess = preprocess
+        self.fit_intercept = fit_intercept
+        self.init = init
+        self.n_init = n_init
+        self.criterion = criterion
+        self.nesting = nesting
+        self.sample_size = sample_size
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.memory_limit = memory_limit
+
+    def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
+        parameters = Parameters(
+            self.n_clusters,
+            C=self.C,
+            smoothness=self.smoothness,
+            balance=self.balance,
+            epsilon=self.epsilon,
+            nesting=self.nesting,
+            fit_intercept=self.fit_intercept,
+            init=self.init,
+            n_init=self.n_init,
+            criterion=self.criterion,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            random_state=self.random_state,
+            memory_limit=self.memory_limit,
+        )
+        result = learn(
+            blocks,
+            n_features_to_select,
+            parameters,
+            n_neighbors=self.n_neighbors,
+            sigma=self.sigma,
+            graph=self.graph,
+            sample_size=self.sample_size,
+        )
+        return self._learned(blocks, result)

@@ -1,0 +1,202 @@
+"""The quadratic form of smoothness, ``[X 1]' Ln [X 1] / n``: one edge pass.
+
+``Ln = I - D^-1/2 W D^-1/2``. Each task sums over the rows of its block, and reads the rows that
+their edges lead to, one other block at a time. Columns are centered first, so that an offset does
+not cost digits, and the form is brought back.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.core.errors import InputError, MemoryLimitError
+from bigfs.graph.affinity import AffinityMatrix, lookup
+from bigfs.runtime.execute import map_reduce, run_tasks
+from bigfs.store.scratch import ArrayRef
+
+# Every pair of rows is visited twice: minutes at this number.
+MAX_FULL_ROWS = 50_000
+_TILE = 2048
+
+
+def smooth_form(blocks: RowBlocks, W: AffinityMatrix) -> np.ndarray:
+    """Return ``[X 1]' Ln [X 1] / n`` for a stored graph, positive semidefinite.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    W : AffinityMatrix
+        Over the same rows.
+
+    Returns
+    -------
+    form : ndarray of shape (n_features + 1, n_features + 1), float64
+    """
+    center = _center(blocks)
+    blocks.passes += 1
+    total = map_reduce(
+        _edge_task, blocks.bounds, np.add, blocks.reader, W, blocks.rows, center, label="smoothness"
+    )
+    return _finished(total, center.load(), blocks.n_samples)
+
+
+def full_form(blocks: RowBlocks, sigma: float) -> np.ndarray:
+    """Return the same for the complete graph with weights ``exp(-|x_i - x_j|^2 / sigma)``.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    sigma : float
+        The paper's ``2 rho^2``.
+
+    Raises
+    ------
+    MemoryLimitError
+        Above 50,000 rows: the work is quadratic.
+    InputError
+        If a row has no weight left to any other.
+    """
+    n = blocks.n_samples
+    if n > MAX_FULL_ROWS:
+        raise MemoryLimitError(
+            f"graph 'full' visits every pair of rows: at most {MAX_FULL_ROWS:,}, and X has {n:,}. "
+            "Set graph to 'knn', or sample_size."
+        )
+    center = _center(blocks)
+    blocks.passes += 2
+    degrees = blocks.scratch.create(blocks.scratch.unique("degrees"), (n,), np.float64, blocks.rows)
+    shared = (blocks.reader, blocks.bounds, sigma, center)
+    run_tasks(_degree_task, blocks.bounds, *shared, degrees, label="degrees", unit="blocks")
+    lowest = float(degrees.load().min())
+    if not lowest > 0:
+        raise InputError(
+            f"graph 'full': a row has no weight to any other at sigma {sigma:.3g}. Raise sigma, "
+            "or scale the features."
+        )
+    total = map_reduce(_full_task, blocks.bounds, np.add, *shared, degrees, label="smoothness")
+    found = _finished(total, center.load(), n)
+    blocks.scratch.remove(degrees)
+    return found
+
+
+def _center(blocks: RowBlocks) -> ArrayRef:
+    """Store the column means: what the rows are taken from."""
+    return blocks.scratch.put(blocks.scratch.unique("center"), blocks.moments().mean)
+
+
+def _finished(total: np.ndarray, center: np.ndarray, n: int) -> np.ndarray:
+    """Bring the form of centered columns back, and clip it to positive semidefinite."""
+    shift = np.eye(len(total))
+    shift[-1, :-1] = center
+    form = shift.T @ total @ shift / n
+    values, vectors = np.linalg.eigh((form + form.T) / 2)
+    return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T)
+
+
+def _rows(X: np.ndarray, center: np.ndarray) -> np.ndarray:
+    """Return ``[X - center, 1]`` in float64."""
+    Z = np.ones((len(X), X.shape[1] + 1))
+    np.subtract(X, center, out=Z[:, :-1])
+    return Z
+
+
+def _edge_task(
+    bounds: tuple[int, int], reader: BlockReader, W: AffinityMatrix, rows: int, center: ArrayRef
+) -> np.ndarray:
+    """Return ``Z'(Z - D^-1/2 W D^-1/2 Z)``, the left factor over the rows of one block."""
+    from scipy.sparse import csr_array
+
+    start, stop = bounds
+    mean = center.load()
+    X = reader.read(start, stop)
+    indptr = W.indptr.read(start, stop + 1)
+    first, last = int(indptr[0]), int(indptr[-1])
+    indptr = indptr - first
+    tails, weights = W.indices.read(first, last), W.data.read(first, last)
+    heads = np.repeat(np.arange(stop - start), np.diff(indptr))
+    weights = weights / np.sqrt(W.degrees.read(start, stop)[heads] * lookup(W.degrees, tails))
+    home = tails // rows
+    step = tile_rows(X.shape[1])
+    total = np.zeros((X.shape[1] + 1, X.shape[1] + 1))
+    for begin in range(0, len(X), step):
+        Z = _rows(X[begin : begin + step], mean)
+        total += Z.T @ Z
+    for other in np.unique(home):
+        here = home == other
+        low, high = int(tails[here].min()), int(tails[here].max()) + 1
+        theirs = X[low - start : high - start] if other == start // rows else reader.read(low, high)
+        shape = (stop - start, high - low)
+        part = csr_array((weights[here], (heads[here], tails[here] - low)), shape=shape)
+        for begin in range(0, high - low, step):
+            columns = part[:, begin : begin + step]
+            touched = np.flatnonzero(np.diff(columns.indptr))
+            if not len(touched):
+                continue
+            moved = columns[touched] @ _rows(theirs[begin : begin + step], mean)
+            for inner in range(0, len(touched), step):
+                mine = touched[inner : inner + step]
+                total -= _rows(X[mine], mean).T @ moved[inner : inner + step]
+    return total
+
+
+def _weights(A: np.ndarray, B: np.ndarray, sigma: float, same: bool) -> np.ndarray:
+    """Return the heat weights between centered rows, zero between a row and itself."""
+    squared = A @ (-2 * B.T)
+    squared += np.einsum("ij,ij->i", A, A)[:, None]
+    squared += np.einsum("ij,ij->i", B, B)
+    weights = np.exp(-np.maximum(squared, 0.0) / sigma)
+    if same:
+        np.fill_diagonal(weights, 0.0)
+    return weights
+
+
+def _tiles(bounds: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [
+        (begin, min(stop, begin + _TILE))
+        for start, stop in bounds
+        for begin in range(start, stop, _TILE)
+    ]
+
+
+def _degree_task(
+    bounds: tuple[int, int],
+    reader: BlockReader,
+    everyone: list[tuple[int, int]],
+    sigma: float,
+    center: ArrayRef,
+    degrees: ArrayRef,
+) -> None:
+    """Store the degrees of one block's rows."""
+    mean, out = center.load(), np.zeros(bounds[1] - bounds[0])
+    for begin, end in _tiles([bounds]):
+        mine = reader.read(begin, end) - mean
+        for low, high in _tiles(everyone):
+            theirs = reader.read(low, high) - mean
+            part = _weights(mine, theirs, sigma, begin == low).sum(axis=1)
+            out[begin - bounds[0] : end - bounds[0]] += part
+    degrees.write(bounds[0], out)
+
+
+def _full_task(
+    bounds: tuple[int, int],
+    reader: BlockReader,
+    everyone: list[tuple[int, int]],
+    sigma: float,
+    center: ArrayRef,
+    degrees: ArrayRef,
+) -> np.ndarray:
+    """Return the part of the form whose left factor is in one block."""
+    mean, root = center.load(), 1 / np.sqrt(degrees.load())
+    d = len(mean)
+    total = np.zeros((d + 1, d + 1))
+    for begin, end in _tiles([bounds]):
+        mine = _rows(reader.read(begin, end), mean)
+        moved = np.zeros_like(mine)
+        for low, high in _tiles(everyone):
+            theirs = _rows(reader.read(low, high), mean)
+            weights = _weights(mine[:, :d], theirs[:, :d], sigma, begin == low)
+            moved += weights @ (root[low:high, None] * theirs)
+        total += mine.T @ (mine - root[begin:end, None] * moved)
+    return total

@@ -1,0 +1,166 @@
+"""What M3FS does with one row block: decision values, clusters, planes and their sums.
+
+With two clusters V has one column and a row's cluster is 1 where ``f >= 0``; with more it is the
+column of the largest value. A plane names a rival for some rows: 0 for none, else the rival's
+cluster plus 1 (with two clusters just 1). All of it is one formula: a row with cluster z and rival
+r asks for ``f_z - f_r >= 1``, where with two clusters ``f_z - f_r`` is ``f`` or ``-f``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigfs.blocks.kernels import tile_rows
+
+
+@dataclass
+class PassSums:
+    """What one pass over the rows finds for one start; two of them add up.
+
+    Attributes
+    ----------
+    hinge : float
+        Sum of ``max(0, 1 - margin)`` over the rows: the loss of the most violated plane.
+    chosen : int
+        Rows that the new plane names a rival for.
+    gradient : ndarray of shape (D, P), float64
+        Sums of the new plane.
+    gradients : ndarray of shape (n_planes, D, P), float64
+        Sums of the older planes under new clusters; empty unless asked for.
+    counts : ndarray of shape (n_planes,), int64
+        Rows that they ask something of.
+    changed : int
+        Rows whose cluster under V is not the stored one.
+    sizes : ndarray of shape (n_clusters,), int64
+        Rows of each cluster under V.
+    """
+
+    hinge: float
+    chosen: int
+    gradient: np.ndarray
+    gradients: np.ndarray
+    counts: np.ndarray
+    changed: int
+    sizes: np.ndarray
+
+    def __add__(self, other: PassSums) -> PassSums:
+        """Add the sums of two sets of rows."""
+        return PassSums(
+            self.hinge + other.hinge,
+            self.chosen + other.chosen,
+            self.gradient + other.gradient,
+            self.gradients + other.gradients,
+            self.counts + other.counts,
+            self.changed + other.changed,
+            self.sizes + other.sizes,
+        )
+
+
+def decisions(X: np.ndarray, V: np.ndarray) -> np.ndarray:
+    """Return ``[X 1] V`` in float64; V has a row more than X has columns if it has intercepts."""
+    d = X.shape[1]
+    F = np.empty((len(X), V.shape[1]))
+    step = tile_rows(d)
+    for begin in range(0, len(X), step):
+        F[begin : begin + step] = X[begin : begin + step].astype(np.float64, copy=False) @ V[:d]
+    if len(V) > d:
+        F += V[d]
+    return F
+
+
+def clusters_of(F: np.ndarray) -> np.ndarray:
+    """Return the cluster of every row: the sign's, or the largest value's."""
+    if F.shape[1] == 1:
+        return (F[:, 0] >= 0).astype(np.uint8)
+    return F.argmax(axis=1).astype(np.uint8)
+
+
+def rivals(F: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the most violated plane for clusters z, and what every row is short of a margin."""
+    if F.shape[1] == 1:
+        margins = np.where(z == 1, F[:, 0], -F[:, 0])
+        short = 1.0 - margins
+        return (short > 0).astype(np.uint8), np.maximum(0.0, short)
+    rows = np.arange(len(F))
+    own = F[rows, z]
+    others = F.copy()
+    others[rows, z] = -np.inf
+    second = others.argmax(axis=1)
+    short = 1.0 - (own - others[rows, second])
+    return np.where(short > 0, second + 1, 0).astype(np.uint8), np.maximum(0.0, short)
+
+
+def plane_weights(plane: np.ndarray, z: np.ndarray, P: int) -> tuple[np.ndarray, int]:
+    """Return the weight of every row in a plane's sums, (P, n_rows), and the rows it counts."""
+    named = plane > 0
+    if P == 1:
+        signs = np.where(z == 1, 1.0, -1.0)
+        return (named * signs)[None, :], int(named.sum())
+    # A row whose rival has become its own cluster asks nothing.
+    named &= plane != z + 1
+    clusters = np.arange(P)[:, None]
+    weights = (z == clusters).astype(np.float64) - (plane == clusters + 1)
+    return weights * named, int(named.sum())
+
+
+def plane_sums(
+    X: np.ndarray, planes: list[np.ndarray], z: np.ndarray, P: int, intercept: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of planes for clusters z, (n_planes, D, P) in float64, and rows counted."""
+    d, J = X.shape[1], len(planes)
+    sums, counts = np.zeros((J * P, d + intercept)), np.zeros(J, dtype=np.int64)
+    step = tile_rows(max(d, J * P))
+    for begin in range(0, len(X) if J else 0, step):
+        part = slice(begin, begin + step)
+        weights = np.empty((J, P, len(X[part])))
+        for j, plane in enumerate(planes):
+            weights[j], named = plane_weights(plane[part], z[part], P)
+            counts[j] += named
+        flat = weights.reshape(J * P, -1)
+        sums[:, :d] += flat @ X[part].astype(np.float64, copy=False)
+        if intercept:
+            sums[:, d] += flat.sum(axis=1)
+    return np.ascontiguousarray(sums.reshape(J, P, -1).transpose(0, 2, 1)), counts
+
+
+def block_step(
+    X: np.ndarray, V: np.ndarray, z: np.ndarray | None, older: list[np.ndarray]
+) -> tuple[PassSums, np.ndarray, np.ndarray]:
+    """Do one start's part of a pass on one block.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_rows, n_features)
+    V : ndarray of shape (D, P)
+    z : ndarray of shape (n_rows,), uint8, or None
+        The clusters that planes are drawn for. None: those of V.
+    older : list of ndarray of shape (n_rows,)
+        Planes whose sums are wanted again, for new clusters.
+
+    Returns
+    -------
+    sums : PassSums
+    plane : ndarray of shape (n_rows,), uint8
+        The most violated plane.
+    now : ndarray of shape (n_rows,), uint8
+        The clusters of V.
+    """
+    intercept, P = len(V) > X.shape[1], V.shape[1]
+    F = decisions(X, V)
+    now = clusters_of(F)
+    changed = 0 if z is None else int((now != z).sum())
+    z = now if z is None else z
+    plane, short = rivals(F, z)
+    sums, counts = plane_sums(X, [plane, *older], z, P, intercept)
+    found = PassSums(
+        float(short.sum()),
+        int(counts[0]),
+        sums[0],
+        sums[1:],
+        counts[1:],
+        changed,
+        np.bincount(now, minlength=max(2, P)),
+    )
+    return found, plane, now

@@ -1,0 +1,139 @@
+"""Maximum margin clustering: M3FS with every weight at 1 and no smoothness."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
+from bigfs.selectors.m3fs.estimator import _MarginSelector, learn
+from bigfs.selectors.m3fs.fit import Parameters
+from bigfs.stages.scores import FeatureScores
+
+
+class MaximumMarginClustering(_MarginSelector):
+    """Clusters that a linear rule on all features separates with the largest margin.
+
+    Features are ranked by the norms of the rule's coefficients.
+
+    Parameters
+    ----------
+    n_features_to_select : int or None, default=None
+        How many features to keep; None keeps half of them. The clusters do not depend on it.
+    n_clusters : int or "auto", default=2
+        Number of clusters, at least 2.
+    C : float, default=10.0
+        Weight of the mean loss ``max(0, 1 - margin)``.
+    balance : float or None, default=0.1
+        Largest mean decision value (two clusters), or difference between the means of two
+        clusters' values. None: no bound.
+    epsilon : float, default=0.01
+        No plane is violated by more than this at the end.
+    preprocess : {"rescale", "standardize", "none", "minmax", "unit_norm", "log1p"}
+        Applied while reading; default "rescale", as in `M3FS`.
+    fit_intercept : bool, default=True
+        An intercept for every cluster.
+    init : "kmeans" or array-like of shape (n_samples,), default="kmeans"
+        Where to begin: k-means on the rows, or labels below ``n_clusters``.
+    n_init : int, default=3
+        Restarts of k-means; the least objective is kept.
+    nesting : {"clusters_outside", "planes_outside"}, default="planes_outside"
+        As in `M3FS`; the paper's order is the default here.
+    sample_size : int or None, default=None
+        Learn on so many rows, drawn at random, and label the others in one pass.
+    max_iter : int, default=1000
+        Most cone programs for a start, each with a pass.
+    tol : float, default=0.01
+        The clusters stand when the objective falls by less than this share.
+    random_state : int, default=0
+        Seed of everything random.
+    memory_limit : int or str, default="4 GiB"
+        Resident size promised for one worker process.
+
+    Attributes
+    ----------
+    scores_ : ndarray of shape (n_features,), float64
+        Norms of the rows of ``coef_``.
+    ranking_ : ndarray of shape (n_features,), int64
+        Feature indices, best first; ties go to the lower index.
+    labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
+    coef_, intercept_, objective_, violation_, n_planes_, starts_ and others
+        As in `M3FS`.
+
+    Notes
+    -----
+    Problem (1) of [1]_ with the cutting planes of M3FS: sigma = 1 and lambda = 0. It clusters and
+    selects nothing, so pipeline files have no ``method`` of that name; the tables of the M3FS
+    paper take its clusters as ``method: m3fs`` without selection or smoothness.
+
+    References
+    ----------
+    .. [1] B. Zhao, J. Kwok, F. Wang, C. Zhang, "Unsupervised maximum margin feature selection
+       with manifold regularization", CVPR 2009, section 2.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from bigfs import MaximumMarginClustering
+    >>> X, y = load_digits(n_class=2, return_X_y=True)
+    >>> MaximumMarginClustering(n_clusters=2).fit(X).labels_.shape
+    (360,)
+    """
+
+    def __init__(
+        self,
+        n_features_to_select: int | None = None,
+        *,
+        n_clusters: int | str = 2,
+        C: float = 10.0,
+        balance: float | None = 0.1,
+        epsilon: float = 0.01,
+        preprocess: str = "rescale",
+        fit_intercept: bool = True,
+        init: Any = "kmeans",
+        n_init: int = 3,
+        nesting: str = "planes_outside",
+        sample_size: int | None = None,
+        max_iter: int = 1000,
+        tol: float = 0.01,
+        random_state: int = 0,
+        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
+    ) -> None:
+        self.n_features_to_select = n_features_to_select
+        self.n_clusters = n_clusters
+        self.C = C
+        self.balance = balance
+        self.epsilon = epsilon
+        self.preprocess = preprocess
+        self.fit_intercept = fit_intercept
+        self.init = init
+        self.n_init = n_init
+        self.nesting = nesting
+        self.sample_size = sample_size
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.memory_limit = memory_limit
+
+    def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
+        parameters = Parameters(
+            self.n_clusters,
+            C=self.C,
+            smoothness=0.0,
+            balance=self.balance,
+            epsilon=self.epsilon,
+            nesting=self.nesting,
+            fit_intercept=self.fit_intercept,
+            init=self.init,
+            n_init=self.n_init,
+            criterion="objective",
+            max_iter=self.max_iter,
+            tol=self.tol,
+            random_state=self.random_state,
+            memory_limit=self.memory_limit,
+        )
+        found = learn(blocks, blocks.n_features, parameters, sample_size=self.sample_size)
+        norms = np.linalg.norm(found.details["coef"], axis=1)
+        return self._learned(blocks, FeatureScores.from_scores(norms, **found.details))

@@ -1,0 +1,206 @@
+"""M3FS from all starts: rounds in lock-step with fused passes, or a task for each start."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from dataclasses import asdict
+
+import numpy as np
+
+from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.runtime.execute import run_tasks
+from bigfs.runtime.progress import silenced, track
+from bigfs.selectors.m3fs.passes import (
+    MemoryRows,
+    Request,
+    Streamed,
+    advance,
+    finish_block,
+    read_arrays,
+    write_arrays,
+)
+from bigfs.selectors.m3fs.state import Settings, Trajectory
+from bigfs.solvers.cone import ConeProgram, solve_cone
+from bigfs.solvers.msupport import ConeSolution
+from bigfs.store.location import Location, as_location, replaced_file
+from bigfs.store.scratch import ArrayRef
+
+# Of the cone programs: relative gap.
+_TOLERANCE = 1e-5
+_CHECKPOINT_SECONDS = 30.0
+_SMALL_ARRAYS = ("V", "sigma", "planes", "bounds", "multipliers", "sizes")
+
+
+def first_states(n_starts: int, settings: Settings) -> list[Trajectory]:
+    """Return every start before its first pass."""
+    V = np.zeros((settings.n_rows_of_v, settings.n_columns))
+    share = settings.n_selected / settings.n_features
+    sigma = np.full(settings.n_features, share)
+    return [Trajectory(i, V.copy(), sigma.copy()) for i in range(n_starts)]
+
+
+def run_resident(
+    blocks: RowBlocks,
+    labels: ArrayRef,
+    clusters: ArrayRef,
+    settings: Settings,
+    mean: np.ndarray,
+    smooth: np.ndarray | None,
+    folder: Location,
+) -> tuple[list[Trajectory], list[float]]:
+    """Run data of one block, each start in a task of its own; see `run_streamed`."""
+    shared = write_arrays(folder / f"shared-{uuid.uuid4().hex[:8]}.npz", **_given(mean, smooth))
+    found = run_tasks(
+        _whole_start,
+        list(range(labels.shape[1])),
+        blocks.reader,
+        blocks.n_samples,
+        labels,
+        settings,
+        shared,
+        label="m3fs",
+        unit="starts",
+    )
+    as_location(shared).unlink()
+    clusters.write(0, np.column_stack([rows for _, rows, _ in found]))
+    blocks.passes += max(now.n_rounds for now, _, _ in found) + 2
+    return [now for now, _, _ in found], [hinge for _, _, hinge in found]
+
+
+def _given(mean: np.ndarray, smooth: np.ndarray | None) -> dict[str, np.ndarray]:
+    return {"mean": mean} if smooth is None else {"mean": mean, "smooth": smooth}
+
+
+def _whole_start(
+    number: int,
+    reader: BlockReader,
+    n: int,
+    labels: ArrayRef,
+    settings: Settings,
+    shared: str,
+) -> tuple[Trajectory, np.ndarray, float]:
+    """Run one start to its end; return it with its clusters and the sum of its losses."""
+    given = read_arrays(shared)
+    mean, smooth = given["mean"], given.get("smooth")
+    X = np.asarray(reader.read(0, n), dtype=np.float64)
+    [now] = [state for state in first_states(number + 1, settings) if state.number == number]
+    rows = MemoryRows()
+    rows.put(number, "clusters", 0, labels.load()[:, number])
+    while not now.done:
+        if now.ids:
+            now.solved(_solved(now.program(settings, mean, smooth), now.sigma))
+        now.absorb(advance(X, now.V, Request.of(now, settings), rows), settings, n)
+    clusters, hinges = finish_block(X, [now.V])
+    now.planes = np.empty(0)
+    return now, clusters[:, 0], float(hinges[0])
+
+
+def _solved(program: ConeProgram, start: np.ndarray) -> ConeSolution:
+    return solve_cone(program, start=start, tol=_TOLERANCE)
+
+
+def run_streamed(
+    passes: Streamed,
+    clusters: ArrayRef,
+    settings: Settings,
+    mean: np.ndarray,
+    smooth: np.ndarray | None,
+    checkpoint: Location | None,
+) -> tuple[list[Trajectory], list[float]]:
+    """Run all starts in lock-step: their cone programs side by side, then one pass for all.
+
+    Parameters
+    ----------
+    passes : Streamed
+    clusters : ArrayRef of shape (n_samples, n_starts), uint8
+        Where the clusters go.
+    settings : Settings
+    mean : ndarray of shape (D,)
+    smooth : ndarray of shape (D, D) or None
+    checkpoint : Path, ObjectPath or None
+        File that outlives this process: written every half minute, and continued from.
+
+    Returns
+    -------
+    states : list of Trajectory
+    hinges : list of float
+        Sum of ``max(0, 1 - margin)`` over all rows at the end, for the certificate.
+    """
+    states = _load(checkpoint) or first_states(passes.labels.shape[1], settings)
+    n = passes.blocks.n_samples
+    shared = write_arrays(passes.folder / "shared.npz", **_given(mean, smooth))
+    saved = time.monotonic()
+    with track("m3fs", settings.max_iter, "rounds") as progress:
+        progress.advance(max(state.n_rounds for state in states))
+        while active := [state for state in states if not state.done]:
+            with silenced():
+                _solve_all(
+                    [state for state in active if state.ids], passes.folder, settings, shared
+                )
+                requests = [Request.of(state, settings) for state in active]
+                found = passes.step(requests, [state.V for state in active])
+            for state, sums in zip(active, found, strict=True):
+                state.absorb(sums, settings, n)
+            progress.advance(1)
+            if checkpoint is not None and time.monotonic() - saved > _CHECKPOINT_SECONDS:
+                _save(checkpoint, states)
+                saved = time.monotonic()
+        hinges = passes.finish([state.V for state in states], clusters)
+    return states, hinges
+
+
+def _solve_all(states: list[Trajectory], folder: Location, settings: Settings, shared: str) -> None:
+    """Solve the cone programs of all starts, one task each."""
+    items = []
+    for state in states:
+        path = folder / f"program-{state.number}-{uuid.uuid4().hex[:8]}.npz"
+        write_arrays(path, planes=state.planes, bounds=state.bounds, sigma=state.sigma)
+        items.append(str(path))
+    found = run_tasks(_solve_task, items, settings, shared, label="m3fs solve")
+    for state, path, solution in zip(states, items, found, strict=True):
+        state.solved(solution)
+        as_location(path).unlink()
+
+
+def _solve_task(path: str, settings: Settings, shared: str) -> ConeSolution:
+    given, stored = read_arrays(shared), read_arrays(path)
+    program = ConeProgram(
+        stored["planes"],
+        stored["bounds"],
+        given["mean"],
+        settings.balance,
+        given.get("smooth"),
+        settings.C,
+        settings.n_selected,
+        settings.n_features,
+    )
+    return _solved(program, stored["sigma"])
+
+
+def _save(path: Location, states: list[Trajectory]) -> None:
+    """Write the checkpoint beside its name and rename it."""
+    arrays, rest = {}, []
+    for i, state in enumerate(states):
+        values = asdict(state)
+        for name in _SMALL_ARRAYS:
+            arrays[f"{name}{i}"] = values.pop(name)
+        rest.append(values)
+    arrays["rest"] = np.frombuffer(json.dumps(rest).encode(), dtype=np.uint8)
+    with replaced_file(path) as file:
+        np.savez(file, **arrays)
+
+
+def _load(path: Location | None) -> list[Trajectory] | None:
+    """Return the stored states, or None where there are none."""
+    if path is None or not path.exists():
+        return None
+    stored = read_arrays(str(path))
+    states = []
+    for i, values in enumerate(json.loads(stored["rest"].tobytes())):
+        values["history"] = [tuple(entry) for entry in values["history"]]
+        states.append(
+            Trajectory(**values, **{name: stored[f"{name}{i}"] for name in _SMALL_ARRAYS})
+        )
+    return states

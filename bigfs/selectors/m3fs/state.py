@@ -1,0 +1,186 @@
+"""M3FS from one start: what a round solves, what its pass has to find, and when it is done.
+
+A round is one cone program and one pass over the rows. With the clusters outside, the pass looks
+for the most violated plane while the clusters stand still; once none is violated, the next pass
+takes the clusters of the last solution over and sums the planes for them again: a CCCP step. In
+the paper's nesting every pass does both, and planes are drawn when the objective stands still.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bigfs.selectors.m3fs.kernels import PassSums
+from bigfs.solvers.cone import ConeProgram
+from bigfs.solvers.msupport import ConeSolution
+
+NESTINGS = ("clusters_outside", "planes_outside")
+# A plane whose multiplier is below this share of C is dropped when the clusters change.
+_IDLE = 1e-6
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The parameters of eq. (7) and (16) and of the iteration; see `bigfs.M3FS`.
+
+    ``n_columns`` is P: one for two clusters, else their number. ``planes_outside`` is the
+    paper's nesting.
+    """
+
+    n_selected: int
+    n_features: int
+    n_columns: int
+    C: float
+    smoothness: float
+    balance: float
+    epsilon: float
+    planes_outside: bool
+    fit_intercept: bool
+    tol: float
+    max_iter: int
+
+    @property
+    def n_rows_of_v(self) -> int:
+        """D: the features, and the intercept where there is one."""
+        return self.n_features + self.fit_intercept
+
+
+@dataclass
+class Trajectory:
+    """Where one start stands.
+
+    Attributes
+    ----------
+    number : int
+        Of the start.
+    V : ndarray of shape (D, P), float64
+    sigma : ndarray of shape (n_features,), float64
+    slack, objective, gap : float
+        Of the last cone program.
+    planes : ndarray of shape (n_kept, D, P), float64
+        Mean sums of the planes for the present clusters.
+    bounds : ndarray of shape (n_kept,), float64
+    multipliers : ndarray of shape (n_kept,), float64
+    ids : list of int
+        The rounds that the planes were drawn in, under which they are stored.
+    n_rounds : int
+        Cone programs solved, each followed by a pass.
+    n_planes : int
+        Planes drawn.
+    n_steps : int
+        Changes of the clusters.
+    version : int
+        The round that stored the present clusters; 0: those of the start.
+    refresh : bool
+        The next pass takes over the clusters of V.
+    violation : float
+        Loss of the most violated plane beyond the slack.
+    sizes : ndarray of shape (n_clusters,), int64
+    history : list of (float, float)
+        Objective and violation of every round.
+    done, converged : bool
+    """
+
+    number: int
+    V: np.ndarray
+    sigma: np.ndarray
+    slack: float = 0.0
+    objective: float = np.inf
+    gap: float = 0.0
+    planes: np.ndarray = field(default_factory=lambda: np.empty(0))
+    bounds: np.ndarray = field(default_factory=lambda: np.empty(0))
+    multipliers: np.ndarray = field(default_factory=lambda: np.empty(0))
+    ids: list[int] = field(default_factory=list)
+    n_rounds: int = 0
+    n_planes: int = 0
+    n_steps: int = 0
+    version: int = 0
+    refresh: bool = False
+    last: float = np.inf
+    violation: float = np.inf
+    sizes: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    history: list[tuple[float, float]] = field(default_factory=list)
+    done: bool = False
+    converged: bool = False
+
+    def program(
+        self, settings: Settings, mean: np.ndarray, smooth: np.ndarray | None
+    ) -> ConeProgram:
+        """Return the cone program of the next round."""
+        return ConeProgram(
+            self.planes,
+            self.bounds,
+            mean,
+            settings.balance,
+            smooth,
+            settings.C,
+            settings.n_selected,
+            settings.n_features,
+        )
+
+    def solved(self, found: ConeSolution) -> None:
+        """Take over a solution."""
+        self.V, self.sigma, self.multipliers = found.V, found.sigma, found.multipliers
+        self.slack, self.objective, self.gap = found.slack, found.objective, found.gap
+        self.n_rounds += 1
+
+    def absorb(self, sums: PassSums, settings: Settings, n: int) -> None:
+        """Take what a pass found, and decide what the next round does."""
+        self.sizes = sums.sizes
+        if not self.n_rounds:
+            # The first pass, at V = 0: every row is short of its margin for the start's clusters.
+            self._append(sums, n)
+            return
+        if self.refresh or settings.planes_outside:
+            self.planes, self.bounds = sums.gradients / n, sums.counts / n
+        self.violation = sums.hinge / n - self.slack
+        self.history.append((self.objective, self.violation))
+        if self.n_rounds >= settings.max_iter:
+            self.done, self.converged = True, self.violation <= settings.epsilon
+        elif settings.planes_outside:
+            self._planes_outside(sums, settings, n)
+        else:
+            self._clusters_outside(sums, settings, n)
+
+    def _clusters_outside(self, sums: PassSums, settings: Settings, n: int) -> None:
+        """Draw planes until none is violated, then change the clusters, until they stay."""
+        if self.refresh:
+            self.refresh, self.version = False, self.n_rounds
+            self.n_steps += 1
+            if self.violation > settings.epsilon:
+                self._append(sums, n)
+            return
+        if self.violation > settings.epsilon:
+            self._append(sums, n)
+            return
+        fell = self.last - self.objective
+        self.last = self.objective
+        if sums.changed == 0 or fell <= settings.tol * abs(self.objective):
+            self.done = self.converged = True
+            return
+        self.refresh = True
+        kept = self.multipliers > _IDLE * settings.C
+        self.ids = [number for number, keep in zip(self.ids, kept, strict=True) if keep]
+
+    def _planes_outside(self, sums: PassSums, settings: Settings, n: int) -> None:
+        """Change the clusters until the objective stays, then draw a plane (algorithm 1)."""
+        fell = self.last - self.objective
+        self.last = self.objective
+        if fell > settings.tol * abs(self.objective):
+            self.n_steps += 1
+            return
+        if self.violation <= settings.epsilon:
+            self.done = self.converged = True
+            return
+        self.last = np.inf
+        self._append(sums, n)
+
+    def _append(self, sums: PassSums, n: int) -> None:
+        """Add the plane of a pass."""
+        gradient, bound = sums.gradient[None] / n, [sums.chosen / n]
+        self.planes = np.concatenate([self.planes, gradient]) if self.ids else gradient
+        self.bounds = np.concatenate([self.bounds, bound]) if self.ids else np.array(bound)
+        self.ids = [*self.ids, self.n_rounds]
+        self.n_planes += 1

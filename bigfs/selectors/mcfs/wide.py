@@ -1,0 +1,290 @@
+"""Lasso paths on wide data, where the Gram matrix of all features does not fit a worker.
+
+A path touches only Gram columns of features that become active. So columns are computed for some
+candidates only, ``X'X_C`` (n_features x n_candidates), one pass over X for each group of them;
+the paths run among the candidates, and since the columns cover all features, every knot is then
+checked against all of them: ``|x_j'(y - X a)| <= lambda``. Between knots both sides are linear in
+lambda, so a path that passes at its knots is the exact one of the full problem. Features that
+break a knot become candidates too, until none does.
+
+Runs on workers; imports no scikit-learn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.kernels import column_means, tile_rows
+from bigfs.core.errors import MemoryLimitError
+from bigfs.core.memory import format_limit, limit_for, task_budget
+from bigfs.core.units import format_bytes
+from bigfs.runtime.execute import run_tasks
+from bigfs.selectors.costs import fold_parts, wide_room
+from bigfs.selectors.mcfs.tasks import MAX_STOPS, SparseVector, stops_of
+from bigfs.solvers.lars import lars_path_gram
+from bigfs.spectral.embedding import SpectralEmbedding
+from bigfs.store.scratch import ArrayRef
+
+# What a correlation may exceed lambda by, as a share of the largest correlation at the start.
+_ROUNDING = 1e-9
+# Squared norms below this share of the largest belong to constant features.
+_CONSTANT = 1e-20
+# Candidates at the start, per target, in multiples of the features wanted.
+_FIRST = 2
+
+
+@dataclass
+class Cross:
+    """Centered second moments of all features with some companions, of some rows.
+
+    Attributes
+    ----------
+    count : int
+    mean : ndarray of shape (n_features,), float64
+    other_mean : ndarray of shape (n_others,), float64
+    cross : ndarray of shape (n_features, n_others), float64, Fortran order
+        ``X'Z - n x z'``.
+    squares : ndarray of shape (n_features,), float64
+        Sums of squared deviations from the mean.
+    """
+
+    count: int
+    mean: np.ndarray
+    other_mean: np.ndarray
+    cross: np.ndarray
+    squares: np.ndarray
+
+
+@dataclass(frozen=True)
+class WidePaths:
+    """The paths of all targets.
+
+    Attributes
+    ----------
+    last : list of n_targets (indices, values)
+        Active features at the stop, ascending, and their coefficients.
+    stops : list of n_targets lists of (indices, values)
+        The same of the paths to 1, 2, ... features.
+    largest_violation : ndarray of shape (n_targets,), float64
+        The most by which a correlation exceeds lambda at any knot, as a share of the largest
+        correlation at the start: rounding, since larger ones made their features candidates.
+    n_screened : ndarray of shape (n_rounds,), int
+        Candidates of each round; the passes over X are one more than the rounds.
+    """
+
+    last: list[SparseVector]
+    stops: list[list[SparseVector]]
+    largest_violation: np.ndarray
+    n_screened: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """One target's path among the candidates, held against all features."""
+
+    last: SparseVector
+    stops: list[SparseVector]
+    violation: float
+    violators: np.ndarray
+
+
+def wide_paths(
+    blocks: RowBlocks,
+    spectral: SpectralEmbedding,
+    n_nonzero: int,
+    *,
+    fit_intercept: bool,
+    memory_limit_bytes: int,
+) -> WidePaths:
+    """Return the exact paths of all targets from Gram columns of few features.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    spectral : SpectralEmbedding of shape (n_samples, n_targets)
+        Its vectors are scaled to Euclidean norm one.
+    n_nonzero : int
+        Size of the active set at which each path stops.
+    fit_intercept : bool
+        Center the columns of X.
+    memory_limit_bytes : int
+
+    Returns
+    -------
+    paths : WidePaths
+
+    Raises
+    ------
+    MemoryLimitError
+        If the columns of the candidates do not fit a worker.
+    """
+    scratch, n_targets = blocks.scratch, len(spectral.eigenvalues)
+    room = wide_room(blocks.layout, n_targets, memory_limit_bytes)
+    first = _pass(blocks, fit_intercept, None, spectral.embedding_ref)
+    xty = first.cross / spectral.norms
+    usable = first.squares > _CONSTANT * first.squares.max(initial=0.0)
+    xty[~usable] = 0.0
+    shared = scratch.put(scratch.unique("xty"), xty)
+    columns: list[tuple[np.ndarray, ArrayRef]] = []
+    screened: list[int] = []
+    fresh = _first_candidates(
+        np.abs(xty), usable, max(1, min(_FIRST * n_nonzero, room // n_targets))
+    )
+    try:
+        while True:
+            _check_room(len(fresh) + sum(screened[-1:]), room, blocks, memory_limit_bytes)
+            part = _pass(blocks, fit_intercept, fresh, None)
+            columns.append((fresh, scratch.put(scratch.unique("columns"), part.cross.T)))
+            screened.append(sum(len(found) for found, _ in columns))
+            del part
+            paths = run_tasks(
+                path_task, range(n_targets), columns, shared, usable, n_nonzero,
+                label="paths", unit="eigenvectors",
+            )  # fmt: skip
+            fresh = np.unique(np.concatenate([path.violators for path in paths]))
+            if not len(fresh):
+                break
+    finally:
+        scratch.remove(shared, *(ref for _, ref in columns))
+    return WidePaths(
+        [path.last for path in paths],
+        [path.stops for path in paths],
+        np.array([path.violation for path in paths]),
+        np.array(screened),
+    )
+
+
+def _check_room(n_columns: int, room: int, blocks: RowBlocks, memory_limit_bytes: int) -> None:
+    if 0 < n_columns <= room:
+        return
+    parts = fold_parts(len(blocks.bounds))
+    needed = task_budget(memory_limit_bytes) + (
+        8 * parts * blocks.n_features * max(1, n_columns - room)
+    )
+    raise MemoryLimitError(
+        f"Stage 'regression' needs the Gram columns of {n_columns:,} of {blocks.n_features:,} "
+        f"features; a memory_limit of {format_bytes(memory_limit_bytes)} has room for {room:,}. "
+        f"Set memory_limit to '{format_limit(limit_for(needed))}' or more, or select fewer "
+        "features."
+    )
+
+
+def _first_candidates(size: np.ndarray, usable: np.ndarray, count: int) -> np.ndarray:
+    """Return the union of each target's features of largest correlation, ascending."""
+    order = np.argsort(np.where(usable[:, None], -size, np.inf), axis=0, kind="stable")
+    return np.unique(order[:count])
+
+
+def _pass(
+    blocks: RowBlocks, centered: bool, features: np.ndarray | None, Y: ArrayRef | None
+) -> Cross:
+    """Return X'X_C or X'Y in one pass."""
+    total: Cross = blocks.reduce(_cross_kernel, _merge_cross, features, Y, label="regression")
+    if not centered:
+        total.cross += total.count * np.multiply.outer(total.mean, total.other_mean)
+        total.squares += total.count * total.mean**2
+    return total
+
+
+def _cross_kernel(
+    X: np.ndarray, first_row: int, features: np.ndarray | None, Y: ArrayRef | None
+) -> Cross:
+    from scipy.linalg.blas import dgemm
+
+    mean = column_means(X)
+    others = None if Y is None else Y.read(first_row, first_row + len(X))
+    other_mean = mean[features] if others is None else others.mean(axis=0)
+    cross = np.zeros((X.shape[1], len(other_mean)), order="F")
+    squares = np.zeros(X.shape[1])
+    step = tile_rows(X.shape[1])
+    for begin in range(0, len(X), step):
+        tile = X[begin : begin + step] - mean
+        if others is None:
+            side = np.ascontiguousarray(tile[:, features])
+        else:
+            side = others[begin : begin + step] - other_mean
+        # C-ordered tiles are their own transposes in Fortran order: no copies are made.
+        cross = dgemm(1.0, tile.T, side.T, trans_b=1, beta=1.0, c=cross, overwrite_c=1)
+        squares += np.einsum("ij,ij->j", tile, tile)
+    return Cross(len(X), mean, other_mean, cross, squares)
+
+
+def _merge_cross(a: Cross, b: Cross) -> Cross:
+    """Merge two sets of rows (Chan, Golub, LeVeque 1979), using the memory of the first."""
+    from scipy.linalg.blas import dger
+
+    count = a.count + b.count
+    weight, share = a.count * b.count / count, b.count / count
+    delta, other_delta = b.mean - a.mean, b.other_mean - a.other_mean
+    a.cross += b.cross
+    cross = dger(weight, delta, other_delta, a=a.cross, overwrite_a=1)
+    return Cross(
+        count,
+        a.mean + share * delta,
+        a.other_mean + share * other_delta,
+        cross,
+        a.squares + b.squares + weight * delta**2,
+    )
+
+
+def path_task(
+    target: int,
+    columns: list[tuple[np.ndarray, ArrayRef]],
+    xty: ArrayRef,
+    usable: np.ndarray,
+    n_nonzero: int,
+) -> _Checked:
+    """Run the path of one target among the candidates and check it against all features.
+
+    Parameters
+    ----------
+    target : int
+    columns : list of (ndarray of shape (n_group,), ArrayRef of shape (n_group, n_features))
+        Candidates and the rows ``X_C'X`` of each group.
+    xty : ArrayRef of shape (n_features, n_targets)
+    usable : ndarray of shape (n_features,), bool
+        Features that are not constant.
+    n_nonzero : int
+    """
+    candidates = np.concatenate([features for features, _ in columns])
+    rows = np.empty((len(candidates), len(usable)))
+    start = 0
+    for features, ref in columns:
+        rows[start : start + len(features)] = ref.load()
+        start += len(features)
+    # Ascending, since ties go to the lower index.
+    order = np.argsort(candidates)
+    ascending = candidates[order]
+    full = xty.load()[:, target]
+    gram = np.ascontiguousarray(rows[np.ix_(order, ascending)])
+    path = lars_path_gram(gram, full[ascending], n_nonzero, keep_knots=n_nonzero)
+    scale = float(np.abs(full).max(initial=0.0)) or 1.0
+    weights = np.zeros((len(path.knots), len(candidates)))
+    for weight, (_, active, values) in zip(weights, path.knots, strict=True):
+        weight[order[active]] = values
+    used = np.flatnonzero(weights.any(axis=0))
+    excess = np.abs(full - weights[:, used] @ rows[used])
+    excess -= np.array([level for level, _, _ in path.knots])[:, None]
+    excess[:, ~usable] = -np.inf
+    excess /= scale
+    active = np.sort(path.active)
+    stops = stops_of(path, min(n_nonzero, MAX_STOPS))
+    return _Checked(
+        (ascending[active], path.coef[active]),
+        [(ascending[indices], values) for indices, values in stops],
+        max(0.0, float(excess.max(initial=0.0))),
+        _violators(excess, candidates, n_nonzero),
+    )
+
+
+def _violators(excess: np.ndarray, candidates: np.ndarray, count: int) -> np.ndarray:
+    """Return features that break a knot, those that break the earliest one first."""
+    broken = excess > _ROUNDING
+    broken[:, candidates] = False
+    found = np.flatnonzero(broken.any(axis=0))
+    # Behind the first broken knot the path is not the true one: far ones may never join.
+    order = np.argsort(broken[:, found].argmax(axis=0), kind="stable")
+    return found[order[:count]]

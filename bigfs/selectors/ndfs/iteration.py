@@ -1,0 +1,216 @@
+"""The iteration of NDFS on any passes and regression, with its record and its checkpoints."""
+
+from __future__ import annotations
+
+import time
+import zipfile
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import StorageError
+from bigfs.runtime.progress import Reporter
+from bigfs.selectors.ndfs.kernels import PassSums, Update, inverse_norms
+from bigfs.selectors.ndfs.passes import Passes
+from bigfs.selectors.ndfs.solve import Regression
+from bigfs.solvers.l21 import smoothed_l21
+from bigfs.store.location import Location, replaced_file
+from bigfs.store.scratch import ArrayRef
+
+# A checkpoint every so many iterations, or at the first one after so many seconds.
+CHECKPOINT_ITERATIONS = 5
+CHECKPOINT_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The parameters of eq. (10) and of its iteration; see `bigfs.NDFS`."""
+
+    alpha: float
+    beta: float
+    gamma: float
+    update: str
+    max_iter: int
+    tol: float
+
+
+@dataclass
+class Iterate:
+    """Where the iteration stands, beside F.
+
+    Attributes
+    ----------
+    done : int
+        Iterations made.
+    made : int
+        Those of them that this process made.
+    B : ndarray of shape (n_features, n_clusters), float64
+        The weights of eq. (12), before the first iteration those of the ridge regression.
+    coef : ndarray of shape (n_features, n_clusters), float64
+        The same with the next Delta: what enters ``MF``.
+    delta : ndarray of shape (n_features,), float64
+    xtf, ftf : ndarray
+        ``X'F`` and ``F'F``.
+    parts : list of (float, float, float)
+        The three parts of eq. (10) after each iteration; the first of the last one is not yet
+        known.
+    movement : list of float
+        ``|F_t - F_t-1|``.
+    orthogonality : list of float
+        ``|F'F - I|``.
+    """
+
+    done: int
+    B: np.ndarray
+    coef: np.ndarray
+    delta: np.ndarray
+    xtf: np.ndarray
+    ftf: np.ndarray
+    parts: list[tuple[float, float, float]] = field(default_factory=list)
+    movement: list[float] = field(default_factory=list)
+    orthogonality: list[float] = field(default_factory=list)
+    made: int = 0
+
+    @property
+    def totals(self) -> np.ndarray:
+        """The objective after each iteration."""
+        return np.array(self.parts).sum(axis=1)
+
+
+def iterate(
+    passes: Passes,
+    regression: Regression,
+    xtf: np.ndarray,
+    ftf: np.ndarray,
+    settings: Settings,
+    checkpoint: Location | None = None,
+    progress: Reporter | None = None,
+) -> Iterate:
+    """Run algorithm 1 and return where it ended; F stays with the passes.
+
+    Parameters
+    ----------
+    passes : Passes
+        Hold the start F.
+    regression : Regression
+    xtf, ftf : ndarray
+        ``X'F`` and ``F'F`` of the start.
+    settings : Settings
+    checkpoint : Path, ObjectPath or None, default=None
+        File of the checkpoint: read if it is there, written every few iterations.
+    progress : Reporter or None, default=None
+        Told of every iteration, and of those that a checkpoint saved.
+    """
+    update = Update(settings.update, settings.alpha, settings.gamma)
+    now = _load(checkpoint, passes)
+    if now is None:
+        first = regression.first(xtf)
+        now = Iterate(0, first, first, np.ones(len(xtf)), xtf, ftf)
+    if progress is not None:
+        progress.advance(now.done)
+    saved = time.monotonic()
+    while now.done < settings.max_iter and not _converged(now, settings.tol):
+        sums = passes.step(now.coef, now.ftf, update)
+        _advance(now, sums, passes, regression, settings)
+        if progress is not None:
+            progress.advance(1)
+        late = time.monotonic() - saved > CHECKPOINT_SECONDS
+        if checkpoint is not None and (now.done % CHECKPOINT_ITERATIONS == 0 or late):
+            _save(checkpoint, now, passes)
+            saved = time.monotonic()
+    return now
+
+
+def _advance(
+    now: Iterate, sums: PassSums, passes: Passes, regression: Regression, settings: Settings
+) -> None:
+    """Take what a pass found: normalize, solve, and record the objective."""
+    if now.parts:
+        now.parts[-1] = (sums.smoothness, *now.parts[-1][1:])
+    if settings.update == "printed":
+        passes.scale = inverse_norms(sums.ftf.diagonal())
+        sums.xtf *= passes.scale
+        sums.ftf *= np.multiply.outer(passes.scale, passes.scale)
+        sums.overlap *= passes.scale
+    squared = np.trace(sums.ftf) + np.trace(now.ftf) - 2 * sums.overlap.sum()
+    now.movement.append(float(np.sqrt(max(0.0, squared))))
+    now.xtf, now.ftf = sums.xtf, sums.ftf
+    before = now.delta
+    now.B, now.delta, now.coef = regression.advance(before, now.xtf)
+    # |XB - F|^2, since X'X B = X'F - beta Delta B: no pass is needed.
+    residual = (
+        np.trace(now.ftf)
+        - np.einsum("ij,ij->", now.B, now.xtf)
+        - settings.beta * np.einsum("i,ij,ij->", before, now.B, now.B)
+    )
+    fit = settings.alpha * (
+        max(0.0, residual) + settings.beta * smoothed_l21(now.B, regression.epsilon)
+    )
+    off = float(((now.ftf - np.eye(len(now.ftf))) ** 2).sum())
+    now.parts.append((np.nan, float(fit), settings.gamma / 2 * off))
+    now.orthogonality.append(float(np.sqrt(off)))
+    now.done += 1
+    now.made += 1
+
+
+def _converged(now: Iterate, tol: float) -> bool:
+    """Say whether the objective stands still: the last value known is one iteration old."""
+    if now.done < 3:
+        return False
+    before, after = now.totals[-3:-1]
+    return bool(abs(before - after) <= tol * abs(before))
+
+
+def finish(now: Iterate, passes: Passes, labels: ArrayRef | None) -> dict[str, Any]:
+    """Complete the record with a pass over the graph; return what NDFS says beside its scores."""
+    ending = passes.finish(labels)
+    now.parts[-1] = (ending.smoothness, *now.parts[-1][1:])
+    return {
+        "coef": now.B,
+        "n_iter": now.done,
+        "objective": now.totals,
+        "objective_parts": np.array(now.parts),
+        "orthogonality": np.array(now.orthogonality),
+        "movement": np.array(now.movement),
+        "distance_from_start": ending.distance,
+        "n_labels_changed": ending.changed,
+    }
+
+
+_ARRAYS = ("B", "coef", "delta", "xtf", "ftf")
+_LISTS = ("parts", "movement", "orthogonality")
+
+
+def _save(path: Location, now: Iterate, passes: Passes) -> None:
+    """Write the checkpoint beside its name and rename it."""
+    state = {f"passes_{name}": value for name, value in passes.state().items()}
+    with replaced_file(path) as file:
+        np.savez(
+            file,
+            done=now.done,
+            **{name: getattr(now, name) for name in _ARRAYS},
+            **{name: np.array(getattr(now, name)) for name in _LISTS},
+            **state,
+        )
+
+
+def _load(path: Location | None, passes: Passes) -> Iterate | None:
+    """Return the stored iterate, or None where there is none that can be read."""
+    if path is None or not path.exists():
+        return None
+    try:
+        # A file of ours: numpy would leave it open where it is damaged.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            values = {name: stored[name] for name in stored.files}
+        state = {
+            name.removeprefix("passes_"): value
+            for name, value in values.items()
+            if name.startswith("passes_")
+        }
+        passes.restore(state)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, StorageError):
+        return None
+    lists = {name: values[name].tolist() for name in _LISTS}
+    lists["parts"] = [tuple(part) for part in lists["parts"]]
+    return Iterate(int(values["done"]), *(values[name] for name in _ARRAYS), **lists)

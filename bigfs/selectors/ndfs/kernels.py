@@ -1,0 +1,134 @@
+"""What one pass of NDFS does with a row block: pure functions on arrays; no scikit-learn here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigfs.blocks.kernels import tile_rows
+
+UPDATES = ("safe", "printed")
+# Entries below this are taken for zero: their products would underflow.
+_FLUSH = 1e-30
+# The printed denominator can be negative; clamped, an entry grows at most this much at once.
+_GROWTH = 10.0
+
+
+@dataclass(frozen=True)
+class Update:
+    """One of the multiplicative updates with its parameters.
+
+    Attributes
+    ----------
+    kind : {"safe", "printed"}
+    alpha, gamma : float
+    """
+
+    kind: str
+    alpha: float
+    gamma: float
+
+    def apply(self, F: np.ndarray, SF: np.ndarray, HF: np.ndarray, ftf: np.ndarray) -> np.ndarray:
+        """Return the next F of some rows, not normalized.
+
+        Parameters
+        ----------
+        F, SF, HF : ndarray of shape (rows, n_clusters), float64
+            The rows of F, of ``D^-1/2 W D^-1/2 F`` and of ``X (X'X + beta Delta)^-1 X'F``.
+        ftf : ndarray of shape (n_clusters, n_clusters)
+            ``F'F`` of all rows.
+        """
+        above = self.gamma * F
+        below = self.gamma * (F @ ftf)
+        if self.kind == "printed":  # eq. (15), MF = F - SF + alpha (F - HF)
+            below += (1 + self.alpha) * F - SF - self.alpha * HF
+            np.maximum(below, above / _GROWTH, out=below)
+        else:
+            positive = np.maximum(HF, 0)
+            above += SF + self.alpha * positive
+            below += (1 + self.alpha) * F + self.alpha * (positive - HF)
+        ratio = np.divide(above, below, out=np.zeros_like(F), where=below > 0)
+        if self.kind == "safe":
+            np.sqrt(np.sqrt(ratio, out=ratio), out=ratio)
+        ratio *= F
+        ratio[ratio < _FLUSH] = 0
+        return ratio
+
+
+@dataclass
+class PassSums:
+    """What one pass finds; two of them merge by adding.
+
+    Attributes
+    ----------
+    xtf : ndarray of shape (n_features, n_clusters), float64
+        ``X'F`` of the new F.
+    ftf : ndarray of shape (n_clusters, n_clusters), float64
+        ``F'F`` of the new F.
+    overlap : ndarray of shape (n_clusters,), float64
+        Products of the new and the old columns.
+    smoothness : float
+        ``tr(F'LF)`` of the old F.
+    """
+
+    xtf: np.ndarray
+    ftf: np.ndarray
+    overlap: np.ndarray
+    smoothness: float
+
+
+def merge_sums(a: PassSums, b: PassSums) -> PassSums:
+    """Add the second to the first, in its memory."""
+    a.xtf += b.xtf
+    a.ftf += b.ftf
+    a.overlap += b.overlap
+    a.smoothness += b.smoothness
+    return a
+
+
+def block_step(
+    X: np.ndarray, F: np.ndarray, SF: np.ndarray, coef: np.ndarray, ftf: np.ndarray, update: Update
+) -> tuple[np.ndarray, PassSums]:
+    """Return the next F of a row block and its share of the sums, reading X once.
+
+    Parameters
+    ----------
+    X : ndarray of shape (rows, n_features), float32 or float64
+    F, SF : ndarray of shape (rows, n_clusters), float64
+    coef : ndarray of shape (n_features, n_clusters), float64
+        ``(X'X + beta Delta)^-1 X'F``.
+    ftf : ndarray of shape (n_clusters, n_clusters), float64
+    update : Update
+    """
+    after = np.empty_like(F)
+    xtf = np.zeros(coef.shape)
+    step = tile_rows(X.shape[1])
+    for begin in range(0, len(X), step):
+        part = slice(begin, begin + step)
+        tile = X[part].astype(np.float64, copy=False)
+        after[part] = update.apply(F[part], SF[part], tile @ coef, ftf)
+        xtf += tile.T @ after[part]
+    return after, PassSums(xtf, after.T @ after, np.einsum("ij,ij->j", after, F), rough(F, SF))
+
+
+def rough(F: np.ndarray, SF: np.ndarray) -> float:
+    """Return the rows' share of ``tr(F'LF)``, with ``L = I - D^-1/2 W D^-1/2``."""
+    return float(np.einsum("ij,ij->", F, F - SF))
+
+
+def scaled_columns(F: np.ndarray) -> np.ndarray:
+    """Return F with columns of norm one; columns of zeros stay."""
+    return np.asarray(F * inverse_norms(np.einsum("ij,ij->j", F, F)))
+
+
+def inverse_norms(squares: np.ndarray) -> np.ndarray:
+    """Return ``1 / sqrt(squares)``, and 1 for an emptied cluster."""
+    return 1 / np.sqrt(np.where(squares > 0, squares, 1.0))
+
+
+def indicators(labels: np.ndarray, n_clusters: int) -> np.ndarray:
+    """Return the start made of labels: indicators plus 0.2, shape (n_samples, n_clusters)."""
+    F = np.full((len(labels), n_clusters), 0.2)
+    F[np.arange(len(labels)), labels] += 1.0
+    return F

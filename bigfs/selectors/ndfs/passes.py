@@ -1,0 +1,366 @@
+"""The passes of NDFS over X and the graph: in this process, or by row blocks on workers.
+
+Both run the same kernel on the same rows. `Resident` holds a matrix of one block with its graph
+and F: nothing but the arithmetic is left of a pass. `Streamed` keeps F in storage by row blocks,
+a new array every iteration, and each task reads its rows of X, of W and of F, and the rows of F
+its edges lead to.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from bigfs.blocks.kernels import Gram
+from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.graph.affinity import AffinityMatrix
+from bigfs.runtime.execute import active_client, map_reduce
+from bigfs.selectors.ndfs.kernels import PassSums, Update, block_step, merge_sums, rough
+from bigfs.selectors.ndfs.memory import forget, memory
+from bigfs.store.location import remove_tree
+from bigfs.store.scratch import ArrayRef, Scratch
+
+
+@dataclass
+class Ending:
+    """What the last pass over the graph says of the final F.
+
+    Attributes
+    ----------
+    smoothness : float
+        ``tr(F'LF)``.
+    distance : float
+        ``|F - F_start|``.
+    changed : int
+        Rows whose largest entry is in another column than at the start.
+    """
+
+    smoothness: float
+    distance: float
+    changed: int
+
+
+def merge_endings(a: Ending, b: Ending) -> Ending:
+    """Merge two of them; distances add in squares."""
+    return Ending(a.smoothness + b.smoothness, a.distance + b.distance, a.changed + b.changed)
+
+
+def uncentered(gram: Gram) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``X'X`` and ``X'Y`` of the data as they are, in the memory of the Gram matrix."""
+    for row, value in enumerate(gram.mean):
+        gram.gram[row] += gram.count * value * gram.mean
+    return gram.gram, gram.xty + gram.count * np.multiply.outer(gram.mean, gram.y_mean)
+
+
+class Passes(Protocol):
+    """What the iteration needs of the data."""
+
+    scale: np.ndarray
+
+    def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> PassSums:
+        """Replace F by the next one, in one pass over X; ``scale`` is applied first."""
+
+    def finish(self, labels: ArrayRef) -> Ending:
+        """Look at the final F: a pass over the graph alone, which writes the labels."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` needs to come back to this F."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Come back to a stored F."""
+
+
+class Resident:
+    """A matrix of one block, its graph and F, all in this process.
+
+    Whoever uses it limits the threads: asking for that in every pass would take longer than
+    many a pass.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features), float64
+    W : scipy CSR matrix of shape (n_samples, n_samples)
+    degrees : ndarray of shape (n_samples,)
+        Row sums of W.
+    F : ndarray of shape (n_samples, n_clusters), float64
+        The start.
+
+    Attributes
+    ----------
+    F : ndarray
+        The current iterate, before ``scale``.
+    scale : ndarray of shape (n_clusters,)
+        Factors of F's columns that the next pass applies.
+    """
+
+    def __init__(self, X: np.ndarray, W: Any, degrees: np.ndarray, F: np.ndarray) -> None:
+        self.X, self.F = X, F
+        self.scale = np.ones(F.shape[1])
+        self._W, self._root = W, 1 / np.sqrt(degrees)[:, None]
+        self._start = F
+
+    def gram(self) -> np.ndarray:
+        """Return ``X'X``."""
+        return np.asarray(self.X.T @ self.X)
+
+    def _smoothed(self) -> np.ndarray:
+        return np.asarray(self._root * (self._W @ (self._root * self.F)))
+
+    def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> PassSums:
+        """Replace F by the next one."""
+        self.F = self.F * self.scale
+        self.scale = np.ones(len(ftf))
+        self.F, sums = block_step(self.X, self.F, self._smoothed(), coef, ftf, update)
+        return sums
+
+    def finish(self, labels: ArrayRef | None) -> Ending:
+        """Look at the final F and write the labels, where there is a place for them."""
+        self.F = self.F * self.scale
+        self.scale = np.ones(len(self.scale))
+        ending, found = _look_back(self.F, self._smoothed(), self._start)
+        if labels is not None:
+            labels.write(0, found)
+        return ending
+
+    def state(self) -> dict[str, Any]:
+        """Return F and the scale that is still to be applied."""
+        return {"F": self.F, "scale": self.scale}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Come back to a stored F."""
+        self.F, self.scale = state["F"], state["scale"]
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What every task of a pass has to know; small and picklable.
+
+    ``small`` has the scale of F's columns in its first row; then follow ``F'F`` and the
+    coefficients.
+    """
+
+    run: str
+    reader: BlockReader
+    W: AffinityMatrix
+    F: ArrayRef
+    out: ArrayRef
+    small: ArrayRef
+    update: Update | None
+    keeps_x: bool
+    keep_x_bytes: int
+    keep_f_bytes: int
+
+
+@dataclass
+class Streamed:
+    """A matrix of many blocks, read by tasks.
+
+    Attributes
+    ----------
+    blocks : RowBlocks
+    W : AffinityMatrix
+    F : ArrayRef of shape (n_samples, n_clusters), float64
+        The current iterate, before ``scale``.
+    folder : Scratch
+        Where the iterates are stored.
+    keep_x_bytes, keep_f_bytes : int
+        What a worker process may keep of X, and of F and the degrees.
+    scale : ndarray of shape (n_clusters,)
+        Factors of F's columns that the next pass applies.
+    """
+
+    blocks: RowBlocks
+    W: AffinityMatrix
+    F: ArrayRef
+    folder: Scratch
+    keep_x_bytes: int
+    keep_f_bytes: int
+    scale: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._run = uuid.uuid4().hex
+        self._start = self.F
+        self.scale = np.ones(self.F.shape[1])
+        self._old: list[ArrayRef] = []
+        self._stored: set[str] = {self.F.path}
+
+    def _context(self, out: ArrayRef, small: ArrayRef) -> _Context:
+        return _Context(
+            # A source in memory is read without a copy: there is nothing to keep.
+            self._run, self.blocks.reader, self.W, self.F, out, small, None,
+            self.blocks.source.shareable, self.keep_x_bytes, self.keep_f_bytes,
+        )  # fmt: skip
+
+    def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> PassSums:
+        """Replace F by the next one: a task for each block."""
+        scratch, width = self.blocks.scratch, len(ftf)
+        shape = (self.blocks.n_samples, width)
+        # A new array each time: a task that outlives its pass can only repeat what it wrote.
+        out = self.folder.create(self.folder.unique("F"), shape, np.float64, self.blocks.rows)
+        small = scratch.put(scratch.unique("small"), np.vstack([self.scale, ftf, coef]))
+        context = replace(self._context(out, small), update=update)
+        self.blocks.passes += 1
+        sums = map_reduce(_step_task, self.blocks.bounds, merge_sums, context, label="ndfs")
+        out.check_complete()
+        scratch.remove(small)
+        self._old.append(self.F)
+        self._drop(keep=2)
+        self.F, self.scale = out, np.ones(width)
+        return sums  # type: ignore[no-any-return]
+
+    def _drop(self, keep: int) -> None:
+        """Delete old iterates but the last ones, those of checkpoints and the start."""
+        stored = [ref for ref in self._old[:-keep] if ref.path in self._stored]
+        for ref in self._old[:-keep]:
+            if ref.path not in self._stored:
+                self.folder.remove(ref)
+        self._old = stored + self._old[-keep:]
+
+    def finish(self, labels: ArrayRef) -> Ending:
+        """Look at the final F and write the labels, without reading X."""
+        scratch = self.blocks.scratch
+        small = scratch.put(scratch.unique("small"), self.scale[None, :])
+        context = self._context(labels, small)
+        ending = map_reduce(
+            _finish_task, self.blocks.bounds, merge_endings, context, self._start, label="ndfs end"
+        )
+        scratch.remove(small)
+        self._forget()
+        ending.distance = float(np.sqrt(ending.distance))
+        return ending  # type: ignore[no-any-return]
+
+    def _forget(self) -> None:
+        """Give back what this process and the workers kept."""
+        forget(self._run)
+        client = active_client()
+        if client is not None:
+            client.run(forget, self._run)
+
+    def state(self) -> dict[str, Any]:
+        """Return the address of F and the scale that is still to be applied."""
+        # The one before it stays too: a late task that reads it must not write wrong rows.
+        self._stored = {self._start.path, self.F.path, *(ref.path for ref in self._old[-1:])}
+        return {"F_name": self.F.path.rsplit("/", 1)[1], "scale": self.scale}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Come back to a stored F."""
+        F = ArrayRef.at(self.folder.path / str(state["F_name"]))
+        F.check_complete()
+        self.F, self.scale = F, state["scale"]
+        self._stored.add(F.path)
+        # What a killed run was writing may be no array yet.
+        for left in self.folder.path.glob("F-*"):
+            if str(left) not in self._stored:
+                remove_tree(left)
+
+
+def _step_task(bounds: tuple[int, int], context: _Context) -> PassSums:
+    """Run the kernel on one block."""
+    start, stop = bounds
+    assert context.update is not None
+    small, width = context.small.load(), context.F.shape[1]
+    scale, ftf, coef = small[0], small[1 : width + 1], small[width + 1 :]
+    F = context.F.read(start, stop) * scale
+    SF = smoothed_rows(start, stop, context, scale)
+    X = memory.get(
+        context.run,
+        ("X", start),
+        lambda: context.reader.read(start, stop),
+        context.keep_x_bytes if context.keeps_x else 0,
+    )
+    after, sums = block_step(X, F, SF, coef, ftf, context.update)
+    context.out.write(start, after)
+    return sums
+
+
+def _finish_task(bounds: tuple[int, int], context: _Context, first: ArrayRef) -> Ending:
+    """Compare one block of the final F with its start, and write the labels."""
+    start, stop = bounds
+    scale = context.small.load()[0]
+    F = context.F.read(start, stop) * scale
+    SF = smoothed_rows(start, stop, context, scale)
+    ending, labels = _look_back(F, SF, first.read(start, stop))
+    context.out.write(start, labels)
+    ending.distance **= 2
+    return ending
+
+
+def _look_back(F: np.ndarray, SF: np.ndarray, first: np.ndarray) -> tuple[Ending, np.ndarray]:
+    """Return what is said of the final F, and its labels."""
+    labels = F.argmax(axis=1).astype(np.int32)
+    changed = int((labels != first.argmax(axis=1)).sum())
+    return Ending(rough(F, SF), float(np.linalg.norm(F - first)), changed), labels
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """Rows of W, and ``D^-1/2`` of the same rows as a column."""
+
+    indptr: np.ndarray
+    columns: np.ndarray
+    weights: np.ndarray
+    root: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for a in (self.indptr, self.columns, self.weights, self.root))
+
+    @classmethod
+    def read(cls, W: AffinityMatrix, start: int, stop: int) -> _Edges:
+        indptr = W.indptr.read(start, stop + 1)
+        first, last = int(indptr[0]), int(indptr[-1])
+        root = 1 / np.sqrt(W.degrees.read(start, stop))[:, None]
+        return cls(indptr - first, W.indices.read(first, last), W.data.read(first, last), root)
+
+
+def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -> np.ndarray:
+    """Return rows of ``D^-1/2 W D^-1/2 F``: the block's edges, and F where they lead to."""
+    from scipy.sparse import csr_array
+
+    W, F = context.W, context.F
+    edges = memory.get(
+        context.run, ("W", start), lambda: _Edges.read(W, start, stop), context.keep_x_bytes
+    )
+    columns = edges.columns
+    if F.nbytes + W.degrees.nbytes <= context.keep_f_bytes:
+        key = ("F", F.path)
+        memory.drop(context.run, "F", besides=key)
+        budget = context.keep_x_bytes + context.keep_f_bytes
+        everywhere = memory.get(
+            context.run, key, lambda: F.load() * scale / np.sqrt(W.degrees.load())[:, None], budget
+        )
+    else:
+        everywhere, columns = _halo(columns, context, scale)
+    rows = csr_array((edges.weights, columns, edges.indptr), (stop - start, len(everywhere)))
+    return np.asarray(edges.root * (rows @ everywhere))
+
+
+def _halo(
+    columns: np.ndarray, context: _Context, scale: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of ``D^-1/2 F`` that edges lead to, and where each edge finds its own."""
+    rows, places = np.unique(columns, return_inverse=True)
+    F, degrees = context.F, context.W.degrees
+    out = np.empty((len(rows), F.shape[1]))
+    home = rows // F.chunk_rows
+    for chunk in np.unique(home):
+        here = home == chunk
+        begin = int(chunk) * F.chunk_rows
+        end = min(begin + F.chunk_rows, F.shape[0])
+        inside = rows[here] - begin
+        out[here] = F.read(begin, end)[inside] * scale
+        out[here] /= np.sqrt(degrees.read(begin, end)[inside])[:, None]
+    return out, places.astype(np.int32)
+
+
+def squared_sums(F: ArrayRef, bounds: list[tuple[int, int]]) -> np.ndarray:
+    """Return ``F'F``, without reading X."""
+    return map_reduce(_ftf_task, bounds, np.add, F, label="F'F")  # type: ignore[no-any-return]
+
+
+def _ftf_task(bounds: tuple[int, int], F: ArrayRef) -> np.ndarray:
+    rows = F.read(*bounds)
+    return np.asarray(rows.T @ rows)

@@ -1,0 +1,193 @@
+"""Where NDFS begins: k-means on the spectral embedding, made into indicators.
+
+The restarts of k-means run on a sample of rows, in one task; the best of them by inertia goes on
+with all rows. No scikit-learn here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.kmeans import SAMPLE_ROWS, cluster_rows, kmeans, nearest_centers
+from bigfs.core.errors import InputError
+from bigfs.core.seeds import rng
+from bigfs.core.threads import single_thread
+from bigfs.runtime.execute import map_reduce, run_tasks
+from bigfs.selectors.ndfs.kernels import indicators
+from bigfs.spectral.embedding import SpectralEmbedding
+from bigfs.store.scratch import ArrayRef, Scratch
+
+RESTARTS = 20
+
+
+def check_init(init: Any, n_samples: int, n_clusters: int) -> np.ndarray:
+    """Return a given start as F, shape (n_samples, n_clusters), float64.
+
+    Parameters
+    ----------
+    init : array-like of shape (n_samples,) or (n_samples, n_clusters)
+        Labels in [0, n_clusters), which become indicators plus 0.2 with columns of norm one; or
+        an F, taken as it is.
+    n_samples, n_clusters : int
+
+    Raises
+    ------
+    InputError
+        If it is neither.
+    """
+    given = np.asarray(init)
+    if given.ndim == 1:
+        whole = given.dtype.kind in "iu" and len(given) == n_samples
+        if not whole or given.min() < 0 or given.max() >= n_clusters:
+            raise InputError(
+                f"init: labels must be {n_samples} whole numbers in [0, {n_clusters - 1}], one "
+                f"for each row. Got {_described(given)}."
+            )
+        return normalized_indicators(given, np.bincount(given, minlength=n_clusters))
+    fits = given.shape == (n_samples, n_clusters) and given.dtype.kind in "fiub"
+    if not fits or not np.isfinite(given).all() or (given < 0).any():
+        raise InputError(
+            f"init must be 'spectral', labels of {n_samples} rows or an F of shape "
+            f"({n_samples}, {n_clusters}) with finite values of at least 0. "
+            f"Got {_described(given)}."
+        )
+    return given.astype(np.float64)
+
+
+def _described(given: np.ndarray) -> str:
+    """Say what was given in a few words."""
+    if given.ndim == 0:
+        return repr(given.item())
+    span = f", values {given.min()} to {given.max()}" if given.dtype.kind in "fiub" else ""
+    return f"{given.dtype} of shape {given.shape}{span if given.size else ''}"
+
+
+def normalized_indicators(labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return indicators plus 0.2, with columns of norm one over all rows.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (rows,)
+        Of some rows.
+    counts : ndarray of shape (n_clusters,)
+        Rows of each cluster, of all rows.
+    """
+    squares = 1.2**2 * counts + 0.2**2 * (counts.sum() - counts)
+    return np.asarray(indicators(labels, len(counts)) / np.sqrt(squares))
+
+
+def spectral_labels(
+    spectral: SpectralEmbedding,
+    blocks: RowBlocks,
+    n_clusters: int,
+    random_state: int,
+    scratch: Scratch,
+) -> tuple[ArrayRef, np.ndarray]:
+    """Cluster the rows of an embedding, each scaled to norm one.
+
+    Parameters
+    ----------
+    spectral : SpectralEmbedding of shape (n_samples, n_components)
+    blocks : RowBlocks
+        The data, for its rows' bounds.
+    n_clusters : int
+    random_state : int
+    scratch : Scratch
+        Where the labels are stored.
+
+    Returns
+    -------
+    labels : ArrayRef of shape (n_samples,), int32
+    counts : ndarray of shape (n_clusters,), int64
+        Zero for a cluster that the rows have too few different values for.
+    """
+    source, n = spectral.embedding_ref, blocks.n_samples
+    unit = scratch.create("unit.zarr", source.shape, np.float64, blocks.rows)
+    run_tasks(_unit_task, blocks.bounds, source, unit, label="ndfs start", unit="blocks")
+    chosen: np.ndarray | None = None
+    if n > SAMPLE_ROWS:
+        draw = rng(random_state, "ndfs sample").choice(n, SAMPLE_ROWS, replace=False)
+        chosen = np.sort(draw)
+    wanted = None if chosen is None else scratch.put("sample", chosen)
+    [centers] = run_tasks(
+        _centers_task, [unit], wanted, n_clusters, random_state, label="ndfs start", unit="samples"
+    )
+    if chosen is not None and len(centers) == n_clusters:
+        rows = RowBlocks.from_any(unit.path, scratch=scratch.child("rows"), rows=blocks.rows)
+        found = kmeans(rows, n_clusters, init=centers, scratch=scratch.child("labels"))
+        return found.labels_ref, found.counts
+    labels = scratch.create("labels", (n,), np.int32, blocks.rows)
+    shared = scratch.put("centers", centers)
+    counts = map_reduce(
+        _label_task, blocks.bounds, np.add, unit, shared, labels, n_clusters, label="ndfs start"
+    )
+    return labels, counts
+
+
+def _unit_task(bounds: tuple[int, int], source: ArrayRef, unit: ArrayRef) -> None:
+    rows = source.read(*bounds)
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    # A component that no eigenvector reaches has rows of zeros.
+    unit.write(bounds[0], rows / np.where(norms > 0, norms, 1.0))
+
+
+def _centers_task(
+    unit: ArrayRef, wanted: ArrayRef | None, n_clusters: int, random_state: int
+) -> np.ndarray:
+    """Return the centers of the best restart on the sampled rows."""
+    rows = _sampled(unit, wanted)
+    best, least = None, np.inf
+    for restart in range(RESTARTS):
+        generator = rng(random_state, "ndfs start", restart)
+        centers = cluster_rows(rows, n_clusters, generator, max_iter=100)
+        inertia = float(nearest_centers(rows, centers)[1].sum())
+        if best is None or inertia < least:
+            best, least = centers, inertia
+    assert best is not None
+    return best
+
+
+def _sampled(unit: ArrayRef, wanted: ArrayRef | None) -> np.ndarray:
+    """Return the wanted rows, a stored chunk at a time."""
+    if wanted is None:
+        return unit.load()
+    ids, parts = wanted.load(), []
+    for start in range(0, unit.shape[0], unit.chunk_rows):
+        stop = min(start + unit.chunk_rows, unit.shape[0])
+        begin, end = np.searchsorted(ids, [start, stop])
+        if end > begin:
+            parts.append(unit.read(start, stop)[ids[begin:end] - start])
+    return np.concatenate(parts)
+
+
+def _label_task(
+    bounds: tuple[int, int], unit: ArrayRef, centers: ArrayRef, labels: ArrayRef, n_clusters: int
+) -> np.ndarray:
+    found, _ = nearest_centers(unit.read(*bounds), centers.load())
+    labels.write(bounds[0], found.astype(np.int32))
+    return np.bincount(found, minlength=n_clusters)
+
+
+def start_in_memory(labels: ArrayRef, counts: np.ndarray) -> np.ndarray:
+    """Return F of stored labels, for data of one block."""
+    with single_thread():
+        return normalized_indicators(labels.load(), counts)
+
+
+def start_stored(
+    labels: ArrayRef, counts: np.ndarray, blocks: RowBlocks, folder: Scratch
+) -> ArrayRef:
+    """Store F of stored labels by row blocks."""
+    shape = (blocks.n_samples, len(counts))
+    F = folder.create(folder.unique("F"), shape, np.float64, blocks.rows)
+    run_tasks(_indicators_task, blocks.bounds, labels, counts.tolist(), F, label="ndfs start")
+    return F
+
+
+def _indicators_task(
+    bounds: tuple[int, int], labels: ArrayRef, counts: list[int], F: ArrayRef
+) -> None:
+    F.write(bounds[0], normalized_indicators(labels.read(*bounds), np.array(counts)))

@@ -1,0 +1,116 @@
+"""The edge pass of UDFS: the neighborhoods' discriminative matrices, summed over all rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.runtime.execute import map_reduce
+from bigfs.solvers.udfs import local_factors
+from bigfs.store.chunking import block_bounds
+from bigfs.store.scratch import ArrayRef
+
+# Neighborhoods whose rows a task gathers at once: beyond it, other blocks are read again.
+GATHERED_BYTES = 256 * 1024**2
+
+
+@dataclass
+class LocalScatter:
+    """The sum over some rows, and the range of the features there.
+
+    Attributes
+    ----------
+    M : ndarray of shape (n_features, n_features), float64, Fortran order
+        Upper triangle only.
+    minimum, maximum : ndarray of shape (n_features,)
+    """
+
+    M: np.ndarray
+    minimum: np.ndarray
+    maximum: np.ndarray
+
+
+def local_scatter(
+    blocks: RowBlocks, neighbors: ArrayRef, ridge: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``X'MX`` of UDFS in one edge pass, and which features vary.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    neighbors : ArrayRef of shape (n_samples, n_neighbors)
+    ridge : float
+        The paper's lambda.
+
+    Returns
+    -------
+    M : ndarray of shape (n_features, n_features), float64
+    varies : ndarray of shape (n_features,), bool
+    """
+    blocks.passes += 1
+    total = map_reduce(
+        _scatter_task, blocks.bounds, _merge, blocks.reader, neighbors, blocks.rows, ridge,
+        label="neighborhoods",
+    )  # fmt: skip
+    M = total.M
+    for row in range(len(M) - 1):
+        M[row + 1 :, row] = M[row, row + 1 :]
+    return M, total.maximum > total.minimum
+
+
+def gathered_rows(n_features: int, itemsize: int, n_neighbors: int) -> int:
+    """Return how many rows have their neighborhoods gathered at once."""
+    return max(1, GATHERED_BYTES // ((n_neighbors + 1) * n_features * itemsize))
+
+
+def _scatter_task(
+    bounds: tuple[int, int], reader: BlockReader, neighbors: ArrayRef, rows: int, ridge: float
+) -> LocalScatter:
+    """Sum over the neighborhoods of one block's rows."""
+    from scipy.linalg.blas import dsyrk
+
+    start, stop = bounds
+    X = reader.read(start, stop)
+    d = X.shape[1]
+    listed = neighbors.read(start, stop)
+    size = listed.shape[1] + 1
+    M = np.zeros((d, d), order="F")
+    step = max(1, tile_rows(d) // size)
+    for first, end in block_bounds(stop - start, gathered_rows(d, X.itemsize, size - 1)):
+        members = np.column_stack([np.arange(start + first, start + end), listed[first:end]])
+        wanted, places = np.unique(members, return_inverse=True)
+        table = _gather(wanted, X, start, reader, rows)
+        places = places.reshape(members.shape)
+        for begin in range(0, len(places), step):
+            group = places[begin : begin + step]
+            Z = table[group].astype(np.float64)
+            # Against the row itself first: a value that all share leaves nothing, not rounding.
+            Z -= Z[:, :1].copy()
+            Z -= Z.mean(axis=1, keepdims=True)
+            R = local_factors(Z, ridge).reshape(-1, d)
+            M = dsyrk(1.0, R.T, beta=1.0, c=M, overwrite_c=1)
+    return LocalScatter(M, X.min(axis=0), X.max(axis=0))
+
+
+def _gather(
+    wanted: np.ndarray, X: np.ndarray, start: int, reader: BlockReader, rows: int
+) -> np.ndarray:
+    """Return scattered rows, ascending, reading one other block at a time."""
+    table = np.empty((len(wanted), X.shape[1]), dtype=X.dtype)
+    home = wanted // rows
+    for other in np.unique(home):
+        here = home == other
+        if other * rows == start:
+            table[here] = X[wanted[here] - start]
+        else:
+            low = int(wanted[here][0])
+            table[here] = reader.read(low, int(wanted[here][-1]) + 1)[wanted[here] - low]
+    return table
+
+
+def _merge(a: LocalScatter, b: LocalScatter) -> LocalScatter:
+    a.M += b.M
+    return LocalScatter(a.M, np.minimum(a.minimum, b.minimum), np.maximum(a.maximum, b.maximum))

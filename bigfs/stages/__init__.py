@@ -1,0 +1,1 @@
+"""The engine: stages, where they are kept, and how what they stored opens again."""

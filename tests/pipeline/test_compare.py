@@ -1,0 +1,256 @@
+"""`bigfs compare`: shared work is done once, finished work is kept, bad settings are refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import bigfs
+from bigfs import cli
+from bigfs.blocks import kernels
+from bigfs.config import load_comparison, make_comparison, make_config
+from bigfs.core.errors import ConfigError, InputError
+from bigfs.evaluate import selection
+from bigfs.pipeline import compare, methods, stages
+from bigfs.pipeline.fits import fits_for
+from bigfs.pipeline.run import inspect
+from tests.conftest import REPO
+
+METHODS: list[Any] = [
+    {"method": "mcfs", "mcfs": {"n_clusters": 10}},
+    {
+        "method": "mcfs",
+        "name": "mcfs, not scaled",
+        "mcfs": {"n_clusters": 10, "coef_scale": "none"},
+    },
+    {"method": "ndfs", "ndfs": {"n_clusters": 10, "max_iter": 3}},
+    "laplacian_score",
+    "max_variance",
+]
+
+
+def _settings(folder: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "run": str(folder / "run"),
+        "input": {"uri": "sklearn:digits"},
+        "methods": METHODS,
+        "n_features_to_select": [5, 10],
+        "evaluate": {"labels": "sklearn:digits", "n_repetitions": 2, "n_init": 1},
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compare")
+    compare(_settings(folder))
+    return folder / "run"
+
+
+class Counts(dict[str, int]):
+    """Counts the calls of functions that it wraps."""
+
+    def wrap(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
+        original = getattr(module, name)
+
+        def counted(*args: Any, **settings: Any) -> Any:
+            self[name] = self.get(name, 0) + 1
+            return original(*args, **settings)
+
+        monkeypatch.setattr(module, name, counted)
+
+
+def test_what_methods_share_is_computed_once(tmp_path: Path, monkeypatch) -> None:
+    counts = Counts()
+    for name in ("ingest", "knn_graph", "affinity", "spectral_embedding"):
+        counts.wrap(monkeypatch, stages, name)
+    counts.wrap(monkeypatch, kernels, "block_gram")
+    result = compare(_settings(tmp_path, blocks={"rows": 5000}))
+    assert counts == {
+        "ingest": 1,
+        "knn_graph": 1,  # under binary and heat weights
+        "affinity": 2,
+        "spectral_embedding": 2,  # of both graphs; the two settings of MCFS share one
+        "block_gram": 1,  # of MCFS twice and of NDFS
+    }
+    names = list(dict.fromkeys(row.name for row in result.rows))
+    assert names == [
+        "all features", "mcfs", "mcfs, not scaled", "ndfs", "laplacian_score", "max_variance"
+    ]  # fmt: skip
+
+
+def test_selections_are_those_of_single_runs(finished: Path, tmp_path: Path) -> None:
+    found = json.loads((finished / "table.json").read_text())
+    for entry in METHODS:
+        given = {"method": entry} if isinstance(entry, str) else dict(entry)
+        name = given.pop("name", given["method"])
+        for m in (5, 10):
+            run = bigfs.run(
+                {
+                    "run": str(tmp_path / f"{name}-{m}"),
+                    "input": {"uri": "sklearn:digits"},
+                    "n_features_to_select": m,
+                    **given,
+                }
+            )
+            [row] = [r for r in found["rows"] if (r["name"], r["n_features"]) == (name, m)]
+            assert row["selected"] == run.selected.tolist(), (name, m)
+
+
+def test_the_table_in_three_forms_and_the_figure(finished: Path) -> None:
+    text = (finished / "table.txt").read_text()
+    assert "1,797 samples x 64 features, 10 classes" in text
+    assert "by chance" in text
+    rows = list(csv.DictReader(io.StringIO((finished / "table.csv").read_text())))
+    assert len(rows) == 1 + 2 * len(METHODS)
+    assert rows[0]["name"] == "all features" and rows[0]["n_features"] == "64"
+    assert all(0 <= float(row["nmi_mean"]) <= 1 for row in rows)
+    found = json.loads((finished / "table.json").read_text())
+    assert len(found["overlaps"]) == 2 * 10
+    assert found["overlaps"][0]["chance"] == 5 / 64
+    assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
+    svg = (finished / "curves.svg").read_text()
+    assert svg.count("NMI (%)") >= 1 and "all features" in svg
+    assert inspect(finished).splitlines()[1] == text.splitlines()[0]
+
+
+def test_a_second_run_takes_everything_over(finished: Path, monkeypatch) -> None:
+    before = (finished / "table.json").read_bytes()
+    monkeypatch.setattr(stages, "knn_graph", None)
+    monkeypatch.setattr(selection, "run_tasks", None)
+    compare(_settings(finished.parent))
+    assert (finished / "table.json").read_bytes() == before
+
+
+def test_an_interrupted_run_continues_and_dropped_methods_go(tmp_path: Path, monkeypatch) -> None:
+    original = methods.max_variance_scores
+
+    def interrupt(blocks: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(methods, "max_variance_scores", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        compare(_settings(tmp_path))
+    assert not (tmp_path / "run" / "table.txt").exists()
+    kept = {path.name for path in (tmp_path / "run").glob("*.zarr")}
+    assert sum(name.startswith("evaluation-") for name in kept) >= 8
+    monkeypatch.setattr(methods, "max_variance_scores", original)
+    monkeypatch.setattr(stages, "knn_graph", None)  # nothing finished is done again
+    compare(_settings(tmp_path))
+    assert kept < {path.name for path in (tmp_path / "run").glob("*.zarr")}
+    compare(_settings(tmp_path, methods=["max_variance"]))
+    assert len(list((tmp_path / "run").glob("*.zarr"))) == 1 + 1 + 3
+
+
+@pytest.mark.cluster
+def test_workers_give_the_same_table(finished: Path, tmp_path: Path, client) -> None:
+    ours = compare(_settings(tmp_path, methods=METHODS[:1] + METHODS[3:]))
+    there = {
+        (row["name"], row["n_features"]): row["scores"]
+        for row in json.loads((finished / "table.json").read_text())["rows"]
+    }
+    for row in ours.rows:
+        assert there[row.name, row.n_features] == row.scores
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"methods": ["mcf"]}, "did you mean 'mcfs'"),
+        ({"methods": []}, "methods"),
+        ({"methods": ["mcfs", "mcfs"]}, "a 'name' of its own"),
+        ({"methods": [{"method": "mcfs", "preprocess": "none"}]}, "top level"),
+        ({"methods": [{"method": "mcfs", "mcfs": {"n_cluster": 3}}]}, "did you mean 'n_clusters'"),
+        ({"methods": [{"method": "max_variance", "mcfs": {}, "graph": {}}]}, "does not use"),
+        ({"methods": [{"method": "mcfs", "mcfs": 3}]}, "must be a section"),
+        ({"methods": [{"method": "mcfs", "grid": {"mcfs.n_clusters": 3}}]}, "grid takes lists"),
+        ({"methods": [3]}, "takes names, or sections"),
+        ({"methods": [{"method": "ndfs", "keep": "all"}]}, "for the tables of papers"),
+        ({"methods": [{"method": "ndfs", "keep": 3}]}, "keep takes all"),
+        ({"n_features_to_select": [5, 0]}, "at least 1"),
+        ({"n_features_to_select": 65}, r"in \[1, 64\]"),
+        ({"graph": {"n_neighbors": 2000}}, "n_neighbors"),
+        ({"evaluate": {"labels": "sklearn:iris"}}, "150 labels"),
+        ({"evaluate": {"labels": "sklearn:digits", "init": "best"}}, "k-means"),
+        ({"memory_limit": "100 MiB"}, "memory_limit"),
+        ({"method": "mcfs"}, "unknown key 'method'"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_is_written(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((InputError, MemoryError), match=message):
+        compare(_settings(tmp_path, **changes))
+    assert not (tmp_path / "run").exists()
+
+
+def test_sizes_that_one_fit_serves() -> None:
+    base = {"run": "r", "input": {"uri": "x.npy"}, "n_features_to_select": 1}
+    assert fits_for(make_config(**base, method="mcfs"), [600, 50, 500, 700]) == [
+        (500, [50, 500]), (600, [600]), (700, [700])
+    ]  # fmt: skip
+    assert fits_for(make_config(**base, method="max_variance"), [600, 50]) == [(600, [50, 600])]
+
+
+def test_a_grid_gives_one_configuration_for_each_point() -> None:
+    grid = {"ndfs.alpha": [1.0, 2.0], "ndfs.beta": [3.0]}
+    entry = {"method": "ndfs", "ndfs": {"n_clusters": 3}, "grid": grid}
+    found = make_comparison(**_settings(Path("x"), methods=[entry])).entries(5)
+    assert [one.choice for one in found] == [
+        {"ndfs.alpha": alpha, "ndfs.beta": 3.0} for alpha in (1.0, 2.0)
+    ]
+    assert [(c.ndfs.alpha, c.ndfs.n_clusters) for c in (one.config for one in found)] == [
+        (1.0, 3), (2.0, 3)
+    ]  # fmt: skip
+
+
+def test_the_command_prints_and_exits_as_run_does(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "compare.yaml"
+    path.write_text(yaml.safe_dump(_settings(tmp_path, methods=["max_variance"])))
+
+    def call(*arguments: str) -> int:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["compare", str(path), "--quiet", *arguments])
+        return int(ended.value.code or 0)
+
+    assert call() == 0
+    assert "max_variance" in capsys.readouterr().out
+    assert call("--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["n_samples"] == 1797
+    assert call("--set", "n_features_to_select=100") == 2
+    assert "has 64 features. Got 100" in capsys.readouterr().err
+    assert call("--set", "memory_limit=1 MiB") == 3
+
+
+@pytest.mark.parametrize("path", sorted((REPO / "pipelines" / "compare").glob("*.yaml")))
+def test_every_shipped_comparison_follows_the_schema(path: Path) -> None:
+    config = load_comparison(path)
+    assert config.run == f"runs/compare-{path.stem}"
+    with pytest.raises(ConfigError, match="unknown key"):
+        load_comparison(path, ["evaluat=3"])
+
+
+def test_columns_of_one_figure_have_the_same_bytes() -> None:
+    from bigfs.report.curves import Curve, draw_curves
+
+    curves = [Curve("a", [1, 2], [3.0, 4.0], [0.0, 0.0]), Curve("all", [9], [5.0], [0.1], True)]
+    panels = [("NMI", curves), ("error", curves[:1])]
+    first, second = (draw_curves(panels, "title", ["svg", "png"]) for _ in range(2))
+    assert first == second
+    assert b"title" in first[0] and first[1].startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("kind", ["compare", "paper"])
+def test_the_schema_of_comparisons_describes_every_setting(kind: str, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["schema", kind])
+    assert not ended.value.code
+    schema = json.loads(capsys.readouterr().out)
+    for name, about in schema["properties"].items():
+        assert about.get("description"), name

@@ -1,0 +1,442 @@
+"""Whole runs: the same ranking everywhere, and nothing lost or half-written."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import bigfs
+from bigfs.core.errors import InputError, MemoryLimitError, RunLockedError
+from bigfs.pipeline import stages
+from bigfs.pipeline.run import evaluate_result, inspect, run
+from bigfs.results.result import open_result
+
+
+def _config(folder: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "run": str(folder / "run"),
+        "input": {"uri": "sklearn:digits"},
+        "n_features_to_select": 20,
+        "mcfs": {"n_clusters": 10},
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    evaluate = {"labels": "sklearn:digits", "n_repetitions": 2, "n_init": 1}
+    run(_config(folder, evaluate=evaluate))
+    return folder / "run"
+
+
+def test_a_run_leaves_what_the_design_promises(finished: Path) -> None:
+    names = {path.name for path in finished.iterdir()}
+    assert names == {
+        "config.yaml", "manifest.json", "features.csv", "data.zarr", "graph.zarr",
+        "spectral.zarr", "result.zarr", "evaluation.zarr",
+    }  # fmt: skip
+    manifest = json.loads((finished / "manifest.json").read_text())
+    assert manifest["status"] == "done"
+    assert manifest["versions"]["bigfs"] == bigfs.__version__
+    for record in manifest["stages"].values():
+        assert record["seconds"] >= 0
+        assert record["measured_peak_bytes"] > 50 * 2**20
+
+
+def test_features_csv_is_the_ranking(finished: Path) -> None:
+    result = open_result(finished)
+    with (finished / "features.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["index"]) for row in rows] == result.ranking.tolist()
+    assert [int(row["rank"]) for row in rows] == list(range(1, 65))
+    scores = np.array([float(row["score"]) for row in rows])
+    np.testing.assert_array_equal(scores, result.scores[result.ranking])
+    assert (np.diff(scores) <= 0).all()
+    kept = {int(row["index"]) for row in rows if row["selected"] == "1"}
+    assert kept == set(result.selected.tolist())
+    assert len(kept) == 20
+    assert rows[0]["name"] == "pixel_" + rows[0]["name"].removeprefix("pixel_")
+
+
+def test_the_run_equals_the_estimator(finished: Path) -> None:
+    from sklearn.datasets import load_digits
+
+    from bigfs import MCFS
+
+    X = load_digits().data
+    selector = MCFS(n_features_to_select=20, n_clusters=10).fit(X)
+    result = open_result(finished)
+    np.testing.assert_array_equal(selector.ranking_, result.ranking)
+    np.testing.assert_array_equal(selector.scores_, result.scores)
+
+
+def test_the_summary_reads_well(finished: Path) -> None:
+    text = open_result(finished).summary()
+    assert "mcfs: 20 of 64 features selected from 1,797 samples" in text
+    assert "1-NN error" in text
+    assert str(finished) in text
+    assert text in inspect(finished)
+
+
+def test_a_second_run_of_the_same_takes_everything_over(finished: Path) -> None:
+    before = json.loads((finished / "manifest.json").read_text())["stages"]
+    run(finished / "config.yaml")
+    after = json.loads((finished / "manifest.json").read_text())["stages"]
+    assert after == before
+
+
+def test_a_changed_setting_redoes_what_it_touches(tmp_path: Path) -> None:
+    run(_config(tmp_path))
+    path = tmp_path / "run" / "manifest.json"
+    before = json.loads(path.read_text())["stages"]
+    run(_config(tmp_path, mcfs={"n_clusters": 10, "fit_intercept": False}))
+    after = json.loads(path.read_text())["stages"]
+    redone = {name for name in after if after[name]["attempt"] != before[name]["attempt"]}
+    assert redone == {"result"}
+    run(_config(tmp_path, method="max_variance", mcfs=None))
+    assert set(json.loads(path.read_text())["stages"]) == {"data", "result"}
+
+
+def test_changed_data_are_seen(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(60, 6))
+    np.save(tmp_path / "X.npy", X)
+    settings = _config(
+        tmp_path,
+        input={"uri": str(tmp_path / "X.npy")},
+        method="max_variance",
+        mcfs=None,
+        n_features_to_select=2,
+    )
+    first = run(settings)
+    X[:, 4] *= 100
+    np.save(tmp_path / "X.npy", X)
+    os.utime(tmp_path / "X.npy", ns=(1, 1))
+    assert run(settings).ranking[0] == 4
+    assert first.ranking[0] != 4
+
+
+def _stages_redone(config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> dict[str, str]:
+    """Run again; return the stages that were redone, with the reasons given."""
+    caplog.clear()
+    with caplog.at_level("INFO", logger="bigfs"):
+        run(config)
+    lines = [line for line in caplog.messages if line.startswith("stage ")]
+    said = dict(line.removeprefix("stage ").split(": ", 1) for line in lines)
+    return {name: why for name, why in said.items() if "kept" not in why}
+
+
+def test_what_is_redone_is_what_changed_and_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    X, y = load_digits(return_X_y=True)
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", y)
+    evaluate = {"labels": str(tmp_path / "y.npy"), "n_repetitions": 1, "n_init": 1}
+    config = _config(tmp_path, input={"uri": str(tmp_path / "X.npy")}, evaluate=evaluate)
+    every = ["data", "graph", "spectral", "result", "evaluation"]
+    assert _stages_redone(config, caplog) == dict.fromkeys(every, "not yet run")
+    assert _stages_redone(config, caplog) == {}
+    # What does not touch the result: where it runs, and what it is called.
+    with dask.config.set(scheduler="synchronous"):
+        assert _stages_redone(config, caplog) == {}
+    later = "what it reads changed"
+    config["spectral"] = {"tol": 1e-8}
+    assert _stages_redone(config, caplog) == {
+        "spectral": "tol is 1e-08, was 1e-06",
+        "result": later,
+        "evaluation": later,
+    }
+    config["evaluate"] = {**evaluate, "n_init": 2}
+    assert _stages_redone(config, caplog) == {"evaluation": "n_init is 2, was 1"}
+    np.save(tmp_path / "y.npy", 9 - y)
+    os.utime(tmp_path / "y.npy", ns=(1, 1))
+    assert _stages_redone(config, caplog) == {"evaluation": "content of the labels changed"}
+    config["memory_limit"] = "3 GiB"
+    assert _stages_redone(config, caplog) == {
+        "graph": f"memory_limit is {3 * 2**30}, was {4 * 2**30}",
+        "spectral": f"memory_limit is {3 * 2**30}, was {4 * 2**30}",
+        "result": f"mcfs.memory_limit is {3 * 2**30}, was {4 * 2**30}",
+        "evaluation": later,
+    }
+    os.utime(tmp_path / "X.npy", ns=(1, 1))
+    found = _stages_redone(config, caplog)
+    assert found == dict.fromkeys(every, later)
+
+
+@pytest.mark.parametrize("name", ["graph", "spectral", "result"])
+def test_a_run_that_stopped_continues_at_the_last_finished_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    expected = run(_config(tmp_path / "whole")).ranking
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    runner = {"graph": "_run_graph", "spectral": "_run_spectral", "result": "_run_scores"}[name]
+    with monkeypatch.context() as patch:
+        patch.setattr(stages, runner, stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(_config(tmp_path))
+    done = json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"]
+    assert name not in done
+    assert not (tmp_path / "run" / "lease.json").exists()
+    assert not (tmp_path / "run" / "attempts").exists()
+    result = run(_config(tmp_path))
+    np.testing.assert_array_equal(result.ranking, expected)
+    for earlier, record in done.items():
+        assert result.stages[earlier]["attempt"] == record["attempt"], f"{earlier} was redone"
+
+
+def test_parts_of_a_run_that_were_deleted_are_redone(tmp_path: Path) -> None:
+    import shutil
+
+    expected = run(_config(tmp_path)).ranking
+    shutil.rmtree(tmp_path / "run" / "graph.zarr" / "affinity")
+    shutil.rmtree(tmp_path / "run" / "result.zarr" / "scores")
+    with pytest.raises(InputError, match="no whole result"):
+        open_result(tmp_path / "run")
+    assert "finished stages" in inspect(tmp_path / "run")
+    np.testing.assert_array_equal(run(_config(tmp_path)).ranking, expected)
+
+
+def test_evaluation_of_a_finished_run(finished: Path) -> None:
+    settings = {"n_repetitions": 2, "n_init": 1}
+    found = evaluate_result(finished, labels="sklearn:digits", **settings)
+    other = evaluate_result(finished, labels="sklearn:digits", init="random", **settings)
+    assert found.evaluation["all"]["nmi_mean"] != other.evaluation["all"]["nmi_mean"]
+    assert found.evaluation == open_result(finished).evaluation
+    with pytest.raises(InputError, match="150 labels.*1,?797"):
+        evaluate_result(finished, labels="sklearn:iris")
+
+
+def test_what_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no manifest\.json"):
+        open_result(tmp_path)
+    with pytest.raises(InputError, match=r"nothing\.npy"):
+        inspect(tmp_path / "nothing.npy")
+
+
+def test_a_store_is_used_in_place_and_can_be_verified(tmp_path: Path) -> None:
+    bigfs.ingest("sklearn:iris", tmp_path / "iris.zarr")
+    settings = _config(
+        tmp_path,
+        input={"uri": str(tmp_path / "iris.zarr")},
+        n_features_to_select=2,
+        mcfs={"n_clusters": 3},
+    )
+    result = run(settings)
+    assert "data" not in result.stages
+    assert "checksums match" in inspect(tmp_path / "iris.zarr", verify=True)
+
+
+def test_a_store_of_others_is_checked_before_any_work(tmp_path: Path) -> None:
+    import zarr
+
+    X = np.random.default_rng(0).normal(size=(50, 4)).astype("f4")
+    X[31, 2] = np.nan
+    zarr.create_array(store=str(tmp_path / "X.zarr"), data=X, chunks=(10, 4))
+    with pytest.raises(InputError, match="row 31, column 2 is NaN"):
+        run(_config(tmp_path, input={"uri": str(tmp_path / "X.zarr")}, n_features_to_select=2))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"n_features_to_select": 65}, r"must be an int in \[1, 64\].*Got 65"),
+        ({"graph": {"n_neighbors": 1797}}, "n_neighbors"),
+        ({"mcfs": {"n_clusters": 1797}}, "below the 1797 samples"),
+        ({"evaluate": {"labels": "sklearn:iris"}}, "150 labels"),
+        ({"evaluate": {"labels": "nothing.npy"}}, "does not exist"),
+        ({"input": {"uri": "nothing.npy"}}, "does not exist"),
+        ({"memory_limit": "500 MiB"}, "at least 768 MiB"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((InputError, MemoryLimitError), match=message):
+        run(_config(tmp_path, **changes))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_bad_value_in_the_middle_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(50_000, 4)).astype("f4")
+    X[31_007, 2] = np.nan
+    np.save(tmp_path / "X.npy", X)
+    with pytest.raises(InputError, match="row 31007, column 2 is NaN"):
+        run(_config(tmp_path, input={"uri": str(tmp_path / "X.npy")}, n_features_to_select=2))
+    assert [path.name for path in tmp_path.iterdir()] == ["X.npy"]
+
+
+# Processes: a cluster of our own, a remote scheduler, kills and locks
+
+
+@pytest.mark.cluster
+def test_a_local_cluster_gives_the_same_ranking(finished: Path, tmp_path: Path) -> None:
+    result = run(_config(tmp_path, cluster={"kind": "local", "n_workers": 2}))
+    _assert_same(result, finished)
+
+
+def _assert_same(result: Any, finished: Path) -> None:
+    expected = open_result(finished)
+    np.testing.assert_array_equal(result.ranking, expected.ranking)
+    assert result.scores.tobytes() == expected.scores.tobytes()
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[str]:
+    """A scheduler and two workers, each started by its own command."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    dask = [sys.executable, "-m", "dask"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    port = address.rsplit(":", 1)[1]
+    commands = [
+        [*dask, "scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard"],
+        *2
+        * [
+            [
+                *dask,
+                "worker",
+                address,
+                "--nthreads",
+                "1",
+                "--no-dashboard",
+                "--memory-limit",
+                "4GiB",
+                "--local-directory",
+                str(tmp_path / "w"),
+            ]
+        ],
+    ]
+    processes = [subprocess.Popen(command, **quiet) for command in commands]
+    try:
+        yield address
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+        for process in processes:
+            process.wait(30)
+
+
+@pytest.mark.cluster
+def test_a_remote_scheduler_gives_the_same_ranking(
+    finished: Path, tmp_path: Path, remote: str
+) -> None:
+    _assert_same(run(_config(tmp_path), scheduler=remote), finished)
+
+
+def _command(config: Path) -> list[str]:
+    return [sys.executable, "-m", "bigfs.cli", "run", str(config)]
+
+
+def _write_slow_config(folder: Path) -> Path:
+    """A run whose evaluation takes long enough to be interrupted."""
+    import yaml
+
+    evaluate = {"labels": "sklearn:digits", "n_repetitions": 2000, "n_init": 10}
+    path = folder / "slow.yaml"
+    path.write_text(yaml.safe_dump(_config(folder, evaluate=evaluate)))
+    return path
+
+
+def _wait_for_stage(folder: Path, name: str, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    manifest = folder / "run" / "manifest.json"
+    while not (manifest.exists() and name in json.loads(manifest.read_text())["stages"]):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    "sent, code", [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)]
+)
+def test_an_interrupted_run_keeps_what_is_finished(
+    tmp_path: Path, finished: Path, sent: signal.Signals, code: int
+) -> None:
+    config = _write_slow_config(tmp_path)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(_command(config), stdout=pipe, stderr=pipe, text=True)
+    _wait_for_stage(tmp_path, "result", process)
+    process.send_signal(sent)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == code, said
+    if sent != signal.SIGKILL:
+        assert "run the same command to continue" in said
+        assert not (tmp_path / "run" / "lease.json").exists()
+        assert not (tmp_path / "run" / "attempts").exists()
+    before = json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"]
+    result = run(_config(tmp_path))
+    _assert_same(result, finished)
+    assert {s: r["attempt"] for s, r in result.stages.items()} == {
+        s: r["attempt"] for s, r in before.items()
+    }
+    assert not (tmp_path / "run" / "attempts").exists()
+
+
+@pytest.mark.cluster
+def test_a_second_run_beside_the_first_is_refused(tmp_path: Path) -> None:
+    config = _write_slow_config(tmp_path)
+    pipe = subprocess.PIPE
+    first = subprocess.Popen(_command(config), stdout=pipe, stderr=pipe, text=True)
+    try:
+        _wait_for_stage(tmp_path, "result", first)
+        second = subprocess.run(_command(config), capture_output=True, text=True, timeout=60)
+        assert second.returncode == 75
+        assert f"process {first.pid}" in second.stderr
+        with pytest.raises(RunLockedError):
+            run(_config(tmp_path))
+    finally:
+        first.kill()
+        first.communicate()
+
+
+@pytest.mark.cluster
+def test_clusters_of_ours_listen_on_loopback_only() -> None:
+    import psutil
+
+    from bigfs.runtime import local_cluster
+
+    with local_cluster(1, 1, 2**30):
+        me = psutil.Process()
+        family = [me, *me.children(recursive=True)]
+        heard = [c.laddr for p in family for c in p.net_connections("inet") if c.status == "LISTEN"]
+    assert len(heard) >= 3
+    assert {address.ip for address in heard} == {"127.0.0.1"}
+    assert 8787 not in {address.port for address in heard}
+
+
+@pytest.mark.parametrize("method", ["ndfs", "m3fs", "lfs", "gfs_kmeans"])
+def test_missing_or_short_start_labels_are_refused_before_any_stage(
+    method: str, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "short.npy", np.array([0, 1, 0, 1]))
+    for name, word in [("nothing.npy", "nothing.npy does not exist"), ("short.npy", "4 labels")]:
+        config = {
+            "run": str(tmp_path / "run"),
+            "method": method,
+            "input": {"uri": "sklearn:iris"},
+            "n_features_to_select": 2,
+            method: {"init": str(tmp_path / name)},
+        }
+        with pytest.raises(InputError, match=word):
+            run(config)
+        assert not (tmp_path / "run").exists()

@@ -1,0 +1,44 @@
+"""The pipelines that come with bigfs hold the defaults and run as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import yaml
+
+import bigfs
+from bigfs.config import load_config
+from bigfs.config.methods import METHOD_SECTIONS, Method
+
+PIPELINES = Path(__file__).parents[2] / "pipelines"
+BASELINES = PIPELINES / "baselines.yaml"
+METHODS = ("laplacian_score", "max_variance", "spec", "udfs", "q_alpha", "fsgmm", "gfs_kmeans")
+
+
+def test_every_method_has_a_template() -> None:
+    own = {path.stem for path in PIPELINES.glob("*.yaml")}
+    assert own | set(METHODS) >= set(get_args(Method))
+
+
+def test_the_template_of_the_baselines_names_their_settings_and_holds_the_defaults() -> None:
+    found = re.findall(r"^#(\w+):.*\n((?:#  \w+: .*\n)+)", BASELINES.read_text(), re.MULTILINE)
+    assert {name for name, _ in found} == set(METHODS) & set(METHOD_SECTIONS)
+    for name, lines in found:
+        written = yaml.safe_load(lines.replace("#  ", ""))
+        assert written == METHOD_SECTIONS[name]().model_dump(), name
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_template_of_the_baselines_runs_with_each(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    changes = [f"method={method}", f"run=runs/{method}", "evaluate.n_repetitions=2"]
+    result = bigfs.run(load_config(BASELINES, changes))
+    assert result.method == method
+    assert len(result.selected) == 5
+    assert result.evaluation["selected"]["nmi_mean"] > 0.2
+    assert (tmp_path / "runs" / method / "features.csv").exists()

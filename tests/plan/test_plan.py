@@ -1,0 +1,362 @@
+"""The plan: figures, verdicts against limits, refusals before anything is written, cures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bigfs.config import make_config
+from bigfs.config.methods import SECTIONS
+from bigfs.core.cost import Shape, StageCost, Step
+from bigfs.core.errors import MemoryLimitError
+from bigfs.core.memory import baseline_bytes, task_budget
+from bigfs.core.units import GIB, MIB, parse_bytes
+from bigfs.pipeline.methods import METHODS
+from bigfs.pipeline.stages import stages_of
+from bigfs.plan.plan import Place, make_plan
+from bigfs.plan.planning import Header, cures, plan_for, plan_run
+
+SHAPE = Shape(1_000_000, 100, 4, 80_000, 40_000)
+
+
+def _config(**settings: Any) -> Any:
+    start = {"run": "runs/none", "input": {"uri": "none.npy"}, "n_features_to_select": 10}
+    return make_config(**(start | settings))
+
+
+def _header(n_samples: int, n_features: int, itemsize: int = 4) -> Header:
+    chunk = max(1, 16 * 10**6 // (n_features * itemsize))
+    return Header(n_samples, n_features, itemsize, chunk, stored=True, exact=True)
+
+
+def _plan_of(needed: int, place: Place, *, tasks: int = 10, **cost: Any) -> Any:
+    stage = StageCost((Step("an index", needed, tasks),), **cost)
+    return make_plan([("graph", lambda: stage)], SHAPE, place)
+
+
+def test_the_methods_of_the_table_are_those_of_the_configuration():
+    assert set(METHODS) == set(SECTIONS)
+
+
+def test_a_peak_is_the_baseline_and_the_tasks_that_run_at_once():
+    one = _plan_of(500 * MIB, Place(4 * GIB))
+    assert one.stages[0].predicted_peak_bytes == baseline_bytes() + (500 + 24) * MIB
+    two = _plan_of(500 * MIB, Place(4 * GIB, threads=2))
+    assert two.predicted_peak_bytes - one.predicted_peak_bytes == 500 * MIB
+    alone = _plan_of(500 * MIB, Place(4 * GIB, threads=2), tasks=1)
+    assert alone.predicted_peak_bytes == one.predicted_peak_bytes
+    compiled = _plan_of(500 * MIB, Place(4 * GIB), compiles=True)
+    assert compiled.predicted_peak_bytes - one.predicted_peak_bytes == 390 * MIB
+
+
+def test_processes_stay_larger_after_a_stage_that_compiles():
+    step = Step("x", 100 * MIB)
+    stages = [
+        ("graph", lambda: StageCost((step,), compiles=True)),
+        ("spectral", lambda: StageCost((step,))),
+    ]
+    graph, spectral = make_plan(stages, SHAPE, Place(4 * GIB)).stages
+    assert graph.predicted_peak_bytes == spectral.predicted_peak_bytes
+    assert graph.predicted_peak_bytes == baseline_bytes(compiled=True) + 124 * MIB
+
+
+def test_what_is_kept_between_passes_takes_only_what_is_free():
+    plan = _plan_of(500 * MIB, Place(2 * GIB), keeps_bytes=100 * GIB)
+    assert plan.fits
+    assert plan.predicted_peak_bytes == baseline_bytes() + task_budget(2 * GIB)
+
+
+def test_a_process_runs_fewer_tasks_at_once_where_they_would_not_fit():
+    place = Place(4 * GIB, threads=8)
+    plan = _plan_of(700 * MIB, place)
+    assert plan.fits
+    assert plan.stages[0].tasks_at_once == task_budget(4 * GIB) // (700 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (Place(2 * GIB), "Stage 'graph' needs 1.36 GiB in a worker; memory_limit is 2 GiB"),
+        (Place(4 * GIB, limits={"tcp://a:1": GIB}), "Worker tcp://a:1 has 1 GiB and stage 'graph'"),
+        (
+            Place(4 * GIB, limits={"this machine": 2 * GIB}, shared=2),
+            "This machine has 2 GiB and stage 'graph' needs 2 workers of 1.36 GiB",
+        ),
+    ],
+)
+def test_refusals_name_who_is_too_small_and_the_figure(place, message):
+    needed = 1000 * MIB
+    with pytest.raises(MemoryLimitError) as caught:
+        _plan_of(needed, place).check()
+    assert str(caught.value).startswith(message)
+    assert "Nothing has run." in str(caught.value)
+
+
+def test_what_the_client_does_itself_is_no_part_of_a_worker():
+    steps = (Step("sums", 10 * MIB), Step("matrices", 900 * MIB, by_client=True))
+    stages = [("result", lambda: StageCost(steps))]
+    ours = make_plan(stages, SHAPE, Place(4 * GIB, limits={"this process": 64 * GIB}))
+    workers = make_plan(stages, SHAPE, Place(4 * GIB, limits={"tcp://a:1": 4 * GIB}))
+    assert ours.predicted_peak_bytes - workers.predicted_peak_bytes == 890 * MIB
+    assert workers.fits
+    told = make_plan(stages, SHAPE, Place(GIB)).refusals[0]
+    assert told.startswith("Stage 'result' needs 900 MiB for matrices; a memory_limit of 1 GiB")
+
+
+def test_a_worker_of_the_limit_is_never_refused_for_it():
+    assert _plan_of(600 * MIB, Place(2 * GIB, limits={"a": 2 * GIB})).fits
+
+
+def test_scratch_that_is_not_free_refuses_the_run():
+    place = Place(4 * GIB, free_scratch_bytes=GIB)
+    assert _plan_of(MIB, place, scratch_bytes=GIB).fits
+    with pytest.raises(MemoryLimitError, match="needs about 2 GiB and its file system has 1 GiB"):
+        _plan_of(MIB, place, scratch_bytes=2 * GIB).check()
+
+
+def test_scratch_of_a_stage_comes_on_top_of_finished_ones():
+    stages = [
+        ("graph", lambda: StageCost((Step("x", 1),), scratch_bytes=5 * GIB, stored_bytes=GIB)),
+        ("result", lambda: StageCost((Step("x", 1),), scratch_bytes=3 * GIB, stored_bytes=GIB)),
+    ]
+    assert make_plan(stages, SHAPE, Place(4 * GIB)).scratch_bytes == 5 * GIB
+    assert make_plan([*stages, *stages[:1]], SHAPE, Place(4 * GIB)).scratch_bytes == 7 * GIB
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("auto", [False, True])
+def test_every_stage_of_every_method_states_its_cost(method, auto):
+    own = "n_clusters" in getattr(METHODS, method, {}) or method in (
+        *("mcfs", "ndfs", "m3fs", "q_alpha", "udfs", "lfs", "gfs_kmeans"),
+    )
+    settings = {method: {"n_clusters": "auto"}} if auto and own else {}
+    config = _config(method=method, memory_limit="4 GiB", **settings)
+    plan = plan_for(config, _header(200_000, 60), Place(4 * GIB))
+    assert plan.fits, plan.text()
+    assert [stage.name for stage in plan.stages] == [stage.name for stage in stages_of(config)]
+    for stage in plan.stages:
+        assert baseline_bytes() < stage.predicted_peak_bytes < 4 * GIB
+        assert stage.cost.tasks >= 1
+        assert stage.cost.graph_bytes < 10 * 10**6
+    result = plan.stage("result")
+    assert result.bytes_read == result.cost.passes * 200_000 * 60 * 4
+
+
+# What refused itself only when its stage started.
+TOO_WIDE = {
+    "m3fs": ({"m3fs": {"n_clusters": 2}}, 20_000, 12_000),
+    "gfs_kmeans": ({"gfs_kmeans": {"n_clusters": 8}}, 20_000, 6_000),
+    "q_alpha": ({}, 20_000, 12_000),
+    "lfs": ({"lfs": {"n_clusters": 2}}, 20_000, 3_000),
+}
+
+
+@pytest.mark.parametrize("method", sorted(TOO_WIDE))
+def test_what_cannot_fit_is_refused_with_a_limit_that_would_do(method):
+    settings, n_samples, n_features = TOO_WIDE[method]
+    config = _config(method=method, memory_limit="1 GiB", **settings)
+    header, place = _header(n_samples, n_features), Place(GIB)
+    plan = plan_for(config, header, place)
+    assert not plan.fits
+    found = cures(config, header, place)
+    [limit] = [cure for cure in found if cure.startswith("memory_limit to ")]
+    wide = config.model_copy(update={"memory_limit": parse_bytes(limit.split("'")[1])})
+    assert plan_for(wide, header, place).fits
+    less = wide.model_copy(update={"memory_limit": wide.memory_limit - 256 * MIB})
+    assert not plan_for(less, header, place).fits, "a smaller one would do as well"
+
+
+def test_a_solver_that_does_not_fit_has_one_that_does_as_its_cure():
+    config = _config(spectral={"solver": "lobpcg"}, memory_limit="2 GiB")
+    header, place = _header(1_000_000, 50), Place(2 * GIB)
+    assert "solver 'lobpcg'" in " ".join(plan_for(config, header, place).refusals)
+    assert cures(config, header, place)[0] == "spectral.solver to 'auto'"
+
+
+def test_large_blocks_have_smaller_ones_as_their_cure():
+    config = _config(method="max_variance", blocks={"rows": 400_000}, memory_limit="1 GiB")
+    header, place = _header(1_000_000, 1000), Place(GIB)
+    assert not plan_for(config, header, place).fits
+    assert cures(config, header, place)[0].startswith("blocks.rows to ")
+
+
+def test_workers_that_are_smaller_than_the_limit_have_a_smaller_limit_as_their_cure():
+    config = _config(memory_limit="8 GiB")
+    header, place = _header(4_000_000, 300), Place(8 * GIB, limits={"tcp://a:1": 2 * GIB})
+    plan = plan_for(config, header, place)
+    assert "Worker tcp://a:1 has 2 GiB" in plan.refusals[0]
+    [cure] = cures(config, header, place)
+    limit = parse_bytes(cure.split("'")[1])
+    assert limit < 8 * GIB
+    assert plan_for(config.model_copy(update={"memory_limit": limit}), header, place).fits
+
+
+def test_a_machine_too_small_for_its_workers_is_told(tmp_path: Path):
+    config = _config(memory_limit="4 GiB", cluster={"n_workers": 400}, graph={"n_neighbors": 15})
+    header = _header(3_000_000, 200)
+    place = Place(4 * GIB, limits={"this machine": 16 * GIB}, shared=400)
+    assert "needs 400 workers of" in plan_for(config, header, place).refusals[0]
+
+
+def _npy(path: Path, rows: int, columns: int) -> Path:
+    """Write a sparse file of zeros: only its header is ever read here."""
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(rows, columns))
+    del array
+    return path
+
+
+def test_the_plan_reads_the_header_only(tmp_path: Path):
+    data = _npy(tmp_path / "X.npy", 3_000_000, 400)
+    config = _config(run=str(tmp_path / "run"), input={"uri": str(data)}, memory_limit="2 GiB")
+    plan = plan_run(config)
+    assert plan.shape.n_samples == 3_000_000
+    assert [stage.name for stage in plan.stages] == ["data", "graph", "spectral", "result"]
+    assert plan.stage("graph").cost.passes == 3
+    assert not (tmp_path / "run").exists()
+
+
+def test_rows_of_a_text_are_estimated_and_that_is_said(tmp_path: Path):
+    lines = ["a,b,c", *("0.25,0.5,1.75" for _ in range(5000))]
+    (tmp_path / "X.csv").write_text("\n".join(lines) + "\n")
+    config = _config(input={"uri": str(tmp_path / "X.csv")}, method="max_variance",
+                     n_features_to_select=2)  # fmt: skip
+    plan = plan_run(config)
+    assert abs(plan.shape.n_samples - 5000) <= 5
+    assert "About 5,00" in plan.text()
+    import gzip
+
+    (tmp_path / "X.csv.gz").write_bytes(gzip.compress((tmp_path / "X.csv").read_bytes()))
+    config = _config(input={"uri": str(tmp_path / "X.csv.gz")}, method="max_variance",
+                     n_features_to_select=2)  # fmt: skip
+    plan = plan_run(config)
+    assert "known only once the input is read" in plan.text()
+    assert "Fits" not in plan.text()
+    assert plan.as_dict()["fits"] is None
+
+
+def _yaml(tmp_path: Path, **settings: Any) -> Path:
+    import yaml
+
+    data = _npy(tmp_path / "X.npy", 60_000, 2500)
+    start = {"run": str(tmp_path / "run"), "input": {"uri": str(data)}, "method": "lfs",
+             "n_features_to_select": 5, "memory_limit": "1 GiB"}  # fmt: skip
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(start | settings))
+    return path
+
+
+def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from bigfs.cli import main
+
+    path = _yaml(tmp_path, method="max_variance")
+    with pytest.raises(SystemExit) as end:
+        main(["plan", str(path)])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert "60,000 samples x 2,500 features, 572 MiB" in text
+    assert "Fits a memory_limit of 1 GiB" in text
+    with pytest.raises(SystemExit) as end:
+        main(["plan", str(path), "--format", "json", "--set", "method=mcfs"])
+    assert end.value.code == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"]
+    assert found["stages"]["graph"]["passes"] >= 1
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_what_does_not_fit_ends_with_3_and_leaves_nothing(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    from bigfs.cli import main
+
+    path = _yaml(tmp_path, cluster={"n_workers": 2})
+    with pytest.raises(SystemExit) as end:
+        main([command, str(path)])
+    assert end.value.code == 3
+    told = "".join(capsys.readouterr())
+    assert "Set memory_limit to '" in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_comparison_is_refused_before_its_first_method(tmp_path: Path):
+    import bigfs
+
+    data = _npy(tmp_path / "X.npy", 3000, 2500)
+    np.save(tmp_path / "y.npy", np.arange(3000) % 3)
+    settings = {
+        "run": str(tmp_path / "run"), "input": {"uri": str(data)}, "memory_limit": "1 GiB",
+        "methods": ["max_variance", "lfs"], "n_features_to_select": [5],
+        "evaluate": {"labels": str(tmp_path / "y.npy")},
+    }  # fmt: skip
+    with pytest.raises(MemoryLimitError, match="memory_limit to '"):
+        bigfs.compare(settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_keeps_predicted_and_measured_peaks(tmp_path: Path):
+    import bigfs
+
+    settings = {"run": str(tmp_path / "run"), "input": {"uri": "sklearn:digits"},
+                "n_features_to_select": 5}  # fmt: skip
+    result = bigfs.run(settings)
+    for name in ("graph", "spectral", "result"):
+        stage = result.stages[name]
+        assert stage["baseline_bytes"] < stage["predicted_peak_bytes"]
+        assert stage["baseline_bytes"] <= stage["measured_peak_bytes"] + 8 * MIB
+    assert "predicted" in result.summary()
+
+
+COUNTED = {
+    "mcfs": ({"n_clusters": 3}, True),
+    "q_alpha": ({"n_clusters": 2}, True),
+    "ndfs": ({"n_clusters": 3, "max_iter": 4}, False),
+    "fsgmm": ({"n_clusters": 3, "max_iter": 4}, False),
+}
+
+
+@pytest.mark.parametrize("method", sorted(COUNTED))
+def test_passes_are_those_that_are_made(method: str, tmp_path: Path):
+    import bigfs
+
+    settings, exact = COUNTED[method]
+    config = make_config(
+        run=str(tmp_path / "run"),
+        input={"uri": "sklearn:iris"},
+        method=method,
+        n_features_to_select=2,
+        **{method: settings},
+    )
+    plan = plan_run(config)
+    for name, made in bigfs.run(config).stages.items():
+        planned = plan.stage(name).cost
+        assert made["passes"] <= planned.passes
+        if exact:
+            assert not planned.at_most
+            assert made["passes"] == planned.passes
+
+
+@pytest.mark.cluster
+def test_workers_too_small_for_the_plan_are_named(tmp_path: Path, cluster: str):
+    data = _npy(tmp_path / "X.npy", 1_000_000, 500)
+    config = _config(run=str(tmp_path / "run"), input={"uri": str(data)}, memory_limit="6 GiB")
+    plan = plan_run(config, scheduler=cluster)
+    assert not plan.fits
+    assert "Worker tcp://127.0.0.1:" in plan.refusals[0]
+    assert "has 1.5 GiB" in plan.refusals[0]
+    assert plan.cures
+
+
+def test_a_text_too_wide_is_refused_before_it_is_read(tmp_path: Path):
+    import bigfs
+
+    line = ",".join(["0.5"] * 3000)
+    (tmp_path / "X.csv").write_text("\n".join([line] * 40) + "\n")
+    settings = {"run": str(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.csv")},
+                "method": "lfs", "n_features_to_select": 5, "memory_limit": "1 GiB"}  # fmt: skip
+    with pytest.raises(MemoryLimitError, match="covariances of 8 clusters in 3,000 features"):
+        bigfs.run(settings)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,101 @@
+"""Progress: a bar on a terminal, plain lines elsewhere, and nothing left behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from datetime import datetime
+
+import pytest
+from rich.console import Console
+
+from bigfs.runtime import progress, terminal
+from bigfs.runtime.progress import LogReporter, track
+from bigfs.runtime.terminal import BarReporter, reporting, say
+
+logger = logging.getLogger("bigfs")
+
+
+def _work(total: int | None = 4) -> None:
+    with track("graph", total) as reporter:
+        for _ in range(4):
+            reporter.advance(1)
+
+
+def test_plain_lines_have_a_time_and_no_escape_codes(capsys):
+    with reporting():
+        logger.info("stage 'graph' starts")
+        _work()
+    lines = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d stage 'graph' starts", lines[0])
+    assert re.fullmatch(r"\d\d:\d\d:\d\d graph: done, 4 blocks in 0\.\d s", lines[1])
+
+
+def test_quiet_keeps_warnings(capsys):
+    with reporting(quiet=True):
+        _work()
+        logger.warning("the graph has 3 components")
+    assert capsys.readouterr().err.endswith(" the graph has 3 components\n")
+
+
+def test_nothing_is_left_behind():
+    before = (list(logger.handlers), logger.level, logger.propagate, progress._reporter)
+    with pytest.raises(KeyboardInterrupt), reporting():
+        raise KeyboardInterrupt
+    assert (list(logger.handlers), logger.level, logger.propagate, progress._reporter) == before
+
+
+@pytest.mark.parametrize("total", [4, None])
+def test_bar_counts_and_leaves_a_line(total, caplog):
+    screen = io.StringIO()
+    previous = progress.set_reporter(BarReporter(Console(file=screen, force_terminal=True)))
+    try:
+        with caplog.at_level(logging.INFO, "bigfs"):
+            _work(total)
+    finally:
+        progress.set_reporter(previous)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    assert ("4/4 blocks" if total else "4 blocks") in shown
+    assert caplog.messages[-1].startswith("graph: done, 4 blocks in ")
+
+
+def test_work_that_fails_says_where_it_stopped(caplog):
+    previous = progress.set_reporter(LogReporter())
+    try:
+        with caplog.at_level(logging.INFO, "bigfs"), pytest.raises(ValueError, match="no"):
+            with track("graph", 10) as reporter:
+                reporter.advance(3)
+                raise ValueError("no")
+    finally:
+        progress.set_reporter(previous)
+    assert caplog.messages[-1].startswith("graph: stopped after 3 blocks in ")
+
+
+def test_json_lines_have_stage_event_and_figures(capsys, monkeypatch):
+    monkeypatch.setattr(terminal, "_format", "json")
+    monkeypatch.setattr(LogReporter, "interval_seconds", 0.0)
+    with reporting():
+        logger.warning("the graph has %d components", 3)
+        with progress.in_stage("graph"):
+            _work()
+    say("interrupted; stopped", logging.ERROR, event="interrupted", exit_code=130)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert (
+        lines[0].items()
+        >= {
+            "level": "warning",
+            "stage": None,
+            "event": "message",
+            "message": "the graph has 3 components",
+        }.items()
+    )
+    events = [line["event"] for line in lines]
+    assert events == ["message", *4 * ["progress"], "done", "interrupted"]
+    second = lines[2]
+    assert second["stage"] == "graph" and second["work"] == "graph"
+    assert (second["done"], second["total"], second["unit"]) == (2, 4, "blocks")
+    assert second["per_second"] > 0 and second["seconds_left"] >= 0
+    assert datetime.fromisoformat(second["time"]).tzinfo is not None
+    assert lines[-1]["exit_code"] == 130

@@ -18,9 +18,10 @@ import numpy as np
 from bigfs.blocks import kernels, preprocess
 from bigfs.blocks.kernels import Gram, Moments, Products
 from bigfs.blocks.preprocess import Transform
-from bigfs.core.cost import Shape
+from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError
-from bigfs.runtime.execute import crosses_processes, map_reduce, run_tasks
+from bigfs.core.units import MIB
+from bigfs.runtime.execute import TREE_ARITY, crosses_processes, map_reduce, run_tasks
 from bigfs.store.chunking import block_bounds, block_rows
 from bigfs.store.ingest import ingest
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -76,8 +77,6 @@ class RowBlocks:
         Rows per block.
     bounds : list of (int, int)
         First row and one past the last row of every block.
-    passes : int
-        How many times X has been read so far.
     keeps_gram : bool
         Keep the Gram matrix in scratch once it is computed: for several methods on the same data.
     """
@@ -100,7 +99,7 @@ class RowBlocks:
                 f"read twice. Got {self.rows}; set it to {-(-self.rows // chunk) * chunk}."
             )
         self.bounds = block_bounds(n_samples, self.rows)
-        self.passes = 0
+        self._passes = 0
         self.transform = Transform()
         self.keeps_gram = False
         self._moments: Moments | None = None
@@ -175,8 +174,13 @@ class RowBlocks:
         return Shape(self.n_samples, self.n_features, self.dtype.itemsize, self.rows, chunk)
 
     @property
-    def reader(self) -> BlockReader:
-        """What a task needs to read rows."""
+    def passes(self) -> int:
+        """How many times X has been read so far."""
+        return self._passes
+
+    def start_pass(self, count: int = 1) -> BlockReader:
+        """Count a pass (or several), and return what its tasks read rows with."""
+        self._passes += count
         source = self.source if self.source.shareable else None
         return BlockReader(source, self._token, self.transform)
 
@@ -188,10 +192,8 @@ class RowBlocks:
         The results come back in block order, so each must be small; n-row results are written
         by the kernel through an `ArrayRef` whose chunks are this object's blocks.
         """
-        self.passes += 1
-        return run_tasks(
-            _on_block, self.bounds, self.reader, kernel, shared, label=label, unit="blocks"
-        )
+        reader = self.start_pass()
+        return run_tasks(_on_block, self.bounds, reader, kernel, shared, label=label, unit="blocks")
 
     def reduce(
         self,
@@ -201,8 +203,8 @@ class RowBlocks:
         label: str = "pass",
     ) -> Any:
         """Run ``kernel(X_block, first_row, *shared)`` and merge the results: one pass."""
-        self.passes += 1
-        return map_reduce(_on_block, self.bounds, combine, self.reader, kernel, shared, label=label)
+        reader = self.start_pass()
+        return map_reduce(_on_block, self.bounds, combine, reader, kernel, shared, label=label)
 
     def create_rows(self, name: str, width: int, dtype: Any) -> ArrayRef:
         """Create an n-row array in scratch whose chunks are this object's blocks."""
@@ -270,6 +272,31 @@ class RowBlocks:
         self.map_blocks(_xv_kernel, shared, out, label="XV")
         self.scratch.remove(shared)
         return out
+
+
+def moments_step(shape: Shape) -> Step:
+    """Return the step of `RowBlocks.moments`: a tile in float64 beside the block."""
+    return pass_over(shape, "a block and its moments", 16 * MIB)
+
+
+def fold_parts(n_blocks: int) -> int:
+    """Return how many partial results a fold holds, with the one it makes."""
+    return min(n_blocks, TREE_ARITY) + 1
+
+
+def gram_bytes(shape: Shape, n_targets: int) -> int:
+    """Return what `RowBlocks.gram` with companions needs: a fold, or two blocks and their sums."""
+    partial = 8 * (shape.n_features + n_targets) ** 2
+    return fold_parts(shape.n_blocks) * partial + shape.read_bytes
+
+
+def gram_step(shape: Shape, n_targets: int, what: str = "the Gram matrix") -> Step:
+    """Return the step of `RowBlocks.gram` with companions."""
+    d = shape.n_features
+    what = f"{what}: {fold_parts(shape.n_blocks)} sums of {d:,} x {d:,} in a fold"
+    # One more, which may still be on its way when the fold begins.
+    needed = gram_bytes(shape, n_targets) + 8 * (d + n_targets) ** 2
+    return Step(what, needed, shape.n_blocks, 1, shape.n_chunks)
 
 
 def lazy_array(X: Any) -> Any:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 
 from bigfs.config.fields import Bytes, PositiveInt, Section
 from bigfs.config.messages import explain
-from bigfs.config.methods import METHOD_SECTIONS, SECTIONS, GraphConfig, SpectralConfig
-from bigfs.config.sections import BlocksConfig, ClusterConfig, Config, EvaluateConfig, InputConfig
+from bigfs.config.sections import (
+    BlocksConfig,
+    ClusterConfig,
+    EvaluateConfig,
+    GraphConfig,
+    InputConfig,
+    SpectralConfig,
+)
+from bigfs.config.selection import SHARED_SECTIONS, Config, Preprocess, section_models
 from bigfs.config.words import quoted, shown
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-
-Preprocess = Literal["none", "standardize", "rescale", "minmax", "unit_norm", "log1p"]
-_SHARED = ("graph", "spectral")
 
 
 def _as_list(value: Any) -> Any:
@@ -25,7 +29,7 @@ def _as_list(value: Any) -> Any:
     return value if isinstance(value, list) or value is None else [value]
 
 
-_Sizes = Annotated[list[PositiveInt], BeforeValidator(_as_list), Field(min_length=1)]
+Sizes = Annotated[list[PositiveInt], BeforeValidator(_as_list), Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,10 @@ class Entry:
     everything: bool = False
 
 
-class _Methods(Section):
-    """What a comparison says of its methods."""
+class Methods(Section):
+    """The methods of a comparison, and what holds for all of them."""
+
+    pipeline: ClassVar[type[Config]] = Config
 
     run: str = Field(
         min_length=1, description="Run directory: finished parts; run again to continue."
@@ -60,7 +66,7 @@ class _Methods(Section):
         description="Methods to compare: a name, or a section with method, its settings and, "
         "where a method comes twice, a name."
     )
-    n_features_to_select: _Sizes = Field(description="Numbers of features to keep.")
+    n_features_to_select: Sizes = Field(description="Numbers of features to keep.")
     graph: GraphConfig | None = Field(
         None, description="The neighbor graph of all methods that use one. null: the defaults."
     )
@@ -81,7 +87,7 @@ class _Methods(Section):
     )
 
     @model_validator(mode="after")
-    def _every_method_is_whole(self) -> _Methods:
+    def _every_method_is_whole(self) -> Methods:
         names: list[str] = []
         for entry in self.methods:
             found = list(self._expand(entry, {"uri": "unknown"}, max(self.n_features_to_select)))
@@ -126,8 +132,7 @@ class _Methods(Section):
                 f"ndfs.alpha: [1, 10]. Got {shown(grid)}"
             )
         self._check_keys(name, given)
-        used = (method, *SECTIONS.get(method, ()))
-        mine = {k: v for k, v in (above or {}).items() if k.partition(".")[0] in used}
+        mine = {k: v for k, v in (above or {}).items() if self._reads(method, k.partition(".")[0])}
         grid = {key: [mine[key]] if key in mine else values for key, values in grid.items()}
         for values in itertools.product(*grid.values()):
             choice = dict(zip(grid, values, strict=True))
@@ -136,9 +141,10 @@ class _Methods(Section):
             yield Entry(name, config, choice, keep == "all")
 
     def _check_keys(self, name: str, given: dict[str, Any]) -> None:
+        sections = section_models(self.pipeline.methods)
         for key, value in given.items():
-            if key not in METHOD_SECTIONS:
-                known = ", ".join(["method", "name", "grid", "keep", *METHOD_SECTIONS])
+            if key not in sections:
+                known = ", ".join(["method", "name", "grid", "keep", *sections])
                 top = key in type(self).model_fields
                 hint = "it holds for all methods: set it at the top level" if top else "unknown key"
                 raise ValueError(f"methods, {name}: '{key}': {hint}. Known: {known}")
@@ -152,24 +158,33 @@ class _Methods(Section):
     ) -> dict[str, dict[str, Any]]:
         """Return the sections of a method: the common ones, its own above them, the grid's."""
         settings: dict[str, dict[str, Any]] = {}
-        for section in _SHARED:
+        for section in SHARED_SECTIONS:
             shared = getattr(self, section)
-            if shared is not None and section in SECTIONS.get(method, ()):
+            if shared is not None:
                 settings[section] = shared.model_dump(exclude_unset=True)
-        own = METHOD_SECTIONS.get(method)
-        if own is not None:
-            fits = {key: value for key, value in common.items() if key in own.model_fields}
-            settings[method] = fits
+        declared = self.pipeline.methods.get(method)
+        if declared is not None and declared.parameters.model_fields:
+            own = declared.parameters.model_fields
+            settings[method] = {key: value for key, value in common.items() if key in own}
         for section, values in given.items():
             settings[section] = {**settings.get(section, {}), **(values or {})}
         for dotted, value in choice.items():
             section, _, key = dotted.partition(".")
             settings[section] = {**settings.get(section, {}), key: value}
-        if not settings.get(method, True):
-            del settings[method]
-        if not _takes_eigenvectors(own, settings.get(method, {})):
-            settings.pop("spectral", None)
+        for section in SHARED_SECTIONS:
+            if section not in given and not self._reads(method, section, settings.get(method)):
+                settings.pop(section, None)
         return settings
+
+    def _reads(self, method: str, section: str, parameters: dict[str, Any] | None = None) -> bool:
+        """Say whether a method, with these parameters, reads a section."""
+        declared = self.pipeline.methods.get(method)
+        if declared is None or section == method:  # an unknown method is refused later
+            return declared is not None
+        try:
+            return section in declared.sections(declared.parameters(**(parameters or {})))
+        except ValidationError:  # refused where the whole configuration is checked
+            return True
 
     def _config(
         self,
@@ -180,7 +195,7 @@ class _Methods(Section):
         n_features: int,
     ) -> Config:
         try:
-            return Config.model_validate(
+            return self.pipeline.model_validate(
                 {
                     "run": self.run,
                     "input": source,
@@ -194,21 +209,11 @@ class _Methods(Section):
                 }
             )
         except ValidationError as error:
-            lines = [explain(Config, detail) for detail in error.errors(include_url=False)]
+            lines = [explain(self.pipeline, detail) for detail in error.errors(include_url=False)]
             raise ValueError(f"methods, {name}: " + " ".join(lines).rstrip(".")) from None
 
 
-def _takes_eigenvectors(model: type[Section] | None, settings: dict[str, Any]) -> bool:
-    """Return whether a method with these settings reads the section of the eigenvectors."""
-    try:
-        section = model.model_validate(settings) if model else None
-    except ValidationError:  # said where the whole configuration is checked
-        return True
-    default = getattr(section, "init", "spectral") == "spectral"
-    return bool(getattr(section, "takes_eigenvectors", default))
-
-
-class Comparison(_Methods):
+class Comparison(Methods):
     """Several methods on one data set, with one table and one figure."""
 
     input: InputConfig = Field(description="The matrix to read.")
@@ -228,3 +233,13 @@ class Comparison(_Methods):
         """Return the methods, each as a configuration that keeps ``n_features``."""
         source = self.input.model_dump()
         return [one for entry in self.methods for one in self._expand(entry, source, n_features)]
+
+
+_Model = TypeVar("_Model", bound=Methods)
+
+
+def with_pipeline(model: type[_Model], pipeline: type[Config]) -> type[_Model]:
+    """Return a model whose methods are those of a pipeline model."""
+    made = create_model(model.__name__, __base__=model, __doc__=model.__doc__)
+    made.pipeline = pipeline
+    return made

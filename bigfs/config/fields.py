@@ -64,6 +64,21 @@ def count_or_auto(least: int = 1, most: int | None = None) -> Any:
 CountOrAuto = count_or_auto()
 
 
+def _check_start(value: Any) -> Any:
+    """Accept a text that is not empty, or an array-like."""
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, (list, tuple)) or hasattr(value, "__array__"):
+        return value
+    raise ValueError(f"must be a text that is not empty, or an array. Got {shown(value)}")
+
+
+# Where an iteration begins: the name of a start, where labels are, or (in Python) an array.
+Start = Annotated[
+    Any, PlainValidator(_check_start), WithJsonSchema({"type": "string", "minLength": 1})
+]
+
+
 class Section(BaseModel):
     """Strict (no ``true`` for 1, no "5" for 5), frozen, and closed to unknown keys."""
 

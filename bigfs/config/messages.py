@@ -27,13 +27,18 @@ _EXPECTED = {
 _BOUNDS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
 
 
-def explain(root: type[BaseModel], detail: Any) -> str:
+def explain(root: type[BaseModel], detail: Any, nested: bool = True) -> str:
     """Return one line: the key, what is allowed, what was given, the nearest known name.
 
-    ``detail`` is one of pydantic's errors about the model ``root``.
+    ``detail`` is one of pydantic's errors about the model ``root``; ``nested`` says whether the
+    key is named with its section.
     """
     location = [str(part) for part in detail["loc"]]
     name, value, context = ".".join(location), detail["input"], detail.get("ctx", {})
+    if not nested and location:
+        name = (
+            "" if _model_at(root, location) is not _model_at(root, location[:-1]) else location[-1]
+        )
     kind = detail["type"]
     if kind in ("extra_forbidden", "invalid_key"):
         return _unknown_key(root, location)

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from bigfs.config.comparison import Entry, _Methods, _Sizes
+from bigfs.config.comparison import Entry, Methods, Sizes
 from bigfs.config.fields import PositiveInt, Section
-from bigfs.config.methods import METHOD_SECTIONS
+from bigfs.config.selection import Preprocess, section_models
 from bigfs.config.words import quoted, shown
 
 Score = Literal["nmi", "acc", "rand", "majority", "error", "nearest_neighbor_error"]
@@ -54,12 +54,10 @@ class SetConfig(Section):
     n_classes: Annotated[list[PositiveInt], Field(min_length=1)] | None = Field(
         None, description="Numbers of classes drawn at random; the last is all of them."
     )
-    n_features_to_select: _Sizes | None = Field(
+    n_features_to_select: Sizes | None = Field(
         None, description="Numbers of features to keep. null: those of the table."
     )
-    preprocess: Literal["none", "standardize", "rescale", "minmax", "unit_norm", "log1p"] | None = (
-        Field(None, description="null: that of the table.")
-    )
+    preprocess: Preprocess | None = Field(None, description="null: that of the table.")
     settings: dict[str, Any] = Field(
         {}, description="Settings of methods on this set, by dotted names, such as ndfs.beta: 10."
     )
@@ -95,7 +93,7 @@ class SetConfig(Section):
         return None if value is None else float(value)
 
 
-class PaperTable(_Methods):
+class PaperTable(Methods):
     """A paper's table by its protocol."""
 
     title: str = Field(min_length=1, description="First line of the table.")
@@ -108,9 +106,7 @@ class PaperTable(_Methods):
     scale: Literal["none", "maximum"] = Field(
         "none", description="Divide all values by their maximum."
     )
-    preprocess: Literal["none", "standardize", "rescale", "minmax", "unit_norm", "log1p"] = Field(
-        "none", description="Applied to the values as they are read."
-    )
+    preprocess: Preprocess = Field("none", description="Applied to the values as they are read.")
     scores: Annotated[list[Score], Field(min_length=1)] = Field(description="What is reported.")
     n_draws: PositiveInt = Field(20, description="Draws of classes (protocol: draws).")
     n_repetitions: PositiveInt = Field(1, description="Runs of k-means that are averaged.")
@@ -125,8 +121,9 @@ class PaperTable(_Methods):
     @model_validator(mode="after")
     def _names_are_known(self) -> PaperTable:
         names = [one.name for one in self.sets]
+        sections = section_models(self.pipeline.methods)
         for one in self.sets:
-            wrong = [k for k in one.settings if k.partition(".")[0] not in METHOD_SECTIONS]
+            wrong = [k for k in one.settings if k.partition(".")[0] not in sections]
             if wrong:
                 raise ValueError(f"{one.name}: settings: {quoted(wrong)} is of no method")
         unknown = [name for name in self.only or [] if name not in names]

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     model_validator,
 )
 
-from bigfs.config.fields import Bytes, PositiveInt, Section, fill
-from bigfs.config.methods import (
-    METHOD_SECTIONS,
-    SECTIONS,
-    FSGMMConfig,
-    GFSKMeansConfig,
-    GraphConfig,
-    LFSConfig,
-    M3FSConfig,
-    MCFSConfig,
-    Method,
-    NDFSConfig,
-    QAlphaConfig,
-    SPECConfig,
-    SpectralConfig,
-    UDFSConfig,
-)
-from bigfs.config.words import quoted, shown
+from bigfs.config.fields import PositiveInt, Section, fill
+from bigfs.config.words import quoted
 from bigfs.core.addresses import check_address
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 
 
 class InputConfig(Section):
@@ -50,6 +31,76 @@ class InputConfig(Section):
         "error",
         description="NaN: stop and name the first, replace by the column's mean or by zero, or "
         "drop the row. Infinities always stop.",
+    )
+
+
+class GraphConfig(Section):
+    """The nearest-neighbor graph of the samples."""
+
+    n_neighbors: PositiveInt = Field(5, description="Neighbors of each sample.")
+    metric: Literal["euclidean", "cosine", "correlation"] = Field(
+        "euclidean", description="Distance between samples."
+    )
+    weight: Literal["binary", "heat", "dot", "cosine"] = Field(
+        "binary", description="Weight of an edge: 1, exp(-distance^2 / sigma), x'y or cosine."
+    )
+    sigma: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="Width of the heat kernel, in units of squared distance (weight: heat "
+        "only). null: the squared median neighbor distance.",
+    )
+    algorithm: Literal["auto", "exact", "pynndescent"] = Field(
+        "auto", description="Neighbor search; auto is exact for small data."
+    )
+    representation: Annotated[str, Field(pattern=r"^(raw|pca:[1-9][0-9]*)$")] = Field(
+        "raw",
+        description="What samples are compared by: raw features, or pca:p, the first p principal "
+        "components.",
+    )
+    eps: Annotated[float, Field(ge=0, le=10)] | None = Field(
+        None,
+        description="Where data are searched in parts: a sample also goes to parts whose center "
+        "is within 1 + eps times the distance to its nearest. null: 0.1, or what recall_target "
+        "asks for.",
+    )
+    recall_target: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="Share of the true neighbors to find, such as 0.99: the search is widened "
+        "until the estimate's lower bound reaches it. null: the share is only measured.",
+    )
+    if_missed: Literal["error", "warn"] = Field(
+        "error", description="What to do where recall_target cannot be reached."
+    )
+
+    @model_validator(mode="after")
+    def _components_are_euclidean(self) -> GraphConfig:
+        if self.representation != "raw" and self.metric != "euclidean":
+            raise ValueError(
+                f"representation '{self.representation}' needs metric 'euclidean', since "
+                f"centering changes angles, and metric is '{self.metric}'; change one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sigma_belongs_to_heat(self) -> GraphConfig:
+        if self.sigma is not None and self.weight != "heat":
+            raise ValueError(
+                f"sigma is the width of the heat kernel and weight is '{self.weight}', which "
+                "would ignore it; set weight to 'heat' or remove sigma"
+            )
+        return self
+
+
+class SpectralConfig(Section):
+    """The eigenvectors of the graph."""
+
+    solver: Literal["auto", "eigsh", "lobpcg", "chebyshev"] = Field(
+        "auto",
+        description="Eigensolver; chebyshev is the fastest for many rows. auto: eigsh where it "
+        "fits and rows are few, chebyshev otherwise.",
+    )
+    tol: Annotated[float, Field(gt=0, lt=1)] = Field(
+        1e-6, description="Largest residual of an eigenvector that is accepted."
     )
 
 
@@ -79,19 +130,6 @@ class BlocksConfig(Section):
     rows: PositiveInt | None = Field(
         None, description="Rows per block. null: 16 to 64 MB, from the data's shape."
     )
-
-
-_DATE = "{date}"
-
-
-def _as_date(value: Any) -> Any:
-    """Return a date as text; YAML makes a date of one."""
-    if value is None:
-        return None
-    try:
-        return datetime.date.fromisoformat(str(value)).isoformat()
-    except ValueError:
-        raise ValueError(f"a date looks like 2026-11-21. Got {shown(value)}") from None
 
 
 def _as_walltime(value: str) -> str:
@@ -197,125 +235,3 @@ class ClusterConfig(Section):
                 )
             fill(self, "walltime", "04:00:00")
         return self
-
-
-class Config(Section):
-    """A bigfs pipeline: which features of a matrix to keep."""
-
-    run: str = Field(
-        min_length=1,
-        description="Run directory: results and finished stages; run again to continue. A folder, "
-        "or s3://BUCKET/NAME; {date} in its last part stands for the date.",
-    )
-    date: Annotated[str, BeforeValidator(_as_date)] | None = Field(
-        None, description="What {date} in run stands for, such as 2026-11-21. null: today."
-    )
-    keep: PositiveInt | None = Field(
-        None,
-        description="With {date} in run: how many finished runs to keep; older ones are removed "
-        "when a run ends. null: all.",
-    )
-    input: InputConfig = Field(description="The matrix to read.")
-    preprocess: Literal["none", "standardize", "rescale", "minmax", "unit_norm", "log1p"] = Field(
-        "none", description="Applied to the values as they are read; unit_norm scales rows."
-    )
-    method: Method = Field("mcfs", description="The method that scores the features.")
-    n_features_to_select: PositiveInt = Field(description="How many features to keep.")
-    mcfs: MCFSConfig | None = Field(
-        None, description="Settings of MCFS (method: mcfs only). null: the defaults."
-    )
-    ndfs: NDFSConfig | None = Field(
-        None, description="Settings of NDFS (method: ndfs only). null: the defaults."
-    )
-    m3fs: M3FSConfig | None = Field(
-        None, description="Settings of M3FS (method: m3fs only). null: the defaults."
-    )
-    spec: SPECConfig | None = Field(
-        None, description="Settings of SPEC (method: spec only). null: the defaults."
-    )
-    q_alpha: QAlphaConfig | None = Field(
-        None, description="Settings of Q-alpha (method: q_alpha only). null: the defaults."
-    )
-    udfs: UDFSConfig | None = Field(
-        None, description="Settings of UDFS (method: udfs only). null: the defaults."
-    )
-    fsgmm: FSGMMConfig | None = Field(
-        None, description="Settings of FSGMM (method: fsgmm only). null: the defaults."
-    )
-    lfs: LFSConfig | None = Field(
-        None, description="Settings of LFS (method: lfs only). null: the defaults."
-    )
-    gfs_kmeans: GFSKMeansConfig | None = Field(
-        None, description="Settings of GFS-k-means (method: gfs_kmeans only). null: the defaults."
-    )
-    graph: GraphConfig | None = Field(
-        None, description="The neighbor graph (methods that use one). null: the defaults."
-    )
-    spectral: SpectralConfig | None = Field(
-        None, description="The eigenvectors (methods that use them). null: the defaults."
-    )
-    evaluate: EvaluateConfig | None = Field(
-        None, description="Compare the selection with known labels at the end. null: do not."
-    )
-    memory_limit: Bytes = Field(
-        DEFAULT_MEMORY_LIMIT,  # type: ignore[assignment]  # parsed by the validator
-        description="Resident size promised for one worker process, such as 4 GiB.",
-    )
-    blocks: BlocksConfig = Field(BlocksConfig(), description="The pieces the data is read in.")
-    cluster: ClusterConfig | None = Field(
-        None,
-        description="The Dask cluster of the run. null: the client in scope, or threads of this "
-        "process.",
-    )
-    random_state: Annotated[int, Field(ge=0)] = Field(
-        0, description="Seed of every random draw; the same seed gives the same ranking."
-    )
-
-    @property
-    def series(self) -> str | None:
-        """Last part of the run directory with ``{date}`` in it, None if it has none."""
-        return self.date and self.run.rpartition("/")[2].replace(self.date, _DATE)
-
-    @model_validator(mode="after")
-    def _the_date_is_in_the_run(self) -> Config:
-        other = re.search(r"\{\w*\}", self.run.replace(_DATE, ""))
-        if other is not None:
-            raise ValueError(f"run: {other[0]} stands for nothing; {_DATE} does, for the date")
-        if _DATE in self.run:
-            if _DATE not in self.run.rpartition("/")[2] or self.run.count(_DATE) > 1:
-                raise ValueError(f"run takes {_DATE} once, in its last part. Got '{self.run}'")
-            fill(self, "date", datetime.date.today().isoformat())
-            object.__setattr__(self, "run", self.run.replace(_DATE, str(self.date)))
-        elif self.date is not None and self.date not in self.run.rpartition("/")[2]:
-            raise ValueError(f"date goes with {_DATE} in run, such as runs/nightly-{_DATE}")
-        elif self.keep is not None and self.date is None:
-            raise ValueError(f"keep goes with {_DATE} in run, such as runs/nightly-{_DATE}")
-        return self
-
-    @model_validator(mode="after")
-    def _sections_follow_the_method(self) -> Config:
-        used = SECTIONS[self.method]
-        if self.method == "ndfs":
-            if self.ndfs is not None and self.ndfs.init != "spectral":
-                used = ("ndfs", "graph")
-            _fill_default_weight(self)
-        if self.method == "m3fs":
-            if self.m3fs is not None and not self.m3fs.takes_eigenvectors:
-                used = ("m3fs", "graph")
-            _fill_default_weight(self)
-        refused = [name for name in METHOD_SECTIONS if name not in used and getattr(self, name)]
-        if refused:
-            nulls = " ".join(f"--set {name}=null" for name in refused)
-            raise ValueError(
-                f"method '{self.method}' does not use {quoted(refused)}; remove what it would "
-                f"ignore ({nulls}) or choose another method"
-            )
-        for name in used:
-            fill(self, name, METHOD_SECTIONS[name]())
-        return self
-
-
-def _fill_default_weight(config: Config) -> None:
-    """Weigh the edges by the heat kernel, as the papers do, unless told otherwise."""
-    given = {} if config.graph is None else config.graph.model_dump(exclude_unset=True)
-    object.__setattr__(config, "graph", GraphConfig(**{"weight": "heat", **given}))

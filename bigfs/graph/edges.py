@@ -8,6 +8,8 @@ import numpy as np
 
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.core.cost import Shape, Step, pass_over
+from bigfs.core.units import MIB
 from bigfs.graph.affinity import AffinityMatrix
 from bigfs.runtime.execute import map_reduce
 
@@ -46,10 +48,16 @@ def edge_moments(blocks: RowBlocks, W: AffinityMatrix) -> EdgeMoments:
     W : AffinityMatrix
         Over the same rows.
     """
-    blocks.passes += 1
-    return map_reduce(
-        _edge_task, blocks.bounds, _merge, blocks.reader, W, blocks.rows, label="edges"
-    )
+    reader = blocks.start_pass()
+    return map_reduce(_edge_task, blocks.bounds, _merge, reader, W, blocks.rows, label="edges")
+
+
+def edges_step(shape: Shape, n_neighbors: int) -> Step:
+    """Return the step of `edge_moments`: each block with one other at a time."""
+    edges = 2 * shape.rows * n_neighbors
+    needed = shape.read_bytes + 40 * edges + 32 * MIB
+    # Rows of one neighborhood lie in few blocks where rows are in order, in all where they are not.
+    return pass_over(shape, "a block, one that its edges lead to", needed)
 
 
 def _edge_task(

@@ -134,11 +134,10 @@ def distribute(
     folders = [str(working.child(working.unique("rows")).path) for _ in range(n_shelves)]
     count = plan.run_blocks
     items = [blocks.bounds[i : i + count] for i in range(0, len(blocks.bounds), count)]
-    blocks.passes += 1
     receipts = run_tasks(
         _distribute_task,
         list(enumerate(items)),
-        blocks.reader,
+        blocks.start_pass(),
         cells,
         metric,
         width,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,29 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.preprocess import Transform
+from bigfs.config import Selection, validated
+from bigfs.config.sections import GraphConfig
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import check_seed
+from bigfs.selectors.configs import selection_model
+from bigfs.selectors.registry import method_of
+from bigfs.selectors.stages import check_settings, stages_of_selection
+from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores, check_n_selected, support_of
 from bigfs.store.scratch import ArrayRef, Scratch
 
 
 class BaseSelector(SelectorMixin, BaseEstimator):
-    """Base of the selectors: `fit` opens the data and calls the method's `_score`."""
+    """Base of the selectors: `fit` opens the data and runs the stages of the method."""
 
     n_features_to_select: int | None
     preprocess: str
 
-    @abstractmethod
-    def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
-        """Score the features of opened data."""
+    def _keep(self, arguments: dict[str, Any]) -> None:
+        """Store the arguments of ``__init__`` (its ``locals()``), each under its name."""
+        names = set(arguments) - {"self", "__class__"}
+        vars(self).update({name: arguments[name] for name in names})
 
     def fit(self, X: Any, y: Any = None) -> BaseSelector:
         """Score and rank the features.
@@ -49,13 +56,16 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         MemoryLimitError
             If a step does not fit ``memory_limit``.
         """
-        check_seed(getattr(self, "random_state", 0))
+        name = type(self).__name__
+        selection = self._selection()
         scratch = Scratch()
         blocks = RowBlocks.from_any(self._checked(X), scratch=scratch, transform=self.preprocess)
-        n_selected = check_n_selected(
-            type(self).__name__, self.n_features_to_select, blocks.n_features
-        )
-        result = self._score(blocks, n_selected)
+        n_selected = check_n_selected(name, self.n_features_to_select, blocks.n_features)
+        selection = selection.model_copy(update={"n_features_to_select": n_selected})
+        check_settings(selection, blocks.n_samples, blocks.n_features)
+        stages = stages_of_selection(selection)
+        finished = Engine(TemporaryStages(scratch.child("stages")), blocks).run(stages)
+        result = FeatureScores.open(finished["result"])
         self.scores_ = result.scores
         self.ranking_ = result.ranking
         self._supports = result.supports
@@ -66,7 +76,38 @@ class BaseSelector(SelectorMixin, BaseEstimator):
             if isinstance(value, ArrayRef):
                 value = value.open(scratch) if stored else value.load()
             setattr(self, f"{name}_", value)
+        columns = blocks.transform.columns
+        self._columns = None if columns is None else columns.load()
         return self
+
+    def _selection(self) -> Selection:
+        """Return the parameters as the settings that a pipeline has, checked by the same model."""
+        check_seed(getattr(self, "random_state", 0))
+        method = method_of(type(self))
+        settings: dict[str, Any] = {"method": method.name, "n_features_to_select": 1}
+        for name, value in self.get_params(deep=False).items():
+            section = settings
+            if name in method.parameters.model_fields:
+                section = settings.setdefault(method.name, {})
+            elif name in GraphConfig.model_fields:
+                section = settings.setdefault("graph", {})
+            if name != "n_features_to_select":
+                section[name] = value.item() if isinstance(value, np.generic) else value
+        return validated(selection_model(), settings, type(self).__name__, nested=False)
+
+    def _prepared(self, X: Any, scratch: Scratch) -> RowBlocks:
+        """Open rows to predict, checked and preprocessed as those of `fit` were."""
+        if not _is_stored(X):
+            X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype="numeric", reset=False)
+        blocks = RowBlocks.from_any(X, scratch=scratch)
+        if blocks.n_features != self.n_features_in_:
+            raise InputError(
+                f"X has {blocks.n_features} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input."
+            )
+        columns = None if self._columns is None else scratch.put("columns", self._columns)
+        blocks.transform = Transform(self.preprocess, columns)
+        return blocks
 
     def support(self, n_features_to_select: int) -> np.ndarray:
         """Return the indices of the best features, in ascending order.

@@ -24,6 +24,11 @@ _LARGE_ROWS = 100_000
 _MANY_ROWS = 2_000_000
 
 
+def largest_count(n_clusters: int | str) -> int:
+    """Return a number of clusters, or the most that "auto" chooses."""
+    return SPECTRUM if isinstance(n_clusters, str) else n_clusters
+
+
 def solver_bytes(solver: str, n_samples: int, n_entries: int, n_components: int, tol: float) -> int:
     """Return what a worker needs for W and the solver's own arrays, in bytes.
 

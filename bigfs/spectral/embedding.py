@@ -25,7 +25,11 @@ from bigfs.spectral.lobpcg import solve_lobpcg
 from bigfs.spectral.problem import Eigenpairs
 from bigfs.store.chunking import chunk_rows as chunk_rows_of
 from bigfs.store.location import Location
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
+
+# Attributes of an embedding that are stored beside its vectors.
+_ARRAYS = ("eigenvalues", "norms", "residuals", "spectrum")
+_VALUES = ("n_connected_components", "solver", "reason", "n_products", "n_iterations", "details")
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,22 @@ class SpectralEmbedding:
     def embedding(self) -> Any:
         """The eigenvectors as a zarr array, read when asked."""
         return self.embedding_ref.open(self.scratch)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what `open` needs beside the stored embedding, as JSON values."""
+        arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
+        return {**arrays, **{name: getattr(self, name) for name in _VALUES}}
+
+    @classmethod
+    def open(cls, path: Location) -> SpectralEmbedding:
+        """Return the embedding that was stored in a folder."""
+        stored = read_attributes(path)
+        return cls(
+            embedding_ref=ArrayRef.at(path / "embedding"),
+            scratch=Scratch(path),
+            **{name: np.array(stored[name]) for name in _ARRAYS},
+            **{name: stored[name] for name in _VALUES},
+        )
 
 
 def spectral_embedding(

@@ -1,4 +1,4 @@
-"""What a selector returns: a score for every feature and the order that follows from it."""
+"""Scores of all features and the order that follows from them, in memory and stored."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array, issparse
 
 from bigfs.core.errors import InputError
+from bigfs.store.location import Location
+from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
+
+# The arrays of a matrix in CSR form.
+_CSR = ("data", "indices", "indptr")
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,8 @@ class FeatureScores:
     ranking : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index.
     details : dict
-        What else the method has to say: coefficients, counts, resolved settings.
+        What else the method returns: coefficients, counts, resolved settings. An `ArrayRef` is an
+        array with a row for every sample.
     supports : ndarray of shape (n_sizes * (n_sizes + 1) / 2,) or None
         For methods whose order depends on how many features are selected: the selections of
         1, 2, ..., n_sizes features, ascending, one behind the other.
@@ -43,6 +50,60 @@ class FeatureScores:
     def support(self, n_features_to_select: int) -> np.ndarray:
         """Return the indices of the best features in ascending order."""
         return support_of(self.ranking, self.supports, n_features_to_select)
+
+    def store(self, out: Scratch, **about: Any) -> None:
+        """Write everything into a folder; what has a row for every sample is there already.
+
+        Parameters
+        ----------
+        out : Scratch
+        **about
+            JSON values that go beside the scores.
+        """
+        arrays = {"scores": self.scores, "ranking": self.ranking}
+        if self.supports is not None:
+            arrays["supports"] = self.supports
+        sparse, row_arrays, values = [], [], {}
+        for name, value in self.details.items():
+            if isinstance(value, np.ndarray):
+                arrays[name] = value
+            elif issparse(value):
+                sparse.append(name)
+                arrays |= {f"{name}_{part}": getattr(value, part) for part in _CSR}
+            elif isinstance(value, ArrayRef):
+                row_arrays.append(name)
+            else:
+                values[name] = value
+        for name, array in arrays.items():
+            out.put(name, array)
+        stored = {"arrays": list(arrays), "sparse": sparse, "row_arrays": row_arrays}
+        out.describe(**about, details=values, **stored)
+
+    @classmethod
+    def open(cls, path: Location) -> FeatureScores:
+        """Read what was stored in a folder; arrays with a row for every sample are not loaded.
+
+        Raises
+        ------
+        InputError
+            If an earlier version of bigfs wrote it.
+        """
+        about = read_attributes(path)
+        if "row_arrays" not in about:
+            raise InputError(
+                f"{path} was written by an earlier version of bigfs. Run it again: only this "
+                "stage and what follows it are redone."
+            )
+        arrays = {name: ArrayRef.at(path / name).load() for name in about["arrays"]}
+        scores, ranking = arrays.pop("scores"), arrays.pop("ranking")
+        supports = arrays.pop("supports", None)
+        details: dict[str, Any] = {**about["details"]}
+        for name in about["sparse"]:
+            parts = tuple(arrays.pop(f"{name}_{part}") for part in _CSR)
+            details[name] = csr_array(parts, shape=(len(parts[2]) - 1, len(scores)))
+        details |= arrays
+        details |= {name: ArrayRef.at(path / name) for name in about["row_arrays"]}
+        return cls(scores, ranking, details, supports)
 
 
 def support_of(ranking: np.ndarray, supports: np.ndarray | None, n_selected: int) -> np.ndarray:

@@ -1,36 +1,9 @@
-"""LaplacianScore: features that vary little along the edges of the neighbor graph."""
+"""The estimator of LaplacianScore."""
 
 from __future__ import annotations
 
-import numpy as np
-
-from bigfs.blocks import RowBlocks
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.graph import AffinityMatrix, affinity, knn_graph
-from bigfs.graph.edges import edge_moments
 from bigfs.selectors.base import BaseSelector
-from bigfs.stages.scores import FeatureScores
-
-
-def laplacian_scores(blocks: RowBlocks, W: AffinityMatrix) -> FeatureScores:
-    """Return the negated Laplacian score of every feature.
-
-    Parameters
-    ----------
-    blocks : RowBlocks of shape (n_samples, n_features)
-    W : AffinityMatrix
-
-    Returns
-    -------
-    result : FeatureScores
-        ``-(f'Lf) / (f'Df - (f'D1)^2 / 1'D1)``, at most 0, larger is better; minus infinity
-        for a constant feature, which has no score.
-    """
-    sums = edge_moments(blocks, W)
-    varies = sums.spread > 0
-    score = np.full(blocks.n_features, -np.inf)
-    score[varies] = -sums.smoothness[varies] / sums.spread[varies]
-    return FeatureScores.from_scores(score)
 
 
 class LaplacianScore(BaseSelector):
@@ -93,23 +66,4 @@ class LaplacianScore(BaseSelector):
         random_state: int = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:
-        self.n_features_to_select = n_features_to_select
-        self.n_neighbors = n_neighbors
-        self.weight = weight
-        self.sigma = sigma
-        self.metric = metric
-        self.preprocess = preprocess
-        self.random_state = random_state
-        self.memory_limit = memory_limit
-
-    def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
-        graph = knn_graph(
-            blocks,
-            self.n_neighbors,
-            metric=self.metric,
-            memory_limit=self.memory_limit,
-            random_state=self.random_state,
-        )
-        return laplacian_scores(
-            blocks, affinity(graph, weight=self.weight, sigma=self.sigma, blocks=blocks)
-        )
+        self._keep(locals())

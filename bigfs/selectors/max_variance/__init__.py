@@ -1,1 +1,5 @@
-"""max_variance."""
+"""MaxVariance: the features of largest variance."""
+
+from bigfs.selectors.method import Method
+
+METHOD = Method("max_variance", "MaxVariance", estimator="MaxVariance", module=__name__)

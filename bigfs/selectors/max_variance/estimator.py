@@ -1,15 +1,8 @@
-"""Maximum variance: the simplest unsupervised baseline."""
+"""The estimator of MaxVariance."""
 
 from __future__ import annotations
 
-from bigfs.blocks import RowBlocks
 from bigfs.selectors.base import BaseSelector
-from bigfs.stages.scores import FeatureScores
-
-
-def max_variance_scores(blocks: RowBlocks) -> FeatureScores:
-    """Return the variance (divisor n) of every feature, in one pass."""
-    return FeatureScores.from_scores(blocks.moments().variance)
 
 
 class MaxVariance(BaseSelector):
@@ -49,8 +42,4 @@ class MaxVariance(BaseSelector):
     def __init__(
         self, n_features_to_select: int | None = None, *, preprocess: str = "none"
     ) -> None:
-        self.n_features_to_select = n_features_to_select
-        self.preprocess = preprocess
-
-    def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
-        return max_variance_scores(blocks)
+        self._keep(locals())

@@ -1,1 +1,50 @@
-"""mcfs."""
+"""MCFS: multi-cluster feature selection by spectral embedding and sparse regression."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from bigfs.config.fields import CountOrAuto, PositiveInt, Section
+from bigfs.selectors.method import Bound, Method, needs_eigenvectors
+
+
+class MCFSParameters(Section):
+    """Multi-cluster feature selection (Cai, Zhang, He, KDD 2010)."""
+
+    n_clusters: CountOrAuto = Field(
+        8,
+        description="Number of groups expected in the data, roughly. auto: from the largest "
+        "relative gap between the graph's eigenvalues.",
+    )
+    n_components: PositiveInt | None = Field(
+        None, description="Eigenvectors to regress on the features. null: n_clusters."
+    )
+    fit_intercept: bool = Field(True, description="Center the features before the regressions.")
+    coef_scale: Literal["none", "l1", "l2", "max"] = Field(
+        "l2",
+        description="Norm each eigenvector's coefficients are divided by; none is the paper's.",
+    )
+
+    @model_validator(mode="after")
+    def _one_number_of_eigenvectors(self) -> MCFSParameters:
+        if self.n_clusters == "auto" and self.n_components is not None:
+            raise ValueError(
+                "n_clusters 'auto' sets the number of eigenvectors, and n_components would "
+                "override it; remove one of them"
+            )
+        return self
+
+
+METHOD = Method(
+    "mcfs",
+    "MCFS",
+    estimator="MCFS",
+    module=__name__,
+    parameters=MCFSParameters,
+    needs=needs_eigenvectors,
+    n_components=lambda parameters: parameters.n_components or parameters.n_clusters,
+    bounds=(Bound("n_clusters", "n_samples", 1), Bound("n_components", "n_samples", 1)),
+    one_fit_serves="smaller sizes",
+)

@@ -1,159 +1,9 @@
-"""MCFS: multi-cluster feature selection by spectral embedding and sparse regression."""
+"""The estimator of MCFS."""
 
 from __future__ import annotations
 
-import numpy as np
-from scipy.sparse import csr_array
-
-from bigfs.blocks import RowBlocks
-from bigfs.blocks.kernels import Gram
-from bigfs.core.errors import InputError
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, task_budget
-from bigfs.core.units import parse_bytes
-from bigfs.graph import affinity, knn_graph
-from bigfs.runtime.execute import run_tasks
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.selectors.base import BaseSelector
-from bigfs.selectors.costs import gram_bytes
-from bigfs.selectors.mcfs.tasks import SparseVector, lars_task
-from bigfs.selectors.mcfs.wide import wide_paths
-from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
-from bigfs.stages.scores import FeatureScores
-
-COEF_SCALES = ("none", "l1", "l2", "max")
-
-
-def mcfs_scores(
-    blocks: RowBlocks,
-    spectral: SpectralEmbedding,
-    n_features_to_select: int,
-    *,
-    fit_intercept: bool = True,
-    coef_scale: str = "l2",
-    memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
-) -> FeatureScores:
-    """Score features by the sparse regressions of each eigenvector on all of them.
-
-    Parameters
-    ----------
-    blocks : RowBlocks of shape (n_samples, n_features)
-    spectral : SpectralEmbedding of shape (n_samples, n_components)
-        The y of eq. (1); each is scaled to Euclidean norm one.
-    n_features_to_select : int
-        Size of the active set at which each path stops.
-    fit_intercept : bool, default=True
-        Center the columns of X.
-    coef_scale : {"none", "l1", "l2", "max"}, default="l2"
-        Norm that each coefficient vector is divided by before eq. (4).
-    memory_limit : int or str, default="4 GiB"
-        Resident size promised for one worker process.
-
-    Returns
-    -------
-    result : FeatureScores
-        Scores of eq. (4), ``max_k |a_kj|``, and the supports of every smaller number of
-        features (up to 500), each that of a fit with it: a path to fewer features is the
-        beginning of this one. Details: ``coef``, a CSR array (n_components, n_features) of the
-        active features' coefficients, and ``n_active`` (n_components,), how many they are; for
-        wide data also ``largest_violation`` (n_components,) and ``n_screened`` (n_rounds,) of
-        `bigfs.selectors.mcfs.wide.WidePaths`.
-
-    Raises
-    ------
-    MemoryLimitError
-        If not even the Gram columns of the features that may join a path fit a worker.
-
-    Notes
-    -----
-    Solves eq. (3) in Gram form: one pass over X gives ``G = X'X`` and ``X'Y``, after which the
-    paths are independent of n and run in parallel. Where G does not fit, columns of it for
-    screened features do: the same paths, certified at every knot, in a few passes.
-    """
-    if coef_scale not in COEF_SCALES:
-        raise InputError(f"coef_scale must be one of {', '.join(COEF_SCALES)}. Got {coef_scale!r}.")
-    limit = parse_bytes(memory_limit)
-    details: dict[str, np.ndarray] = {}
-    if gram_bytes(blocks.layout, len(spectral.eigenvalues)) <= task_budget(limit):
-        paths = _full_paths(blocks, spectral, n_features_to_select, fit_intercept)
-        last, stops = [path[0] for path in paths], [path[1] for path in paths]
-    else:
-        found = wide_paths(
-            blocks,
-            spectral,
-            n_features_to_select,
-            fit_intercept=fit_intercept,
-            memory_limit_bytes=limit,
-        )
-        last, stops = found.last, found.stops
-        details = {
-            "largest_violation": found.largest_violation,
-            "n_screened": found.n_screened,
-        }
-    n_features = blocks.n_features
-    return FeatureScores.from_scores(
-        _scores(last, coef_scale, n_features),
-        supports=_supports(stops, coef_scale, n_features),
-        coef=_as_rows(last, n_features),
-        n_active=np.array([len(indices) for indices, _ in last]),
-        **details,
-    )
-
-
-def _full_paths(
-    blocks: RowBlocks, spectral: SpectralEmbedding, n_nonzero: int, fit_intercept: bool
-) -> list[tuple[SparseVector, list[SparseVector]]]:
-    """Return the stops of all targets' paths, found on the whole Gram matrix."""
-    gram = blocks.gram(spectral.embedding_ref, label="regression")
-    matrix, xty = (gram.gram, gram.xty) if fit_intercept else _uncentered(gram)
-    scratch = blocks.scratch
-    shared = (
-        scratch.put(scratch.unique("gram"), matrix),
-        scratch.put(scratch.unique("xty"), xty / spectral.norms),
-    )
-    targets = range(len(spectral.eigenvalues))
-    paths = run_tasks(lars_task, targets, *shared, n_nonzero, label="paths", unit="eigenvectors")
-    scratch.remove(*shared)
-    return paths
-
-
-def _scores(vectors: list[SparseVector], scale: str, n_features: int) -> np.ndarray:
-    """Return eq. (4) of the coefficient vectors, each divided by its norm."""
-    scores = np.zeros(n_features)
-    for indices, values in vectors:
-        size = np.abs(values)
-        scores[indices] = np.maximum(scores[indices], size / _norm(size, scale))
-    return scores
-
-
-def _norm(size: np.ndarray, scale: str) -> float:
-    """Return what a vector of absolute coefficients is divided by."""
-    if scale == "none" or not size.any():
-        return 1.0
-    order = {"l1": 1, "l2": 2, "max": np.inf}[scale]
-    return float(np.linalg.norm(size, order))
-
-
-def _supports(stops: list[list[SparseVector]], scale: str, n_features: int) -> np.ndarray:
-    """Return the selections of 1, 2, ... features: each path stops where it first has as many."""
-    found = []
-    for n_selected, vectors in enumerate(zip(*stops, strict=True), start=1):
-        scores = _scores(list(vectors), scale, n_features)
-        found.append(np.sort(np.argsort(-scores, kind="stable")[:n_selected]))
-    return np.concatenate(found).astype(np.int32)
-
-
-def _as_rows(vectors: list[SparseVector], n_features: int) -> csr_array:
-    """Return sparse vectors as the rows of a matrix."""
-    indices, values = (np.concatenate(parts) for parts in zip(*vectors, strict=True))
-    starts = np.cumsum([0, *(len(found) for found, _ in vectors)])
-    return csr_array((values, indices, starts), shape=(len(vectors), n_features))
-
-
-def _uncentered(gram: Gram) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``X'X`` and ``X'Y`` of the data as they are."""
-    return (
-        gram.gram + gram.count * np.multiply.outer(gram.mean, gram.mean),
-        gram.xty + gram.count * np.multiply.outer(gram.mean, gram.y_mean),
-    )
 
 
 class MCFS(BaseSelector):
@@ -170,6 +20,8 @@ class MCFS(BaseSelector):
     n_clusters : int or "auto", default=8
         Number of eigenvectors K; the paper sets it to the number of clusters. "auto": where
         the relative gap between the first 30 eigenvalues is largest.
+    n_components : int or None, default=None
+        Number of eigenvectors, where it is not ``n_clusters``. None: ``n_clusters``.
     n_neighbors : int, default=5
         Neighbors of each row in the graph.
     weight : {"binary", "heat", "dot", "cosine"}, default="binary"
@@ -248,6 +100,7 @@ class MCFS(BaseSelector):
         n_features_to_select: int | None = None,
         *,
         n_clusters: int | str = 8,
+        n_components: int | None = None,
         n_neighbors: int = 5,
         weight: str = "binary",
         sigma: float | None = None,
@@ -258,45 +111,4 @@ class MCFS(BaseSelector):
         random_state: int = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:
-        self.n_features_to_select = n_features_to_select
-        self.n_clusters = n_clusters
-        self.n_neighbors = n_neighbors
-        self.weight = weight
-        self.sigma = sigma
-        self.metric = metric
-        self.preprocess = preprocess
-        self.fit_intercept = fit_intercept
-        self.coef_scale = coef_scale
-        self.random_state = random_state
-        self.memory_limit = memory_limit
-
-    def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
-        graph = knn_graph(
-            blocks,
-            self.n_neighbors,
-            metric=self.metric,
-            memory_limit=self.memory_limit,
-            random_state=self.random_state,
-        )
-        W = affinity(graph, weight=self.weight, sigma=self.sigma, blocks=blocks)
-        spectral = spectral_embedding(
-            W,
-            self.n_clusters,
-            random_state=self.random_state,
-            memory_limit=self.memory_limit,
-            scratch=blocks.scratch.child("spectral"),
-            chunk_rows=blocks.rows,
-        )
-        result = mcfs_scores(
-            blocks,
-            spectral,
-            n_features_to_select,
-            fit_intercept=self.fit_intercept,
-            coef_scale=self.coef_scale,
-            memory_limit=self.memory_limit,
-        )
-        result.details["n_clusters"] = len(spectral.eigenvalues)
-        result.details["eigenvalues"] = spectral.eigenvalues
-        result.details["spectrum"] = spectral.spectrum
-        result.details["n_connected_components"] = spectral.n_connected_components
-        return result
+        self._keep(locals())

@@ -18,11 +18,12 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import column_means, tile_rows
+from bigfs.blocks.rowblocks import fold_parts
+from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.units import format_bytes
 from bigfs.runtime.execute import run_tasks
-from bigfs.selectors.costs import fold_parts, wide_room
 from bigfs.selectors.mcfs.tasks import MAX_STOPS, SparseVector, stops_of
 from bigfs.solvers.lars import lars_path_gram
 from bigfs.spectral.embedding import SpectralEmbedding
@@ -154,6 +155,26 @@ def wide_paths(
         [path.stops for path in paths],
         np.array([path.violation for path in paths]),
         np.array(screened),
+    )
+
+
+def wide_room(shape: Shape, n_targets: int, limit: int) -> int:
+    """Return how many Gram columns of candidates may exist: a fold holds several partial sums."""
+    column = 8 * fold_parts(shape.n_blocks) * shape.n_features
+    budget = task_budget(limit) - shape.read_bytes - column * n_targets
+    return max(0, min(shape.n_features, budget // column))
+
+
+def wide_steps(shape: Shape, n_targets: int, n_nonzero: int, limit: int) -> tuple[Step, ...]:
+    """Return the steps of `wide_paths`; rounds are at most four in all data that were tried."""
+    d, room = shape.n_features, wide_room(shape, n_targets, limit)
+    columns = min(room, max(1, min(_FIRST * n_nonzero, room // n_targets)) * n_targets)
+    needed = shape.read_bytes + 8 * fold_parts(shape.n_blocks) * d * max(n_targets, columns)
+    what = f"Gram columns of {columns:,} of {d:,} features"
+    return (
+        pass_over(shape, "products of a block with the eigenvectors", 8 * d * n_targets),
+        Step(what, needed, shape.n_blocks, 1, shape.n_chunks, 4),
+        Step(f"a path on {what}", 16 * d * columns, n_targets, 0, 2 * n_targets, 4),
     )
 
 

@@ -1,61 +1,9 @@
-"""SPEC: features that agree with the spectrum of the neighbor graph."""
+"""The estimator of SPEC."""
 
 from __future__ import annotations
 
-import numpy as np
-
-from bigfs.blocks import RowBlocks
-from bigfs.core.errors import InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.graph import AffinityMatrix, affinity, knn_graph
-from bigfs.graph.edges import edge_moments
 from bigfs.selectors.base import BaseSelector
-from bigfs.stages.scores import FeatureScores
-
-RANKINGS = ("phi1", "phi2", "phi3")
-
-
-def spec_scores(blocks: RowBlocks, W: AffinityMatrix, ranking: str = "phi2") -> FeatureScores:
-    """Return a spectral score of every feature.
-
-    Parameters
-    ----------
-    blocks : RowBlocks of shape (n_samples, n_features)
-    W : AffinityMatrix
-        Over the same rows.
-    ranking : {"phi1", "phi2", "phi3"}, default="phi2"
-        The function of the paper. See `SPEC`.
-
-    Returns
-    -------
-    result : FeatureScores
-        Larger is better (``phi1`` and ``phi2`` are negated); minus infinity for a constant
-        feature, which has no score.
-
-    Raises
-    ------
-    InputError
-        If ``ranking`` is not one of the three.
-    """
-    check_ranking(ranking)
-    sums = edge_moments(blocks, W)
-    varies = sums.spread > 0
-    smooth, spread = sums.smoothness[varies], sums.spread[varies]
-    total = spread + sums.weight * sums.mean[varies] ** 2  # f'Df
-    score = np.full(blocks.n_features, -np.inf)
-    if ranking == "phi1":
-        score[varies] = -smooth / total
-    elif ranking == "phi2":
-        score[varies] = -smooth / spread
-    else:
-        score[varies] = (2 * spread - smooth) / total
-    return FeatureScores.from_scores(score)
-
-
-def check_ranking(ranking: str) -> None:
-    """Raise InputError unless the ranking function is known."""
-    if ranking not in RANKINGS:
-        raise InputError(f"ranking must be one of {', '.join(RANKINGS)}. Got {ranking!r}.")
 
 
 class SPEC(BaseSelector):
@@ -141,24 +89,4 @@ default="none"
         random_state: int = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:
-        self.n_features_to_select = n_features_to_select
-        self.ranking = ranking
-        self.n_neighbors = n_neighbors
-        self.weight = weight
-        self.sigma = sigma
-        self.metric = metric
-        self.preprocess = preprocess
-        self.random_state = random_state
-        self.memory_limit = memory_limit
-
-    def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
-        check_ranking(self.ranking)
-        graph = knn_graph(
-            blocks,
-            self.n_neighbors,
-            metric=self.metric,
-            memory_limit=self.memory_limit,
-            random_state=self.random_state,
-        )
-        W = affinity(graph, weight=self.weight, sigma=self.sigma, blocks=blocks)
-        return spec_scores(blocks, W, self.ranking)
+        self._keep(locals())

@@ -1,0 +1,120 @@
+"""Settings from YAML files, ``--set`` and Python, checked against a model.
+
+Unknown keys are refused with the nearest known one. Relative paths count from the current
+directory, as in a shell, not from the folder of the YAML file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from bigfs.config.messages import explain
+from bigfs.config.words import shown
+from bigfs.core.errors import ConfigError
+from bigfs.core.yamltext import read_yaml, write_yaml
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def read_settings(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the settings of a YAML file with the overrides in place.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    overrides : iterable of str, default=()
+        ``"a.b=value"``: sets key b of section a; the value is read as YAML.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read or is not YAML with keys at its top level.
+    """
+    if not isinstance(path, (str, Path)):
+        raise ConfigError(
+            f"a configuration is the path of a YAML file or a dict. Got {type(path).__name__}."
+        )
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"There is no pipeline file {path}. Give the path of one.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"Cannot read the pipeline file {path}: it is no text. Start from "
+            "pipelines/mcfs.yaml and name the data in it (input.uri)."
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"Cannot read the pipeline file {path}: {reason}.") from None
+    settings = read_yaml(text, str(path))
+    if settings is None:
+        raise ConfigError(f"{path} is empty. Start from pipelines/mcfs.yaml.")
+    if not isinstance(settings, dict):
+        raise ConfigError(
+            f"{path} must hold 'key: value' lines at its top level. Got {shown(settings)}."
+        )
+    for override in overrides:
+        _override(settings, override)
+    return settings
+
+
+def _override(settings: dict[str, Any], override: str) -> None:
+    """Put the value of ``a.b=value`` into the nested settings."""
+    name, equals, text = override.partition("=")
+    keys = name.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError(
+            f"--set takes KEY=VALUE with dots between sections, such as graph.n_neighbors=10. "
+            f"Got {override!r}."
+        )
+    section = settings
+    for depth, key in enumerate(keys[:-1], start=1):
+        below = section.get(key)
+        if below is None:
+            below = section[key] = {}
+        if not isinstance(below, dict):
+            raise ConfigError(
+                f"--set {override}: '{'.'.join(keys[:depth])}' is {shown(below)}, not a "
+                "section with keys."
+            )
+        section = below
+    section[keys[-1]] = read_yaml(text, f"--set {override}")
+
+
+def validated(
+    model: type[_Model], settings: dict[str, Any], where: str, *, nested: bool = True
+) -> _Model:
+    """Return the model of some settings.
+
+    Parameters
+    ----------
+    model : type of BaseModel
+    settings : dict
+    where : str
+        What the settings are of, for the message.
+    nested : bool, default=True
+        Whether messages name a setting with its section, as a YAML file does.
+
+    Raises
+    ------
+    ConfigError
+        If they do not follow the schema; the message lists every problem, one a line.
+    """
+    try:
+        return model.model_validate(settings)
+    except ValidationError as error:
+        problems = [explain(model, detail, nested) for detail in error.errors(include_url=False)]
+    if len(problems) == 1:
+        raise ConfigError(f"{where}: {problems[0]}")
+    lines = "\n".join(f"  {problem}" for problem in problems)
+    raise ConfigError(f"{where}: {len(problems)} problems:\n{lines}")
+
+
+def dump_yaml(config: BaseModel) -> str:
+    """Return a resolved configuration or comparison as YAML that gives the same one when loaded."""
+    return write_yaml(config.model_dump(mode="json"))

@@ -1,0 +1,196 @@
+"""What is selected and how: the settings that estimators and pipelines share.
+
+The sections of methods live with the methods. `with_methods` adds them to a model.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
+
+from pydantic import BeforeValidator, Field, create_model, model_validator
+
+from bigfs.config.fields import Bytes, PositiveInt, Section, fill
+from bigfs.config.sections import (
+    BlocksConfig,
+    ClusterConfig,
+    EvaluateConfig,
+    GraphConfig,
+    InputConfig,
+    SpectralConfig,
+)
+from bigfs.config.words import quoted, shown
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
+
+DATE = "{date}"
+Preprocess = Literal["none", "standardize", "rescale", "minmax", "unit_norm", "log1p"]
+SHARED_SECTIONS: dict[str, type[Section]] = {"graph": GraphConfig, "spectral": SpectralConfig}
+_Model = TypeVar("_Model", bound="Selection")
+
+
+class Declared(Protocol):
+    """What the configuration needs to know of a method."""
+
+    @property
+    def name(self) -> str:
+        """The method's name in a pipeline; also that of its section."""
+
+    @property
+    def title(self) -> str:
+        """The method's name in prose."""
+
+    @property
+    def parameters(self) -> type[Section]:
+        """The section of the method's parameters."""
+
+    @property
+    def graph_defaults(self) -> Mapping[str, Any]:
+        """Defaults of the graph section that differ for this method."""
+
+    @property
+    def sections(self) -> Callable[[Any], tuple[str, ...]]:
+        """Names of the shared sections that a method with these parameters reads."""
+
+
+class Selection(Section):
+    """Which features to keep, by which method, with which settings."""
+
+    methods: ClassVar[Mapping[str, Declared]] = {}
+
+    preprocess: Preprocess = Field(
+        "none", description="Applied to the values as they are read; unit_norm scales rows."
+    )
+    method: str = Field("mcfs", description="The method that scores the features.")
+    n_features_to_select: PositiveInt = Field(description="How many features to keep.")
+    graph: GraphConfig | None = Field(
+        None, description="The neighbor graph (methods that use one). null: the defaults."
+    )
+    spectral: SpectralConfig | None = Field(
+        None, description="The eigenvectors (methods that use them). null: the defaults."
+    )
+    memory_limit: Bytes = Field(
+        DEFAULT_MEMORY_LIMIT,  # type: ignore[assignment]  # parsed by the validator
+        description="Resident size promised for one worker process, such as 4 GiB.",
+    )
+    blocks: BlocksConfig = Field(BlocksConfig(), description="The pieces the data is read in.")
+    random_state: Annotated[int, Field(ge=0)] = Field(
+        0, description="Seed of every random draw; the same seed gives the same ranking."
+    )
+
+    @property
+    def parameters(self) -> Any:
+        """The section of the chosen method; an empty one if it has no parameters."""
+        return getattr(self, self.method, None) or self.methods[self.method].parameters()
+
+    def with_parameters(self: _Model, **changes: Any) -> _Model:
+        """Return a copy with other values in the section of the method; they are not checked."""
+        changed = self.parameters.model_copy(update=changes)
+        return self.model_copy(update={self.method: changed})
+
+    @model_validator(mode="after")
+    def _sections_follow_the_method(self) -> Selection:
+        method = self.methods[self.method]
+        if method.parameters.model_fields:
+            fill(self, method.name, method.parameters())
+        read = (method.name, *method.sections(self.parameters))
+        refused = [
+            name
+            for name in section_models(self.methods)
+            if name not in read and getattr(self, name) is not None
+        ]
+        if refused:
+            nulls = " ".join(f"--set {name}=null" for name in refused)
+            raise ValueError(
+                f"method '{self.method}' does not use {quoted(refused)}; remove what it would "
+                f"ignore ({nulls}) or choose another method"
+            )
+        if "graph" in read:
+            given = {} if self.graph is None else self.graph.model_dump(exclude_unset=True)
+            graph = GraphConfig(**{**method.graph_defaults, **given})
+            object.__setattr__(self, "graph", graph)
+        if "spectral" in read:
+            fill(self, "spectral", SpectralConfig())
+        return self
+
+
+def _as_date(value: Any) -> Any:
+    """Return a date as text; YAML makes a date of one."""
+    if value is None:
+        return None
+    try:
+        return datetime.date.fromisoformat(str(value)).isoformat()
+    except ValueError:
+        raise ValueError(f"a date looks like 2026-11-21. Got {shown(value)}") from None
+
+
+class Config(Selection):
+    """A bigfs pipeline: which features of a matrix to keep."""
+
+    run: str = Field(
+        min_length=1,
+        description="Run directory: results and finished stages; run again to continue. A folder, "
+        "or s3://BUCKET/NAME; {date} in its last part stands for the date.",
+    )
+    date: Annotated[str, BeforeValidator(_as_date)] | None = Field(
+        None, description="What {date} in run stands for, such as 2026-11-21. null: today."
+    )
+    keep: PositiveInt | None = Field(
+        None,
+        description="With {date} in run: how many finished runs to keep; older ones are removed "
+        "when a run ends. null: all.",
+    )
+    input: InputConfig = Field(description="The matrix to read.")
+    evaluate: EvaluateConfig | None = Field(
+        None, description="Compare the selection with known labels at the end. null: do not."
+    )
+    cluster: ClusterConfig | None = Field(
+        None,
+        description="The Dask cluster of the run. null: the client in scope, or threads of this "
+        "process.",
+    )
+
+    @property
+    def series(self) -> str | None:
+        """Last part of the run directory with ``{date}`` in it, None if it has none."""
+        return self.date and self.run.rpartition("/")[2].replace(self.date, DATE)
+
+    @model_validator(mode="after")
+    def _the_date_is_in_the_run(self) -> Config:
+        other = re.search(r"\{\w*\}", self.run.replace(DATE, ""))
+        if other is not None:
+            raise ValueError(f"run: {other[0]} stands for nothing; {DATE} does, for the date")
+        if DATE in self.run:
+            if DATE not in self.run.rpartition("/")[2] or self.run.count(DATE) > 1:
+                raise ValueError(f"run takes {DATE} once, in its last part. Got '{self.run}'")
+            fill(self, "date", datetime.date.today().isoformat())
+            object.__setattr__(self, "run", self.run.replace(DATE, str(self.date)))
+        elif self.date is not None and self.date not in self.run.rpartition("/")[2]:
+            raise ValueError(f"date goes with {DATE} in run, such as runs/nightly-{DATE}")
+        elif self.keep is not None and self.date is None:
+            raise ValueError(f"keep goes with {DATE} in run, such as runs/nightly-{DATE}")
+        return self
+
+
+def section_models(methods: Mapping[str, Declared]) -> dict[str, type[Section]]:
+    """Return the sections that not every method reads: those of methods and the shared ones."""
+    own = {name: method.parameters for name, method in methods.items()}
+    return {name: model for name, model in own.items() if model.model_fields} | SHARED_SECTIONS
+
+
+def with_methods(model: type[_Model], methods: Mapping[str, Declared]) -> type[_Model]:
+    """Return a model with the names of methods as its choices and a section for each of them."""
+    fields: dict[str, Any] = {
+        "method": (
+            Literal[tuple(methods)],
+            Field("mcfs", description="The method that scores the features."),
+        )
+    }
+    for name, method in methods.items():
+        if method.parameters.model_fields:
+            about = f"Settings of {method.title} (method: {name} only). null: the defaults."
+            fields[name] = (method.parameters | None, Field(None, description=about))
+    made = create_model(model.__name__, __base__=model, __doc__=model.__doc__, **fields)
+    made.methods = dict(methods)
+    return made

@@ -1,0 +1,32 @@
+"""Variances: one pass, whatever the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bigfs.blocks.rowblocks import moments_step
+from bigfs.config import Selection
+from bigfs.core.cost import Shape, StageCost
+from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stage import Inputs
+from bigfs.store.scratch import Scratch
+
+
+def choose(shape: Shape, selection: Selection) -> Variances:
+    """Return the only strategy."""
+    return Variances(shape)
+
+
+@dataclass(frozen=True)
+class Variances:
+    """The variance of every feature, from one pass."""
+
+    shape: Shape
+
+    def cost(self) -> StageCost:
+        """Return the cost of the pass."""
+        return StageCost((moments_step(self.shape),))
+
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return the variances."""
+        return FeatureScores.from_scores(inputs.blocks.moments().variance)

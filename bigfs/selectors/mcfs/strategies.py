@@ -1,0 +1,188 @@
+"""Two ways to the regressions of MCFS: the whole Gram matrix, or columns of screened features."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.kernels import Gram
+from bigfs.blocks.rowblocks import gram_bytes, gram_step
+from bigfs.config import Selection
+from bigfs.core.cost import Shape, StageCost, Step
+from bigfs.core.memory import task_budget
+from bigfs.core.units import MIB
+from bigfs.runtime.execute import run_tasks
+from bigfs.selectors.mcfs import METHOD, MCFSParameters
+from bigfs.selectors.mcfs.tasks import SparseVector, lars_task
+from bigfs.selectors.mcfs.wide import wide_paths, wide_steps
+from bigfs.spectral.choice import largest_count
+from bigfs.spectral.embedding import SpectralEmbedding
+from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stage import Inputs
+from bigfs.store.scratch import Scratch
+
+
+def choose(shape: Shape, selection: Selection) -> Regressions:
+    """Return the strategy that fits: all Gram columns where a worker can fold them."""
+    parameters = selection.parameters
+    n_targets = largest_count(METHOD.n_components(parameters))
+    limit, n_selected = selection.memory_limit, selection.n_features_to_select
+    fits = gram_bytes(shape, n_targets) <= task_budget(limit)
+    kind = FullGram if fits else ScreenedColumns
+    return kind(shape, parameters, n_targets, n_selected, limit)
+
+
+@dataclass(frozen=True)
+class Regressions(ABC):
+    """The sparse regression of each eigenvector on all features.
+
+    Attributes
+    ----------
+    shape : Shape
+    parameters : MCFSParameters
+    n_targets : int
+        Eigenvectors; the most that "auto" keeps.
+    n_selected : int
+        Size of the active set at which each path stops.
+    memory_limit : int
+        Resident size promised for one worker process, in bytes.
+
+    Notes
+    -----
+    Solves eq. (3) in Gram form and scores by eq. (4), ``max_k |a_kj|``. A path to fewer features
+    is the beginning of this one, so every path also gives the selections of 1, 2, ... features.
+    """
+
+    shape: Shape
+    parameters: MCFSParameters
+    n_targets: int
+    n_selected: int
+    memory_limit: int
+
+    @abstractmethod
+    def cost(self) -> StageCost:
+        """Return what the passes and the paths take."""
+
+    @abstractmethod
+    def _paths(
+        self, blocks: RowBlocks, spectral: SpectralEmbedding
+    ) -> tuple[list[SparseVector], list[list[SparseVector]], dict[str, Any]]:
+        """Return the ends of the paths, their stops, and more details of the result."""
+
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return the scores; details are the attributes of `MCFS`."""
+        spectral, n_features = inputs.spectral, self.shape.n_features
+        last, stops, details = self._paths(inputs.blocks, spectral)
+        scale = self.parameters.coef_scale
+        return FeatureScores.from_scores(
+            _scores(last, scale, n_features),
+            supports=_supports(stops, scale, n_features),
+            coef=_as_rows(last, n_features),
+            n_active=np.array([len(indices) for indices, _ in last]),
+            n_clusters=len(spectral.eigenvalues),
+            eigenvalues=spectral.eigenvalues,
+            spectrum=spectral.spectrum,
+            n_connected_components=spectral.n_connected_components,
+            **details,
+        )
+
+
+class FullGram(Regressions):
+    """One pass gives ``X'X`` and ``X'Y``; the paths run in parallel and no longer depend on n."""
+
+    def cost(self) -> StageCost:
+        """Return the cost of the pass, and of a path in each task."""
+        K, d = self.n_targets, self.shape.n_features
+        needed = 16 * d**2 + 16 * MIB
+        paths = Step(f"a path on the Gram matrix of {d:,} features", needed, K, 0, 2 * K)
+        return StageCost((gram_step(self.shape, K, "the regressions' Gram matrix"), paths))
+
+    def _paths(
+        self, blocks: RowBlocks, spectral: SpectralEmbedding
+    ) -> tuple[list[SparseVector], list[list[SparseVector]], dict[str, Any]]:
+        gram = blocks.gram(spectral.embedding_ref, label="regression")
+        centered = self.parameters.fit_intercept
+        matrix, xty = (gram.gram, gram.xty) if centered else _uncentered(gram)
+        scratch = blocks.scratch
+        shared = (
+            scratch.put(scratch.unique("gram"), matrix),
+            scratch.put(scratch.unique("xty"), xty / spectral.norms),
+        )
+        targets = range(len(spectral.eigenvalues))
+        paths = run_tasks(
+            lars_task, targets, *shared, self.n_selected, label="paths", unit="eigenvectors"
+        )
+        scratch.remove(*shared)
+        return [path[0] for path in paths], [path[1] for path in paths], {}
+
+
+class ScreenedColumns(Regressions):
+    """Gram columns of screened features: the same paths, certified at every knot."""
+
+    def cost(self) -> StageCost:
+        """Return the cost of the passes, of which there is one for each round of screening."""
+        limit = self.memory_limit
+        steps = wide_steps(self.shape, self.n_targets, self.n_selected, limit)
+        return StageCost(steps, at_most=True)
+
+    def _paths(
+        self, blocks: RowBlocks, spectral: SpectralEmbedding
+    ) -> tuple[list[SparseVector], list[list[SparseVector]], dict[str, Any]]:
+        found = wide_paths(
+            blocks,
+            spectral,
+            self.n_selected,
+            fit_intercept=self.parameters.fit_intercept,
+            memory_limit_bytes=self.memory_limit,
+        )
+        details = {
+            "largest_violation": found.largest_violation,
+            "n_screened": found.n_screened,
+        }
+        return found.last, found.stops, details
+
+
+def _scores(vectors: list[SparseVector], scale: str, n_features: int) -> np.ndarray:
+    """Return eq. (4) of the coefficient vectors, each divided by its norm."""
+    scores = np.zeros(n_features)
+    for indices, values in vectors:
+        size = np.abs(values)
+        scores[indices] = np.maximum(scores[indices], size / _norm(size, scale))
+    return scores
+
+
+def _norm(size: np.ndarray, scale: str) -> float:
+    """Return what a vector of absolute coefficients is divided by."""
+    if scale == "none" or not size.any():
+        return 1.0
+    order = {"l1": 1, "l2": 2, "max": np.inf}[scale]
+    return float(np.linalg.norm(size, order))
+
+
+def _supports(stops: list[list[SparseVector]], scale: str, n_features: int) -> np.ndarray:
+    """Return the selections of 1, 2, ... features: each path stops where it first has as many."""
+    found = []
+    for n_selected, vectors in enumerate(zip(*stops, strict=True), start=1):
+        scores = _scores(list(vectors), scale, n_features)
+        found.append(np.sort(np.argsort(-scores, kind="stable")[:n_selected]))
+    return np.concatenate(found).astype(np.int32)
+
+
+def _as_rows(vectors: list[SparseVector], n_features: int) -> csr_array:
+    """Return sparse vectors as the rows of a matrix."""
+    indices, values = (np.concatenate(parts) for parts in zip(*vectors, strict=True))
+    starts = np.cumsum([0, *(len(found) for found, _ in vectors)])
+    return csr_array((values, indices, starts), shape=(len(vectors), n_features))
+
+
+def _uncentered(gram: Gram) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``X'X`` and ``X'Y`` of the data as they are."""
+    return (
+        gram.gram + gram.count * np.multiply.outer(gram.mean, gram.mean),
+        gram.xty + gram.count * np.multiply.outer(gram.mean, gram.y_mean),
+    )

@@ -1,0 +1,155 @@
+"""A method as one declared object: its parameters, what it needs, its strategies, its estimator."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from bigfs.config import Selection
+from bigfs.config.fields import Section
+from bigfs.core.cost import Shape, StageCost
+from bigfs.core.errors import InputError
+
+if TYPE_CHECKING:  # reading a configuration does not load what runs it
+    from bigfs.stages.scores import FeatureScores
+    from bigfs.stages.stage import Inputs
+    from bigfs.store.scratch import Scratch
+
+
+class MethodStrategy(Protocol):
+    """One way to score the features: the plan prints its cost, the run executes it."""
+
+    def cost(self) -> StageCost:
+        """Return what it takes."""
+
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return the scores; arrays with a row for every sample are written to ``out``."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The largest value of a parameter that the shape of the data allows.
+
+    Attributes
+    ----------
+    parameter : str
+    size : {"n_samples", "n_features"}
+    less : int, default=0
+        The largest value is the size less this.
+    """
+
+    parameter: str
+    size: Literal["n_samples", "n_features"]
+    less: int = 0
+
+    def check(self, owner: str, parameters: Section, sizes: Mapping[str, int | None]) -> None:
+        """Raise InputError if the parameter is too large for the data."""
+        value, size = getattr(parameters, self.parameter), sizes[self.size]
+        if not isinstance(value, int) or size is None or value <= size - self.less:
+            return
+        what = {"n_samples": "rows", "n_features": "features"}[self.size]
+        raise InputError(
+            f"{owner}: {self.parameter} must be at most {size - self.less}, since X has {size} "
+            f"{what}. Got {value}."
+        )
+
+
+class NoParameters(Section):
+    """The section of a method that has no parameters."""
+
+
+def nothing(parameters: Any) -> tuple[str, ...]:
+    """Return the stages or sections of a method that needs none."""
+    return ()
+
+
+def needs_graph(parameters: Any) -> tuple[str, ...]:
+    """Return the stages of a method that takes the neighbor graph."""
+    return ("graph",)
+
+
+def needs_eigenvectors(parameters: Any) -> tuple[str, ...]:
+    """Return the stages of a method that takes eigenvectors of the graph."""
+    return ("graph", "spectral")
+
+
+def needs_eigengap(parameters: Any) -> tuple[str, ...]:
+    """Return the stages that choose ``n_clusters: auto``, for a method that needs no others."""
+    return ("graph", "spectral") if parameters.n_clusters == "auto" else ()
+
+
+@dataclass(frozen=True)
+class Method:
+    """What the rest of the project knows of a method.
+
+    Attributes
+    ----------
+    name : str
+        In a pipeline; also the name of its section.
+    title : str
+        In prose.
+    estimator : str
+        Name of the class; it lives in the module ``estimator`` of the method's package, or in
+        the method's module if that is a single file.
+    module : str
+        The package or module that declares the method.
+    parameters : type of Section
+    needs : callable
+        ``needs(parameters)`` returns the stages it takes: "graph", "spectral".
+    reads : callable or None, default=None
+        ``reads(parameters)`` returns the shared sections that it reads. None: those of its stages.
+    graph_defaults : mapping
+        Defaults of the graph section that differ for this method.
+    n_components : callable
+        ``n_components(parameters)`` returns how many eigenvectors it takes, or "auto".
+    starts : tuple of str
+        What its ``init`` may be called; another text names labels. Empty: it has no ``init``.
+    bounds : tuple of Bound
+        Limits of its parameters that depend on the data.
+    one_fit_serves : {"all sizes", "smaller sizes", "its size"}
+        For which numbers of features the ranking of one fit is that of a fit with that number.
+    """
+
+    name: str
+    title: str
+    estimator: str
+    module: str
+    parameters: type[Section] = NoParameters
+    needs: Callable[[Any], tuple[str, ...]] = nothing
+    reads: Callable[[Any], tuple[str, ...]] | None = None
+    graph_defaults: Mapping[str, Any] = field(default_factory=dict)
+    n_components: Callable[[Any], int | str] = lambda parameters: parameters.n_clusters
+    starts: tuple[str, ...] = ()
+    bounds: tuple[Bound, ...] = ()
+    one_fit_serves: Literal["all sizes", "smaller sizes", "its size"] = "all sizes"
+
+    @property
+    def sections(self) -> Callable[[Any], tuple[str, ...]]:
+        """Names of the shared sections that a method with these parameters reads."""
+        return self.reads or self.needs
+
+    def choose(self, shape: Shape, selection: Selection) -> MethodStrategy:
+        """Return the strategy for data of a shape.
+
+        Raises
+        ------
+        MemoryLimitError
+            If none fits ``memory_limit``.
+        """
+        strategy: MethodStrategy = self._part("strategies").choose(shape, selection)
+        return strategy
+
+    def estimator_class(self) -> Any:
+        """Return the estimator's class."""
+        return getattr(self._part("estimator"), self.estimator)
+
+    def _part(self, name: str) -> Any:
+        """Return a module of the method's package; of a single file that file."""
+        package = importlib.import_module(self.module)
+        return importlib.import_module(f"{self.module}.{name}") if _is_package(package) else package
+
+
+def _is_package(module: Any) -> bool:
+    return hasattr(module, "__path__")

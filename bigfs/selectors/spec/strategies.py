@@ -1,0 +1,58 @@
+"""Spectral scores of every feature from one pass over the edges of the graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigfs.config import Selection
+from bigfs.core.cost import Shape, StageCost
+from bigfs.graph.edges import edge_moments, edges_step
+from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stage import Inputs
+from bigfs.store.scratch import Scratch
+
+
+def choose(shape: Shape, selection: Selection) -> EdgeScores:
+    """Return the only strategy."""
+    return EdgeScores(shape, selection.graph.n_neighbors, selection.parameters.ranking)
+
+
+@dataclass(frozen=True)
+class EdgeScores:
+    """The ranking functions of SPEC, from sums over edges; no eigenvector is computed.
+
+    Attributes
+    ----------
+    shape : Shape
+    n_neighbors : int
+    ranking : {"phi1", "phi2", "phi3"}
+        See `SPEC`; "phi2" is the Laplacian score.
+    """
+
+    shape: Shape
+    n_neighbors: int
+    ranking: str
+
+    def cost(self) -> StageCost:
+        """Return the cost of the pass."""
+        return StageCost((edges_step(self.shape, self.n_neighbors),))
+
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return the scores, larger is better (``phi1`` and ``phi2`` negated).
+
+        Minus infinity for a constant feature, which has no score.
+        """
+        sums = edge_moments(inputs.blocks, inputs.affinity)
+        varies = sums.spread > 0
+        smooth, spread = sums.smoothness[varies], sums.spread[varies]
+        total = spread + sums.weight * sums.mean[varies] ** 2  # f'Df
+        score = np.full(self.shape.n_features, -np.inf)
+        if self.ranking == "phi1":
+            score[varies] = -smooth / total
+        elif self.ranking == "phi2":
+            score[varies] = -smooth / spread
+        else:
+            score[varies] = (2 * spread - smooth) / total
+        return FeatureScores.from_scores(score)

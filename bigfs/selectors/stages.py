@@ -1,0 +1,137 @@
+"""The stages of a selection after the data are in place: graph, eigenvectors, scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bigfs.config import Selection
+from bigfs.core.cost import Shape, StageCost
+from bigfs.graph.local import check_n_neighbors
+from bigfs.selectors.method import MethodStrategy
+from bigfs.selectors.registry import METHODS
+from bigfs.stages.graph import graph_stage
+from bigfs.stages.scores import check_n_selected
+from bigfs.stages.spectral import spectral_stage
+from bigfs.stages.stage import Inputs, Stage
+from bigfs.store.fingerprint import fingerprint
+from bigfs.store.labels import load_labels
+from bigfs.store.scratch import Scratch
+
+
+def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[Stage]:
+    """Return the stages of a selection in order.
+
+    Parameters
+    ----------
+    selection : Selection
+    remote : bool, default=False
+        Whether the stages are kept in a bucket.
+    """
+    method, parameters = METHODS[selection.method], selection.parameters
+    needs = method.needs(parameters)
+    seeds = {"random_state": selection.random_state, "memory_limit": selection.memory_limit}
+    data = {"preprocess": selection.preprocess, "rows": selection.blocks.rows}
+    stages = []
+    if "graph" in needs:
+        stages.append(graph_stage(selection.graph, remote=remote, **data, **seeds))
+    if "spectral" in needs:
+        n_components = method.n_components(parameters)
+        stages.append(spectral_stage(selection.spectral, n_components, selection.graph, **seeds))
+    settings: dict[str, Any] = {
+        "method": selection.method,
+        "m": selection.n_features_to_select,
+        **data,
+        **seeds,
+        method.name: _as_values(parameters),
+        **content_of_labels(labels_of_start(selection)),
+    }
+    if selection.graph is not None and "graph" not in needs:
+        settings["graph"] = selection.graph.model_dump()
+    return [*stages, Stage("result", 3, settings, lambda shape: _Scoring.choose(shape, selection))]
+
+
+def _as_values(parameters: Any) -> dict[str, Any]:
+    """Return parameters as JSON values; of a start in memory only that there is one."""
+    values = parameters.model_dump()
+    return {k: v if not hasattr(v, "shape") else "in memory" for k, v in values.items()}
+
+
+@dataclass(frozen=True)
+class _Scoring:
+    """The strategy of a method, and what is stored beside its scores."""
+
+    strategy: MethodStrategy
+    selection: Selection
+
+    @classmethod
+    def choose(cls, shape: Shape, selection: Selection) -> _Scoring:
+        return cls(METHODS[selection.method].choose(shape, selection), selection)
+
+    def cost(self) -> StageCost:
+        return self.strategy.cost()
+
+    def run(self, inputs: Inputs, out: Scratch) -> None:
+        blocks, selection = inputs.blocks, self.selection
+        result = self.strategy.run(inputs, out)
+        n_selected = selection.n_features_to_select
+        out.put("selected", result.support(n_selected))
+        result.store(
+            out,
+            method=selection.method,
+            n_features_to_select=n_selected,
+            n_samples=blocks.n_samples,
+            n_features=blocks.n_features,
+            feature_names=blocks.source.feature_names,
+        )
+
+
+def check_settings(selection: Selection, n_samples: int | None, n_features: int) -> None:
+    """Raise InputError for settings that the shape of the data does not allow.
+
+    Parameters
+    ----------
+    selection : Selection
+    n_samples : int or None
+        None where it is not known yet.
+    n_features : int
+    """
+    method = METHODS[selection.method]
+    check_n_selected(method.title, selection.n_features_to_select, n_features)
+    if n_samples is not None and selection.graph is not None:
+        check_n_neighbors(selection.graph.n_neighbors, n_samples)
+    sizes = {"n_samples": n_samples, "n_features": n_features}
+    for bound in method.bounds:
+        bound.check(method.title, selection.parameters, sizes)
+
+
+def labels_of_start(selection: Selection) -> str | None:
+    """Return where the labels are that a method starts from, None if it does not."""
+    init = getattr(selection.parameters, "init", None)
+    named = isinstance(init, str) and init not in METHODS[selection.method].starts
+    return init if named else None
+
+
+def check_start(selection: Selection, n_samples: int | None) -> None:
+    """Raise InputError if labels to start from cannot be read or do not fit.
+
+    Parameters
+    ----------
+    selection : Selection
+    n_samples : int or None
+        How many labels there must be. None where it is not known yet.
+    """
+    labels = labels_of_start(selection)
+    if labels is not None:
+        load_labels(labels, n_samples)
+
+
+def start_of(selection: Selection, n_samples: int) -> Any:
+    """Return a method's start: the name of one, labels that were read, or an array as given."""
+    labels = labels_of_start(selection)
+    return selection.parameters.init if labels is None else load_labels(labels, n_samples)
+
+
+def content_of_labels(uri: str | None) -> dict[str, str]:
+    """Return what tells whether a file of labels has changed, as a setting."""
+    return {} if uri is None else {"content of the labels": fingerprint(uri.partition("::")[0])}

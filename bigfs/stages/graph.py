@@ -1,0 +1,115 @@
+"""The graph stage: nearest neighbors and the affinity matrix of their edges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bigfs.config.sections import GraphConfig
+from bigfs.core.cost import Shape, StageCost
+from bigfs.graph import affinity, knn_graph
+from bigfs.graph.cost import graph_cost
+from bigfs.graph.knn import KNNGraph
+from bigfs.stages.stage import Inputs, Stage
+from bigfs.store.location import Location, copy_tree
+from bigfs.store.scratch import Scratch, read_attributes
+
+# Settings of the edges only: neighbors do not depend on them.
+WEIGHTS = ("weight", "sigma")
+
+
+def graph_stage(
+    settings: GraphConfig,
+    *,
+    random_state: int,
+    memory_limit: int,
+    remote: bool = False,
+    **depends: Any,
+) -> Stage:
+    """Return the graph stage.
+
+    Parameters
+    ----------
+    settings : GraphConfig
+    random_state : int
+    memory_limit : int
+        Resident size promised for one worker process, in bytes.
+    remote : bool, default=False
+        Whether the stages are kept in a bucket.
+    **depends
+        Settings of the data that the stage reads.
+    """
+    common = {**depends, "random_state": random_state, "memory_limit": memory_limit}
+    return Stage(
+        "graph",
+        4,
+        {**settings.model_dump(), **common},
+        lambda shape: GraphStrategy(shape, settings, random_state, memory_limit, remote),
+    )
+
+
+@dataclass(frozen=True)
+class GraphStrategy:
+    """Partitions of the rows, each searched on its own; then the weights of the edges.
+
+    Attributes are those of `graph_stage`; ``shape`` is that of the data.
+    """
+
+    shape: Shape
+    settings: GraphConfig
+    random_state: int
+    memory_limit: int
+    remote: bool
+
+    def cost(self) -> StageCost:
+        """Return the cost of the neighbors and of the matrix."""
+        settings = self.settings
+        return graph_cost(
+            self.shape,
+            settings.n_neighbors,
+            self.memory_limit,
+            algorithm=settings.algorithm,
+            representation=settings.representation,
+            metric=settings.metric,
+            recall_target=settings.recall_target,
+            weight=settings.weight,
+            remote=self.remote,
+        )
+
+    def run(self, inputs: Inputs, out: Scratch) -> None:
+        """Store the neighbors, and the affinity matrix below them."""
+        if inputs.neighbors is not None:
+            graph = _copied_neighbors(inputs.neighbors, out)
+        else:
+            graph = self._neighbors(inputs, out)
+        settings = self.settings
+        W = affinity(
+            graph,
+            weight=settings.weight,
+            sigma=settings.sigma,
+            blocks=inputs.blocks,
+            scratch=out.child("affinity"),
+        )
+        out.describe(
+            graph=graph.describe(),
+            affinity=W.describe(),
+            measured_peak_bytes=graph.details["measured_peak_bytes"],
+        )
+
+    def _neighbors(self, inputs: Inputs, out: Scratch) -> KNNGraph:
+        settings = self.settings.model_dump(exclude=set(WEIGHTS))
+        return knn_graph(
+            inputs.blocks,
+            **settings,
+            memory_limit=self.memory_limit,
+            random_state=self.random_state,
+            scratch=out,
+        )
+
+
+def _copied_neighbors(path: Location, out: Scratch) -> KNNGraph:
+    """Copy the neighbors of another graph stage; only the weights differ."""
+    stored = read_attributes(path)["graph"]
+    for name in (*stored["arrays"], "partitions"):
+        copy_tree(path / name, out.path / name)
+    return KNNGraph.open(out.path, stored)

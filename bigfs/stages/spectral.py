@@ -1,0 +1,85 @@
+"""The spectral stage: eigenvectors of the graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bigfs.config.sections import GraphConfig, SpectralConfig
+from bigfs.core.cost import Shape, StageCost
+from bigfs.spectral.cost import spectral_cost
+from bigfs.spectral.embedding import spectral_embedding
+from bigfs.stages.stage import Inputs, Stage
+from bigfs.store.scratch import Scratch
+
+
+def spectral_stage(
+    settings: SpectralConfig,
+    n_components: int | str,
+    graph: GraphConfig,
+    *,
+    random_state: int,
+    memory_limit: int,
+) -> Stage:
+    """Return the spectral stage.
+
+    Parameters
+    ----------
+    settings : SpectralConfig
+    n_components : int or "auto"
+    graph : GraphConfig
+        Of the graph stage.
+    random_state : int
+    memory_limit : int
+        Resident size promised for one worker process, in bytes.
+    """
+    common: dict[str, Any] = {
+        "n_components": n_components,
+        "random_state": random_state,
+        "memory_limit": memory_limit,
+    }
+    return Stage(
+        "spectral",
+        3,
+        {**settings.model_dump(), **common},
+        lambda shape: SpectralStrategy(shape, settings, graph, **common),
+    )
+
+
+@dataclass(frozen=True)
+class SpectralStrategy:
+    """Eigenvectors by the solver that fits; attributes are those of `spectral_stage`."""
+
+    shape: Shape
+    settings: SpectralConfig
+    graph: GraphConfig
+    n_components: int | str
+    random_state: int
+    memory_limit: int
+
+    def cost(self) -> StageCost:
+        """Return the cost of the solver."""
+        return spectral_cost(
+            self.shape.n_samples,
+            self.graph.n_neighbors,
+            self.n_components,
+            self.memory_limit,
+            solver=self.settings.solver,
+            tol=self.settings.tol,
+            weight=self.graph.weight,
+        )
+
+    def run(self, inputs: Inputs, out: Scratch) -> None:
+        """Store the eigenvectors, and what is known of them."""
+        found = spectral_embedding(
+            inputs.affinity,
+            self.n_components,
+            solver=self.settings.solver,
+            tol=self.settings.tol,
+            random_state=self.random_state,
+            memory_limit=self.memory_limit,
+            scratch=out,
+            chunk_rows=inputs.blocks.rows,
+            checkpoint=inputs.checkpoint,
+        )
+        out.describe(**found.describe())

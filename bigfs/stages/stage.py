@@ -1,0 +1,115 @@
+"""A stage: what it is called, what it depends on, and the strategy that is priced and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.core.cost import Shape, StageCost
+from bigfs.graph import AffinityMatrix
+from bigfs.graph.knn import KNNGraph
+from bigfs.spectral.embedding import SpectralEmbedding
+from bigfs.store.location import Location
+from bigfs.store.rundir import stage_key
+from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
+
+
+class Strategy(Protocol):
+    """One way to do a stage: the plan prints its cost, the run executes it."""
+
+    def cost(self) -> StageCost | None:
+        """Return what it takes; None: not planned."""
+
+    def run(self, inputs: Inputs, out: Scratch) -> None:
+        """Fill the folder ``out`` with the stage's result."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One checkpointed step.
+
+    Attributes
+    ----------
+    name : str
+        Also the name of its zarr group in the run directory.
+    version : int
+        Raised when the algorithm's results change.
+    settings : dict
+        What the result depends on, besides the stages before it.
+    choose : callable
+        ``choose(shape)`` returns the strategy for data of a shape. Raises MemoryLimitError where
+        none fits.
+    """
+
+    name: str
+    version: int
+    settings: dict[str, Any]
+    choose: Callable[[Shape], Strategy]
+
+    def key(self, *upstream: str) -> str:
+        """Return the key of the stage's result, after stages or data with these keys."""
+        return stage_key(self.name, self.version, self.settings, *upstream)
+
+
+@dataclass
+class Inputs:
+    """The inputs of a stage: the opened data and what earlier stages stored.
+
+    Attributes
+    ----------
+    blocks : RowBlocks
+    finished : dict of str to Path or ObjectPath
+        Where each finished stage is, by its plain name.
+    checkpoint : Path, ObjectPath or None
+        A folder of the running stage that outlives an interrupted run.
+    neighbors : Path, ObjectPath or None
+        A finished graph stage that differs in the weights only, if there is one.
+    """
+
+    blocks: RowBlocks
+    finished: dict[str, Location] = field(default_factory=dict)
+    checkpoint: Location | None = None
+    neighbors: Location | None = None
+
+    @property
+    def graph(self) -> KNNGraph:
+        """The graph that its stage stored."""
+        path = self.finished["graph"]
+        return KNNGraph.open(path, read_attributes(path)["graph"])
+
+    @property
+    def affinity(self) -> AffinityMatrix:
+        """The affinity matrix that the graph stage stored."""
+        path = self.finished["graph"]
+        stored, partitions = read_attributes(path)["affinity"], ArrayRef.at(path / "partitions")
+        return AffinityMatrix.open(path / "affinity", stored, partitions)
+
+    @property
+    def spectral(self) -> SpectralEmbedding:
+        """The embedding that its stage stored."""
+        return SpectralEmbedding.open(self.finished["spectral"])
+
+    def n_clusters(self, wanted: int | str) -> tuple[int, dict[str, Any]]:
+        """Return the number of clusters, and what the result says of how "auto" chose it.
+
+        Parameters
+        ----------
+        wanted : int or "auto"
+            "auto": the number of eigenvectors that the spectral stage kept, which is where the
+            relative gap of the eigenvalues is largest.
+
+        Returns
+        -------
+        n_clusters : int
+        details : dict
+            ``n_clusters`` and ``spectrum``, the eigenvalues; empty if a number was given.
+        """
+        if not isinstance(wanted, str):
+            return wanted, {}
+        spectral = self.spectral
+        n_clusters = len(spectral.eigenvalues)
+        return n_clusters, {"n_clusters": n_clusters, "spectrum": np.array(spectral.spectrum)}

@@ -170,13 +170,13 @@ def _in_memory(
 
 def _store_columns(blocks: RowBlocks, selected: np.ndarray | None) -> _Columns:
     if selected is None:
-        return _Columns(blocks.reader, None)
+        return _Columns(blocks.start_pass(), None)
     scratch = blocks.scratch
     wanted = scratch.put(scratch.unique("selected"), np.asarray(selected, dtype=np.int64))
     stored = blocks.create_rows(scratch.unique("columns"), len(selected), blocks.dtype)
     blocks.map_blocks(_take_columns, wanted, stored, label="columns")
     scratch.remove(wanted)
-    return _Columns(blocks.reader, stored)
+    return _Columns(blocks.start_pass(), stored)
 
 
 def _take_columns(X: np.ndarray, first_row: int, wanted: ArrayRef, out: ArrayRef) -> None:

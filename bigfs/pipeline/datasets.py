@@ -123,7 +123,7 @@ def _scaled(X: np.ndarray, config: PaperTable, one: SetConfig) -> np.ndarray:
     if kind == "none":
         return X
     blocks = RowBlocks.from_any(X, transform=kind)  # a reader alone does not keep X
-    return blocks.reader.read(0, len(X))
+    return blocks.start_pass().read(0, len(X))
 
 
 def _pooled(X: np.ndarray, one: SetConfig) -> np.ndarray:

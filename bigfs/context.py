@@ -49,6 +49,11 @@ class Context:
         """How many passes over X were made so far."""
         return 0 if self._blocks is None else self._blocks.passes
 
+    def check_data(self) -> None:
+        """Raise InputError if the data that the stage was given have changed since."""
+        if self._blocks is not None:
+            self._blocks.check_unchanged()
+
     @property
     def graph(self) -> KNNGraph:
         """The graph that its finished stage stored."""

@@ -33,7 +33,7 @@ from bigfs.footprint import Footprint
 from bigfs.planning import check_plans, plan_within
 from bigfs.results import Result, open_result
 from bigfs.stages import Stage, check_labels, check_settings, run_ingest, stages_of
-from bigfs.store.fingerprint import fingerprint
+from bigfs.store.fingerprint import changed, fingerprint
 from bigfs.store.lease import LEASE
 from bigfs.store.location import Location, as_location, write_atomic
 from bigfs.store.retention import SERIES, finish_series, followed
@@ -42,7 +42,7 @@ from bigfs.store.scratch import Scratch, read_attributes
 from bigfs.store.source import is_store, open_matrix
 
 logger = logging.getLogger("bigfs")
-_INGEST_VERSION = 1
+_INGEST_VERSION = 2
 T = TypeVar("T")
 
 
@@ -160,7 +160,8 @@ def run_in_directory(
 def _check_before(config: Config) -> None:
     """Refuse what cannot work before anything is written or any cluster is started."""
     task_budget(config.memory_limit)
-    source = open_matrix(config.input.uri, variable=config.input.variable)
+    given = config.input
+    source = open_matrix(given.uri, variable=given.variable, header=given.header)
     check_settings(config, source.n_samples, source.n_features)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
     check_labels(config, kept)
@@ -202,11 +203,11 @@ def _run_stages(directory: RunDirectory, config: Config) -> None:
 
 def data_stage(directory: RunDirectory, config: Config) -> tuple[Location, str]:
     """Return where the data are and a key of their content, ingesting what needs it."""
-    uri, missing = config.input.uri, config.input.missing
+    uri = config.input.uri
     content = fingerprint(uri)
     if is_store(uri):
         return as_location(uri).absolute(), content
-    settings = {"variable": config.input.variable, "missing": missing}
+    settings = config.input.model_dump(include={"variable", "header", "missing"})
     key = stage_key("data", _INGEST_VERSION, settings, content)
     if directory.finished("data", key) is None:
         why = directory.why_stale("data", key, _INGEST_VERSION, settings)
@@ -214,6 +215,8 @@ def data_stage(directory: RunDirectory, config: Config) -> tuple[Location, str]:
         footprint = Footprint()
         with in_stage("data"):
             found = run_ingest(config, directory.stage_target("data"))
+        if fingerprint(uri) != content:
+            raise changed(uri)
         record = {**footprint.record(), "passes": 1, "bytes_read": 0, **found}
         directory.commit("data", key, {**record, "version": _INGEST_VERSION, "settings": settings})
     return directory.stage_path("data"), key
@@ -263,6 +266,7 @@ def run_stage(
     context.checkpoint = directory.checkpoint_path(name, key)
     with footprint.tasks_at_once(), in_stage(name):
         stage.run(context, scratch)
+        context.check_data()
     made = context.passes - passes
     record = footprint.record(read_attributes(scratch.path).get("measured_peak_bytes"))
     record |= {"passes": made, "bytes_read": made * context.blocks.nbytes if made else 0}

@@ -45,7 +45,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         Raises
         ------
         InputError
-            If the data or a parameter cannot be used.
+            If the data or a parameter cannot be used, or a file changes while it is read.
         MemoryLimitError
             If a step does not fit ``memory_limit``.
         """
@@ -56,6 +56,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
             type(self).__name__, self.n_features_to_select, blocks.n_features
         )
         result = self._score(blocks, n_selected)
+        blocks.check_unchanged()
         self.scores_ = result.scores
         self.ranking_ = result.ranking
         self._supports = result.supports

@@ -24,6 +24,7 @@ from bigfs import stages
 from bigfs.core.errors import InputError, MemoryLimitError, RunLockedError
 from bigfs.pipeline import evaluate_result, inspect, run
 from bigfs.results import open_result
+from bigfs.store.source import open_matrix
 
 
 def _config(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -128,6 +129,27 @@ def test_changed_data_are_seen(tmp_path: Path) -> None:
     os.utime(tmp_path / "X.npy", ns=(1, 1))
     assert run(settings).ranking[0] == 4
     assert first.ranking[0] != 4
+
+
+def test_a_table_of_numbered_columns_runs_with_either_cure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "X.csv").write_text("400.5,401.0,401.5\n3,1,2\n1,2,9\n")
+    (tmp_path / "p.yaml").write_text(
+        f"run: {tmp_path}/run\ninput: {{uri: {tmp_path}/X.csv, header: true}}\n"
+        "method: max_variance\nn_features_to_select: 1\n"
+    )
+    result = run(tmp_path / "p.yaml")
+    assert result.feature_names == ["400.5", "401.0", "401.5"]
+    assert result.ranking[0] == 2
+    assert ",401.5," in (tmp_path / "run" / "features.csv").read_text()
+    caplog.set_level("INFO", logger="bigfs")
+    result = run(tmp_path / "p.yaml", overrides=["input.header=false"])
+    assert "stage data: header is False, was True" in caplog.text
+    assert result.feature_names is None
+    assert open_matrix(tmp_path / "run" / "data.zarr").n_samples == 3
+    with pytest.raises(InputError, match=r"strictly increasing.*input\.header"):
+        run(tmp_path / "p.yaml", overrides=["input.header=auto"])
 
 
 def _stages_redone(config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> dict[str, str]:

@@ -154,6 +154,13 @@ def plan(pipeline: str, overrides: tuple[str, ...], scheduler: str | None, form:
 @click.argument("dest")
 @click.option("--variable", metavar="NAME", help="Array to read where a file holds several.")
 @click.option(
+    "--header",
+    type=click.Choice(["auto", "true", "false"]),
+    default="auto",
+    show_default=True,
+    help="Whether the first line of a .csv or .tsv names the columns; auto: if it is text.",
+)
+@click.option(
     "--missing",
     type=click.Choice(["error", "mean", "zero", "drop_rows"]),
     default="error",
@@ -163,7 +170,13 @@ def plan(pipeline: str, overrides: tuple[str, ...], scheduler: str | None, form:
 @click.option("--overwrite", is_flag=True, help="Replace a store that is already there.")
 @_quiet
 def ingest(
-    source: str, dest: str, variable: str | None, missing: str, overwrite: bool, quiet: bool
+    source: str,
+    dest: str,
+    variable: str | None,
+    header: str,
+    missing: str,
+    overwrite: bool,
+    quiet: bool,
 ) -> None:
     """Write a matrix as a chunked zarr store.
 
@@ -181,7 +194,12 @@ def ingest(
 
     with _reporting(quiet):
         report = ingest_matrix(
-            source, dest, variable=variable, missing=missing, overwrite=overwrite
+            source,
+            dest,
+            variable=variable,
+            header="auto" if header == "auto" else header == "true",
+            missing=missing,
+            overwrite=overwrite,
         )
     click.echo(
         f"{report.path}: {report.n_samples:,} samples x {report.n_features:,} features, "

@@ -193,6 +193,21 @@ def test_ingest_then_inspect(bigfs_command, tmp_path):
     assert bigfs_command("ingest", "sklearn:digits", store, "--overwrite", "--quiet").err == ""
 
 
+def test_ingest_is_told_whether_the_first_line_of_a_table_is_its_header(bigfs_command, tmp_path):
+    source, store = tmp_path / "X.csv", str(tmp_path / "X.zarr")
+    source.write_text("2001,2002,2003\n3,1,2\n1,2,9\n")
+    refused = bigfs_command("ingest", str(source), store)
+    assert refused.code == errors.EXIT_BAD_INPUT
+    assert "(2001, 2002, 2003)" in refused.err and "--header" in refused.err
+    for header, rows in (("true", 2), ("false", 3)):
+        shown = bigfs_command("ingest", str(source), store, "--header", header, "--overwrite")
+        assert shown.code == errors.EXIT_DONE and f"{rows} samples x 3 features" in shown.out
+        names = "features: 2001, 2002, 2003" in bigfs_command("inspect", store).out
+        assert names == (header == "true")
+    source.write_text("3,1,2\n1,2,9\n")
+    assert "no header" in bigfs_command("ingest", str(source), store, "--overwrite").err
+
+
 def test_ingest_says_what_it_did_about_missing_values(bigfs_command, tmp_path):
     source, store = tmp_path / "cells.csv", str(tmp_path / "cells.zarr")
     source.write_text("a,b\n1,2\n,4\n5,6\n7,8\n")

@@ -151,6 +151,8 @@ class RowBlocks:
             path = scratch.path / scratch.unique("input.zarr")
             ingest(source, path, rows=rows)
             source = open_matrix(path)
+        else:
+            source.begin()
         assert isinstance(source, RandomAccessSource)
         blocks = cls(source, scratch, rows)
         if not source.checked or preprocess.needs_moments(transform):
@@ -172,6 +174,10 @@ class RowBlocks:
         """Sizes of the matrix, its blocks and chunks, as costs are stated in."""
         chunk = self.source.chunk_rows or self.rows
         return Shape(self.n_samples, self.n_features, self.dtype.itemsize, self.rows, chunk)
+
+    def check_unchanged(self) -> None:
+        """Raise InputError if the file that the rows are read from has changed since."""
+        self.source.check_unchanged()
 
     @property
     def passes(self) -> int:

@@ -27,6 +27,11 @@ class InputConfig(Section):
     variable: str | None = Field(
         None, description="Array to read where a file holds several. null: X, or the only one."
     )
+    header: Literal["auto", True, False] = Field(
+        "auto",
+        description="Whether the first line of a .csv or .tsv names the columns. auto: text does, "
+        "numbers are a sample; numbers that may be either are refused.",
+    )
     missing: Literal["error", "mean", "zero", "drop_rows"] = Field(
         "error",
         description="NaN: stop and name the first, replace by the column's mean or by zero, or "

@@ -108,7 +108,8 @@ def _as_comparison(
 def _check_before(config: Comparison) -> list[Entry]:
     """Refuse what cannot work before anything is written or any cluster is started."""
     task_budget(config.memory_limit)
-    source = open_matrix(config.input.uri, variable=config.input.variable)
+    given = config.input
+    source = open_matrix(given.uri, variable=given.variable, header=given.header)
     entries = config.entries(max(config.n_features_to_select))
     kept = None if config.input.missing == "drop_rows" else source.n_samples
     for entry in entries:

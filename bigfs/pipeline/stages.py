@@ -154,8 +154,9 @@ def n_components(config: Config) -> int | str:
 
 def run_ingest(config: Config, out: Location) -> dict[str, Any]:
     """Bring the input into a store of ours; return what the manifest keeps of it."""
+    given = config.input
     report = ingest(
-        config.input.uri, out, variable=config.input.variable, missing=config.input.missing
+        given.uri, out, variable=given.variable, header=given.header, missing=given.missing
     )
     return {
         "n_samples": report.n_samples,

@@ -104,7 +104,8 @@ def plan_run(config: Config, *, scheduler: str | None = None) -> Plan:
     ClusterError
         If the scheduler does not answer or has no workers.
     """
-    source = open_matrix(config.input.uri, variable=config.input.variable)
+    given = config.input
+    source = open_matrix(given.uri, variable=given.variable, header=given.header)
     with suppress(MemoryLimitError):  # the plan says what does not fit
         check_settings(config, source.n_samples, source.n_features)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
@@ -143,8 +144,9 @@ def check_plans(configs: Sequence[Config], *, scheduler: str | None = None) -> N
 def _plans(configs: Sequence[Config], scheduler: str | None) -> list[Plan]:
     """Return the plans of configurations of the same data and cluster."""
     first = configs[0]
-    source = open_matrix(first.input.uri, variable=first.input.variable)
-    header = header_of(source, first.input.uri, first.input.missing)
+    given = first.input
+    source = open_matrix(given.uri, variable=given.variable, header=given.header)
+    header = header_of(source, given.uri, given.missing)
     place = place_of(first, scheduler)
     return [_plan_with_cures(config, header, place) for config in configs]
 

@@ -52,7 +52,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         Raises
         ------
         InputError
-            If the data or a parameter cannot be used.
+            If the data or a parameter cannot be used, or a file changes while it is read.
         MemoryLimitError
             If a step does not fit ``memory_limit``.
         """

@@ -15,10 +15,11 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.core.paths import is_there
 from bigfs.runtime.progress import track
 from bigfs.store.chunking import chunk_rows
+from bigfs.store.fingerprint import changed
 from bigfs.store.formats.zarr_array import UNFINISHED
 from bigfs.store.location import Location, as_location, remove_tree, zarr_store
 from bigfs.store.objects import ConflictError, ObjectPath
-from bigfs.store.source import Source, is_store, open_matrix
+from bigfs.store.source import Header, Source, is_store, open_matrix
 
 MISSING = ("error", "mean", "zero", "drop_rows")
 
@@ -54,6 +55,7 @@ def ingest(
     dest: str | Location,
     *,
     variable: str | None = None,
+    header: Header = "auto",
     missing: str = "error",
     overwrite: bool = False,
     rows: int | None = None,
@@ -73,6 +75,8 @@ def ingest(
         replaced is removed first.
     variable : str or None, default=None
         Array to read where a file holds several.
+    header : {"auto", True, False}, default="auto"
+        Whether the first line of a .csv or .tsv names the columns, as in `open_matrix`.
     missing : {"error", "mean", "zero", "drop_rows"}, default="error"
         What to do with NaN: stop and name the first, replace by the column's mean (one more
         read of the source) or by zero, or leave the row out. Infinity is always an error.
@@ -88,7 +92,8 @@ def ingest(
     Raises
     ------
     InputError
-        If the source cannot be used, naming row and column, or ``dest`` exists.
+        If the source cannot be used, naming row and column, if it changes while it is read, or
+        if ``dest`` exists.
     StorageError
         If writing fails.
     """
@@ -96,7 +101,7 @@ def ingest(
         raise InputError(f"missing must be one of {', '.join(MISSING)}. Got {missing!r}.")
     final = as_location(dest).absolute()
     _check_dest(final, overwrite)
-    matrix = open_matrix(source, variable=variable)
+    matrix = open_matrix(source, variable=variable, header=header)
     if isinstance(final, ObjectPath):
         if overwrite:
             remove_tree(final)
@@ -167,9 +172,24 @@ def _writing(final: Location) -> Iterator[None]:
 def _write(
     matrix: Source, partial: Location, final: Location, missing: str, rows: int | None
 ) -> IngestReport:
+    """Write the store, and refuse a source that is not the same at the end."""
+    matrix.begin()
+    try:
+        report = _write_chunks(matrix, partial, final, missing, rows)
+    except (InputError, StorageError):
+        matrix.check_unchanged()  # that, and not what was found, is what is wrong then
+        raise
+    matrix.check_unchanged()
+    return report
+
+
+def _write_chunks(
+    matrix: Source, partial: Location, final: Location, missing: str, rows: int | None
+) -> IngestReport:
     n_features, dtype = matrix.n_features, np.dtype(matrix.dtype)
     rows = rows or chunk_rows(n_features, dtype.itemsize)
-    cleaner = _Cleaner(matrix, missing, _fill_values(matrix, missing, rows))
+    fill, sums = _fill_values(matrix, rows) if missing == "mean" else (None, None)
+    cleaner = _Cleaner(matrix, missing, fill, sums)
     total = None if matrix.n_samples is None else -(-matrix.n_samples // rows)
     with track("ingest", total, "chunks") as progress:
         with _writing(final):
@@ -289,15 +309,22 @@ def _whole_chunks(blocks: Iterator[np.ndarray], rows: int) -> Iterator[np.ndarra
 
 
 class _Cleaner:
-    """Checks every value, and fills or drops NaN as the policy says."""
+    """Checks every value, and fills or drops NaN as the policy says.
 
-    def __init__(self, matrix: Source, missing: str, fill: np.ndarray | None) -> None:
-        self._matrix, self._missing, self._fill = matrix, missing, fill
+    ``sums`` are the checksums of the blocks when they were read for the first time, if they were.
+    """
+
+    def __init__(
+        self, matrix: Source, missing: str, fill: np.ndarray | None, sums: list[str] | None
+    ) -> None:
+        self._matrix, self._missing, self._fill, self._sums = matrix, missing, fill, sums
         self._first_row = 0
         self.filled = self.dropped = 0
 
     def clean(self, blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-        for block in blocks:
+        for i, block in enumerate(blocks):
+            if self._sums is not None and self._sums[i : i + 1] != [checksum(block)]:
+                raise changed(self._matrix.uri)
             good = np.isfinite(block)
             cleaned = block if good.all() else self._mend(block, good)
             self._first_row += len(block)
@@ -343,10 +370,9 @@ class _Cleaner:
         )
 
 
-def _fill_values(matrix: Source, missing: str, rows: int) -> np.ndarray | None:
-    """Return the means of the columns without NaN, for the policy ``mean``: one read."""
-    if missing != "mean":
-        return None
+def _fill_values(matrix: Source, rows: int) -> tuple[np.ndarray, list[str]]:
+    """Return the means of the columns without NaN, and the blocks' checksums: one read."""
+    sums = []
     total = np.zeros(matrix.n_features)
     count = np.zeros(matrix.n_features, dtype=np.int64)
     with track("column means", matrix.n_samples, "rows") as progress:
@@ -355,6 +381,7 @@ def _fill_values(matrix: Source, missing: str, rows: int) -> np.ndarray | None:
             with np.errstate(over="ignore"):  # refused below
                 total += np.where(there, block, 0).sum(axis=0, dtype=np.float64)
             count += there.sum(axis=0)
+            sums.append(checksum(block))
             progress.advance(len(block))
     useless = (count == 0) | ~np.isfinite(total)
     if useless.any():
@@ -365,4 +392,4 @@ def _fill_values(matrix: Source, missing: str, rows: int) -> np.ndarray | None:
             f"{matrix.uri}: column {column}{name} has {why}, so it has no mean. Drop it, or use "
             "missing = zero."
         )
-    return (total / count).astype(matrix.dtype)
+    return (total / count).astype(matrix.dtype), sums

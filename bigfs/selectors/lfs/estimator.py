@@ -459,4 +459,5 @@ class LFS(ClusterMixin, BaseSelector):
         passes = Passes(blocks, self.origin_, 256 * MIB)
         with single_thread():
             passes.assign(how, self.unassigned == "leave", labels)
+        blocks.check_unchanged()
         return labels.open(scratch) if stored else labels.load()[: X.shape[0]]

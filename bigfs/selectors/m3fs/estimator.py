@@ -172,6 +172,7 @@ class _MarginSelector(BaseSelector):
         blocks.transform = Transform(self.preprocess, columns)
         out = scratch.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
         label_rows(blocks, self.coef_, self.intercept_, out)
+        blocks.check_unchanged()
         return out.open(scratch) if stored else out.load()
 
 

@@ -29,7 +29,7 @@ _HOMES = {
     "ingest": "bigfs.store.ingest",
     "knn_graph": "bigfs.graph",
     "open_matrix": "bigfs.store.source",
-    "open_result": "bigfs.pipeline.run",
+    "open_result": "bigfs.results.result",
     "run": "bigfs.pipeline.run",
     "spectral_embedding": "bigfs.spectral",
 }

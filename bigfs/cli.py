@@ -15,7 +15,6 @@ from types import FrameType
 import click
 
 from bigfs import __version__
-from bigfs.config import json_schema, load_comparison, load_config
 from bigfs.core.errors import (
     EXIT_BAD_INPUT,
     EXIT_DOES_NOT_FIT,
@@ -25,6 +24,7 @@ from bigfs.core.errors import (
 )
 from bigfs.core.units import format_bytes
 from bigfs.runtime.terminal import choose_format, reporting, say
+from bigfs.selectors.configs import json_schema, load_comparison, load_config
 
 EXIT_BUG = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -141,9 +141,9 @@ def plan(pipeline: str, overrides: tuple[str, ...], scheduler: str | None, form:
         bigfs plan my.yaml --set memory_limit=2GiB --scheduler tcp://127.0.0.1:8786
     """
     config = load_config(pipeline, overrides)
-    from bigfs.plan.planning import plan_run
+    from bigfs.plan.planning import plan_pipeline
 
-    found = plan_run(config, scheduler=scheduler)
+    found = plan_pipeline(config, scheduler=scheduler)
     click.echo(found.text() if form == "text" else json.dumps(found.as_dict(), indent=2))
     if not found.fits:
         sys.exit(EXIT_DOES_NOT_FIT)
@@ -223,7 +223,7 @@ def inspect(path: str, verify: bool, quiet: bool) -> None:
         bigfs inspect runs/quickstart
         bigfs inspect cells.zarr --verify
     """
-    from bigfs.pipeline.run import inspect as inspect_path
+    from bigfs.pipeline.inspect import inspect as inspect_path
 
     with _reporting(quiet):
         text = inspect_path(path, verify=verify)
@@ -273,7 +273,7 @@ def evaluate(
         bigfs evaluate runs/quickstart --labels sklearn:digits
         bigfs evaluate runs/cells --labels cells.csv::type --n-repetitions 5
     """
-    from bigfs.pipeline.run import evaluate_result
+    from bigfs.pipeline.evaluate import evaluate_result
 
     with _reporting(quiet):
         evaluation = evaluate_result(

@@ -68,7 +68,7 @@ class TemporaryStages(StageStore):
 
 
 class SharedStages(StageStore):
-    """Stages in a folder that several tasks use at the same time: the first to finish keeps its own.
+    """Stages in a folder that tasks share: of two that do the same, the first one is kept.
 
     Parameters
     ----------
@@ -129,12 +129,13 @@ class Engine:
 
     Attributes
     ----------
+    blocks : RowBlocks or None
     used : set of str
         Names of the results that were asked for.
     """
 
     def __init__(self, store: StageStore, blocks: RowBlocks | None, data_key: str = "") -> None:
-        self.store, self._blocks, self._data_key = store, blocks, data_key
+        self.store, self.blocks, self._data_key = store, blocks, data_key
         self._neighbors: dict[str, Location] = {}
         self.used: set[str] = set()
 
@@ -155,7 +156,7 @@ class Engine:
         finished : dict
             Where each stage is, by its plain name.
         """
-        inputs = Inputs(self._blocks)  # type: ignore[arg-type]
+        inputs = Inputs(self.blocks)  # type: ignore[arg-type]
         key = self._data_key
         for stage in stages:
             alike = _neighbors_key(stage, key) if stage.name == "graph" else None
@@ -174,7 +175,7 @@ class Engine:
         self, stage: Stage, name: str, key: str, inputs: Inputs, planned: StagePlan | None
     ) -> None:
         """Run one stage; a file that changed meanwhile ends it before its result is committed."""
-        blocks = self._blocks
+        blocks = self.blocks
         if planned is not None:
             strategy = planned.strategy
         else:

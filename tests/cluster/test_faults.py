@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 from bigfs import ingest, run
 from bigfs.cli import main
 from bigfs.core.errors import ClusterError, CorruptStoreError, StorageError
-from bigfs.pipeline.run import inspect
+from bigfs.pipeline.inspect import inspect
 from bigfs.runtime import interrupt, watch
 from tests.cluster import _processes
 from tests.cluster._jobs import in_stage, manifest_of, write_config

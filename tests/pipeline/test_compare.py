@@ -14,12 +14,12 @@ import yaml
 import bigfs
 from bigfs import cli
 from bigfs.blocks import kernels
-from bigfs.config import load_comparison, make_comparison, make_config
 from bigfs.core.errors import ConfigError, InputError
 from bigfs.evaluate import selection
 from bigfs.pipeline import compare, methods, stages
 from bigfs.pipeline.fits import fits_for
-from bigfs.pipeline.run import inspect
+from bigfs.pipeline.inspect import inspect
+from bigfs.selectors.configs import load_comparison, make_comparison, make_config
 from tests.conftest import REPO
 
 METHODS: list[Any] = [

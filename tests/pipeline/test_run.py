@@ -22,7 +22,9 @@ from sklearn.datasets import load_digits
 import bigfs
 from bigfs.core.errors import InputError, MemoryLimitError, RunLockedError
 from bigfs.pipeline import stages
-from bigfs.pipeline.run import evaluate_result, inspect, run
+from bigfs.pipeline.evaluate import evaluate_result
+from bigfs.pipeline.inspect import inspect
+from bigfs.pipeline.run import run
 from bigfs.results.result import open_result
 
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, NumericalError
 
 
 @dataclass(frozen=True)
 class FeatureScores:
-    """Scores of all features.
+    """Scores of all features; refused if a number in them is not finite.
 
     Attributes
     ----------
     scores : ndarray of shape (n_features,), float64
         Larger is better.
     ranking : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index.
+        Feature indices, best first; ties go to the lower index, constant features come last.
     details : dict
         What else the method has to say: coefficients, counts, resolved settings.
     supports : ndarray of shape (n_sizes * (n_sizes + 1) / 2,) or None
@@ -32,17 +32,55 @@ class FeatureScores:
     details: dict[str, Any] = field(default_factory=dict)
     supports: np.ndarray | None = None
 
+    def __post_init__(self) -> None:
+        """Raise NumericalError if a score, or a number of the details, is not finite."""
+        for name, value in {"scores": self.scores, **self.details}.items():
+            values = getattr(value, "data", value) if hasattr(value, "indptr") else value
+            if not isinstance(values, (float, np.ndarray)) or np.asarray(values).dtype.kind != "f":
+                continue
+            bad = ~np.isfinite(values)
+            if bad.any():
+                raise NumericalError(
+                    f"The result is not finite: {int(bad.sum())} of {bad.size} values of '{name}' "
+                    "are NaN or infinite. Nothing was stored. Bring the features to one scale, "
+                    "for instance with preprocess 'standardize'; if that does not help, please "
+                    "report it with the data's range."
+                )
+
     @classmethod
     def from_scores(
-        cls, scores: np.ndarray, *, supports: np.ndarray | None = None, **details: Any
+        cls,
+        scores: np.ndarray,
+        *,
+        constant: np.ndarray | None = None,
+        supports: np.ndarray | None = None,
+        **details: Any,
     ) -> FeatureScores:
-        """Rank the features by score, best first, ties by index."""
-        scores = np.asarray(scores, dtype=np.float64)
-        return cls(scores, np.argsort(-scores, kind="stable").astype(np.int64), details, supports)
+        """Rank the features by score, best first, ties by index.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n_features,)
+        constant : ndarray of shape (n_features,), bool, or None
+            Features that are equal in all rows: they get the lowest score of all features, at
+            most 0, whatever ``scores`` has for them, and rank behind all others.
+        supports : ndarray or None
+        **details : object
+        """
+        scores = np.array(scores, dtype=np.float64)
+        if constant is None:
+            constant = np.zeros(len(scores), dtype=bool)
+        scores[constant] = scores[~constant].min(initial=0.0)
+        return cls(scores, rank(scores, constant), details, supports)
 
     def support(self, n_features_to_select: int) -> np.ndarray:
         """Return the indices of the best features in ascending order."""
         return support_of(self.ranking, self.supports, n_features_to_select)
+
+
+def rank(scores: np.ndarray, constant: np.ndarray) -> np.ndarray:
+    """Return the features by score, best first, ties by index, constant features last."""
+    return np.lexsort((np.arange(len(scores)), -scores, constant)).astype(np.int64)
 
 
 def support_of(ranking: np.ndarray, supports: np.ndarray | None, n_selected: int) -> np.ndarray:

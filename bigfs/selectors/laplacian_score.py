@@ -23,14 +23,14 @@ def laplacian_scores(blocks: RowBlocks, W: AffinityMatrix) -> FeatureScores:
     Returns
     -------
     result : FeatureScores
-        ``-(f'Lf) / (f'Df - (f'D1)^2 / 1'D1)``, at most 0, larger is better; minus infinity
-        for a constant feature, which has no score.
+        ``-(f'Lf) / (f'Df - (f'D1)^2 / 1'D1)``, at most 0, larger is better; a constant
+        feature, which has none, gets the lowest score and ranks last.
     """
     sums = edge_moments(blocks, W)
     varies = sums.spread > 0
-    score = np.full(blocks.n_features, -np.inf)
+    score = np.zeros(blocks.n_features)
     score[varies] = -sums.smoothness[varies] / sums.spread[varies]
-    return FeatureScores.from_scores(score)
+    return FeatureScores.from_scores(score, constant=~varies)
 
 
 class LaplacianScore(BaseSelector):
@@ -59,9 +59,9 @@ class LaplacianScore(BaseSelector):
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        The Laplacian score, negated: larger is better. Constant features get minus infinity.
+        The Laplacian score, negated: larger is better. Constant features get the lowest.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index.
+        Feature indices, best first; ties go to the lower index, constant features come last.
 
     Notes
     -----

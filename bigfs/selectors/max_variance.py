@@ -9,7 +9,8 @@ from bigfs.selectors._base import BaseSelector
 
 def max_variance_scores(blocks: RowBlocks) -> FeatureScores:
     """Return the variance (divisor n) of every feature, in one pass."""
-    return FeatureScores.from_scores(blocks.moments().variance)
+    moments = blocks.moments()
+    return FeatureScores.from_scores(moments.variance, constant=moments.constant)
 
 
 class MaxVariance(BaseSelector):

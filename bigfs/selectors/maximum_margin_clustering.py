@@ -136,4 +136,6 @@ class MaximumMarginClustering(_MarginSelector):
         )
         found = learn(blocks, blocks.n_features, parameters, sample_size=self.sample_size)
         norms = np.linalg.norm(found.details["coef"], axis=1)
-        return self._learned(blocks, FeatureScores.from_scores(norms, **found.details))
+        # All features are selected, so every sigma is above 0 but those of constant features.
+        result = FeatureScores.from_scores(norms, constant=found.scores == 0, **found.details)
+        return self._learned(blocks, result)

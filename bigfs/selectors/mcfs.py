@@ -12,7 +12,7 @@ from bigfs.core.execute import run_tasks
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, task_budget
 from bigfs.core.units import parse_bytes
 from bigfs.graph import affinity, knn_graph
-from bigfs.scores import FeatureScores
+from bigfs.scores import FeatureScores, rank
 from bigfs.selectors._base import BaseSelector
 from bigfs.selectors._tasks import SparseVector, lars_task
 from bigfs.selectors._wide import wide_paths
@@ -73,7 +73,7 @@ def mcfs_scores(
     limit = parse_bytes(memory_limit)
     details: dict[str, np.ndarray] = {}
     if gram_bytes(blocks.layout, len(spectral.eigenvalues)) <= task_budget(limit):
-        paths = _full_paths(blocks, spectral, n_features_to_select, fit_intercept)
+        paths, constant = _full_paths(blocks, spectral, n_features_to_select, fit_intercept)
         last, stops = [path[0] for path in paths], [path[1] for path in paths]
     else:
         found = wide_paths(
@@ -83,7 +83,7 @@ def mcfs_scores(
             fit_intercept=fit_intercept,
             memory_limit_bytes=limit,
         )
-        last, stops = found.last, found.stops
+        last, stops, constant = found.last, found.stops, found.constant
         details = {
             "largest_violation": found.largest_violation,
             "n_screened": found.n_screened,
@@ -91,7 +91,8 @@ def mcfs_scores(
     n_features = blocks.n_features
     return FeatureScores.from_scores(
         _scores(last, coef_scale, n_features),
-        supports=_supports(stops, coef_scale, n_features),
+        constant=constant,
+        supports=_supports(stops, coef_scale, constant),
         coef=_as_rows(last, n_features),
         n_active=np.array([len(indices) for indices, _ in last]),
         **details,
@@ -100,9 +101,10 @@ def mcfs_scores(
 
 def _full_paths(
     blocks: RowBlocks, spectral: SpectralEmbedding, n_nonzero: int, fit_intercept: bool
-) -> list[tuple[SparseVector, list[SparseVector]]]:
-    """Return the stops of all targets' paths, found on the whole Gram matrix."""
+) -> tuple[list[tuple[SparseVector, list[SparseVector]]], np.ndarray]:
+    """Return the stops of all targets' paths on the whole Gram matrix, and what is constant."""
     gram = blocks.gram(spectral.embedding_ref, label="regression")
+    constant = gram.gram.diagonal() <= 0
     matrix, xty = (gram.gram, gram.xty) if fit_intercept else _uncentered(gram)
     scratch = blocks.scratch
     shared = (
@@ -112,7 +114,7 @@ def _full_paths(
     targets = range(len(spectral.eigenvalues))
     paths = run_tasks(lars_task, targets, *shared, n_nonzero, label="paths", unit="eigenvectors")
     scratch.remove(*shared)
-    return paths
+    return paths, constant
 
 
 def _scores(vectors: list[SparseVector], scale: str, n_features: int) -> np.ndarray:
@@ -132,12 +134,12 @@ def _norm(size: np.ndarray, scale: str) -> float:
     return float(np.linalg.norm(size, order))
 
 
-def _supports(stops: list[list[SparseVector]], scale: str, n_features: int) -> np.ndarray:
+def _supports(stops: list[list[SparseVector]], scale: str, constant: np.ndarray) -> np.ndarray:
     """Return the selections of 1, 2, ... features: each path stops where it first has as many."""
     found = []
     for n_selected, vectors in enumerate(zip(*stops, strict=True), start=1):
-        scores = _scores(list(vectors), scale, n_features)
-        found.append(np.sort(np.argsort(-scores, kind="stable")[:n_selected]))
+        scores = _scores(list(vectors), scale, len(constant))
+        found.append(np.sort(rank(scores, constant)[:n_selected]))
     return np.concatenate(found).astype(np.int32)
 
 

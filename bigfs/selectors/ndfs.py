@@ -174,8 +174,8 @@ def _result(
     details = finish(last, passes, labels)
     details |= {"labels": labels, "solver": regression.name}
     # The row of a constant feature is an intercept: it tells no rows apart.
-    scores = np.where(regression.constant, 0.0, np.linalg.norm(last.B, axis=1))
-    return FeatureScores.from_scores(scores, **details)
+    scores = np.linalg.norm(last.B, axis=1)
+    return FeatureScores.from_scores(scores, constant=regression.constant, **details)
 
 
 def check_parameters(settings: Settings, n_clusters: Any, n_samples: int) -> None:

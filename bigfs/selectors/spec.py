@@ -29,8 +29,8 @@ def spec_scores(blocks: RowBlocks, W: AffinityMatrix, ranking: str = "phi2") -> 
     Returns
     -------
     result : FeatureScores
-        Larger is better (``phi1`` and ``phi2`` are negated); minus infinity for a constant
-        feature, which has no score.
+        Larger is better (``phi1`` and ``phi2`` are negated); a constant feature gets the lowest
+        score and ranks last.
 
     Raises
     ------
@@ -42,14 +42,14 @@ def spec_scores(blocks: RowBlocks, W: AffinityMatrix, ranking: str = "phi2") -> 
     varies = sums.spread > 0
     smooth, spread = sums.smoothness[varies], sums.spread[varies]
     total = spread + sums.weight * sums.mean[varies] ** 2  # f'Df
-    score = np.full(blocks.n_features, -np.inf)
+    score = np.zeros(blocks.n_features)
     if ranking == "phi1":
         score[varies] = -smooth / total
     elif ranking == "phi2":
         score[varies] = -smooth / spread
     else:
         score[varies] = (2 * spread - smooth) / total
-    return FeatureScores.from_scores(score)
+    return FeatureScores.from_scores(score, constant=~varies)
 
 
 def check_ranking(ranking: str) -> None:
@@ -87,9 +87,9 @@ default="none"
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        Larger is better: ``phi1`` and ``phi2`` negated. Constant features get minus infinity.
+        Larger is better: ``phi1`` and ``phi2`` negated. Constant features get the lowest.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index.
+        Feature indices, best first; ties go to the lower index, constant features come last.
 
     Notes
     -----

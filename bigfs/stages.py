@@ -74,7 +74,9 @@ def stages_of(config: Config) -> list[Stage]:
             "random_state": config.random_state,
             "memory_limit": config.memory_limit,
         }
-        stages.append(Stage("graph", 4, {**graph, **common}, _run_graph, _graph_cost))
+        # Products of rows were computed from rounded distances once.
+        version = 5 if config.graph.weight in ("dot", "cosine") else 4
+        stages.append(Stage("graph", version, {**graph, **common}, _run_graph, _graph_cost))
     if config.spectral is not None:
         spectral = {
             **config.spectral.model_dump(),
@@ -91,7 +93,7 @@ def stages_of(config: Config) -> list[Stage]:
         **method.settings(config),
         **_content_of_labels(_labels_of_start(config)),
     }
-    stages.append(Stage("result", 2, scoring, _run_scores, method.cost))
+    stages.append(Stage("result", 3, scoring, _run_scores, method.cost))
     if config.evaluate is not None:
         chosen = {**config.evaluate.model_dump(), "random_state": config.random_state}
         chosen |= _content_of_labels(config.evaluate.labels)

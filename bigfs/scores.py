@@ -25,12 +25,15 @@ class FeatureScores:
     supports : ndarray of shape (n_sizes * (n_sizes + 1) / 2,) or None
         For methods whose order depends on how many features are selected: the selections of
         1, 2, ..., n_sizes features, ascending, one behind the other.
+    constant : ndarray of shape (n_features,), bool, or None
+        Features that are equal in all rows; None where the method has put them last itself.
     """
 
     scores: np.ndarray
     ranking: np.ndarray
     details: dict[str, Any] = field(default_factory=dict)
     supports: np.ndarray | None = None
+    constant: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         """Raise NumericalError if a score, or a number of the details, is not finite."""
@@ -62,16 +65,17 @@ class FeatureScores:
         ----------
         scores : ndarray of shape (n_features,)
         constant : ndarray of shape (n_features,), bool, or None
-            Features that are equal in all rows: they get the lowest score of all features, at
-            most 0, whatever ``scores`` has for them, and rank behind all others.
+            Features that are equal in all rows. They rank behind all others, and their scores
+            are lowered to the lowest of the others where they are above it.
         supports : ndarray or None
         **details : object
         """
         scores = np.array(scores, dtype=np.float64)
         if constant is None:
             constant = np.zeros(len(scores), dtype=bool)
-        scores[constant] = scores[~constant].min(initial=0.0)
-        return cls(scores, rank(scores, constant), details, supports)
+        lowest = scores[~constant].min(initial=np.inf)
+        scores[constant] = np.minimum(scores[constant], lowest)
+        return cls(scores, rank(scores, constant), details, supports, constant)
 
     def support(self, n_features_to_select: int) -> np.ndarray:
         """Return the indices of the best features in ascending order."""

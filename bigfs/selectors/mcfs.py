@@ -198,7 +198,7 @@ class MCFS(BaseSelector):
     scores_ : ndarray of shape (n_features,), float64
         ``max_k |a_kj|``, larger is better.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index.
+        Feature indices, best first; ties go to the lower index, constant features come last.
     coef_ : scipy.sparse.csr_array of shape (n_clusters, n_features), float64
         Coefficients ``a_k`` for eigenvectors of norm one, not scaled.
     n_active_ : ndarray of shape (n_clusters,), int

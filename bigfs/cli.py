@@ -59,8 +59,8 @@ def cli() -> None:
 
     \b
     Exit codes: 0 done; 2 bad input or configuration; 3 does not fit the memory limit;
-    4 cluster or storage failure, safe to run again; 75 another run holds the run directory;
-    130 interrupted, safe to resume.
+    4 cluster or storage failure, safe to run again; 5 numerical failure; 75 another run holds
+    the run directory; 130 interrupted, safe to resume.
     """
 
 

@@ -163,8 +163,8 @@ def test_every_problem_has_its_line(refusal):
     lines = refusal(BASE + "mcfs: {n_clusters: 0}\nrandom_state: -1\nfoo: 1\n").splitlines()
     assert lines[0] == "3 problems:"
     assert [line.split(" must")[0].strip() for line in lines[1:3]] == [
-        "mcfs.n_clusters",
         "random_state",
+        "mcfs.n_clusters",
     ]
     assert lines[3].startswith("  unknown key 'foo'")
 

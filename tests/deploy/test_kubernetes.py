@@ -24,7 +24,12 @@ import pytest
 import yaml
 
 import bigfs
-from bigfs.core.errors import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, EXIT_INTERRUPTED
+from bigfs.core.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DOES_NOT_FIT,
+    EXIT_INTERRUPTED,
+    EXIT_NUMERICAL,
+)
 from bigfs.core.memory import job_bytes
 from bigfs.core.units import parse_bytes
 from bigfs.pipeline.run import run
@@ -126,7 +131,7 @@ def test_exit_codes_decide_what_is_tried_again() -> None:
     assert hopeless["onExitCodes"] == {
         "containerName": "run",
         "operator": "In",
-        "values": [EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT],
+        "values": [EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, EXIT_NUMERICAL],
     }
     assert disrupted["action"] == "Ignore"
     assert EXIT_INTERRUPTED not in hopeless["onExitCodes"]["values"]

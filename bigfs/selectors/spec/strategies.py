@@ -40,19 +40,16 @@ class EdgeScores:
         return StageCost((edges_step(self.shape, self.n_neighbors),))
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return the scores, larger is better (``phi1`` and ``phi2`` negated).
-
-        Minus infinity for a constant feature, which has no score.
-        """
+        """Return the scores, larger is better (``phi1`` and ``phi2`` negated)."""
         sums = edge_moments(inputs.blocks, inputs.affinity)
         varies = sums.spread > 0
         smooth, spread = sums.smoothness[varies], sums.spread[varies]
         total = spread + sums.weight * sums.mean[varies] ** 2  # f'Df
-        score = np.full(self.shape.n_features, -np.inf)
+        score = np.zeros(self.shape.n_features)
         if self.ranking == "phi1":
             score[varies] = -smooth / total
         elif self.ranking == "phi2":
             score[varies] = -smooth / spread
         else:
             score[varies] = (2 * spread - smooth) / total
-        return FeatureScores.from_scores(score)
+        return FeatureScores.from_scores(score, constant=~varies)

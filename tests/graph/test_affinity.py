@@ -18,7 +18,7 @@ from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, cost, knn_graph, symmetrize
 from bigfs.graph.products import edge_products
 from bigfs.graph.symmetrize import union_rows
-from bigfs.selectors.laplacian_score import laplacian_scores
+from bigfs.selectors.spec.strategies import EdgeScores
 from bigfs.spectral.embedding import spectral_embedding
 from bigfs.store.scratch import Scratch
 from tests.graph._brute import manifold
@@ -144,7 +144,7 @@ def test_a_row_of_zeros_keeps_its_nearest_neighbor(
         assert W.degrees.load()[11] == least
         assert M.data.max() <= (1 if weight == "cosine" else (X**2).sum(axis=1).max())
         assert abs(M - M.T).max() == 0
-        assert np.isfinite(laplacian_scores(blocks, W).scores).all()
+        assert np.isfinite(EdgeScores(blocks.layout, 5, "phi2").score(blocks, W).scores).all()
         assert np.isfinite(spectral_embedding(W, 3).eigenvalues).all()
 
 

@@ -21,11 +21,13 @@ from sklearn.datasets import load_digits
 
 import bigfs
 from bigfs.core.errors import InputError, MemoryLimitError, RunLockedError
-from bigfs.pipeline import stages
 from bigfs.pipeline.evaluate import evaluate_result
 from bigfs.pipeline.inspect import inspect
 from bigfs.pipeline.run import run
 from bigfs.results.result import open_result
+from bigfs.selectors.mcfs.strategies import FullGram
+from bigfs.stages.graph import GraphStrategy
+from bigfs.stages.spectral import SpectralStrategy
 
 
 def _config(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -172,7 +174,7 @@ def test_what_is_redone_is_what_changed_and_says_why(
     assert _stages_redone(config, caplog) == {
         "graph": f"memory_limit is {3 * 2**30}, was {4 * 2**30}",
         "spectral": f"memory_limit is {3 * 2**30}, was {4 * 2**30}",
-        "result": f"mcfs.memory_limit is {3 * 2**30}, was {4 * 2**30}",
+        "result": f"memory_limit is {3 * 2**30}, was {4 * 2**30}",
         "evaluation": later,
     }
     os.utime(tmp_path / "X.npy", ns=(1, 1))
@@ -189,9 +191,9 @@ def test_a_run_that_stopped_continues_at_the_last_finished_stage(
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    runner = {"graph": "_run_graph", "spectral": "_run_spectral", "result": "_run_scores"}[name]
+    strategies = {"graph": GraphStrategy, "spectral": SpectralStrategy, "result": FullGram}
     with monkeypatch.context() as patch:
-        patch.setattr(stages, runner, stop)
+        patch.setattr(strategies[name], "run", stop)
         with pytest.raises(KeyboardInterrupt):
             run(_config(tmp_path))
     done = json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"]

@@ -76,8 +76,12 @@ class Regressions(ABC):
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores; details are the attributes of `MCFS`."""
-        spectral, n_features = inputs.spectral, self.shape.n_features
-        last, stops, constant, details = self._paths(inputs.blocks, spectral)
+        return self.score(inputs.blocks, inputs.spectral)
+
+    def score(self, blocks: RowBlocks, spectral: SpectralEmbedding) -> FeatureScores:
+        """Return the scores of opened data with these eigenvectors."""
+        n_features = self.shape.n_features
+        last, stops, constant, details = self._paths(blocks, spectral)
         scale = self.parameters.coef_scale
         return FeatureScores.from_scores(
             _scores(last, scale, n_features),

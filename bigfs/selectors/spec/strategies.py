@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bigfs.blocks import RowBlocks
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost
+from bigfs.graph import AffinityMatrix
 from bigfs.graph.edges import edge_moments, edges_step
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
@@ -41,7 +43,11 @@ class EdgeScores:
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores, larger is better (``phi1`` and ``phi2`` negated)."""
-        sums = edge_moments(inputs.blocks, inputs.affinity)
+        return self.score(inputs.blocks, inputs.affinity)
+
+    def score(self, blocks: RowBlocks, W: AffinityMatrix) -> FeatureScores:
+        """Return the scores of opened data with this graph."""
+        sums = edge_moments(blocks, W)
         varies = sums.spread > 0
         smooth, spread = sums.smoothness[varies], sums.spread[varies]
         total = spread + sums.weight * sums.mean[varies] ** 2  # f'Df

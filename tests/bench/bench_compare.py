@@ -1,7 +1,7 @@
 """What each method costs, beside scikit-learn's selectors; and what a comparison saves by sharing.
 
-    python tests/bench/bench_compare.py FOLDER methods    # USPS: seconds, processor, peak memory
-    python tests/bench/bench_compare.py FOLDER sharing    # USPS: compare against single runs
+    python -m tests.bench.bench_compare FOLDER methods    # USPS: seconds, processor, peak memory
+    python -m tests.bench.bench_compare FOLDER sharing    # USPS: compare against single runs
 
 FOLDER holds USPS.npz with ``X`` and ``y``. ``methods`` fits every selector of bigfs that is
 registered and what scikit-learn has for data without labels, each in a fresh process with BLAS on

@@ -1,6 +1,6 @@
 """Passes over a matrix larger than the workers' memory: spilling, reads, client growth.
 
-    python tests/bench/bench_out_of_core.py FOLDER [--rows 8000000] [--features 128]
+    python -m tests.bench.bench_out_of_core FOLDER [--rows 8000000] [--features 128]
 
 Writes a float32 zarr of that shape block by block into FOLDER (4 GB by default, kept for the next
 call), then runs MaxVariance and the Gram + X'Y pass on two worker processes of 1.5 GiB and prints

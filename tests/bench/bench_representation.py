@@ -1,6 +1,6 @@
 """Is a graph of 50 principal components as good as one of all features, above 1,000 features?
 
-    python tests/bench/bench_representation.py FOLDER
+    python -m tests.bench.bench_representation FOLDER
 
 FOLDER holds the npz files below, with X and y. For each: the share of the 5 true neighbors (all
 features) that the graph of the components holds, and NMI and 1-NN error of 50 features that MCFS

@@ -1,6 +1,6 @@
 """The features that MCFS selects with each eigensolver, and how good they are.
 
-    python tests/bench/bench_spectral_selection.py FOLDER [--repetitions 5]
+    python -m tests.bench.bench_spectral_selection FOLDER [--repetitions 5]
 
 FOLDER holds ORL.npz, COIL20.npz and USPS.npz with ``X`` and ``y``; the protocol is that of
 _judge.py. The overlap counts features also selected with eigsh.

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bigfs.cli import main
-from bigfs.config import load_comparison, load_config
 from bigfs.core import errors
+from bigfs.selectors.configs import load_comparison, load_config
 from tests.conftest import REPO
 
 README = (REPO / "README.md").read_text()

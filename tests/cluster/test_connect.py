@@ -120,7 +120,7 @@ def test_a_client_that_cannot_connect_is_closed(
     """Else it stays Dask's default client until it is collected, and changes Dask's settings."""
     from distributed import Client
 
-    monkeypatch.setattr("bigfs.cluster.connection.WAIT_SECONDS", 0.5)
+    monkeypatch.setattr("bigfs.runtime.connection.WAIT_SECONDS", 0.5)
     before = dict(dask.config.config)
     with pytest.raises(error) as caught:  # its traceback holds the client
         run(_config(tmp_path), scheduler=address)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError, InputTypeError
-from bigfs.core.execute import dask_get
+from bigfs.runtime.execute import dask_get
 from bigfs.store.source import Source, check_shape, work_dtype
 
 

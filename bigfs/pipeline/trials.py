@@ -93,7 +93,7 @@ def _fit(
     work = Scratch(folder / f"work-{uuid.uuid4().hex[:12]}")
     blocks = RowBlocks.from_any(X, scratch=work)
     blocks.keeps_gram = True
-    engine = Engine(SharedStages(folder), blocks)
+    engine = Engine(SharedStages(folder), blocks, memory_limit=entries[0].config.memory_limit)
     found = []
     classes = folder / f"classes-{uuid.uuid4().hex[:12]}.npy"
     with replaced_file(classes, sync=False) as file:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.cost import StagePlan
+from bigfs.core.cost import StageCost, StagePlan
+from bigfs.core.memory import check_fits
 from bigfs.stages.graph import WEIGHTS
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.location import Location
@@ -126,6 +127,8 @@ class Engine:
         The data as the stages see them; None for stages that open their own.
     data_key : str, default=""
         Of the content of the data.
+    memory_limit : int or None, default=None
+        Refuse stages that no plan has accepted and that do not fit a worker of so many bytes.
 
     Attributes
     ----------
@@ -134,8 +137,16 @@ class Engine:
         Names of the results that were asked for.
     """
 
-    def __init__(self, store: StageStore, blocks: RowBlocks | None, data_key: str = "") -> None:
+    def __init__(
+        self,
+        store: StageStore,
+        blocks: RowBlocks | None,
+        data_key: str = "",
+        *,
+        memory_limit: int | None = None,
+    ) -> None:
         self.store, self.blocks, self._data_key = store, blocks, data_key
+        self._memory_limit = memory_limit
         self._neighbors: dict[str, Location] = {}
         self.used: set[str] = set()
 
@@ -180,10 +191,18 @@ class Engine:
             strategy = planned.strategy
         else:
             strategy = stage.choose(None if blocks is None else blocks.layout)
+            if self._memory_limit is not None:
+                _check_cost(stage.name, strategy.cost(), self._memory_limit)
         with self.store.writing(name, key, stage, inputs, planned) as out:
             strategy.run(inputs, out)
             if blocks is not None:
                 blocks.check_unchanged()
+
+
+def _check_cost(stage: str, cost: StageCost | None, memory_limit: int) -> None:
+    """Raise MemoryLimitError if a task of a stage, or what the client does, does not fit."""
+    for step in () if cost is None else cost.steps:
+        check_fits(stage, step.task_bytes, memory_limit, step.what)
 
 
 def _neighbors_key(stage: Stage, before: str) -> str:

@@ -263,7 +263,7 @@ def test_a_store_of_others_is_checked_before_any_work(tmp_path: Path) -> None:
     [
         ({"n_features_to_select": 65}, r"must be an int in \[1, 64\].*Got 65"),
         ({"graph": {"n_neighbors": 1797}}, "n_neighbors"),
-        ({"mcfs": {"n_clusters": 1797}}, "below the 1797 samples"),
+        ({"mcfs": {"n_clusters": 1797}}, "MCFS: n_clusters must be at most 1796, since X has 1797"),
         ({"evaluate": {"labels": "sklearn:iris"}}, "150 labels"),
         ({"evaluate": {"labels": "nothing.npy"}}, "does not exist"),
         ({"input": {"uri": "nothing.npy"}}, "does not exist"),

@@ -16,35 +16,34 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bigfs import (
-    FSGMM,
-    LFS,
     M3FS,
     MCFS,
-    NDFS,
     SPEC,
-    UDFS,
-    GFSKMeans,
     LaplacianScore,
     MaximumMarginClustering,
     MaxVariance,
-    QAlpha,
     ingest,
 )
 from bigfs.core.errors import CorruptStoreError, InputError
+from bigfs.selectors.registry import METHODS
 
+# Settings with which a fit takes a moment; methods that are not here have such defaults.
+CHEAP_SETTINGS: dict[str, dict[str, Any]] = {
+    "spec": {"n_neighbors": 3},
+    "laplacian_score": {"n_neighbors": 3},
+    "q_alpha": {"n_clusters": 2},
+    "udfs": {"n_clusters": 1, "n_neighbors": 3, "max_iter": 3},
+    "fsgmm": {"n_clusters": 2, "max_iter": 5},
+    "mcfs": {"n_clusters": 2, "n_neighbors": 3},
+    "ndfs": {"n_clusters": 2, "n_neighbors": 3, "max_iter": 3},
+    "m3fs": {"n_neighbors": 3, "init": "kmeans", "n_init": 1, "C": 1.0},
+    "lfs": {"n_clusters": 2, "n_init": 1, "max_iter": 3, "drop": "many"},
+    "gfs_kmeans": {"n_clusters": 2, "n_init": 1, "max_iter": 2},
+    "maximum_margin_clustering": {"n_init": 1, "C": 1.0},
+}
 CHEAP = [
-    MaxVariance(n_features_to_select=1),
-    SPEC(n_features_to_select=1, n_neighbors=3),
-    QAlpha(n_features_to_select=1, n_clusters=2),
-    UDFS(n_features_to_select=1, n_clusters=1, n_neighbors=3, max_iter=3),
-    FSGMM(n_features_to_select=1, n_clusters=2, max_iter=5),
-    LaplacianScore(n_features_to_select=1, n_neighbors=3),
-    MCFS(n_features_to_select=1, n_clusters=2, n_neighbors=3),
-    NDFS(n_features_to_select=1, n_clusters=2, n_neighbors=3, max_iter=3),
-    M3FS(n_features_to_select=1, n_neighbors=3, init="kmeans", n_init=1, C=1.0),
-    LFS(n_features_to_select=1, n_clusters=2, n_init=1, max_iter=3, drop="many"),
-    GFSKMeans(n_features_to_select=1, n_clusters=2, n_init=1, max_iter=2),
-    MaximumMarginClustering(n_features_to_select=1, n_init=1, C=1.0),
+    method.estimator_class()(n_features_to_select=1, **CHEAP_SETTINGS.get(name, {}))
+    for name, method in METHODS.items()
 ]
 
 
@@ -173,8 +172,8 @@ def test_number_of_features_is_checked(bad: Any, digits: np.ndarray) -> None:
     [
         ({"n_neighbors": 0}, "n_neighbors"),
         ({"n_neighbors": 400}, "n_neighbors"),
-        ({"n_clusters": 0}, "n_components"),
-        ({"n_clusters": 400}, "n_components"),
+        ({"n_clusters": 0}, "MCFS: n_clusters must be a whole number of at least 1"),
+        ({"n_clusters": 400}, "MCFS: n_clusters must be at most 399, since X has 400 rows"),
         ({"weight": "gauss"}, "weight"),
         ({"metric": "cityblock"}, "metric"),
         ({"preprocess": "zscore"}, "preprocess"),

@@ -71,6 +71,9 @@ class RunStages(StageStore):
         record = footprint.record(read_attributes(scratch.path).get("measured_peak_bytes"))
         record |= {"passes": passes, "bytes_read": passes * blocks.nbytes if passes else 0}
         record |= {"version": stage.version, "settings": stage.settings}
+        if planned is not None:
+            strategy = getattr(planned.strategy, "strategy", planned.strategy)
+            record["strategy"] = type(strategy).__name__
         directory.commit(name, key, record)
 
     def record_at(self, path: Location) -> dict[str, Any]:

@@ -33,6 +33,18 @@ _KEPT = dict.fromkeys(
     ("run", "compare"), "finished stages are kept, run the same command to continue"
 )
 
+_pipeline = click.argument("pipeline", type=click.Path(dir_okay=False))
+_overrides = click.option(
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Change a setting of the file; may be repeated.",
+)
+_scheduler = click.option(
+    "--scheduler", metavar="ADDRESS", help="Use the workers of a running Dask scheduler."
+)
+_fresh = click.option("--fresh", is_flag=True, help="Forget finished stages and start over.")
 _quiet = click.option("--quiet", is_flag=True, help="Show warnings and the result only.")
 _log_format = click.option(
     "--log-format",
@@ -65,16 +77,10 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("pipeline", type=click.Path(dir_okay=False))
-@click.option(
-    "--set",
-    "overrides",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Change a setting of the file for this run; may be repeated.",
-)
-@click.option("--scheduler", metavar="ADDRESS", help="Use a running Dask scheduler.")
-@click.option("--fresh", is_flag=True, help="Forget finished stages and start over.")
+@_pipeline
+@_overrides
+@_scheduler
+@_fresh
 @click.option(
     "--performance-report",
     metavar="FILE.html",
@@ -111,15 +117,9 @@ def run(
 
 
 @cli.command()
-@click.argument("pipeline", type=click.Path(dir_okay=False))
-@click.option(
-    "--set",
-    "overrides",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Change a setting of the file for this plan; may be repeated.",
-)
-@click.option("--scheduler", metavar="ADDRESS", help="Ask the workers of a running scheduler.")
+@_pipeline
+@_overrides
+@_scheduler
 @click.option(
     "--format",
     "form",
@@ -283,16 +283,10 @@ def evaluate(
 
 
 @cli.command()
-@click.argument("pipeline", type=click.Path(dir_okay=False))
-@click.option(
-    "--set",
-    "overrides",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Change a setting of the file for this run; may be repeated.",
-)
-@click.option("--scheduler", metavar="ADDRESS", help="Use a running Dask scheduler.")
-@click.option("--fresh", is_flag=True, help="Forget finished stages and start over.")
+@_pipeline
+@_overrides
+@_scheduler
+@_fresh
 @click.option(
     "--format",
     "form",

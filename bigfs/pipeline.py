@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,12 +32,13 @@ from bigfs.evaluate.selection import compare_with_all
 from bigfs.footprint import Footprint
 from bigfs.planning import check_plans, plan_within
 from bigfs.results import Result, open_result
-from bigfs.stages import Stage, check_labels, check_settings, run_ingest, stages_of
+from bigfs.stages import Stage, check_labels, check_outside, check_settings, run_ingest, stages_of
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.lease import LEASE
-from bigfs.store.location import Location, as_location, write_atomic
+from bigfs.store.location import Location, as_location
+from bigfs.store.records import CONFIG, FEATURES, TABLE
 from bigfs.store.retention import SERIES, finish_series, followed
-from bigfs.store.rundir import CONFIG, FEATURES, TABLE, RunDirectory, stage_key
+from bigfs.store.rundir import RunDirectory, stage_key
 from bigfs.store.scratch import Scratch, read_attributes
 from bigfs.store.source import is_store, open_matrix
 
@@ -104,12 +105,13 @@ def run(
             directory.manifest[SERIES] = config.series
         _run_stages(directory, config)
         result = open_result(directory.path)
-        write_atomic(directory.path / FEATURES, result.features_csv())
+        directory.write_file(FEATURES, result.features_csv())
         return result
 
     result = run_in_directory(
-        config, work, scheduler=scheduler, fresh=fresh, performance_report=performance_report
-    )
+        config, work, (FEATURES,), scheduler=scheduler, fresh=fresh,
+        performance_report=performance_report,
+    )  # fmt: skip
     if config.series is not None:
         finish_series(config.run, config.series, config.keep)
     return result
@@ -118,6 +120,7 @@ def run(
 def run_in_directory(
     config: Any,
     work: Callable[[RunDirectory], T],
+    outputs: Sequence[str],
     *,
     scheduler: str | None = None,
     fresh: bool = False,
@@ -133,6 +136,8 @@ def run_in_directory(
     config : Config, Comparison or PaperTable
     work : callable
         ``work(directory)`` runs stages in the open directory.
+    outputs : sequence of str
+        Names of the files that it writes beside the stages.
     scheduler, fresh, performance_report
         As in `run`.
     """
@@ -143,13 +148,12 @@ def run_in_directory(
         preflight(directory.attempt_path)
         _begin(directory, config)
         result = work(directory)
-        directory.manifest["status"] = "done"
-        directory.write()
+        directory.finish()
         return result
 
     with (
         storage_failures(str(directory.path)),
-        directory.open(fresh=fresh),
+        directory.open(fresh=fresh, outputs=(CONFIG, *outputs)),
         connect(address, config.cluster, config.memory_limit),
         cluster_failures("run"),
         reporting_performance(performance_report),
@@ -160,6 +164,7 @@ def run_in_directory(
 def _check_before(config: Config) -> None:
     """Refuse what cannot work before anything is written or any cluster is started."""
     task_budget(config.memory_limit)
+    check_outside(config)
     source = open_matrix(config.input.uri, variable=config.input.variable)
     check_settings(config, source.n_samples, source.n_features)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
@@ -176,7 +181,7 @@ def _as_config(config: Config | str | Path | dict[str, Any], overrides: list[str
 
 def _begin(directory: RunDirectory, config: Any) -> None:
     """Write the resolved configuration and note what runs."""
-    write_atomic(directory.path / CONFIG, dump_yaml(config))
+    directory.write_file(CONFIG, dump_yaml(config))
     directory.manifest.pop("error", None)
     directory.manifest.update(
         status="running", versions=package_versions(), attempt=directory.attempt

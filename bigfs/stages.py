@@ -18,7 +18,8 @@ from bigfs.blocks import RowBlocks
 from bigfs.config import Config
 from bigfs.context import Context
 from bigfs.core.cost import Shape, StageCost
-from bigfs.core.errors import InputError
+from bigfs.core.errors import ConfigError, InputError
+from bigfs.core.paths import plain_name
 from bigfs.evaluate.selection import compare_with_all
 from bigfs.graph import affinity, knn_graph
 from bigfs.graph.cost import graph_cost
@@ -32,8 +33,9 @@ from bigfs.spectral.embedding import spectral_embedding
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.ingest import ingest
 from bigfs.store.labels import load_classes, load_labels
-from bigfs.store.location import Location, copy_tree, is_remote
+from bigfs.store.location import Location, as_location, copy_tree, is_remote, is_within
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
+from bigfs.store.source import as_path
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,26 @@ def check_labels(config: Config, n_samples: int | None) -> None:
         load_classes(config.evaluate.labels, n_samples)
 
 
+def check_outside(config: Config) -> None:
+    """Raise ConfigError if the input or labels lie in the run directory, which is bigfs's own."""
+    named = {"input.uri": config.input.uri, f"{config.method}.init": _labels_of_start(config)}
+    if config.evaluate is not None:
+        named["evaluate.labels"] = config.evaluate.labels
+    for key, uri in named.items():
+        if uri is not None:
+            check_apart(config.run, key, uri)
+
+
+def check_apart(run: str, key: str, uri: str) -> None:
+    """Raise ConfigError if what a setting names lies in a run directory."""
+    path = as_path(uri.partition("::")[0])
+    if path is not None and is_within(path, as_location(run)):
+        raise ConfigError(
+            f"{key}: {uri} lies in the run directory {run}, which holds what a run makes. Move it "
+            "elsewhere, or give another run directory."
+        )
+
+
 def _labels_of_start(config: Config) -> str | None:
     """Return where the labels are that a method starts from, None if it does not."""
     words = METHODS[config.method].starts
@@ -220,7 +242,7 @@ def _take_neighbors(path: Location, out: Scratch) -> KNNGraph:
     """Take over the neighbors of another graph stage; only the weights differ."""
     stored = read_attributes(path)["graph"]
     for name in (*stored["arrays"], "partitions"):
-        copy_tree(path / name, out.path / name)
+        copy_tree(path / plain_name(name, path), out.path / name)
     return KNNGraph.open(out.path, stored)
 
 

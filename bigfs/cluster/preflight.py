@@ -24,6 +24,7 @@ from bigfs.cluster.workers import (
 from bigfs.core.errors import ClusterError, InputError, MemoryLimitError
 from bigfs.core.execute import active_client
 from bigfs.core.memory import SMALLEST_LIMIT_BYTES
+from bigfs.core.paths import is_plain
 from bigfs.core.units import format_bytes
 from bigfs.store.location import Location, as_location
 
@@ -160,23 +161,24 @@ def _check_shared(folder: Location, workers: Sequence[str]) -> None:
         asked = (_answer_token, str(folder), token)
         for worker, answer in ask_workers(active_client(), *asked, workers=workers).items():
             found = str(answer)
-            if not found.startswith(str(folder)) or not as_location(found).exists():
+            is_answer = is_plain(found) and found.startswith(f"{ours.name}-")
+            if not is_answer or not (folder / found).exists():
                 raise InputError(
                     f"Worker {worker} and this client do not share {folder} ({found}). Put the "
                     "run directory on storage that all of them can read and write."
                 )
-            as_location(found).unlink()
+            (folder / found).unlink()
     finally:
         ours.unlink(missing_ok=True)
 
 
 def _answer_token(folder: str, token: str) -> str:
-    """Read the client's token and write one back; return its path, or what went wrong."""
+    """Read the client's token and write one back; return its name, or what went wrong."""
     try:
         if (as_location(folder) / f"token-{token}").read_text() != token:
             return "the token it read is another one"
         answer = as_location(folder) / f"token-{token}-{uuid.uuid4().hex[:8]}"
         answer.write_text(token)
-        return str(answer)
+        return answer.name
     except OSError as error:
         return f"{type(error).__name__}: {error.strerror or error}"

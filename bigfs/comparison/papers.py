@@ -10,10 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.comparison.datasets import check_set, content_key, load_set, why_unavailable
+from bigfs.comparison.datasets import (
+    LOCALIZED,
+    check_set,
+    content_key,
+    load_set,
+    set_uri,
+    why_unavailable,
+)
 from bigfs.comparison.paper_table import PaperResult, PaperRow
 from bigfs.comparison.protocols import best_of_grid, by_draws, by_labels
-from bigfs.comparison.table import remove_tables
+from bigfs.comparison.table import TABLES
 from bigfs.comparison.trials import Trial
 from bigfs.config import PaperTable
 from bigfs.config.paper import ALL_FEATURES, SetConfig
@@ -23,7 +30,7 @@ from bigfs.core.memory import check_fits, task_budget
 from bigfs.methods import METHODS
 from bigfs.pipeline import run_in_directory, run_stage
 from bigfs.plan import Place, make_plan
-from bigfs.stages import Stage, check_settings
+from bigfs.stages import Stage, check_apart, check_settings
 from bigfs.store.chunking import block_rows, chunk_rows
 from bigfs.store.rundir import RunDirectory, stage_key
 from bigfs.store.scratch import Scratch, read_attributes
@@ -68,12 +75,12 @@ def run_paper(
             _check_before(config, one)
 
     def work(directory: RunDirectory) -> PaperResult:
-        remove_tables(directory.path)
+        directory.remove_files(TABLES)
         result = _run(directory, config, chosen, reasons)
-        result.write(directory.path)
+        result.write(directory)
         return result
 
-    return run_in_directory(config, work, scheduler=scheduler, fresh=fresh)
+    return run_in_directory(config, work, TABLES, scheduler=scheduler, fresh=fresh)
 
 
 def _run(
@@ -97,6 +104,8 @@ def _run(
 def _check_before(config: PaperTable, one: SetConfig) -> None:
     """Refuse what cannot work before anything is written or any cluster is started."""
     task_budget(config.memory_limit)
+    if one.uri != LOCALIZED:
+        check_apart(config.run, one.name, set_uri(config, one))
     n_samples, n_features = check_set(config, one)
     chunk = chunk_rows(n_features, 8)
     shape = Shape(n_samples, n_features, 8, block_rows(n_features, 8, chunk), chunk)

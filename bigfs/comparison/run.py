@@ -13,7 +13,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.comparison.fits import SharedFits, fits_for
 from bigfs.comparison.paper_table import PaperResult
 from bigfs.comparison.papers import run_paper
-from bigfs.comparison.table import ComparisonResult, Row, remove_tables
+from bigfs.comparison.table import TABLES, ComparisonResult, Row
 from bigfs.comparison.trials import selection
 from bigfs.config import Comparison, PaperTable, load_comparison, make_comparison
 from bigfs.config.comparison import Entry
@@ -23,7 +23,7 @@ from bigfs.evaluate.protocols import Protocol
 from bigfs.evaluate.selection import measure_selection
 from bigfs.pipeline import data_stage, discarding_data, run_in_directory
 from bigfs.planning import check_plans
-from bigfs.stages import Stage, check_labels, check_settings
+from bigfs.stages import Stage, check_apart, check_labels, check_outside, check_settings
 from bigfs.store.labels import load_classes
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch, read_attributes
@@ -87,12 +87,12 @@ def compare(
     check_plans([entry.config for entry in entries], scheduler=scheduler)
 
     def work(directory: RunDirectory) -> ComparisonResult:
-        remove_tables(directory.path)
+        directory.remove_files(TABLES)
         result = _run(directory, config, entries)
-        result.write(directory.path)
+        result.write(directory)
         return result
 
-    return run_in_directory(config, work, scheduler=scheduler, fresh=fresh)
+    return run_in_directory(config, work, TABLES, scheduler=scheduler, fresh=fresh)
 
 
 def _as_comparison(
@@ -108,6 +108,9 @@ def _as_comparison(
 def _check_before(config: Comparison) -> list[Entry]:
     """Refuse what cannot work before anything is written or any cluster is started."""
     task_budget(config.memory_limit)
+    for entry in config.entries(max(config.n_features_to_select)):
+        check_outside(entry.config)
+    check_apart(config.run, "evaluate.labels", config.evaluate.labels)
     source = open_matrix(config.input.uri, variable=config.input.variable)
     entries = config.entries(max(config.n_features_to_select))
     kept = None if config.input.missing == "drop_rows" else source.n_samples

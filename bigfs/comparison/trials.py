@@ -17,6 +17,7 @@ from bigfs.config import Config
 from bigfs.config.comparison import Entry
 from bigfs.context import Context
 from bigfs.core.execute import inline
+from bigfs.core.paths import plain_name
 from bigfs.core.seeds import derive_seed, rng
 from bigfs.evaluate.metrics import nearest_neighbor_error
 from bigfs.evaluate.protocols import Protocol, clustering_scores, kmeans_scores
@@ -82,7 +83,8 @@ class _Folder:
 
     def stage_path(self, name: str) -> Location:
         if isinstance(self.path, ObjectPath):
-            return self.path / (self.path / f"{name}.first").read_text()
+            first = self.path / f"{name}.first"
+            return self.path / plain_name(first.read_text(), first)
         return self.path / f"{name}.zarr"
 
     def run(self, context: Context, stage: Stage, name: str) -> None:

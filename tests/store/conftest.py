@@ -10,7 +10,23 @@ import pytest
 from bigfs.store import objects
 from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath
+from tests._canary import planted
 from tests._s3 import Proxy
+
+
+@pytest.fixture
+def bare() -> None:
+    """For tests that look at everything in a folder: no canary is planted there."""
+
+
+@pytest.fixture(autouse=True)
+def canary(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Files that are not the run's lie wherever a run begins, and are the same afterwards."""
+    if "bare" in request.fixturenames:
+        yield
+        return
+    with planted(monkeypatch):
+        yield
 
 
 @pytest.fixture(params=["folder", "bucket"])

@@ -22,15 +22,15 @@ _INSIDE = {
     "c.zarr.partial-1a2b3c4d/zarr.json": "{}",
     "manifest.json.partial-12": "{",
     "attempts/mine/x.scratch/c/0": "1",
-    "attempts/0123456789ab/graph.zarr/zarr.json": "{}",
-    "checkpoints/mine/state.npz": "2",
-    "checkpoints/result-0123456789abcdef/state.npz": "3",
+    "attempts/0123456789ab/graph.scratch/c/0": "2",
+    "checkpoints/mine/x.npz": "3",
+    "checkpoints/result-0123456789abcdef/x.npz": "4",
     "graph-0123456789ab.zarr/zarr.json": "{}",
     "lease.beat-foo": "{}",
     "lease.stale-0123456789abcdef0123456789abcdef": "{}",
     "report.html": "<p>mine</p>",
 }
-_BESIDE = {"thesis.tex": "years of work", "data.zarr/zarr.json": "{}", "attempts/mine": "4"}
+_BESIDE = {"thesis.tex": "years of work", "data.zarr/zarr.json": "{}", "attempts/mine": "5"}
 
 
 def plant(run: Location) -> None:
@@ -77,8 +77,11 @@ def own_files(run: Location) -> set[str]:
 
 
 @contextmanager
-def planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def planted(request: pytest.FixtureRequest) -> Iterator[None]:
     """Plant the files wherever a run of this process begins, and compare them at the end."""
+    for name in ("bucket", "proxy"):  # which must be there until then
+        if name in request.fixturenames:
+            request.getfixturevalue(name)
     runs: dict[str, Location] = {}
     create = RunFolder._create
 
@@ -89,7 +92,8 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             runs[str(self.path)] = self.path
         return made
 
-    monkeypatch.setattr(RunFolder, "_create", create_and_plant)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunFolder, "_create", create_and_plant)
+        yield
     for run in runs.values():
         check(run)

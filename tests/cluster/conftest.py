@@ -10,7 +10,7 @@ from tests._canary import planted
 
 
 @pytest.fixture(autouse=True)
-def canary(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def canary(request: pytest.FixtureRequest) -> Iterator[None]:
     """Files that are not the run's lie wherever a run begins, and are the same afterwards."""
-    with planted(monkeypatch):
+    with planted(request):
         yield

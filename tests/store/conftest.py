@@ -20,12 +20,12 @@ def bare() -> None:
 
 
 @pytest.fixture(autouse=True)
-def canary(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def canary(request: pytest.FixtureRequest) -> Iterator[None]:
     """Files that are not the run's lie wherever a run begins, and are the same afterwards."""
     if "bare" in request.fixturenames:
         yield
         return
-    with planted(monkeypatch):
+    with planted(request):
         yield
 
 

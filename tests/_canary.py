@@ -79,6 +79,9 @@ def own_files(run: Location) -> set[str]:
 @contextmanager
 def planted(request: pytest.FixtureRequest) -> Iterator[None]:
     """Plant the files wherever a run of this process begins, and compare them at the end."""
+    if "bare" in request.fixturenames:
+        yield
+        return
     for name in ("bucket", "proxy"):  # which must be there until then
         if name in request.fixturenames:
             request.getfixturevalue(name)

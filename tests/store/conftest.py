@@ -14,17 +14,9 @@ from tests._canary import planted
 from tests._s3 import Proxy
 
 
-@pytest.fixture
-def bare() -> None:
-    """For tests that look at everything in a folder: no canary is planted there."""
-
-
 @pytest.fixture(autouse=True)
 def canary(request: pytest.FixtureRequest) -> Iterator[None]:
     """Files that are not the run's lie wherever a run begins, and are the same afterwards."""
-    if "bare" in request.fixturenames:
-        yield
-        return
     with planted(request):
         yield
 

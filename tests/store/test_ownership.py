@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,21 @@ import pytest
 from bigfs.cli import main
 from bigfs.comparison import compare
 from bigfs.comparison.table import TABLES
-from bigfs.core.errors import ConfigError, InputError
+from bigfs.core.errors import ConfigError, InputError, StorageError
 from bigfs.graph.knn import KNNGraph
 from bigfs.pipeline import run
 from bigfs.results import open_result
 from bigfs.spectral.storedblock import Record
+from bigfs.store import lease, objects
 from bigfs.store.ingest import ingest
 from bigfs.store.location import Location, as_location, files_below, is_within
+from bigfs.store.objects import ObjectPath
 from bigfs.store.records import OUTPUTS, STAMP
 from bigfs.store.retention import finish_series, followed
 from bigfs.store.rundir import RunDirectory
+from bigfs.store.source import Source
 from tests._canary import check, own, plant
+from tests._s3 import Proxy
 
 # Each of these plants what it looks after.
 pytestmark = pytest.mark.usefixtures("bare")
@@ -553,19 +557,18 @@ def test_a_mark_that_was_lost_is_written_again(folder: Path) -> None:
 _CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree")
 
 
-def _work(path: Path) -> None:
-    """Do all that a run does with its directory: commit, replace, checkpoint, drop, finish."""
-    with RunDirectory(path).open(outputs=("config.yaml",)) as directory:
-        directory.write_file("config.yaml", "a: 1")
-        for key in ("first", "second"):
+def _work(path: Location) -> None:
+    """Do all that runs do with a directory: commit, replace, checkpoint, drop, finish."""
+    for key in ("first", "second"):
+        with RunDirectory(path).open(outputs=("config.yaml",)) as directory:
+            directory.write_file("config.yaml", key)
             checkpoint = directory.checkpoint_path("graph", key)
             checkpoint.mkdir(parents=True, exist_ok=True)
             (checkpoint / "state.npz").write_text("x")
-            if directory.finished("graph", key) is None:
-                _finish(directory, "graph", key)
-        _finish(directory, "spectral", "key")
-        directory.drop("spectral")
-        directory.finish()
+            _finish(directory, "graph", key)
+            _finish(directory, "spectral", key)
+            directory.drop("spectral")
+            directory.finish()
 
 
 def _killed_at(step: int, path: Path) -> bool:
@@ -616,4 +619,128 @@ def test_a_kill_at_every_step_leaves_what_the_next_run_goes_on_from(tmp_path: Pa
         assert RunDirectory(path).read().is_intact("graph")
         if step % 2:
             check(path)
-    assert step > 60
+    assert step > 60, step
+
+
+def test_a_bucket_that_is_gone_after_any_request(
+    proxy: Proxy, lab: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a kill is: nothing can be removed any more, and the next run goes on."""
+    answer, step, over = proxy._next, 1, False
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 1000.0)
+    while not over:
+        place = lab / f"run-{step}" / "run"
+        plant(place)
+        limit = proxy.n_requests + step
+
+        def answer_or_not(request: str, limit: int = limit) -> str:
+            proxy.is_gone = proxy.n_requests >= limit
+            return answer(request)
+
+        monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "0.01")
+        monkeypatch.setattr(objects, "HURRIED_SECONDS", 0.01)
+        monkeypatch.setattr(proxy, "_next", answer_or_not)
+        try:
+            _work(place)
+            over = True
+        except StorageError:
+            pass
+        monkeypatch.setattr(proxy, "_next", answer)
+        monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "3")
+        proxy.is_gone = False
+        check(place)
+        if (place / "lease.json").exists():
+            held = json.loads((place / "lease.json").read_text())
+            (place / "lease.json").write_text(json.dumps({**held, "beat": 0.0}))
+        _work(place)
+        [stage] = [name for name in own(place) if name.startswith("graph-")]
+        names = {".bigfs-run", "manifest.json", "config.yaml", stage}
+        assert own(place) == names, f"request {step}"
+        assert RunDirectory(place).read().is_intact("graph")
+        check(place)
+        step += 5
+    assert step > 40
+
+
+# What an ingest replaces
+
+
+class _Slow(Source):
+    """A source during whose reading somebody else puts something at the destination."""
+
+    uri, n_samples, n_features, dtype = "slow", 4, 2, np.dtype(np.float64)
+
+    def __init__(self, meanwhile: Callable[[], Any]) -> None:
+        self._meanwhile = meanwhile
+
+    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+        self._meanwhile()
+        yield np.ones((4, 2))
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_appears_while_an_ingest_runs_is_not_replaced(tmp_path: Path, overwrite: bool) -> None:
+    dest = tmp_path / "X.zarr"
+
+    def appear() -> None:
+        dest.mkdir()
+        (dest / "years").write_text("of work")
+
+    with pytest.raises(InputError, match="exists" if not overwrite else "not a store that bigfs"):
+        ingest(_Slow(appear), dest, overwrite=overwrite)
+    assert _all(tmp_path) == {"X.zarr/years": b"of work"}
+    shutil.rmtree(dest)
+    if not overwrite:
+        with pytest.raises(InputError, match="already exists"):
+            ingest(_Slow(lambda: ingest(_X, dest)), dest)
+        assert [path.name for path in tmp_path.iterdir()] == ["X.zarr"]
+        assert json.loads((dest / "X" / "zarr.json").read_text())["shape"] == [60, 8]
+
+
+def test_a_store_that_holds_more_than_an_ingest_wrote_is_not_overwritten(place: Location) -> None:
+    dest = place / "X.zarr"
+    ingest(_X, dest)
+    (dest / "obs").mkdir(parents=True, exist_ok=True)
+    (dest / "obs" / "types").write_text("years of work")
+    before = files_below(dest)
+    with pytest.raises(InputError, match="X.zarr holds obs beside the matrix"):
+        ingest(_X, dest, overwrite=True)
+    assert files_below(dest) == before
+
+
+def test_a_stage_of_a_run_and_a_link_are_not_overwritten(folder: Path) -> None:
+    path = run(_config()).path
+    before = _all(folder)
+    with pytest.raises(InputError, match=r"data.zarr holds \.bigfs-stage beside the matrix"):
+        ingest("s.npy", path / "data.zarr", overwrite=True)
+    assert _all(folder) == before
+    ingest("s.npy", "store.zarr")
+    (folder / "link.zarr").symlink_to("store.zarr")
+    with pytest.raises(InputError, match=r"link.zarr is a link"):
+        ingest("s.npy", "link.zarr", overwrite=True)
+
+
+def test_a_store_in_a_bucket_is_not_replaced_by_itself(lab: ObjectPath) -> None:
+    ingest(_X, lab / "X.zarr")
+    before = files_below(lab)
+    with pytest.raises(InputError, match="X.zarr is what is read"):
+        ingest(str(lab / "X.zarr"), lab / "X.zarr", overwrite=True, rows=10)
+    assert files_below(lab) == before
+
+
+def test_a_store_comes_back_if_another_cannot_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dest = tmp_path / "X.zarr"
+    ingest(_X, dest)
+    before, rename = _all(tmp_path), Path.rename
+
+    def fail(self: Path, target: Path) -> Path:
+        if target == dest and not self.name.endswith("-replaced"):
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(StorageError, match="Input/output error"):
+        ingest(2 * _X, dest, overwrite=True)
+    assert _all(tmp_path) == before

@@ -82,7 +82,7 @@ def planted(request: pytest.FixtureRequest) -> Iterator[None]:
     if "bare" in request.fixturenames:
         yield
         return
-    for name in ("bucket", "proxy"):  # which must be there until then
+    for name in ("bucket", "proxy", "small_disk"):  # which must be there until then
         if name in request.fixturenames:
             request.getfixturevalue(name)
     runs: dict[str, Location] = {}

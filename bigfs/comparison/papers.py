@@ -75,8 +75,8 @@ def run_paper(
             _check_before(config, one)
 
     def work(directory: RunDirectory) -> PaperResult:
-        directory.remove_files(TABLES)
         result = _run(directory, config, chosen, reasons)
+        directory.remove_files(TABLES)
         result.write(directory)
         return result
 

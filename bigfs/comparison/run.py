@@ -87,8 +87,8 @@ def compare(
     check_plans([entry.config for entry in entries], scheduler=scheduler)
 
     def work(directory: RunDirectory) -> ComparisonResult:
-        directory.remove_files(TABLES)
         result = _run(directory, config, entries)
+        directory.remove_files(TABLES)
         result.write(directory)
         return result
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.paths import is_plain
-from bigfs.store.location import Location
+from bigfs.store.location import Location, write_atomic
 from bigfs.store.objects import ConflictError, ObjectPath
 
 MARK = ".bigfs-run"
@@ -169,7 +169,7 @@ def is_of_earlier_version(folder: Location) -> bool:
 def write_stamp(folder: Path, run_id: str, stage: str, attempt: str) -> None:
     """Note in a stage's folder which run, stage and attempt made it."""
     record = {"run": run_id, "stage": stage, "attempt": attempt}
-    (folder / STAMP).write_text(json.dumps(record) + "\n")
+    write_atomic(folder / STAMP, json.dumps(record) + "\n")
 
 
 def read_stamp(folder: Path) -> dict[str, str] | None:

@@ -109,11 +109,18 @@ def _is_finished(place: Location, series: str) -> bool:
 
 def _link(link: Location, latest: Location) -> None:
     """Let a name stand for the latest run, at once for whoever reads it."""
+    if isinstance(link, Path):
+        is_free = link.is_symlink() or not link.exists()
+    else:
+        try:
+            is_free = followed(link) != link or not link.exists()
+        except InputError:
+            is_free = False
+    if not is_free:
+        logger.warning("%s is in the way of the link to the latest run; remove it", link)
+        return
     if not isinstance(link, Path):
         write_atomic(link, f"{latest}\n")
-        return
-    if link.exists() and not link.is_symlink():
-        logger.warning("%s is in the way of the link to the latest run; remove it", link)
         return
     new = link.with_name(f"{link.name}.partial-{uuid.uuid4().hex[:8]}")
     new.symlink_to(latest.name, target_is_directory=True)

@@ -185,7 +185,7 @@ class RunDirectory(RunFolder):
             remove_tree(former)
 
     def drop(self, name: str) -> None:
-        """Forget a finished stage: first its record, then its files."""
+        """Forget a finished stage and remove its files."""
         former = self._put_away(name, self.stage_path(name))
         self._drop_checkpoint(name)
         self.manifest["stages"].pop(name, None)

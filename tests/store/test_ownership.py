@@ -459,6 +459,12 @@ def test_the_latest_of_a_series_is_a_run_beside_it(bucket: str) -> None:
             followed(latest)
     latest.write_text(f"{folder}/nightly-2026-11-01\n")
     assert followed(latest) == folder / "nightly-2026-11-01"
+    latest.write_text("my notes")
+    run(_config(run=f"{folder}/nightly-{{date}}", date="2026-11-01", input={"uri": "sklearn:iris"}))
+    assert latest.read_text() == "my notes"
+    latest.unlink()
+    assert finish_series(folder / "nightly-2026-11-01", "nightly-{date}", 1) == []
+    assert followed(latest) == folder / "nightly-2026-11-01"
 
 
 def test_names_in_the_records_of_stages_are_plain(tmp_path: Path) -> None:

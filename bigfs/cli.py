@@ -74,7 +74,7 @@ def cli() -> None:
     help="Change a setting of the file for this run; may be repeated.",
 )
 @click.option("--scheduler", metavar="ADDRESS", help="Use a running Dask scheduler.")
-@click.option("--fresh", is_flag=True, help="Forget finished stages and start over.")
+@click.option("--fresh", is_flag=True, help="Do finished stages again; each is kept until then.")
 @click.option(
     "--performance-report",
     metavar="FILE.html",
@@ -274,7 +274,7 @@ def evaluate(
     help="Change a setting of the file for this run; may be repeated.",
 )
 @click.option("--scheduler", metavar="ADDRESS", help="Use a running Dask scheduler.")
-@click.option("--fresh", is_flag=True, help="Forget finished stages and start over.")
+@click.option("--fresh", is_flag=True, help="Do finished stages again; each is kept until then.")
 @click.option(
     "--format",
     "form",

@@ -15,12 +15,12 @@ from bigfs.core.memory import task_budget
 from bigfs.evaluate.protocols import Protocol
 from bigfs.evaluate.selection import measure_selection
 from bigfs.evaluate.stage import check_labels, stages_of
-from bigfs.pipeline.data import discarding_data, open_data
+from bigfs.pipeline.data import check_apart, check_outside, discarding_data, open_data
 from bigfs.pipeline.fits import fits_for
 from bigfs.pipeline.paper_table import PaperResult
 from bigfs.pipeline.papers import run_paper
 from bigfs.pipeline.run import run_in_directory
-from bigfs.pipeline.table import ComparisonResult, Row, remove_tables
+from bigfs.pipeline.table import TABLES, ComparisonResult, Row
 from bigfs.plan.header import place_of
 from bigfs.plan.plan import Plan
 from bigfs.plan.planning import check_config, check_plan, plan_again, plan_input
@@ -90,6 +90,9 @@ def compare(
     if isinstance(config, PaperTable):
         return run_paper(config, scheduler=scheduler, fresh=fresh)
     task_budget(config.memory_limit)
+    for entry in config.entries(max(config.n_features_to_select)):
+        check_outside(entry.config)
+    check_apart(config.run, "evaluate.labels", config.evaluate.labels)
     source = open_matrix(config.input.uri, **config.input.opening)
     fits = _checked_fits(config, source)
     place = place_of(fits[0].config, scheduler)
@@ -98,12 +101,12 @@ def compare(
         check_plan(fit.config, fit.plan, f"{fit.name}: ")
 
     def work(directory: RunDirectory) -> ComparisonResult:
-        remove_tables(directory.path)
         result = _run(directory, config, source, fits)
-        result.write(directory.path)
+        directory.remove_files(TABLES)
+        result.write(directory)
         return result
 
-    return run_in_directory(config, work, scheduler=scheduler, fresh=fresh)
+    return run_in_directory(config, work, TABLES, scheduler=scheduler, fresh=fresh)
 
 
 def _as_comparison(

@@ -12,8 +12,9 @@ from typing import Any
 from bigfs.config.paper import ALL_FEATURES
 from bigfs.core.units import format_seconds
 from bigfs.pipeline.table import CSV, JSON
-from bigfs.store.location import Location, write_atomic
-from bigfs.store.rundir import TABLE
+from bigfs.store.location import Location
+from bigfs.store.records import TABLE
+from bigfs.store.rundir import RunDirectory
 
 _TITLES = {
     "nmi": "NMI",
@@ -129,11 +130,11 @@ class PaperResult:
         }
         return json.dumps(about, indent=2) + "\n"
 
-    def write(self, folder: Location) -> None:
+    def write(self, directory: RunDirectory) -> None:
         """Write the table in all forms."""
-        write_atomic(folder / TABLE, self.text() + "\n")
-        write_atomic(folder / CSV, self.csv())
-        write_atomic(folder / JSON, self.json())
+        directory.write_file(TABLE, self.text() + "\n")
+        directory.write_file(CSV, self.csv())
+        directory.write_file(JSON, self.json())
 
     def orders(self) -> Iterator[tuple[str, str, str, list[str], list[str]]]:
         """Yield set, case, score, and the methods from best to worst, ours and the paper's."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost, StagePlan
 from bigfs.core.memory import check_fits
+from bigfs.core.paths import plain_name
 from bigfs.stages.graph import WEIGHTS
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.location import Location
@@ -82,7 +83,8 @@ class SharedStages(StageStore):
     def path(self, name: str) -> Location:
         """Return where a finished stage is; in a bucket an object says which task was first."""
         if isinstance(self._folder, ObjectPath):
-            return self._folder / (self._folder / f"{name}.first").read_text()
+            first = self._folder / f"{name}.first"
+            return self._folder / plain_name(first.read_text(), first)
         return self._folder / f"{name}.zarr"
 
     def has(self, name: str, key: str) -> bool:

@@ -92,6 +92,15 @@ def copy_tree(source: Location, target: Location) -> None:
             file.write((source / name).read_bytes())
 
 
+def is_within(place: Location, folder: Location) -> bool:
+    """Say whether a place is a folder or lies in it, as it is written or where links lead."""
+    if isinstance(place, ObjectPath) or isinstance(folder, ObjectPath):
+        return place == folder or str(place).startswith(f"{folder}/")
+    written = Path(os.path.abspath(place)), Path(os.path.abspath(folder))
+    resolved = place.resolve(), folder.resolve()
+    return any(inner.is_relative_to(outer) for inner, outer in (written, resolved))
+
+
 def free_bytes(place: Location) -> int | None:
     """Return the free bytes of the file system, None in a bucket, which has no end."""
     return shutil.disk_usage(place).free if isinstance(place, Path) else None
@@ -139,7 +148,9 @@ def new_file(place: Location) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def replaced_file(place: Location, *, sync: bool = True) -> Iterator[IO[bytes]]:
+def replaced_file(
+    place: Location, *, sync: bool = True, token: str | None = None
+) -> Iterator[IO[bytes]]:
     """Open a file whose content takes the place of the old one at once, when the block ends well.
 
     Parameters
@@ -147,6 +158,8 @@ def replaced_file(place: Location, *, sync: bool = True) -> Iterator[IO[bytes]]:
     place : Path or ObjectPath
     sync : bool, default=True
         Whether it must outlive a power failure.
+    token : str or None, default=None
+        Part of the name that it has until then, beside the old one. None: a random one.
 
     Raises
     ------
@@ -157,7 +170,7 @@ def replaced_file(place: Location, *, sync: bool = True) -> Iterator[IO[bytes]]:
         with place.open("wb") as file:
             yield file
         return
-    partial = place.with_name(f"{place.name}.partial-{uuid.uuid4().hex[:8]}")
+    partial = place.with_name(f"{place.name}.partial-{token or uuid.uuid4().hex[:8]}")
     try:
         with partial.open("wb") as file:
             yield file

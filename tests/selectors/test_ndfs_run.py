@@ -107,6 +107,10 @@ def test_a_killed_run_continues_with_the_same_result(tmp_path: Path, rows: int) 
     manifest = json.loads((tmp_path / "whole" / "manifest.json").read_text())
     key = manifest["stages"]["result"]["key"]
     other.rename(other.with_name(f"result-{key}"))
+    path = tmp_path / "run" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["checkpoints"]["result"] = {"key": key, "folder": f"result-{key}"}
+    path.write_text(json.dumps(manifest))
     resumed = run(short)
     assert resumed.scores.tobytes() == whole.scores.tobytes()
     made, all_of_them = (r.stages["result"]["passes"] for r in (resumed, whole))

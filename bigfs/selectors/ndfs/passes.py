@@ -16,6 +16,7 @@ import numpy as np
 
 from bigfs.blocks.kernels import Gram
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.core.paths import plain_name
 from bigfs.graph.affinity import AffinityMatrix
 from bigfs.runtime.execute import active_client, map_reduce
 from bigfs.selectors.ndfs.kernels import PassSums, Update, block_step, merge_sums, rough
@@ -247,7 +248,7 @@ class Streamed:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Come back to a stored F."""
-        F = ArrayRef.at(self.folder.path / str(state["F_name"]))
+        F = ArrayRef.at(self.folder.path / plain_name(str(state["F_name"]), self.folder.path))
         F.check_complete()
         self.F, self.scale = F, state["scale"]
         self._stored.add(F.path)

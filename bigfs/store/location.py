@@ -129,7 +129,7 @@ def new_file(place: Location) -> Iterator[IO[bytes]]:
         return
     try:
         with open(place, "xb", buffering=0) as file:
-            yield file  # type: ignore[misc]
+            yield file
     except OSError as error:
         place.unlink(missing_ok=True)
         raise StorageError(

@@ -278,10 +278,11 @@ class RunDirectory:
 
     def _commit_folder(self, name: str, source: Path, record: dict[str, Any]) -> None:
         final = self.path / f"{name}.zarr"
+        assert isinstance(final, Path)
         try:
             if final.exists():
                 self.drop(name)
-            source.rename(final)  # type: ignore[arg-type]
+            source.rename(final)
         except OSError as error:
             raise StorageError(f"Cannot commit stage '{name}' to {final}: {error}.") from error
         self.manifest["stages"][name] = record

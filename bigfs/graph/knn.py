@@ -246,7 +246,8 @@ def knn_graph(
     if n_components is not None:
         working = scratch.child(scratch.unique("representation"))
     try:
-        if working is not None:
+        if n_components is not None:
+            assert working is not None
             rows, details["explained_variance"] = principal_rows(
                 blocks, n_components, random_state, working
             )

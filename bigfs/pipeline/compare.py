@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.blocks import RowBlocks
 from bigfs.config import Comparison, Config, PaperTable
 from bigfs.core.memory import task_budget
 from bigfs.evaluate.protocols import Protocol
@@ -155,7 +156,7 @@ def _run(
         y = load_classes(config.evaluate.labels, blocks.n_samples)
     store = RunStages(directory, config.memory_limit, shared=True)
     engine = Engine(store, blocks, key)
-    judge = _Judge(config, engine, y)
+    judge = _Judge(config, engine, blocks, y)
     rows = [judge.row(ALL_FEATURES, None, np.arange(blocks.n_features), 0.0)]
     for fit in fits:
         assert fit.plan is not None
@@ -184,8 +185,10 @@ def _run(
 class _Judge:
     """Evaluates selections, equal ones once, and keeps what is finished."""
 
-    def __init__(self, config: Comparison, engine: Engine, y: np.ndarray) -> None:
-        self._config, self._engine, self._y = config, engine, y
+    def __init__(
+        self, config: Comparison, engine: Engine, blocks: RowBlocks, y: np.ndarray
+    ) -> None:
+        self._config, self._engine, self._blocks, self._y = config, engine, blocks, y
         chosen = config.evaluate
         self._protocol = Protocol(
             chosen.n_clusters or int(y.max()) + 1,
@@ -200,7 +203,7 @@ class _Judge:
 
     def row(self, name: str, method: str | None, selected: np.ndarray, seconds: float) -> Row:
         """Return a row of the table."""
-        blocks, limit = self._engine.blocks, self._config.memory_limit
+        blocks, limit = self._blocks, self._config.memory_limit
         columns = None if len(selected) == blocks.n_features else selected
         settings = {
             **vars(self._protocol),

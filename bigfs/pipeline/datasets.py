@@ -133,4 +133,5 @@ def _pooled(X: np.ndarray, one: SetConfig) -> np.ndarray:
     assert one.pool is not None
     height, width, by = one.pool.height, one.pool.width, one.pool.by
     images = X.reshape(len(X), height // by, by, width // by, by)
-    return images.mean(axis=(2, 4)).reshape(len(X), -1)
+    pooled: np.ndarray = images.mean(axis=(2, 4))
+    return pooled.reshape(len(X), -1)

@@ -157,7 +157,7 @@ def _averages(rows: list[PaperRow]) -> list[PaperRow]:
     for same in groups.values():
         if len(same) > 1:
             paper, ours, spread = (
-                None if None in values else float(np.mean(values))  # type: ignore[arg-type]
+                None if None in values else float(np.mean(values))
                 for values in ([getattr(row, name) for row in same] for name in _NUMBERS)
             )
             case = replace(same[0], case="average", value=ours, std=spread, detail="", paper=paper)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.units import format_bytes, format_seconds
-from bigfs.evaluate.metrics import selection_overlap
+from bigfs.evaluate.metrics import Overlap, selection_overlap
 from bigfs.report.curves import Curve, draw_curves
 from bigfs.store.location import Location
 from bigfs.store.records import TABLE
@@ -136,7 +136,7 @@ class ComparisonResult:
             for row in self.rows
         ]
         overlaps = [
-            {"n_features": m, "first": a, "second": b, **found._asdict()}
+            {"n_features": m, "first": a, "second": b, **asdict(found)}
             for m, a, b, found in self.overlaps()
         ]
         about = {
@@ -151,7 +151,7 @@ class ComparisonResult:
         }
         return json.dumps(about, indent=2) + "\n"
 
-    def overlaps(self) -> list[tuple[int, str, str, Any]]:
+    def overlaps(self) -> list[tuple[int, str, str, Overlap]]:
         """Return m, two names and what their selections of m features have in common."""
         found = []
         for m in sorted({row.n_features for row in self.rows if row.method}):
@@ -186,8 +186,8 @@ class ComparisonResult:
             curves: list[Curve] = []
             for name in dict.fromkeys(row.name for row in self.rows):
                 rows = [row for row in self.rows if row.name == name]
-                values = [row.value(score) for row in rows]
-                if None in values:
+                values = [v for row in rows if (v := row.value(score)) is not None]
+                if len(values) < len(rows):
                     continue
                 spread = [row.scores.get(f"{score}_std", 0.0) for row in rows]
                 curves.append(

@@ -33,7 +33,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
     def _keep(self, arguments: dict[str, Any]) -> None:
         """Store the arguments of ``__init__`` (its ``locals()``), each under its name."""
         names = set(arguments) - {"self", "__class__"}
-        vars(self).update({name: arguments[name] for name in names})
+        self.__dict__.update({name: arguments[name] for name in names})
 
     def fit(self, X: Any, y: Any = None) -> BaseSelector:
         """Score and rank the features.

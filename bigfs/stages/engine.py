@@ -109,12 +109,13 @@ class SharedStages(StageStore):
                 if first.read_text() != scratch.path.name:  # else an answer was lost
                     scratch.close()
             return
-        scratch = Scratch(self._folder / f"{attempt}.partial")
+        partial, final = self._folder / f"{attempt}.partial", self._folder / f"{name}.zarr"
+        scratch = Scratch(partial)
         yield scratch
         try:
-            scratch.path.rename(self.path(name))  # type: ignore[arg-type]
+            partial.rename(final)
         except OSError:
-            if not self.path(name).exists():
+            if not final.exists():
                 raise
             scratch.close()
 
@@ -169,7 +170,7 @@ class Engine:
         finished : dict
             Where each stage is, by its plain name.
         """
-        inputs = Inputs(self.blocks)  # type: ignore[arg-type]
+        inputs = Inputs(self.blocks)  # type: ignore[arg-type]  # None: its stages read none
         key = self._data_key
         for stage in stages:
             alike = _neighbors_key(stage, key) if stage.name == "graph" else None

@@ -96,9 +96,13 @@ def is_within(place: Location, folder: Location) -> bool:
     """Say whether a place is a folder or lies in it, as it is written or where links lead."""
     if isinstance(place, ObjectPath) or isinstance(folder, ObjectPath):
         return place == folder or str(place).startswith(f"{folder}/")
-    written = Path(os.path.abspath(place)), Path(os.path.abspath(folder))
-    resolved = place.resolve(), folder.resolve()
-    return any(inner.is_relative_to(outer) for inner, outer in (written, resolved))
+    try:
+        return any(
+            Path(way(place)).is_relative_to(way(folder))
+            for way in (os.path.abspath, os.path.realpath)
+        )
+    except (ValueError, OSError):  # no path at all, which is said where it is opened
+        return False
 
 
 def free_bytes(place: Location) -> int | None:
@@ -138,7 +142,7 @@ def new_file(place: Location) -> Iterator[IO[bytes]]:
         return
     try:
         with open(place, "xb", buffering=0) as file:
-            yield file  # type: ignore[misc]
+            yield file
     except OSError as error:
         place.unlink(missing_ok=True)
         raise StorageError(

@@ -406,7 +406,7 @@ class RunFolder:
         if record is None:
             return
         checkpoint = self.path / CHECKPOINTS / record["folder"]
-        if checkpoint.exists():
+        if checkpoint.parent.exists():
             remove_tree(checkpoint)
             with suppress(OSError):  # there are others, or files that are not ours
                 checkpoint.parent.rmdir()

@@ -147,7 +147,7 @@ def _converged(now: Iterate, tol: float) -> bool:
     return bool(abs(before - after) <= tol * abs(before))
 
 
-def finish(now: Iterate, passes: Passes, labels: ArrayRef | None) -> dict[str, Any]:
+def finish(now: Iterate, passes: Passes, labels: ArrayRef) -> dict[str, Any]:
     """Complete the record with a pass over the graph; return the details of the result."""
     ending = passes.finish(labels)
     now.parts[-1] = (ending.smoothness, *now.parts[-1][1:])

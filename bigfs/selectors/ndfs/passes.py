@@ -118,13 +118,12 @@ class Resident:
         self.F, sums = block_step(self.X, self.F, self._smoothed(), coef, ftf, update)
         return sums
 
-    def finish(self, labels: ArrayRef | None) -> Ending:
-        """Look at the final F and write the labels, where there is a place for them."""
+    def finish(self, labels: ArrayRef) -> Ending:
+        """Look at the final F and write the labels."""
         self.F = self.F * self.scale
         self.scale = np.ones(len(self.scale))
         ending, assigned = _look_back(self.F, self._smoothed(), self._start)
-        if labels is not None:
-            labels.write(0, assigned)
+        labels.write(0, assigned)
         return ending
 
     def state(self) -> dict[str, Any]:

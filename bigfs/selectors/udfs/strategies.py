@@ -62,9 +62,10 @@ class SparseProjection:
             )
         if len(kept) < d:
             M = M[np.ix_(kept, kept)]
-        settings = {"max_iter": parameters.max_iter, "tol": parameters.tol}
         with single_thread():
-            basis = sparse_basis(M, coef.shape[1], parameters.gamma, **settings)
+            basis = sparse_basis(
+                M, coef.shape[1], parameters.gamma, max_iter=parameters.max_iter, tol=parameters.tol
+            )
         coef[kept] = basis.B
         scores[kept] = np.linalg.norm(basis.B, axis=1)
         return FeatureScores.from_scores(

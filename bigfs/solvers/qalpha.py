@@ -10,8 +10,8 @@ import numpy as np
 _RANK_TOL = 1e-12
 # From here on the leading eigenvector comes from Lanczos steps, begun at the one before.
 _DENSE = 400
-# Matrices of n_features^2 alive at once: the Gram matrix as it was summed and as it is scaled,
-# the coordinates, and what an eigendecomposition works with.
+# Matrices of n_features^2 alive at once: the Gram matrix, the coordinates, and what an
+# eigendecomposition works with.
 N_MATRICES = 5
 
 
@@ -74,7 +74,7 @@ def q_alpha(
 
 
 def q_alpha_bytes(n_features: int) -> int:
-    """Return what `q_alpha` needs, with the Gram matrix that its argument was scaled from."""
+    """Return what `q_alpha` needs, its argument included."""
     return 8 * N_MATRICES * n_features**2
 
 

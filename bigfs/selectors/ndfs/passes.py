@@ -17,7 +17,6 @@ import numpy as np
 from bigfs.blocks.kernels import Gram
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
 from bigfs.core.cost import Shape, Step
-from bigfs.core.units import MIB
 from bigfs.graph.affinity import AffinityMatrix
 from bigfs.runtime.execute import active_client, map_reduce
 from bigfs.selectors.ndfs.kernels import PassSums, Update, block_step, merge_sums, smoothness
@@ -286,12 +285,11 @@ def block_bytes(shape: Shape, n_entries: int, n_clusters: int) -> int:
 
 
 def product_bytes(shape: Shape, n_clusters: int) -> int:
-    """Return what products of a block with (n_features, n_clusters) arrays need beside it.
+    """Return the bytes of the arrays (n_features, n_clusters) that a pass multiplies and sums.
 
-    The array, the block's own sums and those of a fold, and a tile in float64.
+    The one that it reads, the block's own sums and those of a fold.
     """
-    n_arrays = fold_parts(shape.n_blocks) + 2
-    return 8 * n_arrays * shape.n_features * n_clusters + 16 * MIB
+    return 8 * (fold_parts(shape.n_blocks) + 2) * shape.n_features * n_clusters
 
 
 def graph_steps(shape: Shape, n_entries: int, n_clusters: int, max_iter: int) -> tuple[Step, ...]:

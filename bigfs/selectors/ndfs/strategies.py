@@ -15,7 +15,7 @@ from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, pass_over
 from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
-from bigfs.core.units import format_bytes
+from bigfs.core.units import MIB, format_bytes
 from bigfs.graph import AffinityMatrix
 from bigfs.runtime.execute import worker_slots
 from bigfs.runtime.progress import silenced, track
@@ -49,6 +49,9 @@ from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
 
 logger = logging.getLogger("bigfs")
+
+# Rows that are converted to float64 at a time, and their products.
+_TILE_BYTES = 16 * MIB
 
 
 def choose(shape: Shape, selection: Selection) -> NDFSStrategy:
@@ -233,7 +236,7 @@ class NDFSStrategy(ABC):
     @property
     def _xtf_steps(self) -> tuple[Step, ...]:
         """The passes for the diagonal of ``X'X`` and for ``X'F`` of the start."""
-        sums = 2 * product_bytes(self.shape, self.n_clusters)
+        sums = product_bytes(self.shape, self.n_clusters) + _TILE_BYTES
         return moments_step(self.shape), pass_over(self.shape, "X'F of a block", sums)
 
 
@@ -352,7 +355,7 @@ class ConjugateGradients(NDFSStrategy):
         d, c = self.shape.n_features, self.n_clusters
         # Two solves in an iteration, and one before the first.
         times = (2 * self.parameters.max_iter + 1) * CG_PASSES
-        product = product_bytes(self.shape, c)
+        product = product_bytes(self.shape, c) + _TILE_BYTES
         return (
             *self._xtf_steps,
             pass_over(self.shape, "a product with X'X over a block", product, times=times),

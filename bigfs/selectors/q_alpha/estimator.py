@@ -40,6 +40,10 @@ default="none"
         Whether the weights settled within ``tol``.
     objective_ : ndarray of shape (n_iter,), float64
         The sum of squares that is maximized, as each iteration sees it.
+    n_clusters_ : int
+        With "auto", the number that was chosen.
+    spectrum_ : ndarray, float64
+        With "auto", the eigenvalues of the graph that it was chosen among.
 
     Notes
     -----

@@ -58,6 +58,7 @@ class FeatureWeights:
                 scores, n_iter=0, converged=True, objective=np.empty(0), **chosen
             )
         gram = total.gram[np.ix_(varies, varies)]
+        del total  # as large as the copy that the iteration works on
         gram /= norms[varies]
         gram /= norms[varies][:, None]
         with single_thread():

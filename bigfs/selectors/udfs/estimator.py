@@ -52,6 +52,10 @@ default="none"
         Whether the objective settled within ``tol``.
     objective_ : ndarray of shape (n_iter,), float64
         Eq. (11) after each iteration.
+    n_clusters_ : int
+        With "auto", the number that was chosen.
+    spectrum_ : ndarray, float64
+        With "auto", the eigenvalues of the graph that it was chosen among.
 
     Notes
     -----

@@ -65,12 +65,12 @@ def local_scatter(
 def scatter_step(shape: Shape, n_neighbors: int) -> Step:
     """Return the step of `local_scatter`.
 
-    A task needs its block, the one read beside it and the gathered rows. A process also holds
-    sums of n_features^2: those of a fold, and one that is being made.
+    A task needs its block, the one read beside it and the gathered rows, each of them once. A
+    process also holds sums of n_features^2: those of a fold, and one that is being made.
     """
     d, n_sums = shape.n_features, fold_parts(shape.n_blocks) + 1
     at_once = min(shape.rows, gathered_rows(d, shape.itemsize, n_neighbors))
-    rows = 2 * shape.rows + at_once * (n_neighbors + 1)
+    rows = 2 * shape.rows + min(shape.n_samples, at_once * (n_neighbors + 1))
     needed = rows * d * shape.itemsize + 8 * n_sums * d**2 + 32 * 10**6
     what = f"a block with its neighbors' rows, and {n_sums} sums of {d:,} x {d:,}"
     return Step(what, needed, shape.n_blocks, 1, shape.n_chunks)

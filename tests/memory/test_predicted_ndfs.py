@@ -91,7 +91,7 @@ def _alone(method: str, path: Path, neighbors: ArrayRef | None, parameters: dict
 @pytest.mark.parametrize(
     "strategy, n, d",
     [
-        (Woodbury, 3_000, 12_000),
+        (Woodbury, 3_000, 8_000),
         pytest.param(Cholesky, 40_000, 500, marks=pytest.mark.slow),
         pytest.param(Cholesky, 12_000, 2_000, marks=pytest.mark.slow),
         pytest.param(ConjugateGradients, 3_000, 30_000, marks=pytest.mark.slow),

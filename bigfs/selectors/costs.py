@@ -19,10 +19,6 @@ from bigfs.spectral.cost import spectral_cost
 
 # Neighbors of the graph that a number of clusters is chosen by, where a method has none.
 EIGENGAP_NEIGHBORS = 5
-# Matrices of n_features^2 alive at once. Q-alpha: Gram, coordinates, the iteration's and its
-# workspace; UDFS: two partial sums, or M, its reweighted copy and workspace.
-QALPHA_MATRICES = 5
-UDFS_MATRICES = 4
 # The most that products of LFS's candidates take in a task, where there is room.
 LFS_PRODUCT_BYTES = 256 * MIB
 # Planes that a task of M3FS may have to hold at once, as far as the memory plan goes.
@@ -117,31 +113,6 @@ def wide_room(shape: Shape, n_targets: int, limit: int) -> int:
     return max(0, min(shape.n_features, budget // column))
 
 
-def ndfs_block_bytes(shape: Shape, n_entries: int, n_clusters: int) -> int:
-    """Return what a task of NDFS needs: a block, its edges and their rows of F."""
-    edges = -(-n_entries // shape.n_samples)
-    # A block and its copy while it is read, edges with their rows of F, F before and after.
-    per_row = 2 * shape.n_features * shape.itemsize + edges * (24 + 8 * n_clusters)
-    return shape.rows * (per_row + 48 * n_clusters) + 8 * 10**6
-
-
-def ndfs_cost(
-    shape: Shape, n_neighbors: int, n_clusters: int | str, max_iter: int, limit: int
-) -> StageCost:
-    """Return the cost of NDFS: a Gram pass, and one for each iteration."""
-    c, d, n = known_count(n_clusters), shape.n_features, shape.n_samples
-    needed = ndfs_block_bytes(shape, 2 * n * n_neighbors, c)
-    what = f"a block of {shape.rows:,} rows with its edges' rows of F"
-    steps = [Step(what, needed, shape.n_blocks, 1, 3 * shape.n_chunks, max_iter)]
-    parts = fold_parts(shape.n_blocks) + 1
-    if parts * 8 * d * d <= task_budget(limit):
-        steps.append(gram_step(shape, 0))
-    stored = 4 * n
-    return StageCost(
-        tuple(steps), 5 * 8 * n * c + stored, stored, shape.nbytes + 16 * n * (c + 1), at_most=True
-    )
-
-
 def m3fs_block_bytes(shape: Shape, n_columns: int, n_rows_of_v: int, smooth: bool) -> int:
     """Return what a task of M3FS needs: a block with its planes, and the sums of smoothness."""
     # A block and its copy while it is read, decision values, planes and their weights.
@@ -211,40 +182,6 @@ def m3fs_cost(
 def _off_x(step: Step) -> Step:
     """Return a step that reads a sample, not X."""
     return Step(step.what, step.task_bytes, step.tasks, 0, step.requests, step.times)
-
-
-def qalpha_cost(shape: Shape, n_clusters: int | str, limit: int) -> StageCost:
-    """Return the cost of Q-alpha: a Gram pass, then matrices of features in one process."""
-    needed = 8 * QALPHA_MATRICES * shape.n_features**2
-    what = f"{QALPHA_MATRICES} matrices of {shape.n_features:,} x {shape.n_features:,} features"
-    cost = StageCost((gram_step(shape, 0), Step(what, needed, by_client=True)))
-    return _with_eigengap(cost, n_clusters, shape, limit)
-
-
-def udfs_block_bytes(shape: Shape, n_neighbors: int, gathered_rows: int) -> int:
-    """Return what a task of UDFS needs for a block and the rows of its neighborhoods."""
-    at_once = min(shape.rows, gathered_rows)
-    row_bytes = shape.n_features * shape.itemsize
-    # The block, the one read beside it, the gathered rows, two partial sums.
-    gathered = (2 * shape.rows + at_once * (n_neighbors + 1)) * row_bytes
-    return gathered + 16 * shape.n_features**2 + 32 * 10**6
-
-
-def udfs_cost(
-    shape: Shape, n_neighbors: int, gathered_rows: int, n_clusters: int | str, limit: int
-) -> StageCost:
-    """Return the cost of UDFS: one pass over blocks and neighborhoods, then small matrices."""
-    d = shape.n_features
-    block = udfs_block_bytes(shape, n_neighbors, gathered_rows)
-    solve = f"{UDFS_MATRICES} matrices of {d:,} x {d:,} features"
-    steps = [
-        Step("a block with its neighbors' rows", block, shape.n_blocks, 1, shape.n_chunks),
-        Step(solve, 8 * UDFS_MATRICES * d * d, by_client=True),
-    ]
-    if isinstance(n_clusters, str):  # chosen on the graph that is there
-        n, k = shape.n_samples, n_neighbors
-        steps += spectral_cost(n, k, n_clusters, limit).steps
-    return StageCost(tuple(steps))
 
 
 def fsgmm_parameter_bytes(n_clusters: int, n_features: int) -> int:

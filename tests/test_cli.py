@@ -88,7 +88,7 @@ def test_version(bigfs_command):
 
 
 def test_schema_is_what_python_gives(bigfs_command):
-    from bigfs.config import json_schema
+    from bigfs.selectors.configs import json_schema
 
     shown = bigfs_command("schema")
     assert shown.code == 0
@@ -191,6 +191,21 @@ def test_ingest_then_inspect(bigfs_command, tmp_path):
     assert again.code == 2
     assert "already exists" in again.err
     assert bigfs_command("ingest", "sklearn:digits", store, "--overwrite", "--quiet").err == ""
+
+
+def test_ingest_is_told_whether_the_first_line_of_a_table_is_its_header(bigfs_command, tmp_path):
+    source, store = tmp_path / "X.csv", str(tmp_path / "X.zarr")
+    source.write_text("2001,2002,2003\n3,1,2\n1,2,9\n")
+    refused = bigfs_command("ingest", str(source), store)
+    assert refused.code == errors.EXIT_BAD_INPUT
+    assert "(2001, 2002, 2003)" in refused.err and "--header" in refused.err
+    for header, rows in (("true", 2), ("false", 3)):
+        shown = bigfs_command("ingest", str(source), store, "--header", header, "--overwrite")
+        assert shown.code == errors.EXIT_DONE and f"{rows} samples x 3 features" in shown.out
+        names = "features: 2001, 2002, 2003" in bigfs_command("inspect", store).out
+        assert names == (header == "true")
+    source.write_text("3,1,2\n1,2,9\n")
+    assert "no header" in bigfs_command("ingest", str(source), store, "--overwrite").err
 
 
 def test_ingest_says_what_it_did_about_missing_values(bigfs_command, tmp_path):

@@ -50,7 +50,8 @@ def explain(root: type[BaseModel], detail: Any, nested: bool = True) -> str:
         joint = " " if said.startswith("must ") else ": "
         return f"{name}{joint}{said}." if name else f"{said}."
     if kind == "literal_error":
-        choices = re.findall(r"'([^']*)'", context["expected"])
+        found = re.findall(r"'([^']*)'|(True|False)", context["expected"])
+        choices = [text or truth.lower() for text, truth in found]
         near = _nearest(str(value), choices)
         hint = f"; did you mean '{near}'?" if near else "."
         return f"{name} must be one of {', '.join(choices)}. Got {shown(value)}{hint}"

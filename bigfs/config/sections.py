@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -27,11 +27,21 @@ class InputConfig(Section):
     variable: str | None = Field(
         None, description="Array to read where a file holds several. null: X, or the only one."
     )
+    header: Literal["auto", True, False] = Field(
+        "auto",
+        description="Whether the first line of a .csv or .tsv names the columns. auto: text does, "
+        "numbers are a sample; numbers that may be either are refused.",
+    )
     missing: Literal["error", "mean", "zero", "drop_rows"] = Field(
         "error",
         description="NaN: stop and name the first, replace by the column's mean or by zero, or "
         "drop the row. Infinities always stop.",
     )
+
+    @property
+    def opening(self) -> dict[str, Any]:
+        """The settings that `bigfs.open_matrix` takes."""
+        return {"variable": self.variable, "header": self.header}
 
 
 class GraphConfig(Section):

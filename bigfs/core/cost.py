@@ -7,6 +7,7 @@ adds them up.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 # Measured: a submitted task with its descriptors, pickled, is 0.7 to 1.4 KB, and has a key.
 DESCRIPTOR_BYTES = 2048
@@ -170,3 +171,36 @@ class StageCost:
     def graph_bytes(self) -> int:
         """The largest set of tasks that belong together, as the scheduler sees it."""
         return DESCRIPTOR_BYTES * max(step.tasks for step in self.steps)
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One stage's strategy and its figures.
+
+    Attributes
+    ----------
+    name : str
+    strategy : object or None
+        What the run executes, and whose cost this is. None where none fits.
+    cost : StageCost or None
+        None where it is not known.
+    predicted_peak_bytes : int
+        Largest resident size of a worker process.
+    bytes_read : int
+        Of X, uncompressed.
+    used_bytes : int
+        Of the peak, beyond what the process is before the stage.
+    tasks_at_once : int
+        How many tasks a process runs at the same time.
+    refusal : str
+        Why it does not fit; empty where it does.
+    """
+
+    name: str
+    strategy: Any
+    cost: StageCost | None
+    predicted_peak_bytes: int = 0
+    bytes_read: int = 0
+    used_bytes: int = 0
+    tasks_at_once: int = 1
+    refusal: str = ""

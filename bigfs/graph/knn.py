@@ -263,6 +263,7 @@ def knn_graph(
             n_neighbors, metric, algorithm, eps, recall_target, if_missed, random_state
         )
         built = build_graph(rows, request, plan, scratch)
+        blocks.check_unchanged()
     finally:
         if working is not None:
             working.close()

@@ -81,7 +81,9 @@ def load_set(config: PaperTable, one: SetConfig) -> Iterator[tuple[np.ndarray, n
             yield _scaled(X, config, one), y
         return
     source, y = _open(config, one)
+    source.begin()
     X = np.concatenate(list(source.iter_blocks(10_000)))
+    source.check_unchanged()
     if one.classes is not None:
         kept = np.isin(y, one.classes)
         X, y = X[kept], np.unique(y[kept], return_inverse=True)[1]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from bigfs.blocks import RowBlocks
+from bigfs.core.cost import StageCost, StagePlan
+from bigfs.core.memory import check_fits
 from bigfs.stages.graph import WEIGHTS
-from bigfs.stages.stage import Inputs, Stage, Strategy
+from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.location import Location
+from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.rundir import stage_key
 from bigfs.store.scratch import Scratch
 
@@ -18,11 +23,7 @@ class StageStore(ABC):
 
     def name(self, stage: Stage, key: str) -> str:
         """Return the name that a stage's result is stored under."""
-        return stage.name
-
-    def strategy(self, stage: Stage, inputs: Inputs) -> Strategy:
-        """Return how a stage is done: as it was planned, where there is a plan."""
-        return stage.choose(inputs.blocks.layout)
+        return f"{stage.name}-{key}"
 
     @abstractmethod
     def path(self, name: str) -> Location:
@@ -33,8 +34,11 @@ class StageStore(ABC):
         """Say whether the result with this key is there."""
 
     @abstractmethod
-    def do(self, name: str, key: str, stage: Stage, inputs: Inputs) -> None:
-        """Do a stage and commit its result under the name."""
+    @contextmanager
+    def writing(
+        self, name: str, key: str, stage: Stage, inputs: Inputs, planned: StagePlan | None
+    ) -> Iterator[Scratch]:
+        """Yield the folder that the result goes to, and commit it when the block ends well."""
 
 
 class TemporaryStages(StageStore):
@@ -53,12 +57,64 @@ class TemporaryStages(StageStore):
         return self._scratch.path / f"{name}.zarr"
 
     def has(self, name: str, key: str) -> bool:
-        """Say whether the result is there: never before it is asked for."""
-        return False
+        """Say whether the result is there."""
+        return self.path(name).exists()
 
-    def do(self, name: str, key: str, stage: Stage, inputs: Inputs) -> None:
-        """Do a stage in its folder."""
-        self.strategy(stage, inputs).run(inputs, self._scratch.child(f"{name}.zarr"))
+    @contextmanager
+    def writing(
+        self, name: str, key: str, stage: Stage, inputs: Inputs, planned: StagePlan | None
+    ) -> Iterator[Scratch]:
+        """Yield the stage's folder."""
+        yield self._scratch.child(f"{name}.zarr")
+
+
+class SharedStages(StageStore):
+    """Stages in a folder that tasks share: of two that do the same, the first one is kept.
+
+    Parameters
+    ----------
+    folder : Path or ObjectPath
+    """
+
+    def __init__(self, folder: Location) -> None:
+        self._folder = folder
+
+    def path(self, name: str) -> Location:
+        """Return where a finished stage is; in a bucket an object says which task was first."""
+        if isinstance(self._folder, ObjectPath):
+            return self._folder / (self._folder / f"{name}.first").read_text()
+        return self._folder / f"{name}.zarr"
+
+    def has(self, name: str, key: str) -> bool:
+        """Say whether one of the tasks has finished the stage."""
+        if isinstance(self._folder, ObjectPath):
+            return (self._folder / f"{name}.first").is_file()
+        return self.path(name).exists()
+
+    @contextmanager
+    def writing(
+        self, name: str, key: str, stage: Stage, inputs: Inputs, planned: StagePlan | None
+    ) -> Iterator[Scratch]:
+        """Yield a folder of this task's own, and publish it unless another one was first."""
+        attempt = f"{name}-{uuid.uuid4().hex[:12]}"
+        if isinstance(self._folder, ObjectPath):
+            scratch = Scratch(self._folder / f"{attempt}.zarr")
+            yield scratch
+            first = self._folder / f"{name}.first"
+            try:
+                first.write_if(scratch.path.name, None)
+            except ConflictError:
+                if first.read_text() != scratch.path.name:  # else an answer was lost
+                    scratch.close()
+            return
+        scratch = Scratch(self._folder / f"{attempt}.partial")
+        yield scratch
+        try:
+            scratch.path.rename(self.path(name))  # type: ignore[arg-type]
+        except OSError:
+            if not self.path(name).exists():
+                raise
+            scratch.close()
 
 
 class Engine:
@@ -67,26 +123,51 @@ class Engine:
     Parameters
     ----------
     store : StageStore
-    blocks : RowBlocks
-        The data as the stages see them.
+    blocks : RowBlocks or None
+        The data as the stages see them; None for stages that open their own.
     data_key : str, default=""
         Of the content of the data.
+    memory_limit : int or None, default=None
+        Refuse stages that no plan has accepted and that do not fit a worker of so many bytes.
 
     Attributes
     ----------
+    blocks : RowBlocks or None
     used : set of str
         Names of the results that were asked for.
     """
 
-    def __init__(self, store: StageStore, blocks: RowBlocks, data_key: str = "") -> None:
-        self.store, self.blocks = store, blocks
-        self._data_key = data_key
+    def __init__(
+        self,
+        store: StageStore,
+        blocks: RowBlocks | None,
+        data_key: str = "",
+        *,
+        memory_limit: int | None = None,
+    ) -> None:
+        self.store, self.blocks, self._data_key = store, blocks, data_key
+        self._memory_limit = memory_limit
         self._neighbors: dict[str, Location] = {}
         self.used: set[str] = set()
 
-    def run(self, stages: Iterable[Stage]) -> dict[str, Location]:
-        """Run stages in order, each unless it is there; return where they are by plain name."""
-        inputs = Inputs(self.blocks)
+    def run(
+        self, stages: Iterable[Stage], plan: Mapping[str, StagePlan] | None = None
+    ) -> dict[str, Location]:
+        """Run stages in order, each unless it is there.
+
+        Parameters
+        ----------
+        stages : iterable of Stage
+        plan : mapping or None, default=None
+            By the stages' names. The strategies that were planned are those that run; a stage
+            that is not in it chooses by the shape of the data.
+
+        Returns
+        -------
+        finished : dict
+            Where each stage is, by its plain name.
+        """
+        inputs = Inputs(self.blocks)  # type: ignore[arg-type]
         key = self._data_key
         for stage in stages:
             alike = _neighbors_key(stage, key) if stage.name == "graph" else None
@@ -94,12 +175,34 @@ class Engine:
             key = stage.key(key)
             name = self.store.name(stage, key)
             if not self.store.has(name, key):
-                self.store.do(name, key, stage, inputs)
+                self._do(stage, name, key, inputs, (plan or {}).get(stage.name))
             path = inputs.finished[stage.name] = self.store.path(name)
             if alike:
                 self._neighbors.setdefault(alike, path)
             self.used.add(name)
         return inputs.finished
+
+    def _do(
+        self, stage: Stage, name: str, key: str, inputs: Inputs, planned: StagePlan | None
+    ) -> None:
+        """Run one stage; a file that changed meanwhile ends it before its result is committed."""
+        blocks = self.blocks
+        if planned is not None:
+            strategy = planned.strategy
+        else:
+            strategy = stage.choose(None if blocks is None else blocks.layout)
+            if self._memory_limit is not None:
+                _check_cost(stage.name, strategy.cost(), self._memory_limit)
+        with self.store.writing(name, key, stage, inputs, planned) as out:
+            strategy.run(inputs, out)
+            if blocks is not None:
+                blocks.check_unchanged()
+
+
+def _check_cost(stage: str, cost: StageCost | None, memory_limit: int) -> None:
+    """Raise MemoryLimitError if a task of a stage, or what the client does, does not fit."""
+    for step in () if cost is None else cost.steps:
+        check_fits(stage, step.task_bytes, memory_limit, step.what)
 
 
 def _neighbors_key(stage: Stage, before: str) -> str:

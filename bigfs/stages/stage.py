@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.cost import Shape, StageCost
+from bigfs.core.cost import StageCost
 from bigfs.graph import AffinityMatrix
 from bigfs.graph.knn import KNNGraph
 from bigfs.spectral.embedding import SpectralEmbedding
@@ -48,11 +48,32 @@ class Stage:
     name: str
     version: int
     settings: dict[str, Any]
-    choose: Callable[[Shape], Strategy]
+    choose: Callable[[Any], Strategy]
 
     def key(self, *upstream: str) -> str:
         """Return the key of the stage's result, after stages or data with these keys."""
         return stage_key(self.name, self.version, self.settings, *upstream)
+
+
+@dataclass(frozen=True)
+class Unplanned:
+    """A strategy whose cost is not planned."""
+
+    compute: Callable[[Inputs, Scratch], None]
+
+    def cost(self) -> None:
+        """Return None: not planned."""
+
+    def run(self, inputs: Inputs, out: Scratch) -> None:
+        """Fill the folder ``out``."""
+        self.compute(inputs, out)
+
+
+def unplanned_stage(
+    name: str, version: int, settings: dict[str, Any], compute: Callable[[Inputs, Scratch], None]
+) -> Stage:
+    """Return a stage whose cost is not planned: ``compute(inputs, out)`` does it."""
+    return Stage(name, version, settings, lambda shape: Unplanned(compute))
 
 
 @dataclass

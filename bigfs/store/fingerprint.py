@@ -1,51 +1,155 @@
-"""A key of the content of an input: equal keys mean that nothing has changed."""
+"""A key of the content of an input, and a watch over one that is being read."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 from bigfs.core.errors import InputError
-from bigfs.store.location import as_location, files_below
+from bigfs.store.location import Location, as_location, files_below
 from bigfs.store.objects import ObjectPath
+
+_PIECE_BYTES = 2**16
+# At most 1 MiB of a file is sampled, and 4 MiB of a folder.
+_FILE_PIECES = 16
+_FOLDER_PIECES = 64
 
 
 def fingerprint(uri: str) -> str:
     """Return a key of an input's content.
 
-    A store of ours is known by its checksums, a file or folder by names, sizes and times of
-    modification (in a bucket, by entity tags), a set of scikit-learn's by its name and version.
+    A file or folder is known by names, sizes, times of modification and a sample of the content:
+    files of up to 1 MiB whole, of larger ones 16 pieces of 64 KiB from the first to the last; of
+    a folder 64 such pieces, and all of its ``zarr.json``, in which a store of ours has its
+    checksums. Objects in a bucket are known by their entity tags, a set of scikit-learn's by its
+    name and version. What it cannot see is a change between the pieces that keeps the size and
+    the time.
 
     Raises
     ------
     InputError
-        If there is nothing at the path.
+        If there is nothing at the path, or it cannot be read.
     """
     if uri.startswith("sklearn:"):
         from importlib.metadata import version
 
         return _digest([uri, version("scikit-learn")])
-    path = as_location(uri)
-    if isinstance(path, ObjectPath):
-        found = {name: list(status) for name, status in files_below(path).items()}
-        if not found and path.is_file():
-            status = path.stat()
+    try:
+        return _digest(_state(as_location(uri)))
+    except FileNotFoundError:
+        raise InputError(f"{uri} does not exist. Check the path.") from None
+
+
+class Watch:
+    """Notices that a file or folder changes while it is read.
+
+    It sees what `fingerprint` sees and, on a local disk, the time of the last change of any kind,
+    which no program can set back.
+
+    Parameters
+    ----------
+    place : Path or ObjectPath
+        What is about to be opened.
+    """
+
+    def __init__(self, place: Location) -> None:
+        self._place = place
+        self._opened = _stamp(place)
+        self._begun: str | None = None
+
+    def begin(self) -> None:
+        """Take down the state of the content before its rows are read."""
+        if self._begun is None:
+            self._begun = _digest(_state(self._place, with_change=True))
+
+    def check(self) -> None:
+        """Raise InputError if the content is another than when it was opened."""
+        try:
+            same = _stamp(self._place) == self._opened
+            if same and self._begun is not None:
+                same = _digest(_state(self._place, with_change=True)) == self._begun
+        except (FileNotFoundError, InputError):
+            same = False
+        if not same:
+            raise changed(str(self._place))
+
+
+def changed(uri: str) -> InputError:
+    """Return the error for an input that is another one at the end than at the beginning."""
+    return InputError(
+        f"{uri} changed while it was read: its size, time or content is not what it was at first. "
+        "Nothing was kept of it. Run again when no program writes to it."
+    )
+
+
+def _stamp(place: Location) -> tuple[Any, ...] | None:
+    """Return what one look at a place tells of its version, None for a folder in a bucket."""
+    if isinstance(place, ObjectPath):
+        try:
+            found = place.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_size, found.e_tag
+    status = place.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _state(place: Location, with_change: bool = False) -> Any:
+    """Return all that is known of the content, to be hashed."""
+    if isinstance(place, ObjectPath):
+        found = {name: list(status) for name, status in files_below(place).items()}
+        if not found:
+            status = place.stat()
             found = {"": [status.st_size, status.e_tag]}
-        if found:
-            return _digest(found)
-    if not path.exists():
-        raise InputError(f"{uri} does not exist. Check the path.")
-    if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.is_file())
-    else:
-        files = [path]
-    return _digest([[str(p.relative_to(path)), *_stat(p)] for p in files])
+        return found
+    try:
+        files = [place]
+        if place.is_dir():
+            files = sorted(p for p in place.rglob("*") if p.is_file())
+        times = [[str(p.relative_to(place)), *_times(p, with_change)] for p in files]
+        return [times, _sample(place, files)]
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise InputError(f"{place} cannot be read: {error.strerror or error}.") from None
 
 
-def _stat(path: Path) -> tuple[int, int]:
+def _times(path: Path, with_change: bool) -> tuple[int, ...]:
     status = path.stat()
-    return status.st_size, status.st_mtime_ns
+    times = status.st_size, status.st_mtime_ns
+    return (*times, status.st_ctime_ns) if with_change else times
+
+
+def _sample(place: Path, files: list[Path]) -> str:
+    """Return a hash of pieces of the files, the same ones for the same names and sizes."""
+    found = hashlib.sha256()
+    chosen = [files[i] for i in _spread(len(files) - 1, _FOLDER_PIECES)]
+    pieces = max(1, min(_FILE_PIECES, _FOLDER_PIECES // max(1, len(chosen))))
+    for path in chosen:
+        try:
+            with path.open("rb", buffering=0) as file:
+                size = path.stat().st_size
+                last = max(0, size - _PIECE_BYTES)
+                whole = size <= pieces * _PIECE_BYTES
+                starts = range(0, size, _PIECE_BYTES) if whole else _spread(last, pieces)
+                for start in starts:
+                    file.seek(start)
+                    found.update(file.read(_PIECE_BYTES))
+        except PermissionError:  # whoever opens it says so; in a folder it may be none of X
+            continue
+    metadata = place / "zarr.json"
+    if metadata.is_file():
+        found.update(metadata.read_bytes())
+    return found.hexdigest()
+
+
+def _spread(last: int, count: int) -> list[int]:
+    """Return up to ``count`` whole numbers from 0 to ``last``, evenly spread, with both ends."""
+    if last < count:
+        return list(range(last + 1))
+    return [0] if count == 1 else [i * last // (count - 1) for i in range(count)]
 
 
 def _digest(record: object) -> str:

@@ -15,10 +15,12 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.core.paths import is_there
 from bigfs.runtime.progress import track
 from bigfs.store.chunking import chunk_rows
+from bigfs.store.fingerprint import changed
 from bigfs.store.formats.zarr_array import UNFINISHED
 from bigfs.store.location import Location, as_location, remove_tree, zarr_store
 from bigfs.store.objects import ConflictError, ObjectPath
-from bigfs.store.source import Source, is_store, open_matrix
+from bigfs.store.source import Header, Source, is_store, open_matrix
+from bigfs.store.values import TOO_LARGE, all_usable, usable
 
 MISSING = ("error", "mean", "zero", "drop_rows")
 
@@ -54,6 +56,7 @@ def ingest(
     dest: str | Location,
     *,
     variable: str | None = None,
+    header: Header = "auto",
     missing: str = "error",
     overwrite: bool = False,
     rows: int | None = None,
@@ -73,9 +76,12 @@ def ingest(
         replaced is removed first.
     variable : str or None, default=None
         Array to read where a file holds several.
+    header : {"auto", True, False}, default="auto"
+        Whether the first line of a .csv or .tsv names the columns, as in `open_matrix`.
     missing : {"error", "mean", "zero", "drop_rows"}, default="error"
         What to do with NaN: stop and name the first, replace by the column's mean (one more
-        read of the source) or by zero, or leave the row out. Infinity is always an error.
+        read of the source) or by zero, or leave the row out. Infinity is always an error, and
+        so are values beyond 1e140, whose squares overflow when they are added up.
     overwrite : bool, default=False
         Replace a store that is already there.
     rows : int or None, default=None
@@ -88,7 +94,8 @@ def ingest(
     Raises
     ------
     InputError
-        If the source cannot be used, naming row and column, or ``dest`` exists.
+        If the source cannot be used, naming row and column, if it changes while it is read, or
+        if ``dest`` exists.
     StorageError
         If writing fails.
     """
@@ -96,7 +103,7 @@ def ingest(
         raise InputError(f"missing must be one of {', '.join(MISSING)}. Got {missing!r}.")
     final = as_location(dest).absolute()
     _check_dest(final, overwrite)
-    matrix = open_matrix(source, variable=variable)
+    matrix = open_matrix(source, variable=variable, header=header)
     if isinstance(final, ObjectPath):
         if overwrite:
             remove_tree(final)
@@ -167,9 +174,24 @@ def _writing(final: Location) -> Iterator[None]:
 def _write(
     matrix: Source, partial: Location, final: Location, missing: str, rows: int | None
 ) -> IngestReport:
+    """Write the store, and refuse a source that is not the same at the end."""
+    matrix.begin()
+    try:
+        report = _write_chunks(matrix, partial, final, missing, rows)
+    except (InputError, StorageError):
+        matrix.check_unchanged()  # that, and not what was found, is what is wrong then
+        raise
+    matrix.check_unchanged()
+    return report
+
+
+def _write_chunks(
+    matrix: Source, partial: Location, final: Location, missing: str, rows: int | None
+) -> IngestReport:
     n_features, dtype = matrix.n_features, np.dtype(matrix.dtype)
     rows = rows or chunk_rows(n_features, dtype.itemsize)
-    cleaner = _Cleaner(matrix, missing, _fill_values(matrix, missing, rows))
+    fill, sums = _fill_values(matrix, rows) if missing == "mean" else (None, None)
+    cleaner = _Cleaner(matrix, missing, fill, sums)
     total = None if matrix.n_samples is None else -(-matrix.n_samples // rows)
     with track("ingest", total, "chunks") as progress:
         with _writing(final):
@@ -289,17 +311,23 @@ def _whole_chunks(blocks: Iterator[np.ndarray], rows: int) -> Iterator[np.ndarra
 
 
 class _Cleaner:
-    """Checks every value, and fills or drops NaN as the policy says."""
+    """Checks every value, and fills or drops NaN as the policy says.
 
-    def __init__(self, matrix: Source, missing: str, fill: np.ndarray | None) -> None:
-        self._matrix, self._missing, self._fill = matrix, missing, fill
+    ``sums`` are the checksums of the blocks when they were read for the first time, if they were.
+    """
+
+    def __init__(
+        self, matrix: Source, missing: str, fill: np.ndarray | None, sums: list[str] | None
+    ) -> None:
+        self._matrix, self._missing, self._fill, self._sums = matrix, missing, fill, sums
         self._first_row = 0
         self.filled = self.dropped = 0
 
     def clean(self, blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-        for block in blocks:
-            good = np.isfinite(block)
-            cleaned = block if good.all() else self._mend(block, good)
+        for i, block in enumerate(blocks):
+            if self._sums is not None and self._sums[i : i + 1] != [checksum(block)]:
+                raise changed(self._matrix.uri)
+            cleaned = block if all_usable(block) else self._mend(block, usable(block))
             self._first_row += len(block)
             yield cleaned
 
@@ -332,21 +360,21 @@ class _Cleaner:
         name = f" ({names[column]!r})" if names else ""
         value = block[row, column]
         is_nan = bool(np.isnan(value))
-        cure = (
-            "Remove or fill it, or choose a policy: missing = mean, zero or drop_rows."
-            if is_nan
-            else "Infinity cannot be filled: correct the data."
-        )
+        if is_nan:
+            cure = "Remove or fill it, or choose a policy: missing = mean, zero or drop_rows."
+        elif np.isinf(value):
+            cure = "Infinity cannot be filled: correct the data."
+        else:
+            cure = TOO_LARGE
         raise InputError(
             f"{self._matrix.uri}: row {self._first_row + row}, column {column}{name} is "
             f"{'NaN' if is_nan else value}. {cure}"
         )
 
 
-def _fill_values(matrix: Source, missing: str, rows: int) -> np.ndarray | None:
-    """Return the means of the columns without NaN, for the policy ``mean``: one read."""
-    if missing != "mean":
-        return None
+def _fill_values(matrix: Source, rows: int) -> tuple[np.ndarray, list[str]]:
+    """Return the means of the columns without NaN, and the blocks' checksums: one read."""
+    sums = []
     total = np.zeros(matrix.n_features)
     count = np.zeros(matrix.n_features, dtype=np.int64)
     with track("column means", matrix.n_samples, "rows") as progress:
@@ -355,6 +383,7 @@ def _fill_values(matrix: Source, missing: str, rows: int) -> np.ndarray | None:
             with np.errstate(over="ignore"):  # refused below
                 total += np.where(there, block, 0).sum(axis=0, dtype=np.float64)
             count += there.sum(axis=0)
+            sums.append(checksum(block))
             progress.advance(len(block))
     useless = (count == 0) | ~np.isfinite(total)
     if useless.any():
@@ -365,4 +394,4 @@ def _fill_values(matrix: Source, missing: str, rows: int) -> np.ndarray | None:
             f"{matrix.uri}: column {column}{name} has {why}, so it has no mean. Drop it, or use "
             "missing = zero."
         )
-    return (total / count).astype(matrix.dtype)
+    return (total / count).astype(matrix.dtype), sums

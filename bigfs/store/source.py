@@ -6,11 +6,12 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from bigfs.core.errors import InputError, InputTypeError, StorageError
+from bigfs.store.fingerprint import Watch
 from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath
 
@@ -27,6 +28,8 @@ _ENDINGS = {
 }
 # Names that a message shows.
 _LISTED = 12
+# Whether the first line of a text table names the columns.
+Header: TypeAlias = Literal["auto"] | bool
 
 
 class Source(ABC):
@@ -44,6 +47,8 @@ class Source(ABC):
     feature_names : list of str or None
     checked : bool
         Whether every value is known to be finite.
+    watch : Watch or None
+        Over the file or folder it was opened from.
     """
 
     uri: str
@@ -52,6 +57,7 @@ class Source(ABC):
     dtype: np.dtype
     feature_names: list[str] | None = None
     checked: bool = False
+    watch: Watch | None = None
 
     @property
     def estimated_samples(self) -> int | None:
@@ -61,6 +67,16 @@ class Source(ABC):
     @abstractmethod
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows; callers must not write into them."""
+
+    def begin(self) -> None:
+        """Take down what the file holds, before its rows are read."""
+        if self.watch is not None:
+            self.watch.begin()
+
+    def check_unchanged(self) -> None:
+        """Raise InputError if the file has changed since it was opened."""
+        if self.watch is not None:
+            self.watch.check()
 
 
 class RandomAccessSource(Source):
@@ -171,7 +187,7 @@ def choose_member(
     return matrices[0]
 
 
-def open_matrix(X: Any, *, variable: str | None = None) -> Source:
+def open_matrix(X: Any, *, variable: str | None = None, header: Header = "auto") -> Source:
     """Open a matrix by path, URI or object.
 
     Parameters
@@ -182,6 +198,9 @@ def open_matrix(X: Any, *, variable: str | None = None) -> Source:
         ``sklearn:NAME`` for a set that scikit-learn ships; or an object.
     variable : str or None, default=None
         Array to read where a file or group holds several. None: ``X``, or the only one.
+    header : {"auto", True, False}, default="auto"
+        Whether the first line of a .csv or .tsv names the columns. ``"auto"``: text does, and
+        numbers are a sample; numbers that may be either (wavelengths, years) are refused.
 
     Returns
     -------
@@ -200,10 +219,14 @@ def open_matrix(X: Any, *, variable: str | None = None) -> Source:
     >>> open_matrix("sklearn:iris").n_features
     4
     """
+    if header != "auto" and not isinstance(header, bool):
+        raise InputError(f"header must be 'auto', True or False. Got {header!r}.")
+    if isinstance(X, (str, Path, ObjectPath)):
+        return _open_uri(str(X), variable, header)
+    if header != "auto":
+        raise _no_header(X.uri if isinstance(X, Source) else "X", header)
     if isinstance(X, Source):
         return X
-    if isinstance(X, (str, Path, ObjectPath)):
-        return _open_uri(str(X), variable)
     root = type(X).__module__.split(".")[0]
     if root == "zarr":
         from bigfs.store.formats.zarr_array import open_zarr
@@ -259,23 +282,38 @@ def is_reachable(path: Location) -> bool:
     return True
 
 
-def _open_uri(uri: str, variable: str | None) -> Source:
+def _open_uri(uri: str, variable: str | None, header: Header) -> Source:
     path = as_path(uri)
     if path is None:
         from bigfs.store.formats.sklearn_sets import open_set
 
         check_no_variable(Path(uri), variable)
+        if header != "auto":
+            raise _no_header(uri, header)
         return open_set(uri)
     if not is_reachable(path):
         raise InputError(f"{uri} does not exist. Check the path.")
-    reader = importlib.import_module(f"bigfs.store.formats.{_reader_of(path)}")
+    name = _reader_of(path)
+    options: dict[str, Any] = {} if header == "auto" else {"header": header}
+    if options and name != "csv":
+        raise _no_header(uri, header)
+    reader = importlib.import_module(f"bigfs.store.formats.{name}")
     try:
-        source: Source = reader.open_file(path, variable)
+        watch = Watch(path)
+        source: Source = reader.open_file(path, variable, **options)
     except StorageError:
         raise
     except OSError as error:
         raise InputError(f"{uri} cannot be read: {error.strerror or error}.") from None
+    source.watch = watch
     return source
+
+
+def _no_header(what: str, header: Header) -> InputError:
+    return InputError(
+        f"{what} is no .csv or .tsv file, and only these have a header line. Got header "
+        f"{str(header).lower()}; leave it out (input.header, --header, header=)."
+    )
 
 
 def _reader_of(path: Location) -> str:

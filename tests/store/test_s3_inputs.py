@@ -138,6 +138,23 @@ def test_a_fingerprint_tells_changed_objects(tmp_path: Path, lab: ObjectPath) ->
         assert fingerprint(uri) != first
 
 
+@pytest.mark.parametrize("name", ["X.npy", "X.csv", "v3.zarr"])
+def test_objects_that_change_while_they_are_ingested_are_refused(
+    tmp_path: Path, lab: ObjectPath, name: str
+) -> None:
+    uri = _upload(tmp_path, lab, name)
+    source = open_matrix(uri)
+    source.begin()
+    at = as_location(uri) if name != "v3.zarr" else as_location(uri) / "c" / "0" / "0"
+    content = at.read_bytes()
+    at.write_bytes(content[:-2] + content[-3:-1])
+    with pytest.raises(InputError, match=f"{name} changed while it was read"):
+        ingest(source, lab / "out.zarr")
+    assert not (lab / "out.zarr").exists()
+    at.write_bytes(content)
+    ingest(uri, lab / "out.zarr")
+
+
 def test_a_missing_or_changed_chunk_is_named(lab: ObjectPath) -> None:
     ingest(X, lab / "X.zarr", rows=10)
     source = open_matrix(str(lab / "X.zarr"))

@@ -37,10 +37,10 @@ default="none"
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        Saliency of each feature, in [0, 1]; constant features get minus infinity.
+        Saliency of each feature, in [0, 1]; constant features get 0.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first. Equal saliencies are ordered by ``information_``, then by
-        index.
+        index; constant features come last.
     information_ : ndarray of shape (n_features,), float64
         Mean divergence of the components' densities of a feature from that of all rows, in nats.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32

@@ -67,7 +67,7 @@ class MixtureFit:
         return StageCost(steps, 4 * n, 4 * n, at_most=True)
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return saliencies, minus infinity for constant features; see `FSGMM`."""
+        """Return saliencies; constant features get 0 and rank last; see `FSGMM`."""
         blocks, checkpoint = inputs.blocks, inputs.checkpoint
         folder = blocks.scratch.child(blocks.scratch.unique("mixtures"))
         labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
@@ -93,8 +93,9 @@ class MixtureFit:
 def _ranked(state: State, kept: np.ndarray, n_features: int, labels: ArrayRef) -> FeatureScores:
     """Rank by saliency; equal ones, of which many are 0 or 1, by the information of the feature."""
     best = state.best
-    scores, divergence = np.full(n_features, -np.inf), np.zeros(n_features)
-    scores[kept] = 0.0
+    scores, divergence = np.zeros(n_features), np.zeros(n_features)
+    constant = np.ones(n_features, dtype=bool)
+    constant[kept] = False
     scores[kept[best.live]] = best.saliency
     divergence[kept[best.live]] = information(best)
     details = {
@@ -107,5 +108,5 @@ def _ranked(state: State, kept: np.ndarray, n_features: int, labels: ArrayRef) -
         "weights": best.weights,
         "labels": labels,
     }
-    ranking = np.lexsort((np.arange(n_features), -divergence, -scores)).astype(np.int64)
+    ranking = np.lexsort((np.arange(n_features), -divergence, -scores, constant)).astype(np.int64)
     return FeatureScores(scores, ranking, details)

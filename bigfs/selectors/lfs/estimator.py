@@ -133,6 +133,7 @@ def lfs_scores(
         with silenced():
             sums = whole.assign(how, unassigned == "leave", labels, inside)
     scores = sums[:, 0] @ state.subsets / blocks.n_samples
+    evidence = score_of(sums, state, moments.variance)
     details = {
         "labels": labels,
         "membership": inside,
@@ -144,7 +145,7 @@ def lfs_scores(
         "rule_masks": state.rules.clusterings.masks,
         "rule_members": state.rules.members,
         "trace": state.trace,
-        "evidence": score_of(sums, state, moments.variance),
+        "evidence": evidence if np.isfinite(evidence) else None,
         "n_iter": max(1, state.round),
         "n_passes": blocks.passes - before,
         **gap,
@@ -315,9 +316,9 @@ class LFS(ClusterMixin, BaseSelector):
     trace_ : list of dict
         The accepted replacements: cluster, features dropped, log ratio with its standard error,
         overlap and unassigned share after it.
-    evidence_ : float
+    evidence_ : float or None
         How well the solution describes the rows, in nats above no clusters at all (BIC); restarts
-        are compared by it.
+        are compared by it. None if a label has fewer than two rows.
     n_iter_ : int
         Rounds over the clusters.
     n_passes_ : int
@@ -459,4 +460,5 @@ class LFS(ClusterMixin, BaseSelector):
         passes = Passes(blocks, self.origin_, 256 * MIB)
         with single_thread():
             passes.assign(how, self.unassigned == "leave", labels)
+        blocks.check_unchanged()
         return labels.open(scratch) if stored else labels.load()[: X.shape[0]]

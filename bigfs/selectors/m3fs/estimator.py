@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.selectors.base import BaseSelector, _is_stored
@@ -33,7 +33,8 @@ class MarginSelector(BaseSelector):
         blocks = self._prepared(X, scratch)
         labels = scratch.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
         label_rows(blocks, self.coef_, self.intercept_, labels)
-        return labels.open(scratch) if _is_stored(X) else labels.load()
+        blocks.check_unchanged()
+        return labels.open(scratch) if _is_stored(X) else labels.load()[: _num_samples(X)]
 
 
 class M3FS(MarginSelector):
@@ -100,8 +101,8 @@ class M3FS(MarginSelector):
     scores_ : ndarray of shape (n_features,), float64
         sigma: in [0, 1], with sum ``n_features_to_select``.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index. The order depends on m: for
-        another number of features fit again.
+        Feature indices, best first; ties go to the lower index, constant features come last. The
+        order depends on m: for another number of features fit again.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
         Cluster of every row.
     coef_ : ndarray of shape (n_features, 1 or n_clusters), float64

@@ -169,6 +169,7 @@ class MarginSearch(ABC):
             folder.close()
         return FeatureScores.from_scores(
             states[chosen].sigma,
+            constant=blocks.moments().constant,
             **details_of(states[chosen], settings, smooth, hinges[chosen] / n),
             starts=starts,
             chosen_start=names[chosen],

@@ -52,7 +52,7 @@ class MaximumMarginClustering(MarginSelector):
     scores_ : ndarray of shape (n_features,), float64
         Norms of the rows of ``coef_``.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index.
+        Feature indices, best first; ties go to the lower index, constant features come last.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
     coef_, intercept_, objective_, violation_, n_planes_, starts_ and others
         As in `M3FS`.
@@ -60,8 +60,8 @@ class MaximumMarginClustering(MarginSelector):
     Notes
     -----
     Problem (1) of [1]_ with the cutting planes of M3FS: sigma = 1 and lambda = 0. It clusters and
-    selects nothing, so pipeline files have no ``method`` of that name; the tables of the M3FS
-    paper take its clusters as ``method: m3fs`` without selection or smoothness.
+    selects nothing: the clusters are those of `M3FS` with all features, no smoothness, this start
+    and this nesting.
 
     References
     ----------

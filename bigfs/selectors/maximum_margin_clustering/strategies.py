@@ -38,5 +38,6 @@ class NormsOfRule:
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the norms; details are the attributes of `MaximumMarginClustering`."""
-        details = self.search.run(inputs, out).details
-        return FeatureScores.from_scores(np.linalg.norm(details["coef"], axis=1), **details)
+        result = self.search.run(inputs, out)
+        norms = np.linalg.norm(result.details["coef"], axis=1)
+        return FeatureScores.from_scores(norms, constant=result.constant, **result.details)

@@ -6,17 +6,23 @@ import codecs
 import csv as text_csv
 import gzip
 import io
+import logging
 import zlib
 from collections.abc import Iterator
+from itertools import islice, pairwise
 from typing import IO, Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
 from bigfs.store.location import Location, is_remote
-from bigfs.store.source import Source, check_names, check_no_variable
+from bigfs.store.source import Header, Source, check_names, check_no_variable
 
+logger = logging.getLogger("bigfs")
 _TEXT_BYTES = 10**6
+# Lines that a first line of increasing numbers is compared with, and cells of it that are shown.
+_COMPARED_LINES = 100
+_SHOWN_CELLS = 5
 # What a download ends in where a server wanted a click.
 _PAGES = ("<!doctype html", "<html")
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
@@ -30,21 +36,31 @@ class CsvSource(Source):
 
     n_samples = None
 
-    def __init__(self, path: Location) -> None:
+    def __init__(self, path: Location, header: Header = "auto") -> None:
         self.uri = str(path)
         self._path = path
         self.separator = "\t" if ".tsv" in path.name.lower() else ","
         first, lines = self._first_record()
         self.n_features = len(first)
         texts = [cell.strip() for cell in first if cell.strip()]
-        named = any(_as_number(cell) is None for cell in texts)
+        named = header is True or any(_as_number(cell) is None for cell in texts)
         # pandas numbers columns that have no names: 0,1,2,... is a header and no sample.
         numbered = self.n_features > 1 and texts == [str(j) for j in range(len(texts))]
-        self._header_lines = lines if named or numbered else 0
-        if named or (numbered and len(texts) < len(first)):
+        self._header_lines = lines if header is not False and (named or numbered) else 0
+        if self._header_lines and (named or len(texts) < len(first)):
             self.feature_names = [cell.strip() for cell in first]
             self._check_header()
+        self._note = ""
+        if header == "auto" and numbered:
+            self._note = "the first line numbers the columns, as pandas does, and is no sample"
+        elif header == "auto" and not named:
+            self._note = "no header, the first line is a sample"
         self.dtype = np.dtype(np.float64)
+
+    @property
+    def has_header(self) -> bool:
+        """Whether the first line is no sample."""
+        return self._header_lines > 0
 
     @property
     def estimated_samples(self) -> int | None:
@@ -71,8 +87,33 @@ class CsvSource(Source):
             self._parse_line(texts[0], line)
             return
 
+    def check_first_line(self) -> None:
+        """Raise InputError if the first line is a sample or a header, and nothing tells which.
+
+        Wavelengths and years increase from the first to the last; few samples do.
+        """
+        lines: list[bytes] = []
+        for _, texts in self._lines():
+            lines += texts
+            if len(lines) > 1:
+                break
+        rows = (self._parse_line(text, 1 + i) for i, text in enumerate(lines))
+        if not _increases(next(rows, [])) or all(map(_increases, islice(rows, _COMPARED_LINES))):
+            return
+        cells = [cell.strip()[:20] for cell in self._cells(lines[0])]
+        if len(cells) > _SHOWN_CELLS:
+            cells = [*cells[: _SHOWN_CELLS - 1], "...", cells[-1]]
+        raise InputError(
+            f"{self.uri}: the first line ({', '.join(cells)}) is strictly increasing, and those "
+            "below it are not: it may hold names, such as wavelengths or years, or be a sample. "
+            "Set input.header (--header, header=): true takes it as names, false as a sample."
+        )
+
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows; empty cells are NaN."""
+        if self._note:
+            logger.info("%s: %s (input.header)", self.uri, self._note)
+            self._note = ""  # once, however often it is read
         for line, lines in self._lines():
             block = self._parse(lines, line)
             for start in range(0, len(block), rows):
@@ -233,9 +274,17 @@ def _as_number(cell: str) -> float | None:
         return None
 
 
-def open_file(path: Location, variable: str | None) -> CsvSource:
+def _increases(row: list[float]) -> bool:
+    """Say whether there are two numbers or more, each larger than the one before it."""
+    there = [number for number in row if number == number]
+    return len(there) > 1 and all(a < b for a, b in pairwise(there))
+
+
+def open_file(path: Location, variable: str | None, header: Header = "auto") -> CsvSource:
     """Open a text table."""
     check_no_variable(path, variable)
-    source = CsvSource(path)
+    source = CsvSource(path, header)
     source.check_first_sample()
+    if header == "auto" and not source.has_header:
+        source.check_first_line()
     return source

@@ -25,8 +25,6 @@ QALPHA_MATRICES = 5
 UDFS_MATRICES = 4
 # The most that products of LFS's candidates take in a task, where there is room.
 LFS_PRODUCT_BYTES = 256 * MIB
-# Planes that a task of M3FS may have to hold at once, as far as the memory plan goes.
-M3FS_PLANES = 200
 
 
 def known_count(n_clusters: int | str) -> int:
@@ -142,77 +140,6 @@ def ndfs_cost(
     )
 
 
-def m3fs_block_bytes(shape: Shape, n_columns: int, n_rows_of_v: int, smooth: bool) -> int:
-    """Return what a task of M3FS needs: a block with its planes, and the sums of smoothness."""
-    # A block and its copy while it is read, decision values, planes and their weights.
-    per_row = 2 * shape.n_features * shape.itemsize + 32 * n_columns + M3FS_PLANES
-    return shape.rows * per_row + 48 * 10**6 + (24 * n_rows_of_v**2 if smooth else 0)
-
-
-def m3fs_compared_rows(shape: Shape) -> int:
-    """Return on how many rows of data the endings of M3FS are compared."""
-    return min(shape.n_samples, 10_000, max(100, 2**22 // shape.n_features))
-
-
-def m3fs_choice_bytes(shape: Shape) -> int:
-    """Return what a task that compares endings needs.
-
-    The rows as stored, in float64 and a cluster's; a matrix of rows or features and its workspace.
-    """
-    rows, d = m3fs_compared_rows(shape), shape.n_features
-    return rows * d * (shape.itemsize + 16) + 24 * min(rows, d) ** 2 + 8 * MIB
-
-
-def m3fs_cost(
-    shape: Shape,
-    n_clusters: int | str,
-    *,
-    fit_intercept: bool,
-    smoothness: float,
-    max_iter: int,
-    sample_size: int | None,
-    n_neighbors: int,
-    compares: bool,
-    limit: int,
-) -> StageCost:
-    """Return the cost of M3FS: at most ``max_iter`` passes for a start, over a sample if asked."""
-    c, n = known_count(n_clusters), shape.n_samples
-    columns = 1 if c == 2 else c
-    rows, steps, compiles = shape, [], False
-    stored = 8 * n
-    if sample_size is not None and sample_size < n:
-        rows = replace(shape, n_samples=sample_size)
-        steps += [
-            pass_over(shape, "a block and the rows sampled of it", rows.nbytes),
-            pass_over(shape, "a block and its labels", 8 * shape.rows * (columns + 2)),
-        ]
-        k = min(n_neighbors, sample_size - 1)
-        graph = graph_cost(rows, k, limit, weight="heat")
-        embedding = spectral_cost(sample_size, k, c, limit, weight="heat")
-        steps += [_off_x(step) for step in (*graph.steps, *embedding.steps)]
-        compiles = graph.compiles
-    needed = m3fs_block_bytes(rows, columns, shape.n_features + fit_intercept, smoothness > 0)
-    what = f"a block of {rows.rows:,} rows with its planes"
-    one = Step(what, needed, rows.n_blocks, 1, rows.n_chunks, max_iter)
-    steps.append(one if rows is shape else _off_x(one))
-    scratch = stored + 60 * rows.n_samples * c
-    if compares:
-        compared = m3fs_compared_rows(rows) * shape.n_features * shape.itemsize
-        what = "the rows that starts are compared on"
-        ending = (
-            pass_over(rows, f"a block and {what}", compared),
-            Step(what, m3fs_choice_bytes(rows)),
-        )
-        steps += ending if rows is shape else [_off_x(step) for step in ending]
-        scratch += 2 * compared
-    return StageCost(tuple(steps), scratch, stored, rows.nbytes, compiles, at_most=True)
-
-
-def _off_x(step: Step) -> Step:
-    """Return a step that reads a sample, not X."""
-    return Step(step.what, step.task_bytes, step.tasks, 0, step.requests, step.times)
-
-
 def qalpha_cost(shape: Shape, n_clusters: int | str, limit: int) -> StageCost:
     """Return the cost of Q-alpha: a Gram pass, then matrices of features in one process."""
     needed = 8 * QALPHA_MATRICES * shape.n_features**2
@@ -245,19 +172,6 @@ def udfs_cost(
         n, k = shape.n_samples, n_neighbors
         steps += spectral_cost(n, k, n_clusters, limit).steps
     return StageCost(tuple(steps))
-
-
-def fsgmm_parameter_bytes(n_clusters: int, n_features: int) -> int:
-    """Return the bytes of the parameters with two partial sums, and of a tile's relevances."""
-    return 8 * n_features * (10 * n_clusters + 20) + 16 * n_clusters * n_features * 8 + 24 * 10**6
-
-
-def fsgmm_cost(shape: Shape, n_clusters: int, max_iter: int) -> StageCost:
-    """Return the cost of FSGMM: at most ``max_iter`` passes, and those of moments and labels."""
-    needed = fsgmm_parameter_bytes(n_clusters, shape.n_features)
-    what = f"a block of {shape.rows:,} rows and {n_clusters} components"
-    steps = (moments_step(shape), pass_over(shape, what, needed, times=max_iter + 1))
-    return StageCost(steps, 4 * shape.n_samples, 4 * shape.n_samples, at_most=True)
 
 
 def lfs_bytes(n_clusters: int, n_features: int, block_bytes: int = 0) -> int:

@@ -82,6 +82,10 @@ class M3FSParameters(MarginParameters):
         "clusters_outside", description="Outer loop; planes_outside is the paper's."
     )
 
+    def starts_at(self, kind: Literal["kmeans", "spectral"]) -> bool:
+        """Say whether k-means on the rows, or on the eigenvectors, is among the starts."""
+        return isinstance(self.init, str) and self.init in ("auto", kind)
+
 
 def n_eigenvectors(n_clusters: int | str) -> int | str:
     """Return how many eigenvectors the spectral starts take; "auto": what the gap says."""
@@ -90,11 +94,9 @@ def n_eigenvectors(n_clusters: int | str) -> int | str:
 
 def _needs(parameters: M3FSParameters) -> tuple[str, ...]:
     """Return the stages of all rows; a sample has stages of its own."""
-    init = parameters.init
     if parameters.sample_size is not None:
         return ()
-    spectral = isinstance(init, str) and init in ("auto", "spectral")
-    if spectral or parameters.n_clusters == "auto":
+    if parameters.starts_at("spectral") or parameters.n_clusters == "auto":
         return ("graph", "spectral")
     return ("graph",) if parameters.smoothness else ()
 

@@ -13,7 +13,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.seeds import derive_seed, rng
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import map_reduce, run_tasks
-from bigfs.selectors.m3fs import EXTRA_EIGENVECTORS, METHOD, M3FSParameters
+from bigfs.selectors.m3fs import EXTRA_EIGENVECTORS, M3FSParameters
 from bigfs.spectral.choice import largest_count
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -23,11 +23,10 @@ _RESTARTS = 10
 
 def most_starts(parameters: M3FSParameters) -> int:
     """Return how many starts there are at most."""
-    if not isinstance(parameters.init, str) or parameters.init not in METHOD.starts:
-        return 1
-    on_rows = parameters.n_init if parameters.init != "spectral" else 0
+    of_rows = parameters.n_init if parameters.starts_at("kmeans") else 0
     # Each width as it is, and with rows scaled.
-    return on_rows + (2 * len(EXTRA_EIGENVECTORS) if parameters.init != "kmeans" else 0)
+    of_eigenvectors = 2 * len(EXTRA_EIGENVECTORS) if parameters.starts_at("spectral") else 0
+    return of_rows + of_eigenvectors or 1
 
 
 def start_steps(shape: Shape, parameters: M3FSParameters) -> tuple[Step, ...]:
@@ -39,9 +38,9 @@ def start_steps(shape: Shape, parameters: M3FSParameters) -> tuple[Step, ...]:
         Step("the labels of a block under every start", needed, shape.n_blocks, times=2),
         Step(f"{shape.n_samples:,} row numbers", 16 * shape.n_samples, by_client=True),
     ]
-    if parameters.init in ("auto", "kmeans"):
+    if parameters.starts_at("kmeans"):
         steps += kmeans_steps(shape, n_clusters, times=parameters.n_init)
-    if parameters.init in ("auto", "spectral"):
+    if parameters.starts_at("spectral"):
         size = min(shape.n_samples, SAMPLE_ROWS)
         what = f"k-means of {size:,} rows of eigenvectors"
         steps.append(Step(what, 32 * size * width + 16 * MIB, 2 * len(EXTRA_EIGENVECTORS)))

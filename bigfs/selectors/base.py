@@ -91,7 +91,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
             if name in method.parameters.model_fields:
                 section = settings.setdefault(method.name, {})
             elif name in GraphConfig.model_fields:
-                section = settings.setdefault("graph", {})
+                section = settings.setdefault("graph", dict(method.graph_defaults))
             if name != "n_features_to_select":
                 section[name] = value.item() if isinstance(value, np.generic) else value
         return validated(selection_model(), settings, type(self).__name__, nested=False)

@@ -11,6 +11,7 @@ _MODULES = (
     "mcfs",
     "ndfs",
     "m3fs",
+    "maximum_margin_clustering",
     "laplacian_score",
     "max_variance",
     "spec",
@@ -35,5 +36,5 @@ def method_of(estimator: type) -> Method:
     return next(by_name[cls.__name__] for cls in estimator.__mro__ if cls.__name__ in by_name)
 
 
-for _name in ("mcfs", "ndfs", "laplacian_score", "max_variance", "spec", "q_alpha", "udfs"):
+for _name in _MODULES:
     register(importlib.import_module(f"bigfs.selectors.{_name}").METHOD)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from bigfs.selectors.lfs import LFSParameters
 from bigfs.selectors.lfs.kernels import Clusterings, GroupSums, Sweep, has_bit
 from bigfs.selectors.lfs.passes import Passes
-from bigfs.selectors.lfs.state import Proposal, Settings, State
+from bigfs.selectors.lfs.state import Proposal, State
 from bigfs.solvers.separability import (
     covariance,
     is_singular,
@@ -15,10 +16,10 @@ from bigfs.solvers.separability import (
     pair_separability,
 )
 
-N_GROUPS = 20
 
-
-def matches(state: State, masks: np.ndarray, found: Sweep, settings: Settings) -> list[Proposal]:
+def matches(
+    state: State, masks: np.ndarray, found: Sweep, parameters: LFSParameters
+) -> list[Proposal]:
     """Return the matches of every candidate whose subset has fewer features than the cluster's."""
     k, sizes = len(state.subsets), state.subsets.sum(axis=1)
     inside = np.stack([has_bit(found.codes, cluster) for cluster in range(k)]).astype(float)
@@ -38,7 +39,7 @@ def matches(state: State, masks: np.ndarray, found: Sweep, settings: Settings) -
             same = overlaps[cluster, member] == count == old
             after = _measures(shared, inside, joint, found.codes, cluster, member)
             penalty = 2 * (
-                settings.alpha * (after[0] - before[0]) + settings.beta * (after[1] - before[1])
+                parameters.alpha * (after[0] - before[0]) + parameters.beta * (after[1] - before[1])
             )
             proposals.append(
                 Proposal(clustering, member, cluster, mask, bool(same), *after, penalty)
@@ -106,14 +107,14 @@ def measure_errors(
     state: State,
     clusterings: Clusterings,
     proposals: list[Proposal],
-    settings: Settings,
+    parameters: LFSParameters,
 ) -> None:
     """Set the errors: a jackknife that leaves out one group of rows after the other."""
     used, place = np.unique([one.clustering for one in proposals], return_inverse=True)
     pairs = np.array([(p, *one.pair[1:]) for p, one in zip(place, proposals, strict=True)])
-    found = passes.groups(clusterings.take(used), state.rules, pairs, N_GROUPS)
-    for one, (groups, position) in zip(proposals, found, strict=True):
-        values = _replicates(groups, position, one, state, settings)
+    sums = passes.groups(clusterings.take(used), state.rules, pairs)
+    for one, (groups, position) in zip(proposals, sums, strict=True):
+        values = _replicates(groups, position, one, state, parameters)
         one.error = jackknife_error(values) if np.isfinite(values).all() else np.nan
 
 
@@ -123,7 +124,7 @@ def _without(parts: np.ndarray) -> np.ndarray:
 
 
 def _replicates(
-    groups: GroupSums, position: int, one: Proposal, state: State, settings: Settings
+    groups: GroupSums, position: int, one: Proposal, state: State, parameters: LFSParameters
 ) -> np.ndarray:
     """Return the log ratio without each group, shape (n_groups,)."""
     cluster = one.cluster
@@ -145,14 +146,14 @@ def _replicates(
     counts[:, cluster], means[:, cluster] = new_counts, new_sums / new_counts[:, None]
     new = pair_separability(counts, means, new_within, old_set, new_set, use_trace)
     penalty = np.array(
-        [_penalty(joint, groups.codes, cluster, len(counts[0]), settings)
+        [_penalty(joint, groups.codes, cluster, len(counts[0]), parameters)
          for joint in _without(groups.joint[:, position])]
     )  # fmt: skip
     return np.asarray(new - old - penalty)
 
 
 def _penalty(
-    joint: np.ndarray, codes: np.ndarray, cluster: int, k: int, settings: Settings
+    joint: np.ndarray, codes: np.ndarray, cluster: int, k: int, parameters: LFSParameters
 ) -> float:
     """Return ``2 (alpha dO + beta dU)`` from counts of memberships outside and inside the new."""
     inside = np.stack([has_bit(codes, other) for other in range(k)]).astype(float)
@@ -161,5 +162,6 @@ def _penalty(
     overlap, unassigned = _measures(shared, inside, joint, codes, cluster, 1)
     before = float(weight[codes == 0].sum() / weight.sum())
     return 2 * (
-        settings.alpha * (overlap - overlap_measure(shared)) + settings.beta * (unassigned - before)
+        parameters.alpha * (overlap - overlap_measure(shared))
+        + parameters.beta * (unassigned - before)
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 # Distances computed at a time: they stay in a core's cache.
-_TILE_ENTRIES = 500_000
+TILE_ENTRIES = 500_000
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Rules:
 
 def tiles(n_rows: int, width: int) -> list[slice]:
     """Return slices of rows whose distances to ``width`` centers fit a core's cache."""
-    step = max(64, _TILE_ENTRIES // max(1, width))
+    step = max(64, TILE_ENTRIES // max(1, width))
     return [slice(begin, min(begin + step, n_rows)) for begin in range(0, n_rows, step)]
 
 

@@ -10,20 +10,71 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.units import MIB
 from bigfs.runtime.progress import Reporter
+from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
+from bigfs.selectors.lfs import LFSParameters
 from bigfs.selectors.lfs.compare import OldValues, matches, measure_errors
 from bigfs.selectors.lfs.kernels import Clusterings, Rules, Sweep
-from bigfs.selectors.lfs.passes import Passes
-from bigfs.selectors.lfs.state import Proposal, Settings, State
+from bigfs.selectors.lfs.passes import (
+    N_GROUPS,
+    Passes,
+    grouped_together,
+    pairs_together,
+)
+from bigfs.selectors.lfs.state import Proposal, State
 from bigfs.solvers.separability import ClusterSums
 
 
-def begin(passes: Passes, centers: np.ndarray, usable: np.ndarray, settings: Settings) -> State:
+def search_bytes(n_clusters: int, n_features: int, drop: str) -> int:
+    """Return what the process needs that compares clusters, beside its passes."""
+    square, candidates = 8 * n_features**2, 8 * n_clusters * n_features**2
+    # The solution's products and covariances, the best proposals', and the changes of a pass;
+    # the replicates of one comparison. With several features at a time all proposals keep theirs.
+    matrices = 4 * n_clusters + 6 * N_GROUPS
+    if drop == "many":
+        matrices += n_clusters * n_features.bit_length()
+    # Centers of all candidates: the start, before and after an iteration, their sums and moves.
+    return 16 * MIB + square * matrices + 9 * candidates
+
+
+def most_reads(
+    passes: type[Passes],
+    n_clusters: int,
+    n_features: int,
+    product_bytes: int,
+    parameters: LFSParameters,
+) -> int:
+    """Return how often a search from given centers may read all rows.
+
+    Every step but the fruitless ones before it makes some cluster's subset smaller.
+    """
+    k, d, several = n_clusters, n_features, n_features.bit_length()
+    most_iter, together = parameters.max_iter, pairs_together(product_bytes, d)
+
+    def changes(n_pairs: int) -> int:
+        return -(-n_pairs // together) * passes.reads(min(together, n_pairs))
+
+    begin = most_iter * passes.reads(1) + changes(k)
+    if k == 1:
+        return begin
+    step = most_iter * passes.reads(d) + changes(k * d)
+    compared = k
+    if parameters.drop == "many":
+        step += most_iter * passes.reads(several) + changes(k * several)
+        compared += k * several
+    step += -(-compared // grouped_together(product_bytes, d)) * passes.reads(1)
+    return begin + k * (k * (d - 1) + 1) * step
+
+
+def begin(
+    passes: Passes, centers: np.ndarray, usable: np.ndarray, parameters: LFSParameters
+) -> State:
     """Cluster on all usable features, from centers about the data's origin."""
     k, d = centers.shape
     none = Rules(Clusterings(np.zeros((k, k, d)), np.zeros((k, d), dtype=bool)), np.full(k, -1))
     first = Clusterings(centers[None], usable[None])
-    first, found = converge(passes, first, none, settings)
+    first, found = converge(passes, first, none, parameters)
     pairs = np.array([(0, cluster, cluster) for cluster in range(k)])
     products = np.concatenate(list(passes.changes(first, none, pairs)))
     rules = Rules(first.take(np.zeros(k, dtype=np.int64)), np.arange(k))
@@ -34,7 +85,7 @@ def begin(passes: Passes, centers: np.ndarray, usable: np.ndarray, settings: Set
 
 
 def converge(
-    passes: Passes, start: Clusterings, rules: Rules, settings: Settings
+    passes: Passes, start: Clusterings, rules: Rules, parameters: GFSKMeansParameters
 ) -> tuple[Clusterings, Sweep]:
     """Run Lloyd's iteration of several clusterings: one pass serves all that still move.
 
@@ -46,7 +97,7 @@ def converge(
     joint, codes = None, np.empty(0)
     active = np.arange(len(start))
     limits = None
-    for iteration in range(settings.max_iter):
+    for iteration in range(parameters.max_iter):
         found = passes.sweep(Clusterings(centers[active], start.masks[active]), rules)
         codes = found.codes
         if joint is None:
@@ -60,9 +111,9 @@ def converge(
         )
         if limits is None:
             extent = (updated**2 * start.masks[:, None, :]).sum(axis=(1, 2))
-            limits = settings.tol**2 * extent
+            limits = parameters.tol**2 * extent
         moving = squared > limits[active]
-        if not moving.any() or iteration == settings.max_iter - 1:
+        if not moving.any() or iteration == parameters.max_iter - 1:
             break
         active = active[moving]
         centers[active] = updated[moving]
@@ -73,7 +124,7 @@ def converge(
 def search(
     passes: Passes,
     state: State,
-    settings: Settings,
+    parameters: LFSParameters,
     progress: Reporter | None = None,
     save: Any = None,
 ) -> State:
@@ -84,9 +135,9 @@ def search(
     passes : Passes
     state : State
         Changed in place.
-    settings : Settings
+    parameters : LFSParameters
     progress : Reporter or None
-        Told of every feature that goes.
+        Hears of every feature that goes.
     save : callable or None
         Called with the state after every step.
     """
@@ -97,7 +148,7 @@ def search(
         if state.tried[cluster] != state.version:
             state.tried[cluster] = state.version
             if state.subsets[cluster].sum() > 1:
-                step(passes, state, cluster, settings)
+                step(passes, state, cluster, parameters)
         state.next_cluster = (cluster + 1) % k
         state.round += state.next_cluster == 0
         if progress is not None:
@@ -107,21 +158,21 @@ def search(
     return state
 
 
-def step(passes: Passes, state: State, cluster: int, settings: Settings) -> None:
+def step(passes: Passes, state: State, cluster: int, parameters: LFSParameters) -> None:
     """Try the subsets with one feature less of one cluster; take the best for every cluster."""
     kept = np.flatnonzero(state.subsets[cluster])
     masks = np.tile(state.subsets[cluster], (len(kept), 1))
     masks[np.arange(len(kept)), kept] = False
-    single, proposals = propose(passes, state, masks, settings)
+    single, proposals = propose(passes, state, masks, parameters)
     ladder: list[list[Proposal]] = []
     for other in range(len(state.subsets)):
         mine = [one for one in proposals if one.cluster == other]
         ladder.append(sorted(mine, key=lambda one: one.order)[:1])
     clusterings = single
-    if settings.drop == "many" and len(kept) > 3:
+    if parameters.drop == "many" and len(kept) > 3:
         own = {one.clustering: one.ratio for one in proposals if one.cluster == cluster}
         masks = _joint_masks(state.subsets[cluster], kept, own)
-        several, joint = propose(passes, state, masks, settings, keep_all=True)
+        several, joint = propose(passes, state, masks, parameters, keep_all=True)
         for one in joint:
             one.clustering += len(single)
         clusterings = Clusterings(
@@ -131,7 +182,7 @@ def step(passes: Passes, state: State, cluster: int, settings: Settings) -> None
         for other, rungs in enumerate(ladder):
             mine = [one for one in joint if one.cluster == other]
             rungs[:0] = sorted(mine, key=lambda one: int(one.mask.sum()))
-    accepted = decide(passes, state, clusterings, ladder, settings)
+    accepted = decide(passes, state, clusterings, ladder, parameters)
     for one in accepted:
         _replace(state, one, clusterings, cluster)
     state.version += bool(accepted)
@@ -149,15 +200,19 @@ def _joint_masks(subset: np.ndarray, kept: np.ndarray, own: dict[int, float]) ->
 
 
 def propose(
-    passes: Passes, state: State, masks: np.ndarray, settings: Settings, keep_all: bool = False
+    passes: Passes,
+    state: State,
+    masks: np.ndarray,
+    parameters: LFSParameters,
+    keep_all: bool = False,
 ) -> tuple[Clusterings, list[Proposal]]:
     """Cluster all rows on every mask, and value what could replace clusters of the solution.
 
     Products (d x d) stay with the best proposal for each cluster only, unless all are to be kept.
     """
     start = np.tile(state.sums.means, (len(masks), 1, 1))
-    clusterings, found = converge(passes, Clusterings(start, masks), state.rules, settings)
-    proposals = matches(state, masks, found, settings)
+    clusterings, found = converge(passes, Clusterings(start, masks), state.rules, parameters)
+    proposals = matches(state, masks, found, parameters)
     values = OldValues(state)
     best: dict[int, Proposal] = {}
 
@@ -197,7 +252,7 @@ def decide(
     state: State,
     clusterings: Clusterings,
     ladder: list[list[Proposal]],
-    settings: Settings,
+    parameters: LFSParameters,
 ) -> list[Proposal]:
     """Return the replacements to make: for each cluster the first of its ladder that is better.
 
@@ -209,14 +264,14 @@ def decide(
         for one in rungs:
             if one.same or one.ratio > 0:
                 break
-            if settings.tie_width > 0 and np.isfinite(one.ratio):
+            if parameters.tie_width > 0 and np.isfinite(one.ratio):
                 open_ones.append(one)
     if open_ones:
-        measure_errors(passes, state, clusterings, open_ones, settings)
+        measure_errors(passes, state, clusterings, open_ones, parameters)
     accepted = []
     for rungs in ladder:
         for one in rungs:
-            if one.same or one.ratio > 0 or one.ratio >= -settings.tie_width * one.error:
+            if one.same or one.ratio > 0 or one.ratio >= -parameters.tie_width * one.error:
                 accepted.append(one)
                 break
     return accepted

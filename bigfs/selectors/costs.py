@@ -13,7 +13,6 @@ from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.graph.cost import graph_cost
 from bigfs.runtime.execute import TREE_ARITY
-from bigfs.selectors.lfs.compare import N_GROUPS
 from bigfs.spectral.choice import SPECTRUM
 from bigfs.spectral.cost import spectral_cost
 
@@ -23,8 +22,6 @@ EIGENGAP_NEIGHBORS = 5
 # workspace; UDFS: two partial sums, or M, its reweighted copy and workspace.
 QALPHA_MATRICES = 5
 UDFS_MATRICES = 4
-# The most that products of LFS's candidates take in a task, where there is room.
-LFS_PRODUCT_BYTES = 256 * MIB
 # Planes that a task of M3FS may have to hold at once, as far as the memory plan goes.
 M3FS_PLANES = 200
 
@@ -258,48 +255,6 @@ def fsgmm_cost(shape: Shape, n_clusters: int, max_iter: int) -> StageCost:
     what = f"a block of {shape.rows:,} rows and {n_clusters} components"
     steps = (moments_step(shape), pass_over(shape, what, needed, times=max_iter + 1))
     return StageCost(steps, 4 * shape.n_samples, 4 * shape.n_samples, at_most=True)
-
-
-def lfs_bytes(n_clusters: int, n_features: int, block_bytes: int = 0) -> int:
-    """Return what a task of LFS needs: covariances of clusters and groups beside a block."""
-    # A solution and its covariances, the best proposals, one pair's groups with their sums.
-    square = 8 * n_features**2
-    return block_bytes + 64 * MIB + square * (4 * n_clusters + 6 * N_GROUPS)
-
-
-def lfs_cost(shape: Shape, n_clusters: int | str, sample_size: int | None, limit: int) -> StageCost:
-    """Return the cost of LFS: passes while features are dropped, over a sample if asked."""
-    c, n = known_count(n_clusters), shape.n_samples
-    # A block, its copy while it is read, and in float64.
-    block = shape.rows * shape.n_features * (2 * shape.itemsize + 8)
-    what = f"the covariances of {c} clusters in {shape.n_features:,} features beside a block"
-    needed = lfs_bytes(c, shape.n_features, block)
-    sampled = sample_size is not None and sample_size < n
-    # Each drop of a feature is a pass or two; most searches end within this many.
-    passes, times = 0 if sampled else 1, 2 * shape.n_features
-    drops = Step(what, needed, shape.n_blocks, passes, shape.n_chunks, times)
-    steps = (moments_step(shape), drops, pass_over(shape, "a block and its labels", block))
-    stored = n * (4 + c)
-    # Products of many candidates at a time, beyond those of one pair's groups.
-    products = max(0, LFS_PRODUCT_BYTES - 6 * N_GROUPS * 8 * shape.n_features**2)
-    cost = StageCost(steps, stored, stored, products, at_most=True)
-    return _with_eigengap(cost, n_clusters, shape, limit)
-
-
-def gfs_bytes(n_clusters: int, n_features: int) -> int:
-    """Return what GFS-k-means needs: the data's covariance, and all clusters' products."""
-    return (32 + 16 * n_clusters) * n_features**2 + 64 * MIB
-
-
-def gfs_cost(shape: Shape, n_clusters: int | str, max_iter: int, limit: int) -> StageCost:
-    """Return the cost of GFS-k-means: k-means for each of the features that are dropped."""
-    c, d = known_count(n_clusters), shape.n_features
-    needed = gfs_bytes(c, d)
-    what = f"sums of {c} clusters' products of {d:,} features"
-    passes = pass_over(shape, "a block and its clusters", 64 * MIB, times=max_iter + d)
-    steps = (moments_step(shape), gram_step(shape, 0), Step(what, needed), passes)
-    cost = StageCost(steps, 4 * shape.n_samples, 4 * shape.n_samples, at_most=True)
-    return _with_eigengap(cost, n_clusters, shape, limit)
 
 
 # Distances of a block of rows, and what k-means allocates whatever the rows.

@@ -148,17 +148,17 @@ def _search(
     """Drop the feature without which the clusters are most separate, while they are no less so."""
     k, d = centers.shape
     rules = Rules(Clusterings(np.zeros((k, k, d)), np.zeros((k, d), dtype=bool)), np.full(k, -1))
-    now, found = converge(passes, Clusterings(centers[None], usable[None]), rules, parameters)
+    now, swept = converge(passes, Clusterings(centers[None], usable[None]), rules, parameters)
     order: list[int] = []
     while now.masks[0].sum() > 1:
         kept = np.flatnonzero(now.masks[0])
         masks = np.tile(now.masks[0], (len(kept), 1))
         masks[np.arange(len(kept)), kept] = False
-        means = _means(found, 0, now.centers[0])
+        means = _means(swept, 0, now.centers[0])
         start = Clusterings(np.tile(means, (len(kept), 1, 1)), masks)
-        candidates, sweep = converge(passes, start, rules, parameters)
+        candidates, tried = converge(passes, start, rules, parameters)
         values = [
-            _log_ratio(found, sweep, place, now.masks[0], masks[place], total)
+            _log_ratio(swept, tried, place, now.masks[0], masks[place], total)
             for place in range(len(kept))
         ]
         best = int(np.argmax(values))
@@ -166,15 +166,15 @@ def _search(
             break
         order.append(int(kept[best]))
         now = candidates.take(np.array([best]))
-        found = Sweep(sweep.counts[[best]], sweep.sums[[best]], sweep.codes, sweep.joint[[best]])
+        swept = Sweep(tried.counts[[best]], tried.sums[[best]], tried.codes, tried.joint[[best]])
         progress.advance(1)
-    return Clusterings(_means(found, 0, now.centers[0])[None], now.masks), order
+    return Clusterings(_means(swept, 0, now.centers[0])[None], now.masks), order
 
 
-def _means(found: Sweep, place: int, otherwise: np.ndarray) -> np.ndarray:
+def _means(swept: Sweep, place: int, otherwise: np.ndarray) -> np.ndarray:
     """Return the means of one clustering; an empty cluster keeps its center."""
-    counts = found.counts[place][:, None]
-    return np.where(counts > 0, found.sums[place] / np.maximum(counts, 1), otherwise)
+    counts = swept.counts[place][:, None]
+    return np.where(counts > 0, swept.sums[place] / np.maximum(counts, 1), otherwise)
 
 
 def _log_ratio(

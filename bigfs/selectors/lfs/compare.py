@@ -18,18 +18,18 @@ from bigfs.solvers.separability import (
 
 
 def matches(
-    state: State, masks: np.ndarray, found: Sweep, parameters: LFSParameters
+    state: State, masks: np.ndarray, swept: Sweep, parameters: LFSParameters
 ) -> list[Proposal]:
     """Return the matches of every candidate whose subset has fewer features than the cluster's."""
     k, sizes = len(state.subsets), state.subsets.sum(axis=1)
-    inside = np.stack([has_bit(found.codes, cluster) for cluster in range(k)]).astype(float)
-    weight = found.joint[0].sum(axis=1)
+    inside = np.stack([has_bit(swept.codes, cluster) for cluster in range(k)]).astype(float)
+    weight = swept.joint[0].sum(axis=1)
     n = weight.sum()
     shared = (inside * weight) @ inside.T
-    before = overlap_measure(shared), float(weight[found.codes == 0].sum() / n)
+    before = overlap_measure(shared), float(weight[swept.codes == 0].sum() / n)
     proposals = []
     for clustering, mask in enumerate(masks):
-        joint = found.joint[clustering]
+        joint = swept.joint[clustering]
         overlaps = inside @ joint
         for cluster in np.flatnonzero(sizes > mask.sum()).tolist():
             member = int(overlaps[cluster].argmax())
@@ -37,7 +37,7 @@ def matches(
             if count < 2 or old < 2:
                 continue
             same = overlaps[cluster, member] == count == old
-            after = _measures(shared, inside, joint, found.codes, cluster, member)
+            after = _measures(shared, inside, joint, swept.codes, cluster, member)
             penalty = 2 * (
                 parameters.alpha * (after[0] - before[0]) + parameters.beta * (after[1] - before[1])
             )
@@ -72,12 +72,12 @@ class OldValues:
         self._counts, self._means = state.sums.counts, state.sums.means
         self._within = [state.sums.covariance(i) for i in range(len(self._counts))]
 
-    def ratio(self, one: Proposal) -> float:
+    def ratio(self, proposal: Proposal) -> float:
         """Return the log of ANV(new) over ANV(old), eqs. (13) to (18); -inf where undefined."""
-        new_count, new_sums, new_products = one.sums
-        cluster = one.cluster
+        new_count, new_sums, new_products = proposal.sums
+        cluster = proposal.cluster
         old_set = np.flatnonzero(self._state.subsets[cluster])
-        new_set = np.flatnonzero(one.mask)
+        new_set = np.flatnonzero(proposal.mask)
         within = covariance(new_count, new_sums, new_products)
         use_trace = _any_singular(
             [(self._within[cluster], self._counts[cluster]), (within, new_count)],
@@ -89,7 +89,7 @@ class OldValues:
         old = pair_separability(
             self._counts, self._means, self._within[cluster], old_set, new_set, use_trace
         )
-        value = float(new - old) - one.penalty
+        value = float(new - old) - proposal.penalty
         return value if np.isfinite(value) else -np.inf
 
 
@@ -110,12 +110,14 @@ def measure_errors(
     parameters: LFSParameters,
 ) -> None:
     """Set the errors: a jackknife that leaves out one group of rows after the other."""
-    used, place = np.unique([one.clustering for one in proposals], return_inverse=True)
-    pairs = np.array([(p, *one.pair[1:]) for p, one in zip(place, proposals, strict=True)])
+    used, place = np.unique([proposal.clustering for proposal in proposals], return_inverse=True)
+    pairs = np.array(
+        [(p, *proposal.pair[1:]) for p, proposal in zip(place, proposals, strict=True)]
+    )
     sums = passes.groups(clusterings.take(used), state.rules, pairs)
-    for one, (groups, position) in zip(proposals, sums, strict=True):
-        values = _replicates(groups, position, one, state, parameters)
-        one.error = jackknife_error(values) if np.isfinite(values).all() else np.nan
+    for proposal, (groups, position) in zip(proposals, sums, strict=True):
+        values = _replicates(groups, position, proposal, state, parameters)
+        proposal.error = jackknife_error(values) if np.isfinite(values).all() else np.nan
 
 
 def _without(parts: np.ndarray) -> np.ndarray:
@@ -124,11 +126,11 @@ def _without(parts: np.ndarray) -> np.ndarray:
 
 
 def _replicates(
-    groups: GroupSums, position: int, one: Proposal, state: State, parameters: LFSParameters
+    groups: GroupSums, position: int, proposal: Proposal, state: State, parameters: LFSParameters
 ) -> np.ndarray:
     """Return the log ratio without each group, shape (n_groups,)."""
-    cluster = one.cluster
-    old_set, new_set = np.flatnonzero(state.subsets[cluster]), np.flatnonzero(one.mask)
+    cluster = proposal.cluster
+    old_set, new_set = np.flatnonzero(state.subsets[cluster]), np.flatnonzero(proposal.mask)
     counts, sums = _without(groups.counts), _without(groups.sums)
     means = sums / np.maximum(counts, 1)[..., None]
     old_within = covariance(
@@ -139,7 +141,7 @@ def _replicates(
     new_within = covariance(new_counts, new_sums, _without(groups.new_products[:, position]))
     use_trace = _any_singular(
         [(state.sums.covariance(cluster), counts[:, cluster].min()),
-         (covariance(*one.sums), new_counts.min())],
+         (covariance(*proposal.sums), new_counts.min())],
         [old_set, new_set],
     )  # fmt: skip
     old = pair_separability(counts, means, old_within, old_set, new_set, use_trace)

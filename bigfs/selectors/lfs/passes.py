@@ -17,6 +17,7 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.rowblocks import fold_parts
 from bigfs.core.cost import Shape, Step, pass_over
+from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
 from bigfs.selectors.lfs.kernels import (
     TILE_ENTRIES,
@@ -25,6 +26,7 @@ from bigfs.selectors.lfs.kernels import (
     GroupSums,
     Rules,
     Sweep,
+    add_to,
     assign,
     change_products,
     group_sums,
@@ -135,7 +137,8 @@ class Passes(ABC):
             some = clusterings.take(used)
             moved = np.column_stack([place, chosen[:, 1:]])
             arrays = (*_flat(rules), some.centers, some.masks, moved)
-            yield np.concatenate(self._run(_changes_kernel, np.add, arrays, 1, len(moved)))
+            parts = self._run(_changes_kernel, add_to, arrays, 1, len(moved))
+            yield parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def groups(
         self, clusterings: Clusterings, rules: Rules, pairs: np.ndarray
@@ -316,7 +319,8 @@ def sweep_size(passes: type[Passes], n_clusters: int, n_features: int) -> PassSi
     per_candidate = 8 * n_clusters * n_features
     tile = 24 * max(TILE_ENTRIES, 64 * n_clusters * together)
     # Centers as they come and within their masks.
-    return PassSize(2 * per_candidate * n_features + tile, per_candidate * together)
+    work = 32 * MIB + 2 * per_candidate * n_features + tile
+    return PassSize(work, per_candidate * together)
 
 
 def pairs_together(product_bytes: int, n_features: int) -> int:

@@ -218,7 +218,7 @@ class LocalSearch(ABC):
         step = passes.step(rows, what, size, times)
         if passes is HeldRows:
             return [*steps, replace(step, task_bytes=step.task_bytes + compared)]
-        return [*steps, step, Step(what, compared + 2 * size.result, by_client=True)]
+        return [*steps, step, Step(what, compared + 3 * size.result, by_client=True)]
 
     def _stored_bytes(self) -> int:
         return self.shape.n_samples * (4 + self._sizes[0])

@@ -1,7 +1,7 @@
 """Unsupervised feature selection on data larger than memory.
 
 The public names are imported when they are first used: ``import bigfs`` costs nothing and
-changes nothing.
+changes nothing. The selectors are those of the registry (`bigfs.selectors.registry`).
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "GFSKMeans": "bigfs.selectors",
-    "FSGMM": "bigfs.selectors",
     "KNeighborsTransformer": "bigfs.graph.transformer",
-    "LFS": "bigfs.selectors",
-    "LaplacianScore": "bigfs.selectors",
-    "M3FS": "bigfs.selectors",
-    "MCFS": "bigfs.selectors",
-    "MaxVariance": "bigfs.selectors",
-    "MaximumMarginClustering": "bigfs.selectors",
-    "NDFS": "bigfs.selectors",
-    "QAlpha": "bigfs.selectors",
-    "SPEC": "bigfs.selectors",
-    "UDFS": "bigfs.selectors",
-    "compare": "bigfs.pipeline",
+    "compare": "bigfs.pipeline.compare",
     "ingest": "bigfs.store.ingest",
     "knn_graph": "bigfs.graph",
     "open_matrix": "bigfs.store.source",
-    "open_result": "bigfs.pipeline.run",
+    "open_result": "bigfs.results.result",
     "run": "bigfs.pipeline.run",
     "spectral_embedding": "bigfs.spectral",
 }
-
-__all__ = ["__version__", "metrics", *_HOMES]  # noqa: F822 (found by __getattr__)
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its home when it is first asked for (PEP 562)."""
     if name == "metrics":
         return importlib.import_module("bigfs.metrics")
+    if name == "__all__":
+        return ["__version__", "metrics", *_HOMES, *_selectors()]
+    if name.startswith("_"):
+        raise AttributeError(f"module 'bigfs' has no attribute {name!r}")
     if name in _HOMES:
-        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
-        return value
-    raise AttributeError(f"module 'bigfs' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in _selectors():
+        value = getattr(importlib.import_module("bigfs.selectors"), name)
+    else:
+        raise AttributeError(f"module 'bigfs' has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+    return sorted({*globals(), *__getattr__("__all__")})
+
+
+def _selectors() -> list[str]:
+    """Return the names of the registered methods' estimators."""
+    methods = importlib.import_module("bigfs.selectors.registry").METHODS
+    return [method.estimator for method in methods.values()]

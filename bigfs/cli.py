@@ -15,7 +15,6 @@ from types import FrameType
 import click
 
 from bigfs import __version__
-from bigfs.config import json_schema, load_comparison, load_config
 from bigfs.core.errors import (
     EXIT_BAD_INPUT,
     EXIT_DOES_NOT_FIT,
@@ -25,6 +24,7 @@ from bigfs.core.errors import (
 )
 from bigfs.core.units import format_bytes
 from bigfs.runtime.terminal import choose_format, reporting, say
+from bigfs.selectors.configs import json_schema, load_comparison, load_config
 
 EXIT_BUG = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -33,6 +33,18 @@ _KEPT = dict.fromkeys(
     ("run", "compare"), "finished stages are kept, run the same command to continue"
 )
 
+_pipeline = click.argument("pipeline", type=click.Path(dir_okay=False))
+_overrides = click.option(
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Change a setting of the file; may be repeated.",
+)
+_scheduler = click.option(
+    "--scheduler", metavar="ADDRESS", help="Use the workers of a running Dask scheduler."
+)
+_fresh = click.option("--fresh", is_flag=True, help="Forget finished stages and start over.")
 _quiet = click.option("--quiet", is_flag=True, help="Show warnings and the result only.")
 _log_format = click.option(
     "--log-format",
@@ -59,22 +71,16 @@ def cli() -> None:
 
     \b
     Exit codes: 0 done; 2 bad input or configuration; 3 does not fit the memory limit;
-    4 cluster or storage failure, safe to run again; 75 another run holds the run directory;
-    130 interrupted, safe to resume.
+    4 cluster or storage failure, safe to run again; 5 numerical failure; 75 another run holds
+    the run directory; 130 interrupted, safe to resume.
     """
 
 
 @cli.command()
-@click.argument("pipeline", type=click.Path(dir_okay=False))
-@click.option(
-    "--set",
-    "overrides",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Change a setting of the file for this run; may be repeated.",
-)
-@click.option("--scheduler", metavar="ADDRESS", help="Use a running Dask scheduler.")
-@click.option("--fresh", is_flag=True, help="Forget finished stages and start over.")
+@_pipeline
+@_overrides
+@_scheduler
+@_fresh
 @click.option(
     "--performance-report",
     metavar="FILE.html",
@@ -111,15 +117,9 @@ def run(
 
 
 @cli.command()
-@click.argument("pipeline", type=click.Path(dir_okay=False))
-@click.option(
-    "--set",
-    "overrides",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Change a setting of the file for this plan; may be repeated.",
-)
-@click.option("--scheduler", metavar="ADDRESS", help="Ask the workers of a running scheduler.")
+@_pipeline
+@_overrides
+@_scheduler
 @click.option(
     "--format",
     "form",
@@ -141,9 +141,9 @@ def plan(pipeline: str, overrides: tuple[str, ...], scheduler: str | None, form:
         bigfs plan my.yaml --set memory_limit=2GiB --scheduler tcp://127.0.0.1:8786
     """
     config = load_config(pipeline, overrides)
-    from bigfs.plan.planning import plan_run
+    from bigfs.plan.planning import plan_pipeline
 
-    found = plan_run(config, scheduler=scheduler)
+    found = plan_pipeline(config, scheduler=scheduler)
     click.echo(found.text() if form == "text" else json.dumps(found.as_dict(), indent=2))
     if not found.fits:
         sys.exit(EXIT_DOES_NOT_FIT)
@@ -223,7 +223,7 @@ def inspect(path: str, verify: bool, quiet: bool) -> None:
         bigfs inspect runs/quickstart
         bigfs inspect cells.zarr --verify
     """
-    from bigfs.pipeline.run import inspect as inspect_path
+    from bigfs.pipeline.inspect import inspect as inspect_path
 
     with _reporting(quiet):
         text = inspect_path(path, verify=verify)
@@ -273,7 +273,7 @@ def evaluate(
         bigfs evaluate runs/quickstart --labels sklearn:digits
         bigfs evaluate runs/cells --labels cells.csv::type --n-repetitions 5
     """
-    from bigfs.pipeline.run import evaluate_result
+    from bigfs.pipeline.evaluate import evaluate_result
 
     with _reporting(quiet):
         evaluation = evaluate_result(
@@ -283,16 +283,10 @@ def evaluate(
 
 
 @cli.command()
-@click.argument("pipeline", type=click.Path(dir_okay=False))
-@click.option(
-    "--set",
-    "overrides",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Change a setting of the file for this run; may be repeated.",
-)
-@click.option("--scheduler", metavar="ADDRESS", help="Use a running Dask scheduler.")
-@click.option("--fresh", is_flag=True, help="Forget finished stages and start over.")
+@_pipeline
+@_overrides
+@_scheduler
+@_fresh
 @click.option(
     "--format",
     "form",

@@ -67,6 +67,13 @@ DATA: dict[str, Case] = {
                             ("row 19, column 3 is inf", "cannot be filled")),
     "minus infinity in float32": Case(npy_file(with_value(-np.inf, 0, 0, "f4")), "run p.yaml",
                                       ("row 0, column 0 is -inf",)),
+    "too large to be squared": Case(npy_file(with_value(1e300, 19, 3)), "run p.yaml",
+                                    ("X.npy", "row 19, column 3 is 1e+300", "a power of ten")),
+    "too large, with a policy for NaN": Case(
+        npy_file(with_value(-1e155, 4, 0)), SET + "input.missing=mean",
+        ("row 4, column 0 is -1e+155",)),
+    "too large in a foreign zarr": Case(zarr_array(with_value(1e300, 9, 0)), URI + "X.zarr",
+                                        ("X.zarr", "row 9, column 0 is 1e+300")),
     "infinity with a policy for NaN": Case(
         npy_file(with_value(np.inf, 3, 1)), SET + "input.missing=drop_rows",
         ("row 3, column 1 is inf", "correct the data")),

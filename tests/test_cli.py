@@ -88,7 +88,7 @@ def test_version(bigfs_command):
 
 
 def test_schema_is_what_python_gives(bigfs_command):
-    from bigfs.config import json_schema
+    from bigfs.selectors.configs import json_schema
 
     shown = bigfs_command("schema")
     assert shown.code == 0

@@ -16,35 +16,34 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bigfs import (
-    FSGMM,
-    LFS,
     M3FS,
     MCFS,
-    NDFS,
     SPEC,
-    UDFS,
-    GFSKMeans,
     LaplacianScore,
     MaximumMarginClustering,
     MaxVariance,
-    QAlpha,
     ingest,
 )
-from bigfs.core.errors import InputError
+from bigfs.core.errors import CorruptStoreError, InputError
+from bigfs.selectors.registry import METHODS
 
+# Settings with which a fit takes a moment; methods that are not here have such defaults.
+CHEAP_SETTINGS: dict[str, dict[str, Any]] = {
+    "spec": {"n_neighbors": 3},
+    "laplacian_score": {"n_neighbors": 3},
+    "q_alpha": {"n_clusters": 2},
+    "udfs": {"n_clusters": 1, "n_neighbors": 3, "max_iter": 3},
+    "fsgmm": {"n_clusters": 2, "max_iter": 5},
+    "mcfs": {"n_clusters": 2, "n_neighbors": 3},
+    "ndfs": {"n_clusters": 2, "n_neighbors": 3, "max_iter": 3},
+    "m3fs": {"n_neighbors": 3, "init": "kmeans", "n_init": 1, "C": 1.0},
+    "lfs": {"n_clusters": 2, "n_init": 1, "max_iter": 3, "drop": "many"},
+    "gfs_kmeans": {"n_clusters": 2, "n_init": 1, "max_iter": 2},
+    "maximum_margin_clustering": {"n_init": 1, "C": 1.0},
+}
 CHEAP = [
-    MaxVariance(n_features_to_select=1),
-    SPEC(n_features_to_select=1, n_neighbors=3),
-    QAlpha(n_features_to_select=1, n_clusters=2),
-    UDFS(n_features_to_select=1, n_clusters=1, n_neighbors=3, max_iter=3),
-    FSGMM(n_features_to_select=1, n_clusters=2, max_iter=5),
-    LaplacianScore(n_features_to_select=1, n_neighbors=3),
-    MCFS(n_features_to_select=1, n_clusters=2, n_neighbors=3),
-    NDFS(n_features_to_select=1, n_clusters=2, n_neighbors=3, max_iter=3),
-    M3FS(n_features_to_select=1, n_neighbors=3, init="kmeans", n_init=1, C=1.0),
-    LFS(n_features_to_select=1, n_clusters=2, n_init=1, max_iter=3, drop="many"),
-    GFSKMeans(n_features_to_select=1, n_clusters=2, n_init=1, max_iter=2),
-    MaximumMarginClustering(n_features_to_select=1, n_init=1, C=1.0),
+    method.estimator_class()(n_features_to_select=1, **CHEAP_SETTINGS.get(name, {}))
+    for name, method in METHODS.items()
 ]
 
 
@@ -173,8 +172,8 @@ def test_number_of_features_is_checked(bad: Any, digits: np.ndarray) -> None:
     [
         ({"n_neighbors": 0}, "n_neighbors"),
         ({"n_neighbors": 400}, "n_neighbors"),
-        ({"n_clusters": 0}, "n_components"),
-        ({"n_clusters": 400}, "n_components"),
+        ({"n_clusters": 0}, "MCFS: n_clusters must be a whole number of at least 1"),
+        ({"n_clusters": 400}, "MCFS: n_clusters must be at most 399, since X has 400 rows"),
         ({"weight": "gauss"}, "weight"),
         ({"metric": "cityblock"}, "metric"),
         ({"preprocess": "zscore"}, "preprocess"),
@@ -223,6 +222,84 @@ def test_constant_features_come_last(digits: np.ndarray, selector: Any) -> None:
     X = np.hstack([np.full((400, 1), 7.0), digits])
     ranking = selector.fit(X).ranking_
     assert 0 not in ranking[:10]
+
+
+def _awkward() -> dict[str, np.ndarray]:
+    """Return small data with constant features: first, last, between and far from zero."""
+    rng = np.random.default_rng(0)
+    halves = rng.normal(size=(60, 8)) + 2 * (np.arange(60) < 30)[:, None]
+    constants = np.column_stack([np.full(60, 7.0), halves, np.zeros(60)])
+    few = np.zeros((60, 6))
+    few[:, [1, 2, 5]] = rng.integers(0, 3, (60, 3)) + rng.normal(0, 0.3, (60, 3))
+    wide = np.column_stack([np.full(12, 0.1), rng.normal(size=(12, 30)), np.full(12, -3.0)])
+    return {
+        "constants": constants,
+        "duplicate rows": np.repeat(constants[:20], 3, axis=0),
+        "duplicate features": np.column_stack([constants, constants]),
+        "far from zero": np.column_stack([np.full(60, 1e8), np.abs(halves) + 1e4]),
+        "half constant": few,
+        "wide": wide,
+    }
+
+
+@pytest.mark.parametrize("name", _awkward())
+@pytest.mark.parametrize(
+    "selector",
+    [*CHEAP, SPEC(ranking="phi1"), SPEC(ranking="phi3")],
+    ids=lambda selector: str(selector).split("(", 1)[0],
+)
+def test_constant_features_rank_last_with_finite_scores(selector: Any, name: str) -> None:
+    X = _awkward()[name]
+    constant = np.flatnonzero(np.ptp(X, axis=0) == 0)
+    for m in (1, 4):
+        for kind in (np.float32, np.float64):
+            fitted = clone(selector).set_params(n_features_to_select=m)
+            fitted.fit(X.astype(kind))
+            assert np.isfinite(fitted.scores_).all()
+            last = fitted.ranking_[len(fitted.ranking_) - len(constant) :]
+            np.testing.assert_array_equal(np.sort(last), constant)
+            assert fitted.scores_[constant].max() <= np.delete(fitted.scores_, constant).min()
+
+
+@pytest.mark.parametrize("memory_limit", ["768 MiB", "4 GiB"])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_constant_features_rank_last_on_both_ways_of_mcfs(
+    memory_limit: str, fit_intercept: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    factors = rng.normal(size=(60, 6))
+    X = factors @ rng.normal(size=(6, 6000)) + rng.normal(size=(60, 6000))
+    X[:, [0, 17]] = 3.0
+    found = MCFS(20, n_clusters=3, fit_intercept=fit_intercept, memory_limit=memory_limit).fit(X)
+    assert hasattr(found, "largest_violation_") == (memory_limit == "768 MiB")
+    assert found.ranking_[-2:].tolist() == [0, 17]
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_smaller_selections_of_mcfs_hold_no_constant_feature(fit_intercept: bool) -> None:
+    X = _awkward()["wide"]
+    found = MCFS(30, n_clusters=2, n_neighbors=3, fit_intercept=fit_intercept).fit(X)
+    assert np.count_nonzero(found.scores_) < 30, "paths that end early leave places to fill"
+    for m in range(1, 31):
+        assert not np.isin([0, 31], found.support(m)).any()
+
+
+def test_values_too_large_to_be_squared_are_refused(selector: Any, digits: np.ndarray) -> None:
+    X = digits.copy()
+    X[321, 5] = 1e300
+    with pytest.raises(InputError, match=r"row 321, column 5 is 1e\+300. Values beyond 1e\+140"):
+        selector.fit(X)
+
+
+def test_a_store_that_is_changed_in_place_is_refused(
+    selector: Any, digits: np.ndarray, tmp_path: Path
+) -> None:
+    import zarr
+
+    ingest(digits.astype(np.float32), tmp_path / "X.zarr", rows=100)
+    zarr.open_group(tmp_path / "X.zarr", mode="r+")["X"][321, 5] = np.nan
+    with pytest.raises(CorruptStoreError, match="row 321, column 5 is NaN, and was not"):
+        selector.fit(tmp_path / "X.zarr")
 
 
 def test_degenerate_data() -> None:

@@ -37,10 +37,11 @@ ALLOWED: dict[str, set[str]] = {
     "selectors": _ENGINE,
     "evaluate": _METHODS - {"evaluate"},
     "metrics": {"evaluate"},
-    "plan": _METHODS | {"pipeline"},
+    "plan": _METHODS,
     "results": _ENGINE,
     "report": {"core", "results"},
     "pipeline": _METHODS | {"plan", "results", "report"},
+    "__main__": {"cli"},
     "cli": {"__init__"} | _METHODS | {"plan", "results", "report", "pipeline"},
 }
 

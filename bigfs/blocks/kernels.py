@@ -54,6 +54,11 @@ class Moments:
         """Per-feature variance with divisor n, shape (n_features,)."""
         return self.squares / self.count
 
+    @property
+    def constant(self) -> np.ndarray:
+        """Features that are equal in all rows, shape (n_features,), bool."""
+        return self.minimum == self.maximum
+
 
 @dataclass
 class Products:
@@ -210,16 +215,3 @@ def block_xv(X: np.ndarray, V: np.ndarray) -> np.ndarray:
         tile = X[begin : begin + step].astype(np.float64, copy=False)
         product[begin : begin + step] = tile @ V
     return product
-
-
-def first_non_finite(X: np.ndarray) -> tuple[int, int] | None:
-    """Return (row, column) of the first NaN or infinity in reading order, or None."""
-    # A sum is finite only if every term is, except for overflow, which the slow path settles.
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(X.sum(dtype=np.float64)):
-            return None
-    bad = ~np.isfinite(X)
-    if not bad.any():
-        return None
-    row = int(bad.any(axis=1).argmax())
-    return row, int(bad[row].argmax())

@@ -19,13 +19,14 @@ from bigfs.blocks import kernels, preprocess
 from bigfs.blocks.kernels import Gram, Moments, Products
 from bigfs.blocks.preprocess import Transform
 from bigfs.core.cost import Shape, Step, pass_over
-from bigfs.core.errors import InputError
+from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import TREE_ARITY, crosses_processes, map_reduce, run_tasks
 from bigfs.store.chunking import block_bounds, block_rows
 from bigfs.store.ingest import ingest
 from bigfs.store.scratch import ArrayRef, Scratch
 from bigfs.store.source import RandomAccessSource, Source, open_matrix
+from bigfs.store.values import TOO_LARGE, first_unusable
 
 # Sources that live in this process's memory are named in the task graph, never put into it.
 _local_sources: weakref.WeakValueDictionary[int, RandomAccessSource] = weakref.WeakValueDictionary()
@@ -50,9 +51,21 @@ class BlockReader:
     transform: Transform
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return rows ``start`` to ``stop``, transformed; callers must not write into them."""
+        """Return rows ``start`` to ``stop``, transformed; callers must not write into them.
+
+        Raises
+        ------
+        InputError
+            At the first value that is not finite or too large to be squared, with its row and
+            column.
+        """
         source = self.source if self.source is not None else _local_sources[self.token]
-        return self.transform.apply(source.read(start, stop), start)
+        X = source.read(start, stop)
+        # At every read: a store that was checked may have been changed since.
+        place = first_unusable(X)
+        if place is not None:
+            raise _refusal(source, start + place[0], place[1], float(X[place]))
+        return self.transform.apply(X, start)
 
 
 class RowBlocks:
@@ -217,19 +230,9 @@ class RowBlocks:
         return self.scratch.create(name, (self.n_samples, width), dtype, self.rows)
 
     def moments(self) -> Moments:
-        """Return per-feature moments; one pass, remembered.
-
-        Raises
-        ------
-        InputError
-            At the first NaN or infinity, with its row and column.
-        """
+        """Return per-feature moments; one pass, remembered."""
         if self._moments is None:
-            names = self.source.feature_names
-            try:
-                self._moments = self.reduce(_moments_kernel, kernels.merge_moments, label="moments")
-            except _NonFinite as error:
-                raise InputError(_describe(error, self.source.uri, names)) from None
+            self._moments = self.reduce(_moments_kernel, kernels.merge_moments, label="moments")
         return self._moments
 
     def gram(self, Y: ArrayRef | None = None, label: str = "gram") -> Gram:
@@ -347,10 +350,6 @@ class _View:
         return np.asarray(self._source.read(start, stop)[:, columns])
 
 
-class _NonFinite(InputError):
-    """Carries row and column of the first NaN or infinity to the client as text."""
-
-
 def _on_block(
     bounds: tuple[int, int],
     reader: BlockReader,
@@ -363,19 +362,24 @@ def _on_block(
 
 
 def _moments_kernel(X: np.ndarray, first_row: int) -> Moments:
-    found = kernels.first_non_finite(X)
-    if found is not None:
-        row, column = found
-        raise _NonFinite(f"{first_row + row} {column} {X[row, column]}")
     return kernels.block_moments(X)
 
 
-def _describe(error: _NonFinite, uri: str, names: list[str] | None) -> str:
-    row, column, value = str(error).split()
-    feature = f" ('{names[int(column)]}')" if names else ""
-    return (
-        f"{uri}: row {row}, column {column}{feature} is {'NaN' if value == 'nan' else value}. "
-        "Every value must be finite: remove or fill such values, or let "
+def _refusal(source: Source, row: int, column: int, value: float) -> InputError:
+    """Return the error that names a value which cannot be used."""
+    names = source.feature_names
+    feature = f" ('{names[column]}')" if names else ""
+    where = f"{source.uri}: row {row}, column {column}{feature} is"
+    if np.isfinite(value):
+        return InputError(f"{where} {value:g}. {TOO_LARGE}")
+    shown = "NaN" if np.isnan(value) else str(value)
+    if source.checked:
+        return CorruptStoreError(
+            f"{where} {shown}, and was not when the data were ingested: the store was changed "
+            "since. Ingest the source again; 'bigfs inspect --verify' names the changed chunks."
+        )
+    return InputError(
+        f"{where} {shown}. Every value must be finite: remove or fill such values, or let "
         "`bigfs ingest --missing mean|zero|drop_rows` do it for NaN."
     )
 

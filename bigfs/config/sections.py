@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -37,6 +37,11 @@ class InputConfig(Section):
         description="NaN: stop and name the first, replace by the column's mean or by zero, or "
         "drop the row. Infinities always stop.",
     )
+
+    @property
+    def opening(self) -> dict[str, Any]:
+        """The settings that `bigfs.open_matrix` takes."""
+        return {"variable": self.variable, "header": self.header}
 
 
 class GraphConfig(Section):

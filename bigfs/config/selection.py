@@ -125,8 +125,8 @@ def _as_date(value: Any) -> Any:
         raise ValueError(f"a date looks like 2026-11-21. Got {shown(value)}") from None
 
 
-class Config(Selection):
-    """A bigfs pipeline: which features of a matrix to keep."""
+class _Place(Section):
+    """Where a run is kept, and what it reads: first in a pipeline file."""
 
     run: str = Field(
         min_length=1,
@@ -142,14 +142,6 @@ class Config(Selection):
         "when a run ends. null: all.",
     )
     input: InputConfig = Field(description="The matrix to read.")
-    evaluate: EvaluateConfig | None = Field(
-        None, description="Compare the selection with known labels at the end. null: do not."
-    )
-    cluster: ClusterConfig | None = Field(
-        None,
-        description="The Dask cluster of the run. null: the client in scope, or threads of this "
-        "process.",
-    )
 
     @property
     def series(self) -> str | None:
@@ -157,7 +149,7 @@ class Config(Selection):
         return self.date and self.run.rpartition("/")[2].replace(self.date, DATE)
 
     @model_validator(mode="after")
-    def _the_date_is_in_the_run(self) -> Config:
+    def _the_date_is_in_the_run(self) -> _Place:
         other = re.search(r"\{\w*\}", self.run.replace(DATE, ""))
         if other is not None:
             raise ValueError(f"run: {other[0]} stands for nothing; {DATE} does, for the date")
@@ -171,6 +163,19 @@ class Config(Selection):
         elif self.keep is not None and self.date is None:
             raise ValueError(f"keep goes with {DATE} in run, such as runs/nightly-{DATE}")
         return self
+
+
+class Config(Selection, _Place):
+    """A bigfs pipeline: which features of a matrix to keep."""
+
+    evaluate: EvaluateConfig | None = Field(
+        None, description="Compare the selection with known labels at the end. null: do not."
+    )
+    cluster: ClusterConfig | None = Field(
+        None,
+        description="The Dask cluster of the run. null: the client in scope, or threads of this "
+        "process.",
+    )
 
 
 def section_models(methods: Mapping[str, Declared]) -> dict[str, type[Section]]:

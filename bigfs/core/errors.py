@@ -9,6 +9,7 @@ EXIT_DONE = 0
 EXIT_BAD_INPUT = 2
 EXIT_DOES_NOT_FIT = 3
 EXIT_CLUSTER_OR_STORAGE = 4
+EXIT_NUMERICAL = 5
 EXIT_LOCKED = 75
 EXIT_INTERRUPTED = 130
 
@@ -50,10 +51,14 @@ class CorruptStoreError(InputError):
     """A store whose chunks are missing or do not match their checksums."""
 
 
-class ConvergenceError(BigfsError, ArithmeticError):
-    """An iteration that did not reach its tolerance; the message gives the residuals."""
+class NumericalError(BigfsError, ArithmeticError):
+    """A result that is not finite; the message names it and the place."""
 
-    exit_code = EXIT_BAD_INPUT
+    exit_code = EXIT_NUMERICAL
+
+
+class ConvergenceError(NumericalError):
+    """An iteration that did not reach its tolerance; the message gives the residuals."""
 
 
 class MemoryLimitError(BigfsError, MemoryError):

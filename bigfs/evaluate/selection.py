@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from bigfs.blocks import kernels
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.core.cost import Shape
 from bigfs.core.memory import task_budget
 from bigfs.core.seeds import derive_seed
 from bigfs.core.threads import single_thread
@@ -107,6 +108,11 @@ def compare_with_all(
     }
 
 
+def in_memory_bytes(shape: Shape) -> int:
+    """Return what clustering rows in one task takes: them, and copies of k-means."""
+    return 3 * shape.nbytes
+
+
 def measure_selection(
     blocks: RowBlocks,
     y: np.ndarray,
@@ -139,7 +145,7 @@ def measure_selection(
         ...), ``nearest_neighbor_error`` if the protocol asks for it, and ``redundancy``.
     """
     n, width = blocks.n_samples, blocks.n_features if selected is None else len(selected)
-    needed = 3 * n * width * blocks.dtype.itemsize
+    needed = in_memory_bytes(replace(blocks.layout, n_features=width))
     scratch = blocks.scratch
     labels = scratch.put(scratch.unique("labels"), y)
     columns = _store_columns(blocks, selected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,13 @@ from bigfs.core.errors import InputError
 from bigfs.core.memory import check_fits
 from bigfs.core.units import parse_bytes
 from bigfs.graph.knn import KNNGraph
+from bigfs.graph.products import EdgeProducts, edge_products
 from bigfs.graph.symmetrize import ENTRY_CHUNK, SymmetricCSR, symmetrize
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Scratch
+
+logger = logging.getLogger("bigfs")
 
 WEIGHTS = ("binary", "heat", "dot", "cosine")
 # Rows whose neighbor distances the default width is the median of.
@@ -129,8 +133,7 @@ class _EdgeContext:
     distances: ArrayRef
     weight: str
     sigma: float
-    metric: str
-    squared_norms: ArrayRef | None
+    products: EdgeProducts | None
 
 
 def affinity(
@@ -154,7 +157,7 @@ def affinity(
         Width of the heat kernel, in units of squared distance. None: the square of the median
         positive neighbor distance (of 10,000 rows spread over the data).
     blocks : RowBlocks or None, default=None
-        The data, for ``dot``, and for ``cosine`` unless the graph's metric is cosine.
+        The data, for ``dot`` and ``cosine``.
     scratch : Scratch or None, default=None
         Where W is stored. None: beside the graph.
 
@@ -169,8 +172,10 @@ def affinity(
 
     Notes
     -----
-    Dot products come from ``2 x'y = |x|^2 + |y|^2 - d^2``: one pass for the norms, none for
-    the edges. Entries that vanish are dropped. Cost: the edges go through scratch once.
+    Dot products and cosines are computed from the rows, in float64: each block is read once, and
+    again by the blocks that have edges into it. A row whose products with all its neighbors are
+    zero, such as a row of zeros, keeps its nearest neighbor with the least positive weight of the
+    graph. Entries that vanish are dropped. Cost: the edges go through scratch once.
     """
     check_weight(weight, sigma, graph.metric)
     scratch = scratch or graph.scratch.child(graph.scratch.unique("affinity"))
@@ -178,16 +183,11 @@ def affinity(
     try:
         if weight == "heat" and sigma is None:
             sigma = default_sigma(graph)
-        norms = None
-        if weight == "dot" or (weight == "cosine" and graph.metric != "cosine"):
-            if graph.details.get("representation", "raw") != "raw":
-                raise InputError(
-                    f"weight '{weight}' needs distances between the features themselves. Set "
-                    "representation to 'raw', or weight to 'binary' or 'heat'."
-                )
-            norms = _squared_norms(blocks, weight, working)
+        products = None
+        if weight in ("dot", "cosine"):
+            products = _products(graph, weight, blocks, working)
         context = _EdgeContext(
-            graph.indices_ref, graph.distances_ref, weight, sigma or 1.0, graph.metric, norms
+            graph.indices_ref, graph.distances_ref, weight, sigma or 1.0, products
         )
         stored = symmetrize(
             _weighted_edges,
@@ -201,6 +201,28 @@ def affinity(
         working.close()
     width = sigma if weight == "heat" else None
     return _matrix(stored, weight, width, scratch, graph.partitions_ref)
+
+
+def _products(
+    graph: KNNGraph, weight: str, blocks: RowBlocks | None, working: Scratch
+) -> EdgeProducts:
+    """Return the products along the edges, and warn of rows that are similar to no neighbor."""
+    if graph.details.get("representation", "raw") != "raw":
+        raise InputError(
+            f"weight '{weight}' compares the features themselves, and so must the graph. Set "
+            "representation to 'raw', or weight to 'binary' or 'heat'."
+        )
+    if blocks is None:
+        raise InputError(f"weight '{weight}' needs the data: pass blocks.")
+    products = edge_products(blocks, graph.indices_ref, weight, working)
+    if products.n_unlike and products.least > 0:
+        logger.warning(
+            "%d of %d rows have weight 0 to all their neighbors under weight '%s': they are zero "
+            "in every feature, or in all that their neighbors are not. Each keeps its nearest "
+            "neighbor with the least positive weight of the graph, %.3g.",
+            products.n_unlike, graph.n_samples, weight, products.least,
+        )  # fmt: skip
+    return products
 
 
 def _matrix(
@@ -320,19 +342,6 @@ def _sample_distances(bounds: tuple[int, int], distances: ArrayRef, stride: int)
     return distances.read(start, stop)[-start % stride :: stride].ravel()
 
 
-def _squared_norms(blocks: RowBlocks | None, weight: str, working: Scratch) -> ArrayRef:
-    """Store ``|x|^2`` of every row: one pass."""
-    if blocks is None:
-        raise InputError(f"weight '{weight}' needs the data: pass blocks.")
-    out = working.create("norms", (blocks.n_samples,), np.float64, blocks.rows)
-    blocks.map_blocks(_norms_kernel, out, label="norms")
-    return out
-
-
-def _norms_kernel(X: np.ndarray, first_row: int, out: ArrayRef) -> None:
-    out.write(first_row, np.einsum("ij,ij->i", X, X, dtype=np.float64))
-
-
 def _weighted_edges(
     start: int, stop: int, context: _EdgeContext
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -342,20 +351,13 @@ def _weighted_edges(
     tails = tails.ravel()
     if context.weight == "binary":
         return heads, tails, np.ones(len(tails))
-    distances = context.distances.read(start, stop).ravel().astype(np.float64)
-    if context.weight == "heat":
+    if context.products is None:
+        distances = context.distances.read(start, stop).ravel().astype(np.float64)
         return heads, tails, np.exp(-(distances**2) / context.sigma)
-    if context.squared_norms is None:
-        return heads, tails, 1 - distances
-    heads_norm = context.squared_norms.read(start, stop)[heads - start]
-    tails_norm = lookup(context.squared_norms, tails)
-    if context.metric == "cosine":
-        return heads, tails, np.sqrt(heads_norm * tails_norm) * (1 - distances)
-    # The sum first: it is the same for both directions of an edge.
-    products = (heads_norm + tails_norm - distances**2) / 2
-    if context.weight == "cosine":
-        products /= np.sqrt(np.maximum(heads_norm * tails_norm, np.finfo(np.float64).tiny))
-    return heads, tails, products
+    weights = context.products.values.read(start, stop)
+    # A row that is similar to none of its neighbors keeps the nearest one.
+    weights[~weights.any(axis=1), 0] = context.products.least
+    return heads, tails, weights.ravel()
 
 
 def lookup(values: ArrayRef, rows: np.ndarray) -> np.ndarray:

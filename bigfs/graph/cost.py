@@ -17,6 +17,9 @@ _UNION_BYTES = 160
 # Lists and their sorted copies while the neighbors of a block come home; and the sort's tiles.
 _MERGE_COPIES = 4
 _MERGE_TILES = 64 * MIB
+# Measured: what an edge takes while it is weighed by its two rows, and the tiles of their rows.
+_PRODUCT_BYTES = 56
+_PRODUCT_TILES = 40 * MIB
 # Pieces of a block in float64 and their distances to the sampled rows.
 _RECALL_TILES = 96 * MIB
 
@@ -70,14 +73,19 @@ def graph_cost(
     if not over:
         search = [Step(s.what, s.task_bytes, s.tasks, 0, s.requests, s.times) for s in search]
     steps += search
-    if weight == "dot" or (weight == "cosine" and metric != "cosine"):
-        steps.append(pass_over(shape, "a block and the norms of its rows"))
+    products = weight in ("dot", "cosine")
+    if products:
+        edges = shape.rows * n_neighbors
+        beside = shape.read_bytes + _PRODUCT_BYTES * edges + _PRODUCT_TILES
+        steps.append(pass_over(shape, "a block and one that its edges lead to", beside))
     steps += affinity_steps(shape.n_samples, n_neighbors)
     n, k = shape.n_samples, n_neighbors
     # Neighbors and distances, the matrix with every edge twice at most, a few numbers a row.
     stored = n * (8 * k + 24 * k + 28)
     scratch = planned_scratch(plan, (n, rows.n_features), rows.itemsize, k)
     united = n * k * (16 + 24) + stored
+    if products:
+        united += 8 * n * k
     extra = rows.nbytes if n_components is not None else 0
     return StageCost(
         tuple(steps),

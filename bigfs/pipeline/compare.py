@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bigfs.blocks import RowBlocks
-from bigfs.config import Comparison, PaperTable, load_comparison, make_comparison
-from bigfs.config.comparison import Entry
+from bigfs.config import Comparison, Config, PaperTable
 from bigfs.core.memory import task_budget
 from bigfs.evaluate.protocols import Protocol
 from bigfs.evaluate.selection import measure_selection
-from bigfs.pipeline.fits import SharedFits, fits_for
+from bigfs.evaluate.stage import check_labels, stages_of
+from bigfs.pipeline.data import discarding_data, open_data
+from bigfs.pipeline.fits import fits_for
 from bigfs.pipeline.paper_table import PaperResult
 from bigfs.pipeline.papers import run_paper
-from bigfs.pipeline.run import data_stage, discarding_data, run_in_directory
-from bigfs.pipeline.stages import Stage, check_labels, check_settings
+from bigfs.pipeline.run import run_in_directory
 from bigfs.pipeline.table import ComparisonResult, Row, remove_tables
-from bigfs.pipeline.trials import selection
-from bigfs.plan.planning import check_plans
-from bigfs.stages.context import Context
+from bigfs.plan.header import place_of
+from bigfs.plan.plan import Plan
+from bigfs.plan.planning import check_config, check_plan, plan_again, plan_input
+from bigfs.selectors.configs import load_comparison, make_comparison
+from bigfs.selectors.stages import check_settings
+from bigfs.stages.engine import Engine
+from bigfs.stages.rundir import RunStages
+from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stage import Inputs, unplanned_stage
 from bigfs.store.labels import load_classes
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch, read_attributes
-from bigfs.store.source import open_matrix
+from bigfs.store.source import Source, open_matrix
 
 logger = logging.getLogger("bigfs")
 ALL_FEATURES = "all features"
@@ -83,12 +89,17 @@ def compare(
     config = _as_comparison(config, overrides or [])
     if isinstance(config, PaperTable):
         return run_paper(config, scheduler=scheduler, fresh=fresh)
-    entries = _check_before(config)
-    check_plans([entry.config for entry in entries], scheduler=scheduler)
+    task_budget(config.memory_limit)
+    source = open_matrix(config.input.uri, **config.input.opening)
+    fits = _checked_fits(config, source)
+    place = place_of(fits[0].config, scheduler)
+    for fit in fits:
+        fit.plan = plan_input(fit.config, source, place)
+        check_plan(fit.config, fit.plan, f"{fit.name}: ")
 
     def work(directory: RunDirectory) -> ComparisonResult:
         remove_tables(directory.path)
-        result = _run(directory, config, entries)
+        result = _run(directory, config, source, fits)
         result.write(directory.path)
         return result
 
@@ -105,51 +116,56 @@ def _as_comparison(
     return load_comparison(config, overrides)
 
 
-def _check_before(config: Comparison) -> list[Entry]:
-    """Refuse what cannot work before anything is written or any cluster is started."""
-    task_budget(config.memory_limit)
-    given = config.input
-    source = open_matrix(given.uri, variable=given.variable, header=given.header)
+@dataclass
+class _Fit:
+    """A fit of the comparison: its configuration, the sizes it serves, and its plan."""
+
+    name: str
+    config: Config
+    sizes: list[int]
+    plan: Plan | None = None
+
+
+def _checked_fits(config: Comparison, source: Source) -> list[_Fit]:
+    """Return the fits; refuse what cannot work before anything is written."""
     entries = config.entries(max(config.n_features_to_select))
-    kept = None if config.input.missing == "drop_rows" else source.n_samples
     for entry in entries:
-        check_settings(entry.config, source.n_samples, source.n_features)
-        check_labels(entry.config, kept)
+        check_config(entry.config, source)
+    kept = None if config.input.missing == "drop_rows" else source.n_samples
     load_classes(config.evaluate.labels, kept)
-    return entries
+    return [
+        _Fit(entry.name, fitted, sizes)
+        for entry in entries
+        for fitted, sizes in fits_for(entry.config, config.n_features_to_select)
+    ]
 
 
-def _run(directory: RunDirectory, config: Comparison, entries: list[Entry]) -> ComparisonResult:
-    data_path, data_key = data_stage(directory, entries[0].config)
-    directory.manifest["data"] = {"path": str(data_path), "key": data_key}
-    work = directory.work_scratch("shared")
-    blocks = RowBlocks.from_any(
-        data_path, scratch=work, transform=config.preprocess, rows=config.blocks.rows
-    )
+def _run(
+    directory: RunDirectory, config: Comparison, source: Source, fits: list[_Fit]
+) -> ComparisonResult:
+    blocks, key = open_data(directory, fits[0].config, source)
     blocks.keeps_gram = True
     with discarding_data(directory):
-        for entry in entries:
-            check_settings(entry.config, blocks.n_samples, blocks.n_features)
-            check_labels(entry.config, blocks.n_samples)
+        for fit in fits:
+            check_settings(fit.config, blocks.n_samples, blocks.n_features)
+            check_labels(fit.config, blocks.n_samples)
         y = load_classes(config.evaluate.labels, blocks.n_samples)
-    fits = SharedFits(directory, data_path, data_key, blocks, work, entries[0].config)
-    judge = _Judge(config, fits, y)
+    store = RunStages(directory, config.memory_limit, shared=True)
+    engine = Engine(store, blocks, key)
+    judge = _Judge(config, engine, y)
     rows = [judge.row(ALL_FEATURES, None, np.arange(blocks.n_features), 0.0)]
-    for entry in entries:
-        for n_fit, sizes in fits_for(entry.config, config.n_features_to_select):
-            logger.info("method %s, %d features", entry.name, n_fit)
-            stored = fits.fit(entry.config.model_copy(update={"n_features_to_select": n_fit}))
-            seconds = directory.manifest["stages"][stored]["seconds"]
-            for m in sizes:
-                chosen = selection(directory.stage_path(stored), m)
-                rows.append(judge.row(entry.name, entry.config.method, chosen, seconds))
-    stages = {
-        name: record
-        for name, record in directory.manifest["stages"].items()
-        if name == "data" or name in fits.used
-    }
-    for name in set(directory.manifest["stages"]) - set(stages):
-        directory.drop(name)
+    for fit in fits:
+        assert fit.plan is not None
+        if fit.plan.shape != blocks.layout:  # rows were only estimated before they were stored
+            fit.plan = plan_again(fit.config, fit.plan, blocks.source)
+            fit.plan.check()
+        logger.info("method %s, %d features", fit.name, fit.config.n_features_to_select)
+        path = engine.run(stages_of(fit.config), fit.plan.by_stage)["result"]
+        seconds = store.record_at(path)["seconds"]
+        result = FeatureScores.open(path)
+        for m in fit.sizes:
+            rows.append(judge.row(fit.name, fit.config.method, result.support(m), seconds))
+    store.forget_others({"data", *engine.used})
     return ComparisonResult(
         directory.path,
         config.input.uri,
@@ -158,15 +174,15 @@ def _run(directory: RunDirectory, config: Comparison, entries: list[Entry]) -> C
         int(y.max()) + 1,
         judge.settings,
         rows,
-        stages,
+        dict(directory.manifest["stages"]),
     )
 
 
 class _Judge:
     """Evaluates selections, equal ones once, and keeps what is finished."""
 
-    def __init__(self, config: Comparison, fits: SharedFits, y: np.ndarray) -> None:
-        self._config, self._fits, self._y = config, fits, y
+    def __init__(self, config: Comparison, engine: Engine, y: np.ndarray) -> None:
+        self._config, self._engine, self._y = config, engine, y
         chosen = config.evaluate
         self._protocol = Protocol(
             chosen.n_clusters or int(y.max()) + 1,
@@ -181,22 +197,20 @@ class _Judge:
 
     def row(self, name: str, method: str | None, selected: np.ndarray, seconds: float) -> Row:
         """Return a row of the table."""
-        everything = len(selected) == self._fits.blocks.n_features
+        blocks, limit = self._engine.blocks, self._config.memory_limit
+        columns = None if len(selected) == blocks.n_features else selected
         settings = {
             **vars(self._protocol),
             "classes": self._classes,
-            "selected": None if everything else selected.tolist(),
+            "selected": None if columns is None else columns.tolist(),
             "preprocess": self._config.preprocess,
-            "rows": self._fits.blocks.rows,
+            "rows": blocks.rows,
         }
 
-        def measure(context: Context, out: Scratch) -> None:
-            columns = None if everything else selected
-            limit = self._config.memory_limit
-            found = measure_selection(context.blocks, self._y, columns, self._protocol, limit)
+        def measure(inputs: Inputs, out: Scratch) -> None:
+            found = measure_selection(inputs.blocks, self._y, columns, self._protocol, limit)
             out.describe(**found)
 
-        fits = self._fits
-        stored = fits.run(Stage("evaluation", 1, settings, measure))
-        scores = read_attributes(fits.directory.stage_path(stored))
+        stage = unplanned_stage("evaluation", 1, settings, measure)
+        scores = read_attributes(self._engine.run([stage])["evaluation"])
         return Row(name, method, len(selected), selected, scores, seconds)

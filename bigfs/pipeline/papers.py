@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,17 +14,18 @@ from bigfs.config.paper import ALL_FEATURES, SetConfig
 from bigfs.core.cost import Shape
 from bigfs.core.memory import check_fits, task_budget
 from bigfs.pipeline.datasets import check_set, content_key, load_set, why_unavailable
-from bigfs.pipeline.methods import METHODS
 from bigfs.pipeline.paper_table import PaperResult, PaperRow
 from bigfs.pipeline.protocols import best_of_grid, by_draws, by_labels
-from bigfs.pipeline.run import run_in_directory, run_stage
-from bigfs.pipeline.stages import Stage, check_settings
+from bigfs.pipeline.run import run_in_directory
 from bigfs.pipeline.table import remove_tables
 from bigfs.pipeline.trials import Trial
 from bigfs.plan.plan import Place, make_plan
-from bigfs.stages.context import Context
+from bigfs.selectors.stages import check_settings, stages_of_selection
+from bigfs.stages.engine import Engine
+from bigfs.stages.rundir import RunStages
+from bigfs.stages.stage import Inputs, unplanned_stage
 from bigfs.store.chunking import block_rows, chunk_rows
-from bigfs.store.rundir import RunDirectory, stage_key
+from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch, read_attributes
 
 logger = logging.getLogger("bigfs")
@@ -105,8 +105,8 @@ def _check_before(config: PaperTable, one: SetConfig) -> None:
     for entry in config.entries(one, n_clusters=2):
         settings = entry.config.model_copy(update={"n_features_to_select": m})
         check_settings(settings, None, n_features)
-        cost = partial(METHODS[settings.method].cost, settings, shape)
-        make_plan([(entry.name, cost)], shape, Place(config.memory_limit)).check()
+        scoring = replace(stages_of_selection(settings)[-1], name=entry.name)
+        make_plan([scoring], shape, Place(config.memory_limit)).check()
     check_fits("table", 5 * shape.nbytes, config.memory_limit, f"{one.name} in memory")
 
 
@@ -186,7 +186,7 @@ def _run_case(directory: RunDirectory, config: PaperTable, one: SetConfig, case:
     """Run the protocol unless a former run has; return the name of the stage with its rows."""
     work = directory.work_scratch("trials")
 
-    def compute(_: Context, out: Scratch) -> None:
+    def compute(_: Inputs, out: Scratch) -> None:
         protocol, found = _PROTOCOLS[config.protocol], []
         for X, y in load_set(config, one):
             scratch = work.child(work.unique("trial"))
@@ -201,13 +201,11 @@ def _run_case(directory: RunDirectory, config: PaperTable, one: SetConfig, case:
         "set": one.model_dump(mode="json", exclude={"paper"}),
         "case": case,
     }
-    stage = Stage("table", _VERSION, settings, compute)
-    key = stage_key(stage.name, stage.version, settings, content_key(config, one))
-    # The stage opens its data itself.
-    context = Context(config, directory, work.path, work)  # type: ignore[arg-type]
-    name = f"table-{key}"
-    run_stage(context, directory, stage, key, name)
-    return name
+    engine = Engine(
+        RunStages(directory, config.memory_limit, shared=True), None, content_key(config, one)
+    )
+    engine.run([unplanned_stage("table", _VERSION, settings, compute)])
+    return engine.used.pop()
 
 
 def _mean_rows(found: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:

@@ -12,18 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.config import Config
-from bigfs.config.comparison import Entry
+from bigfs.config import Config, Entry
 from bigfs.core.seeds import derive_seed, rng
 from bigfs.evaluate.metrics import nearest_neighbor_error
 from bigfs.evaluate.protocols import Protocol, clustering_scores, kmeans_scores
-from bigfs.pipeline.fits import SharedFits, fits_for
-from bigfs.pipeline.stages import Stage
+from bigfs.pipeline.fits import fits_for
 from bigfs.runtime.execute import inline
-from bigfs.stages.context import Context
-from bigfs.stages.scores import support_of
-from bigfs.store.location import Location, as_location, remove_tree, replaced_file
-from bigfs.store.objects import ConflictError, ObjectPath
+from bigfs.selectors.stages import stages_of_selection
+from bigfs.stages.engine import Engine, SharedStages
+from bigfs.stages.scores import FeatureScores
+from bigfs.store.location import as_location, is_remote, remove_tree, replaced_file
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # A method that starts here starts from the known classes: the LFS paper's evaluation.
@@ -74,47 +72,6 @@ class Found:
     clusters: dict[str, float] | None
 
 
-class _Folder:
-    """Stores stages as a run directory does, for tasks that run at the same time."""
-
-    def __init__(self, path: Location) -> None:
-        self.path = path
-
-    def stage_path(self, name: str) -> Location:
-        if isinstance(self.path, ObjectPath):
-            return self.path / (self.path / f"{name}.first").read_text()
-        return self.path / f"{name}.zarr"
-
-    def run(self, context: Context, stage: Stage, name: str) -> None:
-        """Run a stage unless one of the tasks has; whoever is first keeps it."""
-        if isinstance(self.path, ObjectPath):
-            self._run_first(context, stage, self.path / f"{name}.first")
-            return
-        final = self.path / f"{name}.zarr"
-        if final.exists():
-            return
-        scratch = Scratch(self.path / f"{name}-{uuid.uuid4().hex[:12]}.partial")
-        stage.run(context, scratch)
-        try:
-            scratch.path.rename(final)
-        except OSError:
-            if not final.exists():
-                raise
-            scratch.close()
-
-    def _run_first(self, context: Context, stage: Stage, first: ObjectPath) -> None:
-        """Run a stage in a bucket, without renames: an object says which task was first."""
-        if first.is_file():
-            return
-        scratch = Scratch(first.with_name(f"{first.stem}-{uuid.uuid4().hex[:12]}.zarr"))
-        stage.run(context, scratch)
-        try:
-            first.write_if(scratch.path.name, None)
-        except ConflictError:
-            if first.read_text() != scratch.path.name:  # else an answer was lost
-                scratch.close()
-
-
 def draw_classes(y: np.ndarray, n_classes: int, draw: int, random_state: int) -> tuple[int, ...]:
     """Return the classes of a draw, ascending."""
     generator = rng(random_state, f"classes {n_classes}", draw)
@@ -132,13 +89,13 @@ def fit_trial(trial: Trial, entries: list[Entry], sizes: list[int]) -> list[Foun
 def _fit(
     X: np.ndarray, y: np.ndarray, trial: Trial, entries: list[Entry], sizes: list[int]
 ) -> list[Found]:
-    folder = _Folder(as_location(trial.folder))
-    work = Scratch(folder.path / f"work-{uuid.uuid4().hex[:12]}")
+    folder = as_location(trial.folder)
+    work = Scratch(folder / f"work-{uuid.uuid4().hex[:12]}")
     blocks = RowBlocks.from_any(X, scratch=work)
     blocks.keeps_gram = True
-    fits = SharedFits(folder, folder.path, "", blocks, work, entries[0].config, folder.run)
+    engine = Engine(SharedStages(folder), blocks, memory_limit=entries[0].config.memory_limit)
     found = []
-    classes = folder.path / f"classes-{uuid.uuid4().hex[:12]}.npy"
+    classes = folder / f"classes-{uuid.uuid4().hex[:12]}.npy"
     with replaced_file(classes, sync=False) as file:
         np.save(file, y)
     for entry in entries:
@@ -148,12 +105,13 @@ def _fit(
         wanted = [m for m in sizes if m <= X.shape[1]]
         if entry.everything:
             wanted = [X.shape[1]]
-        for n_fit, served in fits_for(entry.config, wanted):
-            config = started.model_copy(update={"n_features_to_select": n_fit})
-            stored = folder.stage_path(fits.fit(config))
-            selections |= {m: tuple(selection(stored, m).tolist()) for m in served}
-            if wanted[0] in served and (stored / "labels").exists():
-                clusters = clustering_scores(y, ArrayRef.at(stored / "labels").load())
+        for config, served in fits_for(started, wanted):
+            stages = stages_of_selection(config, remote=is_remote(folder))
+            result = FeatureScores.open(engine.run(stages)["result"])
+            selections |= {m: tuple(result.support(m).tolist()) for m in served}
+            labels = result.details.get("labels")
+            if wanted[0] in served and labels is not None:
+                clusters = clustering_scores(y, labels.load())
         found.append(Found(selections, clusters))
     remove_tree(work.path)
     return found
@@ -161,19 +119,9 @@ def _fit(
 
 def _started(config: Config, classes: str) -> Config:
     """Return the configuration with ``init: classes`` as a file with the known classes."""
-    section = getattr(config, config.method, None)
-    if getattr(section, "init", None) != CLASSES:
+    if getattr(config.parameters, "init", None) != CLASSES:
         return config
-    return config.model_copy(update={config.method: section.model_copy(update={"init": classes})})
-
-
-def selection(stored: Location, n_selected: int) -> np.ndarray:
-    """Return the features that a stored result selects, ascending."""
-    ranking = ArrayRef.at(stored / "ranking").load()
-    supports = stored / "supports"
-    return support_of(
-        ranking, ArrayRef.at(supports).load() if supports.exists() else None, n_selected
-    )
+    return config.with_parameters(init=classes)
 
 
 def judge(

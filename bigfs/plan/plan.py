@@ -6,14 +6,15 @@ It knows sizes and formulas' results only: no data, no method, no cluster.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bigfs.core.cost import Shape, StageCost
+from bigfs.core.cost import Shape, StageCost, StagePlan
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import baseline_bytes, task_budget
 from bigfs.core.units import MIB, format_bytes
+from bigfs.stages.stage import Stage, Strategy
 
 # Dask ends a worker at this share of its limit: no predicted peak, itself a bound, is above.
 _MOST = 0.95
@@ -50,36 +51,6 @@ class Place:
     limits: dict[str, int] = field(default_factory=dict)
     shared: int = 1
     free_scratch_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class StagePlan:
-    """One stage's figures.
-
-    Attributes
-    ----------
-    name : str
-    cost : StageCost or None
-        None where it cannot be had.
-    predicted_peak_bytes : int
-        Largest resident size of a worker process.
-    bytes_read : int
-        Of X, uncompressed.
-    used_bytes : int
-        Of these, beyond what the process is before the stage.
-    tasks_at_once : int
-        How many tasks a process runs at the same time.
-    refusal : str
-        Why it does not fit; empty where it does.
-    """
-
-    name: str
-    cost: StageCost | None
-    predicted_peak_bytes: int = 0
-    bytes_read: int = 0
-    used_bytes: int = 0
-    tasks_at_once: int = 1
-    refusal: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,9 +113,10 @@ class Plan:
         """Bytes of X that all stages read."""
         return sum(stage.bytes_read for stage in self.stages)
 
-    def stage(self, name: str) -> StagePlan | None:
-        """Return the figures of a stage, None if there are none."""
-        return next((stage for stage in self.stages if stage.name == name), None)
+    @property
+    def by_stage(self) -> dict[str, StagePlan]:
+        """The planned stages by their names."""
+        return {stage.name: stage for stage in self.stages}
 
     def check(self) -> None:
         """Raise MemoryLimitError unless the run fits, with the smallest change that would do."""
@@ -296,39 +268,39 @@ def _stage_dict(stage: StagePlan) -> dict[str, Any]:
 
 
 def make_plan(
-    stages: Sequence[tuple[str, Callable[[], StageCost]]],
-    shape: Shape | None,
-    place: Place,
-    unknown: Sequence[str] = (),
+    stages: Sequence[Stage], shape: Shape | None, place: Place, unknown: Sequence[str] = ()
 ) -> Plan:
-    """Return the plan of stages in order.
+    """Return the plan of stages in order, each with the strategy that it chooses.
 
     Parameters
     ----------
-    stages : sequence of (name, callable)
-        The callable returns the stage's cost, or raises MemoryLimitError.
+    stages : sequence of Stage
+        Those without a cost are left out.
     shape : Shape or None
     place : Place
     unknown : sequence of str
     """
     planned: list[StagePlan] = []
     compiled = loaded = False
-    for name, cost_of in stages:
+    for stage in stages:
         try:
-            cost = cost_of()
+            strategy = stage.choose(shape)
+            cost = strategy.cost()
         except MemoryLimitError as error:
             # The plan looks for the remedy itself.
-            told = str(error).partition(" Nothing has run.")[0].partition(" Set memory_limit")[0]
-            planned.append(StagePlan(name, None, refusal=told))
+            message = str(error).partition(" Nothing has run.")[0].partition(" Set memory_limit")[0]
+            planned.append(StagePlan(stage.name, None, None, refusal=message))
+            continue
+        if cost is None:
             continue
         compiled, loaded = compiled or cost.compiles, loaded or bool(cost.loads)
         base = baseline_bytes(compiled) + (_KERNEL_BYTES if compiled and loaded else 0)
-        planned.append(_plan_stage(name, cost, base, shape, place))
+        planned.append(_plan_stage(stage.name, strategy, cost, base, shape, place))
     return Plan(shape, place, tuple(planned), tuple(unknown))
 
 
 def _plan_stage(
-    name: str, cost: StageCost, base: int, shape: Shape | None, place: Place
+    name: str, strategy: Strategy, cost: StageCost, base: int, shape: Shape | None, place: Place
 ) -> StagePlan:
     """Return a stage's figures; ``base`` is what its processes are before it."""
     limit, budget = place.memory_limit, task_budget(place.memory_limit)
@@ -353,7 +325,7 @@ def _plan_stage(
     else:
         refusal = _real_limits(name, peak, place)
     read = 0 if shape is None else cost.passes * shape.nbytes
-    return StagePlan(name, cost, peak, read, used, at_once, refusal)
+    return StagePlan(name, strategy, cost, peak, read, used, at_once, refusal)
 
 
 def _tasks_at_once(cost: StageCost, threads: int, budget: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.core.units import format_bytes, format_seconds
-from bigfs.stages.scores import check_n_selected, support_of
+from bigfs.stages.scores import FeatureScores, check_n_selected
 from bigfs.store.location import Location
 from bigfs.store.retention import followed
 from bigfs.store.rundir import FEATURES, TABLE, RunDirectory
@@ -60,28 +60,18 @@ class Result:
 
         For ``mcfs`` a scipy CSR array of shape (n_clusters, n_features).
         """
-        from scipy.sparse import csr_array
-
-        stored = self._stored
-        if (stored / "coef").exists():
-            return ArrayRef.at(stored / "coef").load()
-        if not (stored / "coef_data").exists():
-            return None
-        parts = [ArrayRef.at(stored / f"coef_{p}").load() for p in ("data", "indices", "indptr")]
-        return csr_array(tuple(parts), shape=(len(parts[2]) - 1, self.n_features))
+        return self._stored.details.get("coef")
 
     @cached_property
     def feature_subsets(self) -> list[np.ndarray] | None:
         """Indices of the features that each cluster keeps (``lfs``); None for other methods."""
-        stored = self._stored / "feature_masks"
-        if not stored.exists():
-            return None
-        return [np.flatnonzero(mask) for mask in ArrayRef.at(stored).load()]
+        masks = self._stored.details.get("feature_masks")
+        return None if masks is None else [np.flatnonzero(mask) for mask in masks]
 
     @cached_property
     def trace(self) -> list[dict[str, Any]] | None:
         """The replacements that ``lfs`` accepted, in order; None for other methods."""
-        return read_attributes(self._stored).get("trace")  # type: ignore[no-any-return]
+        return self._stored.details.get("trace")
 
     @cached_property
     def certificate(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -91,12 +81,10 @@ class Result:
         correlation exceeds lambda at any knot, as a share of the largest at the start. Then how
         many features were candidates in each round, shape (n_rounds,).
         """
-        stored = self._stored
-        if not (stored / "largest_violation").exists():
+        details = self._stored.details
+        if "largest_violation" not in details:
             return None
-        names = ("largest_violation", "n_screened")
-        violation, screened = (ArrayRef.at(stored / name).load() for name in names)
-        return violation, screened
+        return details["largest_violation"], details["n_screened"]
 
     def support(self, n_features_to_select: int) -> np.ndarray:
         """Return the indices of another number of selected features, ascending.
@@ -109,17 +97,12 @@ class Result:
             If the number is not an int in [1, n_features].
         """
         n_selected = check_n_selected(self.method, n_features_to_select, self.n_features)
-        return support_of(self.ranking, self._supports, n_selected)
+        return self._stored.support(n_selected)
 
     @cached_property
-    def _stored(self) -> Location:
-        """Where the finished stage is."""
-        return RunDirectory(self.path).read().stage_path("result")
-
-    @cached_property
-    def _supports(self) -> np.ndarray | None:
-        path = self._stored / "supports"
-        return ArrayRef.at(path).load() if path.exists() else None
+    def _stored(self) -> FeatureScores:
+        """Everything that the method returned."""
+        return FeatureScores.open(RunDirectory(self.path).read().stage_path("result"))
 
     def name_of(self, feature: int) -> str:
         """Return a feature's name, or its index where features have no names."""

@@ -130,20 +130,30 @@ def local_cluster(n_workers: int, threads_per_worker: int, memory_limit_bytes: i
 @contextmanager
 def _client(scheduler: str) -> Iterator[Any]:
     """Connect to the scheduler at an address, or to the one that wrote a file."""
-    import dask.config
     from distributed import Client
     from distributed.versions import VersionMismatchWarning
 
+    class ClosingClient(Client):
+        """A client that is closed when it cannot start; Dask does so only for some errors.
+
+        One that stays open remains Dask's default client until it is garbage collected, and
+        then changes Dask's configuration.
+        """
+
+        def start(self, **kwargs: Any) -> None:
+            try:
+                super().start(**kwargs)
+            except BaseException:
+                self.close()
+                raise
+
     address = _address_in(Path(scheduler)) if is_scheduler_file(scheduler) else scheduler
-    before = dask.config.get("scheduler", None)
     try:
         with warnings.catch_warnings():
             # The preflight compares versions and says what to do; Dask's table would be twice.
             warnings.simplefilter("ignore", VersionMismatchWarning)
-            client = Client(address, timeout=WAIT_SECONDS / 2)
+            client = ClosingClient(address, timeout=WAIT_SECONDS / 2)
     except BaseException as error:
-        # A client that fails leaves itself behind as the default.
-        dask.config.set(scheduler=before)
         if told := _no_client(address, error):
             raise told from error
         raise

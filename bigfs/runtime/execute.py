@@ -64,15 +64,42 @@ def _slot(at_once: int | None) -> AbstractContextManager[Any]:
         return _slots.setdefault(at_once, threading.Semaphore(at_once))
 
 
-def active_client() -> Any:
-    """Return the ``distributed.Client`` in scope, or None."""
-    if _inline.get():
-        return None
-    import dask.base
+def dask_get() -> Any:
+    """Return the ``get`` function with which Dask runs a graph here; threads if none is set.
 
+    A ``distributed.Client`` that failed to connect may leave ``scheduler: dask.distributed`` in
+    Dask's configuration, or itself as the default client. Both count as no client.
+    """
+    import dask.base
+    import dask.threaded
+
+    if dask.config.get("scheduler", None) == "dask.distributed":
+        from distributed import Client
+
+        try:
+            Client.current()
+        except ValueError:
+            return dask.threaded.get
     get = dask.base.get_scheduler()
+    if get is None or _never_connected(_client_of(get)):
+        return dask.threaded.get
+    return get
+
+
+def _client_of(get: Any) -> Any:
+    """Return the client whose method this is, or None."""
     owner = getattr(get, "__self__", None)
     return owner if hasattr(owner, "submit") and hasattr(owner, "scheduler_info") else None
+
+
+def _never_connected(client: Any) -> bool:
+    """Say whether a client has no scheduler yet; one that reconnects keeps what it knew of it."""
+    return getattr(client, "status", None) == "connecting" and not client._scheduler_identity
+
+
+def active_client() -> Any:
+    """Return the ``distributed.Client`` in scope, or None."""
+    return None if _inline.get() else _client_of(dask_get())
 
 
 def crosses_processes() -> bool:
@@ -81,10 +108,9 @@ def crosses_processes() -> bool:
         return False
     if active_client() is not None:
         return True
-    import dask.base
     import dask.multiprocessing
 
-    return dask.base.get_scheduler() is dask.multiprocessing.get
+    return dask_get() is dask.multiprocessing.get
 
 
 def worker_slots() -> tuple[int, int]:
@@ -250,11 +276,8 @@ def _run_local(
     progress: Reporter,
 ) -> list[Any]:
     """Run on threads, processes or in this thread: one Dask graph of descriptors."""
-    import dask.base
-    import dask.threaded
     from dask.callbacks import Callback
 
-    get = dask.base.get_scheduler() or dask.threaded.get
     graph: dict[str, Any] = {}
     leaves = [f"task-{i}" for i in range(len(items))]
     for key, item in zip(leaves, items, strict=True):
@@ -278,7 +301,7 @@ def _run_local(
             progress.advance(1)
 
     with Callback(posttask=done):
-        return list(get(graph, keys))
+        return list(dask_get()(graph, keys))
 
 
 def _quote(value: Any) -> Any:

@@ -64,7 +64,8 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         selection = selection.model_copy(update={"n_features_to_select": n_selected})
         check_settings(selection, blocks.n_samples, blocks.n_features)
         stages = stages_of_selection(selection)
-        finished = Engine(TemporaryStages(scratch.child("stages")), blocks).run(stages)
+        store = TemporaryStages(scratch.child("stages"))
+        finished = Engine(store, blocks, memory_limit=selection.memory_limit).run(stages)
         result = FeatureScores.open(finished["result"])
         self.scores_ = result.scores
         self.ranking_ = result.ranking

@@ -127,7 +127,7 @@ class _Finish:
         )
         values = goal.eigenvalues(mu)
         residuals = np.sqrt(block.sums(tasks.squares_task, final, 1.0 - values))
-        if residuals.max() > goal.tol:
+        if not residuals.max() <= goal.tol:
             raise not_converged(residuals, goal.tol)
         return {
             "eigenvalues": values,

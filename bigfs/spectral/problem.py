@@ -180,7 +180,7 @@ class Problem(Goal):
         vectors /= self.root[:, None]
         fix_signs(vectors)
         residuals = self._residuals(values, vectors)
-        if residuals.max() > self.tol:
+        if not residuals.max() <= self.tol:
             raise not_converged(residuals, self.tol)
         return Eigenpairs(
             eigenvalues=values,

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.cost import StagePlan
+from bigfs.core.cost import StageCost, StagePlan
+from bigfs.core.memory import check_fits
 from bigfs.stages.graph import WEIGHTS
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.location import Location
@@ -68,7 +69,7 @@ class TemporaryStages(StageStore):
 
 
 class SharedStages(StageStore):
-    """Stages in a folder that several tasks use at the same time: the first to finish keeps its own.
+    """Stages in a folder that tasks share: of two that do the same, the first one is kept.
 
     Parameters
     ----------
@@ -126,15 +127,26 @@ class Engine:
         The data as the stages see them; None for stages that open their own.
     data_key : str, default=""
         Of the content of the data.
+    memory_limit : int or None, default=None
+        Refuse stages that no plan has accepted and that do not fit a worker of so many bytes.
 
     Attributes
     ----------
+    blocks : RowBlocks or None
     used : set of str
         Names of the results that were asked for.
     """
 
-    def __init__(self, store: StageStore, blocks: RowBlocks | None, data_key: str = "") -> None:
-        self.store, self._blocks, self._data_key = store, blocks, data_key
+    def __init__(
+        self,
+        store: StageStore,
+        blocks: RowBlocks | None,
+        data_key: str = "",
+        *,
+        memory_limit: int | None = None,
+    ) -> None:
+        self.store, self.blocks, self._data_key = store, blocks, data_key
+        self._memory_limit = memory_limit
         self._neighbors: dict[str, Location] = {}
         self.used: set[str] = set()
 
@@ -155,7 +167,7 @@ class Engine:
         finished : dict
             Where each stage is, by its plain name.
         """
-        inputs = Inputs(self._blocks)  # type: ignore[arg-type]
+        inputs = Inputs(self.blocks)  # type: ignore[arg-type]
         key = self._data_key
         for stage in stages:
             alike = _neighbors_key(stage, key) if stage.name == "graph" else None
@@ -174,15 +186,23 @@ class Engine:
         self, stage: Stage, name: str, key: str, inputs: Inputs, planned: StagePlan | None
     ) -> None:
         """Run one stage; a file that changed meanwhile ends it before its result is committed."""
-        blocks = self._blocks
+        blocks = self.blocks
         if planned is not None:
             strategy = planned.strategy
         else:
             strategy = stage.choose(None if blocks is None else blocks.layout)
+            if self._memory_limit is not None:
+                _check_cost(stage.name, strategy.cost(), self._memory_limit)
         with self.store.writing(name, key, stage, inputs, planned) as out:
             strategy.run(inputs, out)
             if blocks is not None:
                 blocks.check_unchanged()
+
+
+def _check_cost(stage: str, cost: StageCost | None, memory_limit: int) -> None:
+    """Raise MemoryLimitError if a task of a stage, or what the client does, does not fit."""
+    for step in () if cost is None else cost.steps:
+        check_fits(stage, step.task_bytes, memory_limit, step.what)
 
 
 def _neighbors_key(stage: Stage, before: str) -> str:

@@ -40,9 +40,11 @@ def graph_stage(
         Settings of the data that the stage reads.
     """
     common = {**depends, "random_state": random_state, "memory_limit": memory_limit}
+    # Products of rows were computed from rounded distances in version 4.
+    version = 5 if settings.weight in ("dot", "cosine") else 4
     return Stage(
         "graph",
-        4,
+        version,
         {**settings.model_dump(), **common},
         lambda shape: GraphStrategy(shape, settings, random_state, memory_limit, remote),
     )

@@ -7,10 +7,10 @@ import time
 from contextlib import AbstractContextManager
 from typing import Any
 
+from bigfs.core.cost import StagePlan
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import baseline_bytes, peak_bytes, reset_peak, warmed_bytes
 from bigfs.core.units import format_bytes
-from bigfs.plan.plan import StagePlan
 from bigfs.runtime import on_every_process
 from bigfs.runtime.execute import active_client, at_most_at_once
 

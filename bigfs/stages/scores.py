@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, NumericalError
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
@@ -18,34 +18,71 @@ _CSR = ("data", "indices", "indptr")
 
 @dataclass(frozen=True)
 class FeatureScores:
-    """Scores of all features.
+    """Scores of all features; refused if a number in them is not finite.
 
     Attributes
     ----------
     scores : ndarray of shape (n_features,), float64
         Larger is better.
     ranking : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index.
+        Feature indices, best first; ties go to the lower index, constant features come last.
     details : dict
         What else the method returns: coefficients, counts, resolved settings. An `ArrayRef` is an
         array with a row for every sample.
     supports : ndarray of shape (n_sizes * (n_sizes + 1) / 2,) or None
         For methods whose order depends on how many features are selected: the selections of
         1, 2, ..., n_sizes features, ascending, one behind the other.
+    constant : ndarray of shape (n_features,), bool, or None
+        Features that are equal in all rows; None where the method has put them last itself.
     """
 
     scores: np.ndarray
     ranking: np.ndarray
     details: dict[str, Any] = field(default_factory=dict)
     supports: np.ndarray | None = None
+    constant: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        """Raise NumericalError if a score, or a number of the details, is not finite."""
+        for name, value in {"scores": self.scores, **self.details}.items():
+            values = getattr(value, "data", value) if hasattr(value, "indptr") else value
+            if not isinstance(values, (float, np.ndarray)) or np.asarray(values).dtype.kind != "f":
+                continue
+            bad = ~np.isfinite(values)
+            if bad.any():
+                raise NumericalError(
+                    f"The result is not finite: {int(bad.sum())} of {bad.size} values of '{name}' "
+                    "are NaN or infinite. Nothing was stored. Bring the features to one scale, "
+                    "for instance with preprocess 'standardize'; if that does not help, please "
+                    "report it with the data's range."
+                )
 
     @classmethod
     def from_scores(
-        cls, scores: np.ndarray, *, supports: np.ndarray | None = None, **details: Any
+        cls,
+        scores: np.ndarray,
+        *,
+        constant: np.ndarray | None = None,
+        supports: np.ndarray | None = None,
+        **details: Any,
     ) -> FeatureScores:
-        """Rank the features by score, best first, ties by index."""
-        scores = np.asarray(scores, dtype=np.float64)
-        return cls(scores, np.argsort(-scores, kind="stable").astype(np.int64), details, supports)
+        """Rank the features by score, best first, ties by index.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n_features,)
+        constant : ndarray of shape (n_features,), bool, or None
+            Features that are equal in all rows. They rank behind all others, and their scores
+            are lowered to the lowest of the others where they are above it.
+        supports : ndarray or None
+        **details : object
+        """
+        scores = np.array(scores, dtype=np.float64)
+        if constant is None:
+            constant = np.zeros(len(scores), dtype=bool)
+        lowest = scores[~constant].min(initial=np.inf)
+        scores[constant] = np.minimum(scores[constant], lowest)
+        return cls(scores, rank(scores, constant), details, supports, constant)
 
     def support(self, n_features_to_select: int) -> np.ndarray:
         """Return the indices of the best features in ascending order."""
@@ -104,6 +141,11 @@ class FeatureScores:
         details |= arrays
         details |= {name: ArrayRef.at(path / name) for name in about["row_arrays"]}
         return cls(scores, ranking, details, supports)
+
+
+def rank(scores: np.ndarray, constant: np.ndarray) -> np.ndarray:
+    """Return the features by score, best first, ties by index, constant features last."""
+    return np.lexsort((np.arange(len(scores)), -scores, constant)).astype(np.int64)
 
 
 def support_of(ranking: np.ndarray, supports: np.ndarray | None, n_selected: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.cost import Shape, StageCost
+from bigfs.core.cost import StageCost
 from bigfs.graph import AffinityMatrix
 from bigfs.graph.knn import KNNGraph
 from bigfs.spectral.embedding import SpectralEmbedding

@@ -20,6 +20,7 @@ from bigfs.store.formats.zarr_array import UNFINISHED
 from bigfs.store.location import Location, as_location, remove_tree, zarr_store
 from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.source import Header, Source, is_store, open_matrix
+from bigfs.store.values import TOO_LARGE, all_usable, usable
 
 MISSING = ("error", "mean", "zero", "drop_rows")
 
@@ -79,7 +80,8 @@ def ingest(
         Whether the first line of a .csv or .tsv names the columns, as in `open_matrix`.
     missing : {"error", "mean", "zero", "drop_rows"}, default="error"
         What to do with NaN: stop and name the first, replace by the column's mean (one more
-        read of the source) or by zero, or leave the row out. Infinity is always an error.
+        read of the source) or by zero, or leave the row out. Infinity is always an error, and
+        so are values beyond 1e140, whose squares overflow when they are added up.
     overwrite : bool, default=False
         Replace a store that is already there.
     rows : int or None, default=None
@@ -325,8 +327,7 @@ class _Cleaner:
         for i, block in enumerate(blocks):
             if self._sums is not None and self._sums[i : i + 1] != [checksum(block)]:
                 raise changed(self._matrix.uri)
-            good = np.isfinite(block)
-            cleaned = block if good.all() else self._mend(block, good)
+            cleaned = block if all_usable(block) else self._mend(block, usable(block))
             self._first_row += len(block)
             yield cleaned
 
@@ -359,11 +360,12 @@ class _Cleaner:
         name = f" ({names[column]!r})" if names else ""
         value = block[row, column]
         is_nan = bool(np.isnan(value))
-        cure = (
-            "Remove or fill it, or choose a policy: missing = mean, zero or drop_rows."
-            if is_nan
-            else "Infinity cannot be filled: correct the data."
-        )
+        if is_nan:
+            cure = "Remove or fill it, or choose a policy: missing = mean, zero or drop_rows."
+        elif np.isinf(value):
+            cure = "Infinity cannot be filled: correct the data."
+        else:
+            cure = TOO_LARGE
         raise InputError(
             f"{self._matrix.uri}: row {self._first_row + row}, column {column}{name} is "
             f"{'NaN' if is_nan else value}. {cure}"

@@ -1,9 +1,9 @@
 """The comparators beside their dense references, and what each costs beside scikit-learn's.
 
-    python tests/bench/bench_baselines.py FOLDER references   # UMIST and glass, 1 and 2 workers
-    python tests/bench/bench_baselines.py FOLDER costs        # USPS: seconds and peak memory
-    python tests/bench/bench_baselines.py FOLDER q_alpha      # features centered or as they are
-    python tests/bench/bench_baselines.py FOLDER spec         # the three ranking functions
+    python -m tests.bench.bench_baselines FOLDER references   # UMIST and glass, 1 and 2 workers
+    python -m tests.bench.bench_baselines FOLDER costs        # USPS: seconds and peak memory
+    python -m tests.bench.bench_baselines FOLDER q_alpha      # features centered or as they are
+    python -m tests.bench.bench_baselines FOLDER spec         # the three ranking functions
 
 FOLDER holds the sets as NAME.npz with ``X`` and ``y``. ``references`` fits each comparator on a
 cluster of one worker process and on one of two, from a file in several blocks, and prints the

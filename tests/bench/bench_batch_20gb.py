@@ -1,6 +1,6 @@
 """A batch job larger than the memory of its workers, as a scheduler would start it.
 
-    python tests/bench/bench_batch_20gb.py FOLDER [--rows 4000000] [--features 1280]
+    python -m tests.bench.bench_batch_20gb FOLDER [--rows 4000000] [--features 1280]
 
 Writes a float32 store of that shape block by block into FOLDER (20 GB by default; fewer rows where
 the disk is too small, and says so), with a manifold on every fourth feature and noise on the

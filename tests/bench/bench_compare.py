@@ -1,7 +1,7 @@
 """What each method costs, beside scikit-learn's selectors; and what a comparison saves by sharing.
 
-    python tests/bench/bench_compare.py FOLDER methods    # USPS: seconds, processor, peak memory
-    python tests/bench/bench_compare.py FOLDER sharing    # USPS: compare against single runs
+    python -m tests.bench.bench_compare FOLDER methods    # USPS: seconds, processor, peak memory
+    python -m tests.bench.bench_compare FOLDER sharing    # USPS: compare against single runs
 
 FOLDER holds USPS.npz with ``X`` and ``y``. ``methods`` fits every selector of bigfs that is
 registered and what scikit-learn has for data without labels, each in a fresh process with BLAS on
@@ -24,14 +24,15 @@ import numpy as np
 
 import bigfs
 from bigfs.core.memory import peak_bytes, reset_peak
-from bigfs.selectors import _HOMES
+from bigfs.selectors.registry import METHODS
 
+ESTIMATORS = sorted(method.estimator for method in METHODS.values())
 PEERS = ("VarianceThreshold", "FeatureAgglomeration", "SequentialFeatureSelector")
 
 
 def build(name: str, m: int, n_clusters: int) -> Any:
     """Return a selector of bigfs or of scikit-learn."""
-    if name in _HOMES:
+    if name in ESTIMATORS:
         kind = getattr(bigfs, name)
         known = inspect.signature(kind).parameters
         return kind(m, **({"n_clusters": n_clusters} if "n_clusters" in known else {}))
@@ -72,7 +73,7 @@ def methods(X: np.ndarray, y: np.ndarray, m: int = 50, names: Any = None) -> dic
     print(f"{'method':<28}{'seconds':>9}{'processor':>11}{'memory (MiB)':>14}")
     found = {}
     context = multiprocessing.get_context("spawn")
-    for name in names or [*sorted(_HOMES), *PEERS]:
+    for name in names or [*ESTIMATORS, *PEERS]:
         with context.Pool(1) as pool:
             found[name] = pool.apply(measure, (name, X, m, n_clusters))
         seconds, processor, memory = found[name]

@@ -1,6 +1,6 @@
 """The Gram pass against the floor of reading the data and multiplying it.
 
-    python tests/bench/bench_gram.py FOLDER [--gigabytes 4] [--features 128 1024]
+    python -m tests.bench.bench_gram FOLDER [--gigabytes 4] [--features 128 1024]
 
 For each width, writes a float32 zarr of that size into FOLDER (kept for the next call) and
 measures, in one process and one thread: plain reading of its blocks, and of the 20 columns of Y

@@ -1,6 +1,6 @@
 """Kills at random times: of workers within a run, and of the whole job, resumed each time.
 
-    python tests/bench/bench_kills.py FOLDER [--methods mcfs ndfs] [--worker-kills 20]
+    python -m tests.bench.bench_kills FOLDER [--methods mcfs ndfs] [--worker-kills 20]
                                       [--job-kills 30] [--rows 6000] [--workers 2] [--seed 0]
 
 For each method a run on two worker processes (0: on threads) is left undisturbed first. Then (a)

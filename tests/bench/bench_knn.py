@@ -1,8 +1,8 @@
 """The partitioned neighbor graph against one in-memory pynndescent index: CPU, memory, recall.
 
-    python tests/bench/bench_knn.py FOLDER --manifold 1000000 --partitions 64 --eps 0.2
-    python tests/bench/bench_knn.py FOLDER --data MNIST.npz --partitions 1
-    python tests/bench/bench_knn.py FOLDER --data MNIST.npz --partitions 8 --eps 0.085
+    python -m tests.bench.bench_knn FOLDER --manifold 1000000 --partitions 64 --eps 0.2
+    python -m tests.bench.bench_knn FOLDER --data MNIST.npz --partitions 1
+    python -m tests.bench.bench_knn FOLDER --data MNIST.npz --partitions 8 --eps 0.085
 
 Both read the same zarr, k = 15. Exact neighbors of 1,000 rows are computed first, in a process of
 their own. Then the two alternate, each time in a new process that first warms up on a small part

@@ -1,7 +1,7 @@
 """The neighbor graph on worker processes: memory promise, scratch, scaling, the same bits.
 
-    python tests/bench/bench_knn_cluster.py FOLDER --rows 8000000 --workers 2 --memory "1.5 GiB"
-    python tests/bench/bench_knn_cluster.py FOLDER --rows 200000 --workers 1 2 4 --threads
+    python -m tests.bench.bench_knn_cluster FOLDER --rows 8000000 --workers 2 --memory "1.5 GiB"
+    python -m tests.bench.bench_knn_cluster FOLDER --rows 200000 --workers 1 2 4 --threads
 
 Writes the synthetic manifold (128 features, float32) into FOLDER, builds the graph (k = 15) on a
 cluster of each size, and prints seconds, recall, the peak of any worker, what was spilled, scratch,

@@ -1,10 +1,10 @@
 """LFS beside its paper, and on data of more rows than the paper ever had.
 
-    python tests/bench/bench_lfs.py synthetic     # section 3.1, 20 draws, from the class means
-    python tests/bench/bench_lfs.py restarts      # the same without labels, from k-means++
-    python tests/bench/bench_lfs.py tables FOLDER # tables 3 to 5; FOLDER/ionosphere.npz and so on
-    python tests/bench/bench_lfs.py wdbc          # table 6, the number of clusters estimated
-    python tests/bench/bench_lfs.py scale         # 100,000 x 50, then 2,000,000 by sample_size
+    python -m tests.bench.bench_lfs synthetic     # section 3.1, 20 draws, from the class means
+    python -m tests.bench.bench_lfs restarts      # the same without labels, from k-means++
+    python -m tests.bench.bench_lfs tables FOLDER # tables 3 to 5; FOLDER/ionosphere.npz and so on
+    python -m tests.bench.bench_lfs wdbc          # table 6, the number of clusters estimated
+    python -m tests.bench.bench_lfs scale         # 100,000 x 50, then 2,000,000 by sample_size
 
 Labels choose alpha, beta and tie_width in ``tables``, from the grid printed with it, as the paper
 chose its own; nothing else is chosen by labels but the start, where it says so. The error is the

@@ -1,15 +1,15 @@
 """M3FS: figure 1 of its paper, planes against rows, and a million rows.
 
-    python tests/bench/bench_m3fs.py iris [DRAWS]
-    python tests/bench/bench_m3fs.py planes
-    python tests/bench/bench_m3fs.py scale SCRATCH [N [SMOOTHNESS]]
+    python -m tests.bench.bench_m3fs iris [DRAWS]
+    python -m tests.bench.bench_m3fs planes
+    python -m tests.bench.bench_m3fs scale SCRATCH [ROWS [SMOOTHNESS]]
 
 The paper's tables are `bigfs compare pipelines/paper/m3fs.yaml`.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -80,21 +80,28 @@ def scale(source: str, n_selected: int, n_clusters: int, **settings: Any) -> Non
           f"{np.bincount(fitted.labels_[:])}, peaks {peaks} MiB", flush=True)  # fmt: skip
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Run one of the parts."""
-    part, *rest = arguments
-    if part == "iris":
-        iris(*(int(value) for value in rest))
-    elif part == "planes":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parts = parser.add_subparsers(dest="part", required=True)
+    parts.add_parser("iris").add_argument("draws", nargs="?", type=int, default=10)
+    parts.add_parser("planes")
+    scaled = parts.add_parser("scale")
+    scaled.add_argument("scratch", type=Path)
+    scaled.add_argument("rows", nargs="?", type=int, default=1_000_000)
+    scaled.add_argument("smoothness", nargs="?", type=float, default=1.0)
+    options = parser.parse_args(arguments)
+    if options.part == "iris":
+        iris(options.draws)
+    elif options.part == "planes":
         planes()
-    elif part == "scale":
-        n = int(rest[1]) if len(rest) > 1 else 1_000_000
-        smoothness = float(rest[2]) if len(rest) > 2 else 1.0
-        with tempfile.TemporaryDirectory(dir=rest[0]) as folder:
+    else:
+        with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
             path = Path(folder) / "X.npy"
-            np.save(path, mixture(n))
-            scale(str(path), 8, 2, init="kmeans", n_init=3, smoothness=smoothness)
+            np.save(path, mixture(options.rows))
+            settings = {"init": "kmeans", "n_init": 3, "smoothness": options.smoothness}
+            scale(str(path), 8, 2, **settings)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,7 +1,7 @@
 """MCFS from zarr to ranking on two small workers, and against the paper's algorithm in memory.
 
-    python tests/bench/bench_mcfs_large.py FOLDER [--rows 250000 500000 1000000 2000000]
-    python tests/bench/bench_mcfs_large.py FOLDER --rows --dense 2000 4000 8000
+    python -m tests.bench.bench_mcfs_large FOLDER [--rows 250000 500000 1000000 2000000]
+    python -m tests.bench.bench_mcfs_large FOLDER --rows --dense 2000 4000 8000
 
 The data are the synthetic manifold (float32, 128 features), written into FOLDER and kept for the
 next call. The first table is `bigfs.run` on two worker processes of 1.5 GiB: seconds of each stage,

@@ -1,6 +1,6 @@
 """How much the scale of MCFS's coefficients matters, against what an arbitrary basis does.
 
-    BIGFS_DATA=FOLDER python tests/bench/bench_mcfs_scale.py [--rotations 8] [--repetitions 20]
+    BIGFS_DATA=FOLDER python -m tests.bench.bench_mcfs_scale [--rotations 8] [--repetitions 20]
 
 FOLDER holds ORL.npz, COIL20.npz and USPS.npz with ``X`` and ``y``; raw values, exact graph, 5
 neighbors, binary weights, as many eigenvectors as classes, 50 features. One row for each norm

@@ -1,9 +1,9 @@
 """What an iteration of NDFS costs: against the dense algorithm, per pass, and as rows grow.
 
-    python tests/bench/bench_ndfs.py FOLDER dense       # seconds an iteration, n = 2,000 to 8,000
-    python tests/bench/bench_ndfs.py FOLDER overhead    # of Dask and storage, per pass
-    python tests/bench/bench_ndfs.py FOLDER rows        # 100,000 to 1,000,000, 2 workers of 1.5 GiB
-    python tests/bench/bench_ndfs.py FOLDER mnist       # FOLDER/MNIST.npz whole, and all features
+    python -m tests.bench.bench_ndfs FOLDER dense       # seconds an iteration, n = 2,000 to 8,000
+    python -m tests.bench.bench_ndfs FOLDER overhead    # of Dask and storage, per pass
+    python -m tests.bench.bench_ndfs FOLDER rows        # 100,000 to 1,000,000, 2 workers of 1.5 GiB
+    python -m tests.bench.bench_ndfs FOLDER mnist       # FOLDER/MNIST.npz whole, and all features
 
 FOLDER takes the synthetic data of ``rows`` (1.3 GB). The dense algorithm is that of
 tests/reference, n x n. Times are processor seconds where they say so; everything runs BLAS on one

@@ -1,6 +1,6 @@
 """Passes over a matrix larger than the workers' memory: spilling, reads, client growth.
 
-    python tests/bench/bench_out_of_core.py FOLDER [--rows 8000000] [--features 128]
+    python -m tests.bench.bench_out_of_core FOLDER [--rows 8000000] [--features 128]
 
 Writes a float32 zarr of that shape block by block into FOLDER (4 GB by default, kept for the next
 call), then runs MaxVariance and the Gram + X'Y pass on two worker processes of 1.5 GiB and prints
@@ -22,7 +22,6 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.memory import peak_bytes, reset_peak
 from bigfs.core.units import GIB, MIB, format_bytes
 from bigfs.runtime import local_cluster, on_every_process
-from bigfs.selectors.max_variance.estimator import max_variance_scores
 from bigfs.store.chunking import block_bounds, chunk_rows
 from bigfs.store.scratch import Scratch
 
@@ -99,7 +98,7 @@ def measure(client: Any, path: Path, scratch: Scratch, n_targets: int) -> dict[s
     on_every_process(reset_peak)
     blocks._moments = None
     for title, run in (
-        ("MaxVariance", lambda: max_variance_scores(blocks)),
+        ("MaxVariance", blocks.moments),
         ("Gram + X'Y", lambda: blocks.gram(Y)),
     ):
         before = sum(on_every_process(read_bytes).values())
@@ -113,7 +112,7 @@ def measure(client: Any, path: Path, scratch: Scratch, n_targets: int) -> dict[s
     figures["peak"] = max(on_every_process(peak_bytes).values()) / MIB
     figures["spilled"] = sum(client.run(spilled).values())
     figures["client growth"] = (resident_bytes() - start_client) / MIB
-    per_task = len(pickle.dumps((blocks.reader, Y)))
+    per_task = len(pickle.dumps((blocks.start_pass(), Y)))
     figures["graph"] = per_task * len(blocks.bounds) / MIB
     figures["restarts"] = len(set(client.scheduler_info()["workers"]) - workers)
     for name in ("peak", "client growth", "graph"):

@@ -1,6 +1,6 @@
 """Is a graph of 50 principal components as good as one of all features, above 1,000 features?
 
-    python tests/bench/bench_representation.py FOLDER
+    python -m tests.bench.bench_representation FOLDER
 
 FOLDER holds the npz files below, with X and y. For each: the share of the 5 true neighbors (all
 features) that the graph of the components holds, and NMI and 1-NN error of 50 features that MCFS
@@ -15,8 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from bigfs.blocks import RowBlocks
+from bigfs.core.units import GIB
 from bigfs.graph import affinity, knn_graph
-from bigfs.selectors.mcfs.estimator import mcfs_scores
+from bigfs.selectors.mcfs import MCFSParameters
+from bigfs.selectors.mcfs.strategies import FullGram
 from bigfs.spectral.embedding import spectral_embedding
 from bigfs.store.labels import load_labels
 from tests.bench._judge import measure
@@ -56,7 +58,9 @@ def _compare(
     pairs = zip(graph.indices[...], true, strict=True)
     recall = float(np.mean([np.isin(mine, theirs).mean() for mine, theirs in pairs]))
     embedding = spectral_embedding(affinity(graph), int(y.max()) + 1)
-    kept = mcfs_scores(blocks, embedding, N_SELECTED).support(N_SELECTED)
+    K = len(embedding.eigenvalues)
+    strategy = FullGram(blocks.layout, MCFSParameters(), K, N_SELECTED, 4 * GIB)
+    kept = strategy.score(blocks, embedding).support(N_SELECTED)
     selected = np.concatenate([blocks.reader.read(*bounds)[:, kept] for bounds in blocks.bounds])
     nmi, _, error = measure(selected, y, repetitions)
     return recall, nmi, error

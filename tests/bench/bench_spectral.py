@@ -1,6 +1,6 @@
 """The eigensolvers side by side: processor time, memory beyond W, and the same eigenvalues.
 
-    python tests/bench/bench_spectral.py FOLDER [--rows 200000 1000000] [--components 20]
+    python -m tests.bench.bench_spectral FOLDER [--rows 200000 1000000] [--components 20]
 
 Writes the synthetic manifold of the neighbor-graph figures and its graph (k = 10, binary weights)
 into FOLDER, kept for the next call, and runs each solver in a process of its own that has solved

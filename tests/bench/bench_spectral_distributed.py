@@ -1,6 +1,6 @@
 """The Chebyshev iteration on row blocks: eigenvalues, time, and bytes that blocks fetch.
 
-    python tests/bench/bench_spectral_distributed.py FOLDER [--rows 50000 200000] [--workers 4]
+    python -m tests.bench.bench_spectral_distributed FOLDER [--rows 50000 200000] [--workers 4]
 
 Writes the synthetic manifold of the neighbor-graph figures and its graph (k = 10, binary weights)
 into FOLDER, solves it in one process and then on a cluster with its rows in partition order and in

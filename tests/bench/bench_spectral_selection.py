@@ -1,6 +1,6 @@
 """The features that MCFS selects with each eigensolver, and how good they are.
 
-    python tests/bench/bench_spectral_selection.py FOLDER [--repetitions 5]
+    python -m tests.bench.bench_spectral_selection FOLDER [--repetitions 5]
 
 FOLDER holds ORL.npz, COIL20.npz and USPS.npz with ``X`` and ``y``; the protocol is that of
 _judge.py. The overlap counts features also selected with eigsh.
@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
+from bigfs.core.units import GIB
 from bigfs.graph import affinity, knn_graph
-from bigfs.selectors.mcfs.estimator import mcfs_scores
+from bigfs.selectors.mcfs import MCFSParameters
+from bigfs.selectors.mcfs.strategies import FullGram
 from bigfs.spectral.embedding import spectral_embedding
 from tests.bench._judge import SETS, measure
 
@@ -50,7 +52,9 @@ def main(
                 distributed=spread,
                 chunk_rows=blocks.rows,
             )
-            kept = mcfs_scores(blocks, found, m).support(m)
+            K = len(found.eigenvalues)
+            strategy = FullGram(blocks.layout, MCFSParameters(), K, m, 4 * GIB)
+            kept = strategy.score(blocks, found).support(m)
             reference = reference or set(kept.tolist())
             overlaps[name, solver] = len(reference & set(kept.tolist()))
             nmi, _, error = measure(X[:, kept], y, options.repetitions)

@@ -1,6 +1,6 @@
 """Exact lasso paths on wide data whose Gram matrix does not fit a worker: passes and certificate.
 
-    python tests/bench/bench_wide.py FOLDER_OF_DATA_SETS [--set worm_neuron] [--selected 100]
+    python -m tests.bench.bench_wide FOLDER_OF_DATA_SETS [--set worm_neuron] [--selected 100]
 
 Runs MCFS (`bigfs.run`, K = the number of classes) on a set of BIGFS_DATA made dense and prints the
 passes over X that the paths took, how many features were screened in each round, the certificate

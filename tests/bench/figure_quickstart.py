@@ -1,7 +1,7 @@
 """Draw the README's picture from a finished quickstart run.
 
 bigfs run pipelines/quickstart.yaml
-python tests/bench/figure_quickstart.py runs/quickstart pipelines/quickstart.png
+python -m tests.bench.figure_quickstart runs/quickstart pipelines/quickstart.png
 """
 
 from __future__ import annotations

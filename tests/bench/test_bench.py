@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
+
+BENCHES = sorted(path.stem for path in Path(__file__).parent.glob("bench_*.py"))
+
+
+@pytest.mark.filterwarnings("ignore:'tests.bench:RuntimeWarning")  # imported by another test
+@pytest.mark.parametrize("name", BENCHES)
+def test_it_is_run_as_a_module_and_says_how(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(f"tests.bench.{name}", run_name="__main__")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage:")
 
 
 @pytest.mark.cluster

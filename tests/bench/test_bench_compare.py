@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from sklearn.datasets import load_digits, load_iris
 
-from bigfs.selectors import _HOMES
 from tests.bench import bench_compare
 
 
@@ -16,7 +15,7 @@ def test_cost_of_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert "MaxVariance" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", [*_HOMES, *bench_compare.PEERS])
+@pytest.mark.parametrize("name", [*bench_compare.ESTIMATORS, *bench_compare.PEERS])
 def test_every_registered_method_is_measured(name: str) -> None:
     assert hasattr(bench_compare.build(name, 2, 3), "fit")
 

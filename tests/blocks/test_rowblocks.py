@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigfs.blocks import RowBlocks, kernels, lazy_array
-from bigfs.core.errors import InputError
+from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.runtime.execute import TREE_ARITY
 from bigfs.store.ingest import ingest
 from bigfs.store.scratch import Scratch
@@ -140,11 +140,30 @@ def test_the_first_bad_value_is_named(
         _blocks(path, tmp_path)
 
 
-def test_non_finite_search_survives_overflow() -> None:
-    assert kernels.first_non_finite(np.full((4, 3), 1.7e308)) is None
-    X = np.full((4, 3), 1.7e308)
-    X[2, 1] = np.nan
-    assert kernels.first_non_finite(X) == (2, 1)
+@pytest.mark.parametrize("value", [1.1e140, -1e200, 1.7e308])
+def test_a_value_too_large_to_be_squared_is_named(tmp_path: Path, value: float) -> None:
+    X = np.ones((300, 5))
+    X[7, 2] = 1e140
+    RowBlocks.from_any(X, scratch=Scratch(tmp_path), rows=100)
+    X[233, 4] = value
+    with pytest.raises(InputError, match=rf"row 233, column 4 is {value:g}".replace("+", r"\+")):
+        RowBlocks.from_any(X, scratch=Scratch(tmp_path), rows=100)
+
+
+@pytest.mark.parametrize("transform", ["none", "standardize", "minmax", "unit_norm", "log1p"])
+@pytest.mark.parametrize("value, text", [(np.nan, "NaN"), (np.inf, "inf")])
+def test_a_store_that_is_changed_in_place_is_noticed_by_the_next_pass(
+    tmp_path: Path, transform: str, value: float, text: str
+) -> None:
+    X = np.random.default_rng(0).random((300, 5)) + 1
+    ingest(X, tmp_path / "X.zarr", rows=50)
+    blocks = _blocks(tmp_path / "X.zarr", tmp_path, rows=100, transform=transform)
+    blocks.gram()
+    zarr.open_group(tmp_path / "X.zarr", mode="r+")["X"][233, 4] = value
+    said = f"row 233, column 4 is {text}, and was not when the data were ingested"
+    for read in (blocks.gram, lambda: blocks.map_blocks(_identity)):
+        with pytest.raises(CorruptStoreError, match=said):
+            read()
 
 
 @pytest.mark.parametrize("kind", ["standardize", "minmax", "unit_norm", "log1p"])

@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,21 @@ def wait_until(
         assert time.monotonic() < deadline
         time.sleep(0.02)
     return found
+
+
+@contextmanager
+def meanwhile(work: Callable[[threading.Event], Any]) -> Iterator[None]:
+    """Run a function in a thread during the block; it returns soon once its event is set."""
+    over = threading.Event()
+    # A daemon: if it hangs all the same, the tests can still end.
+    thread = threading.Thread(target=work, args=(over,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(30)
+    assert not thread.is_alive()
 
 
 def manifest_of(run: Path) -> dict[str, Any]:

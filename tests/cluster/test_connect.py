@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from bigfs.core.errors import ClusterError, InputError
 from bigfs.pipeline.run import run
 from bigfs.results.result import Result
+from tests.cluster._jobs import PATIENCE
 from tests.cluster._processes import REPO, scheduler, worker
 
 pytestmark = pytest.mark.cluster
@@ -96,8 +98,6 @@ def encrypted(tmp_path: Path, certificates: dict[str, str]) -> Iterator[str]:
         yield json.loads(file.read_text())["address"]
 
 
-# Dask's client that got no connection is not closed by its own constructor.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_tls_by_the_configuration_of_dask(
     tmp_path: Path, expected: Result, encrypted: str, certificates: dict[str, str]
 ) -> None:
@@ -109,6 +109,25 @@ def test_tls_by_the_configuration_of_dask(
             run(_config(tmp_path), scheduler=encrypted)
     with dask.config.set(certificates):
         _assert_same(run(_config(tmp_path), scheduler=encrypted), expected)
+
+
+@pytest.mark.parametrize(
+    "address, error", [("tls://127.0.0.1:1", InputError), ("tcp://127.0.0.1:1", ClusterError)]
+)
+def test_a_client_that_cannot_connect_is_closed(
+    tmp_path: Path, address: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it stays Dask's default client until it is collected, and changes Dask's settings."""
+    from distributed import Client
+
+    monkeypatch.setattr("bigfs.runtime.connection.WAIT_SECONDS", 0.5)
+    before = dict(dask.config.config)
+    with pytest.raises(error) as caught:  # its traceback holds the client
+        run(_config(tmp_path), scheduler=address)
+    assert dask.config.config == before
+    with pytest.raises(ValueError, match="No clients found"):
+        Client.current()
+    assert address in str(caught.value)
 
 
 def test_a_cluster_of_ours_stays_on_the_loopback_and_ends_with_the_run(
@@ -123,7 +142,10 @@ def test_a_cluster_of_ours_stays_on_the_loopback_and_ends_with_the_run(
     heard: set[str] = set()
     started = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     family: set[psutil.Process] = set()
+    deadline = time.monotonic() + PATIENCE
     while started.poll() is None:
+        if time.monotonic() > deadline:
+            started.kill()
         try:
             now = psutil.Process(started.pid)
             family |= {now, *now.children(recursive=True)}

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +22,10 @@ from sklearn.datasets import load_digits
 from bigfs import ingest, run
 from bigfs.cli import main
 from bigfs.core.errors import ClusterError, CorruptStoreError, StorageError
-from bigfs.pipeline.run import inspect
+from bigfs.pipeline.inspect import inspect
 from bigfs.runtime import interrupt, watch
 from tests.cluster import _processes
-from tests.cluster._jobs import in_stage, manifest_of, write_config
+from tests.cluster._jobs import PATIENCE, in_stage, manifest_of, meanwhile, write_config
 
 
 class Outcome(NamedTuple):
@@ -91,10 +92,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def _fill(disk: Path, ready: Callable[[], Any]) -> None:
+def _fill(disk: Path, ready: Callable[[], Any], over: threading.Event) -> None:
     """Write a file until the disk is full, as another program would."""
     while not ready():
-        time.sleep(0.01)
+        if over.wait(0.01):
+            return
     with (disk / "filler").open("wb", buffering=0) as file:
         try:
             while True:
@@ -116,12 +118,8 @@ def test_a_disk_that_is_full_in_the_middle(
         request.getfixturevalue("client")
     config = _endless(small_disk, store)
     folder = small_disk / "run" / "checkpoints"
-    filler = threading.Thread(
-        target=_fill, args=(small_disk, lambda: list(folder.glob("result-*/state.npz")))
-    )
-    filler.start()
-    found = bigfs_run(config)
-    filler.join()
+    with meanwhile(partial(_fill, small_disk, lambda: list(folder.glob("result-*/state.npz")))):
+        found = bigfs_run(config)
     assert found.code == 4, found.said
     assert "No space left on device" in found.said and str(small_disk) in found.said
     assert " again" in found.said and "Traceback" not in found.said
@@ -138,6 +136,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path, store: Path) -> None:
         [sys.executable, "-m", "bigfs.cli", "run", str(path)],
         capture_output=True,
         text=True,
+        timeout=PATIENCE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
     )
@@ -236,9 +235,10 @@ def test_a_cluster_that_goes_away(
     ):
         killed = []
 
-        def kill() -> None:
+        def kill(over: threading.Event) -> None:
             while not in_stage(tmp_path / "run", "result")():
-                time.sleep(0.05)
+                if over.wait(0.05):
+                    return
             time.sleep(1)
             if lost == "workers":
                 worker.kill()
@@ -246,10 +246,8 @@ def test_a_cluster_that_goes_away(
                 _kill_the_scheduler(file)
             killed.append(time.monotonic())
 
-        killer = threading.Thread(target=kill)
-        killer.start()
-        found = bigfs_run(config, "--scheduler", str(file))
-        killer.join()
+        with meanwhile(kill):
+            found = bigfs_run(config, "--scheduler", str(file))
     assert found.code == 4, found.said
     assert time.monotonic() - killed[0] < 60
     assert "Traceback" not in found.said and "run again" in found.said

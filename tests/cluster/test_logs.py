@@ -50,6 +50,7 @@ def test_json_lines_of_a_run_on_workers_and_its_report(tmp_path: Path) -> None:
         [*command[:5], "--log-format", "json", "--set", "n_features_to_select=9"],
         capture_output=True,
         text=True,
+        timeout=120,
     )
     [line] = _lines(again.stderr)
     assert line.items() >= {"level": "error", "event": "error", "exit_code": 2}.items()

@@ -200,7 +200,9 @@ def test_storage_that_is_gone_in_the_middle(
     objects._client.cache_clear()
     proxy.gone_after = "/embedding/c/0"
     pipeline = _yaml(tmp_path, _config(lab, "mcfs"))
-    job = subprocess.run([*_PROGRAM, pipeline], cwd=REPO, capture_output=True, text=True)
+    job = subprocess.run(
+        [*_PROGRAM, pipeline], cwd=REPO, capture_output=True, text=True, timeout=120
+    )
     assert job.returncode == 4, job.stderr
     said = job.stderr
     assert "the server does not answer. Finished stages are kept: run again" in said

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from bigfs.config import Config, dump_yaml, json_schema, load_config, make_config
+from bigfs.config import Config, dump_yaml
 from bigfs.config.messages import paths
-from bigfs.config.methods import METHOD_SECTIONS, GraphConfig, LFSConfig, M3FSConfig, NDFSConfig
+from bigfs.config.sections import GraphConfig
 from bigfs.core.errors import ConfigError
+from bigfs.selectors.configs import json_schema, load_config, make_config, pipeline_model
+from bigfs.selectors.registry import METHODS
 
 PIPELINES = sorted((Path(__file__).parents[2] / "pipelines").glob("*.yaml"))
 BASE = "run: r\ninput: {uri: 'sklearn:digits'}\nn_features_to_select: 20\n"
@@ -161,8 +163,8 @@ def test_every_problem_has_its_line(refusal):
     lines = refusal(BASE + "mcfs: {n_clusters: 0}\nrandom_state: -1\nfoo: 1\n").splitlines()
     assert lines[0] == "3 problems:"
     assert [line.split(" must")[0].strip() for line in lines[1:3]] == [
-        "mcfs.n_clusters",
         "random_state",
+        "mcfs.n_clusters",
     ]
     assert lines[3].startswith("  unknown key 'foo'")
 
@@ -239,8 +241,8 @@ def test_the_template_names_every_setting_under_its_section():
     text = re.sub(r"^#  (?=\w)", "  ", path.read_text(), flags=re.MULTILINE)
     text = text.replace("evaluate: null", "evaluate:").replace("cluster: null", "cluster:")
     written = yaml.safe_load(text)
-    for setting in _settings(Config):
-        if setting[0] in METHOD_SECTIONS and setting[0] not in ("mcfs", "graph", "spectral"):
+    for setting in _settings(pipeline_model()):
+        if setting[0] in METHODS and setting[0] != "mcfs":
             continue  # of another method, which has a template of its own
         section = written
         for key in setting:
@@ -253,26 +255,26 @@ def test_the_template_names_every_setting_under_its_section():
 def test_the_template_of_ndfs_names_its_settings_and_holds_the_defaults():
     path = next(path for path in PIPELINES if path.name == "ndfs.yaml")
     written = yaml.safe_load(path.read_text())
-    assert set(written["ndfs"]) == set(NDFSConfig.model_fields)
+    assert set(written["ndfs"]) == set(METHODS["ndfs"].parameters.model_fields)
     config = load_config(path)
-    assert config.ndfs == NDFSConfig(n_clusters=10)
+    assert config.ndfs == METHODS["ndfs"].parameters(n_clusters=10)
     assert config.graph == GraphConfig(weight="heat")
 
 
 def test_the_template_of_m3fs_names_its_settings_and_holds_the_defaults():
     path = next(path for path in PIPELINES if path.name == "m3fs.yaml")
     written = yaml.safe_load(path.read_text())
-    assert set(written["m3fs"]) == set(M3FSConfig.model_fields)
+    assert set(written["m3fs"]) == set(METHODS["m3fs"].parameters.model_fields)
     config = load_config(path)
-    assert config.m3fs == M3FSConfig(n_clusters=10)
+    assert config.m3fs == METHODS["m3fs"].parameters(n_clusters=10)
     assert config.graph == GraphConfig(weight="heat")
 
 
 def test_the_template_of_lfs_names_its_settings_and_holds_the_defaults():
     path = next(path for path in PIPELINES if path.name == "lfs.yaml")
     written = yaml.safe_load(path.read_text())
-    assert set(written["lfs"]) == set(LFSConfig.model_fields)
-    assert load_config(path).lfs == LFSConfig(n_clusters=3)
+    assert set(written["lfs"]) == set(METHODS["lfs"].parameters.model_fields)
+    assert load_config(path).lfs == METHODS["lfs"].parameters(n_clusters=3)
 
 
 @pytest.mark.parametrize("setting", ["init: kmeans", "init: y.npy", "sample_size: 100"])

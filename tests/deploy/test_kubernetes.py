@@ -24,12 +24,17 @@ import pytest
 import yaml
 
 import bigfs
-from bigfs.config import make_config
-from bigfs.core.errors import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, EXIT_INTERRUPTED
+from bigfs.core.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DOES_NOT_FIT,
+    EXIT_INTERRUPTED,
+    EXIT_NUMERICAL,
+)
 from bigfs.core.memory import job_bytes
 from bigfs.core.units import parse_bytes
 from bigfs.pipeline.run import run
 from bigfs.results.result import open_result
+from bigfs.selectors.configs import make_config
 
 REPO = Path(__file__).parents[2]
 FOLDER = REPO / "deploy" / "kubernetes"
@@ -126,7 +131,7 @@ def test_exit_codes_decide_what_is_tried_again() -> None:
     assert hopeless["onExitCodes"] == {
         "containerName": "run",
         "operator": "In",
-        "values": [EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT],
+        "values": [EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, EXIT_NUMERICAL],
     }
     assert disrupted["action"] == "Ignore"
     assert EXIT_INTERRUPTED not in hopeless["onExitCodes"]["values"]

@@ -14,6 +14,7 @@ from bigfs.core.errors import (
     EXIT_CLUSTER_OR_STORAGE,
     EXIT_DOES_NOT_FIT,
     EXIT_LOCKED,
+    EXIT_NUMERICAL,
 )
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "systemd"
@@ -25,7 +26,7 @@ def test_what_cannot_get_better_is_not_tried_again() -> None:
     unit.read(FOLDER / "bigfs-nightly.service")
     service = unit["Service"]
     prevented = {int(code) for code in service["RestartPreventExitStatus"].split()}
-    assert prevented == {EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT}
+    assert prevented == {EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, EXIT_NUMERICAL}
     assert not prevented & {EXIT_CLUSTER_OR_STORAGE, EXIT_LOCKED}
     assert int(service["TimeoutStopSec"]) >= 30
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,10 @@ from scipy import sparse
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, cost, knn_graph, symmetrize
+from bigfs.graph.products import edge_products
 from bigfs.graph.symmetrize import union_rows
+from bigfs.selectors.spec.strategies import EdgeScores
+from bigfs.spectral.embedding import spectral_embedding
 from bigfs.store.scratch import Scratch
 from tests.graph._brute import manifold
 
@@ -73,11 +78,108 @@ def test_default_width_is_recorded(positive: np.ndarray) -> None:
     assert affinity(graph, "heat", sigma=2.5).sigma_ == 2.5
 
 
-def test_cosine_of_a_cosine_graph_needs_no_data(positive: np.ndarray) -> None:
-    graph = knn_graph(positive, 5, metric="cosine")
-    M = affinity(graph, "cosine").load()
-    expected = _dense(positive, graph.indices[...], "cosine", None)
-    np.testing.assert_allclose(M.toarray(), expected, rtol=1e-6)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize("weight", ["dot", "cosine"])
+def test_products_are_those_of_the_rows(
+    weight: str, metric: str, dtype: type, positive: np.ndarray
+) -> None:
+    X = np.asfortranarray(positive.astype(dtype))
+    blocks = RowBlocks.from_any(X, rows=90)
+    graph = knn_graph(blocks, 6, metric=metric)
+    M = affinity(graph, weight, blocks=blocks).load()
+    expected = _dense(X, graph.indices[...], weight, None)
+    np.testing.assert_allclose(M.toarray(), expected, rtol=1e-14)
+    assert abs(M - M.T).max() == 0
+
+
+def _documents(seed: int, n_rows: int = 300, n_terms: int = 200) -> np.ndarray:
+    """Return term weights of short texts, as tf-idf gives them: few terms each, no row empty."""
+    rng = np.random.default_rng(seed)
+    counts = rng.poisson(0.04, size=(n_rows, n_terms))
+    counts[np.arange(n_rows), rng.integers(n_terms, size=n_rows)] += 1
+    X = counts * np.log(1 + n_rows / (1 + (counts > 0).sum(axis=0)))
+    return np.asarray(X)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("weight", ["dot", "cosine"])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_products_of_data_without_negative_values_are_not_negative(
+    weight: str, metric: str, seed: int
+) -> None:
+    X = _documents(seed)
+    blocks = RowBlocks.from_any(X)
+    graph = knn_graph(blocks, 5, metric=metric)
+    W = affinity(graph, weight, blocks=blocks)
+    M = W.load()
+    assert M.data.min() > 0
+    assert W.degrees.load().min() > 0
+    expected = _dense(X, graph.indices[...], weight, None)
+    np.testing.assert_allclose(M.toarray(), expected, rtol=1e-12, atol=expected[expected > 0].min())
+    found = spectral_embedding(W, 4)
+    assert np.isfinite(found.eigenvalues).all()
+
+
+@pytest.mark.parametrize("weight", ["dot", "cosine"])
+def test_a_row_of_zeros_keeps_its_nearest_neighbor(
+    weight: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for seed in range(40):
+        X = np.abs(np.random.default_rng(seed).normal(size=(80, 6)))
+        X[[11, 70]] = 0
+        X[70, 0] = 1e-3 * (seed % 2)  # the second row of zeros, or a short one
+        blocks = RowBlocks.from_any(X, rows=30)
+        graph = knn_graph(blocks, 5)
+        caplog.clear()
+        W = affinity(graph, weight, blocks=blocks)
+        [record] = caplog.records
+        n_zero = 2 - seed % 2
+        assert f"{n_zero} of 80 rows have weight 0 to all their neighbors" in record.getMessage()
+        M, nearest = W.load(), int(graph.indices[11, 0])
+        rest = np.delete(np.arange(80), [11, 70] if n_zero == 2 else [11])
+        least = M[rest][:, rest].data.min()
+        assert M[11, nearest] == M[nearest, 11] == least
+        assert M[11].nnz == 1
+        assert W.degrees.load()[11] == least
+        assert M.data.max() <= (1 if weight == "cosine" else (X**2).sum(axis=1).max())
+        assert abs(M - M.T).max() == 0
+        assert np.isfinite(EdgeScores(blocks.layout, 5, "phi2").score(blocks, W).scores).all()
+        assert np.isfinite(spectral_embedding(W, 3).eigenvalues).all()
+
+
+@pytest.mark.parametrize("weight", ["dot", "cosine"])
+def test_products_are_the_same_bits_by_blocks_of_any_size(weight: str, scheduler: str) -> None:
+    X = _documents(0, n_terms=37)
+    X[5] = 0
+    graph = knn_graph(X, 7)
+    with dask.config.set(scheduler="synchronous"):
+        expected = affinity(graph, weight, blocks=RowBlocks.from_any(X)).load()
+    for rows in (1, 17, 128):
+        found = affinity(graph, weight, blocks=RowBlocks.from_any(X, rows=rows)).load()
+        np.testing.assert_array_equal(found.indices, expected.indices)
+        np.testing.assert_array_equal(found.data, expected.data)
+
+
+def test_products_take_the_memory_that_is_planned() -> None:
+    n, k = 60_000, 20
+    X = np.random.default_rng(0).random((n, 8))
+    blocks = RowBlocks.from_any(X, rows=n)
+    scratch = Scratch()
+    indices = scratch.create("indices", (n, k), np.int32, n)
+    indices.write(0, np.random.default_rng(1).integers(n, size=(n, k)).astype(np.int32))
+    planned = next(
+        step.task_bytes
+        for step in cost.graph_cost(blocks.layout, k, 2**32, weight="cosine").steps
+        if step.what == "a block and one that its edges lead to"
+    )
+    tracemalloc.start()
+    try:
+        edge_products(blocks, indices, "cosine", scratch)
+        measured = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert planned / 3 < measured <= planned
 
 
 def test_dot_products_of_either_sign_are_kept_as_they_are() -> None:
@@ -130,6 +232,7 @@ def test_width_of_duplicates_only() -> None:
         ({"weight": "heat", "sigma": 0}, "positive number"),
         ({"weight": "binary", "sigma": 1.0}, "belongs to weight 'heat'"),
         ({"weight": "dot"}, "pass blocks"),
+        ({"weight": "cosine"}, "pass blocks"),
     ],
 )
 def test_refusals(options: dict, words: str, positive: np.ndarray) -> None:

@@ -19,11 +19,11 @@ import pytest
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost, Step
 from bigfs.core.units import GIB, MIB
-from bigfs.plan.measure import Footprint
 from bigfs.plan.plan import Place as RunPlace
 from bigfs.plan.plan import make_plan
 from bigfs.runtime import local_cluster
 from bigfs.runtime.execute import run_tasks
+from bigfs.stages.measure import Footprint
 from bigfs.store.scratch import Scratch
 
 pytestmark = [pytest.mark.memory, pytest.mark.cluster]

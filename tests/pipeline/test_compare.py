@@ -14,12 +14,14 @@ import yaml
 import bigfs
 from bigfs import cli
 from bigfs.blocks import kernels
-from bigfs.config import load_comparison, make_comparison, make_config
 from bigfs.core.errors import ConfigError, InputError
 from bigfs.evaluate import selection
-from bigfs.pipeline import compare, methods, stages
+from bigfs.pipeline import compare
 from bigfs.pipeline.fits import fits_for
-from bigfs.pipeline.run import inspect
+from bigfs.pipeline.inspect import inspect
+from bigfs.selectors.configs import load_comparison, make_comparison, make_config
+from bigfs.selectors.max_variance.strategies import Variances
+from bigfs.stages import data, graph, spectral
 from tests.conftest import REPO
 
 METHODS: list[Any] = [
@@ -68,8 +70,13 @@ class Counts(dict[str, int]):
 
 def test_what_methods_share_is_computed_once(tmp_path: Path, monkeypatch) -> None:
     counts = Counts()
-    for name in ("ingest", "knn_graph", "affinity", "spectral_embedding"):
-        counts.wrap(monkeypatch, stages, name)
+    for module, name in (
+        (data, "ingest"),
+        (graph, "knn_graph"),
+        (graph, "affinity"),
+        (spectral, "spectral_embedding"),
+    ):
+        counts.wrap(monkeypatch, module, name)
     counts.wrap(monkeypatch, kernels, "block_gram")
     result = compare(_settings(tmp_path, blocks={"rows": 5000}))
     assert counts == {
@@ -122,26 +129,26 @@ def test_the_table_in_three_forms_and_the_figure(finished: Path) -> None:
 
 def test_a_second_run_takes_everything_over(finished: Path, monkeypatch) -> None:
     before = (finished / "table.json").read_bytes()
-    monkeypatch.setattr(stages, "knn_graph", None)
+    monkeypatch.setattr(graph, "knn_graph", None)
     monkeypatch.setattr(selection, "run_tasks", None)
     compare(_settings(finished.parent))
     assert (finished / "table.json").read_bytes() == before
 
 
 def test_an_interrupted_run_continues_and_dropped_methods_go(tmp_path: Path, monkeypatch) -> None:
-    original = methods.max_variance_scores
+    original = Variances.run
 
-    def interrupt(blocks: Any) -> Any:
+    def interrupt(self: Any, *inputs: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(methods, "max_variance_scores", interrupt)
+    monkeypatch.setattr(Variances, "run", interrupt)
     with pytest.raises(KeyboardInterrupt):
         compare(_settings(tmp_path))
     assert not (tmp_path / "run" / "table.txt").exists()
     kept = {path.name for path in (tmp_path / "run").glob("*.zarr")}
     assert sum(name.startswith("evaluation-") for name in kept) >= 8
-    monkeypatch.setattr(methods, "max_variance_scores", original)
-    monkeypatch.setattr(stages, "knn_graph", None)  # nothing finished is done again
+    monkeypatch.setattr(Variances, "run", original)
+    monkeypatch.setattr(graph, "knn_graph", None)  # nothing finished is done again
     compare(_settings(tmp_path))
     assert kept < {path.name for path in (tmp_path / "run").glob("*.zarr")}
     compare(_settings(tmp_path, methods=["max_variance"]))
@@ -192,10 +199,14 @@ def test_bad_settings_are_refused_before_anything_is_written(
 
 def test_sizes_that_one_fit_serves() -> None:
     base = {"run": "r", "input": {"uri": "x.npy"}, "n_features_to_select": 1}
-    assert fits_for(make_config(**base, method="mcfs"), [600, 50, 500, 700]) == [
-        (500, [50, 500]), (600, [600]), (700, [700])
-    ]  # fmt: skip
-    assert fits_for(make_config(**base, method="max_variance"), [600, 50]) == [(600, [50, 600])]
+
+    def sizes(method: str, wanted: list[int]) -> list[tuple[int, list[int]]]:
+        fits = fits_for(make_config(**base, method=method), wanted)
+        return [(config.n_features_to_select, served) for config, served in fits]
+
+    assert sizes("mcfs", [600, 50, 500, 700]) == [(500, [50, 500]), (600, [600]), (700, [700])]
+    assert sizes("max_variance", [600, 50]) == [(600, [50, 600])]
+    assert sizes("m3fs", [600, 50]) == [(50, [50]), (600, [600])]
 
 
 def test_a_grid_gives_one_configuration_for_each_point() -> None:

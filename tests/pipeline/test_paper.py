@@ -11,16 +11,17 @@ import pytest
 from sklearn.datasets import load_digits, load_iris
 
 from bigfs import MaxVariance
-from bigfs.config import PaperTable, load_comparison, make_comparison
+from bigfs.config import PaperTable
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.core.seeds import derive_seed
 from bigfs.evaluate.protocols import kmeans_scores
 from bigfs.metrics import nearest_neighbor_error
 from bigfs.pipeline import compare, papers
 from bigfs.pipeline.datasets import localized_clusters
+from bigfs.pipeline.inspect import inspect
 from bigfs.pipeline.protocols import _MARGIN
-from bigfs.pipeline.run import inspect
 from bigfs.pipeline.trials import draw_classes
+from bigfs.selectors.configs import load_comparison, make_comparison
 from tests.conftest import REPO
 
 PAPERS = sorted((REPO / "pipelines" / "paper").glob("*.yaml"))

@@ -21,9 +21,13 @@ from sklearn.datasets import load_digits
 
 import bigfs
 from bigfs.core.errors import InputError, MemoryLimitError, RunLockedError
-from bigfs.pipeline import stages
-from bigfs.pipeline.run import evaluate_result, inspect, run
+from bigfs.pipeline.evaluate import evaluate_result
+from bigfs.pipeline.inspect import inspect
+from bigfs.pipeline.run import run
 from bigfs.results.result import open_result
+from bigfs.selectors.mcfs.strategies import FullGram
+from bigfs.stages.graph import GraphStrategy
+from bigfs.stages.spectral import SpectralStrategy
 
 
 def _config(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -170,7 +174,7 @@ def test_what_is_redone_is_what_changed_and_says_why(
     assert _stages_redone(config, caplog) == {
         "graph": f"memory_limit is {3 * 2**30}, was {4 * 2**30}",
         "spectral": f"memory_limit is {3 * 2**30}, was {4 * 2**30}",
-        "result": f"mcfs.memory_limit is {3 * 2**30}, was {4 * 2**30}",
+        "result": f"memory_limit is {3 * 2**30}, was {4 * 2**30}",
         "evaluation": later,
     }
     os.utime(tmp_path / "X.npy", ns=(1, 1))
@@ -187,9 +191,9 @@ def test_a_run_that_stopped_continues_at_the_last_finished_stage(
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    runner = {"graph": "_run_graph", "spectral": "_run_spectral", "result": "_run_scores"}[name]
+    strategies = {"graph": GraphStrategy, "spectral": SpectralStrategy, "result": FullGram}
     with monkeypatch.context() as patch:
-        patch.setattr(stages, runner, stop)
+        patch.setattr(strategies[name], "run", stop)
         with pytest.raises(KeyboardInterrupt):
             run(_config(tmp_path))
     done = json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"]
@@ -259,7 +263,7 @@ def test_a_store_of_others_is_checked_before_any_work(tmp_path: Path) -> None:
     [
         ({"n_features_to_select": 65}, r"must be an int in \[1, 64\].*Got 65"),
         ({"graph": {"n_neighbors": 1797}}, "n_neighbors"),
-        ({"mcfs": {"n_clusters": 1797}}, "below the 1797 samples"),
+        ({"mcfs": {"n_clusters": 1797}}, "MCFS: n_clusters must be at most 1796, since X has 1797"),
         ({"evaluate": {"labels": "sklearn:iris"}}, "150 labels"),
         ({"evaluate": {"labels": "nothing.npy"}}, "does not exist"),
         ({"input": {"uri": "nothing.npy"}}, "does not exist"),

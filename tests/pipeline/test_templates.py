@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import yaml
 
 import bigfs
-from bigfs.config import load_config
-from bigfs.config.methods import METHOD_SECTIONS, Method
+from bigfs.selectors.configs import load_config
+from bigfs.selectors.registry import METHODS as REGISTERED
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 BASELINES = PIPELINES / "baselines.yaml"
@@ -20,15 +19,16 @@ METHODS = ("laplacian_score", "max_variance", "spec", "udfs", "q_alpha", "fsgmm"
 
 def test_every_method_has_a_template() -> None:
     own = {path.stem for path in PIPELINES.glob("*.yaml")}
-    assert own | set(METHODS) >= set(get_args(Method))
+    assert own | set(METHODS) >= set(REGISTERED)
 
 
 def test_the_template_of_the_baselines_names_their_settings_and_holds_the_defaults() -> None:
     found = re.findall(r"^#(\w+):.*\n((?:#  \w+: .*\n)+)", BASELINES.read_text(), re.MULTILINE)
-    assert {name for name, _ in found} == set(METHODS) & set(METHOD_SECTIONS)
+    sections = {name for name in METHODS if REGISTERED[name].parameters.model_fields}
+    assert {name for name, _ in found} == sections
     for name, lines in found:
         written = yaml.safe_load(lines.replace("#  ", ""))
-        assert written == METHOD_SECTIONS[name]().model_dump(), name
+        assert written == REGISTERED[name].parameters().model_dump(), name
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from bigfs.config import make_config
-from bigfs.config.methods import SECTIONS
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import baseline_bytes, task_budget
 from bigfs.core.units import GIB, MIB, parse_bytes
-from bigfs.pipeline.methods import METHODS
-from bigfs.pipeline.stages import stages_of
+from bigfs.evaluate.stage import stages_of
+from bigfs.plan.header import Header
 from bigfs.plan.plan import Place, make_plan
-from bigfs.plan.planning import Header, cures, plan_for, plan_run
+from bigfs.plan.planning import cures, plan_of, plan_pipeline
+from bigfs.selectors.configs import make_config
+from bigfs.selectors.registry import METHODS
+from bigfs.stages.stage import Stage
 
 SHAPE = Shape(1_000_000, 100, 4, 80_000, 40_000)
 
@@ -33,13 +35,23 @@ def _header(n_samples: int, n_features: int, itemsize: int = 4) -> Header:
     return Header(n_samples, n_features, itemsize, chunk, stored=True, exact=True)
 
 
+@dataclass(frozen=True)
+class Priced:
+    """A strategy of which only the cost matters."""
+
+    priced: StageCost
+
+    def cost(self) -> StageCost:
+        return self.priced
+
+
+def _stage(name: str, cost: StageCost) -> Stage:
+    return Stage(name, 1, {}, lambda shape: Priced(cost))  # type: ignore[arg-type]
+
+
 def _plan_of(needed: int, place: Place, *, tasks: int = 10, **cost: Any) -> Any:
     stage = StageCost((Step("an index", needed, tasks),), **cost)
-    return make_plan([("graph", lambda: stage)], SHAPE, place)
-
-
-def test_the_methods_of_the_table_are_those_of_the_configuration():
-    assert set(METHODS) == set(SECTIONS)
+    return make_plan([_stage("graph", stage)], SHAPE, place)
 
 
 def test_a_peak_is_the_baseline_and_the_tasks_that_run_at_once():
@@ -56,8 +68,8 @@ def test_a_peak_is_the_baseline_and_the_tasks_that_run_at_once():
 def test_processes_stay_larger_after_a_stage_that_compiles():
     step = Step("x", 100 * MIB)
     stages = [
-        ("graph", lambda: StageCost((step,), compiles=True)),
-        ("spectral", lambda: StageCost((step,))),
+        _stage("graph", StageCost((step,), compiles=True)),
+        _stage("spectral", StageCost((step,))),
     ]
     graph, spectral = make_plan(stages, SHAPE, Place(4 * GIB)).stages
     assert graph.predicted_peak_bytes == spectral.predicted_peak_bytes
@@ -98,7 +110,7 @@ def test_refusals_name_who_is_too_small_and_the_figure(place, message):
 
 def test_what_the_client_does_itself_is_no_part_of_a_worker():
     steps = (Step("sums", 10 * MIB), Step("matrices", 900 * MIB, by_client=True))
-    stages = [("result", lambda: StageCost(steps))]
+    stages = [_stage("result", StageCost(steps))]
     ours = make_plan(stages, SHAPE, Place(4 * GIB, limits={"this process": 64 * GIB}))
     workers = make_plan(stages, SHAPE, Place(4 * GIB, limits={"tcp://a:1": 4 * GIB}))
     assert ours.predicted_peak_bytes - workers.predicted_peak_bytes == 890 * MIB
@@ -120,8 +132,8 @@ def test_scratch_that_is_not_free_refuses_the_run():
 
 def test_scratch_of_a_stage_comes_on_top_of_finished_ones():
     stages = [
-        ("graph", lambda: StageCost((Step("x", 1),), scratch_bytes=5 * GIB, stored_bytes=GIB)),
-        ("result", lambda: StageCost((Step("x", 1),), scratch_bytes=3 * GIB, stored_bytes=GIB)),
+        _stage("graph", StageCost((Step("x", 1),), scratch_bytes=5 * GIB, stored_bytes=GIB)),
+        _stage("result", StageCost((Step("x", 1),), scratch_bytes=3 * GIB, stored_bytes=GIB)),
     ]
     assert make_plan(stages, SHAPE, Place(4 * GIB)).scratch_bytes == 5 * GIB
     assert make_plan([*stages, *stages[:1]], SHAPE, Place(4 * GIB)).scratch_bytes == 7 * GIB
@@ -130,19 +142,18 @@ def test_scratch_of_a_stage_comes_on_top_of_finished_ones():
 @pytest.mark.parametrize("method", sorted(METHODS))
 @pytest.mark.parametrize("auto", [False, True])
 def test_every_stage_of_every_method_states_its_cost(method, auto):
-    own = "n_clusters" in getattr(METHODS, method, {}) or method in (
-        *("mcfs", "ndfs", "m3fs", "q_alpha", "udfs", "lfs", "gfs_kmeans"),
-    )
-    settings = {method: {"n_clusters": "auto"}} if auto and own else {}
+    field = METHODS[method].parameters.model_fields.get("n_clusters")
+    chooses = field is not None and str in get_args(field.annotation)
+    settings = {method: {"n_clusters": "auto"}} if auto and chooses else {}
     config = _config(method=method, memory_limit="4 GiB", **settings)
-    plan = plan_for(config, _header(200_000, 60), Place(4 * GIB))
+    plan = plan_of(config, _header(200_000, 60), Place(4 * GIB))
     assert plan.fits, plan.text()
     assert [stage.name for stage in plan.stages] == [stage.name for stage in stages_of(config)]
     for stage in plan.stages:
         assert baseline_bytes() < stage.predicted_peak_bytes < 4 * GIB
         assert stage.cost.tasks >= 1
         assert stage.cost.graph_bytes < 10 * 10**6
-    result = plan.stage("result")
+    result = plan.by_stage["result"]
     assert result.bytes_read == result.cost.passes * 200_000 * 60 * 4
 
 
@@ -160,46 +171,46 @@ def test_what_cannot_fit_is_refused_with_a_limit_that_would_do(method):
     settings, n_samples, n_features = TOO_WIDE[method]
     config = _config(method=method, memory_limit="1 GiB", **settings)
     header, place = _header(n_samples, n_features), Place(GIB)
-    plan = plan_for(config, header, place)
+    plan = plan_of(config, header, place)
     assert not plan.fits
     found = cures(config, header, place)
     [limit] = [cure for cure in found if cure.startswith("memory_limit to ")]
     wide = config.model_copy(update={"memory_limit": parse_bytes(limit.split("'")[1])})
-    assert plan_for(wide, header, place).fits
+    assert plan_of(wide, header, place).fits
     less = wide.model_copy(update={"memory_limit": wide.memory_limit - 256 * MIB})
-    assert not plan_for(less, header, place).fits, "a smaller one would do as well"
+    assert not plan_of(less, header, place).fits, "a smaller one would do as well"
 
 
 def test_a_solver_that_does_not_fit_has_one_that_does_as_its_cure():
     config = _config(spectral={"solver": "lobpcg"}, memory_limit="2 GiB")
     header, place = _header(1_000_000, 50), Place(2 * GIB)
-    assert "solver 'lobpcg'" in " ".join(plan_for(config, header, place).refusals)
+    assert "solver 'lobpcg'" in " ".join(plan_of(config, header, place).refusals)
     assert cures(config, header, place)[0] == "spectral.solver to 'auto'"
 
 
 def test_large_blocks_have_smaller_ones_as_their_cure():
     config = _config(method="max_variance", blocks={"rows": 400_000}, memory_limit="1 GiB")
     header, place = _header(1_000_000, 1000), Place(GIB)
-    assert not plan_for(config, header, place).fits
+    assert not plan_of(config, header, place).fits
     assert cures(config, header, place)[0].startswith("blocks.rows to ")
 
 
 def test_workers_that_are_smaller_than_the_limit_have_a_smaller_limit_as_their_cure():
     config = _config(memory_limit="8 GiB")
     header, place = _header(4_000_000, 300), Place(8 * GIB, limits={"tcp://a:1": 2 * GIB})
-    plan = plan_for(config, header, place)
+    plan = plan_of(config, header, place)
     assert "Worker tcp://a:1 has 2 GiB" in plan.refusals[0]
     [cure] = cures(config, header, place)
     limit = parse_bytes(cure.split("'")[1])
     assert limit < 8 * GIB
-    assert plan_for(config.model_copy(update={"memory_limit": limit}), header, place).fits
+    assert plan_of(config.model_copy(update={"memory_limit": limit}), header, place).fits
 
 
 def test_a_machine_too_small_for_its_workers_is_told(tmp_path: Path):
     config = _config(memory_limit="4 GiB", cluster={"n_workers": 400}, graph={"n_neighbors": 15})
     header = _header(3_000_000, 200)
     place = Place(4 * GIB, limits={"this machine": 16 * GIB}, shared=400)
-    assert "needs 400 workers of" in plan_for(config, header, place).refusals[0]
+    assert "needs 400 workers of" in plan_of(config, header, place).refusals[0]
 
 
 def _npy(path: Path, rows: int, columns: int) -> Path:
@@ -212,10 +223,10 @@ def _npy(path: Path, rows: int, columns: int) -> Path:
 def test_the_plan_reads_the_header_only(tmp_path: Path):
     data = _npy(tmp_path / "X.npy", 3_000_000, 400)
     config = _config(run=str(tmp_path / "run"), input={"uri": str(data)}, memory_limit="2 GiB")
-    plan = plan_run(config)
+    plan = plan_pipeline(config)
     assert plan.shape.n_samples == 3_000_000
     assert [stage.name for stage in plan.stages] == ["data", "graph", "spectral", "result"]
-    assert plan.stage("graph").cost.passes == 3
+    assert plan.by_stage["graph"].cost.passes == 3
     assert not (tmp_path / "run").exists()
 
 
@@ -224,7 +235,7 @@ def test_rows_of_a_text_are_estimated_and_that_is_said(tmp_path: Path):
     (tmp_path / "X.csv").write_text("\n".join(lines) + "\n")
     config = _config(input={"uri": str(tmp_path / "X.csv")}, method="max_variance",
                      n_features_to_select=2)  # fmt: skip
-    plan = plan_run(config)
+    plan = plan_pipeline(config)
     assert abs(plan.shape.n_samples - 5000) <= 5
     assert "About 5,00" in plan.text()
     import gzip
@@ -232,7 +243,7 @@ def test_rows_of_a_text_are_estimated_and_that_is_said(tmp_path: Path):
     (tmp_path / "X.csv.gz").write_bytes(gzip.compress((tmp_path / "X.csv").read_bytes()))
     config = _config(input={"uri": str(tmp_path / "X.csv.gz")}, method="max_variance",
                      n_features_to_select=2)  # fmt: skip
-    plan = plan_run(config)
+    plan = plan_pipeline(config)
     assert "known only once the input is read" in plan.text()
     assert "Fits" not in plan.text()
     assert plan.as_dict()["fits"] is None
@@ -330,9 +341,9 @@ def test_passes_are_those_that_are_made(method: str, tmp_path: Path):
         n_features_to_select=2,
         **{method: settings},
     )
-    plan = plan_run(config)
+    plan = plan_pipeline(config)
     for name, made in bigfs.run(config).stages.items():
-        planned = plan.stage(name).cost
+        planned = plan.by_stage[name].cost
         assert made["passes"] <= planned.passes
         if exact:
             assert not planned.at_most
@@ -343,7 +354,7 @@ def test_passes_are_those_that_are_made(method: str, tmp_path: Path):
 def test_workers_too_small_for_the_plan_are_named(tmp_path: Path, cluster: str):
     data = _npy(tmp_path / "X.npy", 1_000_000, 500)
     config = _config(run=str(tmp_path / "run"), input={"uri": str(data)}, memory_limit="6 GiB")
-    plan = plan_run(config, scheduler=cluster)
+    plan = plan_pipeline(config, scheduler=cluster)
     assert not plan.fits
     assert "Worker tcp://127.0.0.1:" in plan.refusals[0]
     assert "has 1.5 GiB" in plan.refusals[0]

@@ -220,6 +220,36 @@ def test_a_task_that_kills_its_workers_is_a_cluster_error(tmp_path):
         run_tasks(_die, [0], label="deadly")
 
 
+def _assert_that_threads_work() -> None:
+    import dask.array as da
+    import numpy as np
+
+    from bigfs import MaxVariance
+
+    assert active_client() is None and not crosses_processes()
+    assert run_tasks(_square, [1, 2, 3], 1, label="squares") == [2, 5, 10]
+    X = da.from_array(np.diag([1.0, 3.0, 2.0]), chunks=2)
+    assert MaxVariance(n_features_to_select=1).fit(X).ranking_.tolist() == [1, 2, 0]
+
+
+def test_a_scheduler_that_a_client_left_in_the_configuration_counts_as_none():
+    with dask.config.set(scheduler="dask.distributed"):
+        _assert_that_threads_work()
+
+
+def test_a_default_client_that_never_connected_counts_as_none():
+    from distributed import Client
+
+    with pytest.raises(TypeError, match="ssl_context") as caught:  # its traceback holds the client
+        Client("tls://127.0.0.1:1")
+    try:
+        assert Client.current().status == "connecting"
+        _assert_that_threads_work()
+    finally:
+        Client.current().close()
+        del caught
+
+
 def _total_inside(start: int) -> tuple[bool, int, int]:
     items = range(start, start + 9)
     with inline():

@@ -13,7 +13,8 @@ from bigfs import MCFS, spectral_embedding
 from bigfs.blocks import RowBlocks
 from bigfs.core.units import GIB
 from bigfs.graph import knn_graph
-from bigfs.selectors.mcfs.estimator import mcfs_scores
+from bigfs.selectors.mcfs import MCFSParameters
+from bigfs.selectors.mcfs.strategies import FullGram
 from bigfs.selectors.mcfs.wide import wide_paths
 from bigfs.spectral.embedding import SpectralEmbedding
 
@@ -74,7 +75,8 @@ def test_paths_equal_scikit_learn(way: str, kind: str, dtype: str, intercept: bo
     X, m = _data(kind, dtype), 20
     blocks, spectral = _embedded(kind, dtype)
     if way == "gram":
-        coef = mcfs_scores(blocks, spectral, m, fit_intercept=intercept).details["coef"].toarray()
+        strategy = FullGram(blocks.layout, MCFSParameters(fit_intercept=intercept), 4, m, GIB)
+        coef = strategy.score(blocks, spectral).details["coef"].toarray()
     else:
         found = wide_paths(blocks, spectral, m, fit_intercept=intercept, memory_limit_bytes=GIB)
         coef = np.zeros((4, 60))

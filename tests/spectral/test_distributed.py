@@ -6,7 +6,7 @@ import os
 import pickle
 import signal
 import threading
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from bigfs.spectral import choice, iteration, storedblock
 from bigfs.spectral.choice import choose_solver
 from bigfs.spectral.rowgraph import block_starts, build_row_graph
 from bigfs.store.scratch import Scratch, read_attributes
+from tests.cluster._jobs import meanwhile
 from tests.spectral.test_chebyshev import neighbor_graph
 
 
@@ -213,10 +214,8 @@ def test_a_killed_worker_costs_at_most_one_product(tmp_path: Path) -> None:
         assert digest(W) == expected
         undisturbed, counter.count = counter.count, 0
         pids = list(client.run(os.getpid).values())
-        killer = threading.Thread(target=_kill_later, args=(tmp_path, pids[0]))
-        killer.start()
-        assert digest(W, scratch=Scratch(tmp_path)) == expected
-        killer.join()
+        with meanwhile(partial(_kill_later, tmp_path, pids[0], "z-000040-*")):
+            assert digest(W, scratch=Scratch(tmp_path)) == expected
         assert pids[0] not in client.run(os.getpid).values()
         repeated = counter.count - undisturbed
     n_blocks = len(block_starts([6000])) - 1
@@ -224,10 +223,11 @@ def test_a_killed_worker_costs_at_most_one_product(tmp_path: Path) -> None:
     assert 0 <= repeated <= n_blocks
 
 
-def _kill_later(folder: Path, pid: int, pattern: str = "z-000040-*") -> None:
+def _kill_later(folder: Path, pid: int, pattern: str, over: threading.Event) -> None:
     """Kill a worker once the iteration is under way."""
     while not list(folder.glob(f"spectral-*/iterates/{pattern}")):
-        time.sleep(0.002)
+        if over.wait(0.002):
+            return
     os.kill(pid, signal.SIGKILL)
 
 
@@ -305,10 +305,8 @@ def test_a_worker_killed_in_a_strip_costs_that_step(tmp_path: Path, strips: None
         assert digest(W, None) == expected
         undisturbed, counter.count = counter.count, 0
         pids = list(client.run(os.getpid).values())
-        killer = threading.Thread(target=_kill_later, args=(tmp_path, pids[0], "s-*"))
-        killer.start()
-        assert digest(W, None, scratch=Scratch(tmp_path)) == expected
-        killer.join()
+        with meanwhile(partial(_kill_later, tmp_path, pids[0], "s-*")):
+            assert digest(W, None, scratch=Scratch(tmp_path)) == expected
         assert pids[0] not in client.run(os.getpid).values()
         repeated = counter.count - undisturbed
     assert undisturbed > 0 and 0 <= repeated <= 2

@@ -9,9 +9,9 @@ import pytest
 from scipy.sparse import block_diag, csr_array
 
 from bigfs import MCFS, run, spectral_embedding
-from bigfs.config import make_config
 from bigfs.core.errors import ConfigError, ConvergenceError, InputError, MemoryLimitError
 from bigfs.core.units import GIB, MIB
+from bigfs.selectors.configs import make_config
 from bigfs.spectral.choice import choose_solver, solver_bytes, suggest_n_clusters
 from bigfs.spectral.lobpcg import solve_lobpcg
 from bigfs.store.scratch import Scratch

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from bigfs.pipeline.run import inspect, run
+from bigfs.pipeline.inspect import inspect
+from bigfs.pipeline.run import run
 from bigfs.results.result import open_result
 from bigfs.store.lease import Lease
 from bigfs.store.location import Location, as_location, write_atomic

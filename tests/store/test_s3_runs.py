@@ -164,7 +164,7 @@ def test_of_many_runs_at_once_one_gets_the_lease(lab: ObjectPath) -> None:
     barrier = threading.Barrier(6)
 
     def take() -> None:
-        barrier.wait()
+        barrier.wait(30)
         try:
             with Lease(lab):
                 outcomes.append("held")
@@ -172,11 +172,11 @@ def test_of_many_runs_at_once_one_gets_the_lease(lab: ObjectPath) -> None:
         except RunLockedError:
             outcomes.append("locked")
 
-    threads = [threading.Thread(target=take) for _ in range(6)]
+    threads = [threading.Thread(target=take, daemon=True) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
     assert sorted(outcomes) == ["held"] + ["locked"] * 5
 
 

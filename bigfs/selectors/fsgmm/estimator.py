@@ -56,7 +56,7 @@ def fsgmm_scores(
     Returns
     -------
     result : FeatureScores
-        Saliencies, minus infinity for constant features; details as the attributes of `FSGMM`,
+        Saliencies; constant features get 0 and rank last; details as the attributes of `FSGMM`,
         with ``labels`` as an `ArrayRef`.
 
     Raises
@@ -99,8 +99,9 @@ def fsgmm_scores(
 def _result(state: State, kept: np.ndarray, n_features: int, labels: ArrayRef) -> FeatureScores:
     """Rank by saliency; equal ones, of which many are 0 or 1, by what the feature tells."""
     best = state.best
-    scores, told = np.full(n_features, -np.inf), np.zeros(n_features)
-    scores[kept] = 0.0
+    scores, told = np.zeros(n_features), np.zeros(n_features)
+    constant = np.ones(n_features, dtype=bool)
+    constant[kept] = False
     scores[kept[best.live]] = best.saliency
     told[kept[best.live]] = information(best)
     details = {
@@ -113,7 +114,7 @@ def _result(state: State, kept: np.ndarray, n_features: int, labels: ArrayRef) -
         "weights": best.weights,
         "labels": labels,
     }
-    ranking = np.lexsort((np.arange(n_features), -told, -scores)).astype(np.int64)
+    ranking = np.lexsort((np.arange(n_features), -told, -scores, constant)).astype(np.int64)
     return FeatureScores(scores, ranking, details)
 
 
@@ -165,10 +166,10 @@ default="none"
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        Saliency of each feature, in [0, 1]; constant features get minus infinity.
+        Saliency of each feature, in [0, 1]; constant features get 0.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first. Equal saliencies are ordered by ``information_``, then by
-        index.
+        index; constant features come last.
     information_ : ndarray of shape (n_features,), float64
         Mean divergence of the components' densities of a feature from that of all rows, in nats.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32

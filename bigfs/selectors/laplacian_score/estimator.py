@@ -32,9 +32,9 @@ class LaplacianScore(BaseSelector):
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        The Laplacian score, negated: larger is better. Constant features get minus infinity.
+        The Laplacian score, negated: larger is better. Constant features get the lowest.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index.
+        Feature indices, best first; ties go to the lower index, constant features come last.
 
     Notes
     -----

@@ -78,9 +78,9 @@ default="none"
     trace_ : list of dict
         The accepted replacements: cluster, features dropped, log ratio with its standard error,
         overlap and unassigned share after it.
-    evidence_ : float
+    evidence_ : float or None
         How well the solution describes the rows, in nats above no clusters at all (BIC); restarts
-        are compared by it.
+        are compared by it. None if a label has fewer than two rows.
     n_iter_ : int
         Rounds over the clusters.
     n_passes_ : int

@@ -159,6 +159,7 @@ class LocalSearch(ABC):
             with silenced():
                 sums = labeling.assign(rule, parameters.unassigned == "leave", labels, inside)
         scores = sums[:, 0] @ state.subsets / blocks.n_samples
+        evidence = score_of(sums, state, moments.variance)
         details = {
             "labels": labels,
             "membership": inside,
@@ -170,7 +171,7 @@ class LocalSearch(ABC):
             "rule_masks": state.rules.clusterings.masks,
             "rule_members": state.rules.members,
             "trace": state.trace,
-            "evidence": score_of(sums, state, moments.variance),
+            "evidence": evidence if np.isfinite(evidence) else None,
             "n_iter": max(1, state.round),
             "n_passes": blocks.passes - before,
             **gap,

@@ -240,8 +240,8 @@ class M3FS(_MarginSelector):
     scores_ : ndarray of shape (n_features,), float64
         sigma: in [0, 1], with sum ``n_features_to_select``.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index. The order depends on m: for
-        another number of features fit again.
+        Feature indices, best first; ties go to the lower index, constant features come last. The
+        order depends on m: for another number of features fit again.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
         Cluster of every row.
     coef_ : ndarray of shape (n_features, 1 or n_clusters), float64

@@ -194,7 +194,9 @@ def m3fs_scores(
     details["n_passes"] = blocks.passes - before
     if not checkpoint:
         folder.close()
-    return FeatureScores.from_scores(states[chosen].sigma, **details)
+    return FeatureScores.from_scores(
+        states[chosen].sigma, constant=blocks.moments().constant, **details
+    )
 
 
 def _mean(blocks: RowBlocks, settings: Settings) -> np.ndarray:

@@ -57,7 +57,7 @@ class MaximumMarginClustering(_MarginSelector):
     scores_ : ndarray of shape (n_features,), float64
         Norms of the rows of ``coef_``.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index.
+        Feature indices, best first; ties go to the lower index, constant features come last.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
     coef_, intercept_, objective_, violation_, n_planes_, starts_ and others
         As in `M3FS`.
@@ -136,4 +136,5 @@ class MaximumMarginClustering(_MarginSelector):
         )
         found = learn(blocks, blocks.n_features, parameters, sample_size=self.sample_size)
         norms = np.linalg.norm(found.details["coef"], axis=1)
-        return self._learned(blocks, FeatureScores.from_scores(norms, **found.details))
+        result = FeatureScores.from_scores(norms, constant=found.constant, **found.details)
+        return self._learned(blocks, result)

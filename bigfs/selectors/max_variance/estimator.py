@@ -20,7 +20,7 @@ class MaxVariance(BaseSelector):
     scores_ : ndarray of shape (n_features,), float64
         Variance of each feature, divisor n.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index.
+        Feature indices, best first; ties go to the lower index, constant features come last.
 
     Notes
     -----

@@ -29,4 +29,5 @@ class Variances:
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the variances."""
-        return FeatureScores.from_scores(inputs.blocks.moments().variance)
+        moments = inputs.blocks.moments()
+        return FeatureScores.from_scores(moments.variance, constant=moments.constant)

@@ -22,7 +22,7 @@ from bigfs.selectors.mcfs.tasks import SparseVector, lars_task
 from bigfs.selectors.mcfs.wide import wide_paths, wide_steps
 from bigfs.spectral.choice import largest_count
 from bigfs.spectral.embedding import SpectralEmbedding
-from bigfs.stages.scores import FeatureScores
+from bigfs.stages.scores import FeatureScores, rank
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 
@@ -71,17 +71,22 @@ class Regressions(ABC):
     @abstractmethod
     def _paths(
         self, blocks: RowBlocks, spectral: SpectralEmbedding
-    ) -> tuple[list[SparseVector], list[list[SparseVector]], dict[str, Any]]:
-        """Return the ends of the paths, their stops, and more details of the result."""
+    ) -> tuple[list[SparseVector], list[list[SparseVector]], np.ndarray, dict[str, Any]]:
+        """Return the ends of the paths, their stops, what is constant, and further details."""
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores; details are the attributes of `MCFS`."""
-        spectral, n_features = inputs.spectral, self.shape.n_features
-        last, stops, details = self._paths(inputs.blocks, spectral)
+        return self.score(inputs.blocks, inputs.spectral)
+
+    def score(self, blocks: RowBlocks, spectral: SpectralEmbedding) -> FeatureScores:
+        """Return the scores of opened data with these eigenvectors."""
+        n_features = self.shape.n_features
+        last, stops, constant, details = self._paths(blocks, spectral)
         scale = self.parameters.coef_scale
         return FeatureScores.from_scores(
             _scores(last, scale, n_features),
-            supports=_supports(stops, scale, n_features),
+            constant=constant,
+            supports=_supports(stops, scale, constant),
             coef=_as_rows(last, n_features),
             n_active=np.array([len(indices) for indices, _ in last]),
             n_clusters=len(spectral.eigenvalues),
@@ -104,8 +109,9 @@ class FullGram(Regressions):
 
     def _paths(
         self, blocks: RowBlocks, spectral: SpectralEmbedding
-    ) -> tuple[list[SparseVector], list[list[SparseVector]], dict[str, Any]]:
+    ) -> tuple[list[SparseVector], list[list[SparseVector]], np.ndarray, dict[str, Any]]:
         gram = blocks.gram(spectral.embedding_ref, label="regression")
+        constant = gram.gram.diagonal() <= 0
         centered = self.parameters.fit_intercept
         matrix, xty = (gram.gram, gram.xty) if centered else _uncentered(gram)
         scratch = blocks.scratch
@@ -118,7 +124,7 @@ class FullGram(Regressions):
             lars_task, targets, *shared, self.n_selected, label="paths", unit="eigenvectors"
         )
         scratch.remove(*shared)
-        return [path[0] for path in paths], [path[1] for path in paths], {}
+        return [path[0] for path in paths], [path[1] for path in paths], constant, {}
 
 
 class ScreenedColumns(Regressions):
@@ -132,7 +138,7 @@ class ScreenedColumns(Regressions):
 
     def _paths(
         self, blocks: RowBlocks, spectral: SpectralEmbedding
-    ) -> tuple[list[SparseVector], list[list[SparseVector]], dict[str, Any]]:
+    ) -> tuple[list[SparseVector], list[list[SparseVector]], np.ndarray, dict[str, Any]]:
         found = wide_paths(
             blocks,
             spectral,
@@ -144,7 +150,7 @@ class ScreenedColumns(Regressions):
             "largest_violation": found.largest_violation,
             "n_screened": found.n_screened,
         }
-        return found.last, found.stops, details
+        return found.last, found.stops, found.constant, details
 
 
 def _scores(vectors: list[SparseVector], scale: str, n_features: int) -> np.ndarray:
@@ -164,12 +170,12 @@ def _norm(size: np.ndarray, scale: str) -> float:
     return float(np.linalg.norm(size, order))
 
 
-def _supports(stops: list[list[SparseVector]], scale: str, n_features: int) -> np.ndarray:
+def _supports(stops: list[list[SparseVector]], scale: str, constant: np.ndarray) -> np.ndarray:
     """Return the selections of 1, 2, ... features: each path stops where it first has as many."""
     found = []
     for n_selected, vectors in enumerate(zip(*stops, strict=True), start=1):
-        scores = _scores(list(vectors), scale, n_features)
-        found.append(np.sort(np.argsort(-scores, kind="stable")[:n_selected]))
+        scores = _scores(list(vectors), scale, len(constant))
+        found.append(np.sort(rank(scores, constant)[:n_selected]))
     return np.concatenate(found).astype(np.int32)
 
 

@@ -74,12 +74,15 @@ class WidePaths:
         correlation at the start: rounding, since larger ones made their features candidates.
     n_screened : ndarray of shape (n_rounds,), int
         Candidates of each round; the passes over X are one more than the rounds.
+    constant : ndarray of shape (n_features,), bool
+        Features that are equal in all rows.
     """
 
     last: list[SparseVector]
     stops: list[list[SparseVector]]
     largest_violation: np.ndarray
     n_screened: np.ndarray
+    constant: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,8 @@ def wide_paths(
     room = wide_room(blocks.layout, n_targets, memory_limit_bytes)
     first = _pass(blocks, fit_intercept, None, spectral.embedding_ref)
     xty = first.cross / spectral.norms
-    usable = first.squares > _CONSTANT * first.squares.max(initial=0.0)
+    squares = first.squares if fit_intercept else first.squares + first.count * first.mean**2
+    usable = squares > _CONSTANT * squares.max(initial=0.0)
     xty[~usable] = 0.0
     shared = scratch.put(scratch.unique("xty"), xty)
     columns: list[tuple[np.ndarray, ArrayRef]] = []
@@ -155,6 +159,7 @@ def wide_paths(
         [path.stops for path in paths],
         np.array([path.violation for path in paths]),
         np.array(screened),
+        first.squares == 0,
     )
 
 
@@ -206,7 +211,6 @@ def _pass(
     total: Cross = blocks.reduce(_cross_kernel, _merge_cross, features, Y, label="regression")
     if not centered:
         total.cross += total.count * np.multiply.outer(total.mean, total.other_mean)
-        total.squares += total.count * total.mean**2
     return total
 
 

@@ -175,7 +175,7 @@ def _result(
     details |= {"labels": labels, "solver": regression.name}
     # The row of a constant feature is an intercept: it tells no rows apart.
     scores = np.where(regression.constant, 0.0, np.linalg.norm(last.B, axis=1))
-    return FeatureScores.from_scores(scores, **details)
+    return FeatureScores.from_scores(scores, constant=regression.constant, **details)
 
 
 def check_parameters(settings: Settings, n_clusters: Any, n_samples: int) -> None:
@@ -314,7 +314,7 @@ class NDFS(BaseSelector):
         Norms of the rows of B, larger is better; zero for a constant feature, whose row is an
         intercept.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index.
+        Feature indices, best first; ties go to the lower index, constant features come last.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
         Column of the largest entry of each row of F.
     coef_ : ndarray of shape (n_features, n_clusters), float64

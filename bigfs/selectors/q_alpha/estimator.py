@@ -40,7 +40,7 @@ def qalpha_scores(
     Returns
     -------
     result : FeatureScores
-        Minus infinity for constant features; details as the attributes of `QAlpha`.
+        Constant features get the lowest score and rank last; details as the attributes of `QAlpha`.
 
     Raises
     ------
@@ -57,10 +57,10 @@ def qalpha_scores(
     found = blocks.gram()
     size = np.sqrt(found.gram.diagonal())
     varies = np.flatnonzero(size > 0)
-    scores = np.full(blocks.n_features, -np.inf)
+    scores = np.zeros(blocks.n_features)
     if not len(varies):
         return FeatureScores.from_scores(
-            scores, n_iter=0, converged=True, objective=np.empty(0), **gap
+            scores, constant=size == 0, n_iter=0, converged=True, objective=np.empty(0), **gap
         )
     gram = found.gram[np.ix_(varies, varies)]
     gram /= size[varies]
@@ -70,6 +70,7 @@ def qalpha_scores(
     scores[varies] = result.alpha
     return FeatureScores.from_scores(
         scores,
+        constant=size == 0,
         n_iter=len(result.objective),
         converged=result.converged,
         objective=result.objective,
@@ -119,9 +120,9 @@ default="none"
     ----------
     scores_ : ndarray of shape (n_features,), float64
         The weight alpha of each feature, larger is better; together of norm one. Constant
-        features get minus infinity.
+        features get the lowest.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index.
+        Feature indices, best first; ties go to the lower index, constant features come last.
     n_iter_ : int
         Iterations made.
     converged_ : bool

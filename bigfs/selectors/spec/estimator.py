@@ -35,9 +35,9 @@ default="none"
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        Larger is better: ``phi1`` and ``phi2`` negated. Constant features get minus infinity.
+        Larger is better: ``phi1`` and ``phi2`` negated. Constant features get the lowest.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index.
+        Feature indices, best first; ties go to the lower index, constant features come last.
 
     Notes
     -----

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bigfs.blocks import RowBlocks
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost
+from bigfs.graph import AffinityMatrix
 from bigfs.graph.edges import edge_moments, edges_step
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
@@ -40,19 +42,20 @@ class EdgeScores:
         return StageCost((edges_step(self.shape, self.n_neighbors),))
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return the scores, larger is better (``phi1`` and ``phi2`` negated).
+        """Return the scores, larger is better (``phi1`` and ``phi2`` negated)."""
+        return self.score(inputs.blocks, inputs.affinity)
 
-        Minus infinity for a constant feature, which has no score.
-        """
-        sums = edge_moments(inputs.blocks, inputs.affinity)
+    def score(self, blocks: RowBlocks, W: AffinityMatrix) -> FeatureScores:
+        """Return the scores of opened data with this graph."""
+        sums = edge_moments(blocks, W)
         varies = sums.spread > 0
         smooth, spread = sums.smoothness[varies], sums.spread[varies]
         total = spread + sums.weight * sums.mean[varies] ** 2  # f'Df
-        score = np.full(self.shape.n_features, -np.inf)
+        score = np.zeros(self.shape.n_features)
         if self.ranking == "phi1":
             score[varies] = -smooth / total
         elif self.ranking == "phi2":
             score[varies] = -smooth / spread
         else:
             score[varies] = (2 * spread - smooth) / total
-        return FeatureScores.from_scores(score)
+        return FeatureScores.from_scores(score, constant=~varies)

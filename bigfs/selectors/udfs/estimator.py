@@ -52,8 +52,8 @@ def udfs_scores(
     Returns
     -------
     result : FeatureScores
-        Row norms of the projection; minus infinity for constant features. Details as the
-        attributes of `UDFS`.
+        Row norms of the projection; constant features get the lowest score and rank last.
+        Details as the attributes of `UDFS`.
 
     Raises
     ------
@@ -72,11 +72,17 @@ def udfs_scores(
     )
     M, varies = local_scatter(blocks, graph.indices_ref, ridge)
     kept = np.flatnonzero(varies)
-    scores = np.full(blocks.n_features, -np.inf)
+    scores = np.zeros(blocks.n_features)
     coef = np.zeros((blocks.n_features, min(n_clusters, len(kept))))
     if not len(kept):
         return FeatureScores.from_scores(
-            scores, n_iter=0, converged=True, objective=np.empty(0), coef=coef, **gap
+            scores,
+            constant=~varies,
+            n_iter=0,
+            converged=True,
+            objective=np.empty(0),
+            coef=coef,
+            **gap,
         )
     if len(kept) < len(M):
         M = M[np.ix_(kept, kept)]
@@ -86,6 +92,7 @@ def udfs_scores(
     scores[kept] = np.linalg.norm(found.B, axis=1)
     return FeatureScores.from_scores(
         scores,
+        constant=~varies,
         n_iter=len(found.objective),
         converged=found.converged,
         objective=found.objective,
@@ -159,9 +166,9 @@ default="none"
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        Norms of the rows of B, larger is better. Constant features get minus infinity.
+        Norms of the rows of B, larger is better. Constant features get the lowest score.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index.
+        Feature indices, best first; ties go to the lower index, constant features come last.
     coef_ : ndarray of shape (n_features, n_clusters), float64
         B, the paper's W; fewer columns where fewer features vary.
     n_iter_ : int

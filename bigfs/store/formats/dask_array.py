@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError, InputTypeError
+from bigfs.runtime.execute import dask_get
 from bigfs.store.source import Source, check_shape, work_dtype
 
 
@@ -36,7 +37,7 @@ class DaskSource(Source):
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         for start, stop in self._bands(rows):
-            band = self._X[start:stop].compute()
+            band = self._X[start:stop].compute(scheduler=dask_get())
             if hasattr(band, "toarray"):  # scipy sparse chunks
                 band = band.toarray()
             for first in range(0, stop - start, rows):

@@ -1,0 +1,5 @@
+"""``python -m bigfs`` is the command line."""
+
+from bigfs.cli import program
+
+program()

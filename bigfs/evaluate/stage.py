@@ -1,0 +1,108 @@
+"""The evaluation stage, and all stages of a pipeline in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bigfs.config import Config
+from bigfs.config.sections import EvaluateConfig
+from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.memory import task_budget
+from bigfs.core.units import MIB
+from bigfs.evaluate.selection import compare_with_all, in_memory_bytes
+from bigfs.selectors.stages import check_start, content_of_labels, stages_of_selection
+from bigfs.stages.stage import Inputs, Stage
+from bigfs.store.labels import load_classes
+from bigfs.store.location import is_remote
+from bigfs.store.scratch import ArrayRef, Scratch
+
+# Distances of a block of rows, and what k-means allocates whatever the rows.
+_JUDGING_BYTES = 64 * MIB
+
+
+def stages_of(config: Config) -> list[Stage]:
+    """Return the stages of a pipeline after the data are in place, in order."""
+    stages = stages_of_selection(config, remote=is_remote(config.run))
+    if config.evaluate is not None:
+        stages.append(evaluation_stage(config, config.evaluate))
+    return stages
+
+
+def check_labels(config: Config, n_samples: int | None) -> None:
+    """Raise InputError if labels to start from, or to judge by, cannot be read or do not fit.
+
+    Parameters
+    ----------
+    config : Config
+    n_samples : int or None
+        How many labels there must be. None where it is not known yet.
+    """
+    check_start(config, n_samples)
+    if config.evaluate is not None:
+        load_classes(config.evaluate.labels, n_samples)
+
+
+def evaluation_stage(config: Config, settings: EvaluateConfig) -> Stage:
+    """Return the stage that compares the selection, and all features, with known labels."""
+    depends = {**settings.model_dump(), "random_state": config.random_state}
+    depends |= content_of_labels(settings.labels)
+    m, seed, limit = config.n_features_to_select, config.random_state, config.memory_limit
+    return Stage(
+        "evaluation", 2, depends, lambda shape: Evaluation(shape, settings, m, seed, limit)
+    )
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """k-means and nearest neighbors, in memory where rows fit a task and by blocks elsewhere.
+
+    Attributes
+    ----------
+    shape : Shape
+    settings : EvaluateConfig
+    n_selected, random_state : int
+    memory_limit : int
+        Resident size promised for one worker process, in bytes.
+    """
+
+    shape: Shape
+    settings: EvaluateConfig
+    n_selected: int
+    random_state: int
+    memory_limit: int
+
+    def cost(self) -> StageCost:
+        """Return what judging the selected columns, and all of them, takes."""
+        shape, settings = self.shape, self.settings
+        columns = replace(shape, n_features=min(self.n_selected, shape.n_features))
+        steps = [pass_over(shape, "a block and its selected columns", columns.block_bytes)]
+        for part in (columns, shape):
+            passes = int(part is shape)
+            if in_memory_bytes(part) <= task_budget(self.memory_limit):
+                what = f"{part.n_samples:,} rows x {part.n_features:,} features in memory"
+                tasks = 1 + settings.n_repetitions + 16 * settings.nearest_neighbor
+                needed = in_memory_bytes(part) + _JUDGING_BYTES
+                steps.append(Step(what, needed, tasks, passes, tasks, 1))
+            else:
+                what = "a block and its nearest centers"
+                times = 10 * settings.n_repetitions
+                steps.append(pass_over(part, what, 128 * MIB, times=times))
+        return StageCost(
+            tuple(steps),
+            columns.nbytes,
+            0,
+            loads=("bigfs.evaluate.protocols", "scipy.optimize", "sklearn.cluster"),
+            at_most=True,
+        )
+
+    def run(self, inputs: Inputs, out: Scratch) -> None:
+        """Store the figures of the selected columns and of all."""
+        selected = ArrayRef.at(inputs.finished["result"] / "selected").load()
+        found = compare_with_all(
+            inputs.blocks,
+            selected,
+            **self.settings.model_dump(),
+            random_state=self.random_state,
+            memory_limit=self.memory_limit,
+        )
+        out.describe(**found)

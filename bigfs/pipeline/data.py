@@ -1,0 +1,86 @@
+"""The data of a run: stored in its directory unless they are in a store, and opened once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bigfs.blocks import RowBlocks
+from bigfs.config import Config
+from bigfs.core.errors import InputError
+from bigfs.evaluate.stage import check_labels
+from bigfs.runtime.progress import in_stage
+from bigfs.selectors.stages import check_settings
+from bigfs.stages.data import copy_input, data_stage
+from bigfs.stages.measure import Footprint
+from bigfs.store.fingerprint import changed, fingerprint
+from bigfs.store.location import Location, as_location
+from bigfs.store.rundir import RunDirectory
+from bigfs.store.source import Source, is_store, open_matrix
+
+logger = logging.getLogger("bigfs")
+
+
+def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[RowBlocks, str]:
+    """Return the data of a run as row blocks, and a key of their content.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+        Open; an input that is no store is copied into it, unless an earlier run has.
+    config : Config
+    source : Source
+        The opened input.
+
+    Raises
+    ------
+    InputError
+        If settings or labels do not go with the rows, which only now are all known.
+    """
+    path, key = _stored(directory, config, source)
+    directory.manifest["data"] = {"path": str(path), "key": key}
+    blocks = RowBlocks.from_any(
+        source if is_store(config.input.uri) else open_matrix(path),
+        scratch=directory.work_scratch("shared"),
+        transform=config.preprocess,
+        rows=config.blocks.rows,
+    )
+    with discarding_data(directory):
+        check_settings(config, blocks.n_samples, blocks.n_features)
+        check_labels(config, blocks.n_samples)
+    return blocks, key
+
+
+def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Location, str]:
+    """Return where the data are and a key of their content, copying what needs it."""
+    uri = config.input.uri
+    content = fingerprint(uri)
+    if is_store(uri):
+        return as_location(uri).absolute(), content
+    stage = data_stage(config.input, config.preprocess, stored=False)
+    key = stage.key(content)
+    if directory.finished("data", key) is None:
+        why = directory.why_stale("data", key, stage.version, stage.settings)
+        logger.info("stage data: %s", why, extra={"fields": {"event": "begin", "stage": "data"}})
+        footprint = Footprint()
+        with in_stage("data"):
+            copied = copy_input(source, directory.stage_target("data"), config.input.missing)
+        if fingerprint(uri) != content:
+            raise changed(uri)
+        record: dict[str, Any] = {**footprint.record(), "passes": 1, "bytes_read": 0, **copied}
+        record |= {"version": stage.version, "settings": stage.settings}
+        directory.commit("data", key, record)
+    return directory.stage_path("data"), key
+
+
+@contextmanager
+def discarding_data(directory: RunDirectory) -> Iterator[None]:
+    """Forget data that this attempt brought in if they do not go with the settings."""
+    try:
+        yield
+    except InputError:
+        if directory.manifest["stages"].get("data", {}).get("attempt") == directory.attempt:
+            directory.drop("data")
+        raise

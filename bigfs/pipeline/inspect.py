@@ -1,0 +1,91 @@
+"""What a path holds, in words: a run, a comparison, a store or a data file."""
+
+from __future__ import annotations
+
+from bigfs.core.errors import CorruptStoreError, InputError
+from bigfs.results.result import open_result
+from bigfs.store.lease import LEASE
+from bigfs.store.location import Location, as_location
+from bigfs.store.retention import followed
+from bigfs.store.rundir import TABLE, RunDirectory
+from bigfs.store.source import is_store, open_matrix
+
+
+def inspect(path: str | Location, *, verify: bool = False) -> str:
+    """Say in words what a run directory, a store or a data file holds.
+
+    Parameters
+    ----------
+    path : str or Path
+    verify : bool, default=False
+        Recompute the checksums of a store's chunks.
+
+    Raises
+    ------
+    InputError
+        If the path is none of these.
+    CorruptStoreError
+        If ``verify`` finds missing or changed chunks.
+    """
+    folder = followed(path) if str(path).partition(":")[0] != "sklearn" else None
+    if folder is not None and (folder / "manifest.json").is_file():
+        return _inspect_run(folder, verify)
+    return _inspect_matrix(path, verify)
+
+
+def _inspect_run(path: Location, verify: bool) -> str:
+    directory = RunDirectory(path).read()
+    manifest = directory.manifest
+    status = manifest.get("status", "not started")
+    if status == "running" and not (path / LEASE).exists():
+        status = "stopped before it finished"
+    if status not in ("running", "done"):
+        status += "; run it again to continue"
+    lines = [f"run {directory.path}: {status}"]
+    if "error" in manifest:
+        lines.append(f"error: {manifest['error']}")
+    if verify:
+        lines += [_verified_stage(directory, name) for name in manifest["stages"]]
+    if directory.is_intact("result"):
+        return "\n".join([*lines, open_result(path).summary()])
+    if status == "done" and (path / TABLE).exists():  # of a comparison
+        return "\n".join([*lines, (path / TABLE).read_text().rstrip()])
+    done = ", ".join(manifest["stages"]) or "none"
+    return "\n".join([*lines, f"finished stages: {done}"])
+
+
+def _verified_stage(directory: RunDirectory, name: str) -> str:
+    if name == "data":
+        return _verified(directory.stage_path(name))
+    what = "files are missing"
+    if directory.is_intact(name):
+        file = directory.damaged(name)
+        if file is None:
+            return f"{name}: all its files are there and match"
+        what = f"{file} was changed"
+    raise CorruptStoreError(
+        f"{directory.stage_path(name)}: {what}. Give the command of the run again: it does stage "
+        f"'{name}' anew."
+    )
+
+
+def _inspect_matrix(path: str | Location, verify: bool) -> str:
+    source = open_matrix(path)
+    rows = "an unknown number of" if source.n_samples is None else f"{source.n_samples:,}"
+    lines = [f"{source.uri}: {rows} samples x {source.n_features:,} features, {source.dtype}"]
+    if source.feature_names:
+        shown = ", ".join(source.feature_names[:5])
+        lines.append(f"features: {shown}{', ...' if source.n_features > 5 else ''}")
+    if verify:
+        if not is_store(path):
+            raise InputError(f"{path} has no checksums: only stores made by bigfs have them.")
+        lines.append(_verified(as_location(path)))
+    return "\n".join(lines)
+
+
+def _verified(path: Location) -> str:
+    from bigfs.store.verify import verify
+
+    report = verify(path)
+    report.check()
+    return f"{path.name}: {report.n_chunks} chunks, all checksums match"

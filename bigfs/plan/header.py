@@ -1,0 +1,107 @@
+"""What a plan is made from: the header of the input, and the place of the run.
+
+Nothing is read of the data but their shape, nothing is written and no cluster is started.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bigfs.config import Config
+from bigfs.core.cost import Shape
+from bigfs.plan.plan import Place
+from bigfs.runtime import connect, scheduler_address, worker_limits
+from bigfs.runtime.execute import worker_slots
+from bigfs.store.chunking import block_rows, chunk_rows
+from bigfs.store.location import as_location, files_below, free_bytes
+from bigfs.store.source import RandomAccessSource, Source, is_store
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the header of an input tells.
+
+    Attributes
+    ----------
+    n_samples : int or None
+        None where nothing tells, not even the size of the file.
+    n_features, itemsize : int
+    chunk_rows : int
+        Of the store that the stages read.
+    stored : bool
+        Whether the input is a store already; else it is brought into one first.
+    exact : bool
+        Whether ``n_samples`` is the true number.
+    """
+
+    n_samples: int | None
+    n_features: int
+    itemsize: int
+    chunk_rows: int
+    stored: bool
+    exact: bool
+
+    def shape(self, rows: int | None) -> Shape | None:
+        """Return the shape with so many rows in a block; None: as many as the stages choose."""
+        if self.n_samples is None:
+            return None
+        rows = rows or block_rows(self.n_features, self.itemsize, self.chunk_rows)
+        return Shape(self.n_samples, self.n_features, self.itemsize, rows, self.chunk_rows)
+
+
+def header_of(source: Source, uri: str, missing: str = "error") -> Header:
+    """Return what an opened input tells of itself."""
+    stored = is_store(uri)
+    itemsize = source.dtype.itemsize
+    chunk = source.chunk_rows if stored and isinstance(source, RandomAccessSource) else None
+    return Header(
+        source.estimated_samples,
+        source.n_features,
+        itemsize,
+        chunk or chunk_rows(source.n_features, itemsize),
+        stored,
+        source.n_samples is not None and missing != "drop_rows",
+    )
+
+
+def place_of(config: Config, scheduler: str | None = None) -> Place:
+    """Return where a run would take place, and what there is."""
+    limit, free = config.memory_limit, free_scratch(config.run)
+    address = scheduler_address(scheduler, config.cluster)
+    if address is not None:
+        with connect(address, config.cluster, limit):
+            return _connected(limit, free)
+    if config.cluster is not None:
+        n_workers, threads = config.cluster.n_workers or 1, config.cluster.threads_per_worker or 1
+        if config.cluster.kind != "local":
+            return Place(limit, threads, free_scratch_bytes=free)
+        return Place(limit, threads, _machine_bytes(), n_workers, free)
+    return _connected(limit, free)
+
+
+def _machine_bytes() -> dict[str, int]:
+    from distributed.system import MEMORY_LIMIT
+
+    return {"this machine": int(MEMORY_LIMIT)}
+
+
+def _connected(limit: int, free: int | None) -> Place:
+    """Return the place of the scheduler in scope, or of the threads of this process."""
+    _, threads = worker_slots()
+    return Place(limit, threads, worker_limits(), 1, free)
+
+
+def free_scratch(run: str) -> int | None:
+    """Return the bytes that a run directory may take: what is free, and what it has already."""
+    place = as_location(run)
+    there: Any = place
+    # Of os.path: a name that no file can have is only not there.
+    while isinstance(there, Path) and not os.path.exists(there) and there != there.parent:
+        there = there.parent
+    free = free_bytes(there)
+    if free is None or there != place or not there.is_dir():
+        return free
+    return free + sum(size for size, _ in files_below(place).values())

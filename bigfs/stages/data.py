@@ -1,0 +1,72 @@
+"""The data stage: brings an input into a chunked store, unless it is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bigfs.blocks import preprocess
+from bigfs.blocks.rowblocks import moments_step
+from bigfs.config.sections import InputConfig
+from bigfs.core.cost import Shape, StageCost, Step
+from bigfs.core.units import MIB
+from bigfs.stages.stage import Stage
+from bigfs.store.ingest import ingest
+from bigfs.store.location import Location
+from bigfs.store.source import Source
+
+INGEST_VERSION = 2
+
+
+def data_stage(settings: InputConfig, transform: str, stored: bool) -> Stage:
+    """Return the data stage.
+
+    Parameters
+    ----------
+    settings : InputConfig
+    transform : str
+        The preprocessing, which may need the moments of the features.
+    stored : bool
+        Whether the input is a store already.
+    """
+    depends = settings.model_dump(include={"variable", "header", "missing"})
+    return Stage(
+        "data",
+        INGEST_VERSION,
+        depends,
+        lambda shape: Ingestion(shape, settings.missing, transform, stored),  # type: ignore[arg-type,return-value]
+    )
+
+
+@dataclass(frozen=True)
+class Ingestion:
+    """Chunks of the input one after the other; attributes are those of `data_stage`."""
+
+    shape: Shape
+    missing: str
+    transform: str
+    stored: bool
+
+    def cost(self) -> StageCost | None:
+        """Return what the copy takes, and the moments that a transform needs."""
+        shape, steps, stored = self.shape, [], 0
+        if not self.stored:
+            chunk = shape.chunk_rows * shape.n_features * shape.itemsize
+            reads = 2 if self.missing == "mean" else 1
+            needed, requests = 4 * chunk + 32 * MIB, 2 * shape.n_chunks
+            steps.append(Step("a chunk of the input", needed, 1, 1, requests, reads))
+            stored = shape.nbytes
+        if preprocess.needs_moments(self.transform):
+            steps.append(moments_step(shape))
+        return StageCost(tuple(steps), stored, stored) if steps else None
+
+
+def copy_input(source: Source, out: Location, missing: str) -> dict[str, Any]:
+    """Copy an opened input into a store; return what the manifest keeps of it."""
+    report = ingest(source, out, missing=missing)
+    return {
+        "n_samples": report.n_samples,
+        "n_features": report.n_features,
+        "filled_values": report.filled_values,
+        "dropped_rows": report.dropped_rows,
+    }

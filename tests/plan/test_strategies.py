@@ -1,0 +1,85 @@
+"""What the plan chose is what the run chose, and passes are at most those that were planned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bigfs
+from bigfs.core.errors import MemoryLimitError
+from bigfs.plan.header import Header
+from bigfs.plan.plan import Place
+from bigfs.plan.planning import plan_of, plan_pipeline
+from bigfs.selectors.configs import make_config
+from bigfs.selectors.registry import METHODS
+
+GIB = 2**30
+# Settings with which a run of a few hundred rows takes a moment.
+CHEAP: dict[str, dict[str, Any]] = {
+    "mcfs": {"n_clusters": 2},
+    "ndfs": {"n_clusters": 2, "max_iter": 2},
+    "udfs": {"n_clusters": 2, "max_iter": 2},
+    "q_alpha": {"n_clusters": 2, "max_iter": 5},
+    "m3fs": {"n_init": 1, "init": "kmeans", "C": 1.0},
+    "maximum_margin_clustering": {"n_init": 1, "C": 1.0},
+    "fsgmm": {"n_clusters": 2, "max_iter": 4},
+    "lfs": {"n_clusters": 2, "n_init": 1, "max_iter": 3, "drop": "many"},
+    "gfs_kmeans": {"n_clusters": 2, "n_init": 1, "max_iter": 3},
+}
+SHAPES = {"tall": (300, 8, None), "several blocks": (300, 8, 100), "wide": (30, 60, None)}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", SHAPES)
+def test_the_planned_strategy_runs_with_at_most_the_planned_passes(
+    method: str, kind: str, tmp_path: Path
+) -> None:
+    n, d, rows = SHAPES[kind]
+    if kind == "wide" and method in ("lfs", "gfs_kmeans"):
+        d = 12  # a search drops features one by one
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d)) + 6 * (np.arange(n) % 2)[:, None] * (np.arange(d) < 3)
+    bigfs.ingest(X, tmp_path / "X.zarr", rows=rows)
+    own = {method: CHEAP[method]} if method in CHEAP else {}
+    config = make_config(
+        run=str(tmp_path / "run"),
+        input={"uri": str(tmp_path / "X.zarr")},
+        method=method,
+        n_features_to_select=3,
+        blocks={"rows": rows},
+        **own,
+    )
+    planned = plan_pipeline(config).by_stage
+    for name, record in bigfs.run(config).stages.items():
+        strategy = getattr(planned[name].strategy, "strategy", planned[name].strategy)
+        assert record["strategy"] == type(strategy).__name__
+        assert record["passes"] <= planned[name].cost.passes, name
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("limit", [1, 4, 16])
+def test_every_shape_has_a_strategy_that_fits_or_a_refusal(method: str, limit: int) -> None:
+    """The cost is that of the strategy which is chosen, on a grid of shapes."""
+    config = make_config(
+        run="runs/none",
+        input={"uri": "none.npy"},
+        method=method,
+        n_features_to_select=10,
+        memory_limit=f"{limit} GiB",
+    )
+    for n in (10**3, 10**5, 10**7):
+        for d in (20, 1000, 30_000):
+            chunk = max(1, 16 * 10**6 // (d * 4))
+            header = Header(n, d, 4, chunk, stored=True, exact=True)
+            plan = plan_of(config, header, Place(limit * GIB))
+            for stage in plan.stages:
+                if stage.strategy is None:
+                    assert stage.refusal
+                else:
+                    assert stage.strategy.cost() == stage.cost
+            if not plan.fits:
+                with pytest.raises(MemoryLimitError):
+                    plan.check()

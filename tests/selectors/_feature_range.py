@@ -1,0 +1,79 @@
+"""A method in one file, as a newcomer would write it: features of largest range."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from bigfs.blocks.rowblocks import moments_step
+from bigfs.config import Selection
+from bigfs.config.fields import PositiveFloat, Section
+from bigfs.core.cost import Shape, StageCost
+from bigfs.selectors.base import BaseSelector
+from bigfs.selectors.method import Method
+from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stage import Inputs
+from bigfs.store.scratch import Scratch
+
+
+class FeatureRangeParameters(Section):
+    """Largest minus smallest value."""
+
+    power: PositiveFloat = Field(1.0, description="What the range is raised to.")
+
+
+METHOD = Method(
+    "feature_range",
+    "FeatureRange",
+    estimator="FeatureRange",
+    module=__name__,
+    parameters=FeatureRangeParameters,
+)
+
+
+def choose(shape: Shape, selection: Selection) -> Ranges:
+    """Return the only strategy."""
+    return Ranges(shape, selection.parameters.power)
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The range of every feature, from one pass."""
+
+    shape: Shape
+    power: float
+
+    def cost(self) -> StageCost:
+        """Return the cost of the pass."""
+        return StageCost((moments_step(self.shape),))
+
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return the ranges."""
+        moments = inputs.blocks.moments()
+        ranges = (moments.maximum - moments.minimum) ** self.power
+        return FeatureScores.from_scores(ranges, constant=moments.constant)
+
+
+class FeatureRange(BaseSelector):
+    """Keep the features of largest range.
+
+    Parameters
+    ----------
+    n_features_to_select : int or None, default=None
+        How many features to keep; None keeps half of them.
+    power : float, default=1.0
+        What the range is raised to.
+    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
+default="none"
+        Applied while reading.
+    """
+
+    def __init__(
+        self,
+        n_features_to_select: int | None = None,
+        *,
+        power: float = 1.0,
+        preprocess: str = "none",
+    ) -> None:
+        self._keep(locals())

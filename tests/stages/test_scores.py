@@ -1,0 +1,77 @@
+"""Scores: the order that follows from them, and that nothing in a result is NaN or infinite."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from bigfs import MCFS
+from bigfs.cli import main
+from bigfs.core.errors import NumericalError
+from bigfs.stages.scores import FeatureScores
+
+
+def test_constant_features_get_the_lowest_score_and_rank_last() -> None:
+    constant = np.array([True, False, False, True, False])
+    found = FeatureScores.from_scores(np.array([9.0, -3, 2, -4, -3]), constant=constant)
+    assert found.scores.tolist() == [-3, -3, 2, -4, -3]
+    assert found.ranking.tolist() == [2, 1, 4, 0, 3]
+    found = FeatureScores.from_scores(np.array([0.0, 3, 2, 0, 0]), constant=constant)
+    assert found.scores.tolist() == [0, 3, 2, 0, 0]
+    assert found.ranking.tolist() == [1, 2, 4, 0, 3]
+    nothing = FeatureScores.from_scores(np.zeros(3), constant=np.ones(3, dtype=bool))
+    assert nothing.scores.tolist() == [0, 0, 0]
+    assert nothing.ranking.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("objective", np.array([1.0, np.nan])),
+        ("message_length", np.inf),
+        ("evidence", np.float64(np.nan)),
+        ("coef", sparse.csr_array(np.array([[0, np.inf], [1, 0]]))),
+    ],
+)
+def test_a_detail_that_is_not_finite_is_an_error(name: str, value: object) -> None:
+    with pytest.raises(NumericalError, match=f"1 of . values of '{name}' are NaN or infinite"):
+        FeatureScores.from_scores(np.ones(2), **{name: value})
+    FeatureScores.from_scores(np.ones(2), names=["a"], n_iter=3, sigma=None, kept=np.array([0]))
+
+
+def _vanishing() -> np.ndarray:
+    """Return data whose squares are so small that the regressions divide by zero."""
+    X = np.random.default_rng(0).normal(size=(60, 8))
+    X[:30] += 2
+    return X * 1e-160
+
+
+@pytest.mark.filterwarnings("ignore:(invalid value|divide by zero):RuntimeWarning")
+def test_an_estimator_does_not_return_what_is_not_finite() -> None:
+    selector = MCFS(3, n_clusters=2, n_neighbors=3)
+    with pytest.raises(NumericalError, match="values of 'scores' are NaN or infinite"):
+        selector.fit(_vanishing())
+    assert not hasattr(selector, "scores_")
+
+
+@pytest.mark.filterwarnings("ignore:(invalid value|divide by zero):RuntimeWarning")
+def test_a_run_does_not_commit_what_is_not_finite(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "X.npy", _vanishing())
+    (tmp_path / "p.yaml").write_text(
+        f"run: {tmp_path}/run\ninput: {{uri: {tmp_path}/X.npy}}\nmethod: mcfs\n"
+        "n_features_to_select: 3\nmcfs: {n_clusters: 2}\ngraph: {n_neighbors: 3}\n"
+    )
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", "--quiet", str(tmp_path / "p.yaml")])
+    assert stopped.value.code == 5
+    assert "values of 'scores' are NaN or infinite" in capsys.readouterr().err
+    stages = json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"]
+    assert "spectral" in stages
+    assert "result" not in stages
+    assert not (tmp_path / "run" / "features.csv").exists()

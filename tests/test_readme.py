@@ -1,0 +1,90 @@
+"""The pages in Markdown: links lead somewhere, commands run as they stand."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bigfs.cli import main
+from bigfs.core import errors
+from bigfs.selectors.configs import load_comparison, load_config
+from tests.conftest import REPO
+
+README = (REPO / "README.md").read_text()
+PAGES = [
+    REPO / "README.md",
+    REPO / "deploy" / "README.md",
+    REPO / "pipelines" / "paper" / "README.md",
+    REPO / "tests" / "bench" / "README.md",
+]
+BENCHES = sorted(path.stem for path in (REPO / "tests" / "bench").glob("bench_*.py"))
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)]+)\)", page.read_text())
+    assert links
+    for link in links:
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in _anchors(target), link
+
+
+def test_the_readme_is_short_and_leads_to_every_other_page() -> None:
+    assert len(README.splitlines()) <= 180
+    for page in PAGES[1:]:
+        assert f"]({page.relative_to(REPO).as_posix()})" in README
+
+
+def test_the_command_that_runs_the_tests_is_marked() -> None:
+    """`.ci/run` runs the block after the marker."""
+    [block] = re.findall(r"^<!-- ci: test -->\n```bash\n(.+?)^```", README, flags=re.M | re.S)
+    assert "pytest" in block
+
+
+def test_the_readme_explains_every_exit_code() -> None:
+    explained = {int(code) for code in re.findall(r"^\| (\d+) \|", README, flags=re.MULTILINE)}
+    assert explained == {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+
+
+def test_the_readme_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["schema"])
+    methods = json.loads(capsys.readouterr().out)["properties"]["method"]["enum"]
+    assert set(re.findall(r"^\| `(\w+)` \|", README, flags=re.MULTILINE)) == set(methods)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_pipelines_that_are_named_are_there(page: Path) -> None:
+    for name in re.findall(r"\bpipelines/[\w/]+\.yaml", page.read_text()):
+        (load_comparison if "compare" in name or "paper" in name else load_config)(REPO / name)
+
+
+def test_benchmarks_are_run_as_modules_that_exist() -> None:
+    texts = {page: page.read_text() for page in PAGES}
+    texts |= {path: path.read_text() for path in (REPO / "tests" / "bench").glob("*.py")}
+    for path, text in texts.items():
+        assert not re.search(r"python3? tests/bench/", text), path
+        for name in re.findall(r"python -m tests\.bench\.([a-z_0-9]+)", text):
+            assert (REPO / "tests" / "bench" / f"{name}.py").exists(), (path, name)
+
+
+def test_the_page_of_benchmarks_lists_each() -> None:
+    rows = re.findall(r"^\| (`.+?) \|", PAGES[-1].read_text(), flags=re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert listed >= set(BENCHES)
+    for name in BENCHES:
+        usage = (REPO / "tests" / "bench" / f"{name}.py").read_text()
+        assert f"python -m tests.bench.{name}" in usage, name

@@ -21,6 +21,7 @@ from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 from tests.bench._lfs_data import four_clusters, planted
 from tests.reference.lfs import reference_lfs
+from tests.selectors._local import selection_of
 
 PLANTED = [[0, 1], [0, 1], [1, 2], [1, 2]]
 
@@ -265,7 +266,7 @@ def test_degenerate_data_give_numbers(tie_width: float) -> None:
         ({"n_init": 0}, "n_init must be"),
         ({"sample_size": 3}, "sample_size must be a number of at least 4"),
         ({"sample_size": 5}, "sample_size must be at least 6, twice the number of clusters. Got 5"),
-        ({"init": "random"}, "init must be 'k-means"),
+        ({"init": "random"}, "random does not exist"),
         ({"init": np.zeros((3, 3))}, r"centroids of shape \(3, 4\)"),
         ({"init": np.zeros(150, dtype=int)}, "each of 0 to 2 occurs"),
         ({"init": np.arange(150) % 3, "sample_size": 50}, "labels are of all rows"),

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector, _is_stored
+from bigfs.selectors.base import BaseSelector, is_stored
 from bigfs.selectors.m3fs.sample import label_rows
 from bigfs.store.scratch import Scratch
 
@@ -34,7 +34,7 @@ class MarginSelector(BaseSelector):
         labels = scratch.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
         label_rows(blocks, self.coef_, self.intercept_, labels)
         blocks.check_unchanged()
-        return labels.open(scratch) if _is_stored(X) else labels.load()[: _num_samples(X)]
+        return labels.open(scratch) if is_stored(X) else labels.load()[: _num_samples(X)]
 
 
 class M3FS(MarginSelector):

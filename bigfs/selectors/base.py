@@ -33,7 +33,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
     def _keep(self, arguments: dict[str, Any]) -> None:
         """Store the arguments of ``__init__`` (its ``locals()``), each under its name."""
         names = set(arguments) - {"self", "__class__"}
-        vars(self).update({name: arguments[name] for name in names})
+        self.__dict__.update({name: arguments[name] for name in names})
 
     def fit(self, X: Any, y: Any = None) -> BaseSelector:
         """Score and rank the features.
@@ -97,9 +97,10 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         return validated(selection_model(), settings, type(self).__name__, nested=False)
 
     def _prepared(self, X: Any, scratch: Scratch) -> RowBlocks:
-        """Open rows to predict, checked and preprocessed as those of `fit` were."""
+        """Open rows to predict, checked and preprocessed as those of `fit` were; one row twice."""
         if not _is_stored(X):
             X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype="numeric", reset=False)
+            X = X[[0, 0]] if X.shape[0] == 1 else X  # opened data have two rows at least
         blocks = RowBlocks.from_any(X, scratch=scratch)
         if blocks.n_features != self.n_features_in_:
             raise InputError(

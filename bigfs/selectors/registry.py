@@ -36,8 +36,5 @@ def method_of(estimator: type) -> Method:
     return next(by_name[cls.__name__] for cls in estimator.__mro__ if cls.__name__ in by_name)
 
 
-for _name in (
-    *("mcfs", "laplacian_score", "max_variance", "spec"),
-    *("fsgmm", "m3fs", "maximum_margin_clustering"),
-):
+for _name in _MODULES:
     register(importlib.import_module(f"bigfs.selectors.{_name}").METHOD)

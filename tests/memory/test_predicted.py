@@ -215,20 +215,6 @@ def recall_of_a_block(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     return _one(needed), lambda: true_neighbors(blocks, samples, 5, "euclidean")
 
 
-def pass_of_ndfs(place: Place) -> tuple[StageCost, Callable[[], Any]]:
-    """Blocks with their edges' rows of F, and what is kept of them."""
-    from bigfs.graph import affinity
-    from bigfs.selectors.costs import ndfs_cost
-    from bigfs.selectors.ndfs.estimator import ndfs_scores
-
-    n, k, c = 40_000, 5, 10
-    blocks = place.blocks(n, 500)
-    W = affinity(place.graph(n, k), weight="heat", scratch=place.scratch().child("W"))
-    cost = ndfs_cost(blocks.layout, k, c, 2, LIMIT)
-    start = np.arange(n) % c
-    return cost, lambda: ndfs_scores(blocks, W, start, c, max_iter=2, memory_limit=LIMIT)
-
-
 def _m3fs(place: Place, n: int, d: int, **settings: Any) -> tuple[StageCost, Callable[[], Any]]:
     """M3FS from given labels, on a graph that is there."""
     from bigfs import M3FS
@@ -312,7 +298,6 @@ LONG = (
     eigsh_in_one_task,
     chebyshev_in_one_task,
     strip_of_all_rows,
-    pass_of_ndfs,
     lfs_groups,
 )
 

@@ -80,5 +80,5 @@ def test_what_cannot_be_used_is_refused() -> None:
         GFSKMeans(n_clusters=0).fit(X)
     with pytest.raises(InputError, match="every feature is constant"):
         GFSKMeans(n_clusters=2).fit(np.ones((9, 2)))
-    with pytest.raises(MemoryLimitError, match="sums of 3,000 features"):
+    with pytest.raises(MemoryLimitError, match="covariances of 3,000 features"):
         GFSKMeans(n_clusters=9, memory_limit="1 GiB").fit(np.random.rand(30, 3_000))

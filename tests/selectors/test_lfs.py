@@ -11,12 +11,17 @@ import pytest
 from sklearn.datasets import load_iris, load_wine
 
 from bigfs import LFS, ingest
+from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError, MemoryLimitError
-from bigfs.selectors.lfs.compare import N_GROUPS
+from bigfs.selectors.lfs import strategies
 from bigfs.selectors.lfs.kernels import groups_of
-from bigfs.selectors.lfs.start import load_state
+from bigfs.selectors.lfs.passes import N_GROUPS
+from bigfs.selectors.lfs.state import load_state
+from bigfs.stages.stage import Inputs
+from bigfs.store.scratch import Scratch
 from tests.bench._lfs_data import four_clusters, planted
 from tests.reference.lfs import reference_lfs
+from tests.selectors._local import selection_of
 
 PLANTED = [[0, 1], [0, 1], [1, 2], [1, 2]]
 
@@ -181,11 +186,9 @@ def _fit(folder: Path, settings: dict[str, Any]) -> LFS:
 
 
 def test_little_memory_takes_more_passes_to_the_same_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bigfs.selectors.lfs import estimator as module
-
-    X, y, _ = planted(2_000, 10, 4, seed=3)
+    X, y, _ = planted(26_000, 10, 4, seed=3)
     roomy = LFS(n_clusters=4, init=y, drop="many").fit(X)
-    monkeypatch.setattr(module, "check_memory", lambda *_: 1)
+    monkeypatch.setattr(strategies, "_PRODUCT_BYTES", 1)
     tight = LFS(n_clusters=4, init=y, drop="many").fit(X)
     _same(roomy, tight)
     assert tight.n_passes_ > roomy.n_passes_
@@ -200,14 +203,13 @@ def test_a_sample_finds_the_subsets_and_labels_all_rows() -> None:
 
 
 def test_an_interrupted_search_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bigfs.blocks import RowBlocks
-    from bigfs.selectors.lfs import estimator as module
-
     X, y = four_clusters(4)
-    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(strategies, "CHECKPOINT_SECONDS", 0.0)
     data = RowBlocks.from_any(X)
-    plain = module.lfs_scores(data, 4, init=y)
-    calls, step = [], module.search.__globals__["step"]
+    strategy = strategies.choose(data.layout, selection_of("lfs", n_clusters=4, init=y))
+    outs = [Scratch(tmp_path / f"out-{i}") for i in range(4)]
+    plain = strategy.run(Inputs(data), outs[0])
+    calls, step = [], strategies.search.__globals__["step"]
 
     def stop(*args: Any) -> None:
         calls.append(1)
@@ -215,15 +217,16 @@ def test_an_interrupted_search_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
             raise KeyboardInterrupt
         step(*args)
 
-    monkeypatch.setitem(module.search.__globals__, "step", stop)
+    checkpoint = tmp_path / "checkpoint"
+    monkeypatch.setitem(strategies.search.__globals__, "step", stop)
     with pytest.raises(KeyboardInterrupt):
-        module.lfs_scores(RowBlocks.from_any(X), 4, init=y, checkpoint=tmp_path)
-    assert load_state(tmp_path / "lfs.npz") is not None
-    resumed = module.lfs_scores(data, 4, init=y, checkpoint=tmp_path)
+        strategy.run(Inputs(data, checkpoint=checkpoint), outs[1])
+    assert load_state(checkpoint / "lfs.npz") is not None
+    resumed = strategy.run(Inputs(data, checkpoint=checkpoint), outs[2])
     assert resumed.details["trace"] == plain.details["trace"]
     np.testing.assert_array_equal(resumed.details["labels"].load(), plain.details["labels"].load())
-    (tmp_path / "lfs.npz").write_bytes(b"damaged")
-    afresh = module.lfs_scores(RowBlocks.from_any(X), 4, init=y, checkpoint=tmp_path)
+    (checkpoint / "lfs.npz").write_bytes(b"damaged")
+    afresh = strategy.run(Inputs(data, checkpoint=checkpoint), outs[3])
     np.testing.assert_array_equal(afresh.scores, plain.scores)
 
 
@@ -254,15 +257,16 @@ def test_degenerate_data_give_numbers(tie_width: float) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"n_clusters": 0}, r"n_clusters must be an int in \[1, 60\]"),
+        ({"n_clusters": 0}, r"LFS: n_clusters must be a whole number in \[1, 60\], or auto. Got 0"),
         ({"n_clusters": 61}, "n_clusters"),
-        ({"alpha": -1}, "alpha must be a finite number"),
-        ({"tie_width": np.nan}, "tie_width must be"),
+        ({"alpha": -1}, "LFS: alpha must be a number of at least 0. Got -1"),
+        ({"tie_width": np.nan}, "tie_width must be a finite number"),
         ({"drop": "all"}, "drop must be one of one, many"),
         ({"unassigned": "drop"}, "unassigned must be one of"),
         ({"n_init": 0}, "n_init must be"),
-        ({"sample_size": 3}, "sample_size must be None or an int of at least 6"),
-        ({"init": "random"}, "init must be 'k-means"),
+        ({"sample_size": 3}, "sample_size must be a number of at least 4"),
+        ({"sample_size": 5}, "sample_size must be at least 6, twice the number of clusters. Got 5"),
+        ({"init": "random"}, "random does not exist"),
         ({"init": np.zeros((3, 3))}, r"centroids of shape \(3, 4\)"),
         ({"init": np.zeros(150, dtype=int)}, "each of 0 to 2 occurs"),
         ({"init": np.arange(150) % 3, "sample_size": 50}, "labels are of all rows"),

@@ -56,7 +56,7 @@ def test_a_run_of_gfs_kmeans_equals_the_estimator(tmp_path: Path) -> None:
 def test_an_interrupted_run_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bigfs.selectors.lfs import estimator as lfs
+    from bigfs.selectors.lfs import strategies as lfs
 
     X, y = four_clusters(3)
     np.save(tmp_path / "X.npy", X)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 # Distances computed at a time: they stay in a core's cache.
-_TILE_ENTRIES = 500_000
+TILE_ENTRIES = 500_000
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Rules:
 
 def tiles(n_rows: int, width: int) -> list[slice]:
     """Return slices of rows whose distances to ``width`` centers fit a core's cache."""
-    step = max(64, _TILE_ENTRIES // max(1, width))
+    step = max(64, TILE_ENTRIES // max(1, width))
     return [slice(begin, min(begin + step, n_rows)) for begin in range(0, n_rows, step)]
 
 
@@ -156,9 +156,9 @@ def merge_joint(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray,
 
 
 def merge_sweeps(a: Sweep, b: Sweep) -> Sweep:
-    """Merge what two blocks say."""
+    """Merge what two blocks say, using the memory of the first."""
     codes, joint = merge_joint([(a.codes, a.joint), (b.codes, b.joint)])
-    return Sweep(a.counts + b.counts, a.sums + b.sums, codes, joint)
+    return Sweep(add_to(a.counts, b.counts), add_to(a.sums, b.sums), codes, joint)
 
 
 def change_products(
@@ -277,11 +277,17 @@ def group_sums(
 
 
 def merge_groups(a: GroupSums, b: GroupSums) -> GroupSums:
-    """Merge what two blocks say."""
-    codes, joint = merge_joint([(a.codes, a.joint), (b.codes, b.joint)])
-    names = ("counts", "sums", "new_counts", "new_sums", "old_products", "new_products")
-    added = [getattr(a, name) + getattr(b, name) for name in names]
-    return GroupSums(*added, codes, joint)
+    """Merge what two blocks say, using the memory of the first."""
+    a.codes, a.joint = merge_joint([(a.codes, a.joint), (b.codes, b.joint)])
+    for name in ("counts", "sums", "new_counts", "new_sums", "old_products", "new_products"):
+        add_to(getattr(a, name), getattr(b, name))
+    return a
+
+
+def add_to(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Add an array to the first one."""
+    a += b
+    return a
 
 
 @dataclass

@@ -1,12 +1,13 @@
-"""The passes of LFS over X: tasks over row blocks, or plain calls where the data are tiny.
+"""The passes of LFS over its rows, in three ways.
 
-A block's kernels see rows about the data's mean in float64. Data of one block are shared out by
-candidates, those of many blocks by rows; neither the split nor the order of sums depends on how
-many workers there are.
+Few rows of one block are held by this process. A larger block is read by tasks that share out the
+candidates; several blocks are a task each. A block's kernels see rows about the data's mean in
+float64. Neither the split nor the order of sums depends on how many workers there are.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +15,18 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.rowblocks import fold_parts
+from bigfs.core.cost import Shape, Step, pass_over
+from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
 from bigfs.selectors.lfs.kernels import (
+    TILE_ENTRIES,
     Assignment,
     Clusterings,
     GroupSums,
     Rules,
     Sweep,
+    add_to,
     assign,
     change_products,
     group_sums,
@@ -31,14 +37,16 @@ from bigfs.selectors.lfs.kernels import (
 )
 from bigfs.store.scratch import ArrayRef
 
-# Below this many values a pass takes less time than a Dask graph.
-_TINY_VALUES = 250_000
+# Up to this many values a pass takes less time than a Dask graph.
+_HELD_VALUES = 250_000
 # Candidates of one task, where one block is shared out.
 _TASK_CANDIDATES = 16
+# Groups of rows that the jackknife leaves out in turn.
+N_GROUPS = 20
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Shipment:
     """Small arrays on their way to the tasks: themselves, or one stored array.
 
     Attributes
@@ -60,7 +68,7 @@ class Parcel:
         return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
-class Passes:
+class Passes(ABC):
     """Runs the kernels of LFS over all rows.
 
     Whoever uses it limits the threads: asking for that in every pass would take longer than
@@ -71,22 +79,36 @@ class Passes:
     blocks : RowBlocks
     origin : ndarray of shape (n_features,)
         What the kernels count from: the data's mean.
-    budget_bytes : int
-        What the products of one task may take.
-    in_memory : bool, default=False
-        Keep the rows of data of one block in this process, whatever their size.
+    product_bytes : int, default=0
+        What the products of one pass may take where results are not folded; see `changes`.
     """
 
-    def __init__(
-        self, blocks: RowBlocks, origin: np.ndarray, budget_bytes: int, in_memory: bool = False
-    ) -> None:
+    # Whether this process holds the rows, so that the client does all the work.
+    held = False
+
+    def __init__(self, blocks: RowBlocks, origin: np.ndarray, product_bytes: int = 0) -> None:
         self.blocks, self.origin = blocks, origin
-        self._budget = budget_bytes
-        self._whole: np.ndarray | None = None
-        tiny = blocks.n_samples * blocks.n_features <= _TINY_VALUES
-        if len(blocks.bounds) == 1 and (tiny or in_memory):
-            read = blocks.reader.read(0, blocks.n_samples)
-            self._whole = np.asarray(read, dtype=np.float64) - origin
+        self._product_bytes = product_bytes
+
+    @abstractmethod
+    def about(self, origin: np.ndarray) -> Passes:
+        """Return passes over the same rows that count from another origin."""
+
+    @abstractmethod
+    def _run(
+        self, kernel: Any, merge: Any, arrays: tuple[Any, ...], n_split: int, size: int, *more: Any
+    ) -> list[Any]:
+        """Run a kernel; the last ``n_split`` arrays may be shared out by their first axis."""
+
+    @staticmethod
+    @abstractmethod
+    def reads(n_candidates: int) -> int:
+        """Return how often a pass reads all rows that may be shared out by candidates."""
+
+    @staticmethod
+    @abstractmethod
+    def step(shape: Shape, what: str, size: PassSize, times: int) -> Step:
+        """Return the step of passes that read all rows ``times`` times at most."""
 
     def sweep(self, clusterings: Clusterings, rules: Rules) -> Sweep:
         """Label all rows in every clustering: one pass."""
@@ -108,29 +130,30 @@ class Passes:
 
         One pass, or several where memory asks for it; each yields (n_some, d, d).
         """
-        together = max(1, self._budget // (24 * self.blocks.n_features**2))
+        together = pairs_together(self._product_bytes, self.blocks.n_features)
         for begin in range(0, len(pairs), together):
             chosen = pairs[begin : begin + together]
             used, place = np.unique(chosen[:, 0], return_inverse=True)
             some = clusterings.take(used)
             moved = np.column_stack([place, chosen[:, 1:]])
             arrays = (*_flat(rules), some.centers, some.masks, moved)
-            yield np.concatenate(self._run(_changes_kernel, np.add, arrays, 1, len(moved)))
+            parts = self._run(_changes_kernel, add_to, arrays, 1, len(moved))
+            yield parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def groups(
-        self, clusterings: Clusterings, rules: Rules, pairs: np.ndarray, n_groups: int
+        self, clusterings: Clusterings, rules: Rules, pairs: np.ndarray
     ) -> Iterator[tuple[GroupSums, int]]:
         """Yield for each pair its `group_sums` over all rows and its position in them.
 
         One pass, or several where memory asks for it.
         """
-        together = max(1, self._budget // (48 * n_groups * self.blocks.n_features**2))
+        together = grouped_together(self._product_bytes, self.blocks.n_features)
         for begin in range(0, len(pairs), together):
             chosen = pairs[begin : begin + together]
             arrays = (*_flat(rules), clusterings.centers, clusterings.masks, chosen)
-            [found] = self._run(_groups_kernel, merge_groups, arrays, 0, 1, n_groups)
+            [sums] = self._run(_groups_kernel, merge_groups, arrays, 0, 1, N_GROUPS)
             for position in range(len(chosen)):
-                yield found, position
+                yield sums, position
 
     def assign(
         self,
@@ -143,7 +166,7 @@ class Passes:
 
         Returns
         -------
-        found : ndarray of shape (n_clusters, 1 + 2 * n_features)
+        label_sums : ndarray of shape (n_clusters, 1 + 2 * n_features)
             Counts, sums and squares of the labels' rows.
         """
         arrays = (*_flat(how.rules), how.centers, how.subsets, how.variances)
@@ -152,76 +175,232 @@ class Passes:
 
     def label_means(self, labels: ArrayRef, n_clusters: int) -> np.ndarray:
         """Return the mean of each label's rows, about the origin: one pass."""
-        [found] = self._run(_label_kernel, np.add, (), 0, 1, labels, n_clusters)
-        return np.asarray(found[:, 1 : 1 + self.blocks.n_features] / np.maximum(found[:, :1], 1))
+        [sums] = self._run(_label_kernel, np.add, (), 0, 1, labels, n_clusters)
+        return np.asarray(sums[:, 1 : 1 + self.blocks.n_features] / np.maximum(sums[:, :1], 1))
+
+
+class HeldRows(Passes):
+    """Rows that this process holds: one read serves all passes.
+
+    Parameters
+    ----------
+    blocks, origin, product_bytes
+        As in `Passes`.
+    rows : ndarray of shape (n_samples, n_features) or None, default=None
+        The rows, where they are in memory already. None: they are read.
+    """
+
+    held = True
+
+    def __init__(
+        self,
+        blocks: RowBlocks,
+        origin: np.ndarray,
+        product_bytes: int = 0,
+        rows: np.ndarray | None = None,
+    ) -> None:
+        super().__init__(blocks, origin, product_bytes)
+        self.rows = blocks.start_pass().read(0, blocks.n_samples) if rows is None else rows
+        self._centered = np.asarray(self.rows, dtype=np.float64) - origin
+
+    def about(self, origin: np.ndarray) -> Passes:
+        """Return passes over the same rows that count from another origin."""
+        return HeldRows(self.blocks, origin, self._product_bytes, self.rows)
 
     def _run(
         self, kernel: Any, merge: Any, arrays: tuple[Any, ...], n_split: int, size: int, *more: Any
     ) -> list[Any]:
-        """Run a kernel; the last ``n_split`` arrays may be shared out by their first axis."""
-        self.blocks.passes += 1
-        if self._whole is not None:
-            zero = np.zeros(self.blocks.n_features)
-            return [kernel(self._whole, 0, self._pack(arrays, zero, False), *more)]
-        if len(self.blocks.bounds) > 1 or not n_split:
-            parcel = self._pack(arrays, self.origin, True)
-            self.blocks.passes -= 1  # `reduce` counts it
-            found = [self.blocks.reduce(kernel, merge, parcel, *more, label="lfs")]
-            self._drop([parcel])
-            return found
-        parcels = []
+        content, shapes = _flattened(np.zeros(self.blocks.n_features), arrays)
+        return [kernel(self._centered, 0, Shipment(content, shapes), *more)]
+
+    @staticmethod
+    def reads(n_candidates: int) -> int:
+        """Return 0: the rows are in memory."""
+        return 0
+
+    @staticmethod
+    def step(shape: Shape, what: str, size: PassSize, times: int) -> Step:
+        """Return the step of the process that holds the rows."""
+        return Step(what, held_step(shape).task_bytes + size.needed(1), by_client=True)
+
+
+class BlockTasks(Passes):
+    """A task for each row block; results are folded."""
+
+    def about(self, origin: np.ndarray) -> Passes:
+        """Return passes over the same rows that count from another origin."""
+        return type(self)(self.blocks, origin, self._product_bytes)
+
+    def _run(
+        self, kernel: Any, merge: Any, arrays: tuple[Any, ...], n_split: int, size: int, *more: Any
+    ) -> list[Any]:
+        shipment = self._stored(arrays)
+        folded = self.blocks.reduce(kernel, merge, shipment, *more, label="lfs")
+        self._remove([shipment])
+        return [folded]
+
+    @staticmethod
+    def reads(n_candidates: int) -> int:
+        """Return 1: a task has all candidates."""
+        return 1
+
+    @staticmethod
+    def step(shape: Shape, what: str, size: PassSize, times: int) -> Step:
+        """Return the step of the tasks, and of the fold of their results."""
+        needed = block_bytes(shape) + size.needed(shape.n_blocks)
+        return Step(what, needed, shape.n_blocks, 1, shape.n_chunks, times)
+
+    def _stored(self, arrays: tuple[Any, ...]) -> Shipment:
+        content, shapes = _flattened(self.origin, arrays)
+        scratch = self.blocks.scratch
+        return Shipment(scratch.put(scratch.unique("lfs"), content), shapes)
+
+    def _remove(self, shipments: list[Shipment]) -> None:
+        self.blocks.scratch.remove(*(shipment.content for shipment in shipments))  # type: ignore[arg-type]
+
+
+class CandidateTasks(BlockTasks):
+    """One block: tasks read all rows, each for some of the candidates."""
+
+    def _run(
+        self, kernel: Any, merge: Any, arrays: tuple[Any, ...], n_split: int, size: int, *more: Any
+    ) -> list[Any]:
+        if not n_split:
+            return super()._run(kernel, merge, arrays, n_split, size, *more)
+        shipments = []
         for begin in range(0, size, _TASK_CANDIDATES):
             part = slice(begin, begin + _TASK_CANDIDATES)
             split = tuple(array[part] for array in arrays[-n_split:])
-            parcels.append(self._pack((*arrays[:-n_split], *split), self.origin, True))
-        reader, n = self.blocks.reader, self.blocks.n_samples
-        found = run_tasks(_on_whole, parcels, reader, n, kernel, more, label="lfs")
-        self._drop(parcels)
-        return found
-
-    def _pack(self, arrays: tuple[Any, ...], origin: np.ndarray, store: bool) -> Parcel:
-        every = [np.asarray(array, dtype=np.float64) for array in (origin, *arrays)]
-        shapes = tuple(array.shape for array in every)
-        values = np.concatenate([array.ravel() for array in every])
-        if not store:
-            return Parcel(values, shapes)
-        scratch = self.blocks.scratch
-        return Parcel(scratch.put(scratch.unique("lfs"), values), shapes)
-
-    def _drop(self, parcels: list[Parcel]) -> None:
-        self.blocks.scratch.remove(
-            *[parcel.content for parcel in parcels if isinstance(parcel.content, ArrayRef)]
+            shipments.append(self._stored((*arrays[:-n_split], *split)))
+        reader = self.blocks.start_pass(len(shipments))
+        results = run_tasks(
+            _on_all_rows, shipments, reader, self.blocks.n_samples, kernel, more, label="lfs"
         )
+        self._remove(shipments)
+        return results
+
+    @staticmethod
+    def reads(n_candidates: int) -> int:
+        """Return the number of tasks, each of which reads all rows."""
+        return -(-n_candidates // _TASK_CANDIDATES)
+
+
+def kind_of_passes(shape: Shape) -> type[Passes]:
+    """Return the way that passes over data of a shape go."""
+    if shape.n_blocks > 1:
+        return BlockTasks
+    few = shape.n_samples * shape.n_features <= _HELD_VALUES
+    return HeldRows if few else CandidateTasks
+
+
+@dataclass(frozen=True)
+class PassSize:
+    """What the passes of a search need beside their rows, in bytes.
+
+    Attributes
+    ----------
+    work : int
+        Centers, masks and labels of a tile.
+    result : int
+        The largest result of a task.
+    """
+
+    work: int
+    result: int
+
+    def needed(self, n_blocks: int) -> int:
+        """Return what a task needs, or a fold of results with one that is on its way."""
+        return self.work + (fold_parts(n_blocks) + 1) * self.result
+
+
+def sweep_size(passes: type[Passes], n_clusters: int, n_features: int) -> PassSize:
+    """Return the size of `Passes.sweep` with a candidate for each feature."""
+    together = min(n_features, _TASK_CANDIDATES) if passes is CandidateTasks else n_features
+    per_candidate = 8 * n_clusters * n_features
+    tile = 24 * max(TILE_ENTRIES, 64 * n_clusters * together)
+    # Centers as they come and within their masks.
+    work = 32 * MIB + 2 * per_candidate * n_features + tile
+    return PassSize(work, per_candidate * together)
+
+
+def pairs_together(product_bytes: int, n_features: int) -> int:
+    """Return how many pairs one pass of `Passes.changes` serves: each three times in memory."""
+    return max(1, product_bytes // (24 * n_features**2))
+
+
+def grouped_together(product_bytes: int, n_features: int) -> int:
+    """Return how many pairs one pass of `Passes.groups` serves: each three times in memory."""
+    return max(1, product_bytes // (48 * N_GROUPS * n_features**2))
+
+
+def search_size(
+    passes: type[Passes], n_clusters: int, n_features: int, product_bytes: int
+) -> PassSize:
+    """Return the size of the largest pass of a search."""
+    size, square = sweep_size(passes, n_clusters, n_features), 8 * n_features**2
+    n_pairs = n_clusters * n_features
+    changes = square * min(n_pairs, pairs_together(product_bytes, n_features))
+    groups = 2 * N_GROUPS * square * min(n_pairs, grouped_together(product_bytes, n_features))
+    return PassSize(size.work, max(size.result, changes, groups))
+
+
+def block_bytes(shape: Shape) -> int:
+    """Return what a task needs for a block: while it is read, or with a tile in float64."""
+    tile = 16 * min(shape.rows, TILE_ENTRIES) * shape.n_features
+    return max(shape.read_bytes, shape.block_bytes + tile)
+
+
+def held_step(shape: Shape) -> Step:
+    """Return the step in which the client reads the rows of `HeldRows`."""
+    # The rows as they are, about the origin, and those of a label with their squares.
+    needed = shape.n_samples * shape.n_features * (shape.itemsize + 32)
+    return Step("all rows in memory", needed, 1, 1, shape.n_chunks, by_client=True)
+
+
+def labels_step(shape: Shape) -> Step:
+    """Return the step of `Passes.assign`: a block, and all rows of a label with their squares."""
+    rows = shape.rows * shape.n_features * (shape.itemsize + 16)
+    return pass_over(shape, "a block and its labels", rows)
+
+
+def _flattened(
+    origin: np.ndarray, arrays: tuple[Any, ...]
+) -> tuple[np.ndarray, tuple[tuple[int, ...], ...]]:
+    """Return the values of all arrays one behind the other, and their shapes."""
+    every = [np.asarray(array, dtype=np.float64) for array in (origin, *arrays)]
+    return np.concatenate([array.ravel() for array in every]), tuple(a.shape for a in every)
 
 
 def _flat(rules: Rules) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return rules.clusterings.centers, rules.clusterings.masks, rules.members
 
 
-def _opened(parcel: Parcel) -> tuple[np.ndarray, Rules, list[np.ndarray]]:
-    origin, centers, masks, members, *rest = parcel.open()
+def _opened(shipment: Shipment) -> tuple[np.ndarray, Rules, list[np.ndarray]]:
+    origin, centers, masks, members, *rest = shipment.open()
     return origin, Rules(Clusterings(centers, masks > 0), members.astype(np.int64)), rest
 
 
-def _on_whole(parcel: Parcel, reader: Any, n: int, kernel: Any, more: tuple[Any, ...]) -> Any:
+def _on_all_rows(
+    shipment: Shipment, reader: Any, n: int, kernel: Any, more: tuple[Any, ...]
+) -> Any:
     """Read data of one block and run the kernel on it."""
-    return kernel(reader.read(0, n), 0, parcel, *more)
+    return kernel(reader.read(0, n), 0, shipment, *more)
 
 
-def _sweep_kernel(X: np.ndarray, first_row: int, parcel: Parcel) -> Sweep:
-    origin, rules, (centers, masks) = _opened(parcel)
+def _sweep_kernel(X: np.ndarray, first_row: int, shipment: Shipment) -> Sweep:
+    origin, rules, (centers, masks) = _opened(shipment)
     return sweep(X, origin, Clusterings(centers, masks > 0), rules)
 
 
-def _changes_kernel(X: np.ndarray, first_row: int, parcel: Parcel) -> np.ndarray:
-    origin, rules, (centers, masks, pairs) = _opened(parcel)
+def _changes_kernel(X: np.ndarray, first_row: int, shipment: Shipment) -> np.ndarray:
+    origin, rules, (centers, masks, pairs) = _opened(shipment)
     return change_products(
         X, origin, Clusterings(centers, masks > 0), rules, pairs.astype(np.int64)
     )
 
 
-def _groups_kernel(X: np.ndarray, first_row: int, parcel: Parcel, n_groups: int) -> GroupSums:
-    origin, rules, (centers, masks, pairs) = _opened(parcel)
+def _groups_kernel(X: np.ndarray, first_row: int, shipment: Shipment, n_groups: int) -> GroupSums:
+    origin, rules, (centers, masks, pairs) = _opened(shipment)
     clusterings = Clusterings(centers, masks > 0)
     return group_sums(X, first_row, origin, clusterings, rules, pairs.astype(np.int64), n_groups)
 
@@ -229,12 +408,12 @@ def _groups_kernel(X: np.ndarray, first_row: int, parcel: Parcel, n_groups: int)
 def _assign_kernel(
     X: np.ndarray,
     first_row: int,
-    parcel: Parcel,
+    shipment: Shipment,
     leave_unassigned: bool,
     labels: ArrayRef | None,
     inside: ArrayRef | None,
 ) -> np.ndarray:
-    origin, rules, (centers, subsets, variances) = _opened(parcel)
+    origin, rules, (centers, subsets, variances) = _opened(shipment)
     how = Assignment(rules, centers, subsets > 0, variances)
     found, member = assign(X, origin, how, leave_unassigned)
     if labels is not None:
@@ -245,6 +424,6 @@ def _assign_kernel(
 
 
 def _label_kernel(
-    X: np.ndarray, first_row: int, parcel: Parcel, labels: ArrayRef, n_clusters: int
+    X: np.ndarray, first_row: int, shipment: Shipment, labels: ArrayRef, n_clusters: int
 ) -> np.ndarray:
-    return label_sums(X, parcel.open()[0], labels.read(first_row, first_row + len(X)), n_clusters)
+    return label_sums(X, shipment.open()[0], labels.read(first_row, first_row + len(X)), n_clusters)

@@ -10,31 +10,82 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.units import MIB
 from bigfs.runtime.progress import Reporter
+from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
+from bigfs.selectors.lfs import LFSParameters
 from bigfs.selectors.lfs.compare import OldValues, matches, measure_errors
 from bigfs.selectors.lfs.kernels import Clusterings, Rules, Sweep
-from bigfs.selectors.lfs.passes import Passes
-from bigfs.selectors.lfs.state import Proposal, Settings, State
+from bigfs.selectors.lfs.passes import (
+    N_GROUPS,
+    Passes,
+    grouped_together,
+    pairs_together,
+)
+from bigfs.selectors.lfs.state import Proposal, State
 from bigfs.solvers.separability import ClusterSums
 
 
-def begin(passes: Passes, centers: np.ndarray, usable: np.ndarray, settings: Settings) -> State:
+def search_bytes(n_clusters: int, n_features: int, drop: str) -> int:
+    """Return what the process needs that compares clusters, beside its passes."""
+    square, candidates = 8 * n_features**2, 8 * n_clusters * n_features**2
+    # The solution's products and covariances, the best proposals', and the changes of a pass;
+    # the replicates of one comparison. With several features at a time all proposals keep theirs.
+    matrices = 4 * n_clusters + 6 * N_GROUPS
+    if drop == "many":
+        matrices += n_clusters * n_features.bit_length()
+    # Centers of all candidates: the start, before and after an iteration, their sums and moves.
+    return 32 * MIB + square * matrices + 9 * candidates
+
+
+def most_reads(
+    passes: type[Passes],
+    n_clusters: int,
+    n_features: int,
+    product_bytes: int,
+    parameters: LFSParameters,
+) -> int:
+    """Return how often a search from given centers may read all rows.
+
+    Every step but the fruitless ones before it makes some cluster's subset smaller.
+    """
+    k, d, several = n_clusters, n_features, n_features.bit_length()
+    most_iter, together = parameters.max_iter, pairs_together(product_bytes, d)
+
+    def changes(n_pairs: int) -> int:
+        return -(-n_pairs // together) * passes.reads(min(together, n_pairs))
+
+    begin = most_iter * passes.reads(1) + changes(k)
+    if k == 1:
+        return begin
+    step = most_iter * passes.reads(d) + changes(k * d)
+    compared = k
+    if parameters.drop == "many":
+        step += most_iter * passes.reads(several) + changes(k * several)
+        compared += k * several
+    step += -(-compared // grouped_together(product_bytes, d)) * passes.reads(1)
+    return begin + k * (k * (d - 1) + 1) * step
+
+
+def begin(
+    passes: Passes, centers: np.ndarray, usable: np.ndarray, parameters: LFSParameters
+) -> State:
     """Cluster on all usable features, from centers about the data's origin."""
     k, d = centers.shape
     none = Rules(Clusterings(np.zeros((k, k, d)), np.zeros((k, d), dtype=bool)), np.full(k, -1))
     first = Clusterings(centers[None], usable[None])
-    first, found = converge(passes, first, none, settings)
+    first, swept = converge(passes, first, none, parameters)
     pairs = np.array([(0, cluster, cluster) for cluster in range(k)])
     products = np.concatenate(list(passes.changes(first, none, pairs)))
     rules = Rules(first.take(np.zeros(k, dtype=np.int64)), np.arange(k))
-    sums = ClusterSums(found.counts[0], found.sums[0], products)
+    sums = ClusterSums(swept.counts[0], swept.sums[0], products)
     # A cluster alone is separate from nothing: it keeps all.
     tried = np.full(k, -1 if k > 1 else 0)
     return State(rules, np.tile(usable, (k, 1)), sums, passes.origin, tried=tried)
 
 
 def converge(
-    passes: Passes, start: Clusterings, rules: Rules, settings: Settings
+    passes: Passes, start: Clusterings, rules: Rules, parameters: GFSKMeansParameters
 ) -> tuple[Clusterings, Sweep]:
     """Run Lloyd's iteration of several clusterings: one pass serves all that still move.
 
@@ -46,23 +97,23 @@ def converge(
     joint, codes = None, np.empty(0)
     active = np.arange(len(start))
     limits = None
-    for iteration in range(settings.max_iter):
-        found = passes.sweep(Clusterings(centers[active], start.masks[active]), rules)
-        codes = found.codes
+    for iteration in range(parameters.max_iter):
+        swept = passes.sweep(Clusterings(centers[active], start.masks[active]), rules)
+        codes = swept.codes
         if joint is None:
-            joint = np.zeros((len(start), *found.joint.shape[1:]))
-        counts[active], sums[active], joint[active] = found.counts, found.sums, found.joint
-        filled = found.counts > 0
+            joint = np.zeros((len(start), *swept.joint.shape[1:]))
+        counts[active], sums[active], joint[active] = swept.counts, swept.sums, swept.joint
+        filled = swept.counts > 0
         updated = centers[active]
-        updated[filled] = found.sums[filled] / found.counts[filled][:, None]
+        updated[filled] = swept.sums[filled] / swept.counts[filled][:, None]
         squared = ((updated - centers[active]) ** 2 * start.masks[active][:, None, :]).sum(
             axis=(1, 2)
         )
         if limits is None:
             extent = (updated**2 * start.masks[:, None, :]).sum(axis=(1, 2))
-            limits = settings.tol**2 * extent
+            limits = parameters.tol**2 * extent
         moving = squared > limits[active]
-        if not moving.any() or iteration == settings.max_iter - 1:
+        if not moving.any() or iteration == parameters.max_iter - 1:
             break
         active = active[moving]
         centers[active] = updated[moving]
@@ -73,7 +124,7 @@ def converge(
 def search(
     passes: Passes,
     state: State,
-    settings: Settings,
+    parameters: LFSParameters,
     progress: Reporter | None = None,
     save: Any = None,
 ) -> State:
@@ -84,9 +135,9 @@ def search(
     passes : Passes
     state : State
         Changed in place.
-    settings : Settings
+    parameters : LFSParameters
     progress : Reporter or None
-        Told of every feature that goes.
+        Hears of every feature that goes.
     save : callable or None
         Called with the state after every step.
     """
@@ -97,7 +148,7 @@ def search(
         if state.tried[cluster] != state.version:
             state.tried[cluster] = state.version
             if state.subsets[cluster].sum() > 1:
-                step(passes, state, cluster, settings)
+                step(passes, state, cluster, parameters)
         state.next_cluster = (cluster + 1) % k
         state.round += state.next_cluster == 0
         if progress is not None:
@@ -107,33 +158,37 @@ def search(
     return state
 
 
-def step(passes: Passes, state: State, cluster: int, settings: Settings) -> None:
+def step(passes: Passes, state: State, cluster: int, parameters: LFSParameters) -> None:
     """Try the subsets with one feature less of one cluster; take the best for every cluster."""
     kept = np.flatnonzero(state.subsets[cluster])
     masks = np.tile(state.subsets[cluster], (len(kept), 1))
     masks[np.arange(len(kept)), kept] = False
-    single, proposals = propose(passes, state, masks, settings)
+    single, proposals = propose(passes, state, masks, parameters)
     ladder: list[list[Proposal]] = []
     for other in range(len(state.subsets)):
-        mine = [one for one in proposals if one.cluster == other]
-        ladder.append(sorted(mine, key=lambda one: one.order)[:1])
+        mine = [proposal for proposal in proposals if proposal.cluster == other]
+        ladder.append(sorted(mine, key=lambda proposal: proposal.order)[:1])
     clusterings = single
-    if settings.drop == "many" and len(kept) > 3:
-        own = {one.clustering: one.ratio for one in proposals if one.cluster == cluster}
+    if parameters.drop == "many" and len(kept) > 3:
+        own = {
+            proposal.clustering: proposal.ratio
+            for proposal in proposals
+            if proposal.cluster == cluster
+        }
         masks = _joint_masks(state.subsets[cluster], kept, own)
-        several, joint = propose(passes, state, masks, settings, keep_all=True)
-        for one in joint:
-            one.clustering += len(single)
+        several, joint = propose(passes, state, masks, parameters, keep_all=True)
+        for proposal in joint:
+            proposal.clustering += len(single)
         clusterings = Clusterings(
             np.concatenate([single.centers, several.centers]),
             np.concatenate([single.masks, several.masks]),
         )
         for other, rungs in enumerate(ladder):
-            mine = [one for one in joint if one.cluster == other]
-            rungs[:0] = sorted(mine, key=lambda one: int(one.mask.sum()))
-    accepted = decide(passes, state, clusterings, ladder, settings)
-    for one in accepted:
-        _replace(state, one, clusterings, cluster)
+            mine = [proposal for proposal in joint if proposal.cluster == other]
+            rungs[:0] = sorted(mine, key=lambda proposal: int(proposal.mask.sum()))
+    accepted = decide(passes, state, clusterings, ladder, parameters)
+    for proposal in accepted:
+        _replace(state, proposal, clusterings, cluster)
     state.version += bool(accepted)
 
 
@@ -149,47 +204,51 @@ def _joint_masks(subset: np.ndarray, kept: np.ndarray, own: dict[int, float]) ->
 
 
 def propose(
-    passes: Passes, state: State, masks: np.ndarray, settings: Settings, keep_all: bool = False
+    passes: Passes,
+    state: State,
+    masks: np.ndarray,
+    parameters: LFSParameters,
+    keep_all: bool = False,
 ) -> tuple[Clusterings, list[Proposal]]:
     """Cluster all rows on every mask, and value what could replace clusters of the solution.
 
     Products (d x d) stay with the best proposal for each cluster only, unless all are to be kept.
     """
     start = np.tile(state.sums.means, (len(masks), 1, 1))
-    clusterings, found = converge(passes, Clusterings(start, masks), state.rules, settings)
-    proposals = matches(state, masks, found, settings)
+    clusterings, swept = converge(passes, Clusterings(start, masks), state.rules, parameters)
+    proposals = matches(state, masks, swept, parameters)
     values = OldValues(state)
     best: dict[int, Proposal] = {}
 
-    def value(one: Proposal, products: np.ndarray) -> None:
-        one.sums = (*_counted(found, one), products)
-        if not one.same:
-            one.ratio = values.ratio(one)
-        behind = best.get(one.cluster)
-        if behind is None or one.order < behind.order:
-            best[one.cluster], behind = one, behind
+    def value(proposal: Proposal, products: np.ndarray) -> None:
+        proposal.sums = (*_counted(swept, proposal), products)
+        if not proposal.same:
+            proposal.ratio = values.ratio(proposal)
+        behind = best.get(proposal.cluster)
+        if behind is None or proposal.order < behind.order:
+            best[proposal.cluster], behind = proposal, behind
         else:
-            behind = one
+            behind = proposal
         if behind is not None and not keep_all:
             behind.sums = None
 
-    for one in proposals:
-        if one.same:
-            value(one, state.sums.products[one.cluster])
-    others = [one for one in proposals if not one.same]
+    for proposal in proposals:
+        if proposal.same:
+            value(proposal, state.sums.products[proposal.cluster])
+    others = [proposal for proposal in proposals if not proposal.same]
     waiting = iter(others)
-    pairs = np.array([one.pair for one in others], dtype=np.int64).reshape(-1, 3)
+    pairs = np.array([proposal.pair for proposal in others], dtype=np.int64).reshape(-1, 3)
     for changes in passes.changes(clusterings, state.rules, pairs):
         for change in changes:
-            one = next(waiting)
-            value(one, state.sums.products[one.cluster] + change)
+            proposal = next(waiting)
+            value(proposal, state.sums.products[proposal.cluster] + change)
     return clusterings, proposals
 
 
-def _counted(found: Sweep, one: Proposal) -> tuple[float, np.ndarray]:
+def _counted(swept: Sweep, proposal: Proposal) -> tuple[float, np.ndarray]:
     """Return count and sums of a proposed cluster."""
-    place = one.clustering, one.member
-    return float(found.counts[place]), found.sums[place]
+    place = proposal.clustering, proposal.member
+    return float(swept.counts[place]), swept.sums[place]
 
 
 def decide(
@@ -197,54 +256,58 @@ def decide(
     state: State,
     clusterings: Clusterings,
     ladder: list[list[Proposal]],
-    settings: Settings,
+    parameters: LFSParameters,
 ) -> list[Proposal]:
     """Return the replacements to make: for each cluster the first of its ladder that is better.
 
     Better: the ratio is positive, the members are equal, or the loss is within ``tie_width``
     standard errors: a tie, which fewer features win.
     """
-    open_ones: list[Proposal] = []
+    undecided: list[Proposal] = []
     for rungs in ladder:
-        for one in rungs:
-            if one.same or one.ratio > 0:
+        for proposal in rungs:
+            if proposal.same or proposal.ratio > 0:
                 break
-            if settings.tie_width > 0 and np.isfinite(one.ratio):
-                open_ones.append(one)
-    if open_ones:
-        measure_errors(passes, state, clusterings, open_ones, settings)
+            if parameters.tie_width > 0 and np.isfinite(proposal.ratio):
+                undecided.append(proposal)
+    if undecided:
+        measure_errors(passes, state, clusterings, undecided, parameters)
     accepted = []
     for rungs in ladder:
-        for one in rungs:
-            if one.same or one.ratio > 0 or one.ratio >= -settings.tie_width * one.error:
-                accepted.append(one)
+        for proposal in rungs:
+            if (
+                proposal.same
+                or proposal.ratio > 0
+                or proposal.ratio >= -parameters.tie_width * proposal.error
+            ):
+                accepted.append(proposal)
                 break
     return accepted
 
 
-def _replace(state: State, one: Proposal, clusterings: Clusterings, tried: int) -> None:
+def _replace(state: State, proposal: Proposal, clusterings: Clusterings, tried: int) -> None:
     """Put a cluster in the place of another, and say so in the trace."""
-    cluster = one.cluster
+    cluster = proposal.cluster
     old = state.subsets[cluster]
     state.trace.append(
         {
             "round": state.round,
             "tried_cluster": tried,
             "cluster": cluster,
-            "dropped": np.flatnonzero(old & ~one.mask).tolist(),
-            "added": np.flatnonzero(one.mask & ~old).tolist(),
-            "n_features": int(one.mask.sum()),
-            "log_ratio": one.ratio,
-            "standard_error": None if np.isnan(one.error) else one.error,
-            "overlap": one.overlap,
-            "unassigned": one.unassigned,
+            "dropped": np.flatnonzero(old & ~proposal.mask).tolist(),
+            "added": np.flatnonzero(proposal.mask & ~old).tolist(),
+            "n_features": int(proposal.mask.sum()),
+            "log_ratio": proposal.ratio,
+            "standard_error": None if np.isnan(proposal.error) else proposal.error,
+            "overlap": proposal.overlap,
+            "unassigned": proposal.unassigned,
         }
     )
     state.rules = state.rules.replaced(
-        cluster, clusterings.centers[one.clustering], one.mask, one.member
+        cluster, clusterings.centers[proposal.clustering], proposal.mask, proposal.member
     )
-    state.subsets[cluster] = one.mask
-    count, sums, products = one.sums
+    state.subsets[cluster] = proposal.mask
+    count, sums, products = proposal.sums
     state.sums.counts[cluster] = count
     state.sums.sums[cluster] = sums
     state.sums.products[cluster] = products

@@ -7,6 +7,7 @@ well each cluster's normal law, in the features the cluster keeps, describes its
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,15 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import Moments
 from bigfs.blocks.kmeans import plus_plus
+from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.seeds import rng
 from bigfs.runtime.execute import inline, run_tasks
+from bigfs.selectors.lfs import LFSParameters
 from bigfs.selectors.lfs.kernels import Assignment
-from bigfs.selectors.lfs.passes import Passes
+from bigfs.selectors.lfs.passes import HeldRows, Passes, kind_of_passes
 from bigfs.selectors.lfs.search import begin, search
-from bigfs.selectors.lfs.state import Settings, State, load_state, save_state
+from bigfs.selectors.lfs.state import State, load_state, save_state
 from bigfs.solvers.separability import evidence
 from bigfs.store.location import as_location
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -38,9 +41,7 @@ def check_start(init: Any, n_clusters: int, n_samples: int, n_features: int) -> 
         If it is none of them.
     """
     if isinstance(init, str):
-        if init == "k-means++":
-            return None
-        raise InputError(f"init must be 'k-means++', centroids or labels. Got {init!r}.")
+        return None
     given = np.asarray(init)
     numbers = given.dtype.kind in "fiu" and bool(np.isfinite(given).all())
     if numbers and given.shape == (n_clusters, n_features):
@@ -70,10 +71,11 @@ def given_centers(given: np.ndarray, passes: Passes, n_clusters: int) -> np.ndar
     return centers
 
 
-def draw_rows(blocks: RowBlocks, size: int, random_state: int) -> RowBlocks:
-    """Return a random sample of the rows, in their order, as data of their own: one pass."""
-    chosen = rng(random_state, "lfs sample").choice(blocks.n_samples, size, replace=False)
-    wanted = blocks.scratch.put(blocks.scratch.unique("chosen"), np.sort(chosen))
+def draw_rows(blocks: RowBlocks, size: int, random_state: int) -> ArrayRef:
+    """Return a random sample of the rows, in their order: one pass."""
+    wanted = blocks.scratch.put(
+        blocks.scratch.unique("chosen"), _drawn(blocks.n_samples, size, random_state)
+    )
     folder = blocks.scratch.child(blocks.scratch.unique("sample"))
     parts = blocks.map_blocks(_take_kernel, wanted, str(folder.path), label="lfs sample")
     name = blocks.scratch.unique("rows")
@@ -81,7 +83,28 @@ def draw_rows(blocks: RowBlocks, size: int, random_state: int) -> RowBlocks:
     run_tasks(_join_task, [[part for part in parts if part is not None]], joined, label="lfs join")
     folder.close()
     blocks.scratch.remove(wanted)
-    return RowBlocks.from_any(joined.path, scratch=blocks.scratch)
+    return joined
+
+
+def sample_shape(shape: Shape, size: int) -> Shape:
+    """Return the shape of rows that `draw_rows` draws: one block, stored as one chunk."""
+    return replace(shape, n_samples=size, block_rows=size, chunk_rows=size)
+
+
+def draw_steps(shape: Shape, size: int) -> tuple[Step, ...]:
+    """Return the steps of `draw_rows`."""
+    row_bytes = shape.n_features * shape.itemsize
+    return (
+        pass_over(shape, "a block and the rows drawn from it", min(size, shape.rows) * row_bytes),
+        # The parts, the rows that they are joined to, and these on their way to storage.
+        Step(f"{size:,} rows drawn from all blocks", 3 * size * row_bytes, 1, 0, 1),
+    )
+
+
+def _drawn(n_samples: int, size: int, random_state: int) -> np.ndarray:
+    """Return the row numbers of a sample, ascending."""
+    chosen = rng(random_state, "lfs sample").choice(n_samples, size, replace=False)
+    return np.sort(chosen)
 
 
 def _take_kernel(X: np.ndarray, first_row: int, wanted: ArrayRef, folder: str) -> ArrayRef | None:
@@ -98,33 +121,42 @@ def _join_task(parts: list[ArrayRef], joined: ArrayRef) -> None:
     joined.write(0, np.concatenate([part.load() for part in parts]))
 
 
+def rows_of_restarts(passes: Passes, random_state: int) -> ArrayRef:
+    """Return the rows that restarts see, stored: all, or a sample of 5,000."""
+    blocks = passes.blocks
+    size = min(START_ROWS, blocks.n_samples)
+    if not isinstance(passes, HeldRows):
+        return draw_rows(blocks, size, random_state)
+    rows = passes.rows[_drawn(blocks.n_samples, size, random_state)]
+    return blocks.scratch.put(blocks.scratch.unique("start"), rows)
+
+
+def restart_steps(shape: Shape, restart: Step, n_init: int) -> tuple[Step, ...]:
+    """Return the steps of restarts over data of a shape, of which ``restart`` is one."""
+    size = min(START_ROWS, shape.n_samples)
+    drawn = () if kind_of_passes(shape) is HeldRows else draw_steps(shape, size)
+    what = f"a search on {size:,} rows: {restart.what}"
+    return (*drawn, Step(what, restart.task_bytes, n_init, 0, 2 * n_init))
+
+
 def best_restart(
-    blocks: RowBlocks,
-    n_clusters: int,
-    n_init: int,
-    settings: Settings,
-    budget_bytes: int,
-    random_state: int,
-) -> tuple[State, bool]:
-    """Return the best of several searches from k-means++, and whether it saw all rows."""
-    rows = blocks
-    if blocks.n_samples > START_ROWS or len(blocks.bounds) > 1:
-        rows = draw_rows(blocks, min(START_ROWS, blocks.n_samples), random_state)
-    data = blocks.scratch.put(
-        blocks.scratch.unique("start"), np.asarray(rows.reader.read(0, rows.n_samples))
-    )
-    folder = blocks.scratch.child(blocks.scratch.unique("restarts"))
-    found = run_tasks(
-        _restart_task, list(range(n_init)), data, str(folder.path), n_clusters, settings,
-        budget_bytes, random_state, label="lfs restarts", unit="restarts",
+    passes: Passes, n_clusters: int, parameters: LFSParameters, product_bytes: int, seed: int
+) -> State:
+    """Return the best of several searches from k-means++ on all rows or a sample of them."""
+    scratch = passes.blocks.scratch
+    rows = rows_of_restarts(passes, seed)
+    folder = scratch.child(scratch.unique("restarts"))
+    restarts = run_tasks(
+        _restart_task, list(range(parameters.n_init)), rows, str(folder.path), n_clusters,
+        parameters, product_bytes, seed, label="lfs restarts", unit="restarts",
     )  # fmt: skip
-    scores = np.array([score for score, _ in found])
-    state = load_state(as_location(found[int(scores.argmax())][1]))
+    scores = np.array([score for score, _ in restarts])
+    state = load_state(as_location(restarts[int(scores.argmax())][1]))
     folder.close()
-    blocks.scratch.remove(data)
+    scratch.remove(rows)
     if state is None:
         raise StorageError(f"{folder.path}: the best restart cannot be read. Run again.")
-    return state, rows.n_samples == blocks.n_samples
+    return state
 
 
 def _restart_task(
@@ -132,8 +164,8 @@ def _restart_task(
     data: ArrayRef,
     folder: str,
     n_clusters: int,
-    settings: Settings,
-    budget_bytes: int,
+    parameters: LFSParameters,
+    product_bytes: int,
     random_state: int,
 ) -> tuple[float, str]:
     """Search from one draw of k-means++; return the score, and where the solution is."""
@@ -149,9 +181,9 @@ def _restart_task(
                 f"n_clusters is {n_clusters}, but {len(X)} rows have only {len(chosen)} distinct "
                 f"values. Set n_clusters to at most {len(chosen)}."
             )
-        passes = Passes(blocks, moments.mean, budget_bytes, in_memory=True)
-        state = begin(passes, X[chosen] - moments.mean, usable, settings)
-        search(passes, state, settings)
+        passes = HeldRows(blocks, moments.mean, product_bytes, X)
+        state = begin(passes, X[chosen] - moments.mean, usable, parameters)
+        search(passes, state, parameters)
         score = score_of(passes.assign(assignment(state), False), state, moments.variance)
     path = as_location(folder) / f"{restart}-{uuid.uuid4().hex[:8]}.npz"
     save_state(path, state)

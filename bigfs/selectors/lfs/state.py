@@ -14,18 +14,6 @@ from bigfs.solvers.separability import ClusterSums
 from bigfs.store.location import Location, replaced_file
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The parameters of the search, as in `LFS`."""
-
-    alpha: float
-    beta: float
-    tie_width: float
-    drop: str
-    max_iter: int
-    tol: float
-
-
 @dataclass
 class State:
     """A solution, and where the search stands.

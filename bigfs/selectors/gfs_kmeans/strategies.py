@@ -1,0 +1,257 @@
+"""The search of GFS-k-means, in the passes of LFS: no pass beyond those of k-means is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.kmeans import plus_plus
+from bigfs.blocks.rowblocks import gram_step, moments_step
+from bigfs.config import Selection
+from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.seeds import rng
+from bigfs.core.threads import single_thread
+from bigfs.core.units import MIB
+from bigfs.runtime.execute import inline, run_tasks
+from bigfs.runtime.progress import Reporter, silenced, track
+from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
+from bigfs.selectors.lfs.kernels import Assignment, Clusterings, Rules, Sweep
+from bigfs.selectors.lfs.passes import (
+    HeldRows,
+    Passes,
+    held_step,
+    kind_of_passes,
+    labels_step,
+    sweep_size,
+)
+from bigfs.selectors.lfs.search import converge
+from bigfs.selectors.lfs.start import (
+    START_ROWS,
+    check_start,
+    given_centers,
+    restart_steps,
+    rows_of_restarts,
+    sample_shape,
+    usable_features,
+)
+from bigfs.selectors.stages import start_of
+from bigfs.solvers.separability import evidence, is_singular, pair_separability
+from bigfs.spectral.choice import largest_count
+from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stage import Inputs
+from bigfs.store.scratch import ArrayRef, Scratch
+
+
+def choose(shape: Shape, selection: Selection) -> GlobalSearch:
+    """Return the only strategy; how its passes go follows from the shape."""
+    return GlobalSearch(shape, selection)
+
+
+@dataclass(frozen=True)
+class GlobalSearch:
+    """The backward search on all rows.
+
+    Attributes
+    ----------
+    shape : Shape
+    selection : Selection
+    """
+
+    shape: Shape
+    selection: Selection
+
+    @property
+    def passes(self) -> type[Passes]:
+        """How the passes of the search go."""
+        return kind_of_passes(self.shape)
+
+    def cost(self) -> StageCost:
+        """Return the cost of the covariances, of the search, and of the labels."""
+        shape, parameters, passes = self.shape, self.selection.parameters, self.passes
+        k, d = largest_count(parameters.n_clusters), shape.n_features
+        what = f"centers of {k} clusters for {d:,} candidates, and covariances of {d:,} features"
+        compared = search_bytes(k, d)
+        steps = [moments_step(shape), gram_step(shape, 0)]
+        if isinstance(parameters.init, str) and parameters.init == "k-means++":
+            sample = sample_shape(shape, min(START_ROWS, shape.n_samples))
+            held = HeldRows.step(sample, what, sweep_size(HeldRows, k, d), 1)
+            restart = replace(held, task_bytes=held.task_bytes + compared)
+            steps += restart_steps(shape, restart, parameters.n_init)
+        elif passes is not HeldRows:
+            steps.append(pass_over(shape, "a block and the means of its labels"))
+        size = sweep_size(passes, k, d)
+        times = parameters.max_iter * (passes.reads(1) + (d - 1) * passes.reads(d))
+        step = passes.step(shape, what, size, times)
+        if passes is HeldRows:
+            steps += [held_step(shape), replace(step, task_bytes=step.task_bytes + compared)]
+        else:
+            steps += [step, Step(what, compared, by_client=True), labels_step(shape)]
+        stored = 4 * shape.n_samples
+        drawn = d * shape.itemsize * START_ROWS
+        return StageCost(tuple(steps), 2 * drawn + stored, stored, at_most=True)
+
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return how long the search keeps each feature; details as `GFSKMeans` says."""
+        blocks, parameters = inputs.blocks, self.selection.parameters
+        seed = self.selection.random_state
+        n_clusters, gap = inputs.n_clusters(parameters.n_clusters)
+        start = start_of(self.selection, blocks.n_samples)
+        given = check_start(start, n_clusters, blocks.n_samples, blocks.n_features)
+        labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
+        before = blocks.passes
+        usable = usable_features(blocks.moments(), blocks.source.uri)
+        with single_thread():
+            gram = blocks.gram()
+            total = gram.gram / gram.count
+            passes = self.passes(blocks, gram.mean)
+            if given is not None:
+                centers = given_centers(given, passes, n_clusters)
+            else:
+                centers = _best_start(passes, n_clusters, parameters, seed)
+            with track("gfs_kmeans", int(usable.sum()) - 1, "features dropped of") as progress:
+                with silenced():
+                    now, order = _search(passes, centers, usable, total, parameters, progress)
+            _write_labels(passes, now, labels)
+        mask, means = now.masks[0], now.centers[0]
+        # Dropped first, scored least; what is kept shares the best score, constants have none.
+        scores = mask.astype(np.float64)
+        scores[order] = (np.arange(len(order)) + 1) / (len(order) + 1)
+        return FeatureScores.from_scores(
+            scores,
+            labels=labels,
+            cluster_centers=means + gram.mean,
+            support=mask,
+            dropped=np.array(order, dtype=np.int64),
+            n_iter=len(order) + 1,
+            n_passes=blocks.passes - before,
+            **gap,
+        )
+
+
+def search_bytes(n_clusters: int, n_features: int) -> int:
+    """Return what the process needs that compares candidates, beside its passes."""
+    square, candidates = 8 * n_features**2, 8 * n_clusters * n_features**2
+    # The Gram matrix, the covariance and those within the clusters, with slices that are solved.
+    return 16 * MIB + 10 * square + 9 * candidates
+
+
+def _search(
+    passes: Passes,
+    centers: np.ndarray,
+    usable: np.ndarray,
+    total: np.ndarray,
+    parameters: GFSKMeansParameters,
+    progress: Reporter,
+) -> tuple[Clusterings, list[int]]:
+    """Drop the feature without which the clusters are most separate, while they are no less so."""
+    k, d = centers.shape
+    rules = Rules(Clusterings(np.zeros((k, k, d)), np.zeros((k, d), dtype=bool)), np.full(k, -1))
+    now, swept = converge(passes, Clusterings(centers[None], usable[None]), rules, parameters)
+    order: list[int] = []
+    while now.masks[0].sum() > 1:
+        kept = np.flatnonzero(now.masks[0])
+        masks = np.tile(now.masks[0], (len(kept), 1))
+        masks[np.arange(len(kept)), kept] = False
+        means = _means(swept, 0, now.centers[0])
+        start = Clusterings(np.tile(means, (len(kept), 1, 1)), masks)
+        candidates, tried = converge(passes, start, rules, parameters)
+        values = [
+            _log_ratio(swept, tried, place, now.masks[0], masks[place], total)
+            for place in range(len(kept))
+        ]
+        best = int(np.argmax(values))
+        if not values[best] >= 0:
+            break
+        order.append(int(kept[best]))
+        now = candidates.take(np.array([best]))
+        swept = Sweep(tried.counts[[best]], tried.sums[[best]], tried.codes, tried.joint[[best]])
+        progress.advance(1)
+    return Clusterings(_means(swept, 0, now.centers[0])[None], now.masks), order
+
+
+def _means(swept: Sweep, place: int, otherwise: np.ndarray) -> np.ndarray:
+    """Return the means of one clustering; an empty cluster keeps its center."""
+    counts = swept.counts[place][:, None]
+    return np.where(counts > 0, swept.sums[place] / np.maximum(counts, 1), otherwise)
+
+
+def _log_ratio(
+    old: Sweep, new: Sweep, place: int, mask: np.ndarray, subset: np.ndarray, total: np.ndarray
+) -> float:
+    """Return the log of the cross-projected criterion of the new clusters over the old ones'."""
+    first, second = np.flatnonzero(mask), np.flatnonzero(subset)
+    values = []
+    parts = [(old.counts[0], old.sums[0]), (new.counts[place], new.sums[place])]
+    if np.array_equal(parts[0][0], parts[1][0]) and np.array_equal(parts[0][1], parts[1][1]):
+        return 0.0  # the same clusters
+    scatter = [_within(counts, sums, total) for counts, sums in parts]
+    use_trace = any(
+        is_singular(within[np.ix_(s, s)], parts[0][0].sum()) for within in scatter
+        for s in (first, second)
+    )  # fmt: skip
+    for (counts, sums), within in zip(parts, scatter, strict=True):
+        means = sums / np.maximum(counts, 1)[:, None]
+        values.append(float(pair_separability(counts, means, within, first, second, use_trace)))
+    value = values[1] - values[0]
+    return value if np.isfinite(value) else -np.inf
+
+
+def _within(counts: np.ndarray, sums: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """Return the pooled covariance within the clusters: that of all rows less that between."""
+    means = sums / np.maximum(counts, 1)[:, None]
+    weighted = means * (counts / counts.sum())[:, None]
+    return np.asarray(total - weighted.T @ means)
+
+
+def _best_start(
+    passes: Passes, n_clusters: int, parameters: GFSKMeansParameters, random_state: int
+) -> np.ndarray:
+    """Return the centers of the best of several searches from k-means++, on a sample of rows."""
+    rows = rows_of_restarts(passes, random_state)
+    restarts = run_tasks(
+        _restart_task, list(range(parameters.n_init)), rows, n_clusters, parameters, random_state,
+        label="gfs restarts", unit="restarts",
+    )  # fmt: skip
+    passes.blocks.scratch.remove(rows)
+    best = int(np.argmax([score for score, _ in restarts]))
+    return np.asarray(restarts[best][1] - passes.origin)
+
+
+def _restart_task(
+    restart: int,
+    data: ArrayRef,
+    n_clusters: int,
+    parameters: GFSKMeansParameters,
+    random_state: int,
+) -> tuple[float, np.ndarray]:
+    """Search from one draw of k-means++; return its evidence and its centers in all features."""
+    X = data.load()
+    with inline():
+        blocks = RowBlocks.from_any(X, rows=len(X))
+        moments, gram = blocks.moments(), blocks.gram()
+        usable = usable_features(moments, "init")
+        chosen = plus_plus(X[:, usable], n_clusters, rng(random_state, "gfs restart", restart))
+        chosen = np.resize(chosen, n_clusters)  # fewer distinct rows than clusters
+        passes = HeldRows(blocks, gram.mean, rows=X)
+        with track("gfs_kmeans", None) as progress:
+            now, _ = _search(
+                passes, X[chosen] - gram.mean, usable, gram.gram / gram.count, parameters, progress
+            )
+        sums = _write_labels(passes, now, None)
+    counts = sums[:, 0]
+    n, d = np.maximum(counts, 1)[:, None], X.shape[1]
+    variances = sums[:, 1 + d :] / n - (sums[:, 1 : 1 + d] / n) ** 2
+    masks = np.tile(now.masks[0], (n_clusters, 1))
+    return evidence(counts, variances, moments.variance, masks), now.centers[0] + gram.mean
+
+
+def _write_labels(passes: Passes, now: Clusterings, labels: ArrayRef | None) -> np.ndarray:
+    """Label all rows by the nearest center; return the sums of the labels' rows."""
+    k = now.centers.shape[1]
+    rules = Rules(now.take(np.zeros(k, dtype=np.int64)), np.arange(k))
+    masks = np.tile(now.masks[0], (k, 1))
+    with silenced():
+        rule = Assignment(rules, now.centers[0], masks, np.ones(k))
+        return passes.assign(rule, False, labels)

@@ -1,0 +1,305 @@
+"""Two ways to the clusters and subsets of LFS: a search on all rows, or on a sample of them."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.kernels import Moments
+from bigfs.blocks.rowblocks import fold_parts, moments_step
+from bigfs.config import Selection
+from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.errors import InputError
+from bigfs.core.memory import task_budget
+from bigfs.core.threads import single_thread
+from bigfs.core.units import MIB
+from bigfs.runtime.progress import silenced, track
+from bigfs.selectors.lfs import LFSParameters
+from bigfs.selectors.lfs.passes import (
+    HeldRows,
+    Passes,
+    block_bytes,
+    held_step,
+    kind_of_passes,
+    labels_step,
+    search_size,
+    sweep_size,
+)
+from bigfs.selectors.lfs.search import begin, most_reads, search, search_bytes
+from bigfs.selectors.lfs.start import (
+    START_ROWS,
+    assignment,
+    best_restart,
+    check_start,
+    draw_rows,
+    draw_steps,
+    given_centers,
+    restart_steps,
+    sample_shape,
+    score_of,
+    usable_features,
+)
+from bigfs.selectors.lfs.state import State, load_state, save_state
+from bigfs.selectors.stages import start_of
+from bigfs.spectral.choice import largest_count
+from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stage import Inputs
+from bigfs.store.location import Location
+from bigfs.store.scratch import Scratch
+
+CHECKPOINT_SECONDS = 10.0
+# The most that products of candidates take in a task, where there is room.
+_PRODUCT_BYTES = 256 * MIB
+
+
+def choose(shape: Shape, selection: Selection) -> LocalSearch:
+    """Return the search on a sample where one is asked for, else that on all rows."""
+    size = selection.parameters.sample_size
+    sampled = size is not None and size < shape.n_samples
+    return SearchOfSample(shape, selection) if sampled else SearchOfAll(shape, selection)
+
+
+@dataclass(frozen=True)
+class LocalSearch(ABC):
+    """The search of LFS on some rows, and the labels of all.
+
+    Attributes
+    ----------
+    shape : Shape
+    selection : Selection
+    """
+
+    shape: Shape
+    selection: Selection
+
+    @property
+    @abstractmethod
+    def searched(self) -> Shape:
+        """Shape of the rows that the search runs on."""
+
+    @abstractmethod
+    def _rows(self, blocks: RowBlocks) -> RowBlocks:
+        """Return the rows that the search runs on."""
+
+    @abstractmethod
+    def _label_passes(self, blocks: RowBlocks, searched: Passes, origin: np.ndarray) -> Passes:
+        """Return passes over all rows, about the origin of the search."""
+
+    @abstractmethod
+    def cost(self) -> StageCost:
+        """Return the cost of the search, and of the labels."""
+
+    @property
+    def passes(self) -> type[Passes]:
+        """How the passes of the search go."""
+        return kind_of_passes(self.searched)
+
+    @property
+    def parameters(self) -> LFSParameters:
+        """The section of the method."""
+        parameters: LFSParameters = self.selection.parameters
+        return parameters
+
+    @property
+    def product_bytes(self) -> int:
+        """What the products of one pass may take: the rest of the budget, 256 MiB at most."""
+        k, d = self._sizes
+        room = task_budget(self.selection.memory_limit) - block_bytes(self.searched)
+        room -= search_bytes(k, d, self.parameters.drop)
+        room -= sweep_size(self.passes, k, d).work
+        # Products are counted as three copies of a result; a fold has more of them.
+        copies = fold_parts(self.searched.n_blocks) + 1
+        return max(0, min(_PRODUCT_BYTES, room * 3 // copies))
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        return largest_count(self.parameters.n_clusters), self.shape.n_features
+
+    @property
+    def _ends_with_restarts(self) -> bool:
+        """Whether restarts see all rows, so that the best of them is the solution."""
+        few = self.searched.n_samples <= START_ROWS
+        return few and self._starts_from_draws
+
+    @property
+    def _starts_from_draws(self) -> bool:
+        return isinstance(self.parameters.init, str) and self.parameters.init == "k-means++"
+
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return the fraction of rows whose cluster keeps a feature; details as `LFS` says."""
+        blocks, parameters = inputs.blocks, self.parameters
+        n_clusters, gap = inputs.n_clusters(parameters.n_clusters)
+        parameters.check_sample_size(n_clusters)
+        start = start_of(self.selection, blocks.n_samples)
+        given = check_start(start, n_clusters, blocks.n_samples, blocks.n_features)
+        if given is not None and given.ndim == 1 and parameters.sample_size is not None:
+            raise InputError(
+                "init: labels are of all rows and sample_size searches on some of them; give the "
+                "labels' class means as centroids, or remove sample_size."
+            )
+        before = blocks.passes
+        moments = blocks.moments()
+        labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
+        inside = out.create("membership", (blocks.n_samples, n_clusters), np.bool_, blocks.rows)
+        checkpoint = inputs.checkpoint
+        file = Scratch(checkpoint).path / "lfs.npz" if checkpoint else None
+        with single_thread():
+            state = load_state(file) if file else None
+            rows = self._rows(blocks)
+            passes = self.passes(rows, rows.moments().mean, self.product_bytes)
+            if state is None:
+                state = self._start(passes, n_clusters, given)
+            _search(passes, state, parameters, file)
+            rule = assignment(state)
+            labeling = self._label_passes(blocks, passes, state.origin)
+            with silenced():
+                sums = labeling.assign(rule, parameters.unassigned == "leave", labels, inside)
+        scores = sums[:, 0] @ state.subsets / blocks.n_samples
+        evidence = score_of(sums, state, moments.variance)
+        details = {
+            "labels": labels,
+            "membership": inside,
+            "cluster_centers": rule.centers + state.origin,
+            "origin": state.origin,
+            "feature_masks": state.subsets,
+            "variances": rule.variances,
+            "rule_centers": state.rules.clusterings.centers,
+            "rule_masks": state.rules.clusterings.masks,
+            "rule_members": state.rules.members,
+            "trace": state.trace,
+            "evidence": evidence if np.isfinite(evidence) else None,
+            "n_iter": max(1, state.round),
+            "n_passes": blocks.passes - before,
+            **gap,
+        }
+        return FeatureScores(scores, _ranking(scores, state, moments), details)
+
+    def _start(self, passes: Passes, n_clusters: int, given: np.ndarray | None) -> State:
+        """Return the first solution: the start's clusters with all features, or a finished one."""
+        parameters, seed = self.parameters, self.selection.random_state
+        if given is not None:
+            centers = given_centers(given, passes, n_clusters)
+        else:
+            best = best_restart(passes, n_clusters, parameters, self.product_bytes, seed)
+            if self._ends_with_restarts:
+                return best
+            centers = best.sums.means + best.origin - passes.origin
+        usable = usable_features(passes.blocks.moments(), passes.blocks.source.uri)
+        with silenced():
+            return begin(passes, centers, usable, parameters)
+
+    def _search_steps(self) -> list[Step]:
+        """Return the steps from the rows of the search to its solution."""
+        rows, passes, products = self.searched, self.passes, self.product_bytes
+        k, d = self._sizes
+        what = f"the covariances of {k} clusters in {d:,} features"
+        compared = search_bytes(k, d, self.parameters.drop)
+        held = HeldRows.step(
+            sample_shape(rows, min(START_ROWS, rows.n_samples)),
+            what,
+            search_size(HeldRows, k, d, products),
+            1,
+        )
+        restart = replace(held, task_bytes=held.task_bytes + compared)
+        steps = [moments_step(rows)]
+        if passes is HeldRows:
+            steps.append(held_step(rows))
+        if self._starts_from_draws:
+            steps += restart_steps(rows, restart, self.parameters.n_init)
+        elif passes is not HeldRows:
+            steps.append(pass_over(rows, "a block and the means of its labels"))
+        if self._ends_with_restarts:
+            return steps
+        size = search_size(passes, k, d, products)
+        times = most_reads(passes, k, d, products, self.parameters)
+        step = passes.step(rows, what, size, times)
+        if passes is HeldRows:
+            return [*steps, replace(step, task_bytes=step.task_bytes + compared)]
+        return [*steps, step, Step(what, compared + 3 * size.result, by_client=True)]
+
+    def _stored_bytes(self) -> int:
+        return self.shape.n_samples * (4 + self._sizes[0])
+
+
+class SearchOfAll(LocalSearch):
+    """The search on all rows."""
+
+    @property
+    def searched(self) -> Shape:
+        """Shape of all rows."""
+        return self.shape
+
+    def cost(self) -> StageCost:
+        """Return the cost of the search, and of the labels."""
+        labels = () if self.passes is HeldRows else (labels_step(self.shape),)
+        stored = self._stored_bytes()
+        drawn = self.shape.n_features * self.shape.itemsize * START_ROWS
+        steps = (*self._search_steps(), *labels)
+        return StageCost(steps, 2 * drawn + stored, stored, at_most=True)
+
+    def _rows(self, blocks: RowBlocks) -> RowBlocks:
+        return blocks
+
+    def _label_passes(self, blocks: RowBlocks, searched: Passes, origin: np.ndarray) -> Passes:
+        return searched.about(origin)
+
+
+class SearchOfSample(LocalSearch):
+    """The search on a sample that is drawn in one pass; another one labels all rows."""
+
+    @property
+    def searched(self) -> Shape:
+        """Shape of the sample."""
+        size = self.parameters.sample_size
+        assert size is not None
+        return sample_shape(self.shape, size)
+
+    def cost(self) -> StageCost:
+        """Return the cost of the sample, of the search on it, and of the labels."""
+        sample = self.searched
+        search_steps = [replace(step, passes=0) for step in self._search_steps()]
+        all_held = kind_of_passes(self.shape) is HeldRows
+        labels = held_step(self.shape) if all_held else labels_step(self.shape)
+        draw = draw_steps(self.shape, sample.n_samples)
+        stored = self._stored_bytes()
+        return StageCost(
+            (moments_step(self.shape), *draw, *search_steps, labels),
+            3 * sample.nbytes + stored,
+            stored,
+            at_most=True,
+        )
+
+    def _rows(self, blocks: RowBlocks) -> RowBlocks:
+        size, seed = self.searched.n_samples, self.selection.random_state
+        sample = draw_rows(blocks, size, seed)
+        return RowBlocks.from_any(sample.path, scratch=blocks.scratch)
+
+    def _label_passes(self, blocks: RowBlocks, searched: Passes, origin: np.ndarray) -> Passes:
+        return kind_of_passes(self.shape)(blocks, origin)
+
+
+def _search(passes: Passes, state: State, parameters: LFSParameters, file: Location | None) -> None:
+    """Run the search with progress, and a checkpoint every ten seconds and at the end."""
+    saved = time.monotonic()
+
+    def save(now: State) -> None:
+        nonlocal saved
+        if file is not None and (now.finished or time.monotonic() - saved > CHECKPOINT_SECONDS):
+            save_state(file, now)
+            saved = time.monotonic()
+
+    total = int(state.subsets.sum()) - len(state.subsets)
+    with track("lfs", total, "features dropped of") as progress, silenced():
+        search(passes, state, parameters, progress, save)
+
+
+def _ranking(scores: np.ndarray, state: State, moments: Moments) -> np.ndarray:
+    """Return the order by score; among equals, what went later comes first, constants last."""
+    lateness = np.where(moments.minimum < moments.maximum, 0, -1)
+    for place, entry in enumerate(state.trace):
+        lateness[entry["dropped"]] += place
+    return np.lexsort((np.arange(len(scores)), -lateness, -scores)).astype(np.int64)

@@ -1,0 +1,30 @@
+"""LFS and GFS-k-means on blocks of any size, as no fit can be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bigfs.blocks import RowBlocks
+from bigfs.config import Selection
+from bigfs.core.cost import Shape
+from bigfs.selectors.configs import selection_model
+from bigfs.selectors.registry import METHODS
+from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stage import Inputs
+
+
+def selection_of(method: str, memory_limit: int | str = "4 GiB", **parameters: Any) -> Selection:
+    """Return the settings of a method with these parameters."""
+    settings = {"method": method, "n_features_to_select": 1, "memory_limit": memory_limit}
+    return selection_model()(**settings, **{method: parameters})
+
+
+def strategy_of(method: str, shape: Shape, **settings: Any) -> Any:
+    """Return the strategy for data of a shape."""
+    return METHODS[method].choose(shape, selection_of(method, **settings))
+
+
+def result_of(method: str, blocks: RowBlocks, **settings: Any) -> FeatureScores:
+    """Run a method on blocks."""
+    out = blocks.scratch.child(blocks.scratch.unique("result"))
+    return strategy_of(method, blocks.layout, **settings).run(Inputs(blocks), out)

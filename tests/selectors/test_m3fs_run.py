@@ -47,7 +47,7 @@ def test_the_run_equals_the_estimator_and_stores_what_it_found(
     labels = ArrayRef.at(stored / "labels").load()
     np.testing.assert_array_equal(labels, fitted.labels_)
     assert ArrayRef.at(stored / "coef").shape == (64, 1)
-    about = read_attributes(stored)
+    about = read_attributes(stored)["details"]
     assert about["violation"] <= 0.01
     assert about["converged"] and about["chosen_start"] == fitted.chosen_start_
     assert [start["start"] for start in about["starts"]] == [s["start"] for s in fitted.starts_]

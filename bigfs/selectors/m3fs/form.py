@@ -92,8 +92,8 @@ def check_full(n_samples: int, weight: str) -> None:
 def smooth_steps(shape: Shape, n_neighbors: int) -> tuple[Step, ...]:
     """Return the steps of `smooth_form`."""
     edges = 2 * shape.rows * n_neighbors
-    # Another block while it is read, rows that edges lead from in float64, the edges themselves.
-    needed = shape.read_bytes + 8 * shape.rows * shape.n_features + 56 * edges + 32 * MIB
+    # The other block, the edges, and tiles in float64.
+    needed = shape.block_bytes + 56 * edges + 24 * MIB
     what, sums = _sums(shape)
     return (
         pass_over(shape, f"a block, one that its edges lead to, and {what}", needed + sums),
@@ -178,10 +178,10 @@ def _edge_task(
             touched = np.flatnonzero(np.diff(columns.indptr))
             if not len(touched):
                 continue
-            moved = columns[touched] @ _rows(theirs[begin : begin + step], mean)
+            Z = _rows(theirs[begin : begin + step], mean)
             for inner in range(0, len(touched), step):
                 mine = touched[inner : inner + step]
-                total -= _rows(X[mine], mean).T @ moved[inner : inner + step]
+                total -= _rows(X[mine], mean).T @ (columns[mine] @ Z)
     return total
 
 

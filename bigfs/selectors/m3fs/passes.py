@@ -147,7 +147,7 @@ class FileRows:
 def write_arrays(path: Location, **arrays: np.ndarray) -> str:
     """Write small arrays for the tasks to read; return the path."""
     with path.open("wb") as file:
-        np.savez(file, **arrays)
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # none is called allow_pickle
     return str(path)
 
 

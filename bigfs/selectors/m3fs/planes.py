@@ -175,9 +175,9 @@ def _solve_all(states: list[Trajectory], folder: Location, settings: Settings, s
         write_arrays(path, planes=state.planes, bounds=state.bounds, sigma=state.sigma)
         items.append(str(path))
     solutions = run_tasks(_solve_task, items, settings, shared, label="m3fs solve")
-    for state, path, solution in zip(states, items, solutions, strict=True):
+    for state, item, solution in zip(states, items, solutions, strict=True):
         state.solved(solution)
-        as_location(path).unlink()
+        as_location(item).unlink()
 
 
 def _solve_task(path: str, settings: Settings, shared: str) -> ConeSolution:
@@ -216,7 +216,6 @@ def _load(path: Location | None) -> list[Trajectory] | None:
     states = []
     for i, values in enumerate(json.loads(stored["rest"].tobytes())):
         values["history"] = [tuple(entry) for entry in values["history"]]
-        states.append(
-            Trajectory(**values, **{name: stored[f"{name}{i}"] for name in _SMALL_ARRAYS})
-        )
+        values |= {name: stored[f"{name}{i}"] for name in _SMALL_ARRAYS}
+        states.append(Trajectory(**values))
     return states

@@ -185,7 +185,9 @@ class MarginSearch(ABC):
         if settings.smoothness == 0:
             return None
         if self.parameters.graph == "full":
-            form = full_form(inputs.blocks, inputs.affinity.sigma_)
+            width = inputs.affinity.sigma_
+            assert width is not None
+            form = full_form(inputs.blocks, width)
         else:
             form = smooth_form(inputs.blocks, inputs.affinity)
         D = settings.n_rows_of_v

@@ -220,7 +220,7 @@ def _settings(folder: Path, uri: Path) -> dict[str, Any]:
 
 
 def test_a_store_that_is_replaced_while_a_run_reads_it_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: None
 ) -> None:
     X = _matrix(tmp_path / "X.npy")
     store = tmp_path / "X.zarr"

@@ -221,7 +221,9 @@ class HeldRows(Passes):
     @staticmethod
     def step(shape: Shape, what: str, size: PassSize, times: int) -> Step:
         """Return the step of the process that holds the rows."""
-        return Step(what, held_step(shape).task_bytes + size.needed(1), by_client=True)
+        # A result does not travel: it is there once, or twice while it is added to.
+        needed = held_step(shape).task_bytes + size.work + 2 * size.result
+        return Step(what, needed, by_client=True)
 
 
 class BlockTasks(Passes):

@@ -44,7 +44,9 @@ _overrides = click.option(
 _scheduler = click.option(
     "--scheduler", metavar="ADDRESS", help="Use the workers of a running Dask scheduler."
 )
-_fresh = click.option("--fresh", is_flag=True, help="Forget finished stages and start over.")
+_fresh = click.option(
+    "--fresh", is_flag=True, help="Do finished stages again; each is kept until then."
+)
 _quiet = click.option("--quiet", is_flag=True, help="Show warnings and the result only.")
 _log_format = click.option(
     "--log-format",

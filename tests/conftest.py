@@ -28,6 +28,11 @@ def data_dir() -> Path:
     return folder
 
 
+@pytest.fixture
+def bare() -> None:
+    """For tests that look at everything in a folder: no canary is planted there."""
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[str]:
     """Address of the one cluster of all tests: two spawned workers of one thread."""

@@ -52,6 +52,7 @@ ONE_CLUSTER = (
     "check_dont_overwrite_parameters",
     "check_methods_subset_invariance",
     "check_fit2d_1feature",
+    "check_fit2d_1sample",
     "check_fit2d_predict1d",
 )
 

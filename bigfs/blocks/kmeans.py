@@ -12,9 +12,11 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import tile_rows
+from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import rng
-from bigfs.runtime.execute import run_tasks
+from bigfs.core.units import MIB
+from bigfs.runtime.execute import TREE_ARITY, run_tasks
 from bigfs.store.scratch import ArrayRef, Scratch
 
 SAMPLE_ROWS = 10_000
@@ -114,6 +116,41 @@ def kmeans(
     sums = _pass(blocks, centers, labels)
     converged = threshold is not None and moved <= threshold
     return KMeansResult(centers, labels, sums.counts, sums.inertia, n_iter, converged, scratch)
+
+
+def _sampled_rows(n_samples: int, n_clusters: int) -> int:
+    """Return how many rows k-means++ looks at."""
+    return min(n_samples, max(SAMPLE_ROWS, 20 * n_clusters))
+
+
+def kmeans_steps(
+    shape: Shape, n_clusters: int, *, max_iter: int = 100, times: int = 1
+) -> tuple[Step, ...]:
+    """Return the steps of `kmeans` without given centers, done so many times."""
+    size = _sampled_rows(shape.n_samples, n_clusters)
+    sample, centers = size * shape.n_features * shape.itemsize, 8 * n_clusters * shape.n_features
+    folded = min(shape.n_blocks, TREE_ARITY) + 2
+    return (
+        pass_over(
+            shape,
+            "a block and the rows of it for k-means++",
+            min(sample, shape.block_bytes),
+            times=times,
+        ),
+        # The rows, and their copy with an origin of its own; for a moment their parts.
+        Step(
+            f"k-means++ on {size:,} rows",
+            5 * sample // 2 + 24 * MIB,
+            requests=shape.n_blocks,
+            times=times,
+        ),
+        pass_over(
+            shape,
+            f"a block and its nearest of {n_clusters} centers",
+            24 * shape.rows + folded * centers + 24 * MIB,
+            times=times * (max_iter + 1),
+        ),
+    )
 
 
 def cluster_rows(
@@ -298,7 +335,7 @@ def _start(
             )
         return centers
     n = blocks.n_samples
-    size = min(n, max(SAMPLE_ROWS, 20 * n_clusters))
+    size = _sampled_rows(n, n_clusters)
     chosen = rng(random_state, "kmeans sample").choice(n, size, replace=False, shuffle=False)
     wanted = blocks.scratch.put(blocks.scratch.unique("chosen"), np.sort(chosen))
     folder = str(blocks.scratch.child(blocks.scratch.unique("sample")).path)

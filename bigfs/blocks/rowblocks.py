@@ -159,13 +159,12 @@ class RowBlocks:
         preprocess.check_kind(transform)
         scratch = scratch or Scratch()
         source: Source = open_matrix(X, variable=variable)
-        random_access = isinstance(source, RandomAccessSource)
-        if not random_access or (not source.shareable and crosses_processes()):
+        if isinstance(source, RandomAccessSource) and (source.shareable or not crosses_processes()):
+            source.begin()
+        else:
             path = scratch.path / scratch.unique("input.zarr")
             ingest(source, path, rows=rows)
             source = open_matrix(path)
-        else:
-            source.begin()
         assert isinstance(source, RandomAccessSource)
         blocks = cls(source, scratch, rows)
         if not source.checked or preprocess.needs_moments(transform):

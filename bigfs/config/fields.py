@@ -45,7 +45,8 @@ class _CountOrAuto:
     def __call__(self, value: Any) -> int | str:
         fits = type(value) is int and self.least <= value <= (self.most or value)
         if value == "auto" or fits:
-            return value  # type: ignore[no-any-return]
+            accepted: int | str = value
+            return accepted
         bounds = f"of at least {self.least}"
         if self.most is not None:
             bounds = f"in [{self.least}, {self.most}]"

@@ -84,9 +84,9 @@ class SetConfig(Section):
                     )
         return self
 
-    def value(self, method: str, score: str, case: int) -> float | None:
+    def value(self, method: str, score: Score, case: int) -> float | None:
         """Return the paper's value of a case; a single value is that of the last case."""
-        values = self.paper.get(method, {}).get(score)  # type: ignore[call-overload]
+        values = self.paper.get(method, {}).get(score)
         listed = values if isinstance(values, list) else [values]
         last = len(self.n_classes or [None]) - 1
         value = listed[case] if len(listed) > 1 else listed[0] if case == last else None

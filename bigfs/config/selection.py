@@ -84,6 +84,18 @@ class Selection(Section):
         """The section of the chosen method; an empty one if it has no parameters."""
         return getattr(self, self.method, None) or self.methods[self.method].parameters()
 
+    @property
+    def used_graph(self) -> GraphConfig:
+        """The graph section of a method that reads it: there it is always filled."""
+        assert self.graph is not None
+        return self.graph
+
+    @property
+    def used_spectral(self) -> SpectralConfig:
+        """The spectral section of a method that reads it: there it is always filled."""
+        assert self.spectral is not None
+        return self.spectral
+
     def with_parameters(self: _Model, **changes: Any) -> _Model:
         """Return a copy with other values in the section of the method; they are not checked."""
         changed = self.parameters.model_copy(update=changes)

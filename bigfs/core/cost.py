@@ -134,8 +134,8 @@ class StageCost:
 
     @property
     def largest(self) -> Step:
-        """The step whose tasks need the most of a worker."""
-        return max(self.by_workers, key=lambda step: step.task_bytes)
+        """The step whose tasks need the most of a worker; the client's if workers do nothing."""
+        return max(self.by_workers or self.steps, key=lambda step: step.task_bytes)
 
     @property
     def by_workers(self) -> list[Step]:
@@ -145,7 +145,7 @@ class StageCost:
     @property
     def task_bytes(self) -> int:
         """The most that one task needs beyond its process's baseline."""
-        return self.largest.task_bytes
+        return max((step.task_bytes for step in self.by_workers), default=0)
 
     @property
     def client_bytes(self) -> int:

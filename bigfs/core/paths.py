@@ -3,9 +3,40 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 from bigfs.core.errors import InputError
+
+_PLAIN = re.compile(r"\w[\w.+-]*", re.ASCII)
+
+
+def is_plain(value: Any) -> bool:
+    """Say whether a value is the plain name of a file: no separators, no leading dot."""
+    return isinstance(value, str) and _PLAIN.fullmatch(value) is not None
+
+
+def plain_name(value: Any, where: object) -> str:
+    """Return a name that was read from a file, to be looked up beside or below it.
+
+    Parameters
+    ----------
+    value : object
+    where : object
+        The file, for the message.
+
+    Raises
+    ------
+    InputError
+        If it is not the plain name of a file: it could lead anywhere.
+    """
+    if not is_plain(value):
+        raise InputError(
+            f"{where} is damaged: it names {value!r}, which is not the plain name of a file. "
+            "Start over with --fresh, or use another run directory."
+        )
+    return str(value)
 
 
 def is_there(path: Path, what: str) -> bool:

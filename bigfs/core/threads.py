@@ -48,7 +48,7 @@ def _controller() -> Any:
     """
     global _found
     # SciPy brings an OpenBLAS of its own: loaded within a block, it would have all threads there.
-    import scipy.linalg  # type: ignore[import-untyped]  # noqa: F401
+    import scipy.linalg  # noqa: F401
     from threadpoolctl import ThreadpoolController
 
     if _found is None or _found[0] != len(sys.modules):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -318,7 +318,8 @@ def redundancy_of_products(products: np.ndarray) -> float:
     return float(min(1.0, off_diagonal / (n_features * (n_features - 1))))
 
 
-class Overlap(NamedTuple):
+@dataclass(frozen=True)
+class Overlap:
     """What two selections have in common.
 
     Attributes

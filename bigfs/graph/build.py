@@ -135,6 +135,7 @@ class _Build:
             eps, effort = self._more(eps, effort, recall, cells)
         else:
             self._missed(recall)
+        assert spread is not None
         return Built(
             indices,
             distances,

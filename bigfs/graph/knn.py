@@ -10,6 +10,7 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
+from bigfs.core.paths import plain_name
 from bigfs.core.units import parse_bytes
 from bigfs.graph.build import Request, build_graph
 from bigfs.graph.local import ALGORITHMS, check_metric, check_n_neighbors
@@ -139,7 +140,7 @@ class KNNGraph:
     def open(cls, path: str | Location, stored: dict[str, Any]) -> KNNGraph:
         """Return the graph that was stored in a folder."""
         known = {"metric", "algorithm", "n_neighbors", "n_partitions", "recall", "arrays"}
-        indices, distances = stored["arrays"]
+        indices, distances = (plain_name(name, path) for name in stored["arrays"])
         return cls(
             ArrayRef.at(as_location(path) / indices),
             ArrayRef.at(as_location(path) / distances),
@@ -245,7 +246,8 @@ def knn_graph(
     if n_components is not None:
         working = scratch.child(scratch.unique("representation"))
     try:
-        if working is not None:
+        if n_components is not None:
+            assert working is not None
             rows, details["explained_variance"] = principal_rows(
                 blocks, n_components, random_state, working
             )

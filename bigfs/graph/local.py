@@ -425,4 +425,4 @@ def _compiled_finish() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
     import numba
 
     # Sums may be reordered for speed; infinities keep their meaning.
-    return numba.njit(nogil=True, fastmath={"reassoc", "contract"})(_finish)  # type: ignore[no-any-return]
+    return numba.njit(nogil=True, fastmath={"reassoc", "contract"})(_finish)

@@ -74,7 +74,7 @@ def merge_task(
 ) -> None:
     """Write one home block of the graph."""
     start, stop = bounds
-    lists = results.read(start // rows, "row", "neighbor", "distance")
-    merged = merge_neighbors(*lists, start, stop - start)
+    owners, neighbors, far = results.read(start // rows, "row", "neighbor", "distance")
+    merged = merge_neighbors(owners, neighbors, far, start, stop - start)
     indices.write(start, merged[0])
     distances.write(start, merged[1])

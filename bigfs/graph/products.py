@@ -80,7 +80,7 @@ def _product_task(
     neighbors = indices.read(start, stop)
     heads = np.repeat(np.arange(len(X)), neighbors.shape[1])
     tails = neighbors.ravel()
-    products = np.empty(len(tails))
+    products: np.ndarray = np.empty(len(tails))
     home = tails // rows
     for other in np.unique(home):
         here = np.flatnonzero(home == other)

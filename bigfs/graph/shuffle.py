@@ -133,7 +133,7 @@ class Runs:
 
 def _read_into(file: Any, part: np.ndarray) -> None:
     """Fill an array from a file's current position."""
-    view = memoryview(part).cast("B")
+    view = part.data.cast("B")
     while len(view):
         count = file.readinto(view)
         if not count:

@@ -10,17 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.blocks import RowBlocks
 from bigfs.config import Comparison, Config, PaperTable
 from bigfs.core.memory import task_budget
 from bigfs.evaluate.protocols import Protocol
 from bigfs.evaluate.selection import measure_selection
 from bigfs.evaluate.stage import check_labels, stages_of
-from bigfs.pipeline.data import discarding_data, open_data
+from bigfs.pipeline.data import check_apart, check_outside, discarding_data, open_data
 from bigfs.pipeline.fits import fits_for
 from bigfs.pipeline.paper_table import PaperResult
 from bigfs.pipeline.papers import run_paper
 from bigfs.pipeline.run import run_in_directory
-from bigfs.pipeline.table import ComparisonResult, Row, remove_tables
+from bigfs.pipeline.table import TABLES, ComparisonResult, Row
 from bigfs.plan.header import place_of
 from bigfs.plan.plan import Plan
 from bigfs.plan.planning import check_config, check_plan, plan_again, plan_input
@@ -90,6 +91,9 @@ def compare(
     if isinstance(config, PaperTable):
         return run_paper(config, scheduler=scheduler, fresh=fresh)
     task_budget(config.memory_limit)
+    for entry in config.entries(max(config.n_features_to_select)):
+        check_outside(entry.config)
+    check_apart(config.run, "evaluate.labels", config.evaluate.labels)
     source = open_matrix(config.input.uri, **config.input.opening)
     fits = _checked_fits(config, source)
     place = place_of(fits[0].config, scheduler)
@@ -98,12 +102,12 @@ def compare(
         check_plan(fit.config, fit.plan, f"{fit.name}: ")
 
     def work(directory: RunDirectory) -> ComparisonResult:
-        remove_tables(directory.path)
         result = _run(directory, config, source, fits)
-        result.write(directory.path)
+        directory.remove_files(TABLES)
+        result.write(directory)
         return result
 
-    return run_in_directory(config, work, scheduler=scheduler, fresh=fresh)
+    return run_in_directory(config, work, TABLES, scheduler=scheduler, fresh=fresh)
 
 
 def _as_comparison(
@@ -152,7 +156,7 @@ def _run(
         y = load_classes(config.evaluate.labels, blocks.n_samples)
     store = RunStages(directory, config.memory_limit, shared=True)
     engine = Engine(store, blocks, key)
-    judge = _Judge(config, engine, y)
+    judge = _Judge(config, engine, blocks, y)
     rows = [judge.row(ALL_FEATURES, None, np.arange(blocks.n_features), 0.0)]
     for fit in fits:
         assert fit.plan is not None
@@ -181,8 +185,10 @@ def _run(
 class _Judge:
     """Evaluates selections, equal ones once, and keeps what is finished."""
 
-    def __init__(self, config: Comparison, engine: Engine, y: np.ndarray) -> None:
-        self._config, self._engine, self._y = config, engine, y
+    def __init__(
+        self, config: Comparison, engine: Engine, blocks: RowBlocks, y: np.ndarray
+    ) -> None:
+        self._config, self._engine, self._blocks, self._y = config, engine, blocks, y
         chosen = config.evaluate
         self._protocol = Protocol(
             chosen.n_clusters or int(y.max()) + 1,
@@ -197,7 +203,7 @@ class _Judge:
 
     def row(self, name: str, method: str | None, selected: np.ndarray, seconds: float) -> Row:
         """Return a row of the table."""
-        blocks, limit = self._engine.blocks, self._config.memory_limit
+        blocks, limit = self._blocks, self._config.memory_limit
         columns = None if len(selected) == blocks.n_features else selected
         settings = {
             **vars(self._protocol),

@@ -9,16 +9,16 @@ from typing import Any
 
 from bigfs.blocks import RowBlocks
 from bigfs.config import Config
-from bigfs.core.errors import InputError
+from bigfs.core.errors import ConfigError, InputError
 from bigfs.evaluate.stage import check_labels
 from bigfs.runtime.progress import in_stage
-from bigfs.selectors.stages import check_settings
+from bigfs.selectors.stages import check_settings, labels_of_start
 from bigfs.stages.data import copy_input, data_stage
 from bigfs.stages.measure import Footprint
 from bigfs.store.fingerprint import changed, fingerprint
-from bigfs.store.location import Location, as_location
+from bigfs.store.location import Location, as_location, is_within
 from bigfs.store.rundir import RunDirectory
-from bigfs.store.source import Source, is_store, open_matrix
+from bigfs.store.source import Source, as_path, is_store, open_matrix
 
 logger = logging.getLogger("bigfs")
 
@@ -84,3 +84,23 @@ def discarding_data(directory: RunDirectory) -> Iterator[None]:
         if directory.manifest["stages"].get("data", {}).get("attempt") == directory.attempt:
             directory.drop("data")
         raise
+
+
+def check_outside(config: Config) -> None:
+    """Raise ConfigError if the input or labels lie in the run directory, which is bigfs's own."""
+    named = {"input.uri": config.input.uri, f"{config.method}.init": labels_of_start(config)}
+    if config.evaluate is not None:
+        named["evaluate.labels"] = config.evaluate.labels
+    for key, uri in named.items():
+        if uri is not None:
+            check_apart(config.run, key, uri)
+
+
+def check_apart(run: str, key: str, uri: str) -> None:
+    """Raise ConfigError if what a setting names lies in a run directory."""
+    path = as_path(uri.partition("::")[0])
+    if path is not None and is_within(path, as_location(run)):
+        raise ConfigError(
+            f"{key}: {uri} lies in the run directory {run}, which holds what a run makes. Move it "
+            "elsewhere, or give another run directory."
+        )

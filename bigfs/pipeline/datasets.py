@@ -39,7 +39,7 @@ def why_unavailable(config: PaperTable, one: SetConfig) -> str | None:
 
 def content_key(config: PaperTable, one: SetConfig) -> str:
     """Return a key of the content of a set."""
-    return one.uri if one.uri == LOCALIZED else fingerprint(_uri(config, one))
+    return one.uri if one.uri == LOCALIZED else fingerprint(set_uri(config, one))
 
 
 def check_set(config: PaperTable, one: SetConfig) -> tuple[int, int]:
@@ -106,13 +106,14 @@ def localized_clusters(generator: np.random.Generator) -> tuple[np.ndarray, np.n
     return np.array(means)[y] + np.array(deviations)[y] * noise, y
 
 
-def _uri(config: PaperTable, one: SetConfig) -> str:
+def set_uri(config: PaperTable, one: SetConfig) -> str:
+    """Return where the data of a set are."""
     uri = one.uri or ""
     return uri if uri.startswith("sklearn:") else str(as_location(config.data or "") / uri)
 
 
 def _open(config: PaperTable, one: SetConfig) -> tuple[Source, np.ndarray]:
-    uri = _uri(config, one)
+    uri = set_uri(config, one)
     source = open_matrix(uri, variable="X" if uri.endswith(".npz") else None)
     return source, load_labels(uri, source.n_samples)
 
@@ -132,4 +133,5 @@ def _pooled(X: np.ndarray, one: SetConfig) -> np.ndarray:
     assert one.pool is not None
     height, width, by = one.pool.height, one.pool.width, one.pool.by
     images = X.reshape(len(X), height // by, by, width // by, by)
-    return images.mean(axis=(2, 4)).reshape(len(X), -1)
+    pooled: np.ndarray = images.mean(axis=(2, 4))
+    return pooled.reshape(len(X), -1)

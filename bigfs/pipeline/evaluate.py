@@ -11,7 +11,8 @@ from bigfs.core.yamltext import read_yaml
 from bigfs.evaluate.selection import compare_with_all
 from bigfs.results.result import Result, open_result
 from bigfs.selectors.configs import make_config
-from bigfs.store.rundir import CONFIG, RunDirectory
+from bigfs.store.records import CONFIG
+from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch
 
 

@@ -6,8 +6,9 @@ from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.results.result import open_result
 from bigfs.store.lease import LEASE
 from bigfs.store.location import Location, as_location
+from bigfs.store.records import TABLE
 from bigfs.store.retention import followed
-from bigfs.store.rundir import TABLE, RunDirectory
+from bigfs.store.rundir import RunDirectory
 from bigfs.store.source import is_store, open_matrix
 
 

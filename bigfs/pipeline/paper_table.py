@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bigfs.config.paper import ALL_FEATURES
+from bigfs.config.paper import ALL_FEATURES, Score
 from bigfs.core.units import format_seconds
 from bigfs.pipeline.table import CSV, JSON
-from bigfs.store.location import Location, write_atomic
-from bigfs.store.rundir import TABLE
+from bigfs.store.location import Location
+from bigfs.store.records import TABLE
+from bigfs.store.rundir import RunDirectory
 
 _TITLES = {
     "nmi": "NMI",
@@ -52,7 +53,7 @@ class PaperRow:
     case: str
     method: str
     n_features: int | None
-    score: str
+    score: Score
     value: float | None = None
     std: float | None = None
     detail: str = ""
@@ -96,8 +97,9 @@ class PaperResult:
         for row in self.rows:
             ours = row.why if row.value is None else _with_deviation(row.value, row.std)
             paper = "-" if row.paper is None else f"{row.paper:.1f}"
-            both = row.value is not None and row.paper is not None
-            apart = f"{round(row.value - row.paper, 1) + 0.0:+.1f}" if both else "-"  # type: ignore[operator]
+            apart = "-"
+            if row.value is not None and row.paper is not None:
+                apart = f"{round(row.value - row.paper, 1) + 0.0:+.1f}"
             group = f"{row.case:>7}  " if classes else ""
             size = "-" if row.n_features is None else str(row.n_features)
             cells = f"{_TITLES[row.score]:<10}  {ours:>13}  {paper:>6}  {apart:>10}  {row.detail}"
@@ -129,24 +131,25 @@ class PaperResult:
         }
         return json.dumps(about, indent=2) + "\n"
 
-    def write(self, folder: Location) -> None:
+    def write(self, directory: RunDirectory) -> None:
         """Write the table in all forms."""
-        write_atomic(folder / TABLE, self.text() + "\n")
-        write_atomic(folder / CSV, self.csv())
-        write_atomic(folder / JSON, self.json())
+        directory.write_file(TABLE, self.text() + "\n")
+        directory.write_file(CSV, self.csv())
+        directory.write_file(JSON, self.json())
 
     def orders(self) -> Iterator[tuple[str, str, str, list[str], list[str]]]:
         """Yield set, case, score, and the methods from best to worst, ours and the paper's."""
-        groups: dict[tuple[str, str, str], list[PaperRow]] = {}
+        groups: dict[tuple[str, str, str], list[tuple[str, float, float]]] = {}
         for row in self.rows:
             if row.value is not None and row.paper is not None and row.method != ALL_FEATURES:
-                groups.setdefault((row.set, row.case, row.score), []).append(row)
-        for (name, case, score), rows in groups.items():
+                same = groups.setdefault((row.set, row.case, row.score), [])
+                same.append((row.method, row.value, row.paper))
+        for (name, case, score), same in groups.items():
             sign = 1 if score in _SMALLER else -1
-            ours = sorted(rows, key=lambda row: sign * row.value)  # type: ignore[operator]
-            theirs = sorted(rows, key=lambda row: sign * row.paper)  # type: ignore[operator]
-            if len(rows) > 1:
-                yield name, case, score, [r.method for r in ours], [r.method for r in theirs]
+            ours = sorted(same, key=lambda one: sign * one[1])
+            theirs = sorted(same, key=lambda one: sign * one[2])
+            if len(same) > 1:
+                yield name, case, score, [one[0] for one in ours], [one[0] for one in theirs]
 
     def _order_lines(self) -> list[str]:
         lines = []

@@ -13,11 +13,19 @@ from bigfs.config import PaperTable
 from bigfs.config.paper import ALL_FEATURES, SetConfig
 from bigfs.core.cost import Shape
 from bigfs.core.memory import check_fits, task_budget
-from bigfs.pipeline.datasets import check_set, content_key, load_set, why_unavailable
+from bigfs.pipeline.data import check_apart
+from bigfs.pipeline.datasets import (
+    LOCALIZED,
+    check_set,
+    content_key,
+    load_set,
+    set_uri,
+    why_unavailable,
+)
 from bigfs.pipeline.paper_table import PaperResult, PaperRow
 from bigfs.pipeline.protocols import best_of_grid, by_draws, by_labels
 from bigfs.pipeline.run import run_in_directory
-from bigfs.pipeline.table import remove_tables
+from bigfs.pipeline.table import TABLES
 from bigfs.pipeline.trials import Trial
 from bigfs.plan.plan import Place, make_plan
 from bigfs.selectors.stages import check_settings, stages_of_selection
@@ -68,12 +76,12 @@ def run_paper(
             _check_before(config, one)
 
     def work(directory: RunDirectory) -> PaperResult:
-        remove_tables(directory.path)
         result = _run(directory, config, chosen, reasons)
-        result.write(directory.path)
+        directory.remove_files(TABLES)
+        result.write(directory)
         return result
 
-    return run_in_directory(config, work, scheduler=scheduler, fresh=fresh)
+    return run_in_directory(config, work, TABLES, scheduler=scheduler, fresh=fresh)
 
 
 def _run(
@@ -97,6 +105,8 @@ def _run(
 def _check_before(config: PaperTable, one: SetConfig) -> None:
     """Refuse what cannot work before anything is written or any cluster is started."""
     task_budget(config.memory_limit)
+    if one.uri != LOCALIZED:
+        check_apart(config.run, one.name, set_uri(config, one))
     n_samples, n_features = check_set(config, one)
     chunk = chunk_rows(n_features, 8)
     shape = Shape(n_samples, n_features, 8, block_rows(n_features, 8, chunk), chunk)
@@ -147,7 +157,7 @@ def _averages(rows: list[PaperRow]) -> list[PaperRow]:
     for same in groups.values():
         if len(same) > 1:
             paper, ours, spread = (
-                None if None in values else float(np.mean(values))  # type: ignore[arg-type]
+                None if None in values else float(np.mean(values))
                 for values in ([getattr(row, name) for row in same] for name in _NUMBERS)
             )
             case = replace(same[0], case="average", value=ours, std=spread, detail="", paper=paper)

@@ -44,6 +44,13 @@ class Value:
     std: float
     detail: str = ""
 
+    @classmethod
+    def over(
+        cls, cells: list[float], method: str, n_features: int | None, score: str, detail: str = ""
+    ) -> Value:
+        """Return the mean and deviation over repetitions."""
+        return cls(method, n_features, score, float(np.mean(cells)), float(np.std(cells)), detail)
+
 
 def by_draws(
     config: PaperTable, one: SetConfig, trial: Trial, y: np.ndarray, case: int
@@ -74,12 +81,13 @@ def by_draws(
     )
     values = []
     for score in config.scores:
+        if score == "nearest_neighbor_error" and not nearest:
+            continue
         for name, m in sorted(found[0], key=lambda cell: cell[0] == ""):  # all features last
             cells = [_percent(repeated, score) for each in found for repeated in each[name, m]]
-            if None not in cells:
-                method, size = (name, m) if name else (ALL_FEATURES, None)
-                values.append(Value(method, size, score, np.mean(cells), np.std(cells)))
-    return [_plain(value) for value in values]
+            method, size = (name, m) if name else (ALL_FEATURES, None)
+            values.append(Value.over(cells, method, size, score))
+    return values
 
 
 def best_of_grid(
@@ -106,11 +114,8 @@ def best_of_grid(
         for method, candidates in kept.items():
             cells = [figures[columns][score] for columns, _ in candidates]
             best = int(np.argmax([np.mean(cell) for cell in cells]))
-            told = candidates[best][1]
-            values.append(
-                Value(method, None, score, np.mean(cells[best]), np.std(cells[best]), told)
-            )
-    return [_plain(value) for value in values]
+            values.append(Value.over(cells[best], method, None, score, candidates[best][1]))
+    return values
 
 
 def by_labels(
@@ -153,10 +158,8 @@ def by_labels(
             means = [np.mean(cell) for cell in cells]
             best = int(np.argmin(means) if score == "error" else np.argmax(means))
             size = None if method in whole else config.sizes(one)[0]
-            values.append(
-                Value(method, size, score, means[best], np.std(cells[best]), grid[best][0])
-            )
-    return [_plain(value) for value in values]
+            values.append(Value.over(cells[best], method, size, score, grid[best][0]))
+    return values
 
 
 def _protocol(config: PaperTable, n_clusters: int, nearest_neighbor: bool) -> Protocol:
@@ -222,7 +225,7 @@ def _cluster_all(
     run: Callable[..., Any] = run_tasks
     say = {"label": f"{one.name}, k-means", "unit": "selections"}
     begun = run(_judged, different, trial, protocol, range(n_first), **say)
-    figures = {
+    figures: dict[tuple[int, ...] | None, dict[str, list[float]]] = {
         columns: {score: [_percent(r, score) for r in each] for score in config.scores}
         for columns, each in zip(different, begun, strict=True)
     }
@@ -238,14 +241,14 @@ def _cluster_all(
         for columns, each in zip(close, more, strict=True):
             for score in config.scores:
                 figures[columns][score] += [_percent(repeated, score) for repeated in each]
-    return figures  # type: ignore[return-value]
+    return figures
 
 
-def _percent(scores: dict[str, float], score: str) -> float | None:
+def _percent(scores: dict[str, float], score: str) -> float:
     """Return a score in percent; ``error`` is that of majority labels."""
     if score == "error":
         return 100 * (1 - scores["majority"])
-    return 100 * scores[score] if score in scores else None
+    return 100 * scores[score]
 
 
 def _told_choice(entry: Entry) -> str:
@@ -257,14 +260,3 @@ def _told_choice(entry: Entry) -> str:
 
 def _told(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _plain(value: Value) -> Value:
-    return Value(
-        value.method,
-        value.n_features,
-        value.score,
-        float(value.value),
-        float(value.std),
-        value.detail,
-    )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bigfs.config import Config, dump_yaml
 from bigfs.core.memory import task_budget
 from bigfs.evaluate.stage import stages_of
-from bigfs.pipeline.data import open_data
+from bigfs.pipeline.data import check_outside, open_data
 from bigfs.plan.header import place_of
 from bigfs.plan.planning import check_config, check_plan, plan_again, plan_input
 from bigfs.results.result import Result, open_result
@@ -27,9 +27,9 @@ from bigfs.runtime.watch import watch_cluster
 from bigfs.selectors.configs import load_config, make_config
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
-from bigfs.store.location import write_atomic
+from bigfs.store.records import CONFIG, FEATURES
 from bigfs.store.retention import SERIES, finish_series
-from bigfs.store.rundir import CONFIG, FEATURES, RunDirectory
+from bigfs.store.rundir import RunDirectory
 from bigfs.store.source import open_matrix
 
 logger = logging.getLogger("bigfs")
@@ -87,6 +87,7 @@ def run(
     """
     config = _as_config(config, overrides or [])
     task_budget(config.memory_limit)
+    check_outside(config)
     source = open_matrix(config.input.uri, **config.input.opening)
     check_config(config, source)
     plan = plan_input(config, source, place_of(config, scheduler))
@@ -105,11 +106,16 @@ def run(
         engine.run(stages_of(config), plan.by_stage)
         store.forget_others({"data", *engine.used})
         result = open_result(directory.path)
-        write_atomic(directory.path / FEATURES, result.features_csv())
+        directory.write_file(FEATURES, result.features_csv())
         return result
 
     result = run_in_directory(
-        config, work, scheduler=scheduler, fresh=fresh, performance_report=performance_report
+        config,
+        work,
+        (FEATURES,),
+        scheduler=scheduler,
+        fresh=fresh,
+        performance_report=performance_report,
     )
     if config.series is not None:
         finish_series(config.run, config.series, config.keep)
@@ -119,6 +125,7 @@ def run(
 def run_in_directory(
     config: Any,
     work: Callable[[RunDirectory], T],
+    outputs: Sequence[str],
     *,
     scheduler: str | None = None,
     fresh: bool = False,
@@ -134,6 +141,8 @@ def run_in_directory(
     config : Config, Comparison or PaperTable
     work : callable
         ``work(directory)`` runs stages in the open directory.
+    outputs : sequence of str
+        Names of the files that it writes beside the stages.
     scheduler, fresh, performance_report
         As in `run`.
     """
@@ -144,13 +153,12 @@ def run_in_directory(
         preflight(directory.attempt_path)
         _begin(directory, config)
         result = work(directory)
-        directory.manifest["status"] = "done"
-        directory.write()
+        directory.finish()
         return result
 
     with (
         storage_failures(str(directory.path)),
-        directory.open(fresh=fresh),
+        directory.open(fresh=fresh, outputs=(CONFIG, *outputs)),
         connect(address, config.cluster, config.memory_limit),
         cluster_failures("run"),
         reporting_performance(performance_report),
@@ -168,7 +176,7 @@ def _as_config(config: Config | str | Path | dict[str, Any], overrides: list[str
 
 def _begin(directory: RunDirectory, config: Any) -> None:
     """Write the resolved configuration and note what runs."""
-    write_atomic(directory.path / CONFIG, dump_yaml(config))
+    directory.write_file(CONFIG, dump_yaml(config))
     directory.manifest.pop("error", None)
     directory.manifest.update(
         status="running", versions=package_versions(), attempt=directory.attempt

@@ -5,16 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.units import format_bytes, format_seconds
-from bigfs.evaluate.metrics import selection_overlap
+from bigfs.evaluate.metrics import Overlap, selection_overlap
 from bigfs.report.curves import Curve, draw_curves
-from bigfs.store.location import Location, replaced_file, write_atomic
-from bigfs.store.rundir import TABLE
+from bigfs.store.location import Location
+from bigfs.store.records import TABLE
+from bigfs.store.rundir import RunDirectory
 
 CSV, JSON, FIGURES = "table.csv", "table.json", ("curves.svg", "curves.png")
 TABLES = (TABLE, CSV, JSON, *FIGURES)
@@ -27,12 +28,6 @@ _COLUMNS = (
     ("redundancy", "redundancy", False),
 )
 _PANELS = (("nmi", "NMI (%)"), ("acc", "ACC (%)"), ("nearest_neighbor_error", "1-NN error (%)"))
-
-
-def remove_tables(folder: Location) -> None:
-    """Remove the tables and figures of a former run."""
-    for name in TABLES:
-        (folder / name).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -141,7 +136,7 @@ class ComparisonResult:
             for row in self.rows
         ]
         overlaps = [
-            {"n_features": m, "first": a, "second": b, **found._asdict()}
+            {"n_features": m, "first": a, "second": b, **asdict(found)}
             for m, a, b, found in self.overlaps()
         ]
         about = {
@@ -156,7 +151,7 @@ class ComparisonResult:
         }
         return json.dumps(about, indent=2) + "\n"
 
-    def overlaps(self) -> list[tuple[int, str, str, Any]]:
+    def overlaps(self) -> list[tuple[int, str, str, Overlap]]:
         """Return m, two names and what their selections of m features have in common."""
         found = []
         for m in sorted({row.n_features for row in self.rows if row.method}):
@@ -167,16 +162,15 @@ class ComparisonResult:
                     found.append((m, first.name, second.name, overlap))
         return found
 
-    def write(self, folder: Location) -> None:
+    def write(self, directory: RunDirectory) -> None:
         """Write the table in all forms, and the figure."""
-        write_atomic(folder / TABLE, self.text() + "\n")
-        write_atomic(folder / CSV, self.csv())
-        write_atomic(folder / JSON, self.json())
+        directory.write_file(TABLE, self.text() + "\n")
+        directory.write_file(CSV, self.csv())
+        directory.write_file(JSON, self.json())
         title = self.uri.rpartition("/")[2]
         kinds = [name.rpartition(".")[2] for name in FIGURES]
         for name, content in zip(FIGURES, draw_curves(self._panels(), title, kinds), strict=True):
-            with replaced_file(folder / name) as file:
-                file.write(content)
+            directory.write_file(name, content)
 
     def _columns(self) -> list[tuple[str, str, bool]]:
         return [
@@ -192,8 +186,8 @@ class ComparisonResult:
             curves: list[Curve] = []
             for name in dict.fromkeys(row.name for row in self.rows):
                 rows = [row for row in self.rows if row.name == name]
-                values = [row.value(score) for row in rows]
-                if None in values:
+                values = [v for row in rows if (v := row.value(score)) is not None]
+                if len(values) < len(rows):
                     continue
                 spread = [row.scores.get(f"{score}_std", 0.0) for row in rows]
                 curves.append(

@@ -305,7 +305,8 @@ def _plan_stage(
     """Return a stage's figures; ``base`` is what its processes are before it."""
     limit, budget = place.memory_limit, task_budget(place.memory_limit)
     at_once = _tasks_at_once(cost, place.threads, budget)
-    needed = max(min(at_once, step.tasks) * step.task_bytes for step in cost.by_workers)
+    by_workers = [min(at_once, step.tasks) * step.task_bytes for step in cost.by_workers]
+    needed = max(by_workers, default=0)
     alone = "this process" in place.limits
     used = max(needed, cost.client_bytes if alone else 0) + _BUFFER_BYTES
     used += min(cost.keeps_bytes, max(0, budget - used))

@@ -135,7 +135,7 @@ def _candidates(
         yield "graph.algorithm", _variants(config, "graph", "algorithm", ["auto"])
     shape = header.shape(config.blocks.rows)
     if shape is not None:
-        smaller = []
+        smaller: list[int] = []
         rows = shape.rows // 2 // header.chunk_rows * header.chunk_rows
         while rows >= header.chunk_rows and len(smaller) < 8:
             smaller.append(rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31")
 _MARKERS = "osD^vP*X"
@@ -77,12 +78,12 @@ def draw_curves(
         return [_content(figure, kind) for kind in kinds]
 
 
-def _draw(axes: object, curve: Curve, names: list[str]) -> None:
+def _draw(axes: Any, curve: Curve, names: list[str]) -> None:
     if curve.is_line:
-        axes.axhline(curve.values[0], color="gray", linestyle="--", label=curve.name)  # type: ignore[attr-defined]
+        axes.axhline(curve.values[0], color="gray", linestyle="--", label=curve.name)
         return
     position = names.index(curve.name)
-    axes.errorbar(  # type: ignore[attr-defined]
+    axes.errorbar(
         curve.sizes,
         curve.values,
         yerr=curve.spread if any(curve.spread) else None,
@@ -95,8 +96,8 @@ def _draw(axes: object, curve: Curve, names: list[str]) -> None:
     )
 
 
-def _content(figure: object, kind: str) -> bytes:
+def _content(figure: Any, kind: str) -> bytes:
     content = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {}
-    figure.savefig(content, format=kind, dpi=130, metadata=metadata)  # type: ignore[attr-defined]
+    figure.savefig(content, format=kind, dpi=130, metadata=metadata)
     return content.getvalue()

@@ -12,8 +12,9 @@ from bigfs.core.errors import InputError
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.stages.scores import FeatureScores, check_n_selected
 from bigfs.store.location import Location
+from bigfs.store.records import FEATURES, TABLE
 from bigfs.store.retention import followed
-from bigfs.store.rundir import FEATURES, TABLE, RunDirectory
+from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, read_attributes
 
 _SHOWN = 10

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from bigfs.core.errors import InputError
 from bigfs.runtime.execute import active_client
@@ -40,10 +41,10 @@ def reporting_performance(file: str | None) -> Iterator[None]:
     _save(report, file)
 
 
-def _save(report: object, file: str) -> None:
+def _save(report: Any, file: str) -> None:
     """Write the report; a run that is done does not fail for it."""
     try:
-        report.__exit__(None, None, None)  # type: ignore[attr-defined]
+        report.__exit__(None, None, None)
     except Exception as error:
         logger.warning(
             "The performance report %s was not saved: %s: %s", file, type(error).__name__, error

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from bigfs.core.errors import ClusterError, InputError, MemoryLimitError
 from bigfs.core.memory import SMALLEST_LIMIT_BYTES
+from bigfs.core.paths import is_plain
 from bigfs.core.units import format_bytes
 from bigfs.runtime.execute import active_client
 from bigfs.runtime.workers import (
@@ -158,8 +159,10 @@ def _check_shared(folder: Any, workers: Sequence[str]) -> None:
     try:
         asked = (_answer_token, folder, token)
         for worker, answer in ask_workers(active_client(), *asked, workers=workers).items():
-            written = folder / str(answer)
-            if not str(answer).startswith(f"token-{token}-") or not written.exists():
+            named = str(answer)
+            written = folder / named
+            is_answer = is_plain(named) and named.startswith(f"{ours.name}-")
+            if not is_answer or not written.exists():
                 raise InputError(
                     f"Worker {worker} and this client do not share {folder} ({answer}). Put the "
                     "run directory on storage that all of them can read and write."

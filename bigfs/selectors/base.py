@@ -33,7 +33,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
     def _keep(self, arguments: dict[str, Any]) -> None:
         """Store the arguments of ``__init__`` (its ``locals()``), each under its name."""
         names = set(arguments) - {"self", "__class__"}
-        vars(self).update({name: arguments[name] for name in names})
+        self.__dict__.update({name: arguments[name] for name in names})
 
     def fit(self, X: Any, y: Any = None) -> BaseSelector:
         """Score and rank the features.
@@ -72,7 +72,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         self._supports = result.supports
         self.n_features_to_select_ = n_selected
         # What has a row for every sample is read when asked, where the data are not in memory.
-        stored = _is_stored(X)
+        stored = is_stored(X)
         for name, value in result.details.items():
             if isinstance(value, ArrayRef):
                 value = value.open(scratch) if stored else value.load()
@@ -91,14 +91,14 @@ class BaseSelector(SelectorMixin, BaseEstimator):
             if name in method.parameters.model_fields:
                 section = settings.setdefault(method.name, {})
             elif name in GraphConfig.model_fields:
-                section = settings.setdefault("graph", {})
+                section = settings.setdefault("graph", dict(method.graph_defaults))
             if name != "n_features_to_select":
                 section[name] = value.item() if isinstance(value, np.generic) else value
         return validated(selection_model(), settings, type(self).__name__, nested=False)
 
     def _prepared(self, X: Any, scratch: Scratch) -> RowBlocks:
         """Open rows to predict, checked and preprocessed as those of `fit` were; one row twice."""
-        if not _is_stored(X):
+        if not is_stored(X):
             X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype="numeric", reset=False)
             X = X[[0, 0]] if X.shape[0] == 1 else X  # opened data have two rows at least
         blocks = RowBlocks.from_any(X, scratch=scratch)
@@ -153,7 +153,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
 
     def _checked(self, X: Any) -> Any:
         """Apply scikit-learn's checks to data in memory and record the features' names."""
-        if not _is_stored(X):
+        if not is_stored(X):
             checked = validate_data(
                 self,
                 X,
@@ -186,7 +186,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         return tags
 
 
-def _is_stored(X: Any) -> bool:
+def is_stored(X: Any) -> bool:
     """Say whether X is read by blocks: a path, a Dask or zarr array, opened data."""
     from bigfs.store.source import Source
 
@@ -196,7 +196,7 @@ def _is_stored(X: Any) -> bool:
 
 def _as_lazy(X: Any) -> Any:
     """Return a Dask array for lazy input, None for data in memory."""
-    if not _is_stored(X):
+    if not is_stored(X):
         return None
     import dask.array as da
 

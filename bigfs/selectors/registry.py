@@ -17,6 +17,7 @@ _MODULES = (
     "q_alpha",
     "udfs",
     "fsgmm",
+    "maximum_margin_clustering",
     "lfs",
     "gfs_kmeans",
 )
@@ -35,5 +36,5 @@ def method_of(estimator: type) -> Method:
     return next(by_name[cls.__name__] for cls in estimator.__mro__ if cls.__name__ in by_name)
 
 
-for _name in ("mcfs", "laplacian_score", "max_variance", "spec", "lfs", "gfs_kmeans"):
+for _name in _MODULES:
     register(importlib.import_module(f"bigfs.selectors.{_name}").METHOD)

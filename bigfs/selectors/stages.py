@@ -31,13 +31,14 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
     method, parameters = METHODS[selection.method], selection.parameters
     needs = method.needs(parameters)
     seeds = {"random_state": selection.random_state, "memory_limit": selection.memory_limit}
-    data = {"preprocess": selection.preprocess, "rows": selection.blocks.rows}
+    data: dict[str, Any] = {"preprocess": selection.preprocess, "rows": selection.blocks.rows}
     stages = []
     if "graph" in needs:
-        stages.append(graph_stage(selection.graph, remote=remote, **data, **seeds))
+        stages.append(graph_stage(selection.used_graph, remote=remote, **data, **seeds))
     if "spectral" in needs:
         n_components = method.n_components(parameters)
-        stages.append(spectral_stage(selection.spectral, n_components, selection.graph, **seeds))
+        spectral, graph = selection.used_spectral, selection.used_graph
+        stages.append(spectral_stage(spectral, n_components, graph, **seeds))
     settings: dict[str, Any] = {
         "method": selection.method,
         "m": selection.n_features_to_select,

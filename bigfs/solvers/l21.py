@@ -87,6 +87,11 @@ class GramSolver:
         return np.asarray(found * root[:, None])
 
 
+def gram_solver_bytes(n_features: int, n_columns: int) -> int:
+    """Return what `GramSolver` needs: ``X'X``, its factor, and two more where a factor fails."""
+    return 32 * n_features**2 + 32 * n_features * n_columns
+
+
 class KernelSolver:
     """Solves from the n x n matrix ``X Delta^-1 X'`` where rows are fewer than features.
 
@@ -135,8 +140,23 @@ class KernelSolver:
 
     def _tiles(self) -> list[slice]:
         """Cut the features so that a tile in float64 stays near 32 MB."""
-        step = max(16, 2**22 // len(self._X))
+        step = _tile_features(len(self._X))
         return [slice(at, at + step) for at in range(0, self._X.shape[1], step)]
+
+
+def _tile_features(n_samples: int) -> int:
+    """Return how many features are converted to float64 at a time."""
+    return max(16, 2**22 // n_samples)
+
+
+def kernel_solver_bytes(n_samples: int, n_features: int, n_columns: int) -> int:
+    """Return what `KernelSolver` needs beside X.
+
+    The n x n matrix with two more like it, where a factor fails; two tiles; the right side and
+    the solution.
+    """
+    tiles = 16 * n_samples * min(n_features, _tile_features(n_samples))
+    return 24 * n_samples**2 + tiles + 16 * (n_samples + n_features) * n_columns
 
 
 def conjugate_gradients(
@@ -188,9 +208,9 @@ def conjugate_gradients(
     if solution.any():
         residual -= product(solution)
         count = 1
-    ahead = inverse * residual
-    direction = ahead.copy()
-    rho = np.einsum("ij,ij->j", residual, ahead)
+    z = inverse * residual
+    p = z.copy()
+    rho = np.einsum("ij,ij->j", residual, z)
     while (worst := float((np.linalg.norm(residual, axis=0) / size).max())) > tol:
         if count >= max_iter:
             raise ConvergenceError(
@@ -198,14 +218,19 @@ def conjugate_gradients(
                 f"after {count} passes over X; at most {tol:.2g} is accepted. Raise beta or "
                 "memory_limit, or scale the data."
             )
-        turned = product(direction)
+        Ap = product(p)
         count += 1
-        bend = np.einsum("ij,ij->j", direction, turned)
-        step = np.divide(rho, bend, out=np.zeros_like(rho), where=bend > 0)
-        solution += step * direction
-        residual -= step * turned
-        ahead = inverse * residual
-        before, rho = rho, np.einsum("ij,ij->j", residual, ahead)
-        direction *= np.divide(rho, before, out=np.zeros_like(rho), where=before > 0)
-        direction += ahead
+        pAp = np.einsum("ij,ij->j", p, Ap)
+        step = np.divide(rho, pAp, out=np.zeros_like(rho), where=pAp > 0)
+        solution += step * p
+        residual -= step * Ap
+        z = inverse * residual
+        before, rho = rho, np.einsum("ij,ij->j", residual, z)
+        p *= np.divide(rho, before, out=np.zeros_like(rho), where=before > 0)
+        p += z
     return root * solution, count
+
+
+def conjugate_gradients_bytes(n_features: int, n_columns: int) -> int:
+    """Return what `conjugate_gradients` needs: its vectors, and those of who calls it."""
+    return 14 * 8 * n_features * n_columns

@@ -10,6 +10,9 @@ import numpy as np
 _RANK_TOL = 1e-12
 # From here on the leading eigenvector comes from Lanczos steps, begun at the one before.
 _DENSE = 400
+# Matrices of n_features^2 alive at once: the Gram matrix, the coordinates, and what an
+# eigendecomposition works with.
+N_MATRICES = 5
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,11 @@ def q_alpha(
         converged = bool(np.abs(found - alpha).max() <= tol)
         alpha = found
     return QAlphaResult(alpha, np.array(objective), converged)
+
+
+def q_alpha_bytes(n_features: int) -> int:
+    """Return what `q_alpha` needs, its argument included."""
+    return 8 * N_MATRICES * n_features**2
 
 
 def _coordinates(gram: np.ndarray) -> np.ndarray:

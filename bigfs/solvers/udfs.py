@@ -10,6 +10,8 @@ from bigfs.solvers.l21 import row_weights, smoothed_l21
 
 # Rows of B below its root count as empty; it keeps the weights finite.
 _EPSILON = 1e-16
+# Matrices of n_features^2 alive at once: M, its reweighted copy, an eigensolver's workspace.
+N_MATRICES = 4
 
 
 def local_factors(Z: np.ndarray, ridge: float) -> np.ndarray:
@@ -78,6 +80,11 @@ def sparse_basis(
         converged = bool(objective) and abs(objective[-1] - now) <= tol * abs(objective[-1])
         objective.append(now)
     return SparseBasis(B, np.array(objective), converged)
+
+
+def sparse_basis_bytes(n_features: int) -> int:
+    """Return what `sparse_basis` needs."""
+    return 8 * N_MATRICES * n_features**2
 
 
 def _smallest(M: np.ndarray, added: np.ndarray, n_columns: int) -> np.ndarray:

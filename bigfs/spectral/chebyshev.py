@@ -94,7 +94,7 @@ class PanelBlock:
         self._order = reverse_cuthill_mckee(problem.W, symmetric_mode=True)
         self._degrees = problem.root[self._order] ** 2
         self._labels = problem.null.labels[self._order]
-        self.dtype = np.dtype(np.float32)
+        self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self._locked: list[np.ndarray] = []
         self._active: list[np.ndarray] = []
 

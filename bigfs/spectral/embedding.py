@@ -91,12 +91,9 @@ class SpectralEmbedding:
     def open(cls, path: Location) -> SpectralEmbedding:
         """Return the embedding that was stored in a folder."""
         stored = read_attributes(path)
-        return cls(
-            embedding_ref=ArrayRef.at(path / "embedding"),
-            scratch=Scratch(path),
-            **{name: np.array(stored[name]) for name in _ARRAYS},
-            **{name: stored[name] for name in _VALUES},
-        )
+        found: dict[str, Any] = {name: np.array(stored[name]) for name in _ARRAYS}
+        found |= {name: stored[name] for name in _VALUES}
+        return cls(embedding_ref=ArrayRef.at(path / "embedding"), scratch=Scratch(path), **found)
 
 
 def spectral_embedding(

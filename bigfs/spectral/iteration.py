@@ -77,7 +77,9 @@ def block_bytes(n_samples: int, n_missing: int, tol: float) -> int:
 class Block(Protocol):
     """Vectors z in panels, the first of them locked; all sums are of float64."""
 
-    dtype: np.dtype[Any]
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the vectors."""
 
     @property
     def n_locked(self) -> int:

@@ -88,7 +88,7 @@ def _compiled() -> Callable[..., None]:
     """Return the compiled loop; numba is imported when it is first needed."""
     import numba
 
-    return numba.njit(nogil=True, cache=True)(_rows)  # type: ignore[no-any-return]
+    return numba.njit(nogil=True, cache=True)(_rows)
 
 
 def _rows(

@@ -108,4 +108,4 @@ def _multigrid(problem: Problem, scaled: Any, seed: int) -> Callable[[np.ndarray
         hierarchy = pyamg.smoothed_aggregation_solver(shifted, B=problem.root[:, None])
     finally:
         np.random.set_state(state)
-    return hierarchy.aspreconditioner(cycle="V").matvec  # type: ignore[no-any-return]
+    return hierarchy.aspreconditioner(cycle="V").matvec

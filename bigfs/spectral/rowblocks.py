@@ -148,7 +148,7 @@ def write_arrays(path: Location, arrays: Iterable[np.ndarray]) -> None:
     """Write the bytes of contiguous arrays one after the other; nothing is left of a failure."""
     with new_file(path) as file:
         for array in arrays:
-            view = memoryview(array.reshape(-1).view(np.uint8))
+            view = array.reshape(-1).view(np.uint8).data
             while len(view):
                 view = view[file.write(view) :]
 
@@ -163,7 +163,7 @@ def read_into(file: Any, begin: int, out: np.ndarray) -> None:
     if not out.size:
         return
     file.seek(begin)
-    view = memoryview(out).cast("B")
+    view = out.data.cast("B")
     while len(view):
         count = file.readinto(view)
         if not count:

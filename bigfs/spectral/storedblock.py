@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from bigfs.spectral.strips import (
     strip_columns,
     strip_task,
 )
-from bigfs.store.location import Location, as_location, remove_tree, write_atomic
+from bigfs.store.location import Location, as_location, is_within, remove_tree, write_atomic
 from bigfs.store.scratch import ArrayRef, Scratch
 
 _RECORD = "spectral.json"
@@ -49,8 +49,10 @@ class Record:
         self.state: dict[str, Any] | None = None
         if path is not None and (path / _RECORD).exists():
             state = json.loads((path / _RECORD).read_text())
-            # Addresses are absolute: a run directory that was moved begins anew.
-            found = as_location(state["graph"]["folder"]).exists()
+            # Addresses are absolute: a run directory that was moved begins anew, and nothing
+            # elsewhere is read, written or removed.
+            found = all(is_within(as_location(place), path) for place in _places(state))
+            found = found and as_location(state["graph"]["folder"]).exists()
             self.state = state if found and state["in_strips"] == in_strips else None
 
     def folder(self) -> Scratch:
@@ -80,6 +82,18 @@ class Record:
         """Remove the record and all it names."""
         if self.path is not None:
             remove_tree(self.path)
+
+
+def _places(stored: Any) -> Iterator[str]:
+    """Yield all addresses in a record."""
+    if isinstance(stored, dict):
+        for name, value in stored.items():
+            if name in ("folder", "path"):
+                yield str(value)
+            yield from _places(value)
+    elif isinstance(stored, list):
+        for value in stored:
+            yield from _places(value)
 
 
 def as_iterate(stored: dict[str, Any]) -> Iterate:

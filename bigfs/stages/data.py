@@ -34,6 +34,7 @@ def data_stage(settings: InputConfig, transform: str, stored: bool) -> Stage:
         "data",
         INGEST_VERSION,
         depends,
+        # Planned only: what runs is `copy_input`.
         lambda shape: Ingestion(shape, settings.missing, transform, stored),  # type: ignore[arg-type,return-value]
     )
 

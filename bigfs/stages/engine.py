@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost, StagePlan
 from bigfs.core.memory import check_fits
+from bigfs.core.paths import plain_name
 from bigfs.stages.graph import WEIGHTS
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.location import Location
@@ -82,7 +83,8 @@ class SharedStages(StageStore):
     def path(self, name: str) -> Location:
         """Return where a finished stage is; in a bucket an object says which task was first."""
         if isinstance(self._folder, ObjectPath):
-            return self._folder / (self._folder / f"{name}.first").read_text()
+            first = self._folder / f"{name}.first"
+            return self._folder / plain_name(first.read_text(), first)
         return self._folder / f"{name}.zarr"
 
     def has(self, name: str, key: str) -> bool:
@@ -107,12 +109,13 @@ class SharedStages(StageStore):
                 if first.read_text() != scratch.path.name:  # else an answer was lost
                     scratch.close()
             return
-        scratch = Scratch(self._folder / f"{attempt}.partial")
+        partial, final = self._folder / f"{attempt}.partial", self._folder / f"{name}.zarr"
+        scratch = Scratch(partial)
         yield scratch
         try:
-            scratch.path.rename(self.path(name))  # type: ignore[arg-type]
+            partial.rename(final)
         except OSError:
-            if not self.path(name).exists():
+            if not final.exists():
                 raise
             scratch.close()
 
@@ -167,7 +170,7 @@ class Engine:
         finished : dict
             Where each stage is, by its plain name.
         """
-        inputs = Inputs(self.blocks)  # type: ignore[arg-type]
+        inputs = Inputs(self.blocks)  # type: ignore[arg-type]  # None: its stages read none
         key = self._data_key
         for stage in stages:
             alike = _neighbors_key(stage, key) if stage.name == "graph" else None

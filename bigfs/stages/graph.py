@@ -7,6 +7,7 @@ from typing import Any
 
 from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape, StageCost
+from bigfs.core.paths import plain_name
 from bigfs.graph import affinity, knn_graph
 from bigfs.graph.cost import graph_cost
 from bigfs.graph.knn import KNNGraph
@@ -113,5 +114,5 @@ def _copied_neighbors(path: Location, out: Scratch) -> KNNGraph:
     """Copy the neighbors of another graph stage; only the weights differ."""
     stored = read_attributes(path)["graph"]
     for name in (*stored["arrays"], "partitions"):
-        copy_tree(path / name, out.path / name)
+        copy_tree(path / plain_name(name, path), out.path / name)
     return KNNGraph.open(out.path, stored)

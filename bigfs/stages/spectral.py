@@ -42,8 +42,16 @@ def spectral_stage(
         "spectral",
         3,
         {**settings.model_dump(), **common},
-        lambda shape: SpectralStrategy(shape, settings, graph, **common),
+        lambda shape: SpectralStrategy(shape, settings, graph, **_within(common, shape)),
     )
+
+
+def _within(common: dict[str, Any], shape: Shape) -> dict[str, Any]:
+    """Take all eigenvectors where a method would like more than there are."""
+    wanted = common["n_components"]
+    if isinstance(wanted, str):
+        return common
+    return {**common, "n_components": min(wanted, shape.n_samples - 1)}
 
 
 @dataclass(frozen=True)

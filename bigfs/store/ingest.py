@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from bigfs.runtime.progress import track
 from bigfs.store.chunking import chunk_rows
 from bigfs.store.fingerprint import changed
 from bigfs.store.formats.zarr_array import UNFINISHED
-from bigfs.store.location import Location, as_location, remove_tree, zarr_store
+from bigfs.store.location import Location, as_location, is_within, remove_tree, zarr_store
 from bigfs.store.objects import ConflictError, ObjectPath
-from bigfs.store.source import Header, Source, is_store, open_matrix
+from bigfs.store.source import Header, Source, is_store, listed, open_matrix
 from bigfs.store.values import TOO_LARGE, all_usable, usable
 
 MISSING = ("error", "mean", "zero", "drop_rows")
@@ -83,7 +84,7 @@ def ingest(
         read of the source) or by zero, or leave the row out. Infinity is always an error, and
         so are values beyond 1e140, whose squares overflow when they are added up.
     overwrite : bool, default=False
-        Replace a store that is already there.
+        Replace a store that is already there: one that bigfs wrote, and that holds nothing else.
     rows : int or None, default=None
         Rows per chunk; None: 8 to 32 MB per chunk.
 
@@ -106,6 +107,10 @@ def ingest(
     matrix = open_matrix(source, variable=variable, header=header)
     if isinstance(final, ObjectPath):
         if overwrite:
+            if is_within(as_location(matrix.uri), final):
+                raise InputError(
+                    f"{final} is what is read, and cannot be replaced. Give another name."
+                )
             remove_tree(final)
         return _ingest_objects(matrix, final, missing, rows)
     beside = f"{final.name}.partial-{uuid.uuid4().hex[:8]}"
@@ -114,10 +119,16 @@ def ingest(
         with _writing(final):
             final.parent.mkdir(parents=True, exist_ok=True)
         report = _write(matrix, partial, final, missing, rows)
+        _check_dest(final, overwrite)  # again: somebody may have put something there since
         with _writing(final):
             if final.exists():
                 final.rename(replaced)
-            partial.rename(final)
+            try:
+                partial.rename(final)
+            except OSError:
+                if replaced.exists():
+                    replaced.rename(final)
+                raise
     finally:
         remove_tree(partial)
         if final.exists():
@@ -158,6 +169,10 @@ def _check_dest(dest: Location, overwrite: bool) -> None:
         raise InputError(
             f"{dest} is not a store that bigfs wrote, and is not overwritten. Give another name."
         )
+    others = sorted({path.name for path in dest.iterdir()} - {"zarr.json", "X", UNFINISHED})
+    if others or (isinstance(dest, Path) and dest.is_symlink()):
+        what = "is a link" if not others else f"holds {listed(others)} beside the matrix"
+        raise InputError(f"{dest} {what}, and is not overwritten. Give another name.")
 
 
 @contextmanager

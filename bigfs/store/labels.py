@@ -162,6 +162,8 @@ def _read_zarr(path: Location, name: str) -> np.ndarray:
     try:
         node = zarr.open(zarr_store(path), mode="r")
         array = node[name or "y"] if isinstance(node, zarr.Group) else node
+        if isinstance(array, zarr.Group):
+            raise TypeError(f"{array.name} is a group, not an array")
         shape, dtype = array.shape, array.dtype
     except StorageError:
         raise

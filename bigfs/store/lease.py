@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -12,13 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bigfs.core.errors import RunLockedError, StorageError
+from bigfs.core.errors import InputError, RunLockedError, StorageError
 from bigfs.store.location import Location
 from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus, hurried
 
 LEASE = "lease.json"
 HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 60.0
+_OF_LEASE = {"owner", "pid", "host", "beat"}
 
 
 class Lease:
@@ -32,16 +34,26 @@ class Lease:
     ----------
     directory : Path or ObjectPath
         The run directory.
+    owner : str or None, default=None
+        Who holds it. None: a new id.
+
+    Attributes
+    ----------
+    former : str or None
+        The owner of the dead lease that this one took over.
 
     Raises
     ------
     RunLockedError
         If another live process holds the lease.
+    InputError
+        If there is a file of that name that is no lease.
     """
 
-    def __init__(self, directory: Location) -> None:
+    def __init__(self, directory: Location, owner: str | None = None) -> None:
         self._directory = directory
-        self._owner = uuid.uuid4().hex
+        self._owner = owner or uuid.uuid4().hex
+        self.former: str | None = None
         place = directory / LEASE
         self._record: _LeaseFile | _LeaseObject = (
             _LeaseFile(place, self._owner)
@@ -78,6 +90,7 @@ class Lease:
             age = self._record.age(held)
             if age is None:  # given back in the meantime
                 continue
+            self._record.check_ours(held)
             if age < STALE_SECONDS and not _is_gone(held):
                 raise RunLockedError(
                     f"{self._directory}: another run holds this directory (process "
@@ -85,6 +98,7 @@ class Lease:
                     f"{max(age, 0):.0f} s ago). Wait for it to end, or use another run directory."
                 )
             if not self._record.take_over(held, self._text()):
+                self.former = held.get("owner")
                 break
         if self._record.read().get("owner") != self._owner:
             raise RunLockedError(
@@ -148,6 +162,12 @@ class _LeaseFile:
         except FileNotFoundError:
             return None
 
+    def check_ours(self, held: dict[str, Any]) -> None:
+        """Raise InputError if the file is no lease; one that was cut off is empty."""
+        with suppress(FileNotFoundError):
+            if not _OF_LEASE <= held.keys() and self._path.read_bytes():
+                raise _not_ours(self._path)
+
     def take_over(self, held: dict[str, Any], text: str) -> bool:
         """Move a dead lease aside, then create; say whether to try again.
 
@@ -163,6 +183,10 @@ class _LeaseFile:
             aside.replace(self._path)
             return False
         aside.unlink()
+        # What its owner was writing when it died.
+        if _is_id(held.get("owner")):
+            with suppress(OSError):
+                self._path.with_name(f"lease.beat-{held['owner']}").unlink()
         return not self.create(text)
 
     def beat(self, text: str) -> bool:
@@ -210,6 +234,11 @@ class _LeaseObject:
         """Return the seconds since the last beat, None where there is no lease."""
         return None if self._seen is None else time.time() - float(held.get("beat", 0.0))
 
+    def check_ours(self, held: dict[str, Any]) -> None:
+        """Raise InputError if the object is no lease."""
+        if self._seen is not None and not _OF_LEASE <= held.keys():
+            raise _not_ours(self._path)
+
     def take_over(self, held: dict[str, Any], text: str) -> bool:
         """Replace the dead lease that was read; say whether to try again."""
         self._write(text, self._seen)
@@ -236,6 +265,17 @@ class _LeaseObject:
                 return False
             self._own = self._seen
         return True
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{12,32}", value) is not None
+
+
+def _not_ours(path: Location) -> InputError:
+    return InputError(
+        f"{path} is not the lease of a bigfs run, and a run needs that name. Move the file, or use "
+        "another run directory."
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -92,6 +92,19 @@ def copy_tree(source: Location, target: Location) -> None:
             file.write((source / name).read_bytes())
 
 
+def is_within(place: Location, folder: Location) -> bool:
+    """Say whether a place is a folder or lies in it, as it is written or where links lead."""
+    if isinstance(place, ObjectPath) or isinstance(folder, ObjectPath):
+        return place == folder or str(place).startswith(f"{folder}/")
+    try:
+        return any(
+            Path(way(place)).is_relative_to(way(folder))
+            for way in (os.path.abspath, os.path.realpath)
+        )
+    except (ValueError, OSError):  # no path at all, which is said where it is opened
+        return False
+
+
 def free_bytes(place: Location) -> int | None:
     """Return the free bytes of the file system, None in a bucket, which has no end."""
     return shutil.disk_usage(place).free if isinstance(place, Path) else None
@@ -129,7 +142,7 @@ def new_file(place: Location) -> Iterator[IO[bytes]]:
         return
     try:
         with open(place, "xb", buffering=0) as file:
-            yield file  # type: ignore[misc]
+            yield file
     except OSError as error:
         place.unlink(missing_ok=True)
         raise StorageError(
@@ -139,7 +152,9 @@ def new_file(place: Location) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def replaced_file(place: Location, *, sync: bool = True) -> Iterator[IO[bytes]]:
+def replaced_file(
+    place: Location, *, sync: bool = True, token: str | None = None
+) -> Iterator[IO[bytes]]:
     """Open a file whose content takes the place of the old one at once, when the block ends well.
 
     Parameters
@@ -147,6 +162,8 @@ def replaced_file(place: Location, *, sync: bool = True) -> Iterator[IO[bytes]]:
     place : Path or ObjectPath
     sync : bool, default=True
         Whether it must outlive a power failure.
+    token : str or None, default=None
+        Part of the name that it has until then, beside the old one. None: a random one.
 
     Raises
     ------
@@ -157,7 +174,7 @@ def replaced_file(place: Location, *, sync: bool = True) -> Iterator[IO[bytes]]:
         with place.open("wb") as file:
             yield file
         return
-    partial = place.with_name(f"{place.name}.partial-{uuid.uuid4().hex[:8]}")
+    partial = place.with_name(f"{place.name}.partial-{token or uuid.uuid4().hex[:8]}")
     try:
         with partial.open("wb") as file:
             yield file

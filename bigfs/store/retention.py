@@ -1,7 +1,8 @@
 """Dated runs of one series, such as ``nightly-{date}``: the latest is linked, old ones are removed.
 
 Only finished runs that say in their manifest that they are of the series are ever removed, and
-only under their lease, so that none is taken from a run that is at work on it.
+only under their lease, so that none is taken from a run that is at work on it. What their records
+do not name stays, in a folder that is no run any more.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ import logging
 import os
 import re
 import uuid
-from contextlib import suppress
 from pathlib import Path
 
 from bigfs.core.errors import BigfsError, InputError, RunLockedError
-from bigfs.store.lease import LEASE, Lease
-from bigfs.store.location import Location, as_location, remove_tree, write_atomic
-from bigfs.store.rundir import MANIFEST, RunDirectory
+from bigfs.store.location import Location, as_location, write_atomic
+from bigfs.store.records import MANIFEST
+from bigfs.store.rundir import RunDirectory
 
 logger = logging.getLogger("bigfs")
 DATE = "{date}"
 LATEST = "latest"
 SERIES = "series"
+_SHOWN = 80
 
 
 def finish_series(run: str | Location, series: str, keep: int | None) -> list[str]:
@@ -67,22 +68,40 @@ def followed(place: str | Location) -> Location:
     place = as_location(place)
     if isinstance(place, Path) or LATEST not in place.name or not place.is_file():
         return place
-    return place.with_name(place.read_text().strip().rpartition("/")[2])
+    try:
+        text = place.read_text().strip()
+    except UnicodeDecodeError:  # of data that have the word in their name
+        return place
+    name = text.rpartition("/")[2]
+    if text != str(place.with_name(name)) or not _dated(place.name, LATEST).fullmatch(name):
+        raise InputError(
+            f"{place} is damaged: it names {text[:_SHOWN]!r}, which is not a run beside it. Remove "
+            "it; the next run writes it again."
+        )
+    return place.with_name(name)
 
 
 def finished_runs(run: Location, series: str) -> list[Location]:
     """Return the finished runs of a series beside a run, oldest first."""
-    before, after = (re.escape(part) for part in series.split(DATE))
-    form = re.compile(rf"{before}\d{{4}}-\d\d-\d\d{after}")
+    form = _dated(series, DATE)
     names = sorted(path.name for path in run.parent.iterdir() if form.fullmatch(path.name))
     return [run.with_name(name) for name in names if _is_finished(run.with_name(name), series)]
+
+
+def _dated(name: str, word: str) -> re.Pattern[str]:
+    """Return the form of a name with a date in the place of a word."""
+    before, _, after = (re.escape(part) for part in name.partition(word))
+    return re.compile(rf"{before}\d{{4}}-\d\d-\d\d{after}")
 
 
 def _is_finished(place: Location, series: str) -> bool:
     if not (place / MANIFEST).is_file() or (isinstance(place, Path) and place.is_symlink()):
         return False
     try:
-        manifest = RunDirectory(place).read().manifest
+        directory = RunDirectory(place)
+        if not directory.is_run:
+            return False
+        manifest = directory.read().manifest
     except InputError:
         return False
     return manifest.get("status") == "done" and manifest.get(SERIES) == series
@@ -90,11 +109,18 @@ def _is_finished(place: Location, series: str) -> bool:
 
 def _link(link: Location, latest: Location) -> None:
     """Let a name stand for the latest run, at once for whoever reads it."""
+    if isinstance(link, Path):
+        is_free = link.is_symlink() or not link.exists()
+    else:
+        try:
+            is_free = followed(link) != link or not link.exists()
+        except InputError:
+            is_free = False
+    if not is_free:
+        logger.warning("%s is in the way of the link to the latest run; remove it", link)
+        return
     if not isinstance(link, Path):
         write_atomic(link, f"{latest}\n")
-        return
-    if link.exists() and not link.is_symlink():
-        logger.warning("%s is in the way of the link to the latest run; remove it", link)
         return
     new = link.with_name(f"{link.name}.partial-{uuid.uuid4().hex[:8]}")
     new.symlink_to(latest.name, target_is_directory=True)
@@ -102,21 +128,14 @@ def _link(link: Location, latest: Location) -> None:
 
 
 def _remove(place: Location, series: str) -> bool:
-    """Remove a run, its manifest last, so that what is left of a kill is removed another time."""
+    """Remove what the records of a run name; say whether it was one to be removed."""
+    directory = RunDirectory(place)
     try:
-        with Lease(place):
+        with directory.lease:
             if not _is_finished(place, series):
                 return False
-            for path in place.iterdir():
-                if path.name in (MANIFEST, LEASE):
-                    continue
-                if path.is_dir():
-                    remove_tree(path)
-                else:
-                    path.unlink()
-            (place / MANIFEST).unlink()
+            directory.remove()
     except RunLockedError:
         return False
-    with suppress(OSError):  # somebody began a run there
-        place.rmdir()
+    directory.unmark(remove=True)
     return True

@@ -142,12 +142,14 @@ def check_names(names: list[str] | None, n_features: int, uri: str) -> None:
             f"{uri}: there are {len(names)} feature names for {n_features} features. "
             "Give one name for each."
         )
-    if len(set(names)) != len(names):
-        seen: set[str] = set()
-        twice = next(name for name in names if name in seen or seen.add(name))
-        raise InputError(
-            f"{uri}: the feature name {twice!r} is there twice. Names must be unique; rename one."
-        )
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InputError(
+                f"{uri}: the feature name {name!r} is there twice. Names must be unique; rename "
+                "one."
+            )
+        seen.add(name)
 
 
 def check_no_variable(path: Location, variable: str | None) -> None:

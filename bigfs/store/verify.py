@@ -69,7 +69,9 @@ def verify(path: str | Location) -> VerifyReport:
         raise InputError(f"{path} has no checksums: only stores made by bigfs have them.")
     try:
         group = zarr.open_group(zarr_store(folder), mode="r")
-        array, expected = group["X"], list(group.attrs["checksums"])
+        array, checksums = group["X"], group.attrs["checksums"]
+        if not isinstance(array, zarr.Array) or not isinstance(checksums, list):
+            raise TypeError("X is not an array with a list of checksums")
     except StorageError:
         raise
     except (KeyError, OSError, ValueError, TypeError) as error:
@@ -80,7 +82,7 @@ def verify(path: str | Location) -> VerifyReport:
     rows = array.chunks[0]
     n_chunks = -(-array.shape[0] // rows)
     # A chunk that was added later has no checksum, and matches none.
-    expected += [None] * (n_chunks - len(expected))
+    expected = [*checksums, *[None] * (n_chunks - len(checksums))]
     changed = []
     with track("verify", len(expected), "chunks") as progress:
         for i, value in enumerate(expected):

@@ -60,11 +60,6 @@ class ZarrObjects(Store):
         """Whether keys can be listed."""
         return True
 
-    @property
-    def supports_partial_writes(self) -> bool:
-        """Whether a part of an object can be written."""
-        return False
-
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
@@ -139,7 +134,7 @@ class ZarrObjects(Store):
         """Return all keys."""
         return self.list_prefix("")
 
-    async def list_prefix(self, prefix: str) -> AsyncGenerator[str, None]:  # type: ignore[override]
+    async def list_prefix(self, prefix: str) -> AsyncGenerator[str, None]:
         """Return all keys below one."""
         place = self.path / prefix.rstrip("/") if prefix else self.path
         start = len(self.path.key) + 1
@@ -148,7 +143,7 @@ class ZarrObjects(Store):
         for entry in entries:
             yield entry["path"][start:]
 
-    async def list_dir(self, prefix: str) -> AsyncGenerator[str, None]:  # type: ignore[override]
+    async def list_dir(self, prefix: str) -> AsyncGenerator[str, None]:
         """Return the names directly below a key."""
         place = self.path / prefix.rstrip("/") if prefix else self.path
         with requests(place, "read"):

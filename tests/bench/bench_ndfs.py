@@ -23,12 +23,13 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.core.threads import single_thread
 from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, knn_graph
-from bigfs.selectors.ndfs.estimator import ndfs_scores
-from bigfs.selectors.ndfs.iteration import Settings, iterate
+from bigfs.selectors.ndfs import NDFSParameters
+from bigfs.selectors.ndfs.iteration import iterate
 from bigfs.selectors.ndfs.passes import Resident
-from bigfs.selectors.ndfs.solve import resident_regression
+from bigfs.selectors.ndfs.solve import resident_by_gram
 from bigfs.selectors.ndfs.start import check_init
 from tests.reference.ndfs import ndfs as dense_ndfs
+from tests.selectors._ndfs import ndfs_scores
 
 
 def blobs(n: int, d: int, c: int = 10) -> tuple[np.ndarray, np.ndarray]:
@@ -82,11 +83,11 @@ def overhead(n: int = 8000, d: int = 256) -> tuple[float, float]:
     F = check_init(labels, n, 10)
     W = ring(n)
     passes = Resident(X, W.load(), W.degrees.load(), F)
-    regression = resident_regression(passes, "cholesky", 1.0)
-    settings = Settings(1.0, 1.0, 1.0, "safe", 30, 0.0)
+    regression = resident_by_gram(passes, 1.0, passes.gram())
+    parameters = NDFSParameters(gamma=1.0, tol=0.0)
     began = time.perf_counter()
     with single_thread():
-        iterate(passes, regression, X.T @ F, F.T @ F, settings)
+        iterate(passes, regression, X.T @ F, F.T @ F, parameters)
     bare = (time.perf_counter() - began) / 30
     spent = []
     for rows in (n, n // 8):

@@ -16,7 +16,11 @@ from typing import Any
 import psutil
 import yaml
 
+from tests import _canary
+
 PATIENCE = 120.0
+# Run directories by process.
+_runs: dict[int, Path] = {}
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> Path:
@@ -27,20 +31,32 @@ def write_config(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def start(path: Path, *options: str, **environment: str) -> subprocess.Popen[str]:
-    """Start ``bigfs run`` in a session of its own."""
-    return subprocess.Popen(
+    """Start ``bigfs run`` in a session of its own; a canary is in its run directory.
+
+    `finish` looks after it.
+    """
+    run = Path(yaml.safe_load(path.read_text())["run"])
+    if not run.exists():
+        _canary.plant(run)
+    process = subprocess.Popen(
         [sys.executable, "-m", "bigfs.cli", "run", str(path), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
+    if (run / "notes.txt").exists():
+        _runs[process.pid] = run
+    return process
 
 
 def finish(process: subprocess.Popen[str], seconds: float = PATIENCE) -> str:
     """Wait for the end and return what was said on stderr."""
     try:
-        return process.communicate(timeout=seconds)[1]
+        said = process.communicate(timeout=seconds)[1]
+        if process.pid in _runs:
+            _canary.check(_runs[process.pid])
+        return said
     except subprocess.TimeoutExpired:
         process.kill()
         raise AssertionError(f"still running: {process.communicate()[1]}") from None

@@ -12,6 +12,10 @@ from sklearn.datasets import load_digits
 from bigfs import SPEC, UDFS, LaplacianScore, QAlpha
 from bigfs.blocks import RowBlocks
 from bigfs.runtime import local_cluster
+from bigfs.selectors.stages import stages_of_selection
+from bigfs.stages.engine import Engine, TemporaryStages
+from bigfs.stages.scores import FeatureScores
+from bigfs.store.scratch import Scratch
 
 SELECTORS = [SPEC(5), SPEC(5, ranking="phi3"), QAlpha(5), LaplacianScore(5), UDFS(5)]
 
@@ -24,7 +28,13 @@ def test_four_workers_do_not_change_a_bit(tmp_path: Path) -> None:
 
     def scores() -> list[bytes]:
         blocks = RowBlocks.from_any(tmp_path / "X.npy", rows=150)
-        return [one._score(blocks, 5).scores.tobytes() for one in SELECTORS]
+        found = []
+        for selector in SELECTORS:
+            scratch = Scratch()
+            stages = stages_of_selection(selector._selection())
+            finished = Engine(TemporaryStages(scratch), blocks).run(stages)
+            found.append(FeatureScores.open(finished["result"]).scores.tobytes())
+        return found
 
     with dask.config.set(scheduler="synchronous"):
         expected = scores()

@@ -56,7 +56,7 @@ def test_json_lines_of_a_run_on_workers_and_its_report(tmp_path: Path) -> None:
     assert line.items() >= {"level": "error", "event": "error", "exit_code": 2}.items()
 
 
-def test_a_report_without_a_cluster_is_refused(tmp_path: Path) -> None:
+def test_a_report_without_a_cluster_is_refused(tmp_path: Path, bare: None) -> None:
     with pytest.raises(InputError, match="this run has none. Set cluster"):
         run(_config(tmp_path), performance_report=str(tmp_path / "dask.html"))
     assert not (tmp_path / "run").exists()
@@ -64,7 +64,7 @@ def test_a_report_without_a_cluster_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.cluster
 def test_a_report_without_bokeh_is_refused(
-    tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch, bare: None
 ) -> None:
     # The scheduler of the tests' cluster is in this process.
     with pytest.raises(InputError, match="no folder: .*nowhere does not exist"):

@@ -137,7 +137,7 @@ def test_a_frozen_worker_is_not_waited_for_without_an_end(
         check_workers(tmp_path)
 
 
-def test_a_scheduler_of_another_version_or_without_workers(tmp_path: Path) -> None:
+def test_a_scheduler_of_another_version_or_without_workers(tmp_path: Path, bare: None) -> None:
     other = pretend(tmp_path, "dask", "2025.1.0")
     config: dict[str, Any] = {
         "run": str(tmp_path / "run"),
@@ -156,3 +156,26 @@ def test_a_scheduler_of_another_version_or_without_workers(tmp_path: Path) -> No
             with pytest.raises(ClusterError, match=r"the scheduler has dask 2025.1.0 \(here"):
                 run(config, scheduler=str(file))
     assert not (tmp_path / "run").exists()
+
+
+def _answer_with(name: str) -> None:
+    """Let this process answer the client's token with a name."""
+    import sys
+
+    sys.modules["bigfs.runtime.preflight"]._answer_token = lambda *_: name  # type: ignore[attr-defined]
+
+
+def test_a_worker_that_names_another_file_removes_nothing(client: Any, tmp_path: Path) -> None:
+    """The file that is removed comes from a worker's answer: it must be that of its token."""
+    years = tmp_path / "years"
+    years.write_text("of work")
+    with worker(client.scheduler.address, tmp_path, name="liar"):
+        address = _wait_for(client, 1)["liar"]
+        for i, name in enumerate(("../years", str(years), "notes.txt")):
+            folder = tmp_path / f"run-{i}"
+            folder.mkdir()
+            (folder / "notes.txt").write_text("mine")
+            client.run(_answer_with, name)
+            with pytest.raises(InputError, match=f"{address} and this client do not share"):
+                preflight(folder)
+            assert years.exists() and [path.name for path in folder.iterdir()] == ["notes.txt"]

@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
+from tests._canary import own
 from tests.cluster._jobs import finish, in_stage, manifest_of, start, wait_until, write_config
 
 pytestmark = pytest.mark.cluster
@@ -53,8 +54,8 @@ def _assert_cleaned_up(folder: Path, said: str) -> None:
     ours = r"$|\d\d:\d\d:\d\d |bigfs: interrupted|.*resource_tracker|  warnings.warn"
     assert all(re.match(ours, line) for line in said.splitlines()), said
     assert manifest_of(folder / "run")["status"] == "interrupted"
-    names = {path.name for path in (folder / "run").iterdir()}
-    assert names == {"config.yaml", "data.zarr", "manifest.json"}
+    names = {".bigfs-run", "config.yaml", "data.zarr", "manifest.json"}
+    assert own(folder / "run") == names
 
 
 @pytest.mark.parametrize(

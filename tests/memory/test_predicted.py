@@ -24,6 +24,7 @@ from bigfs.plan.plan import make_plan
 from bigfs.runtime import local_cluster
 from bigfs.runtime.execute import run_tasks
 from bigfs.stages.measure import Footprint
+from bigfs.stages.stage import Stage
 from bigfs.store.scratch import Scratch
 
 pytestmark = [pytest.mark.memory, pytest.mark.cluster]
@@ -75,6 +76,17 @@ class Place:
             stored["indices"], stored["distances"], stored["partitions"], "euclidean", "exact", 1,
             RecallEstimate(1.0, 1.0, 1.0, n, exact=True), scratch,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A strategy of which only the cost matters."""
+
+    priced: StageCost
+
+    def cost(self) -> StageCost:
+        """Return what it takes."""
+        return self.priced
 
 
 Case = Callable[[Place], tuple[StageCost, Callable[[], Any]]]
@@ -203,35 +215,48 @@ def recall_of_a_block(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     return _one(needed), lambda: true_neighbors(blocks, samples, 5, "euclidean")
 
 
-def pass_of_ndfs(place: Place) -> tuple[StageCost, Callable[[], Any]]:
-    """Blocks with their edges' rows of F, and what is kept of them."""
+def _m3fs(place: Place, n: int, d: int, **settings: Any) -> tuple[StageCost, Callable[[], Any]]:
+    """M3FS from given labels, on a graph that is there."""
+    from bigfs import M3FS
     from bigfs.graph import affinity
-    from bigfs.selectors.costs import ndfs_cost
-    from bigfs.selectors.ndfs.estimator import ndfs_scores
+    from bigfs.selectors.registry import METHODS
+    from bigfs.stages.stage import Inputs
 
-    n, k, c = 40_000, 5, 10
-    blocks = place.blocks(n, 500)
-    W = affinity(place.graph(n, k), weight="heat", scratch=place.scratch().child("W"))
-    cost = ndfs_cost(blocks.layout, k, c, 2, LIMIT)
-    start = np.arange(n) % c
-    return cost, lambda: ndfs_scores(blocks, W, start, c, max_iter=2, memory_limit=LIMIT)
+    blocks, graph, scratch = place.blocks(n, d), place.graph(n, 5), place.scratch()
+    W = affinity(graph, weight="heat", scratch=scratch.child("affinity"))
+    scratch.describe(graph=graph.describe(), affinity=W.describe())
+    estimator = M3FS(20, criterion="objective", max_iter=3, memory_limit=LIMIT, **settings)
+    selection = estimator._selection().model_copy(update={"n_features_to_select": 20})
+    strategy = METHODS["m3fs"].choose(blocks.layout, selection)
+    inputs = Inputs(blocks, {"graph": scratch.path})
+    return strategy.cost(), lambda: strategy.run(inputs, scratch.child("result"))
 
 
 def pass_of_m3fs(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """Blocks with their planes, and what is kept of them."""
-    from bigfs.graph import affinity
-    from bigfs.selectors.costs import m3fs_cost
-    from bigfs.selectors.m3fs.estimator import learn
-    from bigfs.selectors.m3fs.fit import Parameters
+    return _m3fs(place, 40_000, 500, init=np.arange(40_000) % 2)
 
-    n, k = 40_000, 5
-    blocks = place.blocks(n, 500)
-    W = affinity(place.graph(n, k), weight="heat", scratch=place.scratch().child("W"))
-    cost = m3fs_cost(blocks.layout, 2, fit_intercept=True, smoothness=1.0, max_iter=3,
-                     sample_size=None, n_neighbors=k, compares=False, limit=LIMIT)  # fmt: skip
-    parameters = Parameters(2, init=np.arange(n) % 2, n_init=1, max_iter=3, memory_limit=LIMIT,
-                            criterion="objective")  # fmt: skip
-    return cost, lambda: learn(blocks, 20, parameters, W=W)
+
+def start_of_m3fs_on_resident_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """All rows in float64, with planes and smoothness."""
+    return _m3fs(place, 4000, 2000, init=np.arange(4000) % 2)
+
+
+def centers_of_m3fs(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """k-means++ on a sample of the rows."""
+    return _m3fs(place, 10_000, 3000, init="kmeans", n_init=1, smoothness=0.0)
+
+
+def expectations_of_fsgmm(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """A block with the relevances of a tile."""
+    from bigfs.selectors.fsgmm import FSGMMParameters
+    from bigfs.selectors.fsgmm.strategies import MixtureFit
+    from bigfs.stages.stage import Inputs
+
+    blocks = place.blocks(500, 20_000)
+    strategy = MixtureFit(blocks.layout, FSGMMParameters(n_clusters=8, max_iter=1), 0)
+    inputs, out = Inputs(blocks), place.scratch().child("result")
+    return strategy.cost(), lambda: strategy.run(inputs, out)
 
 
 def lfs_groups(place: Place) -> tuple[StageCost, Callable[[], Any]]:
@@ -264,13 +289,15 @@ CASES = (
     pass_of_m3fs,
 )
 LONG = (
+    start_of_m3fs_on_resident_rows,
+    centers_of_m3fs,
+    expectations_of_fsgmm,
     shuffle_of_wide_blocks,
     recall_of_a_block,
     pynndescent_partition,
     eigsh_in_one_task,
     chebyshev_in_one_task,
     strip_of_all_rows,
-    pass_of_ndfs,
     lfs_groups,
 )
 
@@ -286,7 +313,8 @@ def test_measured_is_within_predicted(case: Case, tmp_path: Path) -> None:
     with local_cluster(1, 1, LIMIT) as cluster, Client(cluster):
         place = Place(tmp_path)
         cost, work = case(place)
-        [planned] = make_plan([("stage", lambda: cost)], None, RunPlace(LIMIT)).stages
+        stage = Stage("stage", 1, {}, lambda shape: Priced(cost))  # type: ignore[arg-type]
+        [planned] = make_plan([stage], None, RunPlace(LIMIT)).stages
         footprint = Footprint(planned, LIMIT)
         work()
         record = footprint.record()

@@ -51,7 +51,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_leaves_what_the_design_promises(finished: Path) -> None:
     names = {path.name for path in finished.iterdir()}
     assert names == {
-        "config.yaml", "manifest.json", "features.csv", "data.zarr", "graph.zarr",
+        ".bigfs-run", "config.yaml", "manifest.json", "features.csv", "data.zarr", "graph.zarr",
         "spectral.zarr", "result.zarr", "evaluation.zarr",
     }  # fmt: skip
     manifest = json.loads((finished / "manifest.json").read_text())

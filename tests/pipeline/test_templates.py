@@ -14,7 +14,10 @@ from bigfs.selectors.registry import METHODS as REGISTERED
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 BASELINES = PIPELINES / "baselines.yaml"
-METHODS = ("laplacian_score", "max_variance", "spec", "udfs", "q_alpha", "fsgmm", "gfs_kmeans")
+METHODS = (
+    *("laplacian_score", "max_variance", "spec", "udfs", "q_alpha", "fsgmm", "gfs_kmeans"),
+    "maximum_margin_clustering",
+)
 
 
 def test_every_method_has_a_template() -> None:

@@ -12,11 +12,16 @@ from sklearn.datasets import load_digits, load_iris, load_wine
 
 from bigfs import FSGMM, run
 from bigfs.blocks import RowBlocks
-from bigfs.core.errors import InputError, MemoryLimitError
+from bigfs.core.cost import Shape
+from bigfs.core.errors import InputError
+from bigfs.core.memory import task_budget
 from bigfs.core.seeds import rng
 from bigfs.results.result import open_result
+from bigfs.selectors.fsgmm import FSGMMParameters
 from bigfs.selectors.fsgmm import iteration as _fsgmm
-from bigfs.selectors.fsgmm.estimator import fsgmm_scores
+from bigfs.selectors.fsgmm.strategies import MixtureFit
+from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import ArrayRef
 from tests.reference.fsgmm import fsgmm
 
@@ -28,6 +33,12 @@ def _mixture(n: int = 800) -> tuple[np.ndarray, np.ndarray]:
     X = generator.normal(size=(n, 10))
     X[:, :2] += np.array([[0, 3], [1, 9], [6, 4], [7, 10]])[y]
     return X, y
+
+
+def _result(blocks: RowBlocks, n_clusters: int, max_iter: int) -> FeatureScores:
+    parameters = FSGMMParameters(n_clusters=n_clusters, max_iter=max_iter)
+    out = blocks.scratch.child(blocks.scratch.unique("result"))
+    return MixtureFit(blocks.layout, parameters, 0).run(Inputs(blocks), out)
 
 
 @pytest.mark.parametrize("data", ["iris", "wine", "mixture"])
@@ -66,8 +77,8 @@ def test_the_scale_of_a_feature_makes_no_difference() -> None:
 
 def test_blocks_do_not_change_the_result() -> None:
     X = load_digits().data[:400]
-    whole = fsgmm_scores(RowBlocks.from_any(X), 6, max_iter=20)
-    parts = fsgmm_scores(RowBlocks.from_any(X, rows=90), 6, max_iter=20)
+    whole = _result(RowBlocks.from_any(X), 6, max_iter=20)
+    parts = _result(RowBlocks.from_any(X, rows=90), 6, max_iter=20)
     np.testing.assert_allclose(parts.scores, whole.scores, atol=1e-7)
 
 
@@ -77,7 +88,7 @@ def test_workers_do_not_change_a_bit(tmp_path: Path, client: Any) -> None:
 
     def scores() -> np.ndarray:
         blocks = RowBlocks.from_any(tmp_path / "X.npy", rows=120)
-        return fsgmm_scores(blocks, 5, max_iter=6).scores
+        return _result(blocks, 5, max_iter=6).scores
 
     spread = scores()
     for n_threads in (1, 2, 4):
@@ -105,18 +116,40 @@ def test_degenerate_data() -> None:
 def test_refusals() -> None:
     X = load_iris().data
     for options, message in (
-        ({"n_clusters": 0}, "n_clusters must be an int from 1 to 150"),
-        ({"n_clusters": 151}, "n_clusters must be an int from 1 to 150"),
-        ({"n_clusters": 3, "min_clusters": 4}, "min_clusters must be an int from 1 to n_clusters"),
-        ({"max_iter": 0}, "max_iter"),
-        ({"tol": -1.0}, "tol"),
+        ({"n_clusters": 0}, "FSGMM: n_clusters must be a number of at least 1. Got 0"),
+        ({"n_clusters": 151}, "FSGMM: n_clusters must be at most 150, since X has 150 rows"),
+        (
+            {"n_clusters": 3, "min_clusters": 4},
+            "FSGMM: min_clusters must be at most n_clusters, which is 3. Got 4",
+        ),
+        ({"min_clusters": 0}, "FSGMM: min_clusters must be a number of at least 1"),
+        ({"max_iter": 0}, "FSGMM: max_iter must be a number of at least 1"),
+        ({"tol": -1.0}, "FSGMM: tol must be a number of at least 0"),
+        ({"tol": 1.0}, "FSGMM: tol must be a number below 1"),
     ):
         with pytest.raises(InputError, match=message):
             FSGMM(2, **options).fit(X)
     with pytest.raises(InputError, match="all 2 features are constant"):
         FSGMM(1, n_clusters=2).fit(np.ones((5, 2)))
-    with pytest.raises(MemoryLimitError, match=r"fsgmm.*200,000 features"):
-        FSGMM(2, n_clusters=4, memory_limit="768 MiB").fit(np.zeros((5, 200_000), np.float32))
+
+
+def test_the_cost_tells_what_does_not_fit() -> None:
+    shape = Shape(5, 200_000, 4, 5, 5)
+    cost = MixtureFit(shape, FSGMMParameters(n_clusters=4), 0).cost()
+    assert cost.largest.what == "a block of 5 rows and 4 components of 200,000 features"
+    assert cost.task_bytes > task_budget(768 * 2**20)
+
+
+@pytest.mark.parametrize("rows", [150, 40])
+def test_passes_are_at_most_those_of_the_cost(rows: int) -> None:
+    blocks = RowBlocks.from_any(load_iris().data, rows=rows)
+    before = blocks.passes
+    parameters = FSGMMParameters(n_clusters=5, max_iter=7)
+    strategy = MixtureFit(blocks.layout, parameters, 0)
+    result = strategy.run(Inputs(blocks), blocks.scratch.child("result"))
+    assert result.details["n_iter"] == 7
+    # Data in memory are checked as they are opened: their moments are known by then.
+    assert blocks.passes - before == strategy.cost().passes - 1 == 7 + 1
 
 
 def _config(folder: Path) -> dict[str, Any]:

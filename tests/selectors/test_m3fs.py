@@ -11,15 +11,24 @@ from sklearn.datasets import load_digits, load_iris
 
 from bigfs import M3FS, MaximumMarginClustering, ingest
 from bigfs.blocks import RowBlocks
+from bigfs.config import Selection
+from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError, MemoryLimitError
+from bigfs.core.seeds import rng
 from bigfs.graph import affinity, knn_graph
 from bigfs.metrics import clustering_accuracy
 from bigfs.selectors.m3fs import form as _m3fs_form
 from bigfs.selectors.m3fs import planes as _m3fs
-from bigfs.selectors.m3fs.estimator import learn
-from bigfs.selectors.m3fs.fit import Parameters
 from bigfs.selectors.m3fs.form import full_form, smooth_form
 from bigfs.selectors.m3fs.passes import Streamed
+from bigfs.selectors.m3fs.sample import SampledRows
+from bigfs.selectors.m3fs.strategies import ResidentRows, StreamedRows
+from bigfs.selectors.maximum_margin_clustering.strategies import NormsOfRule
+from bigfs.selectors.registry import METHODS, method_of
+from bigfs.selectors.stages import stages_of_selection
+from bigfs.stages.engine import Engine, TemporaryStages
+from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 from tests.reference.m3fs import laplacian, mean_loss, solve_given_clusters
 
@@ -39,6 +48,21 @@ def _rescaled(X: np.ndarray) -> np.ndarray:
 
 # The scores that one scheduler found, for the others to repeat.
 _seen: dict[str, bytes] = {}
+
+
+def _selection(estimator: M3FS) -> Selection:
+    """Return what an estimator is set to, as a pipeline has it."""
+    size = {"n_features_to_select": estimator.n_features_to_select}
+    return estimator._selection().model_copy(update=size)
+
+
+def _learned(blocks: RowBlocks, estimator: M3FS) -> tuple[FeatureScores, Scratch]:
+    """Run the stages of an estimator on opened data; return the result and where it is."""
+    scratch = blocks.scratch.child(blocks.scratch.unique("stages"))
+    finished = Engine(TemporaryStages(scratch), blocks).run(
+        stages_of_selection(_selection(estimator))
+    )
+    return FeatureScores.open(finished["result"]), scratch
 
 
 def _decisions(fitted: M3FS, X: np.ndarray) -> np.ndarray:
@@ -132,11 +156,12 @@ def test_the_form_is_that_of_the_dense_laplacian() -> None:
 def test_blocks_and_schedulers_change_nothing(scheduler: str, tmp_path: Path) -> None:
     X = load_digits(n_class=2).data.astype(np.float32)
     ingest(X, tmp_path / "X.zarr", rows=90)
-    found, kept = {}, []
+    found = {}
     for rows in (360, 90):
-        blocks = RowBlocks.from_any(tmp_path / "X.zarr", transform="rescale", rows=rows)
-        kept.append(blocks)
-        found[rows] = learn(blocks, 10, Parameters(2, init="kmeans", n_init=2), n_neighbors=5)
+        blocks = RowBlocks.from_any(
+            tmp_path / "X.zarr", transform="rescale", rows=rows, scratch=Scratch(tmp_path / "small")
+        )
+        found[rows], _ = _learned(blocks, M3FS(10, init="kmeans", n_init=2))
     one, many = found[360], found[90]
     np.testing.assert_allclose(one.scores, many.scores, atol=1e-6)
     np.testing.assert_array_equal(one.details["labels"].load(), many.details["labels"].load())
@@ -181,8 +206,32 @@ def test_a_sample_is_learned_from_and_all_rows_are_labeled() -> None:
     assert fitted.labels_.shape == y.shape
     assert clustering_accuracy(y, fitted.labels_) > 0.98
     assert sum(fitted.starts_[0]["sizes"]) == 120
-    with pytest.raises(InputError, match="sample_size must be an int in"):
+    with pytest.raises(InputError, match="M3FS: sample_size must be at most 360, since X has 360"):
         M3FS(8, sample_size=len(X) + 1).fit(X)
+    with pytest.raises(InputError, match="n_clusters must be below sample_size, which is 3. Got 4"):
+        M3FS(8, n_clusters=4, sample_size=3).fit(X)
+
+
+def test_a_sample_starts_at_the_labels_of_its_rows() -> None:
+    X, y = load_digits(n_class=2, return_X_y=True)
+    fitted = M3FS(8, sample_size=120, init=y).fit(X)
+    assert [start["start"] for start in fitted.starts_] == ["given"]
+    assert clustering_accuracy(y, fitted.labels_) > 0.98
+    with pytest.raises(InputError, match="360 whole numbers in"):
+        M3FS(8, sample_size=120, init=y[:120]).fit(X)
+
+
+def test_a_sample_is_fitted_as_the_same_rows_are() -> None:
+    """Graph, eigenvectors and starts are those of the sampled rows alone."""
+    X = load_digits(n_class=3).data
+    sampled = M3FS(8, n_clusters=3, sample_size=150, preprocess="none", n_init=1).fit(X)
+    ids = np.sort(rng(0, "m3fs rows").choice(len(X), 150, replace=False))
+    alone = M3FS(8, n_clusters=3, preprocess="none", n_init=1).fit(X[ids])
+    np.testing.assert_array_equal(sampled.scores_, alone.scores_)
+    np.testing.assert_array_equal(sampled.start_labels_, alone.start_labels_)
+    np.testing.assert_array_equal(sampled.labels_[ids], alone.labels_)
+    few = M3FS(8, sample_size=5, n_neighbors=10, preprocess="none", C=1.0).fit(X)
+    assert few.start_labels_.shape[0] == 5, "as many neighbors as there are"
 
 
 def test_clustering_without_selection() -> None:
@@ -191,6 +240,12 @@ def test_clustering_without_selection() -> None:
     assert clustering_accuracy(y, fitted.labels_) > 0.98
     np.testing.assert_allclose(fitted.scores_, np.linalg.norm(fitted.coef_, axis=1))
     assert fitted.violation_ <= fitted.epsilon
+    settings = {"smoothness": 0.0, "init": "kmeans", "nesting": "planes_outside"}
+    same = M3FS(64, criterion="objective", **settings).fit(X)
+    np.testing.assert_array_equal(fitted.coef_, same.coef_)
+    few = MaximumMarginClustering(5, sample_size=120).fit(X)
+    assert clustering_accuracy(y, few.labels_) > 0.98
+    np.testing.assert_array_equal(few.scores_, np.linalg.norm(few.coef_, axis=1))
 
 
 def test_all_features_and_constant_ones() -> None:
@@ -216,19 +271,23 @@ def test_a_start_in_one_cluster_ends_with_a_warning_or_two_clusters(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n_clusters": 1}, r"n_clusters must be an int in \[2, 89\]. Got 1"),
-        ({"n_clusters": 90}, r"n_clusters must be an int in \[2, 89\]"),
-        ({"balance": -0.1}, "balance must be a finite number of at least 0. Got -0.1"),
-        ({"C": 0}, "C must be a finite number above 0"),
-        ({"smoothness": -1}, "smoothness must be"),
-        ({"epsilon": 0.0}, "epsilon must be"),
-        ({"tol": 1.0}, "tol must be"),
-        ({"init": "random"}, "init must be one of auto, kmeans, spectral"),
+        (
+            {"n_clusters": 1},
+            r"M3FS: n_clusters must be a whole number in \[2, 254\], or auto. Got 1",
+        ),
+        ({"n_clusters": 90}, "M3FS: n_clusters must be at most 89, since X has 90 rows. Got 90"),
+        ({"balance": -0.1}, "M3FS: balance must be a number of at least 0. Got -0.1"),
+        ({"C": 0}, "M3FS: C must be a number above 0. Got 0"),
+        ({"smoothness": -1}, "M3FS: smoothness must be a number of at least 0"),
+        ({"epsilon": 0.0}, "M3FS: epsilon must be a number above 0"),
+        ({"tol": 1.0}, "M3FS: tol must be a number below 1"),
+        ({"init": "random"}, "random does not exist"),
         ({"init": [0, 1]}, "90 whole numbers in"),
-        ({"graph": "radius"}, "graph must be one of knn, full"),
-        ({"nesting": "none"}, "nesting must be one of"),
-        ({"criterion": "cut"}, "criterion must be one of"),
-        ({"n_init": 0}, "n_init must be an int of at least 1"),
+        ({"graph": "radius"}, "M3FS: graph must be one of knn, full"),
+        ({"nesting": "none"}, "M3FS: nesting must be one of"),
+        ({"criterion": "cut"}, "M3FS: criterion must be one of"),
+        ({"n_init": 0}, "M3FS: n_init must be a number of at least 1"),
+        ({"n_neighbors": 90}, "n_neighbors"),
     ],
 )
 def test_refusals(settings: dict, message: str) -> None:
@@ -241,8 +300,94 @@ def test_refused_before_work_where_it_does_not_fit(monkeypatch: pytest.MonkeyPat
     with pytest.raises(MemoryLimitError, match="visits every pair of rows"):
         M3FS(3, graph="full").fit(_blobs()[0])
     wide = np.random.default_rng(0).normal(size=(30, 6000))
-    with pytest.raises(MemoryLimitError, match="6001 x 6001 sums"):
+    with pytest.raises(MemoryLimitError, match="sums of 6,001 x 6,001"):
         M3FS(3, memory_limit="768 MiB", init="kmeans").fit(wide)
+
+
+def _chosen(shape: Shape, **settings: object) -> object:
+    return METHODS["m3fs"].choose(shape, _selection(M3FS(3, **settings)))
+
+
+def test_the_shape_and_the_sample_decide_the_strategy() -> None:
+    one, many = Shape(1000, 50, 4, 1000, 500), Shape(1001, 50, 4, 1000, 500)
+    assert type(_chosen(one)) is ResidentRows
+    assert type(_chosen(many)) is StreamedRows
+    assert type(_chosen(many, sample_size=300)) is SampledRows
+    resident, streamed = _chosen(one).cost(), _chosen(many).cost()
+    assert resident.keeps_bytes == 0 and streamed.keeps_bytes == many.nbytes
+    # 11 starts read the rows once each; all of them together for each of 1,000 rounds.
+    assert streamed.passes - resident.passes == 1002 - 11
+    clustering = MaximumMarginClustering(3)
+    chosen = METHODS["maximum_margin_clustering"].choose(many, clustering._selection())
+    assert type(chosen) is NormsOfRule and type(chosen.search) is StreamedRows
+    assert chosen.cost().passes == streamed.passes - 2, "no smoothness and no likelihood"
+
+
+def test_a_sample_takes_what_its_stages_take() -> None:
+    shape = Shape(10_000_000, 50, 4, 100_000, 50_000)
+    small, large = (_chosen(shape, sample_size=size).cost() for size in (1000, 50_000))
+    assert small.passes == large.passes == 2, "the draw, and the labels of all rows"
+    assert large.scratch_bytes > small.scratch_bytes
+    assert large.client_bytes >= 2 * 50_000 * 50 * 4
+    whats = [step.what for step in large.steps]
+    assert any("neighbor search" in what for what in whats)
+    assert any("vectors" in what for what in whats)
+    assert "all 50,000 rows with their planes and a cone program" in whats
+
+
+@pytest.mark.parametrize("rows", [90, 30])
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        M3FS(3, n_clusters=3, n_init=2, max_iter=4),
+        M3FS(3, graph="full", n_init=1, init="kmeans", max_iter=3, nesting="planes_outside"),
+        M3FS(3, sample_size=40, n_init=1),
+        M3FS(3, sample_size=90, n_init=1, max_iter=5),
+        MaximumMarginClustering(3, n_init=1, max_iter=3),
+    ],
+    ids=lambda estimator: str(estimator),
+)
+def test_passes_are_at_most_those_of_the_cost(estimator: M3FS, rows: int) -> None:
+    blocks = RowBlocks.from_any(_blobs()[0], rows=rows, transform="rescale")
+    selection = _selection(estimator)
+    *before, scoring = stages_of_selection(selection)
+    scratch = Scratch()
+    finished = Engine(TemporaryStages(scratch), blocks).run(before)
+    strategy = method_of(type(estimator)).choose(blocks.layout, selection)
+    passes = blocks.passes
+    result = strategy.run(Inputs(blocks, finished), scratch.child("result"))
+    assert result.details["n_passes"] == blocks.passes - passes
+    assert blocks.passes - passes <= strategy.cost().passes
+
+
+def test_the_stages_are_those_that_the_settings_take() -> None:
+    def names(estimator: M3FS) -> list[str]:
+        return [stage.name for stage in stages_of_selection(_selection(estimator))]
+
+    every = ["graph", "spectral", "result"]
+    assert names(M3FS(3)) == names(M3FS(3, init="spectral", smoothness=0.0)) == every
+    assert names(M3FS(3, init="kmeans")) == ["graph", "result"]
+    assert names(M3FS(3, init="kmeans", smoothness=0.0)) == ["result"]
+    assert names(M3FS(3, init="kmeans", smoothness=0.0, n_clusters="auto")) == every
+    assert names(M3FS(3, sample_size=50)) == ["result"]
+    assert names(MaximumMarginClustering(3)) == ["result"]
+    assert names(MaximumMarginClustering(3, n_clusters="auto")) == every
+
+
+def test_few_rows_have_fewer_eigenvectors_than_the_starts_would_like() -> None:
+    X = _blobs(n=7)[0]
+    fitted = M3FS(3, n_clusters=4, n_neighbors=3, C=1.0).fit(X)
+    widths = {start["start"].split(",")[0] for start in fitted.starts_}
+    assert widths & {"spectral 3", "spectral 4", "spectral 5"} and "spectral 7" not in widths
+
+
+def test_the_complete_graph_has_heat_weights() -> None:
+    selection = _selection(M3FS(3, graph="full"))
+    binary = selection.graph.model_copy(update={"weight": "binary"})
+    with pytest.raises(InputError, match="graph 'full' has heat weights, and graph.weight is"):
+        METHODS["m3fs"].choose(
+            Shape(90, 8, 8, 90, 90), selection.model_copy(update={"graph": binary})
+        )
 
 
 def test_an_interrupted_run_continues_with_the_same_result(
@@ -251,8 +396,10 @@ def test_an_interrupted_run_continues_with_the_same_result(
     monkeypatch.setattr(_m3fs, "_CHECKPOINT_SECONDS", 0.0)
     X = _rescaled(load_digits(n_class=2).data)
     blocks = RowBlocks.from_any(X, rows=100, scratch=Scratch(tmp_path / "scratch"))
-    parameters = Parameters(2, smoothness=0.0, criterion="objective", init="kmeans", n_init=2)
-    expected = learn(blocks, 8, parameters)
+    estimator = M3FS(8, smoothness=0.0, criterion="objective", init="kmeans", n_init=2)
+    strategy = METHODS["m3fs"].choose(blocks.layout, _selection(estimator))
+    out, checkpoint = Scratch(tmp_path / "out"), tmp_path / "checkpoint"
+    expected = strategy.run(Inputs(blocks), out)
     step, calls = Streamed.step, []
 
     def interrupted(self: Streamed, *args: object) -> object:
@@ -261,14 +408,16 @@ def test_an_interrupted_run_continues_with_the_same_result(
             raise KeyboardInterrupt
         return step(self, *args)  # type: ignore[arg-type]
 
-    (tmp_path / "checkpoint").mkdir()
+    checkpoint.mkdir()
     with monkeypatch.context() as patched:
         patched.setattr(Streamed, "step", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            learn(blocks, 8, parameters, checkpoint=tmp_path / "checkpoint")
-    again = learn(blocks, 8, parameters, checkpoint=tmp_path / "checkpoint")
+            strategy.run(Inputs(blocks, checkpoint=checkpoint), out)
+    before = blocks.passes
+    again = strategy.run(Inputs(blocks, checkpoint=checkpoint), out)
     np.testing.assert_array_equal(again.scores, expected.scores)
     assert again.details["n_iter"] == expected.details["n_iter"]
+    assert blocks.passes - before < expected.details["n_passes"], "rounds were done again"
 
 
 def test_planes_do_not_grow_with_the_rows() -> None:

@@ -12,10 +12,11 @@ from bigfs import M3FS
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import Shape
 from bigfs.metrics import clustering_accuracy
-from bigfs.selectors.costs import m3fs_choice_bytes, m3fs_compared_rows
 from bigfs.selectors.m3fs import choice as _m3fs_choice
 from bigfs.selectors.m3fs.choice import (
     RIDGE,
+    choice_bytes,
+    compared_rows,
     likelihoods,
     mean_log_likelihood,
 )
@@ -85,7 +86,7 @@ def test_blocks_and_a_draw_of_rows_give_the_same_order(monkeypatch: pytest.Monke
     np.testing.assert_array_equal(found[300], found[70])
     expected = [mean_log_likelihood(X, column) for column in columns.T]
     np.testing.assert_allclose(found[300], expected, rtol=1e-12)
-    monkeypatch.setattr(_m3fs_choice, "m3fs_compared_rows", lambda shape: 120)
+    monkeypatch.setattr(_m3fs_choice, "compared_rows", lambda shape: 120)
     drawn = likelihoods(blocks, blocks.scratch.put("again", columns), 0)
     assert drawn[0] > drawn[1]
     assert drawn[0] != found[70][0]
@@ -93,5 +94,5 @@ def test_blocks_and_a_draw_of_rows_give_the_same_order(monkeypatch: pytest.Monke
 
 def test_what_the_choice_holds_is_bounded() -> None:
     shapes = [Shape(n, d, 4, 100, 100) for n, d in ((10**6, 64), (10**9, 1000), (400, 10**5))]
-    assert [m3fs_compared_rows(shape) for shape in shapes] == [10_000, 4194, 100]
-    assert all(m3fs_choice_bytes(shape) < 200 * 2**20 for shape in shapes)
+    assert [compared_rows(shape) for shape in shapes] == [10_000, 4194, 100]
+    assert all(choice_bytes(shape) < 200 * 2**20 for shape in shapes)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from bigfs import M3FS, ingest, run
+from bigfs import M3FS, MaximumMarginClustering, ingest, run
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
 from bigfs.metrics import clustering_accuracy
-from bigfs.selectors.m3fs.estimator import learn
-from bigfs.selectors.m3fs.fit import Parameters
+from bigfs.selectors.registry import METHODS
+from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import ArrayRef, read_attributes
 
 
@@ -47,7 +47,7 @@ def test_the_run_equals_the_estimator_and_stores_what_it_found(
     labels = ArrayRef.at(stored / "labels").load()
     np.testing.assert_array_equal(labels, fitted.labels_)
     assert ArrayRef.at(stored / "coef").shape == (64, 1)
-    about = read_attributes(stored)
+    about = read_attributes(stored)["details"]
     assert about["violation"] <= 0.01
     assert about["converged"] and about["chosen_start"] == fitted.chosen_start_
     assert [start["start"] for start in about["starts"]] == [s["start"] for s in fitted.starts_]
@@ -80,9 +80,37 @@ def test_too_many_clusters_are_refused_before_anything_is_written(
     tmp_path: Path, digits: tuple[np.ndarray, np.ndarray]
 ) -> None:
     X = digits[0][:50]
-    with pytest.raises(InputError, match=r"n_clusters must be an int in \[1, 49\]"):
+    with pytest.raises(InputError, match="n_clusters must be at most 49, since X has 50 rows"):
         run(_config(tmp_path, X, m3fs={"n_clusters": 60}))
     assert not (tmp_path / "run").exists()
+
+
+def test_clustering_without_selection_is_a_method_of_its_own(
+    tmp_path: Path, digits: tuple[np.ndarray, np.ndarray]
+) -> None:
+    own = {"maximum_margin_clustering": {"n_init": 1, "sample_size": 200}}
+    config = _config(tmp_path, digits[0], method="maximum_margin_clustering", **own)
+    fitted = MaximumMarginClustering(10, n_init=1, sample_size=200).fit(tmp_path / "X.zarr")
+    result = run(config)
+    np.testing.assert_array_equal(result.scores, fitted.scores_)
+    labels = ArrayRef.at(tmp_path / "run" / "result.zarr" / "labels").load()
+    np.testing.assert_array_equal(labels, fitted.labels_[:])
+    with pytest.raises(InputError, match="does not use 'graph'"):
+        run({**config, "graph": {"n_neighbors": 7}})
+
+
+def test_a_sample_reads_the_section_of_the_graph(
+    tmp_path: Path, digits: tuple[np.ndarray, np.ndarray]
+) -> None:
+    own = {"m3fs": {"sample_size": 120, "init": "kmeans", "n_init": 1}}
+    for k in (3, 20):
+        found = run(
+            _config(
+                tmp_path, digits[0], graph={"n_neighbors": k}, run=str(tmp_path / f"{k}"), **own
+            )
+        )
+        fitted = M3FS(10, n_neighbors=k, **own["m3fs"]).fit(tmp_path / "X.zarr")
+        np.testing.assert_array_equal(found.scores, fitted.scores_)
 
 
 @pytest.mark.cluster
@@ -94,7 +122,8 @@ def test_one_two_and_four_workers_give_the_same_bits(
     from bigfs.runtime import local_cluster
 
     ingest(digits[0], tmp_path / "X.zarr", rows=90)
-    parameters = Parameters(2, smoothness=0.0, criterion="objective", init="kmeans", n_init=2)
+    estimator = M3FS(10, smoothness=0.0, criterion="objective", init="kmeans", n_init=2)
+    selection = estimator._selection().model_copy(update={"n_features_to_select": 10})
     found = []
     for n_workers in (1, 2, 4):
         with (
@@ -102,6 +131,7 @@ def test_one_two_and_four_workers_give_the_same_bits(
             Client(running.scheduler_address),
         ):
             blocks = RowBlocks.from_any(tmp_path / "X.zarr", transform="rescale", rows=90)
-            fitted = learn(blocks, 10, parameters)
-            found.append((fitted.scores.tobytes(), fitted.details["labels"].load().tobytes()))
+            strategy = METHODS["m3fs"].choose(blocks.layout, selection)
+            result = strategy.run(Inputs(blocks), blocks.scratch.child("result"))
+            found.append((result.scores.tobytes(), result.details["labels"].load().tobytes()))
     assert found[0] == found[1] == found[2]

@@ -14,8 +14,14 @@ from sklearn.datasets import load_digits, load_iris, load_wine
 from bigfs import QAlpha, run
 from bigfs.blocks import RowBlocks
 from bigfs.cli import main
-from bigfs.core.errors import InputError, MemoryLimitError
+from bigfs.core.cost import Shape
+from bigfs.core.errors import InputError
+from bigfs.selectors.configs import selection_model
+from bigfs.selectors.q_alpha import QAlphaParameters
+from bigfs.selectors.q_alpha.strategies import FeatureWeights
+from bigfs.selectors.registry import METHODS
 from bigfs.solvers.qalpha import q_alpha as solve
+from bigfs.stages.stage import Inputs
 from tests.bench.bench_baselines import prepared
 from tests.reference.qalpha import q_alpha
 
@@ -47,7 +53,8 @@ def test_workers_do_not_change_a_bit(tmp_path: Path, client: Any) -> None:
 
     def scores() -> np.ndarray:
         blocks = RowBlocks.from_any(tmp_path / "X.npy", rows=300)
-        return QAlpha(5, n_clusters=10)._score(blocks, 5).scores
+        strategy = FeatureWeights(blocks.layout, QAlphaParameters(n_clusters=10))
+        return strategy.run(Inputs(blocks), blocks.scratch).scores
 
     spread = scores()
     for n_threads in (1, 2, 4):
@@ -92,14 +99,39 @@ def test_degenerate_data() -> None:
 def test_refusals() -> None:
     X = load_iris().data
     for options, message in (
-        ({"n_clusters": 0}, "n_clusters"),
-        ({"max_iter": 0}, "max_iter"),
-        ({"tol": 1.0}, "tol"),
+        ({"n_clusters": 0}, "QAlpha: n_clusters must be a whole number of at least 1, or auto"),
+        ({"max_iter": 0}, "QAlpha: max_iter must be a number of at least 1. Got 0"),
+        ({"tol": 1.0}, "QAlpha: tol must be a number below 1. Got 1"),
     ):
         with pytest.raises(InputError, match=message):
             QAlpha(2, **options).fit(X)
-    with pytest.raises(MemoryLimitError, match=r"q_alpha.*6,000 x 6,000"):
-        QAlpha(2, memory_limit="768 MiB").fit(np.zeros((3, 6000), dtype=np.float32))
+
+
+@pytest.mark.parametrize("n, d", [(3, 6_000), (20_000, 1_000)])
+def test_the_cost_names_the_matrices_of_features(n: int, d: int) -> None:
+    shape = Shape(n, d, 4, 3_000, 3_000)
+    selection = selection_model()(method="q_alpha", n_features_to_select=1)
+    strategy = METHODS["q_alpha"].choose(shape, selection)
+    assert type(strategy) is FeatureWeights
+    cost = strategy.cost()
+    assert cost.client_bytes == 5 * 8 * d**2
+    assert cost.task_bytes >= 3 * 8 * d**2
+    assert f"of {d:,} x {d:,}" in cost.largest.what
+
+
+@pytest.mark.parametrize("rows", [40, 200])
+def test_passes_are_those_of_the_cost(rows: int) -> None:
+    blocks = RowBlocks.from_any(load_wine().data, rows=rows)
+    strategy = FeatureWeights(blocks.layout, QAlphaParameters(n_clusters=3))
+    before = blocks.passes
+    strategy.run(Inputs(blocks), blocks.scratch)
+    assert blocks.passes - before == strategy.cost().passes == 1
+
+
+def test_auto_takes_the_eigengap_from_the_stages_that_the_method_needs() -> None:
+    method = METHODS["q_alpha"]
+    assert method.needs(QAlphaParameters()) == ()
+    assert method.needs(QAlphaParameters(n_clusters="auto")) == ("graph", "spectral")
 
 
 def test_as_a_run(tmp_path: Path) -> None:

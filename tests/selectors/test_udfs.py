@@ -13,9 +13,14 @@ from sklearn.datasets import load_digits, load_iris, load_wine
 from bigfs import UDFS, knn_graph, run
 from bigfs.blocks import RowBlocks
 from bigfs.cli import main
-from bigfs.core.errors import InputError, MemoryLimitError
+from bigfs.core.cost import Shape
+from bigfs.core.errors import InputError
+from bigfs.selectors.configs import selection_model
+from bigfs.selectors.registry import METHODS
+from bigfs.selectors.udfs import UDFSParameters
 from bigfs.selectors.udfs import kernels as _udfs
 from bigfs.selectors.udfs.kernels import local_scatter
+from bigfs.selectors.udfs.strategies import SparseProjection
 from tests.bench.bench_baselines import prepared
 from tests.reference.udfs import discriminative_matrix, udfs_scores
 
@@ -120,17 +125,58 @@ def test_degenerate_data() -> None:
 def test_refusals() -> None:
     X = load_wine().data
     for options, message in (
-        ({"n_clusters": 0}, r"n_clusters must be an int in \[1, 13\]"),
-        ({"n_clusters": 14}, r"n_clusters must be an int in \[1, 13\]"),
-        ({"gamma": -1.0}, "gamma must be a finite number of at least 0"),
-        ({"ridge": 0.0}, "ridge must be a finite number of above 0"),
+        ({"n_clusters": 0}, "n_clusters must be a whole number of at least 1, or auto"),
+        ({"n_clusters": 14}, "n_clusters must be at most 13, since X has 13 features"),
+        ({"gamma": -1.0}, "UDFS: gamma must be a number of at least 0. Got -1"),
+        ({"ridge": 0.0}, "UDFS: ridge must be a number above 0. Got 0"),
         ({"max_iter": 0}, "max_iter"),
         ({"n_neighbors": 178}, "n_neighbors"),
     ):
         with pytest.raises(InputError, match=message):
             UDFS(2, **{"n_clusters": 3, **options}).fit(X)
-    with pytest.raises(MemoryLimitError, match=r"udfs.*6,000 x 6,000"):
-        UDFS(2, memory_limit="768 MiB").fit(np.zeros((8, 6000), dtype=np.float32))
+
+
+@pytest.mark.parametrize("n, d", [(8, 6_000), (9_000, 6_000), (20_000, 1_000)])
+def test_the_cost_names_the_matrices_of_features(n: int, d: int) -> None:
+    shape = Shape(n, d, 4, 3_000, 3_000)
+    selection = selection_model()(method="udfs", n_features_to_select=1)
+    strategy = METHODS["udfs"].choose(shape, selection)
+    assert type(strategy) is SparseProjection
+    cost = strategy.cost()
+    assert cost.client_bytes == 4 * 8 * d**2
+    n_sums = -(-n // 3_000) + 2
+    assert cost.task_bytes > n_sums * 8 * d**2, "of a fold, with its result and one more"
+    assert f"{n_sums} sums of {d:,} x {d:,}" in cost.largest.what
+    assert cost.passes == 1
+
+
+@pytest.mark.parametrize("rows", [40, 200])
+def test_passes_are_those_of_the_cost(rows: int) -> None:
+    X = load_wine().data
+    blocks = RowBlocks.from_any(X, rows=rows)
+    graph = knn_graph(blocks, 5)
+    before = blocks.passes
+    local_scatter(blocks, graph.indices_ref, 1.0)
+    strategy = SparseProjection(blocks.layout, 5, UDFSParameters())
+    assert blocks.passes - before == strategy.cost().passes == 1
+
+
+def test_the_seed_reaches_the_graph_and_the_choice_of_clusters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from bigfs.stages import graph, spectral
+
+    seeds = []
+    for module, name in ((graph, "knn_graph"), (spectral, "spectral_embedding")):
+        kept = getattr(module, name)
+
+        def noted(*args: Any, kept: Any = kept, **options: Any) -> Any:
+            seeds.append(options["random_state"])
+            return kept(*args, **options)
+
+        monkeypatch.setattr(module, name, noted)
+    UDFS(2, n_clusters="auto", random_state=7).fit(load_wine().data)
+    assert seeds == [7, 7]
 
 
 def _config(folder: Path, **changes: Any) -> dict[str, Any]:

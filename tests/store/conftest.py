@@ -10,7 +10,15 @@ import pytest
 from bigfs.store import objects
 from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath
+from tests._canary import planted
 from tests._s3 import Proxy
+
+
+@pytest.fixture(autouse=True)
+def canary(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Files that are not the run's lie wherever a run begins, and are the same afterwards."""
+    with planted(request):
+        yield
 
 
 @pytest.fixture(params=["folder", "bucket"])

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import datetime
-import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bigfs.pipeline.inspect import inspect
 from bigfs.pipeline.run import run
 from bigfs.results.result import open_result
 from bigfs.store.lease import Lease
-from bigfs.store.location import Location, as_location, write_atomic
+from bigfs.store.location import Location, as_location
 from bigfs.store.retention import finish_series, finished_runs
+from bigfs.store.rundir import RunDirectory
+from tests._canary import BESIDE, own
 
 SERIES = "nightly-{date}"
 
 
 def _finished(place: Location, status: str = "done", series: str | None = SERIES) -> Location:
-    """Write what a finished run leaves."""
-    (place / "result.zarr").mkdir(parents=True)
-    (place / "result.zarr" / "zarr.json").write_text("{}")
-    manifest = {"format": 1, "stages": {}, "status": status, "series": series}
-    write_atomic(place / "manifest.json", json.dumps(manifest))
+    """Leave what a finished run leaves."""
+    with RunDirectory(place).open(outputs=("config.yaml",)) as directory:
+        directory.write_file("config.yaml", "run: x")
+        directory.stage_scratch("result").put("scores", np.arange(3.0))
+        directory.commit("result", "key", {})
+        directory.manifest.update(status=status, series=series)
+        directory.write()
     return place
 
 
@@ -41,7 +45,12 @@ def test_a_run_in_a_bucket_is_read_by_the_name_of_the_latest(bucket: str) -> Non
 
 
 def _names(folder: Location) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    """Return the names in a folder that are not those of a canary, nor of one all alone."""
+    return sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.name != BESIDE and (path.is_file() or own(path) or not any(path.iterdir()))
+    )
 
 
 def test_in_a_bucket_an_object_names_the_latest_run(bucket: str) -> None:
@@ -53,7 +62,7 @@ def test_in_a_bucket_an_object_names_the_latest_run(bucket: str) -> None:
     assert _names(folder) == [*kept, "nightly-latest"]
     assert (folder / "nightly-latest").read_text() == f"{runs[3]}\n"
     assert finish_series(runs[3], SERIES, 2) == ["nightly-2026-11-01"]
-    assert not runs[0].exists()
+    assert not own(runs[0])
 
 
 def test_the_oldest_finished_runs_go_and_the_latest_is_linked(tmp_path: Path) -> None:
@@ -101,10 +110,11 @@ def test_nothing_but_finished_runs_of_the_series_is_removed(
         assert finished_runs(latest, SERIES) == [busy, latest]
         assert finish_series(latest, SERIES, 1) == []
     assert _names(tmp_path) == before
-    assert all((place / "result.zarr" / "zarr.json").exists() for place in [*spared, elsewhere])
+    for place in [*spared, elsewhere]:
+        assert RunDirectory(place).read().is_intact("result"), place
     assert "nightly-latest is in the way" in caplog.text
     # What is left of a removal that was killed goes the next time.
-    (busy / "result.zarr" / "zarr.json").unlink()
+    (busy / "config.yaml").unlink()
     assert finish_series(latest, SERIES, 1) == ["nightly-2026-11-11"]
 
 

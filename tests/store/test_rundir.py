@@ -16,6 +16,7 @@ from bigfs.store import lease
 from bigfs.store.lease import Lease
 from bigfs.store.rundir import RunDirectory, stage_key, write_atomic
 from bigfs.store.scratch import ArrayRef, Scratch
+from tests._canary import own
 
 
 def _finish(directory: RunDirectory, name: str, key: str) -> None:
@@ -42,21 +43,35 @@ def test_nothing_but_finished_stages_is_left(tmp_path: Path) -> None:
         directory.stage_scratch("spectral").put("half", np.zeros(3))
         directory.work_scratch("spectral").put("temporary", np.zeros(3))
         raise RuntimeError("stop")
-    assert sorted(p.name for p in path.iterdir()) == ["graph.zarr", "manifest.json"]
+    assert own(path) == {".bigfs-run", "graph.zarr", "manifest.json"}
+
+
+def _kill(directory: RunDirectory) -> None:
+    """Leave an open run as a kill does: nothing is cleaned up, and its process is gone."""
+    directory.lease._stop.set()
+    record = json.loads((directory.path / "lease.json").read_text())
+    (directory.path / "lease.json").write_text(json.dumps({**record, "beat": 0.0}))
 
 
 def test_leftovers_of_a_killed_run_are_swept(tmp_path: Path) -> None:
     path = tmp_path / "run"
     with RunDirectory(path).open() as directory:
         _finish(directory, "graph", "key")
-    # As if the process had died after a rename and before the manifest was written.
-    (path / "spectral.zarr").mkdir()
-    (path / "attempts" / "dead" / "x.scratch").mkdir(parents=True)
-    (path / "manifest.json.partial-12").write_text("{")
+    dead = RunDirectory(path)
+    holding = dead.open()
+    holding.__enter__()
+    dead.stage_scratch("spectral").put("half", np.zeros(3))
+    dead.work_scratch("spectral").put("temporary", np.zeros(3))
+    (path / f"manifest.json.partial-{dead.attempt}").write_text("{")
+    (path / f"lease.beat-{dead.attempt}").write_text("{")
+    _kill(dead)
     with RunDirectory(path).open() as directory:
         assert directory.finished("graph", "key") is not None
-        names = sorted(p.name for p in path.iterdir())
-    assert names == ["attempts", "graph.zarr", "lease.json", "manifest.json"]
+        assert own(path) == {
+            ".bigfs-run", "attempts", "graph.zarr", "lease.json", "manifest.json",
+        }  # fmt: skip
+        assert not dead.attempt_path.exists()
+    assert own(path) == {".bigfs-run", "graph.zarr", "manifest.json"}
 
 
 def test_a_changed_byte_is_found_when_a_stage_is_taken_over(tmp_path: Path) -> None:
@@ -82,19 +97,31 @@ def test_a_stage_that_is_redone_replaces_the_old_one(tmp_path: Path) -> None:
         np.testing.assert_array_equal(values, [1, 1])
 
 
-def test_fresh_forgets_stages_and_spares_the_files_of_others(tmp_path: Path) -> None:
-    with RunDirectory(tmp_path).open() as directory:
+def test_fresh_takes_nothing_over_and_keeps_stages_until_they_are_replaced(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "run").open() as directory:
         _finish(directory, "graph", "key")
-    (tmp_path / "notes.txt").write_text("mine")
-    with RunDirectory(tmp_path).open(fresh=True) as directory:
+        _finish(directory, "spectral", "key")
+    with (
+        pytest.raises(RuntimeError, match="stop"),
+        RunDirectory(tmp_path / "run").open(fresh=True) as directory,
+    ):
         assert directory.finished("graph", "key") is None
-    assert (tmp_path / "notes.txt").read_text() == "mine"
+        assert directory.why_stale("graph", "key", 1, {}) == "done anew, by --fresh"
+        raise RuntimeError("stop")
+    # What was forgotten stays forgotten when the run goes on, and is there until it is replaced.
+    with RunDirectory(tmp_path / "run").open() as directory:
+        assert directory.finished("graph", "key") is None
+        assert directory.is_intact("graph")
+        _finish(directory, "graph", "key")
+        assert directory.finished("graph", "key")["attempt"] == directory.attempt
+        directory.finish()
+    assert own(tmp_path / "run") == {".bigfs-run", "graph.zarr", "manifest.json"}
 
 
 def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with (
-        pytest.raises(InputError, match="not a bigfs run"),
+        pytest.raises(InputError, match=r"not a bigfs run.*Nothing in it was touched"),
         RunDirectory(tmp_path).open(fresh=True),
     ):
         pass
@@ -198,14 +225,20 @@ def test_rows_are_written_by_whole_chunks_only(tmp_path: Path) -> None:
     assert ArrayRef.at(ref.path) == ref
 
 
-def test_a_run_that_finished_nothing_leaves_no_folder(tmp_path: Path) -> None:
+def test_a_run_that_finished_nothing_leaves_no_folder(tmp_path: Path, bare: None) -> None:
     with pytest.raises(RuntimeError, match="stop"), RunDirectory(tmp_path / "new").open():
         raise RuntimeError("stop")
     assert not (tmp_path / "new").exists()
     (tmp_path / "mine").mkdir()
     with pytest.raises(RuntimeError, match="stop"), RunDirectory(tmp_path / "mine").open():
         raise RuntimeError("stop")
-    assert (tmp_path / "mine").exists()
+    assert [*(tmp_path / "mine").iterdir()] == []
+    with pytest.raises(RuntimeError), RunDirectory(tmp_path / "notes").open():
+        (tmp_path / "notes" / "notes.txt").write_text("written meanwhile")
+        raise RuntimeError("stop")
+    assert (tmp_path / "notes" / "notes.txt").exists()
+    with RunDirectory(tmp_path / "notes").open():
+        pass  # it is still known for a run directory
 
 
 def test_a_stage_that_lost_files_is_not_finished(tmp_path: Path) -> None:
@@ -223,5 +256,5 @@ def test_a_run_that_lost_its_place_leaves_the_other_one_alone(tmp_path: Path) ->
         _write_lease(path)
         (path / "attempts" / "other").mkdir()
         (path / "attempts" / "other" / "half").write_text("of the run that took over")
-    assert [p.name for p in (path / "attempts").rglob("*")] == ["other", "half"]
+    assert (path / "attempts" / "other" / "half").exists()
     assert json.loads((path / "lease.json").read_text())["owner"] == "o"

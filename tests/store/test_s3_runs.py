@@ -22,6 +22,7 @@ from bigfs.store.location import (
 from bigfs.store.objects import ObjectPath
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
+from tests._canary import own
 from tests._s3 import Proxy
 
 
@@ -73,7 +74,7 @@ def _finish(directory: RunDirectory, name: str, key: str, values: Any = (0, 1, 2
 
 
 def _names(place: ObjectPath) -> set[str]:
-    return {path.name for path in place.iterdir()}
+    return own(place) - {".bigfs-run"}
 
 
 def test_a_stage_is_there_once_the_manifest_names_it(lab: ObjectPath) -> None:
@@ -92,7 +93,9 @@ def test_a_stage_is_there_once_the_manifest_names_it(lab: ObjectPath) -> None:
     assert _names(lab) == {second.stage_path("graph").name, "manifest.json"}
     with RunDirectory(lab).open(fresh=True) as third:
         assert third.finished("graph", "other") is None
-    assert not lab.exists() or _names(lab) <= {"manifest.json"}
+        assert third.is_intact("graph")
+        third.finish()
+    assert _names(lab) == {"manifest.json"}
 
 
 def test_leftovers_of_a_killed_run_are_swept(lab: ObjectPath) -> None:
@@ -100,10 +103,17 @@ def test_leftovers_of_a_killed_run_are_swept(lab: ObjectPath) -> None:
         _finish(directory, "graph", "key")
         kept = directory.stage_path("graph").name
     dead = RunDirectory(lab)
+    holding = dead.open()
+    holding.__enter__()
     dead.stage_scratch("spectral").put("values", np.arange(3))
     dead.work_scratch("spectral").put("values", np.arange(3))
+    left = dead.stage_target("spectral")
+    # As if it had been killed: nothing is cleaned up, and the lease is not renewed.
+    dead.lease._stop.set()
+    _write_lease(lab, beat=0.0)
     with RunDirectory(lab).open() as directory:
         assert directory.finished("graph", "key") is not None
+        assert not left.exists() and not dead.attempt_path.exists()
         assert _names(lab) == {kept, "manifest.json", "lease.json"}
 
 
@@ -207,7 +217,7 @@ def test_a_manifest_of_another_run_is_not_overwritten(lab: ObjectPath) -> None:
 
 
 def _finish_without_lease(directory: RunDirectory) -> None:
-    directory.manifest["stages"]["spectral"] = {"key": "k", "stored": {}}
+    directory.manifest["stages"]["spectral"] = {"key": "k", "attempt": "0" * 12, "stored": {}}
     directory.write()
 
 

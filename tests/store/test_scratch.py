@@ -34,3 +34,8 @@ def test_an_opened_array_outlives_what_it_came_from() -> None:
     del indices
     gc.collect()
     assert not folder.exists()
+
+
+def test_an_array_without_columns_has_no_chunks_to_miss() -> None:
+    stored = Scratch().put("coef", np.zeros((2, 0)))
+    assert stored.load().shape == (2, 0)

@@ -114,3 +114,6 @@ def test_damaged_metadata_are_corruption(store: Path) -> None:
         verify(store)
     content = json.loads((store / "zarr.json").read_text())
     assert content["attributes"]["bigfs_store"] == 1
+    zarr.create_group(store=str(store / "X"))
+    with pytest.raises(CorruptStoreError, match="X is not an array"):
+        verify(store)

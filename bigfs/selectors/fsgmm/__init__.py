@@ -1,1 +1,42 @@
-"""fsgmm."""
+"""FSGMM: a mixture of Gaussians that learns which features tell its components apart."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from bigfs.config.fields import PositiveInt, Section
+from bigfs.selectors.method import Bound, Method
+
+
+class FSGMMParameters(Section):
+    """Mixture of Gaussians with feature saliency (Law, Figueiredo, Jain, TPAMI 2004)."""
+
+    n_clusters: PositiveInt = Field(30, description="Components at the start.")
+    min_clusters: PositiveInt = Field(
+        1, description="Fewest components tried; n_clusters: their number is fixed."
+    )
+    max_iter: PositiveInt = Field(500, description="Most passes over the data.")
+    tol: Annotated[float, Field(ge=0, lt=1)] = Field(
+        1e-5, description="A component leaves when the message length changes by less."
+    )
+
+    @model_validator(mode="after")
+    def _fewest_is_no_more_than_at_the_start(self) -> FSGMMParameters:
+        if self.min_clusters > self.n_clusters:
+            raise ValueError(
+                f"min_clusters must be at most n_clusters, which is {self.n_clusters}. "
+                f"Got {self.min_clusters}"
+            )
+        return self
+
+
+METHOD = Method(
+    "fsgmm",
+    "FSGMM",
+    estimator="FSGMM",
+    module=__name__,
+    parameters=FSGMMParameters,
+    bounds=(Bound("n_clusters", "n_samples"),),
+)

@@ -11,6 +11,7 @@ from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.seeds import rng
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced, track
+from bigfs.selectors.fsgmm import FSGMMParameters
 from bigfs.solvers.saliency import (
     Expectations,
     Mixture,
@@ -67,13 +68,26 @@ class Columns:
         return Z
 
 
+def expectation_bytes(n_clusters: int, n_features: int) -> int:
+    """Return what the E-step needs beside a block.
+
+    The parameters with two partial sums, and the relevances of a tile.
+    """
+    sizes = 8 * n_features * (10 * n_clusters + 20)
+    return sizes + 16 * n_clusters * n_features * 8 + 24 * 10**6
+
+
+def maximization_bytes(n_clusters: int, n_features: int) -> int:
+    """Return what the M-step needs: the sums, what it makes of them, and three mixtures."""
+    return 8 * n_features * (20 * n_clusters + 40)
+
+
 def begin(blocks: RowBlocks, columns: Columns, n_clusters: int, random_state: int) -> State:
     """Return the start: rows at random as means, all else the same for all."""
     d = columns.kept.shape[0]
     chosen = rng(random_state, "fsgmm").choice(blocks.n_samples, n_clusters, replace=False)
-    [mean] = run_tasks(
-        _rows_task, [np.sort(chosen).tolist()], blocks.reader, columns, label="start"
-    )
+    reader = blocks.start_pass(0)  # a few rows are no pass
+    [mean] = run_tasks(_rows_task, [np.sort(chosen).tolist()], reader, columns, label="start")
     start = Mixture(
         np.full(n_clusters, 1 / n_clusters),
         mean,
@@ -91,19 +105,18 @@ def fit(
     columns: Columns,
     state: State,
     folder: Scratch,
-    *,
-    min_clusters: int,
-    max_iter: int,
-    tol: float,
+    parameters: FSGMMParameters,
     file: Location | None,
 ) -> State:
     """Run EM from a state until the fewest components have settled, or for ``max_iter`` passes."""
-    with track("fsgmm", max_iter, "passes") as progress, silenced():
+    n, n_kept = blocks.n_samples, columns.kept.shape[0]
+    min_clusters, tol = parameters.min_clusters, parameters.tol
+    with track("fsgmm", parameters.max_iter, "passes") as progress, silenced():
         progress.advance(len(state.lengths))
         while not state.finished:
             sums = one_pass(blocks, columns, state.current, folder)
-            _advance(state, sums, blocks.n_samples, columns.kept.shape[0], min_clusters, tol)
-            state.finished = state.finished or len(state.lengths) >= max_iter
+            _advance(state, sums, n, n_kept, min_clusters, tol)
+            state.finished = state.finished or len(state.lengths) >= parameters.max_iter
             progress.advance(1)
             if file is not None:
                 save(file, state)
@@ -113,22 +126,22 @@ def fit(
 def _advance(
     state: State, sums: Expectations, n_samples: int, n_features: int, min_clusters: int, tol: float
 ) -> None:
-    """Judge the mixture that a pass has looked at, and put the next one in its place."""
-    now = state.current
-    length = message_length(sums.log_likelihood, now, n_samples, n_features)
+    """Take the message length of the mixture of a pass, and put the next one in its place."""
+    current = state.current
+    length = message_length(sums.log_likelihood, current, n_samples, n_features)
     state.lengths.append(length)
-    state.sizes.append(len(now.weights))
+    state.sizes.append(len(current.weights))
     if length < state.best_length:
-        state.best, state.best_length = now, length
+        state.best, state.best_length = current, length
     settled = abs(state.last_length - length) <= tol * abs(length)
-    if settled and len(now.weights) <= min_clusters:
+    if settled and len(current.weights) <= min_clusters:
         state.finished = True
         return
     if settled:
-        after = now.without(int(now.weights.argmin()))
+        after = current.without(int(current.weights.argmin()))
     else:
-        after = maximization(sums, now, min_clusters)
-    same = len(after.weights) == len(now.weights) and len(after.live) == len(now.live)
+        after = maximization(sums, current, min_clusters)
+    same = len(after.weights) == len(current.weights) and len(after.live) == len(current.live)
     state.last_length = length if same else np.nan
     state.current = after
     # Where no feature tells anything apart nothing is left to fit.
@@ -209,14 +222,14 @@ def _expectation_kernel(
     """Run the E-step on one block, by tiles."""
     mixture = _unpacked(packed.load(), weights)
     total: Expectations | None = None
-    found = np.empty(len(X), dtype=np.int32)
+    nearest = np.empty(len(X), dtype=np.int32)
     step = tile_rows(mixture)
     for at in range(0, len(X), step):
         Z = columns.standardized(X[at : at + step], mixture.live)
-        sums, found[at : at + step] = expectation(Z, mixture)
+        sums, nearest[at : at + step] = expectation(Z, mixture)
         total = sums if total is None else total.add(sums)
     if labels is not None:
-        labels.write(first_row, found)
+        labels.write(first_row, nearest)
     assert total is not None
     return total
 

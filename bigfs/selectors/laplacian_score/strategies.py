@@ -9,4 +9,4 @@ from bigfs.selectors.spec.strategies import EdgeScores
 
 def choose(shape: Shape, selection: Selection) -> EdgeScores:
     """Return the only strategy."""
-    return EdgeScores(shape, selection.graph.n_neighbors, "phi2")
+    return EdgeScores(shape, selection.used_graph.n_neighbors, "phi2")

@@ -10,7 +10,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.threads import single_thread
-from bigfs.selectors.base import BaseSelector, _is_stored
+from bigfs.selectors.base import BaseSelector, is_stored
 from bigfs.selectors.lfs.kernels import Assignment, Clusterings, Rules
 from bigfs.selectors.lfs.passes import kind_of_passes
 from bigfs.store.scratch import Scratch
@@ -175,4 +175,4 @@ default="none"
         with single_thread():
             passes.assign(rule, self.unassigned == "leave", labels)
         blocks.check_unchanged()
-        return labels.open(scratch) if _is_stored(X) else labels.load()[: _num_samples(X)]
+        return labels.open(scratch) if is_stored(X) else labels.load()[: _num_samples(X)]

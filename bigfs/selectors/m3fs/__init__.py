@@ -1,1 +1,122 @@
-"""m3fs."""
+"""M3FS: features that separate clusters with a large margin, smoothly on the neighbor graph."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from bigfs.config.fields import PositiveFloat, PositiveInt, Section, Start, count_or_auto
+from bigfs.selectors.method import Bound, Method
+
+MAX_CLUSTERS = 254
+# Spectral starts take so many eigenvectors more or fewer than there are clusters.
+EXTRA_EIGENVECTORS = (-1, 0, 1, 3)
+
+
+class MarginParameters(Section):
+    """What M3FS and maximum margin clustering share."""
+
+    n_clusters: count_or_auto(2, MAX_CLUSTERS) = Field(  # type: ignore[valid-type]
+        2,
+        description="Number of groups expected in the data; auto: the largest gap of the graph's "
+        "eigenvalues.",
+    )
+    C: PositiveFloat = Field(10.0, description="Weight of the loss against the margin.")
+    balance: Annotated[float, Field(ge=0)] | None = Field(
+        0.1, description="Largest mean decision value, or difference of them. null: no bound."
+    )
+    epsilon: PositiveFloat = Field(
+        0.01, description="No plane is violated by more than this at the end."
+    )
+    fit_intercept: bool = Field(True, description="An intercept for every cluster.")
+    init: Start = Field(
+        "kmeans",
+        description="Start: k-means (kmeans), or labels as in evaluate.labels, from 0 to "
+        "n_clusters - 1.",
+    )
+    n_init: PositiveInt = Field(3, description="Restarts of k-means.")
+    nesting: Literal["clusters_outside", "planes_outside"] = Field(
+        "planes_outside", description="Outer loop; planes_outside is the paper's."
+    )
+    sample_size: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="Learn on so many samples and label the others. null: on all."
+    )
+    max_iter: PositiveInt = Field(
+        1000, description="Most cone programs for a start, each with a pass over the data."
+    )
+    tol: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.01, description="The clusters stand when the objective falls by less than this share."
+    )
+
+    @model_validator(mode="after")
+    def _clusters_fit_the_sample(self) -> MarginParameters:
+        size = self.sample_size
+        if size is not None and isinstance(self.n_clusters, int) and self.n_clusters >= size:
+            raise ValueError(
+                f"n_clusters must be below sample_size, which is {size}. Got {self.n_clusters}"
+            )
+        return self
+
+
+class M3FSParameters(MarginParameters):
+    """Manifold-based maximum margin feature selection (Zhao, Kwok, Wang, Zhang, CVPR 2009)."""
+
+    smoothness: Annotated[float, Field(ge=0)] = Field(
+        1.0, description="Weight of smoothness on the graph, per sample; the paper's lambda."
+    )
+    graph: Literal["knn", "full"] = Field(
+        "knn", description="Pairs that smoothness counts: neighbors, or all (few samples only)."
+    )
+    init: Start = Field(
+        "auto",
+        description="Start: k-means (kmeans), k-means on the graph's eigenvectors (spectral), "
+        "both (auto), or labels as in evaluate.labels, from 0 to n_clusters - 1.",
+    )
+    criterion: Literal["likelihood", "objective"] = Field(
+        "likelihood",
+        description="Which start to believe: the one whose clusters describe the samples best, "
+        "each as a Gaussian, or the one of the least objective.",
+    )
+    nesting: Literal["clusters_outside", "planes_outside"] = Field(
+        "clusters_outside", description="Outer loop; planes_outside is the paper's."
+    )
+
+    def starts_at(self, kind: Literal["kmeans", "spectral"]) -> bool:
+        """Say whether k-means on the rows, or on the eigenvectors, is among the starts."""
+        return isinstance(self.init, str) and self.init in ("auto", kind)
+
+
+def n_eigenvectors(n_clusters: int | str) -> int | str:
+    """Return how many eigenvectors the spectral starts take; "auto": what the gap says."""
+    return n_clusters if isinstance(n_clusters, str) else n_clusters + max(EXTRA_EIGENVECTORS)
+
+
+def _needs(parameters: M3FSParameters) -> tuple[str, ...]:
+    """Return the stages of all rows; a sample has stages of its own."""
+    if parameters.sample_size is not None:
+        return ()
+    if parameters.starts_at("spectral") or parameters.n_clusters == "auto":
+        return ("graph", "spectral")
+    return ("graph",) if parameters.smoothness else ()
+
+
+def _reads(parameters: M3FSParameters) -> tuple[str, ...]:
+    """Return the sections read: that of the graph also by a sample, which has its own."""
+    return _needs(parameters) if "spectral" in _needs(parameters) else ("graph",)
+
+
+METHOD = Method(
+    "m3fs",
+    "M3FS",
+    estimator="M3FS",
+    module=__name__,
+    parameters=M3FSParameters,
+    needs=_needs,
+    reads=_reads,
+    graph_defaults={"weight": "heat"},
+    n_components=lambda parameters: n_eigenvectors(parameters.n_clusters),
+    starts=("auto", "kmeans", "spectral"),
+    bounds=(Bound("n_clusters", "n_samples", 1), Bound("sample_size", "n_samples")),
+    one_fit_serves="its size",
+)

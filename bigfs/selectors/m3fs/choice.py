@@ -10,15 +10,41 @@ from __future__ import annotations
 import numpy as np
 
 from bigfs.blocks import RowBlocks
+from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.seeds import rng
+from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
-from bigfs.selectors.costs import m3fs_compared_rows
 from bigfs.selectors.m3fs.starts import lookup_rows
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # Added to the variance of every direction, as a share of the features' mean variance: a cluster
 # may have fewer rows than there are features.
 RIDGE = 0.2
+
+
+def compared_rows(shape: Shape) -> int:
+    """Return on how many rows of data the endings are compared."""
+    return min(shape.n_samples, 10_000, max(100, 2**22 // shape.n_features))
+
+
+def choice_bytes(shape: Shape) -> int:
+    """Return what a task that compares endings needs.
+
+    The rows as stored, in float64 and a cluster's; a matrix of rows or features and its workspace.
+    """
+    rows, d = compared_rows(shape), shape.n_features
+    return rows * d * (shape.itemsize + 16) + 24 * min(rows, d) ** 2 + 8 * MIB
+
+
+def choice_steps(shape: Shape, n_starts: int) -> tuple[Step, ...]:
+    """Return the steps of `likelihoods`."""
+    size, what = compared_rows(shape), "the rows that starts are compared on"
+    nbytes = size * shape.n_features * shape.itemsize
+    return (
+        pass_over(shape, f"a block and {what}", min(nbytes, shape.block_bytes)),
+        Step(what, choice_bytes(shape), n_starts),
+        Step(what, 2 * nbytes + 16 * shape.n_samples, by_client=True),
+    )
 
 
 def likelihoods(blocks: RowBlocks, clusters: ArrayRef, random_state: int) -> np.ndarray:
@@ -37,13 +63,13 @@ def likelihoods(blocks: RowBlocks, clusters: ArrayRef, random_state: int) -> np.
         Mean log-likelihood of a row, see `mean_log_likelihood`.
     """
     n = blocks.n_samples
-    size = m3fs_compared_rows(blocks.layout)
+    size = compared_rows(blocks.layout)
     ids = np.arange(n)
     if size < n:
         ids = np.sort(rng(random_state, "m3fs compared").choice(n, size, replace=False))
     scratch = blocks.scratch.child(blocks.scratch.unique("compared"))
     rows = gather_rows(blocks, ids, scratch)
-    found = run_tasks(
+    values = run_tasks(
         _likelihood_task,
         list(range(clusters.shape[1])),
         rows,
@@ -51,7 +77,7 @@ def likelihoods(blocks: RowBlocks, clusters: ArrayRef, random_state: int) -> np.
         label="m3fs choice",
     )
     scratch.close()
-    return np.array(found)
+    return np.array(values)
 
 
 def _likelihood_task(number: int, rows: ArrayRef, labels: ArrayRef) -> float:

@@ -1,149 +1,20 @@
-"""M3FS: features that separate clusters with a large margin, smoothly on the neighbor graph."""
+"""The estimator of M3FS, and what it shares with maximum margin clustering."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
-from bigfs.blocks import RowBlocks
-from bigfs.blocks.preprocess import Transform
-from bigfs.core.errors import InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.graph import AffinityMatrix, affinity, knn_graph
-from bigfs.selectors.base import BaseSelector, _is_stored
-from bigfs.selectors.eigengap import chosen_n_clusters, known_n_clusters
-from bigfs.selectors.m3fs.fit import GRAPHS, Parameters, label_rows, m3fs_scores, sample_of
-from bigfs.selectors.m3fs.starts import n_eigenvectors
-from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
-from bigfs.stages.scores import FeatureScores
-from bigfs.store.location import Location
+from bigfs.selectors.base import BaseSelector, is_stored
+from bigfs.selectors.m3fs.sample import label_rows
 from bigfs.store.scratch import Scratch
 
 
-def learn(
-    blocks: RowBlocks,
-    n_selected: int,
-    parameters: Parameters,
-    *,
-    n_neighbors: int = 5,
-    sigma: float | None = None,
-    graph: str = "knn",
-    sample_size: int | None = None,
-    W: AffinityMatrix | None = None,
-    spectral: SpectralEmbedding | None = None,
-    out: Scratch | None = None,
-    checkpoint: Location | None = None,
-) -> FeatureScores:
-    """Build what `m3fs_scores` needs and is not given, learn on a sample if asked, label all rows.
-
-    Parameters
-    ----------
-    blocks : RowBlocks of shape (n_samples, n_features)
-    n_selected : int
-    parameters : Parameters
-    n_neighbors, sigma, graph, sample_size
-        As in `M3FS`.
-    W : AffinityMatrix or None, default=None
-        The graph of all rows; not used with ``sample_size``.
-    spectral : SpectralEmbedding or None, default=None
-        Its eigenvectors.
-    out : Scratch or None, default=None
-        Where the labels are stored.
-    checkpoint : Path, ObjectPath or None, default=None
-
-    Returns
-    -------
-    result : FeatureScores
-    """
-    if graph not in GRAPHS:
-        raise InputError(f"graph must be one of {', '.join(GRAPHS)}. Got {graph!r}.")
-    known = known_n_clusters(parameters.n_clusters)
-    replace(parameters, n_clusters=known).check(blocks.n_samples)
-    before = blocks.passes
-    rows = blocks
-    if sample_size is not None and sample_size != blocks.n_samples:
-        rows = sample_of(blocks, sample_size, parameters.random_state)
-        W = spectral = None
-    gap: dict[str, Any] = {}
-    if parameters.n_clusters == "auto":
-        if spectral is not None:
-            gap = {"n_clusters": len(spectral.eigenvalues), "spectrum": spectral.spectrum}
-        else:
-            _, gap = chosen_n_clusters(
-                "auto",
-                rows,
-                random_state=parameters.random_state,
-                memory_limit=parameters.memory_limit,
-            )
-        parameters = replace(parameters, n_clusters=gap["n_clusters"])
-    wants_spectral = isinstance(parameters.init, str) and parameters.init != "kmeans"
-    if W is None and (parameters.smoothness or wants_spectral):
-        W = _graph_of(rows, n_neighbors, sigma, parameters)
-    if spectral is None and wants_spectral:
-        assert W is not None
-        spectral = _embedding_of(W, rows, parameters)
-    width = None
-    if graph == "full" and W is not None:
-        width = sigma if sigma is not None else W.sigma_
-    result = m3fs_scores(
-        rows,
-        n_selected,
-        parameters,
-        W=W,
-        full_sigma=width,
-        spectral=spectral,
-        out=None if rows is not blocks else out,
-        checkpoint=checkpoint if rows is blocks else None,
-    )
-    result.details["sigma"] = None if W is None else W.sigma_
-    if rows is not blocks:
-        out = out or blocks.scratch.child(blocks.scratch.unique("m3fs"))
-        labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
-        label_rows(blocks, result.details["coef"], result.details["intercept"], labels)
-        result.details["start_labels"] = out.put(
-            "start_labels", result.details["start_labels"].load()
-        )
-        result.details["labels"] = labels
-    result.details.update(n_passes=blocks.passes - before, **gap)
-    return result
-
-
-def _graph_of(
-    blocks: RowBlocks, n_neighbors: int, sigma: float | None, parameters: Parameters
-) -> AffinityMatrix:
-    found = knn_graph(
-        blocks,
-        min(n_neighbors, blocks.n_samples - 1),
-        memory_limit=parameters.memory_limit,
-        random_state=parameters.random_state,
-    )
-    return affinity(found, weight="heat", sigma=sigma, blocks=blocks)
-
-
-def _embedding_of(
-    W: AffinityMatrix, blocks: RowBlocks, parameters: Parameters
-) -> SpectralEmbedding:
-    return spectral_embedding(
-        W,
-        min(n_eigenvectors(parameters.n_clusters), blocks.n_samples - 2),
-        random_state=parameters.random_state,
-        memory_limit=parameters.memory_limit,
-        scratch=blocks.scratch.child(blocks.scratch.unique("spectral")),
-        chunk_rows=blocks.rows,
-    )
-
-
-class _MarginSelector(BaseSelector):
-    """What M3FS and maximum margin clustering share: labels, the rule that gave them, predict."""
-
-    def _learned(self, blocks: RowBlocks, result: FeatureScores) -> FeatureScores:
-        """Keep the preprocessing for `predict`."""
-        columns = blocks.transform.columns
-        self._columns = None if columns is None else columns.load()
-        return result
+class MarginSelector(BaseSelector):
+    """What M3FS and maximum margin clustering share: the rule also labels new rows."""
 
     def predict(self, X: Any) -> Any:
         """Return the cluster of new rows, by blocks.
@@ -158,25 +29,15 @@ class _MarginSelector(BaseSelector):
         labels : ndarray (zarr array where X was stored) of shape (n_samples,), int32
         """
         check_is_fitted(self, "coef_")
-        stored = _is_stored(X)
-        if not stored:
-            X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype="numeric", reset=False)
         scratch = Scratch()
-        blocks = RowBlocks.from_any(X, scratch=scratch)
-        if blocks.n_features != len(self.coef_):
-            raise InputError(
-                f"X has {blocks.n_features} features, but {type(self).__name__} is expecting "
-                f"{len(self.coef_)} features as input."
-            )
-        columns = None if self._columns is None else scratch.put("columns", self._columns)
-        blocks.transform = Transform(self.preprocess, columns)
-        out = scratch.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
-        label_rows(blocks, self.coef_, self.intercept_, out)
+        blocks = self._prepared(X, scratch)
+        labels = scratch.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
+        label_rows(blocks, self.coef_, self.intercept_, labels)
         blocks.check_unchanged()
-        return out.open(scratch) if stored else out.load()
+        return labels.open(scratch) if is_stored(X) else labels.load()[: _num_samples(X)]
 
 
-class M3FS(_MarginSelector):
+class M3FS(MarginSelector):
     """Manifold-based maximum margin feature selection.
 
     Looks for clusters that a linear rule separates with a large margin while it uses few
@@ -329,51 +190,4 @@ class M3FS(_MarginSelector):
         random_state: int = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:
-        self.n_features_to_select = n_features_to_select
-        self.n_clusters = n_clusters
-        self.C = C
-        self.smoothness = smoothness
-        self.balance = balance
-        self.n_neighbors = n_neighbors
-        self.graph = graph
-        self.sigma = sigma
-        self.epsilon = epsilon
-        self.preprocess = preprocess
-        self.fit_intercept = fit_intercept
-        self.init = init
-        self.n_init = n_init
-        self.criterion = criterion
-        self.nesting = nesting
-        self.sample_size = sample_size
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.memory_limit = memory_limit
-
-    def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
-        parameters = Parameters(
-            self.n_clusters,
-            C=self.C,
-            smoothness=self.smoothness,
-            balance=self.balance,
-            epsilon=self.epsilon,
-            nesting=self.nesting,
-            fit_intercept=self.fit_intercept,
-            init=self.init,
-            n_init=self.n_init,
-            criterion=self.criterion,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            random_state=self.random_state,
-            memory_limit=self.memory_limit,
-        )
-        result = learn(
-            blocks,
-            n_features_to_select,
-            parameters,
-            n_neighbors=self.n_neighbors,
-            sigma=self.sigma,
-            graph=self.graph,
-            sample_size=self.sample_size,
-        )
-        return self._learned(blocks, result)
+        self._keep(locals())

@@ -10,8 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from bigfs.blocks.kernels import tile_rows
-from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
+from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError, MemoryLimitError
+from bigfs.core.units import MIB
 from bigfs.graph.affinity import AffinityMatrix, lookup
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.store.scratch import ArrayRef
@@ -19,6 +21,8 @@ from bigfs.store.scratch import ArrayRef
 # Every pair of rows is visited twice: minutes at this number.
 MAX_FULL_ROWS = 50_000
 _TILE = 2048
+# Matrices of features alive at once where the form is brought back and clipped.
+_CLIPPED = 6
 
 
 def smooth_form(blocks: RowBlocks, W: AffinityMatrix) -> np.ndarray:
@@ -34,10 +38,9 @@ def smooth_form(blocks: RowBlocks, W: AffinityMatrix) -> np.ndarray:
     -------
     form : ndarray of shape (n_features + 1, n_features + 1), float64
     """
-    center = _center(blocks)
-    blocks.passes += 1
+    center, reader = _center(blocks), blocks.start_pass()
     total = map_reduce(
-        _edge_task, blocks.bounds, np.add, blocks.reader, W, blocks.rows, center, label="smoothness"
+        _edge_task, blocks.bounds, np.add, reader, W, blocks.rows, center, label="smoothness"
     )
     return _finished(total, center.load(), blocks.n_samples)
 
@@ -53,21 +56,12 @@ def full_form(blocks: RowBlocks, sigma: float) -> np.ndarray:
 
     Raises
     ------
-    MemoryLimitError
-        Above 50,000 rows: the work is quadratic.
     InputError
         If a row has no weight left to any other.
     """
-    n = blocks.n_samples
-    if n > MAX_FULL_ROWS:
-        raise MemoryLimitError(
-            f"graph 'full' visits every pair of rows: at most {MAX_FULL_ROWS:,}, and X has {n:,}. "
-            "Set graph to 'knn', or sample_size."
-        )
-    center = _center(blocks)
-    blocks.passes += 2
+    n, center = blocks.n_samples, _center(blocks)
     degrees = blocks.scratch.create(blocks.scratch.unique("degrees"), (n,), np.float64, blocks.rows)
-    shared = (blocks.reader, blocks.bounds, sigma, center)
+    shared = (blocks.start_pass(2), blocks.bounds, sigma, center)
     run_tasks(_degree_task, blocks.bounds, *shared, degrees, label="degrees", unit="blocks")
     lowest = float(degrees.load().min())
     if not lowest > 0:
@@ -76,9 +70,59 @@ def full_form(blocks: RowBlocks, sigma: float) -> np.ndarray:
             "or scale the features."
         )
     total = map_reduce(_full_task, blocks.bounds, np.add, *shared, degrees, label="smoothness")
-    found = _finished(total, center.load(), n)
+    form = _finished(total, center.load(), n)
     blocks.scratch.remove(degrees)
-    return found
+    return form
+
+
+def check_full(n_samples: int, weight: str) -> None:
+    """Raise unless there is a complete graph of these weights, for so many rows at most."""
+    if weight != "heat":
+        raise InputError(
+            f"graph 'full' has heat weights, and graph.weight is '{weight}'. Set it to 'heat', or "
+            "m3fs.graph to 'knn'."
+        )
+    if n_samples > MAX_FULL_ROWS:
+        raise MemoryLimitError(
+            f"graph 'full' visits every pair of rows: at most {MAX_FULL_ROWS:,}, and X has "
+            f"{n_samples:,}. Set graph to 'knn', or sample_size."
+        )
+
+
+def smooth_steps(shape: Shape, n_neighbors: int) -> tuple[Step, ...]:
+    """Return the steps of `smooth_form`."""
+    edges = 2 * shape.rows * n_neighbors
+    # The other block, the edges, and tiles in float64.
+    needed = shape.block_bytes + 56 * edges + 24 * MIB
+    what, sums = _sums(shape)
+    return (
+        pass_over(shape, f"a block, one that its edges lead to, and {what}", needed + sums),
+        _clipping(shape),
+    )
+
+
+def full_steps(shape: Shape) -> tuple[Step, ...]:
+    """Return the steps of `full_form`."""
+    rows = min(_TILE, shape.rows)
+    # Two tiles in float64 with their products, the weights between them in four copies, degrees.
+    needed = 8 * rows * (4 * shape.n_features + 4 * rows) + 8 * shape.n_samples + 32 * MIB
+    what, sums = _sums(shape)
+    return (
+        pass_over(shape, f"two tiles of rows, their weights, and {what}", needed + sums, times=2),
+        _clipping(shape),
+    )
+
+
+def _sums(shape: Shape) -> tuple[str, int]:
+    """Return what a fold of the form holds, in words and in bytes."""
+    width, parts = shape.n_features + 1, fold_parts(shape.n_blocks) + 1
+    return f"{parts} sums of {width:,} x {width:,}", 8 * parts * width**2
+
+
+def _clipping(shape: Shape) -> Step:
+    width = shape.n_features + 1
+    what = f"{_CLIPPED} matrices of {width:,} x {width:,} for smoothness"
+    return Step(what, 8 * _CLIPPED * width**2, by_client=True)
 
 
 def _center(blocks: RowBlocks) -> ArrayRef:
@@ -134,10 +178,10 @@ def _edge_task(
             touched = np.flatnonzero(np.diff(columns.indptr))
             if not len(touched):
                 continue
-            moved = columns[touched] @ _rows(theirs[begin : begin + step], mean)
+            Z = _rows(theirs[begin : begin + step], mean)
             for inner in range(0, len(touched), step):
                 mine = touched[inner : inner + step]
-                total -= _rows(X[mine], mean).T @ moved[inner : inner + step]
+                total -= _rows(X[mine], mean).T @ (columns[mine] @ Z)
     return total
 
 

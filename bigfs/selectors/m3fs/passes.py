@@ -14,12 +14,23 @@ from typing import Protocol
 import numpy as np
 
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.core.cost import Shape
 from bigfs.runtime.execute import active_client, map_reduce
 from bigfs.selectors.m3fs.kernels import PassSums, block_step, clusters_of, decisions, rivals
 from bigfs.selectors.m3fs.state import Settings, Trajectory
 from bigfs.selectors.ndfs.memory import forget, memory
 from bigfs.store.location import Location, as_location, replaced_file
 from bigfs.store.scratch import ArrayRef
+
+# Planes that a task may have to hold at once, as far as the memory plan goes: a byte for a row.
+_PLANES = 200
+
+
+def round_bytes(shape: Shape, n_columns: int) -> int:
+    """Return what a task of a round needs: a block with its planes."""
+    # A block and its copy while it is read, decision values, planes and their weights.
+    per_row = 2 * shape.n_features * shape.itemsize + 32 * n_columns + _PLANES
+    return shape.rows * per_row + 48 * 10**6
 
 
 @dataclass(frozen=True)
@@ -136,7 +147,7 @@ class FileRows:
 def write_arrays(path: Location, **arrays: np.ndarray) -> str:
     """Write small arrays for the tasks to read; return the path."""
     with path.open("wb") as file:
-        np.savez(file, **arrays)
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # none is called allow_pickle
     return str(path)
 
 
@@ -170,12 +181,11 @@ class Streamed:
     def step(self, requests: list[Request], Vs: list[np.ndarray]) -> list[PassSums]:
         """Run one fused pass."""
         shared = self._share(Vs)
-        self.blocks.passes += 1
-        found: list[PassSums] = map_reduce(
+        sums: list[PassSums] = map_reduce(
             _step_task,
             self.blocks.bounds,
             _add_lists,
-            self.blocks.reader,
+            self.blocks.start_pass(),
             self._keep,
             tuple(requests),
             shared,
@@ -185,7 +195,7 @@ class Streamed:
             label="m3fs pass",
         )
         as_location(shared).unlink()
-        return found
+        return sums
 
     def finish(self, Vs: list[np.ndarray], clusters: ArrayRef) -> list[float]:
         """Write every start's clusters; return what the rows are short of their margins."""
@@ -223,8 +233,8 @@ def _load_all(shared: str) -> list[np.ndarray]:
 
 
 def _finish_kernel(X: np.ndarray, first_row: int, shared: str, clusters: ArrayRef) -> np.ndarray:
-    found, hinges = finish_block(X, _load_all(shared))
-    clusters.write(first_row, found)
+    rows, hinges = finish_block(X, _load_all(shared))
+    clusters.write(first_row, rows)
     return hinges
 
 
@@ -248,4 +258,4 @@ def _step_task(
 
 
 def _add_lists(a: list[PassSums], b: list[PassSums]) -> list[PassSums]:
-    return [one + other for one, other in zip(a, b, strict=True)]
+    return [mine + theirs for mine, theirs in zip(a, b, strict=True)]

@@ -10,6 +10,8 @@ from dataclasses import asdict
 import numpy as np
 
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.core.cost import Shape
+from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced, track
 from bigfs.selectors.m3fs.passes import (
@@ -19,6 +21,7 @@ from bigfs.selectors.m3fs.passes import (
     advance,
     finish_block,
     read_arrays,
+    round_bytes,
     write_arrays,
 )
 from bigfs.selectors.m3fs.state import Settings, Trajectory
@@ -31,6 +34,19 @@ from bigfs.store.scratch import ArrayRef
 _TOLERANCE = 1e-5
 _CHECKPOINT_SECONDS = 30.0
 _SMALL_ARRAYS = ("V", "sigma", "planes", "bounds", "multipliers", "sizes")
+
+
+def program_bytes(n_rows_of_v: int, n_columns: int, smooth: bool) -> int:
+    """Return what a cone program takes: dozens of planes, and smoothness in three copies."""
+    planes = 8 * 64 * n_rows_of_v * n_columns
+    return 4 * planes + (24 * n_rows_of_v**2 if smooth else 0) + 16 * MIB
+
+
+def resident_bytes(shape: Shape, n_rows_of_v: int, n_columns: int, smooth: bool) -> int:
+    """Return what a start on resident rows takes: a round of all of them, in float64."""
+    widened = 8 * shape.n_samples * shape.n_features if shape.itemsize < 8 else 0
+    program = program_bytes(n_rows_of_v, n_columns, smooth)
+    return round_bytes(shape, n_columns) + widened + program
 
 
 def first_states(n_starts: int, settings: Settings) -> list[Trajectory]:
@@ -52,10 +68,11 @@ def run_resident(
 ) -> tuple[list[Trajectory], list[float]]:
     """Run data of one block, each start in a task of its own; see `run_streamed`."""
     shared = write_arrays(folder / f"shared-{uuid.uuid4().hex[:8]}.npz", **_given(mean, smooth))
-    found = run_tasks(
-        _whole_start,
-        list(range(labels.shape[1])),
-        blocks.reader,
+    n_starts = labels.shape[1]
+    ended = run_tasks(
+        _run_start,
+        list(range(n_starts)),
+        blocks.start_pass(n_starts),
         blocks.n_samples,
         labels,
         settings,
@@ -64,16 +81,15 @@ def run_resident(
         unit="starts",
     )
     as_location(shared).unlink()
-    clusters.write(0, np.column_stack([rows for _, rows, _ in found]))
-    blocks.passes += max(now.n_rounds for now, _, _ in found) + 2
-    return [now for now, _, _ in found], [hinge for _, _, hinge in found]
+    clusters.write(0, np.column_stack([rows for _, rows, _ in ended]))
+    return [state for state, _, _ in ended], [hinge for _, _, hinge in ended]
 
 
 def _given(mean: np.ndarray, smooth: np.ndarray | None) -> dict[str, np.ndarray]:
     return {"mean": mean} if smooth is None else {"mean": mean, "smooth": smooth}
 
 
-def _whole_start(
+def _run_start(
     number: int,
     reader: BlockReader,
     n: int,
@@ -85,16 +101,16 @@ def _whole_start(
     given = read_arrays(shared)
     mean, smooth = given["mean"], given.get("smooth")
     X = np.asarray(reader.read(0, n), dtype=np.float64)
-    [now] = [state for state in first_states(number + 1, settings) if state.number == number]
+    state = first_states(number + 1, settings)[number]
     rows = MemoryRows()
     rows.put(number, "clusters", 0, labels.load()[:, number])
-    while not now.done:
-        if now.ids:
-            now.solved(_solved(now.program(settings, mean, smooth), now.sigma))
-        now.absorb(advance(X, now.V, Request.of(now, settings), rows), settings, n)
-    clusters, hinges = finish_block(X, [now.V])
-    now.planes = np.empty(0)
-    return now, clusters[:, 0], float(hinges[0])
+    while not state.done:
+        if state.ids:
+            state.solved(_solved(state.program(settings, mean, smooth), state.sigma))
+        state.absorb(advance(X, state.V, Request.of(state, settings), rows), settings, n)
+    clusters, hinges = finish_block(X, [state.V])
+    state.planes = np.empty(0)
+    return state, clusters[:, 0], float(hinges[0])
 
 
 def _solved(program: ConeProgram, start: np.ndarray) -> ConeSolution:
@@ -140,8 +156,8 @@ def run_streamed(
                     [state for state in active if state.ids], passes.folder, settings, shared
                 )
                 requests = [Request.of(state, settings) for state in active]
-                found = passes.step(requests, [state.V for state in active])
-            for state, sums in zip(active, found, strict=True):
+                totals = passes.step(requests, [state.V for state in active])
+            for state, sums in zip(active, totals, strict=True):
                 state.absorb(sums, settings, n)
             progress.advance(1)
             if checkpoint is not None and time.monotonic() - saved > _CHECKPOINT_SECONDS:
@@ -158,10 +174,10 @@ def _solve_all(states: list[Trajectory], folder: Location, settings: Settings, s
         path = folder / f"program-{state.number}-{uuid.uuid4().hex[:8]}.npz"
         write_arrays(path, planes=state.planes, bounds=state.bounds, sigma=state.sigma)
         items.append(str(path))
-    found = run_tasks(_solve_task, items, settings, shared, label="m3fs solve")
-    for state, path, solution in zip(states, items, found, strict=True):
+    solutions = run_tasks(_solve_task, items, settings, shared, label="m3fs solve")
+    for state, item, solution in zip(states, items, solutions, strict=True):
         state.solved(solution)
-        as_location(path).unlink()
+        as_location(item).unlink()
 
 
 def _solve_task(path: str, settings: Settings, shared: str) -> ConeSolution:
@@ -200,7 +216,6 @@ def _load(path: Location | None) -> list[Trajectory] | None:
     states = []
     for i, values in enumerate(json.loads(stored["rest"].tobytes())):
         values["history"] = [tuple(entry) for entry in values["history"]]
-        states.append(
-            Trajectory(**values, **{name: stored[f"{name}{i}"] for name in _SMALL_ARRAYS})
-        )
+        values |= {name: stored[f"{name}{i}"] for name in _SMALL_ARRAYS}
+        states.append(Trajectory(**values))
     return states

@@ -7,25 +7,44 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.kmeans import SAMPLE_ROWS, cluster_rows, kmeans, nearest_centers
+from bigfs.blocks.kmeans import SAMPLE_ROWS, cluster_rows, kmeans, kmeans_steps, nearest_centers
+from bigfs.core.cost import Shape, Step
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import derive_seed, rng
+from bigfs.core.units import MIB
 from bigfs.runtime.execute import map_reduce, run_tasks
+from bigfs.selectors.m3fs import EXTRA_EIGENVECTORS, M3FSParameters
+from bigfs.spectral.choice import largest_count
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.store.scratch import ArrayRef, Scratch
 
-INITS = ("auto", "kmeans", "spectral")
-MAX_CLUSTERS = 254
-# Spectral starts take so many eigenvectors more or fewer than there are clusters.
-_EXTRA = (-1, 0, 1, 3)
 _RESTARTS = 10
 
 
-def n_eigenvectors(n_clusters: int | str) -> int | str:
-    """Return how many eigenvectors the spectral starts take; "auto": what the gap says."""
-    if isinstance(n_clusters, str):
-        return n_clusters
-    return n_clusters + max(_EXTRA)
+def most_starts(parameters: M3FSParameters) -> int:
+    """Return how many starts there are at most."""
+    of_rows = parameters.n_init if parameters.starts_at("kmeans") else 0
+    # Each width as it is, and with rows scaled.
+    of_eigenvectors = 2 * len(EXTRA_EIGENVECTORS) if parameters.starts_at("spectral") else 0
+    return of_rows + of_eigenvectors or 1
+
+
+def start_steps(shape: Shape, parameters: M3FSParameters) -> tuple[Step, ...]:
+    """Return the steps of `start_labels`."""
+    n_starts, n_clusters = most_starts(parameters), largest_count(parameters.n_clusters)
+    width = n_clusters + max(EXTRA_EIGENVECTORS)
+    needed = shape.rows * (8 * width + 24 * n_starts)
+    steps = [
+        Step("the labels of a block under every start", needed, shape.n_blocks, times=2),
+        Step(f"{shape.n_samples:,} row numbers", 16 * shape.n_samples, by_client=True),
+    ]
+    if parameters.starts_at("kmeans"):
+        steps += kmeans_steps(shape, n_clusters, times=parameters.n_init)
+    if parameters.starts_at("spectral"):
+        size = min(shape.n_samples, SAMPLE_ROWS)
+        what = f"k-means of {size:,} rows of eigenvectors"
+        steps.append(Step(what, 32 * size * width + 16 * MIB, 2 * len(EXTRA_EIGENVECTORS)))
+    return tuple(steps)
 
 
 def given_labels(init: Any, n_samples: int, n_clusters: int) -> np.ndarray:
@@ -40,8 +59,8 @@ def given_labels(init: Any, n_samples: int, n_clusters: int) -> np.ndarray:
     fits = labels.shape == (n_samples,) and labels.dtype.kind in "iu"
     if not fits or labels.min() < 0 or labels.max() >= n_clusters:
         raise InputError(
-            f"init must be one of {', '.join(INITS)}, or {n_samples} whole numbers in "
-            f"[0, {n_clusters - 1}], one for each row. Got {labels.dtype} of shape {labels.shape}."
+            f"labels to start from must be {n_samples} whole numbers in [0, {n_clusters - 1}], "
+            f"one for each row. Got {labels.dtype} of shape {labels.shape}."
         )
     return labels.astype(np.uint8)
 
@@ -68,7 +87,7 @@ def start_labels(
         Restarts of k-means.
     random_state : int
     spectral : SpectralEmbedding or None
-        For the spectral starts.
+        For the spectral starts; not used by others.
     scratch : Scratch
         Where the labels are stored.
     """
@@ -79,20 +98,15 @@ def start_labels(
         for first, end in blocks.bounds:
             stored.write(first, labels[first:end, None])
         return ["given"], stored
-    if init not in INITS:
-        raise InputError(f"init must be one of {', '.join(INITS)}, or labels. Got {init!r}.")
     names, sources = [], []
     if init != "spectral":
         for restart in range(n_init):
             seed = derive_seed(random_state, "m3fs start", restart)
-            found = kmeans(blocks, n_clusters, random_state=seed)
+            result = kmeans(blocks, n_clusters, random_state=seed)
             names.append(f"kmeans {restart}")
-            sources.append(found.labels_ref)
+            sources.append(result.labels_ref)
     if init != "kmeans":
-        if spectral is None:
-            raise InputError(
-                f"init '{init}' needs an embedding of the graph. Set init to 'kmeans'."
-            )
+        assert spectral is not None
         kinds, labels_ref = _spectral_labels(spectral, blocks, n_clusters, random_state, scratch)
         names += [name for name, _, _ in kinds]
         sources.append(labels_ref)
@@ -149,8 +163,9 @@ def _spectral_labels(
     scratch: Scratch,
 ) -> tuple[list[tuple[str, int, bool]], ArrayRef]:
     """Cluster the rows of the embedding, of several widths, as they are and scaled to norm one."""
-    width, n = spectral.embedding_ref.shape[1], blocks.n_samples
-    widths = sorted({min(max(1, n_clusters + extra), width) for extra in _EXTRA})
+    n = blocks.n_samples
+    width = min(spectral.embedding_ref.shape[1], n - 2)
+    widths = sorted({min(max(1, n_clusters + extra), width) for extra in EXTRA_EIGENVECTORS})
     kinds = [(f"spectral {q}", q, False) for q in widths]
     kinds += [(f"spectral {q}, rows scaled", q, True) for q in widths if q > 1]
     chosen = np.arange(n)

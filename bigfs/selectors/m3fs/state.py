@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bigfs.selectors.m3fs import M3FSParameters
 from bigfs.selectors.m3fs.kernels import PassSums
 from bigfs.solvers.cone import ConeProgram
 from bigfs.solvers.msupport import ConeSolution
 
-NESTINGS = ("clusters_outside", "planes_outside")
 # A plane whose multiplier is below this share of C is dropped when the clusters change.
 _IDLE = 1e-6
 
@@ -40,6 +40,25 @@ class Settings:
     fit_intercept: bool
     tol: float
     max_iter: int
+
+    @classmethod
+    def of(
+        cls, parameters: M3FSParameters, n_clusters: int, n_selected: int, n_features: int
+    ) -> Settings:
+        """Return the settings for data of so many features; "auto" has become a number."""
+        return cls(
+            n_selected,
+            n_features,
+            1 if n_clusters == 2 else n_clusters,
+            float(parameters.C),
+            float(parameters.smoothness),
+            np.inf if parameters.balance is None else float(parameters.balance),
+            float(parameters.epsilon),
+            parameters.nesting == "planes_outside",
+            parameters.fit_intercept,
+            float(parameters.tol),
+            parameters.max_iter,
+        )
 
     @property
     def n_rows_of_v(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from bigfs.core.errors import StorageError
 from bigfs.runtime.progress import Reporter
+from bigfs.selectors.ndfs import NDFSParameters
 from bigfs.selectors.ndfs.kernels import PassSums, Update, inverse_norms
 from bigfs.selectors.ndfs.passes import Passes
 from bigfs.selectors.ndfs.solve import Regression
@@ -23,18 +24,6 @@ CHECKPOINT_ITERATIONS = 5
 CHECKPOINT_SECONDS = 30.0
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The parameters of eq. (10) and of its iteration; see `bigfs.NDFS`."""
-
-    alpha: float
-    beta: float
-    gamma: float
-    update: str
-    max_iter: int
-    tol: float
-
-
 @dataclass
 class Iterate:
     """Where the iteration stands, beside F.
@@ -43,8 +32,6 @@ class Iterate:
     ----------
     done : int
         Iterations made.
-    made : int
-        Those of them that this process made.
     B : ndarray of shape (n_features, n_clusters), float64
         The weights of eq. (12), before the first iteration those of the ridge regression.
     coef : ndarray of shape (n_features, n_clusters), float64
@@ -70,7 +57,6 @@ class Iterate:
     parts: list[tuple[float, float, float]] = field(default_factory=list)
     movement: list[float] = field(default_factory=list)
     orthogonality: list[float] = field(default_factory=list)
-    made: int = 0
 
     @property
     def totals(self) -> np.ndarray:
@@ -83,7 +69,7 @@ def iterate(
     regression: Regression,
     xtf: np.ndarray,
     ftf: np.ndarray,
-    settings: Settings,
+    parameters: NDFSParameters,
     checkpoint: Location | None = None,
     progress: Reporter | None = None,
 ) -> Iterate:
@@ -96,13 +82,13 @@ def iterate(
     regression : Regression
     xtf, ftf : ndarray
         ``X'F`` and ``F'F`` of the start.
-    settings : Settings
+    parameters : NDFSParameters
     checkpoint : Path, ObjectPath or None, default=None
         File of the checkpoint: read if it is there, written every few iterations.
     progress : Reporter or None, default=None
         Told of every iteration, and of those that a checkpoint saved.
     """
-    update = Update(settings.update, settings.alpha, settings.gamma)
+    update = Update(parameters.update, parameters.alpha, parameters.gamma)
     now = _load(checkpoint, passes)
     if now is None:
         first = regression.first(xtf)
@@ -110,9 +96,9 @@ def iterate(
     if progress is not None:
         progress.advance(now.done)
     saved = time.monotonic()
-    while now.done < settings.max_iter and not _converged(now, settings.tol):
+    while now.done < parameters.max_iter and not _converged(now, parameters.tol):
         sums = passes.step(now.coef, now.ftf, update)
-        _advance(now, sums, passes, regression, settings)
+        _advance(now, sums, passes, regression, parameters)
         if progress is not None:
             progress.advance(1)
         late = time.monotonic() - saved > CHECKPOINT_SECONDS
@@ -123,12 +109,12 @@ def iterate(
 
 
 def _advance(
-    now: Iterate, sums: PassSums, passes: Passes, regression: Regression, settings: Settings
+    now: Iterate, sums: PassSums, passes: Passes, regression: Regression, parameters: NDFSParameters
 ) -> None:
     """Take what a pass found: normalize, solve, and record the objective."""
     if now.parts:
         now.parts[-1] = (sums.smoothness, *now.parts[-1][1:])
-    if settings.update == "printed":
+    if parameters.update == "printed":
         passes.scale = inverse_norms(sums.ftf.diagonal())
         sums.xtf *= passes.scale
         sums.ftf *= np.multiply.outer(passes.scale, passes.scale)
@@ -142,16 +128,15 @@ def _advance(
     residual = (
         np.trace(now.ftf)
         - np.einsum("ij,ij->", now.B, now.xtf)
-        - settings.beta * np.einsum("i,ij,ij->", before, now.B, now.B)
+        - parameters.beta * np.einsum("i,ij,ij->", before, now.B, now.B)
     )
-    fit = settings.alpha * (
-        max(0.0, residual) + settings.beta * smoothed_l21(now.B, regression.epsilon)
+    fit = parameters.alpha * (
+        max(0.0, residual) + parameters.beta * smoothed_l21(now.B, regression.epsilon)
     )
     off = float(((now.ftf - np.eye(len(now.ftf))) ** 2).sum())
-    now.parts.append((np.nan, float(fit), settings.gamma / 2 * off))
+    now.parts.append((np.nan, float(fit), parameters.gamma / 2 * off))
     now.orthogonality.append(float(np.sqrt(off)))
     now.done += 1
-    now.made += 1
 
 
 def _converged(now: Iterate, tol: float) -> bool:
@@ -162,8 +147,8 @@ def _converged(now: Iterate, tol: float) -> bool:
     return bool(abs(before - after) <= tol * abs(before))
 
 
-def finish(now: Iterate, passes: Passes, labels: ArrayRef | None) -> dict[str, Any]:
-    """Complete the record with a pass over the graph; return what NDFS says beside its scores."""
+def finish(now: Iterate, passes: Passes, labels: ArrayRef) -> dict[str, Any]:
+    """Complete the record with a pass over the graph; return the details of the result."""
     ending = passes.finish(labels)
     now.parts[-1] = (ending.smoothness, *now.parts[-1][1:])
     return {

@@ -8,7 +8,6 @@ import numpy as np
 
 from bigfs.blocks.kernels import tile_rows
 
-UPDATES = ("safe", "printed")
 # Entries below this are taken for zero: their products would underflow.
 _FLUSH = 1e-30
 # The printed denominator can be negative; clamped, an entry grows at most this much at once.
@@ -109,10 +108,10 @@ def block_step(
         tile = X[part].astype(np.float64, copy=False)
         after[part] = update.apply(F[part], SF[part], tile @ coef, ftf)
         xtf += tile.T @ after[part]
-    return after, PassSums(xtf, after.T @ after, np.einsum("ij,ij->j", after, F), rough(F, SF))
+    return after, PassSums(xtf, after.T @ after, np.einsum("ij,ij->j", after, F), smoothness(F, SF))
 
 
-def rough(F: np.ndarray, SF: np.ndarray) -> float:
+def smoothness(F: np.ndarray, SF: np.ndarray) -> float:
     """Return the rows' share of ``tr(F'LF)``, with ``L = I - D^-1/2 W D^-1/2``."""
     return float(np.einsum("ij,ij->", F, F - SF))
 

@@ -15,10 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from bigfs.blocks.kernels import Gram
-from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
+from bigfs.core.cost import Shape, Step
+from bigfs.core.paths import plain_name
 from bigfs.graph.affinity import AffinityMatrix
 from bigfs.runtime.execute import active_client, map_reduce
-from bigfs.selectors.ndfs.kernels import PassSums, Update, block_step, merge_sums, rough
+from bigfs.selectors.ndfs.kernels import PassSums, Update, block_step, merge_sums, smoothness
 from bigfs.selectors.ndfs.memory import forget, memory
 from bigfs.store.location import remove_tree
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -116,13 +118,12 @@ class Resident:
         self.F, sums = block_step(self.X, self.F, self._smoothed(), coef, ftf, update)
         return sums
 
-    def finish(self, labels: ArrayRef | None) -> Ending:
-        """Look at the final F and write the labels, where there is a place for them."""
+    def finish(self, labels: ArrayRef) -> Ending:
+        """Look at the final F and write the labels."""
         self.F = self.F * self.scale
         self.scale = np.ones(len(self.scale))
-        ending, found = _look_back(self.F, self._smoothed(), self._start)
-        if labels is not None:
-            labels.write(0, found)
+        ending, assigned = _look_back(self.F, self._smoothed(), self._start)
+        labels.write(0, assigned)
         return ending
 
     def state(self) -> dict[str, Any]:
@@ -134,16 +135,27 @@ class Resident:
         self.F, self.scale = state["F"], state["scale"]
 
 
+def resident_bytes(shape: Shape, n_entries: int, n_clusters: int, solver_bytes: int) -> int:
+    """Return what `Resident` and its regressions need.
+
+    X in float64, and then as it was read or what the solver takes; the graph; F with the arrays
+    of an update.
+    """
+    n = shape.n_samples
+    data = 8 * n * shape.n_features + max(shape.block_bytes, solver_bytes)
+    return data + 12 * n_entries + n * (40 + 96 * n_clusters)
+
+
 @dataclass(frozen=True)
 class _Context:
-    """What every task of a pass has to know; small and picklable.
+    """The inputs of every task of a pass; small and picklable.
 
     ``small`` has the scale of F's columns in its first row; then follow ``F'F`` and the
-    coefficients.
+    coefficients. A pass over the graph alone has no reader.
     """
 
     run: str
-    reader: BlockReader
+    reader: BlockReader | None
     W: AffinityMatrix
     F: ArrayRef
     out: ArrayRef
@@ -190,7 +202,7 @@ class Streamed:
     def _context(self, out: ArrayRef, small: ArrayRef) -> _Context:
         return _Context(
             # A source in memory is read without a copy: there is nothing to keep.
-            self._run, self.blocks.reader, self.W, self.F, out, small, None,
+            self._run, None, self.W, self.F, out, small, None,
             self.blocks.source.shareable, self.keep_x_bytes, self.keep_f_bytes,
         )  # fmt: skip
 
@@ -201,8 +213,8 @@ class Streamed:
         # A new array each time: a task that outlives its pass can only repeat what it wrote.
         out = self.folder.create(self.folder.unique("F"), shape, np.float64, self.blocks.rows)
         small = scratch.put(scratch.unique("small"), np.vstack([self.scale, ftf, coef]))
-        context = replace(self._context(out, small), update=update)
-        self.blocks.passes += 1
+        reader = self.blocks.start_pass()
+        context = replace(self._context(out, small), reader=reader, update=update)
         sums = map_reduce(_step_task, self.blocks.bounds, merge_sums, context, label="ndfs")
         out.check_complete()
         scratch.remove(small)
@@ -247,7 +259,7 @@ class Streamed:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Come back to a stored F."""
-        F = ArrayRef.at(self.folder.path / str(state["F_name"]))
+        F = ArrayRef.at(self.folder.path / plain_name(str(state["F_name"]), self.folder.path))
         F.check_complete()
         self.F, self.scale = F, state["scale"]
         self._stored.add(F.path)
@@ -257,10 +269,47 @@ class Streamed:
                 remove_tree(left)
 
 
+def block_bytes(shape: Shape, n_entries: int, n_clusters: int) -> int:
+    """Return what a task needs for a block, its edges and their rows of F.
+
+    Parameters
+    ----------
+    shape : Shape
+    n_entries : int
+        Stored entries of the affinity matrix.
+    n_clusters : int
+    """
+    edges = -(-n_entries // shape.n_samples)
+    # A block and its copy while it is read, edges with their rows of F, F before and after.
+    per_row = 2 * shape.n_features * shape.itemsize + edges * (24 + 8 * n_clusters)
+    return shape.rows * (per_row + 48 * n_clusters) + 8 * 10**6
+
+
+def product_bytes(shape: Shape, n_clusters: int) -> int:
+    """Return the bytes of the arrays (n_features, n_clusters) that a pass multiplies and sums.
+
+    The one that it reads, the block's own sums and those of a fold.
+    """
+    return 8 * (fold_parts(shape.n_blocks) + 2) * shape.n_features * n_clusters
+
+
+def graph_steps(shape: Shape, n_entries: int, n_clusters: int, max_iter: int) -> tuple[Step, ...]:
+    """Return the steps of `Streamed`: its passes over X, and those over F and the graph alone."""
+    needed = block_bytes(shape, n_entries, n_clusters)
+    what = f"a block of {shape.rows:,} rows with its edges' rows of F"
+    on_x = needed + product_bytes(shape, n_clusters)
+    return (
+        Step(what, on_x, shape.n_blocks, 1, 3 * shape.n_chunks, max_iter),
+        # F'F of the start, and the labels of the end.
+        Step("rows of F with their edges", needed, shape.n_blocks, 0, 2 * shape.n_blocks, 2),
+    )
+
+
 def _step_task(bounds: tuple[int, int], context: _Context) -> PassSums:
     """Run the kernel on one block."""
     start, stop = bounds
-    assert context.update is not None
+    reader = context.reader
+    assert reader is not None and context.update is not None
     small, width = context.small.load(), context.F.shape[1]
     scale, ftf, coef = small[0], small[1 : width + 1], small[width + 1 :]
     F = context.F.read(start, stop) * scale
@@ -268,7 +317,7 @@ def _step_task(bounds: tuple[int, int], context: _Context) -> PassSums:
     X = memory.get(
         context.run,
         ("X", start),
-        lambda: context.reader.read(start, stop),
+        lambda: reader.read(start, stop),
         context.keep_x_bytes if context.keeps_x else 0,
     )
     after, sums = block_step(X, F, SF, coef, ftf, context.update)
@@ -292,7 +341,7 @@ def _look_back(F: np.ndarray, SF: np.ndarray, first: np.ndarray) -> tuple[Ending
     """Return what is said of the final F, and its labels."""
     labels = F.argmax(axis=1).astype(np.int32)
     changed = int((labels != first.argmax(axis=1)).sum())
-    return Ending(rough(F, SF), float(np.linalg.norm(F - first)), changed), labels
+    return Ending(smoothness(F, SF), float(np.linalg.norm(F - first)), changed), labels
 
 
 @dataclass(frozen=True)

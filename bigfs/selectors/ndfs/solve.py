@@ -14,9 +14,10 @@ import numpy as np
 
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.threads import single_thread
-from bigfs.runtime.execute import TREE_ARITY, crosses_processes, run_tasks
+from bigfs.runtime.execute import crosses_processes, run_tasks
 from bigfs.selectors.ndfs.passes import Resident, Streamed, uncentered
 from bigfs.solvers.l21 import GramSolver, KernelSolver, conjugate_gradients, row_weights
+from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # Share of the right side's norm that conjugate gradients may leave, and their passes a solve.
@@ -32,7 +33,6 @@ class Regression:
 
     Attributes
     ----------
-    name : {"cholesky", "woodbury", "cg"}
     squares : ndarray of shape (n_features,), float64
         Diagonal of ``X'X``.
     constant : ndarray of shape (n_features,), bool
@@ -43,7 +43,6 @@ class Regression:
         ``(delta, X'F) -> B, delta of B, the solution with that delta``.
     """
 
-    name: str
     squares: np.ndarray
     constant: np.ndarray
     first: Callable[[np.ndarray], np.ndarray]
@@ -60,42 +59,33 @@ def smoothing(squares: np.ndarray) -> float:
     return 1e-12 / max(float(squares.mean()), np.finfo(np.float64).tiny)
 
 
-def choose_solver(
-    n_samples: int, n_features: int, itemsize: int, n_blocks: int, budget: int
-) -> str:
-    """Return how the regressions are solved within the bytes one task may use."""
-    kernel = n_samples * n_features * itemsize + 3 * 8 * n_samples**2
-    if n_samples < n_features and kernel <= budget:
-        return "woodbury"
-    # A fold of the Gram pass holds several partial results; a solve holds G and its factor.
-    parts = min(n_blocks, TREE_ARITY) + 2
-    return "cholesky" if parts * 8 * n_features**2 <= budget else "cg"
+def resident_by_gram(passes: Resident, beta: float, gram: np.ndarray) -> Regression:
+    """Solve by Cholesky for a matrix that is in this process."""
+    return _local(*_columns(passes), GramSolver(gram, beta).solve)
 
 
-def resident_regression(
-    passes: Resident, name: str, beta: float, gram: np.ndarray | None = None
-) -> Regression:
-    """Solve for a matrix that is in this process; a Gram matrix that is there is used."""
+def resident_by_kernel(passes: Resident, beta: float) -> Regression:
+    """Solve on the n x n matrix for a matrix that is in this process."""
+    kernel = KernelSolver(passes.X, beta)
+
+    def solve(delta: np.ndarray, _: np.ndarray) -> np.ndarray:
+        return kernel.solve(delta, passes.F * passes.scale)
+
+    return _local(*_columns(passes), solve)
+
+
+def _columns(passes: Resident) -> tuple[np.ndarray, np.ndarray]:
+    """Return the squared norms of the features, and which of them are constant."""
     with single_thread():
         squares = np.einsum("ij,ij->j", passes.X, passes.X)
-        constant = (passes.X == passes.X[0]).all(axis=0)
-    if name == "woodbury":
-        kernel = KernelSolver(passes.X, beta)
-
-        def solve(delta: np.ndarray, _: np.ndarray) -> np.ndarray:
-            return kernel.solve(delta, passes.F * passes.scale)
-
-        return _local(name, squares, constant, solve)
-    gram = passes.gram() if gram is None else gram
-    return _local(name, squares, constant, GramSolver(gram, beta).solve)
+        return squares, (passes.X == passes.X[0]).all(axis=0)
 
 
-def _local(name: str, squares: np.ndarray, constant: np.ndarray, solve: Solve) -> Regression:
+def _local(squares: np.ndarray, constant: np.ndarray, solve: Solve) -> Regression:
     """Solve in this process, whose solver keeps the last factor."""
     epsilon = smoothing(squares)
 
     return Regression(
-        name,
         squares,
         constant,
         lambda xtf: solve(np.ones(len(xtf)), xtf),
@@ -111,33 +101,74 @@ def _advance(
     return B, following, solve(following, xtf)
 
 
-def streamed_regression(passes: Streamed, name: str, beta: float) -> tuple[Regression, np.ndarray]:
-    """Solve for a matrix of many blocks; also return ``X'F`` of the start, from the same pass."""
+def streamed_by_gram(passes: Streamed, beta: float) -> tuple[Regression, np.ndarray]:
+    """Solve by Cholesky for a matrix of many blocks.
+
+    Returns
+    -------
+    regression : Regression
+    xtf : ndarray of shape (n_features, n_clusters), float64
+        ``X'F`` of the start, from the pass that gives ``X'X``.
+    """
     blocks = passes.blocks
-    if name == "cholesky":
-        centered = blocks.gram(passes.F)
-        constant = centered.gram.diagonal() <= 0
-        gram, xtf = uncentered(centered)
-        squares = gram.diagonal().copy()
-        if not crosses_processes():
-            solver = GramSolver(gram, beta)
+    centered = blocks.gram(passes.F)
+    constant = centered.gram.diagonal() <= 0
+    gram, xtf = uncentered(centered)
+    squares = gram.diagonal().copy()
+    if not crosses_processes():
+        solver = GramSolver(gram, beta)
 
-            def solve(delta: np.ndarray, xtf: np.ndarray) -> np.ndarray:
-                with single_thread():
-                    return solver.solve(delta, xtf)
+        def solve(delta: np.ndarray, xtf: np.ndarray) -> np.ndarray:
+            with single_thread():
+                return solver.solve(delta, xtf)
 
-            return _local(name, squares, constant, solve), xtf
-        stored = blocks.scratch.put(blocks.scratch.unique("gram"), gram)
-        del gram, centered
-        return _remote(name, squares, constant, blocks, _GramTask(stored, beta)), xtf
+        return _local(squares, constant, solve), xtf
+    stored = blocks.scratch.put(blocks.scratch.unique("gram"), gram)
+    return _remote(squares, constant, blocks.scratch, lambda: _GramTask(stored, beta)), xtf
+
+
+def streamed_by_kernel(passes: Streamed, beta: float) -> tuple[Regression, np.ndarray]:
+    """Solve on the n x n matrix for a matrix of many blocks; a solve is a pass of one task."""
+    blocks = passes.blocks
+
+    def task() -> _KernelTask:
+        return _KernelTask(blocks.start_pass(), passes.F, passes.scale.tolist(), beta)
+
+    squares, constant = _moments(blocks)
+    xtf = blocks.xtv(passes.F)
+    return _remote(squares, constant, blocks.scratch, task), xtf
+
+
+def streamed_by_cg(passes: Streamed, beta: float) -> tuple[Regression, np.ndarray]:
+    """Solve by conjugate gradients: each product with ``X'X`` is a pass over X."""
+    blocks = passes.blocks
+    squares, constant = _moments(blocks)
+    xtf = blocks.xtv(passes.F)
+    guess: list[np.ndarray] = []
+
+    def apply_gram(V: np.ndarray) -> np.ndarray:
+        shared = blocks.scratch.put(blocks.scratch.unique("V"), V)
+        try:
+            return blocks.reduce(_gram_product, np.add, shared, label="ndfs cg")  # type: ignore[no-any-return]
+        finally:
+            blocks.scratch.remove(shared)
+
+    def solve(delta: np.ndarray, xtf: np.ndarray) -> np.ndarray:
+        start = guess.pop() if guess else np.zeros_like(xtf)
+        solution, _ = conjugate_gradients(
+            apply_gram, squares, beta, delta, xtf, start, tol=CG_TOL, max_iter=CG_PASSES
+        )
+        guess.append(solution)
+        return solution
+
+    return _local(squares, constant, solve), xtf
+
+
+def _moments(blocks: RowBlocks) -> tuple[np.ndarray, np.ndarray]:
+    """Return the squared norms of the features, and which of them are constant."""
     moments = blocks.moments()
     squares = moments.squares + moments.count * moments.mean**2
-    constant = moments.minimum == moments.maximum
-    xtf = blocks.xtv(passes.F)
-    if name == "woodbury":
-        task = _KernelTask(blocks.reader, passes, beta)
-        return _remote(name, squares, constant, blocks, task), xtf
-    return _by_passes(blocks, squares, constant, beta), xtf
+    return squares, moments.minimum == moments.maximum
 
 
 @dataclass(frozen=True)
@@ -149,35 +180,19 @@ class _Small:
     epsilon: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class _GramTask:
     """Makes the solver of a task from the stored Gram matrix."""
 
     gram: ArrayRef
     beta: float
 
-    def freeze(self) -> _GramTask:
-        return self
-
     def solver(self) -> Solve:
         return GramSolver(self.gram.load(), self.beta).solve
 
 
-@dataclass
-class _KernelTask:
-    """Says where the whole of X and F are read for the n x n matrix."""
-
-    reader: BlockReader
-    passes: Streamed
-    beta: float
-
-    def freeze(self) -> _FrozenKernel:
-        passes = self.passes
-        return _FrozenKernel(self.reader, passes.F, passes.scale.tolist(), self.beta)
-
-
 @dataclass(frozen=True)
-class _FrozenKernel:
+class _KernelTask:
     """Makes the solver of a task from X and the current F."""
 
     reader: BlockReader
@@ -187,27 +202,35 @@ class _FrozenKernel:
 
     def solver(self) -> Solve:
         F = self.F.load() * np.array(self.scale)
-        kernel = KernelSolver(self.reader.read(0, self.F.shape[0]), self.beta)
+        kernel = KernelSolver(self._all_rows(), self.beta)
         return lambda delta, _: kernel.solve(delta, F)
+
+    def _all_rows(self) -> np.ndarray:
+        """Return X, read block by block: a copy made while reading is one of a block."""
+        n_samples, bounds = self.F.shape[0], block_bounds(self.F.shape[0], self.F.chunk_rows)
+        X = np.empty((0, 0))
+        for start, stop in bounds:
+            rows = self.reader.read(start, stop)
+            if not X.size:
+                X = np.empty((n_samples, rows.shape[1]), rows.dtype)
+            X[start:stop] = rows
+        return X
 
 
 def _remote(
-    name: str,
     squares: np.ndarray,
     constant: np.ndarray,
-    blocks: RowBlocks,
-    task: _GramTask | _KernelTask,
+    scratch: Scratch,
+    make_task: Callable[[], _GramTask | _KernelTask],
 ) -> Regression:
-    """Solve in one task on a worker, which reads the matrices and is not kept."""
-    epsilon, scratch = smoothing(squares), blocks.scratch
+    """Solve in one task on a worker, which reads the matrices and does not keep them."""
+    epsilon = smoothing(squares)
 
     def run(delta: np.ndarray, xtf: np.ndarray, both: bool) -> list[np.ndarray]:
         small = _store(scratch, delta, xtf, epsilon)
-        [found] = run_tasks(_solve_task, [task.freeze()], small, both, label="ndfs solve")
+        [solutions] = run_tasks(_solve_task, [make_task()], small, both, label="ndfs solve")
         scratch.remove(small.delta, small.xtf)
-        if name == "woodbury":
-            blocks.passes += 1
-        return found  # type: ignore[no-any-return]
+        return solutions  # type: ignore[no-any-return]
 
     def advance(delta: np.ndarray, xtf: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         B, coef = run(delta, xtf, True)
@@ -216,7 +239,7 @@ def _remote(
     def first(xtf: np.ndarray) -> np.ndarray:
         return run(np.ones(len(xtf)), xtf, False)[0]
 
-    return Regression(name, squares, constant, first, advance)
+    return Regression(squares, constant, first, advance)
 
 
 def _store(scratch: Scratch, delta: np.ndarray, xtf: np.ndarray, epsilon: float) -> _Small:
@@ -227,44 +250,13 @@ def _store(scratch: Scratch, delta: np.ndarray, xtf: np.ndarray, epsilon: float)
     )
 
 
-def _solve_task(task: _GramTask | _FrozenKernel, small: _Small, both: bool) -> list[np.ndarray]:
+def _solve_task(task: _GramTask | _KernelTask, small: _Small, both: bool) -> list[np.ndarray]:
     """Return B, and with ``both`` the solution under the weights that B gives."""
     solve, delta, xtf = task.solver(), small.delta.load(), small.xtf.load()
     if not both:
         return [solve(delta, xtf)]
     B, _, coef = _advance(solve, delta, xtf, small.epsilon)
     return [B, coef]
-
-
-def _by_passes(
-    blocks: RowBlocks, squares: np.ndarray, constant: np.ndarray, beta: float
-) -> Regression:
-    """Solve by conjugate gradients: each product with ``X'X`` is a pass over X."""
-    epsilon, scratch = smoothing(squares), blocks.scratch
-    guess: list[np.ndarray] = []
-
-    def apply_gram(V: np.ndarray) -> np.ndarray:
-        shared = scratch.put(scratch.unique("V"), V)
-        try:
-            return blocks.reduce(_gram_product, np.add, shared, label="ndfs cg")  # type: ignore[no-any-return]
-        finally:
-            scratch.remove(shared)
-
-    def solve(delta: np.ndarray, xtf: np.ndarray) -> np.ndarray:
-        start = guess.pop() if guess else np.zeros_like(xtf)
-        found, _ = conjugate_gradients(
-            apply_gram, squares, beta, delta, xtf, start, tol=CG_TOL, max_iter=CG_PASSES
-        )
-        guess.append(found)
-        return found
-
-    return Regression(
-        "cg",
-        squares,
-        constant,
-        lambda xtf: solve(np.ones(len(xtf)), xtf),
-        lambda delta, xtf: _advance(solve, delta, xtf, epsilon),
-    )
 
 
 def _gram_product(X: np.ndarray, first_row: int, V: ArrayRef) -> np.ndarray:

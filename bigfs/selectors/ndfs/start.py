@@ -12,15 +12,22 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kmeans import SAMPLE_ROWS, cluster_rows, kmeans, nearest_centers
+from bigfs.core.cost import Shape, Step
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import rng
 from bigfs.core.threads import single_thread
+from bigfs.core.units import MIB
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.selectors.ndfs.kernels import indicators
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.store.scratch import ArrayRef, Scratch
 
 RESTARTS = 20
+# Most iterations of k-means: on the sample, and on all rows.
+_MAX_ITER = 100
+
+# A start: F in memory; or stored labels, and how many rows each of them has.
+FirstF = np.ndarray | tuple[ArrayRef, np.ndarray]
 
 
 def check_init(init: Any, n_samples: int, n_clusters: int) -> np.ndarray:
@@ -40,8 +47,8 @@ def check_init(init: Any, n_samples: int, n_clusters: int) -> np.ndarray:
     """
     given = np.asarray(init)
     if given.ndim == 1:
-        whole = given.dtype.kind in "iu" and len(given) == n_samples
-        if not whole or given.min() < 0 or given.max() >= n_clusters:
+        is_one_each = given.dtype.kind in "iu" and len(given) == n_samples
+        if not is_one_each or given.min() < 0 or given.max() >= n_clusters:
             raise InputError(
                 f"init: labels must be {n_samples} whole numbers in [0, {n_clusters - 1}], one "
                 f"for each row. Got {_described(given)}."
@@ -117,14 +124,32 @@ def spectral_labels(
     )
     if chosen is not None and len(centers) == n_clusters:
         rows = RowBlocks.from_any(unit.path, scratch=scratch.child("rows"), rows=blocks.rows)
-        found = kmeans(rows, n_clusters, init=centers, scratch=scratch.child("labels"))
-        return found.labels_ref, found.counts
+        clusters = kmeans(
+            rows, n_clusters, init=centers, max_iter=_MAX_ITER, scratch=scratch.child("labels")
+        )
+        return clusters.labels_ref, clusters.counts
     labels = scratch.create("labels", (n,), np.int32, blocks.rows)
     shared = scratch.put("centers", centers)
     counts = map_reduce(
         _label_task, blocks.bounds, np.add, unit, shared, labels, n_clusters, label="ndfs start"
     )
     return labels, counts
+
+
+def start_steps(shape: Shape, n_clusters: int) -> tuple[Step, ...]:
+    """Return the steps of `spectral_labels` and of storing F; none of them reads X."""
+    n, c = shape.n_samples, n_clusters
+    # Rows of norm one, their labels, F; and k-means on all rows, where the restarts had a sample.
+    times = 3 if n <= SAMPLE_ROWS else 2 + _MAX_ITER + 1
+    sample = 64 * min(n, SAMPLE_ROWS) * c + 16 * MIB
+    by_block = shape.rows * (32 * c + 64) + 16 * MIB
+    return (
+        Step("k-means on a sample of the eigenvectors", sample, 1, 0, shape.n_blocks),
+        Step(
+            f"{shape.rows:,} rows of the eigenvectors and their clusters",
+            by_block, shape.n_blocks, 0, 2 * shape.n_blocks, times,
+        ),
+    )  # fmt: skip
 
 
 def _unit_task(bounds: tuple[int, int], source: ArrayRef, unit: ArrayRef) -> None:
@@ -142,7 +167,7 @@ def _centers_task(
     best, least = None, np.inf
     for restart in range(RESTARTS):
         generator = rng(random_state, "ndfs start", restart)
-        centers = cluster_rows(rows, n_clusters, generator, max_iter=100)
+        centers = cluster_rows(rows, n_clusters, generator, max_iter=_MAX_ITER)
         inertia = float(nearest_centers(rows, centers)[1].sum())
         if best is None or inertia < least:
             best, least = centers, inertia
@@ -166,21 +191,28 @@ def _sampled(unit: ArrayRef, wanted: ArrayRef | None) -> np.ndarray:
 def _label_task(
     bounds: tuple[int, int], unit: ArrayRef, centers: ArrayRef, labels: ArrayRef, n_clusters: int
 ) -> np.ndarray:
-    found, _ = nearest_centers(unit.read(*bounds), centers.load())
-    labels.write(bounds[0], found.astype(np.int32))
-    return np.bincount(found, minlength=n_clusters)
+    assigned, _ = nearest_centers(unit.read(*bounds), centers.load())
+    labels.write(bounds[0], assigned.astype(np.int32))
+    return np.bincount(assigned, minlength=n_clusters)
 
 
-def start_in_memory(labels: ArrayRef, counts: np.ndarray) -> np.ndarray:
-    """Return F of stored labels, for data of one block."""
+def start_in_memory(start: FirstF) -> np.ndarray:
+    """Return F of a start, for data of one block."""
+    if isinstance(start, np.ndarray):
+        return start
+    labels, counts = start
     with single_thread():
         return normalized_indicators(labels.load(), counts)
 
 
-def start_stored(
-    labels: ArrayRef, counts: np.ndarray, blocks: RowBlocks, folder: Scratch
-) -> ArrayRef:
-    """Store F of stored labels by row blocks."""
+def start_stored(start: FirstF, blocks: RowBlocks, folder: Scratch) -> ArrayRef:
+    """Store F of a start by row blocks."""
+    if isinstance(start, np.ndarray):
+        F = folder.create(folder.unique("F"), start.shape, np.float64, blocks.rows)
+        for first, end in blocks.bounds:
+            F.write(first, start[first:end])
+        return F
+    labels, counts = start
     shape = (blocks.n_samples, len(counts))
     F = folder.create(folder.unique("F"), shape, np.float64, blocks.rows)
     run_tasks(_indicators_task, blocks.bounds, labels, counts.tolist(), F, label="ndfs start")

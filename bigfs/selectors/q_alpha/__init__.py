@@ -1,1 +1,32 @@
-"""q_alpha."""
+"""Q-alpha: feature weights under which the data have the clearest spectrum."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from bigfs.config.fields import CountOrAuto, PositiveInt, Section
+from bigfs.selectors.method import Method, needs_eigengap
+
+
+class QAlphaParameters(Section):
+    """Q-alpha feature weights (Wolf, Shashua, JMLR 2005)."""
+
+    n_clusters: CountOrAuto = Field(
+        8, description="Leading eigenvalues that count; auto: clusters by the graph's eigengap."
+    )
+    max_iter: PositiveInt = Field(100, description="Most iterations; they need no pass.")
+    tol: Annotated[float, Field(ge=0, lt=1)] = Field(
+        1e-8, description="Stop when no weight changes by more."
+    )
+
+
+METHOD = Method(
+    "q_alpha",
+    "Q-alpha",
+    estimator="QAlpha",
+    module=__name__,
+    parameters=QAlphaParameters,
+    needs=needs_eigengap,
+)

@@ -18,7 +18,7 @@ from bigfs.store.scratch import Scratch
 
 def choose(shape: Shape, selection: Selection) -> EdgeScores:
     """Return the only strategy."""
-    return EdgeScores(shape, selection.graph.n_neighbors, selection.parameters.ranking)
+    return EdgeScores(shape, selection.used_graph.n_neighbors, selection.parameters.ranking)
 
 
 @dataclass(frozen=True)

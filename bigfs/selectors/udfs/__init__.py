@@ -1,1 +1,40 @@
-"""udfs."""
+"""UDFS: a sparse projection under which every neighborhood is told apart from its own scatter."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from bigfs.config.fields import CountOrAuto, PositiveFloat, PositiveInt, Section
+from bigfs.selectors.method import Bound, Method, needs_eigengap, needs_graph
+
+
+class UDFSParameters(Section):
+    """Unsupervised discriminative feature selection (Yang et al., IJCAI 2011)."""
+
+    n_clusters: CountOrAuto = Field(
+        8, description="Columns of the projection; auto: clusters by the graph's eigengap."
+    )
+    gamma: Annotated[float, Field(ge=0)] = Field(
+        0.1, description="Weight of the penalty that empties features."
+    )
+    ridge: PositiveFloat = Field(
+        1.0, description="Added to the products of each neighborhood's samples (lambda)."
+    )
+    max_iter: PositiveInt = Field(30, description="Most iterations; they need no pass.")
+    tol: Annotated[float, Field(ge=0, lt=1)] = Field(
+        1e-5, description="Stop when the objective changes by less than this share."
+    )
+
+
+METHOD = Method(
+    "udfs",
+    "UDFS",
+    estimator="UDFS",
+    module=__name__,
+    parameters=UDFSParameters,
+    # The graph of the neighborhoods is also the one that "auto" chooses by.
+    needs=lambda parameters: needs_eigengap(parameters) or needs_graph(parameters),
+    bounds=(Bound("n_clusters", "n_features"),),
+)

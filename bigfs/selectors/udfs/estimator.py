@@ -1,134 +1,9 @@
-"""UDFS: a sparse projection under which every neighborhood is told apart from its own scatter."""
+"""The estimator of UDFS."""
 
 from __future__ import annotations
 
-import numpy as np
-
-from bigfs.blocks import RowBlocks
-from bigfs.core.errors import InputError
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
-from bigfs.core.threads import single_thread
-from bigfs.core.units import parse_bytes
-from bigfs.graph import KNNGraph, knn_graph
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.selectors.base import BaseSelector
-from bigfs.selectors.costs import UDFS_MATRICES, udfs_block_bytes
-from bigfs.selectors.eigengap import chosen_n_clusters, known_n_clusters
-from bigfs.selectors.q_alpha.estimator import check_iteration
-from bigfs.selectors.udfs.kernels import gathered_rows, local_scatter
-from bigfs.solvers.udfs import sparse_basis
-from bigfs.stages.scores import FeatureScores
-
-
-def udfs_scores(
-    blocks: RowBlocks,
-    graph: KNNGraph,
-    n_clusters: int | str,
-    *,
-    gamma: float = 0.1,
-    ridge: float = 1.0,
-    max_iter: int = 30,
-    tol: float = 1e-5,
-    memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
-) -> FeatureScores:
-    """Score features by a sparse discriminative projection.
-
-    Parameters
-    ----------
-    blocks : RowBlocks of shape (n_samples, n_features)
-    graph : KNNGraph
-        Over the same rows.
-    n_clusters : int or "auto"
-        Columns of the projection.
-    gamma : float, default=0.1
-        Weight of the l2,1-norm; not negative.
-    ridge : float, default=1.0
-        Added to each neighborhood's Gram matrix; positive.
-    max_iter : int, default=30
-    tol : float, default=1e-5
-        Stop when the objective changes by less than this share.
-    memory_limit : int or str, default="4 GiB"
-        Resident size promised for one worker process.
-
-    Returns
-    -------
-    result : FeatureScores
-        Row norms of the projection; constant features get the lowest score and rank last.
-        Details as the attributes of `UDFS`.
-
-    Raises
-    ------
-    InputError
-        If a parameter is out of range.
-    MemoryLimitError
-        If a block with its neighbors' rows and the matrices of n_features^2 do not fit.
-    """
-    limit = parse_bytes(memory_limit)
-    check_udfs(known_n_clusters(n_clusters, 1), blocks.n_features, limit)
-    check_weights(gamma, ridge)
-    check_iteration(max_iter, tol)
-    _check_block(blocks, graph.n_neighbors, limit)
-    n_clusters, gap = chosen_n_clusters(
-        n_clusters, blocks, random_state=0, memory_limit=memory_limit, graph=graph
-    )
-    M, varies = local_scatter(blocks, graph.indices_ref, ridge)
-    kept = np.flatnonzero(varies)
-    scores = np.zeros(blocks.n_features)
-    coef = np.zeros((blocks.n_features, min(n_clusters, len(kept))))
-    if not len(kept):
-        return FeatureScores.from_scores(
-            scores,
-            constant=~varies,
-            n_iter=0,
-            converged=True,
-            objective=np.empty(0),
-            coef=coef,
-            **gap,
-        )
-    if len(kept) < len(M):
-        M = M[np.ix_(kept, kept)]
-    with single_thread():
-        found = sparse_basis(M, coef.shape[1], gamma, max_iter=max_iter, tol=tol)
-    coef[kept] = found.B
-    scores[kept] = np.linalg.norm(found.B, axis=1)
-    return FeatureScores.from_scores(
-        scores,
-        constant=~varies,
-        n_iter=len(found.objective),
-        converged=found.converged,
-        objective=found.objective,
-        coef=coef,
-        **gap,
-    )
-
-
-def check_udfs(n_clusters: int, n_features: int, limit: int) -> None:
-    """Raise unless the number of clusters is in range and n_features^2 numbers fit."""
-    whole = isinstance(n_clusters, (int, np.integer)) and not isinstance(n_clusters, bool)
-    if not whole or not 1 <= n_clusters <= n_features:
-        raise InputError(
-            f"n_clusters must be an int in [1, {n_features}], since X has {n_features} features. "
-            f"Got {n_clusters!r}."
-        )
-    needed = 8 * UDFS_MATRICES * n_features**2
-    what = f"{UDFS_MATRICES} matrices of {n_features:,} x {n_features:,} features"
-    check_fits("udfs", needed, limit, what)
-
-
-def check_weights(gamma: float, ridge: float) -> None:
-    """Raise InputError unless gamma is at least 0 and the ridge above it."""
-    for name, value, fits in (("gamma", gamma, "at least"), ("ridge", ridge, "above")):
-        number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-        if not number or not np.isfinite(value) or value < 0 or (value == 0 and fits == "above"):
-            raise InputError(f"{name} must be a finite number of {fits} 0. Got {value!r}.")
-
-
-def _check_block(blocks: RowBlocks, n_neighbors: int, limit: int) -> None:
-    """Raise MemoryLimitError unless a block and the rows of its neighborhoods fit."""
-    shape = blocks.layout
-    needed = udfs_block_bytes(
-        shape, n_neighbors, gathered_rows(shape.n_features, shape.itemsize, n_neighbors)
-    )
-    check_fits("udfs", needed, limit, f"a block of {shape.rows:,} rows with its neighbors' rows")
 
 
 class UDFS(BaseSelector):
@@ -177,6 +52,10 @@ default="none"
         Whether the objective settled within ``tol``.
     objective_ : ndarray of shape (n_iter,), float64
         Eq. (11) after each iteration.
+    n_clusters_ : int
+        With "auto", the number that was chosen.
+    spectrum_ : ndarray, float64
+        With "auto", the eigenvalues of the graph that it was chosen among.
 
     Notes
     -----
@@ -227,37 +106,4 @@ default="none"
         random_state: int = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:
-        self.n_features_to_select = n_features_to_select
-        self.n_clusters = n_clusters
-        self.gamma = gamma
-        self.ridge = ridge
-        self.n_neighbors = n_neighbors
-        self.metric = metric
-        self.preprocess = preprocess
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.memory_limit = memory_limit
-
-    def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
-        known = known_n_clusters(self.n_clusters, 1)
-        check_udfs(known, blocks.n_features, parse_bytes(self.memory_limit))
-        check_weights(self.gamma, self.ridge)
-        check_iteration(self.max_iter, self.tol)
-        graph = knn_graph(
-            blocks,
-            self.n_neighbors,
-            metric=self.metric,
-            memory_limit=self.memory_limit,
-            random_state=self.random_state,
-        )
-        return udfs_scores(
-            blocks,
-            graph,
-            self.n_clusters,
-            gamma=self.gamma,
-            ridge=self.ridge,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            memory_limit=self.memory_limit,
-        )
+        self._keep(locals())

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bigfs.blocks.kernels import tile_rows
-from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
+from bigfs.core.cost import Shape, Step
 from bigfs.runtime.execute import map_reduce
 from bigfs.solvers.udfs import local_factors
 from bigfs.store.chunking import block_bounds
@@ -50,15 +51,29 @@ def local_scatter(
     M : ndarray of shape (n_features, n_features), float64
     varies : ndarray of shape (n_features,), bool
     """
-    blocks.passes += 1
+    reader = blocks.start_pass()
     total = map_reduce(
-        _scatter_task, blocks.bounds, _merge, blocks.reader, neighbors, blocks.rows, ridge,
+        _scatter_task, blocks.bounds, _merge, reader, neighbors, blocks.rows, ridge,
         label="neighborhoods",
     )  # fmt: skip
     M = total.M
     for row in range(len(M) - 1):
         M[row + 1 :, row] = M[row, row + 1 :]
     return M, total.maximum > total.minimum
+
+
+def scatter_step(shape: Shape, n_neighbors: int) -> Step:
+    """Return the step of `local_scatter`.
+
+    A task needs its block, the one read beside it and the gathered rows, each of them once. A
+    process also holds sums of n_features^2: those of a fold, and one that is being made.
+    """
+    d, n_sums = shape.n_features, fold_parts(shape.n_blocks) + 1
+    at_once = min(shape.rows, gathered_rows(d, shape.itemsize, n_neighbors))
+    rows = 2 * shape.rows + min(shape.n_samples, at_once * (n_neighbors + 1))
+    needed = rows * d * shape.itemsize + 8 * n_sums * d**2 + 32 * 10**6
+    what = f"a block with its neighbors' rows, and {n_sums} sums of {d:,} x {d:,}"
+    return Step(what, needed, shape.n_blocks, 1, shape.n_chunks)
 
 
 def gathered_rows(n_features: int, itemsize: int, n_neighbors: int) -> int:

@@ -60,7 +60,7 @@ class NpySource(RandomAccessSource):
     def _fill(self, file: Any, out: np.ndarray, first_value: int) -> None:
         """Read consecutive values of the file into an array."""
         file.seek(self._offset + first_value * self._stored.itemsize)
-        view = memoryview(out.reshape(-1).view(np.uint8))
+        view = out.reshape(-1).view(np.uint8).data
         while view:
             count = file.readinto(view)
             if not count:

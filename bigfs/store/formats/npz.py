@@ -44,7 +44,7 @@ class NpzSource(Source):
             read_header(file, self.uri)
             for start in range(0, n_samples, rows):
                 block = np.empty((min(rows, n_samples - start), self.n_features), self._stored)
-                self._fill(file, memoryview(block.reshape(-1).view(np.uint8)))
+                self._fill(file, block.reshape(-1).view(np.uint8).data)
                 yield block.astype(self.dtype, copy=False)
 
     def _fill(self, file: Any, view: memoryview) -> None:

@@ -1,19 +1,14 @@
-"""Maximum margin clustering: M3FS with every weight at 1 and no smoothness."""
+"""The estimator of maximum margin clustering."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from bigfs.blocks import RowBlocks
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.m3fs.estimator import _MarginSelector, learn
-from bigfs.selectors.m3fs.fit import Parameters
-from bigfs.stages.scores import FeatureScores
+from bigfs.selectors.m3fs.estimator import MarginSelector
 
 
-class MaximumMarginClustering(_MarginSelector):
+class MaximumMarginClustering(MarginSelector):
     """Clusters that a linear rule on all features separates with the largest margin.
 
     Features are ranked by the norms of the rule's coefficients.
@@ -65,8 +60,8 @@ class MaximumMarginClustering(_MarginSelector):
     Notes
     -----
     Problem (1) of [1]_ with the cutting planes of M3FS: sigma = 1 and lambda = 0. It clusters and
-    selects nothing, so pipeline files have no ``method`` of that name; the tables of the M3FS
-    paper take its clusters as ``method: m3fs`` without selection or smoothness.
+    selects nothing: the clusters are those of `M3FS` with all features, no smoothness, this start
+    and this nesting.
 
     References
     ----------
@@ -101,40 +96,4 @@ class MaximumMarginClustering(_MarginSelector):
         random_state: int = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:
-        self.n_features_to_select = n_features_to_select
-        self.n_clusters = n_clusters
-        self.C = C
-        self.balance = balance
-        self.epsilon = epsilon
-        self.preprocess = preprocess
-        self.fit_intercept = fit_intercept
-        self.init = init
-        self.n_init = n_init
-        self.nesting = nesting
-        self.sample_size = sample_size
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.memory_limit = memory_limit
-
-    def _score(self, blocks: RowBlocks, n_features_to_select: int) -> FeatureScores:
-        parameters = Parameters(
-            self.n_clusters,
-            C=self.C,
-            smoothness=0.0,
-            balance=self.balance,
-            epsilon=self.epsilon,
-            nesting=self.nesting,
-            fit_intercept=self.fit_intercept,
-            init=self.init,
-            n_init=self.n_init,
-            criterion="objective",
-            max_iter=self.max_iter,
-            tol=self.tol,
-            random_state=self.random_state,
-            memory_limit=self.memory_limit,
-        )
-        found = learn(blocks, blocks.n_features, parameters, sample_size=self.sample_size)
-        norms = np.linalg.norm(found.details["coef"], axis=1)
-        result = FeatureScores.from_scores(norms, constant=found.constant, **found.details)
-        return self._learned(blocks, result)
+        self._keep(locals())

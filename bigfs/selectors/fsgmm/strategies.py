@@ -1,0 +1,112 @@
+"""Feature saliency by passes of EM, and the ranking that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigfs.blocks.rowblocks import moments_step
+from bigfs.config import Selection
+from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.errors import InputError
+from bigfs.selectors.fsgmm import FSGMMParameters
+from bigfs.selectors.fsgmm.iteration import (
+    Columns,
+    State,
+    begin,
+    expectation_bytes,
+    fit,
+    load,
+    maximization_bytes,
+    write_labels,
+)
+from bigfs.solvers.saliency import information
+from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stage import Inputs
+from bigfs.store.scratch import ArrayRef, Scratch
+
+
+def choose(shape: Shape, selection: Selection) -> MixtureFit:
+    """Return the only strategy."""
+    return MixtureFit(shape, selection.parameters, selection.random_state)
+
+
+@dataclass(frozen=True)
+class MixtureFit:
+    """A pass over X for every step of EM, and one for the labels.
+
+    Attributes
+    ----------
+    shape : Shape
+    parameters : FSGMMParameters
+    random_state : int
+        Seed of the rows that the components start at.
+    """
+
+    shape: Shape
+    parameters: FSGMMParameters
+    random_state: int
+
+    def cost(self) -> StageCost:
+        """Return the cost of the moments, of at most ``max_iter`` steps and of the labels."""
+        k, d, n = self.parameters.n_clusters, self.shape.n_features, self.shape.n_samples
+        what = f"a block of {self.shape.rows:,} rows and {k} components of {d:,} features"
+        times = self.parameters.max_iter
+        steps = (
+            moments_step(self.shape),
+            Step(f"{k} rows to start from", 32 * k * d, 1, 0, k),
+            pass_over(self.shape, what, expectation_bytes(k, d), times=times + 1),
+            Step(
+                f"{k} components of {d:,} features",
+                maximization_bytes(k, d),
+                times=times,
+                by_client=True,
+            ),
+        )
+        return StageCost(steps, 4 * n, 4 * n, at_most=True)
+
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return saliencies; constant features get 0 and rank last; see `FSGMM`."""
+        blocks, checkpoint = inputs.blocks, inputs.checkpoint
+        folder = blocks.scratch.child(blocks.scratch.unique("mixtures"))
+        labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
+        moments = blocks.moments()
+        kept = np.flatnonzero(moments.maximum > moments.minimum)
+        if not len(kept):
+            raise InputError(
+                f"{blocks.source.uri}: all {blocks.n_features} features are constant. There is "
+                "nothing to tell clusters apart by."
+            )
+        scaling = np.stack([moments.mean[kept], 1 / np.sqrt(moments.variance[kept])])
+        columns = Columns(folder.put("kept", kept), folder.put("scaling", scaling))
+        file = checkpoint / "state.npz" if checkpoint else None
+        state = load(file)
+        if state is None:
+            state = begin(blocks, columns, self.parameters.n_clusters, self.random_state)
+        state = fit(blocks, columns, state, folder, self.parameters, file)
+        write_labels(blocks, columns, state.best, folder, labels)
+        folder.close()
+        return _ranked(state, kept, blocks.n_features, labels)
+
+
+def _ranked(state: State, kept: np.ndarray, n_features: int, labels: ArrayRef) -> FeatureScores:
+    """Rank by saliency; equal ones, of which many are 0 or 1, by the information of the feature."""
+    best = state.best
+    scores, divergence = np.zeros(n_features), np.zeros(n_features)
+    constant = np.ones(n_features, dtype=bool)
+    constant[kept] = False
+    scores[kept[best.live]] = best.saliency
+    divergence[kept[best.live]] = information(best)
+    details = {
+        "n_clusters": len(best.weights),
+        "n_iter": len(state.lengths),
+        "message_length": state.best_length,
+        "message_lengths": np.array(state.lengths),
+        "sizes": np.array(state.sizes, dtype=np.int64),
+        "information": divergence,
+        "weights": best.weights,
+        "labels": labels,
+    }
+    ranking = np.lexsort((np.arange(n_features), -divergence, -scores, constant)).astype(np.int64)
+    return FeatureScores(scores, ranking, details)

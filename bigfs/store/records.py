@@ -1,0 +1,195 @@
+"""What makes a folder a run directory, and which names in it are ours.
+
+A run directory carries a mark, ``.bigfs-run``, with an id. It is written into an empty folder
+only, or beside the manifest of an earlier version. A folder without a mark is never a run. Only
+what the manifest of the same id names is ever removed, and a name that is read from a file counts
+only if it is a plain one, below the run directory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from pathlib import Path
+from typing import Any
+
+from bigfs.core.errors import InputError, StorageError
+from bigfs.core.paths import is_plain
+from bigfs.store.location import Location, write_atomic
+from bigfs.store.objects import ConflictError, ObjectPath
+
+MARK = ".bigfs-run"
+MANIFEST = "manifest.json"
+CONFIG = "config.yaml"
+FEATURES = "features.csv"
+TABLE = "table.txt"
+# All that runs and comparisons write beside their stages.
+OUTPUTS = (CONFIG, FEATURES, TABLE, "table.csv", "table.json", "curves.svg", "curves.png")
+ATTEMPTS = "attempts"
+CHECKPOINTS = "checkpoints"
+FORMAT = 1
+# In the folder of a stage on disk: the run, the stage and the attempt that made it.
+STAMP = ".bigfs-stage"
+_ID = re.compile(r"[0-9a-f]{12}")
+
+
+def is_attempt(value: Any) -> bool:
+    """Say whether a value has the form of an attempt's id."""
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def new_id() -> str:
+    """Return an id that nothing else has."""
+    return uuid.uuid4().hex[:12]
+
+
+def read_mark(folder: Location) -> str | None:
+    """Return the id in a folder's mark: "" for one that was cut off, None if there is none.
+
+    Raises
+    ------
+    InputError
+        If the mark is not one of ours.
+    """
+    path = folder / MARK
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return None
+    except (ValueError, OSError) as error:
+        if isinstance(error, StorageError):
+            raise
+        raise InputError(f"{path} cannot be read: {error}. Give another folder.") from None
+    if not text:  # of a run that was killed between creating the file and writing it
+        return ""
+    try:
+        found = json.loads(text)["id"]
+    except (ValueError, KeyError, TypeError):
+        found = None
+    if not is_attempt(found):
+        raise InputError(f"{path} is not the mark of a bigfs run. Give another folder.")
+    return str(found)
+
+
+def mark_text(run_id: str) -> str:
+    """Return what a mark with this id holds."""
+    return json.dumps({"format": FORMAT, "id": run_id}) + "\n"
+
+
+def create_mark(folder: Location, run_id: str) -> None:
+    """Mark a folder as a run directory unless it is one.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be written.
+    """
+    path = folder / MARK
+    try:
+        if isinstance(path, ObjectPath):
+            path.write_if(mark_text(run_id), None)
+        else:
+            with path.open("x") as file:
+                file.write(mark_text(run_id))
+    except (FileExistsError, ConflictError):
+        return
+    except OSError as error:
+        raise StorageError(f"Cannot write {path}: {error}.") from error
+
+
+def check_manifest(manifest: Any) -> None:
+    """Check that a manifest can be read, and that all it names lies below its run directory.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError, AttributeError
+        If not; the message names the value.
+    """
+    if manifest["format"] != FORMAT:
+        raise ValueError(f"its format is {manifest['format']}, not {FORMAT}")
+    _check(is_attempt(manifest.get("id", "0" * 12)), "it has the id", manifest.get("id"))
+    for name, record in manifest["stages"].items():
+        key, attempt = record["key"], record["attempt"]
+        _check(is_plain(name), "a stage is named", name)
+        _check(is_plain(key), f"stage {name} has the key", key)
+        _check(is_attempt(attempt), f"stage {name} has the attempt", attempt)
+        folder = record.get("folder", f"{name}.zarr")
+        known = (f"{name}.zarr", f"{name}-{attempt}.zarr")
+        _check(folder in known, f"stage {name} has the folder", folder)
+    for attempt, folders in manifest.get("attempts", {}).items():
+        _check(is_attempt(attempt), "an attempt has the id", attempt)
+        for folder in folders:
+            ours = is_plain(folder) and folder.endswith(f"-{attempt}.zarr")
+            _check(ours, f"attempt {attempt} has the folder", folder)
+    for name, record in manifest.get("checkpoints", {}).items():
+        folder = record["folder"]
+        ours = is_plain(name) and is_plain(folder) and folder.startswith(f"{name}-")
+        _check(ours, f"stage {name} has the checkpoint", folder)
+    for name in manifest.get("files", []):
+        _check(name in OUTPUTS, "a file is named", name)
+
+
+def _check(is_right: bool, what: str, value: Any) -> None:
+    if not is_right:
+        raise ValueError(f"it is damaged: {what} {value!r}, which no run has written")
+
+
+def is_of_earlier_version(folder: Location) -> bool:
+    """Say whether a folder without a mark is plainly a run directory of an earlier version.
+
+    Its manifest must have the format, stages that each have key, attempt, files and time of
+    commit, a status that runs have, the id of its last attempt and the versions of bigfs and
+    Python; ``config.yaml`` must lie beside it. Both must be files, not links.
+    """
+    places = (folder / MANIFEST, folder / CONFIG)
+    if not all(place.is_file() for place in places):
+        return False
+    if any(isinstance(place, Path) and place.is_symlink() for place in places):
+        return False
+    try:
+        manifest = json.loads(places[0].read_text())
+        check_manifest(manifest)
+        versions = manifest["versions"]
+        return (
+            is_attempt(manifest["attempt"])
+            and manifest["status"] in ("running", "done", "interrupted", "failed")
+            and all(isinstance(versions[name], str) for name in ("bigfs", "python"))
+            and all(
+                {"stored", "committed", "version", "settings"} <= record.keys()
+                for record in manifest["stages"].values()
+            )
+        )
+    except StorageError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+        return False
+
+
+def write_stamp(folder: Path, run_id: str, stage: str, attempt: str) -> None:
+    """Note in a stage's folder which run, stage and attempt made it."""
+    record = {"run": run_id, "stage": stage, "attempt": attempt}
+    write_atomic(folder / STAMP, json.dumps(record) + "\n")
+
+
+def read_stamp(folder: Path) -> dict[str, str] | None:
+    """Return what a stage's folder says of itself, None if it says nothing or is a link."""
+    if folder.is_symlink():
+        return None
+    try:
+        found = json.loads((folder / STAMP).read_text())
+        return {name: str(found[name]) for name in ("run", "stage", "attempt")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def refuse_links(folder: Location, names: list[str]) -> None:
+    """Raise InputError if a folder of a run's own is a link: it may lead anywhere."""
+    for name in names:
+        path = folder / name
+        if isinstance(path, Path) and path.is_symlink():
+            raise InputError(
+                f"{path} is a link (to {path.readlink()}). A run directory holds its own folders, "
+                "and none is followed elsewhere. Put the folder in its place, or use another run "
+                "directory."
+            )

@@ -1,0 +1,479 @@
+"""The folder of a run: who holds it, what its records name, and what of it may be removed.
+
+Whatever a run makes is recorded before it is made: an attempt by its id, a checkpoint by its name,
+a file beside the stages by its name; the folder of a stage says which run and attempt made it.
+Only what is recorded is removed or replaced. All else in the folder belongs to somebody and stays,
+whatever its name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+from bigfs.core.errors import InputError, RunLockedError, StorageError
+from bigfs.core.paths import check_writable, is_there
+from bigfs.store.lease import LEASE, Lease, lost
+from bigfs.store.location import Location, as_location, files_below, remove_tree, replaced_file
+from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus, hurried
+from bigfs.store.records import (
+    ATTEMPTS,
+    CHECKPOINTS,
+    FORMAT,
+    MANIFEST,
+    MARK,
+    OUTPUTS,
+    check_manifest,
+    create_mark,
+    is_attempt,
+    is_of_earlier_version,
+    mark_text,
+    new_id,
+    read_mark,
+    read_stamp,
+    refuse_links,
+)
+
+# The objects of a stage in a bucket, where a task that was given up may add more later.
+OBJECTS = "objects.json"
+
+
+class RunFolder:
+    """One run's folder and its records, with a lease on it.
+
+    Parameters
+    ----------
+    path : str, Path or ObjectPath
+        The folder, also ``s3://BUCKET/NAME``; `open` creates it.
+
+    Attributes
+    ----------
+    manifest : dict
+        What ``manifest.json`` holds.
+    attempt : str
+        The id of what is done while it is open.
+    lease : Lease
+    """
+
+    def __init__(self, path: str | Location) -> None:
+        self.path = as_location(path).absolute()
+        self._version: ObjectStatus | None = None  # of the manifest in a bucket
+        self._is_gone = False  # a bucket that does not answer any more
+        self.attempt = new_id()
+        self.lease = Lease(self.path, self.attempt)
+        self.manifest: dict[str, Any] = {"format": FORMAT, "stages": {}}
+
+    @contextmanager
+    def open(self, *, fresh: bool = False, outputs: Sequence[str] = ()) -> Iterator[Self]:
+        """Hold the lease, drop what earlier attempts left unfinished, and clean up at the end.
+
+        Parameters
+        ----------
+        fresh : bool, default=False
+            Take no finished stage over; each is kept until it is replaced or the run is done.
+        outputs : sequence of str, default=()
+            Names of the files, of `bigfs.store.records.OUTPUTS`, that the run writes beside its
+            stages.
+
+        Raises
+        ------
+        RunLockedError
+            If another run holds the directory.
+        InputError
+            If the path holds something that is not a run directory, or a file that is not the
+            run's has the name of one that it would write.
+        """
+        is_new, was_empty = self._create()
+        try:
+            with self.lease:
+                self._begin(fresh, outputs)
+                try:
+                    yield self
+                except BaseException as error:
+                    self._record_end(error)
+                    raise
+                finally:
+                    self._clean_up()
+                    # What holds no finished stage is of no use to anyone.
+                    if was_empty and not self.manifest["stages"] and not self._is_gone:
+                        self._leave_nothing()
+        finally:
+            if was_empty and not self._is_gone:
+                self.unmark(is_new)
+
+    @property
+    def attempt_path(self) -> Location:
+        """Folder of this attempt; nothing else is ever written by its tasks."""
+        return self.path / ATTEMPTS / self.attempt
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the folder is a run directory, of this version or an earlier one."""
+        return bool(read_mark(self.path)) or is_of_earlier_version(self.path)
+
+    def read(self) -> Self:
+        """Read the manifest, if there is one.
+
+        Raises
+        ------
+        InputError
+            If it cannot be read as one, or names anything that is not below the run directory.
+        """
+        path = self.path / MANIFEST
+        text = self._read_manifest(path)
+        if text is not None:
+            try:
+                manifest = json.loads(text)
+                check_manifest(manifest)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise InputError(
+                    f"{path} is not a manifest this bigfs can read: {error}. "
+                    "Start over with --fresh, or use another run directory."
+                ) from None
+            self.manifest = manifest
+            checkpoints = manifest.get("checkpoints", {}).values()
+            refuse_links(self.path, [f"{CHECKPOINTS}/{one['folder']}" for one in checkpoints])
+            refuse_links(self.path, [self.stage_path(name).name for name in manifest["stages"]])
+        return self
+
+    def _read_manifest(self, path: Location) -> str | None:
+        """Return the text of the manifest, None if there is none."""
+        try:
+            if isinstance(path, ObjectPath):
+                text, self._version = path.read_status()
+                return text
+            return path.read_text()
+        except FileNotFoundError:
+            return None
+        except (ValueError, OSError) as error:
+            if isinstance(error, StorageError):
+                raise
+            raise InputError(
+                f"{path} cannot be read: {error}. Start over with --fresh, or use another run "
+                "directory."
+            ) from None
+
+    def write(self) -> None:
+        """Write the manifest atomically.
+
+        Raises
+        ------
+        RunLockedError
+            If another run has written the manifest in a bucket since this one read it.
+        """
+        path, text = self.path / MANIFEST, json.dumps(self.manifest, indent=2) + "\n"
+        if not isinstance(path, ObjectPath):
+            self._write(MANIFEST, text.encode())
+            return
+        try:
+            self._version = path.write_if(text, self._version)
+        except ConflictError:
+            # An answer that was lost makes the second attempt a conflict with the first.
+            if self._read_manifest(path) != text:
+                raise RunLockedError(lost(self.path)) from None
+
+    def write_file(self, name: str, content: str | bytes) -> None:
+        """Write one of the files beside the stages that the run was opened with."""
+        if name not in self.manifest["files"]:
+            raise ValueError(f"{name} is none of the files of this run")
+        self._write(name, content if isinstance(content, bytes) else content.encode())
+
+    def remove_files(self, names: Sequence[str]) -> None:
+        """Remove files beside the stages that a former run of this directory wrote."""
+        for name in set(names) & set(self.manifest["files"]):
+            (self.path / name).unlink(missing_ok=True)
+
+    def _write(self, name: str, content: bytes) -> None:
+        with replaced_file(self.path / name, token=self.attempt) as file:
+            file.write(content)
+
+    def stage_path(self, name: str) -> Location:
+        """Return where a finished stage lives."""
+        record = self.manifest["stages"].get(name, {})
+        return self.path / record.get("folder", f"{name}.zarr")
+
+    def is_intact(self, name: str) -> bool:
+        """Say whether a stage is finished and all its files are there, with their sizes."""
+        record = self.manifest["stages"].get(name)
+        if record is None:
+            return False
+        path = self.stage_path(name)
+        stamp = read_stamp(path) if isinstance(path, Path) else None
+        if stamp is not None and stamp["attempt"] != record["attempt"]:
+            return False  # of a later attempt, killed before it could be recorded
+        return bool(record["stored"] == contents(path))
+
+    def remove(self) -> None:
+        """Remove all that the records of this run name; the lease must be held.
+
+        The manifest goes last, so that what is left of a kill is removed another time. What the
+        records do not name stays.
+        """
+        self._begin(False, ())
+        for name in self.manifest["stages"]:
+            former = self._put_away(name, self.stage_path(name))
+            if former is not None:
+                remove_tree(former)
+        for name in self.manifest["checkpoints"]:
+            self._drop_checkpoint(name)
+        self._clean_up()
+        self.remove_files(OUTPUTS)
+        (self.path / MANIFEST).unlink()
+
+    def unmark(self, remove: bool) -> None:
+        """Remove the mark of a folder without records, and the folder if nothing else is in it."""
+        with hurried(), suppress(OSError):
+            names = {path.name for path in self.path.iterdir()}
+            if MANIFEST not in names and LEASE not in names:
+                (self.path / MARK).unlink(missing_ok=True)
+                if remove:
+                    self.path.rmdir()
+
+    def _create(self) -> tuple[bool, bool]:
+        """Make sure that the folder is there and is marked; say whether it is new, or was empty."""
+        if isinstance(self.path, ObjectPath):
+            is_new = not self.path.exists()
+        else:
+            is_new = not is_there(self.path, "the run")
+        was_empty, run_id = True, new_id()
+        if not is_new:
+            if not self.path.is_dir():
+                raise InputError(f"{self.path} is a file. Give a folder for the run.")
+            was_empty = {path.name for path in self.path.iterdir()} <= {MARK}
+            if not was_empty and read_mark(self.path) is None:
+                if not is_of_earlier_version(self.path):
+                    raise InputError(
+                        f"{self.path} holds files and is not a bigfs run: it has no {MARK}, and no "
+                        f"{MANIFEST} of an earlier version of bigfs. Nothing in it was touched. "
+                        "Give another folder."
+                    )
+                run_id = self.read().manifest.get("id", run_id)  # it has one if the mark was lost
+            if isinstance(self.path, Path):
+                check_writable(self.path, "the run")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"Cannot create the run directory {self.path}: {error.strerror}."
+            ) from error
+        # Before the lease: a run that is killed in between leaves a folder that is known for ours.
+        create_mark(self.path, run_id)
+        return is_new, was_empty
+
+    def _begin(self, fresh: bool, outputs: Sequence[str]) -> None:
+        """Check all there is to check, then remove what is left of former attempts."""
+        refuse_links(self.path, [ATTEMPTS, CHECKPOINTS])
+        self._read_own(fresh)
+        files = self.manifest["files"]
+        for name in outputs:
+            path = self.path / name
+            if name not in files and is_taken(path):
+                raise InputError(
+                    f"{path} was not written by this run and would be replaced. Move it, or give "
+                    "another run directory."
+                )
+        self.manifest["files"] = sorted({*files, *outputs})
+        if fresh:
+            for record in self.manifest["stages"].values():
+                record["stale"] = True
+            for record in self.manifest["checkpoints"].values():
+                record["key"] = ""
+        self._sweep_attempts()
+        self.manifest["attempts"][self.attempt] = []
+        self.write()
+        self.attempt_path.mkdir(parents=True)
+        self._sweep_stages()
+
+    def _read_own(self, fresh: bool) -> None:
+        """Read the records of this run directory, which must be those of its mark."""
+        run_id = read_mark(self.path)
+        try:
+            self.read()
+            self._check_id(run_id)
+        except InputError:
+            if not fresh:
+                raise
+            self._set_aside((MANIFEST, *OUTPUTS))
+        is_earlier = "attempt" in self.manifest and "id" not in self.manifest
+        self.manifest.setdefault("id", run_id or new_id())
+        files = [name for name in OUTPUTS if is_earlier and (self.path / name).is_file()]
+        for name, start in (("attempts", {}), ("checkpoints", {}), ("files", files)):
+            self.manifest.setdefault(name, start)
+        if not run_id:
+            (self.path / MARK).write_text(mark_text(self.manifest["id"]))
+
+    def _check_id(self, run_id: str | None) -> None:
+        """Raise InputError if the manifest is not that of the mark, nor of an earlier version."""
+        found = self.manifest.get("id")
+        if not is_taken(self.path / MANIFEST) or found == run_id or (found and not run_id):
+            return
+        if found is None and is_of_earlier_version(self.path):
+            return
+        raise InputError(
+            f"{self.path / MANIFEST} is of another run: its id is {found!r}, that of {MARK} is "
+            f"{run_id!r}. Start over with --fresh, or use another run directory."
+        )
+
+    def _set_aside(self, names: Sequence[str]) -> None:
+        """Give records that cannot be read, and what they may have named, other names."""
+        for name in names:
+            path, aside = self.path / name, self.path / f"{name}.damaged-{self.attempt}"
+            if not is_taken(path):
+                continue
+            if isinstance(path, ObjectPath):
+                aside.write_bytes(path.read_bytes())
+                path.unlink()
+            else:
+                path.rename(aside)  # type: ignore[arg-type]
+        self._version = None
+        self.manifest = {"format": FORMAT, "stages": {}}
+
+    def _sweep_attempts(self) -> None:
+        """Remove what former attempts left: scratch, files half written, stages in a bucket.
+
+        An attempt is forgotten when nothing of it is found: a late task may bring something back.
+        """
+        attempts = self.manifest["attempts"]
+        for attempt in (self.lease.former, self.manifest.get("attempt")):
+            if is_attempt(attempt):
+                attempts.setdefault(attempt, [])
+        named = {self.stage_path(name).name for name in self.manifest["stages"]}
+        for attempt, folders in list(attempts.items()):
+            places = [self.path / ATTEMPTS / attempt]
+            places += [self.path / folder for folder in folders if folder not in named]
+            if isinstance(self.path, Path):
+                for name in (MANIFEST, *OUTPUTS):
+                    with suppress(OSError):  # no such file, or no file
+                        (self.path / f"{name}.partial-{attempt}").unlink()
+            found = [place for place in places if place.exists()]
+            for place in found:
+                remove_tree(place)
+            if not found:
+                del attempts[attempt]
+
+    def _sweep_stages(self) -> None:
+        """Remove checkpoints of finished stages, and stages whose commit was cut off."""
+        stages = self.manifest["stages"]
+        for name, record in self.manifest["checkpoints"].items():
+            if name in stages and stages[name]["key"] == record["key"]:
+                self._drop_checkpoint(name)
+        if isinstance(self.path, ObjectPath):
+            return
+        for path in self.path.glob("*.zarr"):
+            stamp = read_stamp(path)
+            if stamp is None:
+                continue
+            name, attempt = stamp["stage"], stamp["attempt"]
+            recorded = stages.get(name, {}).get("attempt")
+            is_known = path == self.stage_path(name) and attempt == recorded
+            if not is_known and path.name in (f"{name}.zarr", f"{name}-{attempt}.zarr"):
+                former = self._put_away(name, path)
+                if former is not None:
+                    remove_tree(former)
+
+    def _put_away(self, name: str, path: Location) -> Location | None:
+        """Make a stage's folder a part of this attempt, to be removed; None if it is not ours.
+
+        On disk it is moved there at once. In a bucket the next write of the manifest says so.
+        """
+        record = self.manifest["stages"].get(name)
+        if isinstance(path, ObjectPath):
+            if record is None or not path.name.endswith(f"-{record['attempt']}.zarr"):
+                return None
+            self.manifest["attempts"].setdefault(record["attempt"], []).append(path.name)
+            return path
+        stamp = read_stamp(path)
+        if stamp is not None:
+            is_ours = stamp["run"] == self.manifest["id"] and stamp["stage"] == name
+        else:  # stages of earlier versions say nothing of themselves
+            is_ours = record is not None and path == self.stage_path(name) and self.is_intact(name)
+        if not is_ours:
+            return None
+        former = self.attempt_path / f"former-{new_id()}"
+        try:
+            path.rename(former)
+        except OSError as error:
+            raise StorageError(f"Cannot remove {path}: {error}.") from error
+        return former
+
+    def _drop_checkpoint(self, name: str) -> None:
+        record = self.manifest["checkpoints"].get(name)
+        if record is None:
+            return
+        checkpoint = self.path / CHECKPOINTS / record["folder"]
+        if checkpoint.parent.exists():
+            remove_tree(checkpoint)
+            with suppress(OSError):  # there are others, or files that are not ours
+                checkpoint.parent.rmdir()
+
+    def _record_end(self, error: BaseException) -> None:
+        """Note how a run ended that did not finish, where that can still be written."""
+        if isinstance(self.path, ObjectPath) and isinstance(error, StorageError):
+            self._is_gone = True  # what failed for a minute is not asked again: the next run sweeps
+            return
+        if isinstance(error, RunLockedError):
+            return
+        interrupted = not isinstance(error, Exception)
+        self.manifest["status"] = "interrupted" if interrupted else "failed"
+        if not interrupted:
+            self.manifest["error"] = f"{type(error).__name__}: {error}"
+        try:
+            with hurried(), suppress(RunLockedError):
+                if (self.path / MANIFEST).exists():
+                    self.lease.check()
+                    self.write()
+        except StorageError:
+            self._is_gone = isinstance(self.path, ObjectPath)
+
+    def _clean_up(self) -> None:
+        """Remove this attempt's unfinished work, and nothing of a run that took its place."""
+        if isinstance(self.path, Path):
+            _remove(self.path / ATTEMPTS / self.attempt)
+            with suppress(OSError):  # another attempt's, or not ours
+                (self.path / ATTEMPTS).rmdir()
+        elif not self._is_gone:
+            named = {self.stage_path(name).name for name in self.manifest["stages"]}
+            with hurried(), suppress(StorageError):
+                remove_tree(self.path / ATTEMPTS / self.attempt)
+                for folder in self.manifest["attempts"][self.attempt]:
+                    if folder not in named:
+                        remove_tree(self.path / folder)
+
+    def _leave_nothing(self) -> None:
+        """Remove the records of a run without stages, unless somebody put something beside them."""
+        with hurried(), suppress(StorageError, RunLockedError):
+            self.lease.check()
+            ours = {MARK, LEASE, MANIFEST, *self.manifest["files"]}
+            if {path.name for path in self.path.iterdir()} <= ours:
+                self.remove_files(OUTPUTS)
+                (self.path / MANIFEST).unlink(missing_ok=True)
+
+
+def contents(path: Location) -> dict[str, int]:
+    """Return how many files a folder holds, and their bytes; in a bucket, of those committed."""
+    sizes = {name: size for name, (size, _) in files_below(path).items()}
+    if isinstance(path, ObjectPath):
+        if OBJECTS not in sizes:
+            return {"files": 0, "bytes": 0}
+        committed = json.loads((path / OBJECTS).read_text())
+        sizes = {name: size for name, size in committed.items() if sizes.get(name) == size}
+    return {"files": len(sizes), "bytes": sum(sizes.values())}
+
+
+def is_taken(path: Location) -> bool:
+    """Say whether there is anything at a place, be it a link that leads nowhere."""
+    return path.exists() if isinstance(path, ObjectPath) else os.path.lexists(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder that threads of an interrupted stage may still be writing to."""
+    for _ in range(200):
+        remove_tree(path)
+        if not path.exists():
+            return
+        time.sleep(0.05)

@@ -1,0 +1,155 @@
+"""NDFS: the strategy that is chosen fits, says what it costs, and reads no more than that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from bigfs import NDFS, knn_graph
+from bigfs.blocks import RowBlocks
+from bigfs.core.cost import Shape
+from bigfs.core.memory import task_budget
+from bigfs.core.units import GIB, MIB
+from bigfs.graph import affinity
+from bigfs.selectors.ndfs import solve
+from bigfs.selectors.ndfs.strategies import (
+    Cholesky,
+    ConjugateGradients,
+    NDFSStrategy,
+    Woodbury,
+    choose,
+)
+from bigfs.store.chunking import block_rows, chunk_rows
+from tests.selectors._ndfs import ndfs_scores, selection
+
+
+def _shape(n: int, d: int, itemsize: int = 4) -> Shape:
+    chunk = chunk_rows(d, itemsize)
+    return Shape(n, d, itemsize, block_rows(d, itemsize, chunk), chunk)
+
+
+def _fits(strategy: NDFSStrategy, limit: int) -> bool:
+    cost = strategy.cost()
+    return max(cost.task_bytes, cost.client_bytes) <= task_budget(limit)
+
+
+def test_many_rows_of_wide_data_are_solved_by_passes_and_the_cost_says_how_many() -> None:
+    strategy = choose(_shape(1_000_000, 20_000), selection(4 * GIB))
+    assert type(strategy) is ConjugateGradients
+    cost = strategy.cost()
+    # Two solves in each of 30 iterations and one before; the iterations; moments and X'F.
+    assert cost.passes == 61 * solve.CG_PASSES + 30 + 2
+    assert cost.at_most
+    assert cost.task_bytes <= task_budget(4 * GIB)
+
+
+def test_few_rows_of_wide_data_are_solved_on_all_rows_and_the_cost_says_how_much_that_is() -> None:
+    n, d = 8_000, 50_000
+    strategy = choose(_shape(n, d), selection(8 * GIB))
+    assert type(strategy) is Woodbury and not strategy.resident
+    cost = strategy.cost()
+    assert cost.largest.what == "all of X with 8,000 x 8,000 products of its rows"
+    formula = n * d * 4 + 3 * 8 * n**2
+    assert formula // MIB == 2990
+    # Beyond the formula: two tiles in float64, F and B.
+    assert formula < cost.task_bytes < formula + 128 * MIB <= task_budget(8 * GIB)
+    assert cost.passes == 2 + 31 + 30, "a solve reads all of X, and so does an iteration"
+
+
+@pytest.mark.parametrize(
+    "n, d, limit, kind, resident",
+    [
+        (5_000, 64, 4 * GIB, Cholesky, True),
+        (200, 3_000, 4 * GIB, Woodbury, True),
+        (1_000_000, 64, 4 * GIB, Cholesky, False),
+        (2_000_000, 4_000, 4 * GIB, Cholesky, False),
+        (2_000_000, 6_000, 4 * GIB, ConjugateGradients, False),
+        (2_000_000, 6_000, 8 * GIB, Cholesky, False),
+        (8_000, 50_000, 4 * GIB, ConjugateGradients, False),
+        (20_000, 20_001, 8 * GIB, ConjugateGradients, False),
+    ],
+)
+def test_the_choice_by_shape_and_limit(
+    n: int, d: int, limit: int, kind: type[NDFSStrategy], resident: bool
+) -> None:
+    strategy = choose(_shape(n, d), selection(limit))
+    assert type(strategy) is kind
+    assert getattr(strategy, "resident", False) is resident
+
+
+@pytest.mark.parametrize("limit", [768 * MIB, GIB, 4 * GIB, 16 * GIB])
+@pytest.mark.parametrize("n_clusters", [2, "auto"])
+def test_what_is_chosen_fits_and_conjugate_gradients_are_the_last_resort(
+    limit: int, n_clusters: Any
+) -> None:
+    settings = selection(limit, n_clusters=n_clusters)
+    for n in (500, 5_000, 40_000, 3_000_000):
+        for d in (10, 400, 1_800, 2_600, 5_000, 9_000, 60_000):
+            shape = _shape(n, d)
+            strategy = choose(shape, settings)
+            if type(strategy) is not ConjugateGradients:
+                assert _fits(strategy, limit), (n, d)
+            else:
+                assert not _fits(Cholesky(shape, settings), limit), (n, d)
+                assert n >= d or not _fits(Woodbury(shape, settings), limit), (n, d)
+            assert strategy.cost().task_bytes > 0
+
+
+def test_a_block_with_the_graph_decides_where_one_process_ends() -> None:
+    """X in float64 is a third of a task's share: on one side of it tasks read X, on the other not.
+
+    At 768 MiB a share is 129 MiB.
+    """
+    share = task_budget(768 * MIB)
+    n = share // (24 * 400)
+    for rows, resident in ((n, True), (n + 1, False)):
+        shape = Shape(rows, 400, 4, rows, rows)
+        strategy = choose(shape, selection(768 * MIB))
+        assert type(strategy) is Cholesky and strategy.resident is resident
+
+
+@pytest.mark.parametrize("init", ["spectral", "labels"])
+@pytest.mark.parametrize("rows", [None, 60])
+@pytest.mark.parametrize("strategy", [Cholesky, Woodbury, ConjugateGradients])
+def test_passes_are_at_most_those_of_the_cost(
+    strategy: type[NDFSStrategy], rows: int | None, init: str
+) -> None:
+    from bigfs.spectral import spectral_embedding
+
+    X = load_digits().data[:150, 20:32] / 16
+    blocks = RowBlocks.from_any(X, rows=rows)
+    W = affinity(knn_graph(blocks, 5), weight="heat", blocks=blocks)
+    start: Any = np.arange(150) % 3
+    if init == "spectral":
+        start = spectral_embedding(W, 3, chunk_rows=blocks.rows)
+    options = {"beta": 30.0, "max_iter": 4, "tol": 0.0}
+    before = blocks.passes
+    found = ndfs_scores(blocks, W, start, 3, strategy=strategy, **options)
+    settings = selection(n_clusters=3, init=init, **options)
+    cost = strategy(blocks.layout, settings).cost()
+    assert blocks.passes - before == found.details["n_passes"] <= cost.passes
+    if strategy is Cholesky:
+        assert found.details["n_passes"] == cost.passes == 5
+    if strategy is Woodbury:
+        # The moments are known: data in memory are checked by a pass when they are opened.
+        assert found.details["n_passes"] == cost.passes - 1 == 10
+
+
+@pytest.mark.parametrize("n, d", [(150, 12), (30, 64)])
+def test_data_in_one_process_are_read_once(n: int, d: int) -> None:
+    X = load_digits().data[:n, :d]
+    fitted = NDFS(3, n_clusters=3).fit(X)
+    strategy = choose(RowBlocks.from_any(X).layout, selection(n_clusters=3))
+    assert strategy.solver == fitted.solver_ == ("cholesky" if n > d else "woodbury")
+    assert fitted.n_passes_ == strategy.cost().passes == 1
+    assert strategy.cost().client_bytes > 0
+
+
+def test_given_labels_need_no_worker_where_data_are_in_one_process() -> None:
+    strategy = choose(_shape(500, 20), selection(init="labels.npy"))
+    cost = strategy.cost()
+    assert (cost.task_bytes, cost.passes, cost.at_most) == (0, 1, False)
+    assert cost.largest.by_client

@@ -311,8 +311,13 @@ class PassSize:
     result: int
 
     def needed(self, n_blocks: int) -> int:
-        """Return what a task needs, or a fold of results with one that is on its way."""
-        return self.work + (fold_parts(n_blocks) + 1) * self.result
+        """Return what a worker needs for the tasks over so many blocks and their fold."""
+        return self.work + result_copies(n_blocks) * self.result
+
+
+def result_copies(n_blocks: int) -> int:
+    """Return how many results a worker has at once: those of a fold, and one on its way."""
+    return fold_parts(n_blocks) + 1
 
 
 def sweep_size(passes: type[Passes], n_clusters: int, n_features: int) -> PassSize:

@@ -115,7 +115,7 @@ class Passes(ABC):
         arrays = (*_flat(rules), clusterings.centers, clusterings.masks)
         parts = self._run(_sweep_kernel, merge_sweeps, arrays, 2, len(clusterings))
         if len(parts) == 1:
-            return parts[0]  # type: ignore[no-any-return]
+            return parts[0]
         return Sweep(
             np.concatenate([part.counts for part in parts]),
             np.concatenate([part.sums for part in parts]),

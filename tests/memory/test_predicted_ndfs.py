@@ -18,7 +18,6 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost
 from bigfs.core.units import GIB, MIB
 from bigfs.graph import affinity
-from bigfs.stages.measure import Footprint
 from bigfs.plan.plan import Place as RunPlace
 from bigfs.plan.plan import make_plan
 from bigfs.runtime import local_cluster
@@ -33,6 +32,7 @@ from bigfs.selectors.ndfs.strategies import (
     choose,
 )
 from bigfs.selectors.registry import METHODS
+from bigfs.stages.measure import Footprint
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import ArrayRef, Scratch
 from tests.memory.test_predicted import Place

@@ -259,16 +259,6 @@ def expectations_of_fsgmm(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     return strategy.cost(), lambda: strategy.run(inputs, out)
 
 
-def lfs_groups(place: Place) -> tuple[StageCost, Callable[[], Any]]:
-    """Covariances of clusters and groups."""
-    from bigfs.selectors.costs import lfs_cost
-    from bigfs.selectors.lfs.estimator import lfs_scores
-
-    blocks = place.blocks(8_000, 300)
-    cost = lfs_cost(blocks.layout, 3, None, LIMIT)
-    return cost, lambda: lfs_scores(blocks, 3, drop="many", n_init=1, memory_limit=LIMIT)
-
-
 def shuffle_of_wide_blocks(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """Blocks sorted by partition."""
     from bigfs.graph import knn_graph
@@ -298,7 +288,6 @@ LONG = (
     eigsh_in_one_task,
     chebyshev_in_one_task,
     strip_of_all_rows,
-    lfs_groups,
 )
 
 

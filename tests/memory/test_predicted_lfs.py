@@ -102,7 +102,7 @@ def test_a_fold_of_the_sums_of_all_candidates(tmp_path: Path) -> None:
         (CandidateTasks, 8_000, None, {"n_init": 1, "max_iter": 5}),
         (CandidateTasks, 9_000, None, {"init": "centers", "max_iter": 2}),
         (BlockTasks, 16_000, 2_000, {"init": "centers", "max_iter": 5}),
-        (CandidateTasks, 12_000, 3_000, {"init": "centers", "max_iter": 5, "sample_size": 9_000}),
+        (CandidateTasks, 12_000, 3_000, {"n_init": 1, "max_iter": 5, "sample_size": 9_000}),
     ],
     ids=["restarts", "one block", "blocks", "sample"],
 )

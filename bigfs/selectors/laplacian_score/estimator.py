@@ -22,7 +22,8 @@ class LaplacianScore(BaseSelector):
         median neighbor distance.
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
         Distance between rows.
-    preprocess : {"none", "standardize", "minmax", "unit_norm", "log1p"}, default="none"
+    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
+default="none"
         Applied while reading.
     random_state : int, default=0
         Seed of everything random.

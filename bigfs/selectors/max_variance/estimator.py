@@ -12,7 +12,8 @@ class MaxVariance(BaseSelector):
     ----------
     n_features_to_select : int or None, default=None
         How many features to keep; None keeps half of them.
-    preprocess : {"none", "standardize", "minmax", "unit_norm", "log1p"}, default="none"
+    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
+default="none"
         Applied while reading.
 
     Attributes

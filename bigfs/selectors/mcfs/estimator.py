@@ -31,7 +31,8 @@ class MCFS(BaseSelector):
         median neighbor distance.
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
         Distance between rows.
-    preprocess : {"none", "standardize", "minmax", "unit_norm", "log1p"}, default="none"
+    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
+default="none"
         Applied while reading.
     fit_intercept : bool, default=True
         Whether the regressions have an intercept.

@@ -18,6 +18,19 @@ hypothesis.settings.load_profile("bigfs")
 REPO = Path(__file__).parents[1]
 
 
+# Tests below these folders need clusters, servers, processes of their own or compilations: they are
+# the second tier, which .ci/run runs after the README's command.
+SECOND_TIER = ("bench", "cluster", "deploy", "memory")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the second tier by their folder."""
+    for item in items:
+        if item.path.relative_to(REPO / "tests").parts[0] in SECOND_TIER:
+            item.add_marker("full")
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder with the benchmark data sets; tests that need it are skipped without it."""

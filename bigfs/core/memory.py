@@ -40,12 +40,12 @@ def _left_out(compiled: bool) -> int:
     return BASELINE_BYTES + (COMPILED_BYTES if compiled else 0)
 
 
-def task_budget(memory_limit_bytes: int, *, compiled: bool = False) -> int:
+def task_budget(memory_limit: int, *, compiled: bool = False) -> int:
     """Return the bytes one task may use beyond the worker's baseline.
 
     Parameters
     ----------
-    memory_limit_bytes : int
+    memory_limit : int
         Resident size promised for one worker process, in bytes.
     compiled : bool, default=False
         Whether the task runs pynndescent.
@@ -55,18 +55,18 @@ def task_budget(memory_limit_bytes: int, *, compiled: bool = False) -> int:
     MemoryLimitError
         If the limit is below 768 MiB, where a worker's imports leave no room.
     """
-    if memory_limit_bytes < SMALLEST_LIMIT_BYTES:
+    if memory_limit < SMALLEST_LIMIT_BYTES:
         raise MemoryLimitError(
             f"memory_limit must be at least {format_bytes(SMALLEST_LIMIT_BYTES)}, since a worker "
             f"is {format_bytes(BASELINE_BYTES)} after its imports. "
-            f"Got {format_bytes(memory_limit_bytes)}."
+            f"Got {format_bytes(memory_limit)}."
         )
-    return int(USABLE_FRACTION * memory_limit_bytes) - _left_out(compiled)
+    return int(USABLE_FRACTION * memory_limit) - _left_out(compiled)
 
 
-def job_bytes(memory_limit_bytes: int) -> int:
+def job_bytes(memory_limit: int) -> int:
     """Return the memory that a batch job or a container with one worker has to ask for."""
-    return memory_limit_bytes + NANNY_BYTES
+    return memory_limit + NANNY_BYTES
 
 
 def limit_for(needed_bytes: int, *, compiled: bool = False) -> int:
@@ -81,7 +81,7 @@ def format_limit(limit: int) -> str:
     return f"{limit / GIB:.10g} GiB"
 
 
-def check_fits(stage: str, needed_bytes: int, memory_limit_bytes: int, what: str) -> None:
+def check_fits(stage: str, needed_bytes: int, memory_limit: int, what: str) -> None:
     """Raise if a task of a stage does not fit the limit.
 
     Raises
@@ -89,11 +89,11 @@ def check_fits(stage: str, needed_bytes: int, memory_limit_bytes: int, what: str
     MemoryLimitError
         Names the stage, the need, the limit and the limit that would do.
     """
-    budget = task_budget(memory_limit_bytes)
+    budget = task_budget(memory_limit)
     if needed_bytes > budget:
         raise MemoryLimitError(
             f"Stage '{stage}' needs {format_bytes(needed_bytes)} for {what}; a memory_limit of "
-            f"{format_bytes(memory_limit_bytes)} leaves {format_bytes(budget)} to one task. "
+            f"{format_bytes(memory_limit)} leaves {format_bytes(budget)} to one task. "
             f"Set memory_limit to '{format_limit(limit_for(needed_bytes))}' or more."
         )
 

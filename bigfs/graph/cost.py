@@ -32,7 +32,7 @@ def graph_block_rows(n_neighbors: int) -> int:
 def graph_cost(
     shape: Shape,
     n_neighbors: int,
-    memory_limit_bytes: int,
+    memory_limit: int,
     *,
     algorithm: str = "auto",
     representation: str = "raw",
@@ -63,7 +63,7 @@ def graph_cost(
         (rows.n_samples, rows.n_features),
         rows.itemsize,
         n_neighbors,
-        memory_limit_bytes,
+        memory_limit,
         algorithm=algorithm,
         block_rows=rows.block_rows,
         remote=remote,

@@ -120,7 +120,7 @@ def plan_partitions(
     shape: tuple[int, int],
     itemsize: int,
     n_neighbors: int,
-    memory_limit_bytes: int,
+    memory_limit: int,
     *,
     algorithm: str,
     block_rows: int,
@@ -139,10 +139,10 @@ def plan_partitions(
         If ``n_partitions`` is out of range.
     """
     n, d = shape
-    budget = task_budget(memory_limit_bytes)
+    budget = task_budget(memory_limit)
     exact = algorithm == "exact" or (algorithm == "auto" and _cheaper_exactly(np.array([n]), d))
     cost = exact_bytes if exact else index_bytes
-    room = budget if exact else task_budget(memory_limit_bytes, compiled=True)
+    room = budget if exact else task_budget(memory_limit, compiled=True)
     capacity = _rows_within(cost, (d, itemsize, n_neighbors), room)
     if not exact and capacity < EXACT_ROWS:
         # So tight or so wide that an index is not worth its memory.
@@ -156,12 +156,12 @@ def plan_partitions(
         raise MemoryLimitError(
             f"Stage 'graph' needs at least {format_bytes(needed)} for a partition of "
             f"{smallest * 16} rows x {d} features; a memory_limit of "
-            f"{format_bytes(memory_limit_bytes)} leaves {format_bytes(budget)} to one task. "
+            f"{format_bytes(memory_limit)} leaves {format_bytes(budget)} to one task. "
             f"Nothing has run. Set memory_limit to "
             f"'{format_limit(limit_for(needed, compiled=not exact))}' or more."
         )
     if n_partitions is not None:
-        fewest = _check_count(n_partitions, n, fewest, smallest, memory_limit_bytes)
+        fewest = _check_count(n_partitions, n, fewest, smallest, memory_limit)
     sampled = min(n, max(10_000, _SAMPLED_PER_CELL * fewest))
     sampled = max(min(sampled, budget // (4 * d * itemsize)), min(n, 16 * fewest))
     block_bytes = block_rows * d * itemsize
@@ -185,9 +185,7 @@ def _rows_within(
     return max(0, (budget - fixed) // (cost(1, *row) - fixed))
 
 
-def _check_count(
-    n_partitions: int, n: int, fewest: int, smallest: int, memory_limit_bytes: int
-) -> int:
+def _check_count(n_partitions: int, n: int, fewest: int, smallest: int, memory_limit: int) -> int:
     """Return a number of partitions that was asked for, if it can be had."""
     whole = isinstance(n_partitions, (int, np.integer)) and not isinstance(n_partitions, bool)
     if not whole or not 1 <= n_partitions <= max(1, n // smallest):
@@ -198,7 +196,7 @@ def _check_count(
     if n_partitions < fewest:
         raise MemoryLimitError(
             f"n_partitions must be at least {fewest} for a memory_limit of "
-            f"{format_bytes(memory_limit_bytes)}. Got {n_partitions}. Nothing has run. Raise "
+            f"{format_bytes(memory_limit)}. Got {n_partitions}. Nothing has run. Raise "
             "either, or leave n_partitions unset."
         )
     return int(n_partitions)

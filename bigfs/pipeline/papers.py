@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,10 @@ from bigfs.pipeline.run import run_in_directory
 from bigfs.pipeline.table import TABLES
 from bigfs.pipeline.trials import Trial
 from bigfs.plan.plan import Place, make_plan
-from bigfs.selectors.stages import check_settings, stages_of_selection
+from bigfs.selectors.stages import check_settings, choose_scoring
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
-from bigfs.stages.stage import Inputs, unplanned_stage
+from bigfs.stages.stage import Inputs, Stage, unplanned_stage
 from bigfs.store.chunking import block_rows, chunk_rows
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch, read_attributes
@@ -115,7 +116,7 @@ def _check_before(config: PaperTable, one: SetConfig) -> None:
     for entry in config.entries(one, n_clusters=2):
         settings = entry.config.model_copy(update={"n_features_to_select": m})
         check_settings(settings, None, n_features)
-        scoring = replace(stages_of_selection(settings)[-1], name=entry.name)
+        scoring = Stage(entry.name, 1, {}, partial(choose_scoring, selection=settings))
         make_plan([scoring], shape, Place(config.memory_limit)).check()
     check_fits("table", 5 * shape.nbytes, config.memory_limit, f"{one.name} in memory")
 

@@ -43,7 +43,7 @@ def scheduler_address(given: str | None, cluster: Any) -> str | None:
 
 
 @contextmanager
-def connect(address: str | None, cluster: Any, memory_limit_bytes: int) -> Iterator[None]:
+def connect(address: str | None, cluster: Any, memory_limit: int) -> Iterator[None]:
     """Make a scheduler the active one within the block.
 
     Parameters
@@ -53,7 +53,7 @@ def connect(address: str | None, cluster: Any, memory_limit_bytes: int) -> Itera
     cluster : ClusterConfig or None
         How long to wait for workers and, where there is no address, a cluster to start before
         the block and to stop after it. None: what is in scope.
-    memory_limit_bytes : int
+    memory_limit : int
         Limit of each worker that is started here.
 
     Raises
@@ -80,7 +80,7 @@ def connect(address: str | None, cluster: Any, memory_limit_bytes: int) -> Itera
                 # On a busy machine a worker takes longer to come back than Dask's 15 s.
                 dask.config.set({"distributed.deploy.lost-worker-timeout": "30s"}),
                 quiet_end() as turn_off_logging,
-                _started(cluster, memory_limit_bytes) as running,
+                _started(cluster, memory_limit) as running,
                 running.get_client() as client,
             ):
                 quieten_workers(client)
@@ -91,14 +91,14 @@ def connect(address: str | None, cluster: Any, memory_limit_bytes: int) -> Itera
                     turn_off_logging()
 
 
-def _started(cluster: Any, memory_limit_bytes: int) -> Any:
+def _started(cluster: Any, memory_limit: int) -> Any:
     """Return the cluster that a configuration describes, started."""
     if cluster.kind == "slurm":
-        return slurm_cluster(cluster, memory_limit_bytes)
-    return local_cluster(cluster.n_workers, cluster.threads_per_worker, memory_limit_bytes)
+        return slurm_cluster(cluster, memory_limit)
+    return local_cluster(cluster.n_workers, cluster.threads_per_worker, memory_limit)
 
 
-def local_cluster(n_workers: int, threads_per_worker: int, memory_limit_bytes: int) -> Any:
+def local_cluster(n_workers: int, threads_per_worker: int, memory_limit: int) -> Any:
     """Start worker processes on this machine that listen on 127.0.0.1, without a dashboard.
 
     Raises
@@ -118,7 +118,7 @@ def local_cluster(n_workers: int, threads_per_worker: int, memory_limit_bytes: i
             dashboard_address=f"{LOOPBACK}:0",
             worker_dashboard_address=None,
             scheduler_kwargs={"dashboard": False},
-            memory_limit=memory_limit_bytes,
+            memory_limit=memory_limit,
         )
     except RuntimeError as error:
         raise ClusterError(

@@ -407,7 +407,10 @@ def _reduce_on_cluster(
         in_flight.append((root, 0))
         while in_flight:
             _wait_for_oldest(in_flight, progress)
-        return root.result()
+        result = root.result()
+        # Otherwise workers keep it until Python collects the cycle that the future is in.
+        root.release()
+        return result
     except BaseException:
         client.cancel([node for node, _ in in_flight], force=True)
         raise

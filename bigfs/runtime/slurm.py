@@ -13,14 +13,14 @@ from bigfs.core.units import MIB
 _AWAY = ("Unable to contact", "timed out", "connect failure", "Connection refused")
 
 
-def slurm_cluster(cluster: Any, memory_limit_bytes: int) -> Any:
+def slurm_cluster(cluster: Any, memory_limit: int) -> Any:
     """Start a scheduler in this process and submit one job for each worker.
 
     Parameters
     ----------
     cluster : ClusterConfig
         Of kind ``slurm``.
-    memory_limit_bytes : int
+    memory_limit : int
         Limit of each worker; its job gets what the worker's nanny needs on top.
 
     Raises
@@ -51,8 +51,8 @@ def slurm_cluster(cluster: Any, memory_limit_bytes: int) -> Any:
     started = SLURMCluster(
         cores=cluster.threads_per_worker,
         processes=1,
-        memory=str(memory_limit_bytes),
-        job_mem=f"{-(-job_bytes(memory_limit_bytes) // MIB)}M",
+        memory=str(memory_limit),
+        job_mem=f"{-(-job_bytes(memory_limit) // MIB)}M",
         queue=cluster.queue,
         account=cluster.account,
         walltime=cluster.walltime,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.feature_selection import SelectorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.preprocess import Transform
@@ -102,11 +103,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
             X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype="numeric", reset=False)
             X = X[[0, 0]] if X.shape[0] == 1 else X  # opened data have two rows at least
         blocks = RowBlocks.from_any(X, scratch=scratch)
-        if blocks.n_features != self.n_features_in_:
-            raise InputError(
-                f"X has {blocks.n_features} features, but {type(self).__name__} is expecting "
-                f"{self.n_features_in_} features as input."
-            )
+        self._check_shape((blocks.n_samples, blocks.n_features))
         columns = None if self._columns is None else scratch.put("columns", self._columns)
         blocks.transform = Transform(self.preprocess, columns)
         return blocks
@@ -138,12 +135,16 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         lazy = _as_lazy(X)
         if lazy is None:
             return super().transform(X)
-        if lazy.ndim != 2 or lazy.shape[1] != self.n_features_in_:
-            raise InputError(
-                f"X has shape {lazy.shape}, but {type(self).__name__} is expecting "
-                f"{self.n_features_in_} features as input."
-            )
+        self._check_shape(lazy.shape)
         return lazy[:, self.get_support(indices=True)]
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        """Raise InputError unless data of a shape have the features of `fit`."""
+        if len(shape) != 2 or shape[1] != self.n_features_in_:
+            raise InputError(
+                f"X has {shape[-1]} features and shape {shape}, but {type(self).__name__} is "
+                f"expecting {self.n_features_in_} features as input."
+            )
 
     def _get_support_mask(self) -> np.ndarray:
         check_is_fitted(self, "ranking_")
@@ -184,6 +185,34 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         tags.input_tags.sparse = True
         tags.target_tags.required = False
         return tags
+
+
+class LabelingSelector(BaseSelector):
+    """Base of the selectors whose rule also labels new rows."""
+
+    @abstractmethod
+    def _write_labels(self, blocks: RowBlocks, labels: ArrayRef) -> None:
+        """Write the label of every row of opened data."""
+
+    def predict(self, X: Any) -> Any:
+        """Label rows, by blocks, as `fit` labels its own.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, DataFrame, Dask array, zarr array, path or URI
+            Data with the features of `fit`; preprocessed as those were.
+
+        Returns
+        -------
+        labels : ndarray (zarr array where X is stored) of shape (n_samples,), int32
+        """
+        check_is_fitted(self, "ranking_")
+        scratch = Scratch()
+        blocks = self._prepared(X, scratch)
+        labels = scratch.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
+        self._write_labels(blocks, labels)
+        blocks.check_unchanged()
+        return labels.open(scratch) if is_stored(X) else labels.load()[: _num_samples(X)]
 
 
 def is_stored(X: Any) -> bool:

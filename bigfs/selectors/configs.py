@@ -106,8 +106,12 @@ def make_comparison(**settings: Any) -> Comparison | PaperTable:
 
 
 def _comparison_model(settings: dict[str, Any]) -> type[Comparison] | type[PaperTable]:
-    model = PaperTable if "protocol" in settings else Comparison
-    return with_pipeline(model, pipeline_model())
+    return _model_of("paper" if "protocol" in settings else "compare", tuple(METHODS))
+
+
+@lru_cache(maxsize=8)
+def _model_of(kind: str, names: tuple[str, ...]) -> Any:
+    return with_pipeline(PaperTable if kind == "paper" else Comparison, pipeline_model())
 
 
 def json_schema(kind: str = "run") -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bigfs.config import Selection
@@ -51,7 +52,12 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
     }
     if selection.graph is not None and "graph" not in needs:
         settings["graph"] = selection.graph.model_dump()
-    return [*stages, Stage("result", 3, settings, lambda shape: _Scoring.choose(shape, selection))]
+    return [*stages, Stage("result", 3, settings, partial(choose_scoring, selection=selection))]
+
+
+def choose_scoring(shape: Shape, selection: Selection) -> Scoring:
+    """Return the strategy of a selection's method for data of a shape."""
+    return Scoring(METHODS[selection.method].choose(shape, selection), selection)
 
 
 def _takes_fewer_neighbors(selection: Selection) -> bool:
@@ -72,20 +78,18 @@ def _as_values(parameters: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Scoring:
+class Scoring:
     """The strategy of a method, and what is stored beside its scores."""
 
     strategy: MethodStrategy
     selection: Selection
 
-    @classmethod
-    def choose(cls, shape: Shape, selection: Selection) -> _Scoring:
-        return cls(METHODS[selection.method].choose(shape, selection), selection)
-
     def cost(self) -> StageCost:
+        """Return the cost of the method's strategy."""
         return self.strategy.cost()
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
+        """Store the scores and the selection."""
         blocks, selection = inputs.blocks, self.selection
         result = self.strategy.run(inputs, out)
         n_selected = selection.n_features_to_select

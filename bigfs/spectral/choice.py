@@ -92,7 +92,7 @@ def choose_solver(
     n_entries: int,
     n_components: int,
     tol: float,
-    memory_limit_bytes: int,
+    memory_limit: int,
     distributed: bool | None = None,
     weight_bytes: int = 8,
 ) -> Choice:
@@ -115,7 +115,7 @@ def choose_solver(
             f"distributed must be False for solver '{solver}', which runs in one task. Use "
             "solver 'chebyshev'."
         )
-    budget = task_budget(memory_limit_bytes)
+    budget = task_budget(memory_limit)
     row_bytes = row_block_bytes(n_samples, n_entries, n_components)
     most_rows = budget // row_bytes
     too_small = n_samples < max(DENSE_ROWS, 8 * block_width(n_components))
@@ -127,7 +127,7 @@ def choose_solver(
         reason = "asked for" if solver == "chebyshev" else "the one solver for row blocks"
         needed = max(3 * LEAST_ROWS * row_bytes, 32 * n_samples + 64 * MIB)
         what = f"row blocks of W with {n_entries:,} entries and {n_components} vectors"
-        check_fits("spectral", needed, memory_limit_bytes, what)
+        check_fits("spectral", needed, memory_limit, what)
         in_strips = not distributed and strip_bytes(*size[:2], weight_bytes) <= budget
         shape = "on row blocks, the filter in strips," if in_strips else "on row blocks"
         return Choice("chebyshev", True, f"{reason}; {shape} {where}", most_rows, in_strips)
@@ -135,7 +135,7 @@ def choose_solver(
     check_fits(
         "spectral",
         solver_bytes(chosen, *size),
-        memory_limit_bytes,
+        memory_limit,
         f"W with {n_entries:,} entries and {n_components} vectors with solver '{chosen}'",
     )
     return Choice(chosen, False, reason, most_rows)

@@ -32,7 +32,7 @@ def spectral_cost(
     n_samples: int,
     n_neighbors: int,
     n_components: int | str,
-    memory_limit_bytes: int,
+    memory_limit: int,
     *,
     solver: str = "auto",
     tol: float = 1e-6,
@@ -51,7 +51,7 @@ def spectral_cost(
     wanted = min(SPECTRUM, n_samples - 1) if isinstance(n_components, str) else n_components
     weight_bytes = 4 if weight == "binary" else 8
     found = [
-        _cost(n_samples, int(n_samples * n_neighbors * factor), wanted, memory_limit_bytes,
+        _cost(n_samples, int(n_samples * n_neighbors * factor), wanted, memory_limit,
               solver, tol, weight_bytes)
         for factor in _ENTRIES
     ]  # fmt: skip

@@ -161,10 +161,10 @@ class RunDirectory(RunFolder):
     def _commit_folder(self, name: str, source: Path, record: dict[str, Any]) -> None:
         former = self._put_away(name, self.stage_path(name))
         final = self.path / f"{name}.zarr"
-        assert isinstance(final, Path)
         if is_taken(final):  # somebody else's
             final = self.path / f"{name}-{self.attempt}.zarr"
             record["folder"] = final.name
+        assert isinstance(final, Path)
         try:
             source.rename(final)
         except OSError as error:

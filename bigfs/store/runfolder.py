@@ -395,6 +395,7 @@ class RunFolder:
         if not is_ours:
             return None
         former = self.attempt_path / f"former-{new_id()}"
+        assert isinstance(former, Path)
         try:
             path.rename(former)
         except OSError as error:

@@ -76,7 +76,7 @@ def measure(path: Path, repetitions: int) -> tuple[RowBlocks, np.ndarray]:
     blocks = RowBlocks.from_any(path, scratch=Scratch())
     targets = random_targets(blocks)
     start, stop = blocks.bounds[0]
-    block = blocks.reader.read(start, stop).astype(np.float64), targets.read(start, stop)
+    block = blocks.start_pass().read(start, stop).astype(np.float64), targets.read(start, stop)
     works: list[Callable[[], Any]] = [
         lambda: plain_reading(str(path), blocks),
         lambda: plain_reading(targets.path, blocks),

@@ -61,7 +61,9 @@ def _compare(
     K = len(embedding.eigenvalues)
     strategy = FullGram(blocks.layout, MCFSParameters(), K, N_SELECTED, 4 * GIB)
     kept = strategy.score(blocks, embedding).support(N_SELECTED)
-    selected = np.concatenate([blocks.reader.read(*bounds)[:, kept] for bounds in blocks.bounds])
+    selected = np.concatenate(
+        [blocks.start_pass().read(*bounds)[:, kept] for bounds in blocks.bounds]
+    )
     nmi, _, error = measure(selected, y, repetitions)
     return recall, nmi, error
 

@@ -236,10 +236,10 @@ def test_a_block_is_a_whole_number_of_chunks(matrix: np.ndarray, tmp_path: Path)
 def test_tasks_carry_addresses_and_never_rows(tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(5000, 40))
     in_memory = _blocks(X, tmp_path, rows=500)
-    assert len(pickle.dumps(in_memory.reader)) < 1000
+    assert len(pickle.dumps(in_memory.start_pass())) < 1000
     ingest(X, tmp_path / "X.zarr")
     stored = _blocks(tmp_path / "X.zarr", tmp_path, rows=None)
-    assert len(pickle.dumps(stored.reader)) < 2000
+    assert len(pickle.dumps(stored.start_pass())) < 2000
 
 
 def test_a_task_gets_one_block_and_a_fold_gets_sums(

@@ -18,7 +18,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost
 from bigfs.core.units import GIB, MIB
 from bigfs.graph import affinity
-from bigfs.plan.measure import Footprint
+from bigfs.stages.measure import Footprint
 from bigfs.plan.plan import Place as RunPlace
 from bigfs.plan.plan import make_plan
 from bigfs.runtime import local_cluster

@@ -24,10 +24,12 @@ from bigfs.core.errors import InputError, MemoryLimitError, RunLockedError
 from bigfs.pipeline.evaluate import evaluate_result
 from bigfs.pipeline.inspect import inspect
 from bigfs.pipeline.run import run
+from bigfs.plan import planning
 from bigfs.results.result import open_result
 from bigfs.selectors.mcfs.strategies import FullGram
 from bigfs.stages.graph import GraphStrategy
 from bigfs.stages.spectral import SpectralStrategy
+from bigfs.store import source as source_module
 
 
 def _config(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -444,3 +446,32 @@ def test_missing_or_short_start_labels_are_refused_before_any_stage(
         with pytest.raises(InputError, match=word):
             run(config)
         assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_run_opens_its_input_once_and_plans_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    """Also where the input is copied into a store, which is opened once then."""
+    X = load_digits().data
+    np.save(tmp_path / "X.npy", X)
+    bigfs.ingest(X, tmp_path / "X.zarr")
+    source = tmp_path / ("X.zarr" if stored else "X.npy")
+    opened: list[str] = []
+    plans: list[int] = []
+    open_uri, make_plan = source_module._open_uri, planning.make_plan
+
+    def counted_open(uri: str, *options: Any) -> Any:
+        opened.append(uri)
+        return open_uri(uri, *options)
+
+    def counted_plan(*arguments: Any) -> Any:
+        plans.append(1)
+        return make_plan(*arguments)
+
+    monkeypatch.setattr(source_module, "_open_uri", counted_open)
+    monkeypatch.setattr(planning, "make_plan", counted_plan)
+    run(_config(tmp_path, input={"uri": str(source)}))
+    assert opened.count(str(source)) == 1
+    assert len(opened) == (1 if stored else 2)
+    assert len(plans) == 1

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import gc
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import dask
+import numpy as np
 import pytest
 
 from bigfs.core.errors import ClusterError, InputError
@@ -294,3 +297,25 @@ def test_no_more_tasks_at_once_than_are_allowed(count, tmp_path):
     with dask.config.set(scheduler="threads", num_workers=4), at_most_at_once(count):
         found = run_tasks(_overlap, range(6), str(tmp_path), label="overlap")
     assert max(found) == count
+
+
+@pytest.mark.cluster
+def test_results_leave_the_workers_before_a_garbage_collection(client: Any) -> None:
+    gc.disable()
+    try:
+        for _ in range(3):
+            assert map_reduce(_ones, range(9), np.add, label="ones").sum() == 900
+        deadline = time.monotonic() + 10
+        while any(client.run(_n_results).values()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(client.run(_n_results).values())
+    finally:
+        gc.enable()
+
+
+def _ones(item: int) -> np.ndarray:
+    return np.ones(100)
+
+
+def _n_results(dask_worker: Any) -> int:
+    return len(dask_worker.data)

@@ -78,7 +78,7 @@ def test_paths_equal_scikit_learn(way: str, kind: str, dtype: str, intercept: bo
         strategy = FullGram(blocks.layout, MCFSParameters(fit_intercept=intercept), 4, m, GIB)
         coef = strategy.score(blocks, spectral).details["coef"].toarray()
     else:
-        found = wide_paths(blocks, spectral, m, fit_intercept=intercept, memory_limit_bytes=GIB)
+        found = wide_paths(blocks, spectral, m, fit_intercept=intercept, memory_limit=GIB)
         coef = np.zeros((4, 60))
         for row, (active, values) in zip(coef, found.last, strict=True):
             row[active] = values

@@ -44,7 +44,7 @@ def _full(blocks: RowBlocks, spectral: SpectralEmbedding, m: int, intercept: boo
 
 
 def _paths(blocks: RowBlocks, spectral: SpectralEmbedding, m: int, intercept: bool) -> WidePaths:
-    return wide_paths(blocks, spectral, m, fit_intercept=intercept, memory_limit_bytes=GIB)
+    return wide_paths(blocks, spectral, m, fit_intercept=intercept, memory_limit=GIB)
 
 
 def _sizes(paths: WidePaths) -> list[int]:
@@ -116,7 +116,7 @@ def test_constant_data_have_no_path() -> None:
 def test_columns_that_do_not_fit_are_refused() -> None:
     blocks, spectral = _embedded(_correlated(60, 20_000), 2)
     with pytest.raises(MemoryLimitError, match="Gram columns of .* of 20,000 features"):
-        wide_paths(blocks, spectral, 600, fit_intercept=True, memory_limit_bytes=768 * MIB)
+        wide_paths(blocks, spectral, 600, fit_intercept=True, memory_limit=768 * MIB)
 
 
 @pytest.mark.data
@@ -128,7 +128,7 @@ def test_worm_neuron_takes_at_most_six_passes(data_dir: Path) -> None:
         X = csr_matrix(parts, shape=tuple(stored["shape"]))[:1000].toarray().astype(np.float32)
     blocks, spectral = _embedded(X, 4)
     before = blocks.passes
-    found = wide_paths(blocks, spectral, 50, fit_intercept=True, memory_limit_bytes=GIB)
+    found = wide_paths(blocks, spectral, 50, fit_intercept=True, memory_limit=GIB)
     assert blocks.passes - before <= 6
     assert _sizes(found) == [50] * 4
     assert found.largest_violation.max() <= 1e-9

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import ClusterMixin
-from sklearn.utils.validation import _num_samples, check_is_fitted
 
+from bigfs.blocks import RowBlocks
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.threads import single_thread
-from bigfs.selectors.base import BaseSelector, is_stored
+from bigfs.selectors.base import LabelingSelector
 from bigfs.selectors.lfs.kernels import Assignment, Clusterings, Rules
 from bigfs.selectors.lfs.passes import kind_of_passes
-from bigfs.store.scratch import Scratch
+from bigfs.store.scratch import ArrayRef
 
 
-class LFS(ClusterMixin, BaseSelector):
+class LFS(ClusterMixin, LabelingSelector):
     """Localized feature selection: clusters that keep each a feature subset of its own.
 
     Clusters the rows by k-means on all features; then tries, cluster by cluster, what happens
@@ -151,22 +151,7 @@ default="none"
         self.feature_subsets_ = [np.flatnonzero(mask) for mask in self.feature_masks_]
         return self
 
-    def predict(self, X: Any) -> Any:
-        """Label rows, by blocks, as `fit` labels its own.
-
-        Parameters
-        ----------
-        X : array-like, sparse matrix, DataFrame, Dask array, zarr array, path or URI
-            Data with the features of `fit`.
-
-        Returns
-        -------
-        labels : ndarray (zarr array where X is stored) of shape (n_samples,), int32
-        """
-        check_is_fitted(self, "ranking_")
-        scratch = Scratch()
-        blocks = self._prepared(X, scratch)
-        labels = scratch.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
+    def _write_labels(self, blocks: RowBlocks, labels: ArrayRef) -> None:
         rules = Rules(Clusterings(self.rule_centers_, self.rule_masks_), self.rule_members_)
         rule = Assignment(
             rules, self.cluster_centers_ - self.origin_, self.feature_masks_, self.variances_
@@ -174,5 +159,3 @@ default="none"
         passes = kind_of_passes(blocks.layout)(blocks, self.origin_)
         with single_thread():
             passes.assign(rule, self.unassigned == "leave", labels)
-        blocks.check_unchanged()
-        return labels.open(scratch) if is_stored(X) else labels.load()[: _num_samples(X)]

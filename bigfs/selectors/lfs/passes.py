@@ -115,7 +115,7 @@ class Passes(ABC):
         arrays = (*_flat(rules), clusterings.centers, clusterings.masks)
         parts = self._run(_sweep_kernel, merge_sweeps, arrays, 2, len(clusterings))
         if len(parts) == 1:
-            return parts[0]  # type: ignore[no-any-return]
+            return parts[0]
         return Sweep(
             np.concatenate([part.counts for part in parts]),
             np.concatenate([part.sums for part in parts]),
@@ -221,7 +221,9 @@ class HeldRows(Passes):
     @staticmethod
     def step(shape: Shape, what: str, size: PassSize, times: int) -> Step:
         """Return the step of the process that holds the rows."""
-        return Step(what, held_step(shape).task_bytes + size.needed(1), by_client=True)
+        # A result does not travel: it is there once, or twice while it is added to.
+        needed = held_step(shape).task_bytes + size.work + 2 * size.result
+        return Step(what, needed, by_client=True)
 
 
 class BlockTasks(Passes):
@@ -309,8 +311,13 @@ class PassSize:
     result: int
 
     def needed(self, n_blocks: int) -> int:
-        """Return what a task needs, or a fold of results with one that is on its way."""
-        return self.work + (fold_parts(n_blocks) + 1) * self.result
+        """Return what a worker needs for the tasks over so many blocks and their fold."""
+        return self.work + result_copies(n_blocks) * self.result
+
+
+def result_copies(n_blocks: int) -> int:
+    """Return how many results a worker has at once: those of a fold, and one on its way."""
+    return fold_parts(n_blocks) + 1
 
 
 def sweep_size(passes: type[Passes], n_clusters: int, n_features: int) -> PassSize:

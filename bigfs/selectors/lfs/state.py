@@ -126,8 +126,17 @@ def load_state(path: Location) -> State | None:
         rules = Rules(Clusterings(values["centers"], values["masks"]), values["members"])
         sums = ClusterSums(values["counts"], values["sums"], values["products"])
         trace = json.loads(str(values["trace"]))
-        places = [int(place) for place in values["places"]]
-        origin, tried = values["origin"], values["tried"]
-        return State(rules, values["subsets"], sums, origin, trace, *places, tried)
+        done, next_cluster, version = (int(place) for place in values["places"])
+        return State(
+            rules,
+            values["subsets"],
+            sums,
+            values["origin"],
+            trace,
+            done,
+            next_cluster,
+            version,
+            values["tried"],
+        )
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None

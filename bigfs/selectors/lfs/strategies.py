@@ -10,7 +10,7 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import Moments
-from bigfs.blocks.rowblocks import fold_parts, moments_step
+from bigfs.blocks.rowblocks import moments_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, pass_over
 from bigfs.core.errors import InputError
@@ -26,6 +26,7 @@ from bigfs.selectors.lfs.passes import (
     held_step,
     kind_of_passes,
     labels_step,
+    result_copies,
     search_size,
     sweep_size,
 )
@@ -111,8 +112,8 @@ class LocalSearch(ABC):
         room = task_budget(self.selection.memory_limit) - block_bytes(self.searched)
         room -= search_bytes(k, d, self.parameters.drop)
         room -= sweep_size(self.passes, k, d).work
-        # Products are counted as three copies of a result; a fold has more of them.
-        copies = fold_parts(self.searched.n_blocks) + 1
+        # Products are counted as three copies of a result; workers may have more of them.
+        copies = result_copies(self.searched.n_blocks)
         return max(0, min(_PRODUCT_BYTES, room * 3 // copies))
 
     @property

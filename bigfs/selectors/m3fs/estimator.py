@@ -4,37 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from sklearn.utils.validation import _num_samples, check_is_fitted
-
+from bigfs.blocks import RowBlocks
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector, is_stored
+from bigfs.selectors.base import LabelingSelector
 from bigfs.selectors.m3fs.sample import label_rows
-from bigfs.store.scratch import Scratch
+from bigfs.store.scratch import ArrayRef
 
 
-class MarginSelector(BaseSelector):
+class MarginSelector(LabelingSelector):
     """What M3FS and maximum margin clustering share: the rule also labels new rows."""
 
-    def predict(self, X: Any) -> Any:
-        """Return the cluster of new rows, by blocks.
-
-        Parameters
-        ----------
-        X : array-like, sparse matrix, DataFrame, Dask array, zarr array, path or URI
-            Data with the features of `fit`; preprocessed as those were.
-
-        Returns
-        -------
-        labels : ndarray (zarr array where X was stored) of shape (n_samples,), int32
-        """
-        check_is_fitted(self, "coef_")
-        scratch = Scratch()
-        blocks = self._prepared(X, scratch)
-        labels = scratch.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
+    def _write_labels(self, blocks: RowBlocks, labels: ArrayRef) -> None:
         label_rows(blocks, self.coef_, self.intercept_, labels)
-        blocks.check_unchanged()
-        return labels.open(scratch) if is_stored(X) else labels.load()[: _num_samples(X)]
 
 
 class M3FS(MarginSelector):

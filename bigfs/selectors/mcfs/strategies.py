@@ -132,8 +132,7 @@ class ScreenedColumns(Regressions):
 
     def cost(self) -> StageCost:
         """Return the cost of the passes, of which there is one for each round of screening."""
-        limit = self.memory_limit
-        steps = wide_steps(self.shape, self.n_targets, self.n_selected, limit)
+        steps = wide_steps(self.shape, self.n_targets, self.n_selected, self.memory_limit)
         return StageCost(steps, at_most=True)
 
     def _paths(
@@ -144,7 +143,7 @@ class ScreenedColumns(Regressions):
             spectral,
             self.n_selected,
             fit_intercept=self.parameters.fit_intercept,
-            memory_limit_bytes=self.memory_limit,
+            memory_limit=self.memory_limit,
         )
         details = {
             "largest_violation": found.largest_violation,

@@ -101,7 +101,7 @@ def wide_paths(
     n_nonzero: int,
     *,
     fit_intercept: bool,
-    memory_limit_bytes: int,
+    memory_limit: int,
 ) -> WidePaths:
     """Return the exact paths of all targets from Gram columns of few features.
 
@@ -114,7 +114,7 @@ def wide_paths(
         Size of the active set at which each path stops.
     fit_intercept : bool
         Center the columns of X.
-    memory_limit_bytes : int
+    memory_limit : int
 
     Returns
     -------
@@ -126,7 +126,7 @@ def wide_paths(
         If the columns of the candidates do not fit a worker.
     """
     scratch, n_targets = blocks.scratch, len(spectral.eigenvalues)
-    room = wide_room(blocks.layout, n_targets, memory_limit_bytes)
+    room = wide_room(blocks.layout, n_targets, memory_limit)
     first = _pass(blocks, fit_intercept, None, spectral.embedding_ref)
     xty = first.cross / spectral.norms
     squares = first.squares if fit_intercept else first.squares + first.count * first.mean**2
@@ -140,7 +140,7 @@ def wide_paths(
     )
     try:
         while True:
-            _check_room(len(fresh) + sum(screened[-1:]), room, blocks, memory_limit_bytes)
+            _check_room(len(fresh) + sum(screened[-1:]), room, blocks, memory_limit)
             part = _pass(blocks, fit_intercept, fresh, None)
             columns.append((fresh, scratch.put(scratch.unique("columns"), part.cross.T)))
             screened.append(sum(len(found) for found, _ in columns))
@@ -163,16 +163,16 @@ def wide_paths(
     )
 
 
-def wide_room(shape: Shape, n_targets: int, limit: int) -> int:
+def wide_room(shape: Shape, n_targets: int, memory_limit: int) -> int:
     """Return how many Gram columns of candidates may exist: a fold holds several partial sums."""
     column = 8 * fold_parts(shape.n_blocks) * shape.n_features
-    budget = task_budget(limit) - shape.read_bytes - column * n_targets
+    budget = task_budget(memory_limit) - shape.read_bytes - column * n_targets
     return max(0, min(shape.n_features, budget // column))
 
 
-def wide_steps(shape: Shape, n_targets: int, n_nonzero: int, limit: int) -> tuple[Step, ...]:
+def wide_steps(shape: Shape, n_targets: int, n_nonzero: int, memory_limit: int) -> tuple[Step, ...]:
     """Return the steps of `wide_paths`; rounds are at most four in all data that were tried."""
-    d, room = shape.n_features, wide_room(shape, n_targets, limit)
+    d, room = shape.n_features, wide_room(shape, n_targets, memory_limit)
     columns = min(room, max(1, min(_FIRST * n_nonzero, room // n_targets)) * n_targets)
     needed = shape.read_bytes + 8 * fold_parts(shape.n_blocks) * d * max(n_targets, columns)
     what = f"Gram columns of {columns:,} of {d:,} features"
@@ -183,16 +183,14 @@ def wide_steps(shape: Shape, n_targets: int, n_nonzero: int, limit: int) -> tupl
     )
 
 
-def _check_room(n_columns: int, room: int, blocks: RowBlocks, memory_limit_bytes: int) -> None:
+def _check_room(n_columns: int, room: int, blocks: RowBlocks, memory_limit: int) -> None:
     if 0 < n_columns <= room:
         return
     parts = fold_parts(len(blocks.bounds))
-    needed = task_budget(memory_limit_bytes) + (
-        8 * parts * blocks.n_features * max(1, n_columns - room)
-    )
+    needed = task_budget(memory_limit) + (8 * parts * blocks.n_features * max(1, n_columns - room))
     raise MemoryLimitError(
         f"Stage 'regression' needs the Gram columns of {n_columns:,} of {blocks.n_features:,} "
-        f"features; a memory_limit of {format_bytes(memory_limit_bytes)} has room for {room:,}. "
+        f"features; a memory_limit of {format_bytes(memory_limit)} has room for {room:,}. "
         f"Set memory_limit to '{format_limit(limit_for(needed))}' or more, or select fewer "
         "features."
     )

@@ -169,15 +169,11 @@ _LISTS = ("parts", "movement", "orthogonality")
 
 def _save(path: Location, now: Iterate, passes: Passes) -> None:
     """Write the checkpoint beside its name and rename it."""
-    state = {f"passes_{name}": value for name, value in passes.state().items()}
+    state: dict[str, Any] = {"done": now.done}
+    state |= {name: np.array(getattr(now, name)) for name in (*_ARRAYS, *_LISTS)}
+    state |= {f"passes_{name}": value for name, value in passes.state().items()}
     with replaced_file(path) as file:
-        np.savez(
-            file,
-            done=now.done,
-            **{name: getattr(now, name) for name in _ARRAYS},
-            **{name: np.array(getattr(now, name)) for name in _LISTS},
-            **state,
-        )
+        np.savez(file, **state)
 
 
 def _load(path: Location | None, passes: Passes) -> Iterate | None:

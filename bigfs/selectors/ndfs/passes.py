@@ -221,7 +221,7 @@ class Streamed:
         self._old.append(self.F)
         self._drop(keep=2)
         self.F, self.scale = out, np.ones(width)
-        return sums  # type: ignore[no-any-return]
+        return sums
 
     def _drop(self, keep: int) -> None:
         """Delete old iterates but the last ones, those of checkpoints and the start."""
@@ -242,7 +242,7 @@ class Streamed:
         scratch.remove(small)
         self._forget()
         ending.distance = float(np.sqrt(ending.distance))
-        return ending  # type: ignore[no-any-return]
+        return ending
 
     def _forget(self) -> None:
         """Give back what this process and the workers kept."""
@@ -407,7 +407,7 @@ def _halo(
 
 def squared_sums(F: ArrayRef, bounds: list[tuple[int, int]]) -> np.ndarray:
     """Return ``F'F``, without reading X."""
-    return map_reduce(_ftf_task, bounds, np.add, F, label="F'F")  # type: ignore[no-any-return]
+    return map_reduce(_ftf_task, bounds, np.add, F, label="F'F")
 
 
 def _ftf_task(bounds: tuple[int, int], F: ArrayRef) -> np.ndarray:

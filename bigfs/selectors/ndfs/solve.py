@@ -149,7 +149,7 @@ def streamed_by_cg(passes: Streamed, beta: float) -> tuple[Regression, np.ndarra
     def apply_gram(V: np.ndarray) -> np.ndarray:
         shared = blocks.scratch.put(blocks.scratch.unique("V"), V)
         try:
-            return blocks.reduce(_gram_product, np.add, shared, label="ndfs cg")  # type: ignore[no-any-return]
+            return blocks.reduce(_gram_product, np.add, shared, label="ndfs cg")
         finally:
             blocks.scratch.remove(shared)
 
@@ -230,7 +230,7 @@ def _remote(
         small = _store(scratch, delta, xtf, epsilon)
         [solutions] = run_tasks(_solve_task, [make_task()], small, both, label="ndfs solve")
         scratch.remove(small.delta, small.xtf)
-        return solutions  # type: ignore[no-any-return]
+        return solutions
 
     def advance(delta: np.ndarray, xtf: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         B, coef = run(delta, xtf, True)

@@ -1,0 +1,146 @@
+"""Predicted against measured memory of LFS and GFS-k-means; the bar is that of test_predicted.py.
+
+What a client without workers does itself is measured on a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bigfs.blocks import RowBlocks
+from bigfs.core.cost import StageCost, StagePlan
+from bigfs.core.units import GIB, MIB
+from bigfs.runtime import local_cluster
+from bigfs.runtime.execute import inline
+from bigfs.runtime.progress import Reporter
+from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
+from bigfs.selectors.gfs_kmeans.strategies import _search
+from bigfs.selectors.lfs.kernels import Clusterings, Rules
+from bigfs.selectors.lfs.passes import BlockTasks, CandidateTasks, HeldRows, sweep_size
+from bigfs.stages.measure import Footprint
+from tests.memory.test_predicted import Place
+from tests.selectors._local import result_of, strategy_of
+
+pytestmark = [pytest.mark.memory, pytest.mark.cluster]
+LIMIT = 4 * GIB
+
+
+def _measured(cost: StageCost, needed: int, work: Callable[[], Any]) -> None:
+    """Run the work on the worker in scope and hold its peak against what it needs."""
+    footprint = Footprint(StagePlan("stage", None, cost, used_bytes=needed), LIMIT)
+    work()
+    measured = footprint.record()["measured_peak_bytes"] - footprint.baseline_bytes
+    message = f"predicted {needed / MIB:.0f} MiB, measured {measured / MIB:.0f} MiB"
+    print(message)
+    assert needed >= 100 * MIB
+    assert measured <= needed <= 2 * measured, message
+
+
+def _centers(path: Path, n_clusters: int) -> np.ndarray:
+    """Return rows that lie far apart, to start from."""
+    X = np.load(path).astype(np.float64)
+    chosen = [0]
+    for _ in range(n_clusters - 1):
+        distance = ((X[:, None] - X[chosen]) ** 2).sum(axis=2).min(axis=1)
+        chosen.append(int(distance.argmax()))
+    return X[chosen]
+
+
+class _Enough(Exception):
+    """Ends a search after its first step."""
+
+
+class _OneStep(Reporter):
+    def advance(self, count: int) -> None:
+        raise _Enough
+
+
+def _lfs_alone(path: Path, settings: dict[str, Any]) -> None:
+    """Run LFS in this process as a client without a cluster does."""
+    with inline():
+        result_of("lfs", RowBlocks.from_any(path), **settings)
+
+
+def _gfs_alone(path: Path, settings: dict[str, Any]) -> None:
+    """Drop one feature in this process as a client without a cluster does."""
+    with inline(), suppress(_Enough):
+        blocks = RowBlocks.from_any(path)
+        gram, parameters = blocks.gram(), GFSKMeansParameters(**settings)
+        usable = ~blocks.moments().constant
+        _search(
+            HeldRows(blocks, gram.mean), parameters.init - gram.mean, usable,
+            gram.gram / gram.count, parameters, _OneStep(),
+        )  # fmt: skip
+
+
+def test_a_fold_of_the_sums_of_all_candidates(tmp_path: Path) -> None:
+    from distributed import Client
+
+    k, d = 20, 300
+    with local_cluster(1, 1, LIMIT) as cluster, Client(cluster):
+        blocks = Place(tmp_path).blocks(2_000, d, rows=250)
+        passes = BlockTasks(blocks, np.zeros(d))
+        centers = np.random.default_rng(0).normal(size=(d, k, d))
+        candidates = Clusterings(centers, ~np.eye(d, dtype=bool))
+        rules = Rules(candidates.take(np.zeros(k, dtype=np.int64)), np.arange(k))
+        step = BlockTasks.step(blocks.layout, "sums", sweep_size(BlockTasks, k, d), 1)
+        _measured(
+            StageCost((step,)), step.task_bytes, lambda: passes.sweep(candidates, rules).counts
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "passes, n, rows, settings",
+    [
+        (CandidateTasks, 8_000, None, {"n_init": 1, "max_iter": 5}),
+        (CandidateTasks, 9_000, None, {"init": "centers", "max_iter": 2}),
+        (BlockTasks, 16_000, 2_000, {"init": "centers", "max_iter": 5}),
+        (CandidateTasks, 12_000, 3_000, {"init": "centers", "max_iter": 5, "sample_size": 9_000}),
+    ],
+    ids=["restarts", "one block", "blocks", "sample"],
+)
+def test_lfs_on_a_worker(
+    passes: type, n: int, rows: int | None, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    from distributed import Client
+
+    with local_cluster(1, 1, LIMIT) as cluster, Client(cluster):
+        blocks = Place(tmp_path).blocks(n, 300, rows=rows)
+        if "init" in settings:
+            settings = {**settings, "init": _centers(tmp_path / "X.npy", 3)}
+        settings = {"n_clusters": 3, "drop": "many", **settings}
+        strategy = strategy_of("lfs", blocks.layout, **settings)
+        assert strategy.passes is passes
+        cost = strategy.cost()
+        _measured(cost, cost.task_bytes, lambda: result_of("lfs", blocks, **settings))
+
+
+@pytest.mark.parametrize(
+    "method, n, d, settings, alone",
+    [
+        ("lfs", 1_600, 150, {"n_clusters": 3, "drop": "many", "max_iter": 2}, _lfs_alone),
+        ("gfs_kmeans", 800, 300, {"n_clusters": 20, "max_iter": 2}, _gfs_alone),
+    ],
+)
+def test_rows_that_the_client_holds(
+    method: str, n: int, d: int, settings: dict[str, Any], alone: Any, tmp_path: Path
+) -> None:
+    from distributed import Client
+
+    with local_cluster(1, 1, LIMIT) as cluster, Client(cluster) as client:
+        path = tmp_path / "X.npy"
+        # No clusters at all: members change with every feature that goes.
+        X = np.random.default_rng(0).standard_normal((n, d), dtype=np.float32)
+        np.save(path, X)
+        settings = {**settings, "init": X[: settings["n_clusters"]].astype(np.float64)}
+        strategy = strategy_of(method, RowBlocks.from_any(path).layout, **settings)
+        assert strategy.passes is HeldRows
+        cost = strategy.cost()
+        _measured(cost, cost.client_bytes, lambda: client.submit(alone, path, settings).result())

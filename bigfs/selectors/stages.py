@@ -35,7 +35,9 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
     data: dict[str, Any] = {"preprocess": selection.preprocess, "rows": selection.blocks.rows}
     stages = []
     if "graph" in needs:
-        stages.append(graph_stage(selection.used_graph, remote=remote, **data, **seeds))
+        graph = selection.used_graph
+        fewer = _takes_fewer_neighbors(selection)
+        stages.append(graph_stage(graph, remote=remote, fewer_neighbors=fewer, **data, **seeds))
     if "spectral" in needs:
         n_components = method.n_components(parameters)
         spectral, graph = selection.used_spectral, selection.used_graph
@@ -56,6 +58,17 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
 def choose_scoring(shape: Shape, selection: Selection) -> Scoring:
     """Return the strategy of a selection's method for data of a shape."""
     return Scoring(METHODS[selection.method].choose(shape, selection), selection)
+
+
+def _takes_fewer_neighbors(selection: Selection) -> bool:
+    """Say whether the graph takes all rows where there are no more than its default asks for.
+
+    It does where it only serves to choose the number of clusters, and nobody has set
+    ``n_neighbors``.
+    """
+    given = selection.used_graph.model_fields_set
+    method = METHODS[selection.method]
+    return "n_neighbors" not in given and method.takes_graph_for_auto(selection.parameters)
 
 
 def _as_values(parameters: Any) -> dict[str, Any]:
@@ -104,7 +117,10 @@ def check_settings(selection: Selection, n_samples: int | None, n_features: int)
     method = METHODS[selection.method]
     check_n_selected(method.title, selection.n_features_to_select, n_features)
     if n_samples is not None and selection.graph is not None:
-        check_n_neighbors(selection.graph.n_neighbors, n_samples)
+        n_neighbors = selection.graph.n_neighbors
+        if _takes_fewer_neighbors(selection):
+            n_neighbors = min(n_neighbors, n_samples - 1)
+        check_n_neighbors(n_neighbors, n_samples)
     sizes = {"n_samples": n_samples, "n_features": n_features}
     for bound in method.bounds:
         bound.check(method.title, selection.parameters, sizes)

@@ -25,6 +25,7 @@ def graph_stage(
     random_state: int,
     memory_limit: int,
     remote: bool = False,
+    fewer_neighbors: bool = False,
     **depends: Any,
 ) -> Stage:
     """Return the graph stage.
@@ -37,18 +38,22 @@ def graph_stage(
         Resident size promised for one worker process, in bytes.
     remote : bool, default=False
         Whether the stages are kept in a bucket.
+    fewer_neighbors : bool, default=False
+        Whether each row takes all others where there are fewer of them than ``n_neighbors``.
     **depends
         Settings of the data that the stage reads.
     """
     common = {**depends, "random_state": random_state, "memory_limit": memory_limit}
     # Products of rows were computed from rounded distances in version 4.
     version = 5 if settings.weight in ("dot", "cosine") else 4
-    return Stage(
-        "graph",
-        version,
-        {**settings.model_dump(), **common},
-        lambda shape: GraphStrategy(shape, settings, random_state, memory_limit, remote),
-    )
+
+    def choose(shape: Shape) -> GraphStrategy:
+        most = shape.n_samples - 1
+        fewer = fewer_neighbors and settings.n_neighbors > most
+        used = settings.model_copy(update={"n_neighbors": most}) if fewer else settings
+        return GraphStrategy(shape, used, random_state, memory_limit, remote)
+
+    return Stage("graph", version, {**settings.model_dump(), **common}, choose)
 
 
 @dataclass(frozen=True)

@@ -1,93 +1,22 @@
-"""Predicted against measured memory, one kind of task in one new worker process.
-
-Both are counted from the worker with all imports done. Measured is the largest resident size
-(VmHWM) since it was reset through /proc/self/clear_refs, while the library's own calls run on
-the worker as in a run. The bar: measured <= predicted <= 2 x measured, on tasks of 100 MiB or
-more.
-"""
+"""Predicted against measured memory of graphs and eigenvectors, one kind of task at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost, Step
-from bigfs.core.units import GIB, MIB
-from bigfs.plan.plan import Place as RunPlace
-from bigfs.plan.plan import make_plan
+from bigfs.core.units import GIB
 from bigfs.runtime import local_cluster
 from bigfs.runtime.execute import run_tasks
-from bigfs.stages.measure import Footprint
-from bigfs.stages.stage import Stage
-from bigfs.store.scratch import Scratch
+from tests.memory._measure import LIMIT, Place, hold_to_the_bar
 
 pytestmark = [pytest.mark.memory, pytest.mark.cluster]
-LIMIT = 4 * GIB
 KERNELS = ("bigfs.spectral.kernels",)
-
-
-@dataclass
-class Place:
-    """A folder that the worker shares, and data in it."""
-
-    path: Path
-
-    def scratch(self) -> Scratch:
-        """Return a folder for what tasks share."""
-        return Scratch(self.path / "scratch")
-
-    def blocks(self, n: int, d: int, rows: int | None = None) -> RowBlocks:
-        """Return random float32 rows around a few centers, as an npy file read by ranges."""
-        rng = np.random.default_rng(0)
-        X = rng.standard_normal((n, d), dtype=np.float32)
-        X += 4 * rng.standard_normal((5, d), dtype=np.float32)[rng.integers(5, size=n)]
-        np.save(self.path / "X.npy", X)
-        del X
-        return RowBlocks.from_any(self.path / "X.npy", scratch=self.scratch(), rows=rows)
-
-    def graph(self, n: int, k: int) -> Any:
-        """Return a graph as a search would: neighbors within one of 20 groups, a few beyond."""
-        from bigfs.graph.cost import graph_block_rows
-        from bigfs.graph.knn import KNNGraph
-        from bigfs.graph.recall import RecallEstimate
-
-        rng, scratch, rows = np.random.default_rng(0), self.scratch(), graph_block_rows(k)
-        size = n // 20
-        home = np.minimum(np.arange(n) // size, 19)[:, None] * size
-        steps = 1 + np.arange(k) * (size // k) + rng.integers(size // k - 1, size=(n, k))
-        indices = home + (np.arange(n)[:, None] - home + steps) % size
-        beyond = rng.random(n) < 0.02
-        indices[beyond, 0] = rng.integers(n, size=beyond.sum())
-        indices[indices[:, 0] == np.arange(n), 0] = 0
-        indices = indices.astype(np.int32)
-        distances = np.sort(rng.random((n, k), dtype=np.float32), axis=1)
-        stored = {}
-        for name, values in (("indices", indices), ("distances", distances),
-                             ("partitions", np.arange(n, dtype=np.int32) * 20 // n)):  # fmt: skip
-            stored[name] = scratch.create(name, values.shape, values.dtype, rows)
-            stored[name].write(0, values)
-        return KNNGraph(
-            stored["indices"], stored["distances"], stored["partitions"], "euclidean", "exact", 1,
-            RecallEstimate(1.0, 1.0, 1.0, n, exact=True), scratch,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Priced:
-    """A strategy of which only the cost matters."""
-
-    priced: StageCost
-
-    def cost(self) -> StageCost:
-        """Return what it takes."""
-        return self.priced
-
 
 Case = Callable[[Place], tuple[StageCost, Callable[[], Any]]]
 
@@ -95,27 +24,6 @@ Case = Callable[[Place], tuple[StageCost, Callable[[], Any]]]
 def _one(needed: int, **cost: Any) -> StageCost:
     """Return the cost of a stage of one kind of task."""
     return StageCost((Step("a task", needed),), **cost)
-
-
-def gram_of_wide_data(place: Place) -> tuple[StageCost, Callable[[], Any]]:
-    """A fold of Gram matrices beside two blocks."""
-    from bigfs.selectors.costs import gram_step
-
-    blocks = place.blocks(4000, 2000, rows=500)
-    return StageCost((gram_step(blocks.layout, 0),)), blocks.gram
-
-
-def path_on_a_gram_matrix(place: Place) -> tuple[StageCost, Callable[[], Any]]:
-    """A path of MCFS on the Gram matrix of all features."""
-    from bigfs.selectors.costs import path_bytes
-    from bigfs.selectors.mcfs.tasks import lars_task
-
-    d, scratch = 3000, place.scratch()
-    rng = np.random.default_rng(0)
-    A = rng.standard_normal((400, d))
-    gram = scratch.put("gram", A.T @ A + np.eye(d))
-    xty = scratch.put("xty", rng.standard_normal((d, 2)))
-    return _one(path_bytes(d)), lambda: run_tasks(lars_task, [0], gram, xty, 20, label="paths")
 
 
 def exact_partition(place: Place) -> tuple[StageCost, Callable[[], Any]]:
@@ -215,50 +123,6 @@ def recall_of_a_block(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     return _one(needed), lambda: true_neighbors(blocks, samples, 5, "euclidean")
 
 
-def _m3fs(place: Place, n: int, d: int, **settings: Any) -> tuple[StageCost, Callable[[], Any]]:
-    """M3FS from given labels, on a graph that is there."""
-    from bigfs import M3FS
-    from bigfs.graph import affinity
-    from bigfs.selectors.registry import METHODS
-    from bigfs.stages.stage import Inputs
-
-    blocks, graph, scratch = place.blocks(n, d), place.graph(n, 5), place.scratch()
-    W = affinity(graph, weight="heat", scratch=scratch.child("affinity"))
-    scratch.describe(graph=graph.describe(), affinity=W.describe())
-    estimator = M3FS(20, criterion="objective", max_iter=3, memory_limit=LIMIT, **settings)
-    selection = estimator._selection().model_copy(update={"n_features_to_select": 20})
-    strategy = METHODS["m3fs"].choose(blocks.layout, selection)
-    inputs = Inputs(blocks, {"graph": scratch.path})
-    return strategy.cost(), lambda: strategy.run(inputs, scratch.child("result"))
-
-
-def pass_of_m3fs(place: Place) -> tuple[StageCost, Callable[[], Any]]:
-    """Blocks with their planes, and what is kept of them."""
-    return _m3fs(place, 40_000, 500, init=np.arange(40_000) % 2)
-
-
-def start_of_m3fs_on_resident_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
-    """All rows in float64, with planes and smoothness."""
-    return _m3fs(place, 4000, 2000, init=np.arange(4000) % 2)
-
-
-def centers_of_m3fs(place: Place) -> tuple[StageCost, Callable[[], Any]]:
-    """k-means++ on a sample of the rows."""
-    return _m3fs(place, 10_000, 3000, init="kmeans", n_init=1, smoothness=0.0)
-
-
-def expectations_of_fsgmm(place: Place) -> tuple[StageCost, Callable[[], Any]]:
-    """A block with the relevances of a tile."""
-    from bigfs.selectors.fsgmm import FSGMMParameters
-    from bigfs.selectors.fsgmm.strategies import MixtureFit
-    from bigfs.stages.stage import Inputs
-
-    blocks = place.blocks(500, 20_000)
-    strategy = MixtureFit(blocks.layout, FSGMMParameters(n_clusters=8, max_iter=1), 0)
-    inputs, out = Inputs(blocks), place.scratch().child("result")
-    return strategy.cost(), lambda: strategy.run(inputs, out)
-
-
 def shuffle_of_wide_blocks(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """Blocks sorted by partition."""
     from bigfs.graph import knn_graph
@@ -271,17 +135,8 @@ def shuffle_of_wide_blocks(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     )
 
 
-CASES = (
-    gram_of_wide_data,
-    path_on_a_gram_matrix,
-    exact_partition,
-    union_of_edges,
-    pass_of_m3fs,
-)
+CASES = (exact_partition, union_of_edges)
 LONG = (
-    start_of_m3fs_on_resident_rows,
-    centers_of_m3fs,
-    expectations_of_fsgmm,
     shuffle_of_wide_blocks,
     recall_of_a_block,
     pynndescent_partition,
@@ -300,21 +155,4 @@ def test_measured_is_within_predicted(case: Case, tmp_path: Path) -> None:
     from distributed import Client
 
     with local_cluster(1, 1, LIMIT) as cluster, Client(cluster):
-        place = Place(tmp_path)
-        cost, work = case(place)
-        stage = Stage("stage", 1, {}, lambda shape: Priced(cost))  # type: ignore[arg-type]
-        [planned] = make_plan([stage], None, RunPlace(LIMIT)).stages
-        footprint = Footprint(planned, LIMIT)
-        work()
-        record = footprint.record()
-    predicted, measured = (
-        record[f"{name}_peak_bytes"] - record["baseline_bytes"]
-        for name in ("predicted", "measured")
-    )
-    told = (
-        f"predicted {predicted / MIB:.0f} MiB, measured {measured / MIB:.0f} MiB above a worker of "
-        f"{record['baseline_bytes'] / MIB:.0f} MiB, {record['seconds']} s"
-    )
-    print(told)
-    assert cost.task_bytes + cost.keeps_bytes >= 100 * MIB
-    assert measured <= predicted <= 2 * measured, told
+        hold_to_the_bar(*case(Place(tmp_path)))

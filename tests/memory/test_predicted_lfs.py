@@ -1,4 +1,4 @@
-"""Predicted against measured memory of LFS and GFS-k-means; the bar is that of test_predicted.py.
+"""Predicted against measured memory of passes of LFS and GFS-k-means: a fold, and held rows.
 
 What a client without workers does itself is measured on a worker.
 """
@@ -15,20 +15,19 @@ import pytest
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost, StagePlan
-from bigfs.core.units import GIB, MIB
+from bigfs.core.units import MIB
 from bigfs.runtime import local_cluster
 from bigfs.runtime.execute import inline
 from bigfs.runtime.progress import Reporter
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
 from bigfs.selectors.gfs_kmeans.strategies import _search
 from bigfs.selectors.lfs.kernels import Clusterings, Rules
-from bigfs.selectors.lfs.passes import BlockTasks, CandidateTasks, HeldRows, sweep_size
+from bigfs.selectors.lfs.passes import BlockTasks, HeldRows, sweep_size
 from bigfs.stages.measure import Footprint
-from tests.memory.test_predicted import Place
+from tests.memory._measure import LIMIT, Place
 from tests.selectors._local import result_of, strategy_of
 
 pytestmark = [pytest.mark.memory, pytest.mark.cluster]
-LIMIT = 4 * GIB
 
 
 def _measured(cost: StageCost, needed: int, work: Callable[[], Any]) -> None:
@@ -40,16 +39,6 @@ def _measured(cost: StageCost, needed: int, work: Callable[[], Any]) -> None:
     print(message)
     assert needed >= 100 * MIB
     assert measured <= needed <= 2 * measured, message
-
-
-def _centers(path: Path, n_clusters: int) -> np.ndarray:
-    """Return rows that lie far apart, to start from."""
-    X = np.load(path).astype(np.float64)
-    chosen = [0]
-    for _ in range(n_clusters - 1):
-        distance = ((X[:, None] - X[chosen]) ** 2).sum(axis=2).min(axis=1)
-        chosen.append(int(distance.argmax()))
-    return X[chosen]
 
 
 class _Enough(Exception):
@@ -93,33 +82,6 @@ def test_a_fold_of_the_sums_of_all_candidates(tmp_path: Path) -> None:
         _measured(
             StageCost((step,)), step.task_bytes, lambda: passes.sweep(candidates, rules).counts
         )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "passes, n, rows, settings",
-    [
-        (CandidateTasks, 8_000, None, {"n_init": 1, "max_iter": 5}),
-        (CandidateTasks, 9_000, None, {"init": "centers", "max_iter": 2}),
-        (BlockTasks, 16_000, 2_000, {"init": "centers", "max_iter": 5}),
-        (CandidateTasks, 12_000, 3_000, {"n_init": 1, "max_iter": 5, "sample_size": 9_000}),
-    ],
-    ids=["restarts", "one block", "blocks", "sample"],
-)
-def test_lfs_on_a_worker(
-    passes: type, n: int, rows: int | None, settings: dict[str, Any], tmp_path: Path
-) -> None:
-    from distributed import Client
-
-    with local_cluster(1, 1, LIMIT) as cluster, Client(cluster):
-        blocks = Place(tmp_path).blocks(n, 300, rows=rows)
-        if "init" in settings:
-            settings = {**settings, "init": _centers(tmp_path / "X.npy", 3)}
-        settings = {"n_clusters": 3, "drop": "many", **settings}
-        strategy = strategy_of("lfs", blocks.layout, **settings)
-        assert strategy.passes is passes
-        cost = strategy.cost()
-        _measured(cost, cost.task_bytes, lambda: result_of("lfs", blocks, **settings))
 
 
 @pytest.mark.parametrize(

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.linalg import helmert
 
 from tests.reference.mcfs import squared_distances
 
 
 def discriminative_matrix(X: np.ndarray, k: int, ridge: float) -> np.ndarray:
-    """``X'MX`` of Yang et al. 2011, M as the sum of ``S_i H (H X_i'X_i H + ridge)^-1 H S_i'``."""
+    """``X'MX`` of Yang et al. 2011, M as the sum of ``S_i H (H X_i'X_i H + ridge)^-1 H S_i'``.
+
+    Along the ones, the matrix in brackets is the ridge alone, and H leaves nothing of that. It is
+    inverted in an orthonormal basis Q of the rest, ``H = Q'Q``: whole, its condition is that of a
+    small ridge, and rounding of 1e-9 came through.
+    """
     X = np.asarray(X, dtype=np.float64)
     n = len(X)
     distances = squared_distances(X)
     np.fill_diagonal(distances, -1.0)
-    H = np.eye(k + 1) - np.full((k + 1, k + 1), 1 / (k + 1))
+    Q = helmert(k + 1)
     M = np.zeros((n, n))
     for i in range(n):
         members = np.argsort(distances[i], kind="stable")[: k + 1]
         S = np.zeros((n, k + 1))
         S[members, np.arange(k + 1)] = 1
-        Z = H @ S.T @ X
-        M += S @ H @ np.linalg.inv(Z @ Z.T + ridge * np.eye(k + 1)) @ H @ S.T
+        Z = Q @ S.T @ X
+        M += S @ Q.T @ np.linalg.inv(Z @ Z.T + ridge * np.eye(k)) @ Q @ S.T
     return X.T @ M @ X
 
 

@@ -64,6 +64,24 @@ def test_too_few_rows_for_a_gap() -> None:
         bigfs.LFS(1, n_clusters="auto").fit(groups_of_four()[:3])
 
 
+@pytest.mark.parametrize("name", ["lfs", "gfs_kmeans", "q_alpha"])
+def test_few_rows_are_all_neighbors_unless_a_number_is_given(name: str, tmp_path: Path) -> None:
+    kind, settings = METHODS[name]
+    X = groups_of_four()[:5]
+    assert kind(2, n_clusters="auto", **settings).fit(X).n_clusters_ < 5
+    np.save(tmp_path / "X.npy", X)
+    config = {
+        "run": str(tmp_path / "run"),
+        "method": name,
+        "input": {"uri": str(tmp_path / "X.npy")},
+        "n_features_to_select": 2,
+        name: {"n_clusters": "auto", **settings},
+    }
+    assert set(bigfs.run(config).stages) >= {"graph", "spectral", "result"}
+    with pytest.raises(InputError, match=r"n_neighbors must be an int in \[1, 4\]"):
+        bigfs.run({**config, "graph": {"n_neighbors": 5}})
+
+
 def test_other_settings_are_checked_before_the_graph() -> None:
     X = groups_of_four()
     for kind, wrong, word in [

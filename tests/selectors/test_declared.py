@@ -1,114 +1,162 @@
-"""A method's section, the signature of its estimator and its docstring say the same."""
+"""A method is declared once: signature, docstring and configuration say the same of it."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
+import numpy as np
 import pytest
+from pydantic.fields import FieldInfo
 
 from bigfs.config.sections import GraphConfig
-from bigfs.selectors.configs import selection_model
+from bigfs.config.selection import Preprocess
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.selectors.method import Method
 from bigfs.selectors.registry import METHODS
 
-GRAPH = ("n_neighbors", "weight", "sigma", "metric")
-SHARED = ("preprocess", "random_state", "memory_limit")
-# Their decision values scale with the features. A pipeline names its preprocessing itself.
-PREPROCESS = {"m3fs": "rescale", "maximum_margin_clustering": "rescale"}
+# Fields of the section graph that estimators take: those that their method's result depends on.
+GRAPH = {"n_neighbors", "weight", "sigma", "metric"}
+# Only the neighbors count for UDFS; the weights of M3FS are heat.
+FEWER = {"udfs": {"n_neighbors", "metric"}, "m3fs": {"n_neighbors", "sigma"}}
+# For what a scale common to all features changes the meaning of C.
+RESCALED = ("m3fs", "maximum_margin_clustering")
+# A pass for the variances draws nothing and needs a tile.
+WITHOUT_SEED_AND_LIMIT = ("max_variance",)
+
+_ENTRY = re.compile(r"^(\w+(?:, \w+)*) : (.+)$")
 
 
-@pytest.fixture(params=METHODS)
+@dataclass(frozen=True)
+class Documented:
+    """What the docstring says of a parameter."""
+
+    kind: str
+    default: Any
+
+    @property
+    def choices(self) -> set[str] | None:
+        """The values in braces, if there are any."""
+        braces = re.search(r"\{(.*)\}", self.kind)
+        return None if braces is None else set(ast.literal_eval(f"[{braces[1]}]"))
+
+
+def documented(estimator: type) -> dict[str, Documented]:
+    """Return the parameters of a numpydoc docstring, in order."""
+    text = inspect.getdoc(estimator) or ""
+    _, _, rest = text.partition("Parameters\n----------\n")
+    section = re.split(r"\n\n\w+\n-+\n", rest)[0]
+    found = {}
+    for line in section.splitlines():
+        entry = _ENTRY.match(line)
+        if entry is None:
+            continue
+        kind, comma, default = entry[2].rpartition(", default=")
+        assert comma, f"{line}: no default"
+        for name in entry[1].split(", "):
+            found[name] = Documented(kind, ast.literal_eval(default))
+    return found
+
+
+def signature(method: Method) -> dict[str, Any]:
+    """Return the names and the defaults of an estimator's ``__init__``, in order."""
+    parameters = list(inspect.signature(method.estimator_class().__init__).parameters.values())
+    assert parameters[0].name == "self"
+    return {parameter.name: parameter.default for parameter in parameters[1:]}
+
+
+def graph_fields(method: Method) -> set[str]:
+    """Return the fields of the section graph that the estimator takes."""
+    takes_graph = "graph" in method.sections(method.parameters())
+    return FEWER.get(method.name, GRAPH) if takes_graph else set()
+
+
+def fields(method: Method) -> dict[str, FieldInfo]:
+    """Return the fields that are settings of the method or of its graph."""
+    graph = {name: GraphConfig.model_fields[name] for name in graph_fields(method)}
+    return {**graph, **method.parameters.model_fields}
+
+
+def choices(name: str, field: FieldInfo | None) -> set[str] | None:
+    """Return the texts that a field takes, None if it is no choice."""
+    kind = Preprocess if name == "preprocess" else field and field.annotation
+    return set(get_args(kind)) if get_origin(kind) is Literal else None
+
+
+@pytest.fixture(params=list(METHODS))
 def method(request: pytest.FixtureRequest) -> Method:
+    """Each registered method in turn."""
     return METHODS[request.param]
 
 
-def _signature(method: Method) -> dict[str, inspect.Parameter]:
-    parameters = dict(inspect.signature(method.estimator_class().__init__).parameters)
-    del parameters["self"]
-    return parameters
+def test_the_signature_has_the_fields_with_their_defaults(method: Method) -> None:
+    own, found = method.parameters(), signature(method)
+    graph = GraphConfig(**method.graph_defaults)
+    expected = {name: getattr(graph, name) for name in graph_fields(method)}
+    expected |= {name: getattr(own, name) for name in method.parameters.model_fields}
+    expected["n_features_to_select"] = None
+    expected["preprocess"] = "rescale" if method.name in RESCALED else "none"
+    if method.name not in WITHOUT_SEED_AND_LIMIT:
+        expected |= {"random_state": 0, "memory_limit": DEFAULT_MEMORY_LIMIT}
+    assert found == expected
+    assert next(iter(found)) == "n_features_to_select"
 
 
-def _default(method: Method, name: str) -> Any:
-    """Return the default of a section for a parameter of the estimator."""
-    if name in method.parameters.model_fields:
-        return method.parameters.model_fields[name].default
-    if name == "preprocess" and method.name in PREPROCESS:
-        return PREPROCESS[method.name]
-    if name in GRAPH:
-        return method.graph_defaults.get(name, GraphConfig.model_fields[name].default)
-    return selection_model().model_fields[name].default
+def test_defaults_are_of_the_types_they_have_in_the_section(method: Method) -> None:
+    """A default 1 for 1.0 is equal, and reads as another type."""
+    found, own = signature(method), method.parameters()
+    for name in method.parameters.model_fields:
+        assert type(found[name]) is type(getattr(own, name)), name
 
 
-def _choices(method: Method, name: str) -> list[str]:
-    """Return the texts that a parameter may be, if these are all."""
-    for fields in (method.parameters.model_fields, GraphConfig.model_fields):
-        if name in fields:
-            break
-    else:
-        fields = selection_model().model_fields
-    annotation = fields[name].annotation
-    return list(get_args(annotation)) if get_origin(annotation) is Literal else []
+def test_the_docstring_has_the_parameters_of_the_signature_in_order(method: Method) -> None:
+    found = documented(method.estimator_class())
+    expected = signature(method)
+    assert list(found) == list(expected)
+    for name, default in expected.items():
+        said = found[name].default
+        assert said == default and type(said) is type(default), name
 
 
-def _documented(estimator: type) -> dict[str, str]:
-    """Return the type of each parameter as the docstring has it, ``default=...`` included."""
-    text = inspect.getdoc(estimator) or ""
-    section = re.search(r"\nParameters\n-+\n(.*?)\n\n\w+\n-+\n", text, re.DOTALL)
-    assert section is not None, estimator
-    documented = {}
-    for line in section[1].splitlines():
-        if not line.startswith(" "):
-            names, colon, kind = line.partition(" : ")
-            assert colon, line
-            documented.update(dict.fromkeys(names.split(", "), kind))
-    return documented
-
-
-def test_the_signature_has_the_fields_of_the_section(method: Method) -> None:
-    names, own = set(_signature(method)), set(method.parameters.model_fields)
-    assert own <= names
-    assert names - own <= {"n_features_to_select", *GRAPH, *SHARED}
-    assert {"n_features_to_select", "preprocess"} <= names
-
-
-def test_the_defaults_are_those_of_the_section(method: Method) -> None:
-    for name, parameter in _signature(method).items():
-        if name == "n_features_to_select":
-            assert parameter.default is None
+def test_the_docstring_lists_exactly_the_choices_of_the_model(method: Method) -> None:
+    found, known = documented(method.estimator_class()), fields(method)
+    for name, entry in found.items():
+        if name in method.parameters.model_fields and name == "init":
+            named = set(re.findall(r'"([^"]+)"', entry.kind))
+            assert named == set(method.starts)
         else:
-            default = _default(method, name)
-            assert parameter.default == default and type(parameter.default) is type(default), name
+            assert entry.choices == choices(name, known.get(name)), name
 
 
-def test_the_docstring_has_the_parameters_in_the_order_of_the_signature(method: Method) -> None:
-    assert list(_documented(method.estimator_class())) == list(_signature(method))
-
-
-def test_the_docstring_has_the_defaults(method: Method) -> None:
-    documented = _documented(method.estimator_class())
-    for name, parameter in _signature(method).items():
-        default = parameter.default
-        shown = f'"{default}"' if isinstance(default, str) else str(default)
-        found = re.search(r"default=(\S+|\".*\")$", documented[name])
-        assert found is not None, f"{name} : {documented[name]}"
-        same = found[1] == shown or (isinstance(default, float) and float(found[1]) == default)
-        assert same, f"{name}: {found[1]} in the docstring, {shown} in the signature"
-
-
-def test_the_docstring_has_exactly_the_choices(method: Method) -> None:
-    documented = _documented(method.estimator_class())
-    for name in _signature(method):
-        if name == "n_features_to_select" or not _choices(method, name):
-            continue
-        listed = re.search(r"\{(.*)\}", documented[name])
-        assert listed is not None, f"{name} : {documented[name]}"
-        words = re.findall(r'"([^"]*)"', listed[1])
-        assert sorted(words) == sorted(_choices(method, name)), name
-
-
-def test_every_field_has_a_description(method: Method) -> None:
+def test_every_field_of_the_section_is_described(method: Method) -> None:
     for name, field in method.parameters.model_fields.items():
         assert field.description and field.description.endswith("."), name
     assert method.parameters.__doc__
+
+
+def test_the_parser_of_docstrings_sees_what_is_there() -> None:
+    class Estimator:
+        """Summary.
+
+        Parameters
+        ----------
+        kind : {"a", "b"}, \
+default="a"
+            One of: a, b.
+        alpha, beta : float, default=4.0
+            Two.
+
+        Attributes
+        ----------
+        gone_ : int, default=1
+        """
+
+    found = documented(Estimator)
+    assert list(found) == ["kind", "alpha", "beta"]
+    assert found["kind"].choices == {"a", "b"} and found["kind"].default == "a"
+    assert found["beta"] == Documented("float", 4.0)
+    assert found["beta"].choices is None
+    assert np.isclose(found["alpha"].default, 4)

@@ -52,7 +52,7 @@ def test_the_run_equals_the_estimator_and_stores_what_it_found(
         ("movement", fitted.movement_),
     ):
         np.testing.assert_array_equal(ArrayRef.at(stored / name).load(), expected)
-    about = read_attributes(stored)
+    about = read_attributes(stored)["details"]
     assert about["n_iter"] == fitted.n_iter_ == len(fitted.objective_)
     assert about["n_labels_changed"] == fitted.n_labels_changed_
     assert about["distance_from_start"] == fitted.distance_from_start_
@@ -135,7 +135,7 @@ def test_the_number_of_clusters_from_the_eigengap_in_a_pipeline(tmp_path: Path) 
         "ndfs": {"n_clusters": "auto"},
     }
     found = run(config)
-    stored = read_attributes(tmp_path / "run" / "result.zarr")
+    stored = read_attributes(tmp_path / "run" / "result.zarr")["details"]
     assert stored["n_clusters"] == 5
     np.testing.assert_allclose(found.scores, NDFS(3, n_clusters="auto").fit(X).scores_, rtol=1e-9)
     with pytest.raises(InputError, match="n_clusters 'auto' is chosen from the eigenvalues"):

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits, load_iris, load_wine
 
-from bigfs import SPEC, LaplacianScore, run
+from bigfs import SPEC, LaplacianScore, knn_graph, run
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import ConfigError, InputError
+from bigfs.graph import affinity
+from bigfs.selectors.spec.strategies import EdgeScores
 from tests.bench.bench_baselines import prepared
 from tests.reference.mcfs import neighbor_affinity
 from tests.reference.spec import spec_scores
@@ -60,7 +62,8 @@ def test_workers_do_not_change_a_bit(tmp_path: Path, client: Any) -> None:
 
     def scores() -> np.ndarray:
         blocks = RowBlocks.from_any(tmp_path / "X.npy", rows=300)
-        return SPEC(5)._score(blocks, 5).scores
+        W = affinity(knn_graph(blocks, 5), blocks=blocks)
+        return EdgeScores(blocks.layout, 5, "phi2").score(blocks, W).scores
 
     spread = scores()
     for n_threads in (1, 2, 4):

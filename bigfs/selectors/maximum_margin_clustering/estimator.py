@@ -26,8 +26,9 @@ class MaximumMarginClustering(MarginSelector):
         clusters' values. None: no bound.
     epsilon : float, default=0.01
         No plane is violated by more than this at the end.
-    preprocess : {"rescale", "standardize", "none", "minmax", "unit_norm", "log1p"}
-        Applied while reading; default "rescale", as in `M3FS`.
+    preprocess : {"rescale", "standardize", "none", "minmax", "unit_norm", "log1p"}, \
+default="rescale"
+        Applied while reading, as in `M3FS`.
     fit_intercept : bool, default=True
         An intercept for every cluster.
     init : "kmeans" or array-like of shape (n_samples,), default="kmeans"

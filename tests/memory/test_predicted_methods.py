@@ -1,0 +1,256 @@
+"""Predicted against measured memory of every strategy of every method; see _measure.py."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bigfs.blocks import RowBlocks
+from bigfs.config import Selection
+from bigfs.core.cost import StageCost
+from bigfs.runtime import local_cluster
+from bigfs.runtime.execute import inline, run_tasks
+from bigfs.selectors.configs import selection_model
+from bigfs.selectors.fsgmm.strategies import MixtureFit
+from bigfs.selectors.gfs_kmeans.strategies import GlobalSearch
+from bigfs.selectors.lfs.strategies import SearchOfAll, SearchOfSample
+from bigfs.selectors.m3fs.sample import SampledRows
+from bigfs.selectors.m3fs.strategies import ResidentRows, StreamedRows
+from bigfs.selectors.max_variance.strategies import Variances
+from bigfs.selectors.maximum_margin_clustering.strategies import NormsOfRule
+from bigfs.selectors.mcfs.strategies import FullGram, ScreenedColumns
+from bigfs.selectors.mcfs.tasks import lars_task
+from bigfs.selectors.ndfs import solve
+from bigfs.selectors.ndfs.strategies import Cholesky, ConjugateGradients, Woodbury
+from bigfs.selectors.q_alpha.strategies import FeatureWeights
+from bigfs.selectors.registry import METHODS
+from bigfs.selectors.spec.strategies import EdgeScores
+from bigfs.selectors.udfs.strategies import SparseProjection
+from bigfs.stages.stage import Inputs
+from bigfs.store.scratch import Scratch
+from tests.memory._measure import LIMIT, Place, hold_to_the_bar
+
+pytestmark = [pytest.mark.memory, pytest.mark.cluster]
+
+
+def labels(path: Path, n_clusters: int) -> np.ndarray:
+    """Return labels of all rows, none of them good."""
+    return np.arange(len(np.load(path, mmap_mode="r"))) % n_clusters
+
+
+def centers(path: Path, n_clusters: int) -> np.ndarray:
+    """Return rows that lie far apart."""
+    X = np.load(path).astype(np.float64)
+    chosen, nearest = [0], np.full(len(X), np.inf)
+    for _ in range(n_clusters - 1):
+        nearest = np.minimum(nearest, ((X - X[chosen[-1]]) ** 2).sum(axis=1))
+        chosen.append(int(nearest.argmax()))
+    return X[chosen]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Data and settings under which a method takes a strategy.
+
+    Attributes
+    ----------
+    strategy : type
+    method : str
+    n, d : int
+        Shape of the data.
+    parameters : dict
+        Of the method; a function for ``init`` gets the data and the number of clusters.
+    rows : int or None, default=None
+        Rows of a block.
+    n_selected : int, default=20
+    alone : bool, default=False
+        In one process, as a client without workers; else on a cluster of one worker.
+    forced : bool, default=False
+        The strategy is made for data for which the method would choose a faster one.
+    """
+
+    strategy: type
+    method: str
+    n: int
+    d: int
+    parameters: dict[str, Any] = field(default_factory=dict)
+    rows: int | None = None
+    n_selected: int = 20
+    alone: bool = False
+    forced: bool = False
+
+    def settings(self, path: Path) -> dict[str, Any]:
+        """Return the settings of the selection."""
+        own = dict(self.parameters)
+        if callable(own.get("init")):
+            own["init"] = own["init"](path, own["n_clusters"])
+        sections = {self.method: own} if own else {}
+        return {
+            "method": self.method,
+            "n_features_to_select": self.n_selected,
+            "memory_limit": LIMIT,
+            **sections,
+        }
+
+    def __str__(self) -> str:
+        """Return the test's name."""
+        where = "-alone" if self.alone else ""
+        return f"{self.method}-{self.strategy.__name__}-{self.n}x{self.d}{where}"
+
+
+_NDFS = {"n_clusters": 10, "init": labels, "max_iter": 2}
+_MARGIN = {"n_clusters": 2, "init": labels, "max_iter": 3}
+_M3FS = {**_MARGIN, "criterion": "objective"}
+_LFS = {"n_clusters": 3, "init": centers, "drop": "many", "max_iter": 5}
+_FEW = {"n_clusters": 5, "max_iter": 2}
+
+CASES = (
+    Case(FullGram, "mcfs", 4_000, 2_000, {"n_clusters": 5}, rows=500),
+    Case(Variances, "max_variance", 60_000, 1_000, rows=20_000),
+    Case(EdgeScores, "spec", 40_000, 1_000),
+    Case(EdgeScores, "laplacian_score", 40_000, 1_000),
+    Case(Woodbury, "ndfs", 3_000, 8_000, _NDFS),
+    Case(Cholesky, "ndfs", 4_000, 2_000, _NDFS, alone=True),
+    Case(Woodbury, "ndfs", 1_500, 5_000, _NDFS, alone=True),
+    Case(FeatureWeights, "q_alpha", 4_000, 2_000, _FEW, alone=True),
+    Case(SparseProjection, "udfs", 300, 2_000, _FEW, alone=True),
+    Case(StreamedRows, "m3fs", 40_000, 500, _M3FS),
+)
+LONG = (
+    Case(ScreenedColumns, "mcfs", 2_000, 20_000, {"n_clusters": 5}),
+    Case(Cholesky, "ndfs", 40_000, 500, _NDFS),
+    Case(Cholesky, "ndfs", 12_000, 2_000, _NDFS),
+    Case(ConjugateGradients, "ndfs", 3_000, 30_000, _NDFS, forced=True),
+    Case(FeatureWeights, "q_alpha", 500, 2_500, _FEW, alone=True),
+    Case(SparseProjection, "udfs", 8_000, 1_000, _FEW, alone=True),
+    Case(ResidentRows, "m3fs", 4_000, 2_000, _M3FS),
+    Case(StreamedRows, "m3fs", 10_000, 3_000, {**_M3FS, "init": "kmeans", "n_init": 1}),
+    Case(SampledRows, "m3fs", 12_000, 2_000, {**_M3FS, "sample_size": 4_000}),
+    Case(NormsOfRule, "maximum_margin_clustering", 40_000, 500, _MARGIN),
+    Case(SampledRows, "maximum_margin_clustering", 40_000, 500, {**_MARGIN, "sample_size": 8_000}),
+    Case(MixtureFit, "fsgmm", 500, 20_000, {"n_clusters": 8, "max_iter": 1}),
+    Case(SearchOfAll, "lfs", 8_000, 300, {**_LFS, "init": "k-means++", "n_init": 1}),
+    Case(SearchOfAll, "lfs", 9_000, 300, {**_LFS, "max_iter": 2}),
+    Case(SearchOfAll, "lfs", 16_000, 300, _LFS, rows=2_000),
+    Case(SearchOfSample, "lfs", 12_000, 300, {**_LFS, "sample_size": 9_000}, rows=3_000),
+    Case(
+        GlobalSearch,
+        "gfs_kmeans",
+        4_000_000,
+        6,
+        {**_FEW, "init": centers},
+        rows=2_000_000,
+        n_selected=2,
+    ),
+)
+
+
+def strategies() -> dict[str, set[type]]:
+    """Return the strategies that each method has, by its name."""
+    found: dict[str, set[type]] = {}
+    for name, method in METHODS.items():
+        module = importlib.import_module(f"{method.module}.strategies")
+        found[name] = {
+            value
+            for _, value in inspect.getmembers(module, inspect.isclass)
+            if not inspect.isabstract(value) and {"cost", "run"} <= set(dir(value))
+        }
+    return found
+
+
+def test_every_strategy_of_every_method_is_in_the_table() -> None:
+    found = {(method, kind) for method, kinds in strategies().items() for kind in kinds}
+    # M3FS on all rows is what maximum margin clustering is made of.
+    taken = {("maximum_margin_clustering", kind) for kind in strategies()["m3fs"]}
+    in_table = {(case.method, case.strategy) for case in (*CASES, *LONG)}
+    assert {kind for _, kind in in_table} == {kind for _, kind in found}
+    assert in_table <= found | taken
+    assert {method for method, _ in in_table} == set(METHODS)
+
+
+def _stages(case: Case, place: Place, selection: Selection, blocks: RowBlocks) -> dict[str, Any]:
+    """Store what the stages before the method would, and return the folders."""
+    needs = METHODS[case.method].needs(selection.parameters)
+    finished = {}
+    if "graph" in needs:
+        finished["graph"] = place.graph_stage(case.n, selection.used_graph.n_neighbors)
+    if "spectral" in needs:
+        n_components = selection.parameters.n_clusters
+        finished["spectral"] = place.spectral_stage(case.n, n_components, blocks.rows)
+    return finished
+
+
+def _strategy(case: Case, settings: dict[str, Any], blocks: RowBlocks) -> Any:
+    selection = selection_model()(**settings)
+    if case.forced:
+        return case.strategy(blocks.layout, selection)
+    strategy = METHODS[case.method].choose(blocks.layout, selection)
+    assert type(strategy) is case.strategy
+    return strategy
+
+
+def _alone(case: Case, settings: dict[str, Any], path: Path, finished: dict[str, Any]) -> None:
+    """Run a strategy in this process as a client without workers does."""
+    with inline():
+        blocks = RowBlocks.from_any(path, rows=case.rows)
+        _strategy(case, settings, blocks).run(Inputs(blocks, finished), Scratch())
+
+
+@pytest.mark.parametrize(
+    "case",
+    [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in LONG)],
+    ids=str,
+)
+def test_measured_is_within_predicted(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from distributed import Client
+
+    # Conjugate gradients need not be exact for their memory.
+    monkeypatch.setattr(solve, "CG_TOL", 0.5)
+    with local_cluster(1, 1, LIMIT) as cluster, Client(cluster) as client:
+        place = Place(tmp_path)
+        blocks = place.blocks(case.n, case.d, rows=case.rows)
+        settings = case.settings(tmp_path / "X.npy")
+        finished = _stages(case, place, selection_model()(**settings), blocks)
+        strategy = _strategy(case, settings, blocks)
+        alone = (_alone, case, settings, tmp_path / "X.npy", finished)
+
+        def work() -> None:
+            if case.alone:
+                client.submit(*alone).result()
+            else:
+                strategy.run(Inputs(blocks, finished), place.scratch().child("result"))
+
+        hold_to_the_bar(strategy.cost(), work, alone=case.alone)
+
+
+def test_a_path_on_a_gram_matrix(tmp_path: Path) -> None:
+    """The other step of FullGram: in the cost of a stage, its fold of Gram matrices is larger."""
+    from distributed import Client
+
+    d = 3000
+    with local_cluster(1, 1, LIMIT) as cluster, Client(cluster):
+        place = Place(tmp_path)
+        scratch, rng = place.scratch(), np.random.default_rng(0)
+        blocks = place.blocks(400, d)
+        A = rng.standard_normal((400, d))
+        gram = scratch.put("gram", A.T @ A + np.eye(d))
+        xty = scratch.put("xty", rng.standard_normal((d, 2)))
+        selection = selection_model()(method="mcfs", n_features_to_select=20, memory_limit=LIMIT)
+        [path] = [
+            step
+            for step in METHODS["mcfs"].choose(blocks.layout, selection).cost().steps
+            if step.what.startswith("a path")
+        ]
+        work: Callable[[], Any] = lambda: run_tasks(  # noqa: E731
+            lars_task, [0], gram, xty, 20, label="paths"
+        )
+        hold_to_the_bar(StageCost((path,)), work)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeGuard
 
 from bigfs.blocks import RowBlocks
 from bigfs.config import Config
@@ -98,9 +99,15 @@ def check_outside(config: Config) -> None:
 
 def check_apart(run: str, key: str, uri: str) -> None:
     """Raise ConfigError if what a setting names lies in a run directory."""
-    path = as_path(uri.partition("::")[0])
-    if path is not None and is_within(path, as_location(run)):
+    path, place = as_path(uri.partition("::")[0]), as_location(run)
+    # A store may lead there by a link one level down.
+    links = [p for p in path.iterdir() if p.is_symlink()] if _is_folder(path) else []
+    if path is not None and any(is_within(part, place) for part in (path, *links)):
         raise ConfigError(
             f"{key}: {uri} lies in the run directory {run}, which holds what a run makes. Move it "
             "elsewhere, or give another run directory."
         )
+
+
+def _is_folder(path: Location | None) -> TypeGuard[Path]:
+    return isinstance(path, Path) and path.is_dir()

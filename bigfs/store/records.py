@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.paths import is_plain
-from bigfs.store.location import Location, write_atomic
+from bigfs.store.location import Location, files_below, write_atomic
 from bigfs.store.objects import ConflictError, ObjectPath
 
 MARK = ".bigfs-run"
@@ -31,7 +32,13 @@ CHECKPOINTS = "checkpoints"
 FORMAT = 1
 # In the folder of a stage on disk: the run, the stage and the attempt that made it.
 STAMP = ".bigfs-stage"
+# The checksums of a stage's files on disk.
+CHECKSUMS = "checksums.json"
+# The objects of a stage in a bucket, where a task that was given up may add more later.
+OBJECTS = "objects.json"
 _ID = re.compile(r"[0-9a-f]{12}")
+# Metadata and chunks of zarr, version 3.
+_OF_ZARR = re.compile(r"(.*/)?(zarr\.json|c(/\d+)*)")
 
 
 def is_attempt(value: Any) -> bool:
@@ -181,6 +188,31 @@ def read_stamp(folder: Path) -> dict[str, str] | None:
         return {name: str(found[name]) for name in ("run", "stage", "attempt")}
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def foreign_files(folder: Location) -> list[str]:
+    """Return the files below a stage's folder or a store that bigfs did not write there.
+
+    Ours are those of zarr groups and arrays, the stamp, and what a stage's checksums name.
+    """
+    names = set(files_below(folder))
+    known = {STAMP, CHECKSUMS, OBJECTS}
+    if CHECKSUMS in names:
+        with suppress(ValueError, OSError):  # a damaged list names nothing
+            known |= set(json.loads((folder / CHECKSUMS).read_text()))
+    return sorted(n for n in names - known if _OF_ZARR.fullmatch(n) is None)
+
+
+def refuse_foreign_files(folder: Location) -> None:
+    """Raise InputError if a stage's folder, which is replaced as a whole, holds files of others."""
+    others = foreign_files(folder)
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise InputError(
+            f"{folder} holds {others[0]}{more}, which bigfs did not write. A stage's folder is "
+            "replaced as a whole: move what is yours elsewhere, then run again. Nothing was "
+            "touched."
+        )
 
 
 def refuse_links(folder: Location, names: list[str]) -> None:

@@ -137,5 +137,8 @@ def _remove(place: Location, series: str) -> bool:
             directory.remove()
     except RunLockedError:
         return False
+    except InputError as error:  # somebody put files of their own into it
+        logger.warning("%s is kept: %s", place, error)
+        return False
     directory.unmark(remove=True)
     return True

@@ -22,12 +22,10 @@ from bigfs.core.errors import StorageError
 from bigfs.runtime.interrupt import check_interrupt
 from bigfs.store.location import Location, files_below, remove_tree, write_atomic
 from bigfs.store.objects import ObjectPath
-from bigfs.store.records import CHECKPOINTS, write_stamp
-from bigfs.store.runfolder import OBJECTS, RunFolder, contents, is_taken
+from bigfs.store.records import CHECKPOINTS, CHECKSUMS, OBJECTS, write_stamp
+from bigfs.store.runfolder import RunFolder, contents, is_taken
 from bigfs.store.scratch import Scratch
 
-# The checksums of a stage's files on disk.
-_CHECKSUMS = "checksums.json"
 _PART_BYTES = 2**20
 
 
@@ -73,13 +71,13 @@ class RunDirectory(RunFolder):
         A bucket keeps checksums itself.
         """
         folder = self.stage_path(name)
-        sums = folder / _CHECKSUMS
+        sums = folder / CHECKSUMS
         if name == "data" or isinstance(folder, ObjectPath) or not sums.exists():
             return None
         try:
             stored = dict(json.loads(sums.read_text()))
         except (ValueError, TypeError):
-            return _CHECKSUMS
+            return CHECKSUMS
         found = _checksums(folder)
         return next((file for file in sorted(found) if stored.get(file) != found[file]), None)
 
@@ -154,7 +152,7 @@ class RunDirectory(RunFolder):
                 part.unlink(missing_ok=True)
             write_stamp(source, self.manifest["id"], name, self.attempt)
             if name != "data":
-                write_atomic(source / _CHECKSUMS, json.dumps(_checksums(source)))
+                write_atomic(source / CHECKSUMS, json.dumps(_checksums(source)))
             self._commit_folder(name, source, {**record, "stored": contents(source)})
         self._drop_checkpoint(name)
 
@@ -224,7 +222,7 @@ def _checksums(folder: Path) -> dict[str, str]:
     """Return the CRC-32 of every file of a folder, by its name relative to it."""
     found = {}
     for name in files_below(folder):
-        if name != _CHECKSUMS:
+        if name != CHECKSUMS:
             value = 0
             with (folder / name).open("rb") as file:
                 while part := file.read(_PART_BYTES):

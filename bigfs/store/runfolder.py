@@ -27,7 +27,9 @@ from bigfs.store.records import (
     FORMAT,
     MANIFEST,
     MARK,
+    OBJECTS,
     OUTPUTS,
+    STAMP,
     check_manifest,
     create_mark,
     is_attempt,
@@ -36,11 +38,9 @@ from bigfs.store.records import (
     new_id,
     read_mark,
     read_stamp,
+    refuse_foreign_files,
     refuse_links,
 )
-
-# The objects of a stage in a bucket, where a task that was given up may add more later.
-OBJECTS = "objects.json"
 
 
 class RunFolder:
@@ -239,13 +239,16 @@ class RunFolder:
         if isinstance(self.path, ObjectPath):
             is_new = not self.path.exists()
         else:
+            _refuse_nested(self.path)
             is_new = not is_there(self.path, "the run")
         was_empty, run_id = True, new_id()
         if not is_new:
             if not self.path.is_dir():
                 raise InputError(f"{self.path} is a file. Give a folder for the run.")
-            was_empty = {path.name for path in self.path.iterdir()} <= {MARK}
-            if not was_empty and read_mark(self.path) is None:
+            names = {path.name for path in self.path.iterdir()}
+            was_empty, mark = names <= {MARK}, read_mark(self.path)
+            # A mark is empty only where a run was killed as its first file was made.
+            if not was_empty and (mark is None or (not mark and MANIFEST not in names)):
                 if not is_of_earlier_version(self.path):
                     raise InputError(
                         f"{self.path} holds files and is not a bigfs run: it has no {MARK}, and no "
@@ -269,6 +272,10 @@ class RunFolder:
         """Check all there is to check, then remove what is left of former attempts."""
         refuse_links(self.path, [ATTEMPTS, CHECKPOINTS])
         self._read_own(fresh)
+        for stage in self.manifest["stages"]:
+            path = self.stage_path(stage)
+            if isinstance(path, Path) and path.is_dir():
+                refuse_foreign_files(path)
         files = self.manifest["files"]
         for name in outputs:
             path = self.path / name
@@ -453,6 +460,16 @@ class RunFolder:
             if {path.name for path in self.path.iterdir()} <= ours:
                 self.remove_files(OUTPUTS)
                 (self.path / MANIFEST).unlink(missing_ok=True)
+
+
+def _refuse_nested(path: Path) -> None:
+    """Raise InputError if a folder lies in that of another run's stage."""
+    stage = next((folder for folder in path.parents if is_taken(folder / STAMP)), None)
+    if stage is not None:
+        raise InputError(
+            f"{path} lies in {stage}, which a stage of another run made and may replace. Give "
+            "another folder."
+        )
 
 
 def contents(path: Location) -> dict[str, int]:

@@ -80,11 +80,6 @@ def _csv_without_header(X: np.ndarray, folder: Path) -> Path:
     return folder / "X.csv"
 
 
-def _csv_numbered(X: np.ndarray, folder: Path) -> Path:
-    _frame_without_names(X, folder).to_csv(folder / "X.csv", index=False)
-    return folder / "X.csv"
-
-
 def _csv_gz(X: np.ndarray, folder: Path) -> Path:
     _frame(X, folder).to_csv(folder / "X.csv.gz", index=False)
     return folder / "X.csv.gz"
@@ -210,7 +205,6 @@ FORMATS: dict[str, tuple[Callable[..., Any], bool]] = {
     "npz of scipy, CSC": (_npz_scipy_csc, False),
     "csv": (_csv, True),
     "csv without header": (_csv_without_header, False),
-    "csv with numbered header": (_csv_numbered, False),
     "csv gzipped": (_csv_gz, True),
     "csv quoted, with BOM and CRLF": (_csv_quoted_windows, True),
     "tsv": (_tsv, True),
@@ -453,14 +447,12 @@ def test_a_first_line_of_other_numbers_is_a_sample_and_the_log_says_so(
     assert len(said) == 1 and "X.csv: no header, the first line is a sample" in said[0]
 
 
-def test_numbers_that_pandas_gives_to_columns_are_a_header_unless_told_otherwise(
+def test_numbers_that_pandas_gives_to_columns_are_refused_until_said_what_they_are(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "X.csv").write_text("0,1,2\n5,4,3\n8,6,7\n")
-    with caplog.at_level("INFO", logger="bigfs"):
-        assert _rows(open_matrix(tmp_path / "X.csv")) == [[5, 4, 3], [8, 6, 7]]
-    assert "X.csv: the first line numbers the columns" in caplog.text
-    caplog.clear()
+    with pytest.raises(InputError, match=r"first line \(0, 1, 2\) is strictly increasing"):
+        open_matrix(tmp_path / "X.csv")
     for header, names in ((False, None), (True, ["0", "1", "2"])):
         source = open_matrix(tmp_path / "X.csv", header=header)
         assert source.feature_names == names

@@ -711,7 +711,7 @@ def test_a_store_that_holds_more_than_an_ingest_wrote_is_not_overwritten(place: 
     (dest / "obs").mkdir(parents=True, exist_ok=True)
     (dest / "obs" / "types").write_text("years of work")
     before = files_below(dest)
-    with pytest.raises(InputError, match="X.zarr holds obs beside the matrix"):
+    with pytest.raises(InputError, match="X.zarr holds obs/types beside the matrix"):
         ingest(_X, dest, overwrite=True)
     assert files_below(dest) == before
 
@@ -752,3 +752,47 @@ def test_a_store_comes_back_if_another_cannot_take_its_place(
     with pytest.raises(StorageError, match="Input/output error"):
         ingest(2 * _X, dest, overwrite=True)
     assert _all(tmp_path) == before
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("name", ["note.txt", "X/note.txt", "figures/a.png"])
+def test_files_put_into_a_stages_folder_are_refused_and_stay(
+    tmp_path: Path, fresh: bool, name: str
+) -> None:
+    config = _config(tmp_path)
+    run(config)
+    note = tmp_path / "run" / "data.zarr" / name
+    note.parent.mkdir(exist_ok=True)
+    note.write_text("mine")
+    with pytest.raises(InputError, match=f"data.zarr holds {name}, which bigfs did not write"):
+        run(config, fresh=fresh)
+    assert note.read_text() == "mine"
+    note.unlink()
+    run(config, fresh=fresh)
+
+
+def test_a_run_in_a_stages_folder_of_another_is_refused(tmp_path: Path) -> None:
+    run(_config(tmp_path))
+    with pytest.raises(InputError, match="which a stage of another run made"):
+        run({**_config(tmp_path), "run": str(tmp_path / "run" / "data.zarr" / "sub")})
+
+
+def test_a_store_that_leads_into_the_run_directory_by_a_link_is_refused(tmp_path: Path) -> None:
+    run(_config(tmp_path))
+    store = tmp_path / "linked.zarr"
+    store.mkdir()
+    shutil.copy(tmp_path / "run" / "data.zarr" / "zarr.json", store)
+    (store / "X").symlink_to(tmp_path / "run" / "data.zarr" / "X")
+    with pytest.raises(ConfigError, match="lies in the run directory"):
+        run({**_config(tmp_path), "input": {"uri": str(store)}}, fresh=True)
+    run(_config(tmp_path))
+
+
+def test_an_empty_mark_among_files_of_others_is_no_mark(tmp_path: Path, bare: None) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".bigfs-run").touch()
+    (folder / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not a bigfs run"):
+        run(_config(tmp_path))
+    assert sorted(path.name for path in folder.iterdir()) == [".bigfs-run", "thesis.txt"]

@@ -44,17 +44,12 @@ class CsvSource(Source):
         self.n_features = len(first)
         texts = [cell.strip() for cell in first if cell.strip()]
         named = header is True or any(_as_number(cell) is None for cell in texts)
-        # pandas numbers columns that have no names: 0,1,2,... is a header and no sample.
-        numbered = self.n_features > 1 and texts == [str(j) for j in range(len(texts))]
-        self._header_lines = lines if header is not False and (named or numbered) else 0
-        if self._header_lines and (named or len(texts) < len(first)):
+        self._header_lines = lines if header is not False and named else 0
+        if self._header_lines:
             self.feature_names = [cell.strip() for cell in first]
             self._check_header()
-        self._note = ""
-        if header == "auto" and numbered:
-            self._note = "the first line numbers the columns, as pandas does, and is no sample"
-        elif header == "auto" and not named:
-            self._note = "no header, the first line is a sample"
+        is_sample = header == "auto" and not named
+        self._note = "no header, the first line is a sample" if is_sample else ""
         self.dtype = np.dtype(np.float64)
 
     @property

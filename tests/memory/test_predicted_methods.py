@@ -144,13 +144,20 @@ LONG = (
     Case(SampledRows, "m3fs", 12_000, 2_000, {**_M3FS, "sample_size": 4_000}, n_selected=2_000),
     Case(NormsOfRule, "maximum_margin_clustering", 40_000, 500, _MARGIN),
     Case(
-        SampledRows, "maximum_margin_clustering", 20_000, 1_600, {**_MARGIN, "sample_size": 5_000}
+        SampledRows, "maximum_margin_clustering", 20_000, 1_600, {**_MARGIN, "sample_size": 16_000}
     ),
     Case(MixtureFit, "fsgmm", 500, 20_000, {"n_clusters": 8, "max_iter": 1}),
     Case(SearchOfAll, "lfs", 8_000, 300, {**_LFS, "init": "k-means++", "n_init": 1}),
     Case(SearchOfAll, "lfs", 9_000, 300, {**_LFS, "max_iter": 2}),
     Case(SearchOfAll, "lfs", 16_000, 300, _LFS, rows=2_000),
-    Case(SearchOfSample, "lfs", 12_000, 300, {**_LFS, "sample_size": 9_000}, rows=3_000),
+    Case(
+        SearchOfSample,
+        "lfs",
+        12_000,
+        300,
+        {**_LFS, "max_iter": 2, "sample_size": 9_000},
+        rows=3_000,
+    ),
     Case(
         GlobalSearch,
         "gfs_kmeans",

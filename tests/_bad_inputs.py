@@ -260,7 +260,7 @@ SETTINGS: dict[str, Case] = {
     "k below 0": Case(None, SET + "method=laplacian_score --set graph.n_neighbors=-1",
                       ("graph.n_neighbors must be a number of at least 1. Got -1",)),
     "c above n": Case(None, SET + "method=mcfs --set mcfs.n_clusters=30",
-                      ("mcfs", "20 samples", "Got 30")),
+                      ("MCFS: n_clusters must be at most 19", "20 rows", "Got 30")),
     "c of 0": Case(None, SET + "method=ndfs --set ndfs.n_clusters=0", ("Got 0",)),
     "unknown metric": Case(None, SET + "method=mcfs --set graph.metric=euklidean",
                            ("euclidean, cosine, correlation", "did you mean 'euclidean'?")),

@@ -18,16 +18,27 @@ hypothesis.settings.load_profile("bigfs")
 REPO = Path(__file__).parents[1]
 
 
-# Tests below these folders need clusters, servers, processes of their own or compilations: they are
-# the second tier, which .ci/run runs after the README's command.
-SECOND_TIER = ("bench", "cluster", "deploy", "memory")
+# The second tier, which .ci/run runs after the README's command: what needs clusters, servers,
+# processes of its own or compilations, and the batteries over all estimators and all bad inputs.
+SECOND_TIER = (
+    "bench",
+    "cluster",
+    "deploy",
+    "memory",
+    "spectral/test_distributed.py",
+    "store/test_s3_inputs.py",
+    "store/test_s3_places.py",
+    "store/test_s3_runs.py",
+    "test_bad_inputs.py",
+    "test_estimators.py",
+)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the second tier by their folder."""
+    """Mark the tests of the second tier by their file; single ones carry the mark themselves."""
     for item in items:
-        if item.path.relative_to(REPO / "tests").parts[0] in SECOND_TIER:
+        if item.path.relative_to(REPO / "tests").as_posix().startswith(SECOND_TIER):
             item.add_marker("full")
 
 

@@ -41,6 +41,12 @@ def single_thread() -> Iterator[None]:
                 _blas = None
 
 
+def blas_kernels() -> str:
+    """Return the types of processor whose kernels BLAS uses: its own, or OPENBLAS_CORETYPE."""
+    found = {library.get("architecture") for library in _controller().info()}
+    return ", ".join(sorted(found - {None}))
+
+
 def _controller() -> Any:
     """Return the controller of the libraries that are loaded, found anew after an import.
 

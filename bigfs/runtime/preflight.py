@@ -7,6 +7,7 @@ here. Workers that join later are checked when the next stage starts.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import uuid
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from weakref import WeakKeyDictionary
 from bigfs.core.errors import ClusterError, InputError, MemoryLimitError
 from bigfs.core.memory import SMALLEST_LIMIT_BYTES
 from bigfs.core.paths import is_plain
+from bigfs.core.threads import blas_kernels
 from bigfs.core.units import format_bytes
 from bigfs.runtime.execute import active_client
 from bigfs.runtime.workers import (
@@ -34,6 +36,7 @@ _RESULTS = (
     *("pyamg", "clarabel", "dask-ml"),
 )
 _SHOWN = 3
+logger = logging.getLogger("bigfs")
 # The workers of a client that were found to be right for a folder.
 _checked: WeakKeyDictionary[Any, set[tuple[str, str, str]]] = WeakKeyDictionary()
 
@@ -83,6 +86,7 @@ def check_workers(folder: Any) -> None:
     _compare(package_versions(), ask_workers(client, package_versions, workers=[*new]))
     _check_sizes([*new])
     _check_shared(folder, [*new])
+    _compare_kernels(ask_workers(client, blas_kernels, workers=[*new]))
     known.update(new.values())
 
 
@@ -123,6 +127,23 @@ def _compare(here: dict[str, str], answers: dict[str, Any]) -> None:
             f"{'; '.join(wrong[:_SHOWN])}{more}. Install the same versions everywhere, restart "
             "the cluster, then run again."
         )
+
+
+def _compare_kernels(answers: dict[str, Any]) -> None:
+    """Warn of workers whose sums round otherwise: which worker gets a block is a matter of chance.
+
+    It is no error, since a cluster may have processors of several types.
+    """
+    here = blas_kernels()
+    other = {w: found for w, found in answers.items() if isinstance(found, str) and found != here}
+    if other:
+        worker, found = next(iter(other.items()))
+        logger.warning(
+            "BLAS uses its %s kernels here and others on %d of %d workers (%s: %s): the last "
+            "digits of scores may differ from run to run. If the processors are of one type, set "
+            "OPENBLAS_CORETYPE to the same value everywhere, or nowhere.",
+            here, len(other), len(answers), worker, found,
+        )  # fmt: skip
 
 
 def package_versions() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import time
@@ -15,6 +16,7 @@ import pytest
 
 from bigfs.core.errors import ClusterError, InputError, MemoryLimitError
 from bigfs.core.memory import peak_bytes
+from bigfs.core.threads import blas_kernels
 from bigfs.pipeline.run import run
 from bigfs.runtime import check_workers, on_every_process, preflight, worker_limits
 from bigfs.runtime import workers as talking
@@ -91,6 +93,26 @@ def test_workers_that_are_not_right_are_named_whenever_they_join(
         _wait_for(client, 1)
         check_workers(tmp_path)
     assert not [*tmp_path.glob("token-*")]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the kernels named are those of x86-64")
+def test_workers_that_compute_with_other_kernels_are_warned_of(
+    client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with worker(client.scheduler.address, tmp_path, name="same"):
+        preflight(tmp_path)
+        assert "kernels" not in caplog.text
+        other = "Nehalem" if blas_kernels() == "Haswell" else "Haswell"
+        with worker(
+            client.scheduler.address, tmp_path, name="other", env={"OPENBLAS_CORETYPE": other}
+        ):
+            address = _wait_for(client, 2)["other"]
+            check_workers(tmp_path)
+            said = f"its {blas_kernels()} kernels here and others on 1 of 1 workers"
+            assert f"{said} ({address}: {other})" in caplog.text
+            caplog.clear()
+            check_workers(tmp_path)
+            assert "kernels" not in caplog.text
 
 
 def _can_mount() -> bool:

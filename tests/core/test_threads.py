@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+import scipy.linalg  # noqa: F401  # it brings a BLAS of its own, which single_thread loads, too
 from threadpoolctl import threadpool_info
 
 from bigfs.core.threads import single_thread

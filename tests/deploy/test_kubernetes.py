@@ -171,6 +171,15 @@ def _placed(text: str, places: dict[str, str]) -> str:
     return re.sub(names, lambda found: places[found.group()], text)
 
 
+def _processor() -> dict[str, str]:
+    """Return what OpenBLAS was told of this processor: it chooses its kernels by that.
+
+    With the kernels of another type, pods would be pods on another type of processor.
+    """
+    names = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
 @contextmanager
 def _pod(
     name: str, folder: Path, secret: dict[str, str], here: dict[str, str], number: int = 0
@@ -194,6 +203,7 @@ def _pod(
         "PYTHONPATH": str(REPO),
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
+        **_processor(),
         **{one["name"]: one["value"] for one in container.get("env", [])},
     }
     if container.get("envFrom"):

@@ -121,6 +121,7 @@ def test_products_of_data_without_negative_values_are_not_negative(
     assert np.isfinite(found.eigenvalues).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("weight", ["dot", "cosine"])
 def test_a_row_of_zeros_keeps_its_nearest_neighbor(
     weight: str, caplog: pytest.LogCaptureFixture

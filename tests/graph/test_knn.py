@@ -50,6 +50,7 @@ def test_as_csr() -> None:
         graph.to_csr("both")
 
 
+@pytest.mark.full
 def test_pynndescent_with_its_recall(tmp_path: Path) -> None:
     X = manifold(3000, 12)
     path = tmp_path / "x.npy"

@@ -109,6 +109,7 @@ def test_distances_above_float32() -> None:
         knn_exact(np.array([[0.0], [1e39], [2e39]]), 1)
 
 
+@pytest.mark.full
 def test_pynndescent_finds_almost_all() -> None:
     X = manifold(3000, 20)
     indices, distances = knn_local(X, 10, algorithm="pynndescent", seed=1)
@@ -136,6 +137,7 @@ def test_pynndescent_in_float64_far_from_the_origin() -> None:
     assert (distances <= true[:, -1:] * (1 + 1e-6)).mean() >= 0.98
 
 
+@pytest.mark.full
 def test_two_threads_under_workqueue_survive() -> None:
     """Numba's workqueue layer aborts the process when two threads run parallel kernels."""
     code = """

@@ -32,6 +32,7 @@ def test_narrow_or_few_rows_are_not(shape: tuple[int, int]) -> None:
     assert projected_rows(manifold(*shape), 10, 22, seed=0) is None
 
 
+@pytest.mark.full
 def test_distances_are_those_of_all_features() -> None:
     X = manifold(6500, 220).astype(np.float64) + 1e4
     indices, distances = knn_local(X, 10, algorithm="pynndescent")

@@ -382,6 +382,7 @@ def test_every_shipped_paper_follows_the_schema(path: Path) -> None:
     assert make_comparison(**table.model_dump(mode="json", exclude_unset=True)) == table
 
 
+@pytest.mark.full
 def test_the_paper_of_mcfs_on_one_real_set(tmp_path: Path, data_dir: Path) -> None:
     path = REPO / "pipelines" / "paper" / "mcfs.yaml"
     settings = [

@@ -398,6 +398,7 @@ def test_an_interrupted_run_keeps_what_is_finished(
     assert not (tmp_path / "run" / "attempts").exists()
 
 
+@pytest.mark.full
 @pytest.mark.cluster
 def test_a_second_run_beside_the_first_is_refused(tmp_path: Path) -> None:
     config = _write_slow_config(tmp_path)

@@ -294,7 +294,8 @@ def test_what_does_not_fit_ends_with_3_and_leaves_nothing(
 ):
     from bigfs.cli import main
 
-    path = _yaml(tmp_path, cluster={"n_workers": 2})
+    data = _npy(tmp_path / "narrower.npy", 60_000, 800)
+    path = _yaml(tmp_path, cluster={"n_workers": 2}, input={"uri": str(data)})
     with pytest.raises(SystemExit) as end:
         main([command, str(path)])
     assert end.value.code == 3

@@ -185,6 +185,7 @@ def _fit(folder: Path, settings: dict[str, Any]) -> LFS:
     return LFS(n_clusters=4, drop="many", **settings).fit(folder / "X.zarr")
 
 
+@pytest.mark.full
 def test_little_memory_takes_more_passes_to_the_same_end(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y, _ = planted(26_000, 10, 4, seed=3)
     roomy = LFS(n_clusters=4, init=y, drop="many").fit(X)

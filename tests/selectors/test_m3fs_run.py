@@ -113,6 +113,7 @@ def test_a_sample_reads_the_section_of_the_graph(
         np.testing.assert_array_equal(found.scores, fitted.scores_)
 
 
+@pytest.mark.full
 @pytest.mark.cluster
 def test_one_two_and_four_workers_give_the_same_bits(
     tmp_path: Path, digits: tuple[np.ndarray, np.ndarray]

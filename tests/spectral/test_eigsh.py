@@ -147,6 +147,7 @@ def _ring(n: int) -> csr_matrix:
 _PART = _graph(np.random.default_rng(0).normal(size=(100, 3)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "W, n_components",
     [

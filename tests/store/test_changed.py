@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ import pytest
 import zarr
 
 import bigfs
-from bigfs import MaxVariance, stages
+from bigfs import MaxVariance
 from bigfs.core.errors import InputError
 from bigfs.graph import knn, knn_graph
+from bigfs.selectors.max_variance.strategies import Variances
+from bigfs.stages.stage import Inputs
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.ingest import ingest
 from bigfs.store.source import Source, open_matrix
@@ -167,22 +169,31 @@ def test_rows_that_are_read_twice_are_compared(tmp_path: Path, change: float) ->
         ingest(_TwoFaced(again), tmp_path / "out.zarr", missing="mean")
 
 
-class _Overwriting(MaxVariance):
-    """Overwrites its input while it is fitted."""
+def _do_after_scoring(patch: pytest.MonkeyPatch, change: Callable[[Inputs], object]) -> None:
+    """Have the variances' strategy change something once it has read the data."""
+    score = Variances.run
 
-    def _score(self, blocks: Any, n_features_to_select: int) -> Any:
-        found = super()._score(blocks, n_features_to_select)
-        _overwrite(Path(blocks.source.uri), bytes(800))
+    def scoring(self: Variances, inputs: Inputs, out: Any) -> Any:
+        found = score(self, inputs, out)
+        change(inputs)
         return found
 
+    patch.setattr(Variances, "run", scoring)
 
-def test_a_file_that_changes_while_it_is_fitted_is_refused(tmp_path: Path) -> None:
+
+def test_a_file_that_changes_while_it_is_fitted_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _matrix(tmp_path / "X.npy")
-    for X in (str(tmp_path / "X.npy"), tmp_path / "X.npy", open_matrix(tmp_path / "X.npy")):
-        selector = _Overwriting(n_features_to_select=2)
-        with pytest.raises(InputError, match=CHANGED):
-            selector.fit(X)
-        assert not hasattr(selector, "scores_")
+    with monkeypatch.context() as patch:
+        _do_after_scoring(
+            patch, lambda inputs: _overwrite(Path(inputs.blocks.source.uri), bytes(800))
+        )
+        for X in (str(tmp_path / "X.npy"), tmp_path / "X.npy", open_matrix(tmp_path / "X.npy")):
+            selector = MaxVariance(n_features_to_select=2)
+            with pytest.raises(InputError, match=CHANGED):
+                selector.fit(X)
+            assert not hasattr(selector, "scores_")
     MaxVariance(n_features_to_select=2).fit(tmp_path / "X.npy")
 
 
@@ -209,19 +220,13 @@ def _settings(folder: Path, uri: Path) -> dict[str, Any]:
 
 
 def test_a_store_that_is_replaced_while_a_run_reads_it_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: None
 ) -> None:
     X = _matrix(tmp_path / "X.npy")
     store = tmp_path / "X.zarr"
     ingest(X, store)
-    score = stages._run_scores
-
-    def scoring(context: Any, out: Any) -> None:
-        score(context, out)
-        ingest(X[:, ::-1], store, overwrite=True)
-
     with monkeypatch.context() as patch:
-        patch.setattr(stages, "_run_scores", scoring)
+        _do_after_scoring(patch, lambda inputs: ingest(X[:, ::-1], store, overwrite=True))
         with pytest.raises(InputError, match=f"X.zarr {CHANGED}"):
             bigfs.run(_settings(tmp_path, store))
     assert not (tmp_path / "run").exists()

@@ -605,6 +605,7 @@ def _killed_at(step: int, path: Path) -> bool:
     return code == 0
 
 
+@pytest.mark.full
 def test_a_kill_at_every_step_leaves_what_the_next_run_goes_on_from(tmp_path: Path) -> None:
     """Before every file that is written, renamed or removed, with a canary beside it all."""
     step, over = 0, False
@@ -628,6 +629,7 @@ def test_a_kill_at_every_step_leaves_what_the_next_run_goes_on_from(tmp_path: Pa
     assert step > 60, step
 
 
+@pytest.mark.full
 def test_a_bucket_that_is_gone_after_any_request(
     proxy: Proxy, lab: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,8 @@ class Step:
         How often the step is done, at most.
     by_client : bool
         Whether the client does it itself, on what workers have summed up.
+    before_kept : bool
+        Whether processes do not yet have what they keep between passes.
     """
 
     what: str
@@ -94,6 +96,7 @@ class Step:
     requests: int = 0
     times: int = 1
     by_client: bool = False
+    before_kept: bool = False
 
 
 def pass_over(shape: Shape, what: str, task_bytes: int = 0, *, times: int = 1) -> Step:

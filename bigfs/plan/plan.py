@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bigfs.core.cost import Shape, StageCost, StagePlan
+from bigfs.core.cost import Shape, StageCost, StagePlan, Step
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import baseline_bytes, task_budget
 from bigfs.core.units import MIB, format_bytes
@@ -305,11 +305,12 @@ def _plan_stage(
     """Return a stage's figures; ``base`` is what its processes are before it."""
     limit, budget = place.memory_limit, task_budget(place.memory_limit)
     at_once = _tasks_at_once(cost, place.threads, budget)
-    by_workers = [min(at_once, step.tasks) * step.task_bytes for step in cost.by_workers]
-    needed = max(by_workers, default=0)
-    alone = "this process" in place.limits
-    used = max(needed, cost.client_bytes if alone else 0) + _BUFFER_BYTES
-    used += min(cost.keeps_bytes, max(0, budget - used))
+    needed = _tasks_bytes(cost.by_workers, at_once)
+    client = cost.client_bytes if "this process" in place.limits else 0
+    beside_kept = [step for step in cost.by_workers if not step.before_kept]
+    with_kept = max(_tasks_bytes(beside_kept, at_once), client)
+    with_kept += min(cost.keeps_bytes, max(0, budget - _BUFFER_BYTES - with_kept))
+    used = max(needed, with_kept) + _BUFFER_BYTES
     peak = base + used
     if cost.client_bytes > budget:
         what = next(s.what for s in cost.steps if s.task_bytes == cost.client_bytes)
@@ -327,6 +328,11 @@ def _plan_stage(
         refusal = _real_limits(name, peak, place)
     read = 0 if shape is None else cost.passes * shape.nbytes
     return StagePlan(name, strategy, cost, peak, read, used, at_once, refusal)
+
+
+def _tasks_bytes(steps: Sequence[Step], at_once: int) -> int:
+    """Return the most that the tasks of a process need at a time."""
+    return max((min(at_once, step.tasks) * step.task_bytes for step in steps), default=0)
 
 
 def _tasks_at_once(cost: StageCost, threads: int, budget: int) -> int:

@@ -152,6 +152,7 @@ def interior_point(
         target = left.mu * min(1.0, (_mu(now.moved(ahead, a)) / left.mu)) ** 3
         step = system.solve(left, ahead, target)
         now = now.moved(step, min(1.0, _TO_BOUNDARY * _longest(now, step)))
+        del system  # before the matrices of the next one are made
     V = soc.split(best.cone)[2]
     if problem.n_intercepts:
         V = np.vstack([V, best.f[: problem.n_intercepts]])
@@ -333,12 +334,24 @@ def _hessian(
             return N / stiff[:, None] + along[:, :, None] * U
 
         return solve_diagonal
+    # Matrices of d^2 are what a program takes: no more than three of these are alive at once.
     root = 1 / np.sqrt(stiff)
-    K = root[:, None] * S * root
+    K = root[:, None] * S
+    K *= root
     K.flat[:: d + 1] += 1.0
     factor = cho_factor(K, check_finite=False)
-    inverse = root[:, None] * cho_solve(factor, np.diag(root), check_finite=False)
-    inner = cho_factor(np.eye(d) - (U @ U.T) * inverse, check_finite=False)
+    del K
+    inverse = np.zeros((d, d), order="F")
+    inverse.flat[:: d + 1] = root
+    inverse = cho_solve(factor, inverse, overwrite_b=True, check_finite=False)
+    del factor
+    inverse *= root[:, None]
+    K = U @ U.T
+    K *= inverse
+    np.subtract(0.0, K, out=K)
+    K.flat[:: d + 1] += 1.0
+    inner = cho_factor(K, check_finite=False)
+    del K
 
     def solve(N: np.ndarray) -> np.ndarray:
         Z = np.matmul(inverse, N)

@@ -46,6 +46,14 @@ class Place:
         del X
         return RowBlocks.from_any(self.path / "X.npy", scratch=self.scratch(), rows=rows)
 
+    def stored_blocks(self, n: int, d: int, rows: int | None = None) -> RowBlocks:
+        """Return such rows as a run reads them: from a checked store, in chunks as ingest makes."""
+        from bigfs import ingest
+
+        self.blocks(n, d)
+        ingest(self.path / "X.npy", self.path / "X.zarr")
+        return RowBlocks.from_any(self.path / "X.zarr", scratch=self.scratch(), rows=rows)
+
     def graph(self, n: int, k: int) -> Any:
         """Return a graph as a search would: neighbors within one of 20 groups, a few beyond."""
         from bigfs.graph.cost import graph_block_rows

@@ -55,6 +55,15 @@ def centers(path: Path, n_clusters: int) -> np.ndarray:
     return X[chosen]
 
 
+def center_and_nothing(path: Path, n_clusters: int) -> np.ndarray:
+    """Return a center for all rows, and others that are far from all of them."""
+    X = np.load(path)
+    apart = 1e3 * (1 + np.arange(n_clusters - 1))[:, None]
+    return np.vstack(
+        [X.mean(axis=0, dtype=np.float64), np.broadcast_to(apart, (n_clusters - 1, X.shape[1]))]
+    )
+
+
 @dataclass(frozen=True)
 class Case:
     """Data and settings under which a method takes a strategy.
@@ -74,6 +83,8 @@ class Case:
         In one process, as a client without workers; else on a cluster of one worker.
     forced : bool, default=False
         The strategy is made for data for which the method would choose a faster one.
+    stored : bool, default=False
+        In a store: another file is checked as it is opened, and its moments are known by then.
     """
 
     strategy: type
@@ -85,6 +96,7 @@ class Case:
     n_selected: int = 20
     alone: bool = False
     forced: bool = False
+    stored: bool = False
 
     def settings(self, path: Path) -> dict[str, Any]:
         """Return the settings of the selection."""
@@ -113,9 +125,9 @@ _FEW = {"n_clusters": 5, "max_iter": 2}
 
 CASES = (
     Case(FullGram, "mcfs", 4_000, 2_000, {"n_clusters": 5}, rows=500),
-    Case(Variances, "max_variance", 60_000, 1_000, rows=20_000),
-    Case(EdgeScores, "spec", 40_000, 1_000),
-    Case(EdgeScores, "laplacian_score", 40_000, 1_000),
+    Case(Variances, "max_variance", 60_000, 1_000, rows=20_000, stored=True),
+    Case(EdgeScores, "spec", 40_000, 1_000, stored=True),
+    Case(EdgeScores, "laplacian_score", 40_000, 1_000, stored=True),
     Case(Woodbury, "ndfs", 3_000, 8_000, _NDFS),
     Case(Cholesky, "ndfs", 4_000, 2_000, _NDFS, alone=True),
     Case(Woodbury, "ndfs", 1_500, 5_000, _NDFS, alone=True),
@@ -130,22 +142,31 @@ LONG = (
     Case(ConjugateGradients, "ndfs", 3_000, 30_000, _NDFS, forced=True),
     Case(FeatureWeights, "q_alpha", 500, 2_500, _FEW, alone=True),
     Case(SparseProjection, "udfs", 8_000, 1_000, _FEW, alone=True),
-    Case(ResidentRows, "m3fs", 4_000, 2_000, _M3FS),
+    Case(ResidentRows, "m3fs", 4_000, 2_000, _M3FS, n_selected=2_000),
     Case(StreamedRows, "m3fs", 10_000, 3_000, {**_M3FS, "init": "kmeans", "n_init": 1}),
-    Case(SampledRows, "m3fs", 12_000, 2_000, {**_M3FS, "sample_size": 4_000}),
+    Case(SampledRows, "m3fs", 12_000, 2_000, {**_M3FS, "sample_size": 4_000}, n_selected=2_000),
     Case(NormsOfRule, "maximum_margin_clustering", 40_000, 500, _MARGIN),
-    Case(SampledRows, "maximum_margin_clustering", 40_000, 500, {**_MARGIN, "sample_size": 8_000}),
+    Case(
+        SampledRows, "maximum_margin_clustering", 20_000, 1_600, {**_MARGIN, "sample_size": 16_000}
+    ),
     Case(MixtureFit, "fsgmm", 500, 20_000, {"n_clusters": 8, "max_iter": 1}),
     Case(SearchOfAll, "lfs", 8_000, 300, {**_LFS, "init": "k-means++", "n_init": 1}),
     Case(SearchOfAll, "lfs", 9_000, 300, {**_LFS, "max_iter": 2}),
     Case(SearchOfAll, "lfs", 16_000, 300, _LFS, rows=2_000),
-    Case(SearchOfSample, "lfs", 12_000, 300, {**_LFS, "sample_size": 9_000}, rows=3_000),
+    Case(
+        SearchOfSample,
+        "lfs",
+        12_000,
+        300,
+        {**_LFS, "max_iter": 2, "sample_size": 9_000},
+        rows=3_000,
+    ),
     Case(
         GlobalSearch,
         "gfs_kmeans",
         4_000_000,
         6,
-        {**_FEW, "init": centers},
+        {**_FEW, "n_clusters": 2, "init": center_and_nothing},
         rows=2_000_000,
         n_selected=2,
     ),
@@ -217,7 +238,8 @@ def test_measured_is_within_predicted(
     monkeypatch.setattr(solve, "CG_TOL", 0.5)
     with local_cluster(1, 1, LIMIT) as cluster, Client(cluster) as client:
         place = Place(tmp_path)
-        blocks = place.blocks(case.n, case.d, rows=case.rows)
+        make = place.stored_blocks if case.stored else place.blocks
+        blocks = make(case.n, case.d, rows=case.rows)
         settings = case.settings(tmp_path / "X.npy")
         finished = _stages(case, place, selection_model()(**settings), blocks)
         strategy = _strategy(case, settings, blocks)

@@ -82,6 +82,16 @@ def test_what_is_kept_between_passes_takes_only_what_is_free():
     assert plan.predicted_peak_bytes == baseline_bytes() + task_budget(2 * GIB)
 
 
+def test_nothing_is_kept_yet_beside_the_steps_before():
+    def peak(first: int, kept: int) -> int:
+        steps = (Step("a fold", first, before_kept=True), Step("a block", 100 * MIB))
+        stage = _stage("result", StageCost(steps, keeps_bytes=kept))
+        return make_plan([stage], SHAPE, Place(4 * GIB)).predicted_peak_bytes
+
+    assert peak(500 * MIB, 300 * MIB) == baseline_bytes() + (500 + 24) * MIB
+    assert peak(500 * MIB, 700 * MIB) == baseline_bytes() + (100 + 700 + 24) * MIB
+
+
 def test_a_process_runs_fewer_tasks_at_once_where_they_would_not_fit():
     place = Place(4 * GIB, threads=8)
     plan = _plan_of(700 * MIB, place)

@@ -37,9 +37,14 @@ _SMALL_ARRAYS = ("V", "sigma", "planes", "bounds", "multipliers", "sizes")
 
 
 def program_bytes(n_rows_of_v: int, n_columns: int, smooth: bool) -> int:
-    """Return what a cone program takes: dozens of planes, and smoothness in three copies."""
+    """Return what a cone program takes: dozens of planes, and matrices of smoothness.
+
+    Of these there are seven where all features are active: as given, of the active ones, with a
+    feature of zeros, doubled, and three of a step. Where few are active, there is little but the
+    first.
+    """
     planes = 8 * 64 * n_rows_of_v * n_columns
-    return 4 * planes + (24 * n_rows_of_v**2 if smooth else 0) + 16 * MIB
+    return 4 * planes + (7 * 8 * n_rows_of_v**2 if smooth else 0) + 16 * MIB
 
 
 def resident_bytes(shape: Shape, n_rows_of_v: int, n_columns: int, smooth: bool) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -305,7 +305,10 @@ class Cholesky(DirectStrategy):
         d, needed = self.shape.n_features, self._solver_bytes()
         what = f"a factor of {d:,} x {d:,} features"
         return (
-            gram_step(self.shape, self.n_clusters, "the Gram matrix with X'F"),
+            replace(
+                gram_step(self.shape, self.n_clusters, "the Gram matrix with X'F"),
+                before_kept=True,
+            ),
             # On a cluster in a task, which reads what the client stored; else by the client.
             Step(what, needed, 1, 0, 4, self.parameters.max_iter + 1),
             Step(what, needed, 1, 0, 0, by_client=True),

@@ -757,11 +757,11 @@ def test_a_store_comes_back_if_another_cannot_take_its_place(
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("name", ["note.txt", "X/note.txt", "figures/a.png"])
 def test_files_put_into_a_stages_folder_are_refused_and_stay(
-    tmp_path: Path, fresh: bool, name: str
+    folder: Path, fresh: bool, name: str
 ) -> None:
-    config = _config(tmp_path)
+    config = _config()
     run(config)
-    note = tmp_path / "run" / "data.zarr" / name
+    note = folder / "runs" / "a" / "data.zarr" / name
     note.parent.mkdir(exist_ok=True)
     note.write_text("mine")
     with pytest.raises(InputError, match=f"data.zarr holds {name}, which bigfs did not write"):
@@ -771,28 +771,28 @@ def test_files_put_into_a_stages_folder_are_refused_and_stay(
     run(config, fresh=fresh)
 
 
-def test_a_run_in_a_stages_folder_of_another_is_refused(tmp_path: Path) -> None:
-    run(_config(tmp_path))
+def test_a_run_in_a_stages_folder_of_another_is_refused(folder: Path) -> None:
+    run(_config())
     with pytest.raises(InputError, match="which a stage of another run made"):
-        run({**_config(tmp_path), "run": str(tmp_path / "run" / "data.zarr" / "sub")})
+        run({**_config(), "run": str(folder / "runs" / "a" / "data.zarr" / "sub")})
 
 
-def test_a_store_that_leads_into_the_run_directory_by_a_link_is_refused(tmp_path: Path) -> None:
-    run(_config(tmp_path))
-    store = tmp_path / "linked.zarr"
+def test_a_store_that_leads_into_the_run_directory_by_a_link_is_refused(folder: Path) -> None:
+    run(_config())
+    store = folder / "linked.zarr"
     store.mkdir()
-    shutil.copy(tmp_path / "run" / "data.zarr" / "zarr.json", store)
-    (store / "X").symlink_to(tmp_path / "run" / "data.zarr" / "X")
+    shutil.copy(folder / "runs" / "a" / "data.zarr" / "zarr.json", store)
+    (store / "X").symlink_to(folder / "runs" / "a" / "data.zarr" / "X")
     with pytest.raises(ConfigError, match="lies in the run directory"):
-        run({**_config(tmp_path), "input": {"uri": str(store)}}, fresh=True)
-    run(_config(tmp_path))
+        run({**_config(), "input": {"uri": str(store)}}, fresh=True)
+    run(_config())
 
 
-def test_an_empty_mark_among_files_of_others_is_no_mark(tmp_path: Path, bare: None) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / ".bigfs-run").touch()
-    (folder / "thesis.txt").write_text("mine")
+def test_an_empty_mark_among_files_of_others_is_no_mark(folder: Path, bare: None) -> None:
+    place = folder / "runs" / "a"
+    place.mkdir(parents=True)
+    (place / ".bigfs-run").touch()
+    (place / "thesis.txt").write_text("mine")
     with pytest.raises(InputError, match="is not a bigfs run"):
-        run(_config(tmp_path))
-    assert sorted(path.name for path in folder.iterdir()) == [".bigfs-run", "thesis.txt"]
+        run(_config())
+    assert sorted(path.name for path in place.iterdir()) == [".bigfs-run", "thesis.txt"]

@@ -187,7 +187,9 @@ def test_a_run_that_submits_its_workers_gives_the_same_ranking(
     script = SCRIPTS / "jobqueue.sbatch"
     number = slurm("sbatch", "--parsable", "--mem=1G", script, "my.yaml", cwd=tmp_path)
     log = tmp_path / f"bigfs-{number}.log"
-    _wait_for((tmp_path / "run" / "manifest.json").exists, log)
+    manifest = tmp_path / "run" / "manifest.json"
+    # The workers are there once the run says that it is running.
+    _wait_for(lambda: manifest.exists() and '"running"' in manifest.read_text(), log)
     # What Slurm sends to the script two minutes before the end of a job's time.
     slurm("scancel", "--batch", "--signal=USR1", number)
     slurm.start_again(number, log)

@@ -122,6 +122,7 @@ def test_pynndescent_finds_almost_all() -> None:
     np.testing.assert_array_equal(distances, again[1])
 
 
+@pytest.mark.full
 def test_pynndescent_with_more_duplicates_than_neighbors() -> None:
     X = np.repeat(manifold(40, 6), 50, axis=0)
     X[:200] = 1.0

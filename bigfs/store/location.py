@@ -144,7 +144,8 @@ def new_file(place: Location) -> Iterator[IO[bytes]]:
         with open(place, "xb", buffering=0) as file:
             yield file
     except OSError as error:
-        place.unlink(missing_ok=True)
+        if not isinstance(error, FileExistsError):  # which is somebody else's
+            place.unlink(missing_ok=True)
         raise StorageError(
             f"Cannot write {place}: {error.strerror}. Free space or name another scratch folder, "
             "and run again."

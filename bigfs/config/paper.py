@@ -13,6 +13,12 @@ from bigfs.config.words import quoted, shown
 
 Score = Literal["nmi", "acc", "rand", "majority", "error", "nearest_neighbor_error"]
 ALL_FEATURES = "all_features"
+# Scores that a protocol does not report.
+_NOT_REPORTED: dict[str, tuple[Score, ...]] = {
+    "draws": (),
+    "grid": ("error", "nearest_neighbor_error"),
+    "labels": ("nearest_neighbor_error",),
+}
 # Settings that take the number of classes: where there is a fewest number, it is that too.
 _CLUSTERS = ("n_clusters", "min_clusters")
 
@@ -117,6 +123,13 @@ class PaperTable(Methods):
     )
     only: list[str] | None = Field(None, description="Run these data sets only. null: all.")
     sets: Annotated[list[SetConfig], Field(min_length=1)] = Field(description="The data sets.")
+
+    @model_validator(mode="after")
+    def _scores_are_of_the_protocol(self) -> PaperTable:
+        wrong = [score for score in self.scores if score in _NOT_REPORTED[self.protocol]]
+        if wrong:
+            raise ValueError(f"scores: protocol '{self.protocol}' does not report {quoted(wrong)}")
+        return self
 
     @model_validator(mode="after")
     def _names_are_known(self) -> PaperTable:

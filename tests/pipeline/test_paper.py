@@ -330,6 +330,8 @@ def test_finished_cases_are_kept(tmp_path: Path, monkeypatch) -> None:
         ({"memory_limit": "1 MiB"}, "memory_limit"),
         ({"protocol": "guess"}, "protocol must be one of"),
         ({"n_features_to_select": [9]}, r"in \[1, 4\]"),
+        ({"protocol": "grid", "scores": ["acc", "error"]}, "'grid' does not report 'error'"),
+        ({"protocol": "labels", "scores": ["nearest_neighbor_error"]}, "does not report"),
     ],
 )
 def test_bad_tables_are_refused_before_anything_is_written(

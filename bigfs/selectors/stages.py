@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost
+from bigfs.core.errors import InputError
 from bigfs.graph.local import check_n_neighbors
 from bigfs.selectors.method import MethodStrategy
 from bigfs.selectors.registry import METHODS
@@ -127,10 +129,23 @@ def check_settings(selection: Selection, n_samples: int | None, n_features: int)
 
 
 def labels_of_start(selection: Selection) -> str | None:
-    """Return where the labels are that a method starts from, None if it does not."""
+    """Return where the labels are that a method starts from, None if it does not.
+
+    Raises
+    ------
+    InputError
+        If the start is a plain word that is neither the name of one nor a file or folder.
+    """
     init = getattr(selection.parameters, "init", None)
-    named = isinstance(init, str) and init not in METHODS[selection.method].starts
-    return init if named else None
+    starts = METHODS[selection.method].starts
+    if not isinstance(init, str) or init in starts:
+        return None
+    if init.isidentifier() and not Path(init).exists():
+        raise InputError(
+            f"init must be {', '.join(map(repr, starts))} or a file of labels. Got {init!r}, "
+            "which does not exist."
+        )
+    return init
 
 
 def check_start(selection: Selection, n_samples: int | None) -> None:

@@ -283,7 +283,7 @@ def test_fewer_different_rows_than_clusters() -> None:
         ({"update": "exact"}, "update must be one of safe, printed"),
         ({"max_iter": 0}, "max_iter"),
         ({"tol": -1}, "tol"),
-        ({"init": "kmeans"}, "kmeans does not exist"),
+        ({"init": "kmeans"}, "init must be 'spectral' or a file of labels. Got 'kmeans'"),
         ({"init": np.zeros(3, dtype=int)}, "labels must be 400"),
         ({"init": np.full(400, 8)}, r"in \[0, 7\].*values 8 to 8"),
         ({"init": -np.ones((400, 8))}, r"shape \(400, 8\)"),

@@ -267,7 +267,7 @@ def test_degenerate_data_give_numbers(tie_width: float) -> None:
         ({"n_init": 0}, "n_init must be"),
         ({"sample_size": 3}, "sample_size must be a number of at least 4"),
         ({"sample_size": 5}, "sample_size must be at least 6, twice the number of clusters. Got 5"),
-        ({"init": "random"}, "random does not exist"),
+        ({"init": "random"}, "file of labels. Got .random"),
         ({"init": np.zeros((3, 3))}, r"centroids of shape \(3, 4\)"),
         ({"init": np.zeros(150, dtype=int)}, "each of 0 to 2 occurs"),
         ({"init": np.arange(150) % 3, "sample_size": 50}, "labels are of all rows"),

@@ -281,7 +281,7 @@ def test_a_start_in_one_cluster_ends_with_a_warning_or_two_clusters(
         ({"smoothness": -1}, "M3FS: smoothness must be a number of at least 0"),
         ({"epsilon": 0.0}, "M3FS: epsilon must be a number above 0"),
         ({"tol": 1.0}, "M3FS: tol must be a number below 1"),
-        ({"init": "random"}, "random does not exist"),
+        ({"init": "random"}, "file of labels. Got .random"),
         ({"init": [0, 1]}, "90 whole numbers in"),
         ({"graph": "radius"}, "M3FS: graph must be one of knn, full"),
         ({"nesting": "none"}, "M3FS: nesting must be one of"),

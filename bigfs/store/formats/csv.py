@@ -43,7 +43,10 @@ class CsvSource(Source):
         first, lines = self._first_record()
         self.n_features = len(first)
         texts = [cell.strip() for cell in first if cell.strip()]
-        named = header is True or any(_as_number(cell) is None for cell in texts)
+        # pandas writes an index under an empty cell, and numbers columns that have no names.
+        numbers = [str(j) for j in range(len(texts))]
+        indexed = len(first) > 1 and [cell.strip() for cell in first] == ["", *numbers]
+        named = header is True or indexed or any(_as_number(cell) is None for cell in texts)
         self._header_lines = lines if header is not False and named else 0
         if self._header_lines:
             self.feature_names = [cell.strip() for cell in first]

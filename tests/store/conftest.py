@@ -12,6 +12,7 @@ from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath
 from tests._canary import planted
 from tests._s3 import Proxy
+from tests.store._folder import folder  # noqa: F401  (a fixture)
 
 
 @pytest.fixture(autouse=True)

@@ -131,6 +131,7 @@ def test_pynndescent_with_more_duplicates_than_neighbors() -> None:
     assert (distances == 0).all()
 
 
+@pytest.mark.full
 def test_pynndescent_in_float64_far_from_the_origin() -> None:
     X = 1e7 + manifold(2000, 8).astype(np.float64)
     _, distances = knn_local(X, 5, algorithm="pynndescent")

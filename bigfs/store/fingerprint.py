@@ -72,6 +72,8 @@ class Watch:
                 same = _digest(_state(self._place, with_change=True)) == self._begun
         except (FileNotFoundError, InputError):
             same = False
+        except OSError as error:
+            raise InputError(f"{self._place} cannot be read any more: {error}.") from error
         if not same:
             raise changed(str(self._place))
 

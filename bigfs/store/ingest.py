@@ -20,7 +20,7 @@ from bigfs.store.fingerprint import changed
 from bigfs.store.formats.zarr_array import UNFINISHED
 from bigfs.store.location import Location, as_location, is_within, remove_tree, zarr_store
 from bigfs.store.objects import ConflictError, ObjectPath
-from bigfs.store.records import STAMP, foreign_files
+from bigfs.store.records import beside_the_matrix
 from bigfs.store.source import Header, Source, is_store, listed, open_matrix
 from bigfs.store.values import TOO_LARGE, all_usable, usable
 
@@ -170,8 +170,7 @@ def _check_dest(dest: Location, overwrite: bool) -> None:
         raise InputError(
             f"{dest} is not a store that bigfs wrote, and is not overwritten. Give another name."
         )
-    others = [name for name in foreign_files(dest) if name != UNFINISHED]
-    others += [STAMP] if (dest / STAMP).exists() else []  # a stage of a run
+    others = [name for name in beside_the_matrix(dest) if name != UNFINISHED]
     if others or (isinstance(dest, Path) and dest.is_symlink()):
         what = "is a link" if not others else f"holds {listed(others)} beside the matrix"
         raise InputError(f"{dest} {what}, and is not overwritten. Give another name.")

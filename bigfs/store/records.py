@@ -39,6 +39,8 @@ OBJECTS = "objects.json"
 _ID = re.compile(r"[0-9a-f]{12}")
 # Metadata and chunks of zarr, version 3.
 _OF_ZARR = re.compile(r"(.*/)?(zarr\.json|c(/\d+)*)")
+# What an ingest writes: a group with one array.
+_OF_STORE = re.compile(r"zarr\.json|X/(zarr\.json|c(/\d+)*)")
 
 
 def is_attempt(value: Any) -> bool:
@@ -191,16 +193,21 @@ def read_stamp(folder: Path) -> dict[str, str] | None:
 
 
 def foreign_files(folder: Location) -> list[str]:
-    """Return the files below a stage's folder or a store that bigfs did not write there.
+    """Return the files below a stage's folder that bigfs did not write there.
 
     Ours are those of zarr groups and arrays, the stamp, and what a stage's checksums name.
     """
     names = set(files_below(folder))
     known = {STAMP, CHECKSUMS, OBJECTS}
     if CHECKSUMS in names:
-        with suppress(ValueError, OSError):  # a damaged list names nothing
+        with suppress(ValueError, TypeError, OSError):  # a damaged list names nothing
             known |= set(json.loads((folder / CHECKSUMS).read_text()))
     return sorted(n for n in names - known if _OF_ZARR.fullmatch(n) is None)
+
+
+def beside_the_matrix(store: Location) -> list[str]:
+    """Return the files below a store that an ingest does not write."""
+    return sorted(name for name in files_below(store) if _OF_STORE.fullmatch(name) is None)
 
 
 def refuse_foreign_files(folder: Location) -> None:

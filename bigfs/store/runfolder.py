@@ -24,6 +24,8 @@ from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus, hurried
 from bigfs.store.records import (
     ATTEMPTS,
     CHECKPOINTS,
+    CONFIG,
+    FEATURES,
     FORMAT,
     MANIFEST,
     MARK,
@@ -32,6 +34,7 @@ from bigfs.store.records import (
     STAMP,
     check_manifest,
     create_mark,
+    foreign_files,
     is_attempt,
     is_of_earlier_version,
     mark_text,
@@ -308,11 +311,18 @@ class RunFolder:
             self._set_aside((MANIFEST, *OUTPUTS))
         is_earlier = "attempt" in self.manifest and "id" not in self.manifest
         self.manifest.setdefault("id", run_id or new_id())
-        files = [name for name in OUTPUTS if is_earlier and (self.path / name).is_file()]
+        files = self._files_of_earlier_version() if is_earlier else []
         for name, start in (("attempts", {}), ("checkpoints", {}), ("files", files)):
             self.manifest.setdefault(name, start)
         if not run_id:
             (self.path / MARK).write_text(mark_text(self.manifest["id"]))
+
+    def _files_of_earlier_version(self) -> list[str]:
+        """Return what an earlier version wrote: a run its features, a comparison its tables."""
+        there = [name for name in OUTPUTS if (self.path / name).is_file()]
+        return (
+            [name for name in there if name in (CONFIG, FEATURES)] if FEATURES in there else there
+        )
 
     def _check_id(self, run_id: str | None) -> None:
         """Raise InputError if the manifest is not that of the mark, nor of an earlier version."""
@@ -399,7 +409,7 @@ class RunFolder:
             is_ours = stamp["run"] == self.manifest["id"] and stamp["stage"] == name
         else:  # stages of earlier versions say nothing of themselves
             is_ours = record is not None and path == self.stage_path(name) and self.is_intact(name)
-        if not is_ours:
+        if not is_ours or foreign_files(path):  # which somebody put there since the run began
             return None
         former = self.attempt_path / f"former-{new_id()}"
         assert isinstance(former, Path)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from bigfs.core.errors import ConfigError, InputError, StorageError
 from bigfs.pipeline import compare
@@ -25,7 +26,7 @@ from bigfs.store.retention import finish_series
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.source import Source
 from tests._canary import check, own, plant
-from tests.store._folder import VALUES, all_files, call, settings
+from tests.store._folder import VALUES, all_files, call, finish, settings
 
 # Each of these plants what it looks after.
 pytestmark = pytest.mark.usefixtures("bare")
@@ -418,3 +419,36 @@ def test_an_empty_mark_among_files_of_others_is_no_mark(folder: Path, bare: None
     with pytest.raises(InputError, match="is not a bigfs run"):
         run(settings())
     assert sorted(path.name for path in place.iterdir()) == [".bigfs-run", "thesis.txt"]
+
+
+def test_an_array_beside_the_matrix_is_not_replaced(folder: Path) -> None:
+    ingest("s.npy", "X.zarr")
+    zarr.open_group("X.zarr", mode="a").create_array("y", data=VALUES[:, 0])
+    before = all_files(folder)
+    with pytest.raises(InputError, match="holds y/"):
+        ingest("s.npy", "X.zarr", overwrite=True)
+    assert all_files(folder) == before
+
+
+def test_lists_put_into_a_store_are_not_replaced(folder: Path) -> None:
+    ingest("s.npy", "X.zarr")
+    for name, text in (("checksums.json", '["notes.txt"]'), ("notes.txt", "mine")):
+        (folder / "X.zarr" / name).write_text(text)
+    with pytest.raises(InputError, match="beside the matrix"):
+        ingest("s.npy", "X.zarr", overwrite=True)
+    assert (folder / "X.zarr" / "notes.txt").read_text() == "mine"
+
+
+def test_a_file_put_into_a_stage_while_a_run_works_stays(folder: Path) -> None:
+    place = folder / "runs" / "a"
+    note = place / "graph.zarr" / "notes.txt"
+    with RunDirectory(place).open() as directory:
+        finish(directory, "graph", "first")
+        note.write_text("mine")
+        finish(directory, "graph", "second")
+        assert note.read_text() == "mine"
+        assert directory.stage_path("graph").name == f"graph-{directory.attempt}.zarr"
+        assert directory.is_intact("graph")
+    with RunDirectory(place).open() as directory:  # the folder is in no record any more
+        directory.finish()
+    assert note.read_text() == "mine"

@@ -175,6 +175,13 @@ def is_of_earlier_version(folder: Location) -> bool:
         return False
 
 
+def files_of_earlier_version(folder: Location) -> list[str]:
+    """Return what an earlier version wrote: a run its features, a comparison its tables."""
+    there = [name for name in OUTPUTS if (folder / name).is_file()]
+    is_run = FEATURES in there
+    return [name for name in there if not is_run or name in (CONFIG, FEATURES)]
+
+
 def write_stamp(folder: Path, run_id: str, stage: str, attempt: str) -> None:
     """Note in a stage's folder which run, stage and attempt made it."""
     record = {"run": run_id, "stage": stage, "attempt": attempt}

@@ -24,8 +24,6 @@ from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus, hurried
 from bigfs.store.records import (
     ATTEMPTS,
     CHECKPOINTS,
-    CONFIG,
-    FEATURES,
     FORMAT,
     MANIFEST,
     MARK,
@@ -34,6 +32,7 @@ from bigfs.store.records import (
     STAMP,
     check_manifest,
     create_mark,
+    files_of_earlier_version,
     foreign_files,
     is_attempt,
     is_of_earlier_version,
@@ -311,18 +310,11 @@ class RunFolder:
             self._set_aside((MANIFEST, *OUTPUTS))
         is_earlier = "attempt" in self.manifest and "id" not in self.manifest
         self.manifest.setdefault("id", run_id or new_id())
-        files = self._files_of_earlier_version() if is_earlier else []
+        files = files_of_earlier_version(self.path) if is_earlier else []
         for name, start in (("attempts", {}), ("checkpoints", {}), ("files", files)):
             self.manifest.setdefault(name, start)
         if not run_id:
             (self.path / MARK).write_text(mark_text(self.manifest["id"]))
-
-    def _files_of_earlier_version(self) -> list[str]:
-        """Return what an earlier version wrote: a run its features, a comparison its tables."""
-        there = [name for name in OUTPUTS if (self.path / name).is_file()]
-        return (
-            [name for name in there if name in (CONFIG, FEATURES)] if FEATURES in there else there
-        )
 
     def _check_id(self, run_id: str | None) -> None:
         """Raise InputError if the manifest is not that of the mark, nor of an earlier version."""

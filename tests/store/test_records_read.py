@@ -234,6 +234,15 @@ def test_a_run_directory_of_an_earlier_version_is_adopted(folder: Path) -> None:
     assert own(before.path) == names | {"graph.zarr", "spectral.zarr", "result.zarr"}
 
 
+def test_tables_put_into_a_run_of_an_earlier_version_are_not_its_own(folder: Path) -> None:
+    place = run(settings()).path
+    _as_an_earlier_version(place)
+    (place / "table.csv").write_text("mine")
+    run(settings())
+    files = json.loads((place / "manifest.json").read_text())["files"]
+    assert files == ["config.yaml", "features.csv"]
+
+
 def test_a_mark_that_was_lost_is_written_again(folder: Path) -> None:
     before = run(settings())
     for text in (None, ""):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -202,14 +201,16 @@ def read_stamp(folder: Path) -> dict[str, str] | None:
 def foreign_files(folder: Location) -> list[str]:
     """Return the files below a stage's folder that bigfs did not write there.
 
-    Ours are those of zarr groups and arrays, the stamp, and what a stage's checksums name.
+    Ours are the stamp and what the stage's checksums name. Where there is no list that can be
+    read, as in data brought in, they are the files of zarr groups and arrays.
     """
     names = set(files_below(folder))
     known = {STAMP, CHECKSUMS, OBJECTS}
-    if CHECKSUMS in names:
-        with suppress(ValueError, TypeError, OSError):  # a damaged list names nothing
-            known |= set(json.loads((folder / CHECKSUMS).read_text()))
-    return sorted(n for n in names - known if _OF_ZARR.fullmatch(n) is None)
+    try:
+        listed = set(json.loads((folder / CHECKSUMS).read_text())) if CHECKSUMS in names else set()
+    except (ValueError, TypeError, OSError):
+        listed = set()
+    return sorted(n for n in names - known - listed if listed or _OF_ZARR.fullmatch(n) is None)
 
 
 def beside_the_matrix(store: Location) -> list[str]:

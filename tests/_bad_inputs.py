@@ -190,6 +190,10 @@ DATA: dict[str, Case] = {
     "a folder": Case(some_folder("X.d"), URI + "X.d", ("X.d is a folder, but no zarr",)),
     "a folder named npy": Case(some_folder("Z.npy"), URI + "Z.npy", ("Z.npy is a folder",)),
     "a name that is too long": Case(None, URI + "x" * 300 + ".npy", ("x.npy", "too long")),
+    "a name that is too long, inspected": Case(None, "inspect " + "x" * 300, ("xxx", "too long")),
+    "a start with a name that is too long": Case(
+        None, SET + "method=ndfs --set ndfs.n_clusters=2 --set ndfs.init=" + "x" * 300,
+        ("init must be", "xxx")),
     "a name with a zero byte": Case(None, SET + "'input.uri=\"a\\0.npy\"'",
                                     ("does not exist",)),
     "bucket without a name": Case(None, URI + "s3://lab", ("s3://lab", "BUCKET/NAME")),

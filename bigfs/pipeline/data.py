@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from bigfs.blocks import RowBlocks
 from bigfs.config import Config
@@ -101,13 +101,18 @@ def check_apart(run: str, key: str, uri: str) -> None:
     """Raise ConfigError if what a setting names lies in a run directory."""
     path, place = as_path(uri.partition("::")[0]), as_location(run)
     # A store may lead there by a link one level down.
-    links = [p for p in path.iterdir() if p.is_symlink()] if _is_folder(path) else []
-    if path is not None and any(is_within(part, place) for part in (path, *links)):
+    if path is not None and any(is_within(part, place) for part in (path, *_links_in(path))):
         raise ConfigError(
             f"{key}: {uri} lies in the run directory {run}, which holds what a run makes. Move it "
             "elsewhere, or give another run directory."
         )
 
 
-def _is_folder(path: Location | None) -> TypeGuard[Path]:
-    return isinstance(path, Path) and path.is_dir()
+def _links_in(folder: Location | None) -> list[Path]:
+    """Return the links in a folder; none if it is no folder, or cannot be read."""
+    if not isinstance(folder, Path):
+        return []
+    try:
+        return [path for path in folder.iterdir() if path.is_symlink()]
+    except (OSError, ValueError):  # What is wrong with an input is said where it is opened.
+        return []

@@ -9,7 +9,7 @@ from bigfs.store.location import Location, as_location
 from bigfs.store.records import TABLE
 from bigfs.store.retention import followed
 from bigfs.store.rundir import RunDirectory
-from bigfs.store.source import is_store, open_matrix
+from bigfs.store.source import is_reachable, is_store, open_matrix
 
 
 def inspect(path: str | Location, *, verify: bool = False) -> str:
@@ -29,7 +29,7 @@ def inspect(path: str | Location, *, verify: bool = False) -> str:
         If ``verify`` finds missing or changed chunks.
     """
     folder = followed(path) if str(path).partition(":")[0] != "sklearn" else None
-    if folder is not None and (folder / "manifest.json").is_file():
+    if folder is not None and is_reachable(folder) and (folder / "manifest.json").is_file():
         return _inspect_run(folder, verify)
     return _inspect_matrix(path, verify)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from bigfs.config import Selection
@@ -140,7 +140,7 @@ def labels_of_start(selection: Selection) -> str | None:
     starts = METHODS[selection.method].starts
     if not isinstance(init, str) or init in starts:
         return None
-    if init.isidentifier() and not Path(init).exists():
+    if init.isidentifier() and not os.path.exists(init):
         raise InputError(
             f"init must be {', '.join(map(repr, starts))} or a file of labels. Got {init!r}, "
             "which does not exist."

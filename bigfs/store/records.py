@@ -201,8 +201,8 @@ def read_stamp(folder: Path) -> dict[str, str] | None:
 def foreign_files(folder: Location) -> list[str]:
     """Return the files below a stage's folder that bigfs did not write there.
 
-    Ours are the stamp and what the stage's checksums name. Where there is no list that can be
-    read, as in data brought in, they are the files of zarr groups and arrays.
+    Ours are the stamp and what the stage's checksums name. Data brought in have no such list: they
+    are a store. Where the list is damaged they are the files of zarr groups and arrays.
     """
     names = set(files_below(folder))
     known = {STAMP, CHECKSUMS, OBJECTS}
@@ -210,7 +210,8 @@ def foreign_files(folder: Location) -> list[str]:
         listed = set(json.loads((folder / CHECKSUMS).read_text())) if CHECKSUMS in names else set()
     except (ValueError, TypeError, OSError):
         listed = set()
-    return sorted(n for n in names - known - listed if listed or _OF_ZARR.fullmatch(n) is None)
+    ours = _OF_ZARR if CHECKSUMS in names else _OF_STORE
+    return sorted(n for n in names - known - listed if listed or ours.fullmatch(n) is None)
 
 
 def beside_the_matrix(store: Location) -> list[str]:

@@ -454,10 +454,11 @@ def test_a_file_put_into_a_stage_while_a_run_works_stays(folder: Path) -> None:
     assert note.read_text() == "mine"
 
 
-def test_an_array_put_into_a_stage_is_refused_and_stays(folder: Path) -> None:
+@pytest.mark.parametrize("stage", ["data.zarr", "graph.zarr"])
+def test_an_array_put_into_a_stage_is_refused_and_stays(folder: Path, stage: str) -> None:
     place = run(settings(method="mcfs", mcfs={"n_clusters": 3})).path
-    zarr.open_group(str(place / "graph.zarr"), mode="a").create_array("y", data=VALUES[:, 0])
+    zarr.open_group(str(place / stage), mode="a").create_array("y", data=VALUES[:, 0])
     for fresh in (False, True):
-        with pytest.raises(InputError, match=r"graph\.zarr holds y/"):
+        with pytest.raises(InputError, match=f"{stage} holds y/"):
             run(settings(method="mcfs", mcfs={"n_clusters": 3}), fresh=fresh)
-    np.testing.assert_array_equal(zarr.open_array(str(place / "graph.zarr" / "y"))[:], VALUES[:, 0])
+    np.testing.assert_array_equal(zarr.open_array(str(place / stage / "y"))[:], VALUES[:, 0])

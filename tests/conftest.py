@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ hypothesis.settings.register_profile("bigfs", derandomize=True, deadline=None, d
 hypothesis.settings.load_profile("bigfs")
 
 REPO = Path(__file__).parents[1]
+
+# A shell has SIGINT ignored in what it starts in the background, and in all that this starts.
+# Tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # The second tier, which .ci/run runs after the README's command: what needs clusters, servers,

@@ -205,13 +205,3 @@ def block_xtv(X: np.ndarray, V: np.ndarray, shift: np.ndarray | None = None) -> 
             tile = tile - shift
         total += tile.T @ V[begin : begin + step]
     return total
-
-
-def block_xv(X: np.ndarray, V: np.ndarray) -> np.ndarray:
-    """Return ``X V`` of one block, shape (rows, n_columns), float64."""
-    product = np.empty((len(X), V.shape[1]))
-    step = tile_rows(X.shape[1])
-    for begin in range(0, len(X), step):
-        tile = X[begin : begin + step].astype(np.float64, copy=False)
-        product[begin : begin + step] = tile @ V
-    return product

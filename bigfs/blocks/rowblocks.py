@@ -273,14 +273,6 @@ class RowBlocks:
         """Return ``X'V`` for V of shape (n_samples, n_columns): one pass, float64."""
         return self.reduce(_xtv_kernel, np.add, V, label="X'V")
 
-    def xv(self, V: np.ndarray, name: str) -> ArrayRef:
-        """Return ``X V`` for V of shape (n_features, n_columns), stored by row blocks."""
-        shared = self.scratch.put(self.scratch.unique("V"), np.asarray(V, dtype=np.float64))
-        out = self.create_rows(name, V.shape[1], np.float64)
-        self.map_blocks(_xv_kernel, shared, out, label="XV")
-        self.scratch.remove(shared)
-        return out
-
 
 def moments_step(shape: Shape) -> Step:
     """Return the step of `RowBlocks.moments`: a tile in float64 beside the block."""
@@ -404,7 +396,3 @@ def _add_pair(
 
 def _xtv_kernel(X: np.ndarray, first_row: int, V: ArrayRef) -> np.ndarray:
     return kernels.block_xtv(X, V.read(first_row, first_row + len(X)))
-
-
-def _xv_kernel(X: np.ndarray, first_row: int, V: ArrayRef, out: ArrayRef) -> None:
-    out.write(first_row, kernels.block_xv(X, V.load()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
@@ -52,6 +52,15 @@ class Entry:
     config: Config
     choice: dict[str, Any]
     everything: bool = False
+
+    @property
+    def point(self) -> str:
+        """The point of the grid in words, such as "alpha 1, beta 10"; empty without a grid."""
+        values = {name.partition(".")[2]: value for name, value in self.choice.items()}
+        return ", ".join(
+            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in values.items()
+        )
 
 
 class Methods(Section):
@@ -126,7 +135,7 @@ class Methods(Section):
         grid, keep = given.pop("grid", None) or {}, given.pop("keep", None)
         if keep not in (None, "all"):
             raise ValueError(f"methods, {name}: keep takes all, or nothing. Got {shown(keep)}")
-        if not isinstance(grid, dict) or not all(isinstance(v, list) and v for v in grid.values()):
+        if not isinstance(grid, dict) or not all(map(self._is_of_grid, grid.items())):
             raise ValueError(
                 f"methods, {name}: grid takes lists of values by dotted names, such as "
                 f"ndfs.alpha: [1, 10]. Got {shown(grid)}"
@@ -139,6 +148,13 @@ class Methods(Section):
             settings = self._merged(method, given, {**mine, **choice}, common or {})
             config = self._config(name, method, settings, source, n_features)
             yield Entry(name, config, choice, keep == "all")
+
+    def _is_of_grid(self, item: tuple[Any, Any]) -> bool:
+        """Say whether a key of a grid is SECTION.KEY and its value a list of values."""
+        name, values = item
+        section, _, key = name.partition(".") if isinstance(name, str) else ("", "", "")
+        known = section_models(self.pipeline.methods)
+        return section in known and bool(key) and isinstance(values, list) and bool(values)
 
     def _check_keys(self, name: str, given: dict[str, Any]) -> None:
         sections = section_models(self.pipeline.methods)
@@ -182,7 +198,9 @@ class Methods(Section):
         if declared is None or section == method:  # an unknown method is refused later
             return declared is not None
         try:
-            return section in declared.sections(declared.parameters(**(parameters or {})))
+            return section in declared.sections(
+                declared.parameters.model_validate(parameters or {})
+            )
         except ValidationError:  # refused where the whole configuration is checked
             return True
 
@@ -230,9 +248,13 @@ class Comparison(Methods):
         return self
 
     def entries(self, n_features: int) -> list[Entry]:
-        """Return the methods, each as a configuration that keeps ``n_features``."""
+        """Return the methods, each as a configuration that keeps ``n_features``.
+
+        The points of a grid have names of their own, such as "ndfs (alpha 1)".
+        """
         source = self.input.model_dump()
-        return [one for entry in self.methods for one in self._expand(entry, source, n_features)]
+        found = [one for entry in self.methods for one in self._expand(entry, source, n_features)]
+        return [replace(e, name=f"{e.name} ({e.point})") if e.choice else e for e in found]
 
 
 _Model = TypeVar("_Model", bound=Methods)

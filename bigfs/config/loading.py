@@ -6,6 +6,7 @@ directory, as in a shell, not from the folder of the YAML file.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,13 +21,12 @@ from bigfs.core.yamltext import read_yaml, write_yaml
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def read_settings(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the settings of a YAML file with the overrides in place.
+def read_settings(source: Any, overrides: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the settings of a YAML file, or a copy of those of a dict, with overrides in place.
 
     Parameters
     ----------
-    path : str or Path
-        The file.
+    source : str, Path or dict
     overrides : iterable of str, default=()
         ``"a.b=value"``: sets key b of section a; the value is read as YAML.
 
@@ -35,10 +35,17 @@ def read_settings(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, 
     ConfigError
         If the file cannot be read or is not YAML with keys at its top level.
     """
-    if not isinstance(path, (str, Path)):
+    if not isinstance(source, (str, Path, dict)):
         raise ConfigError(
-            f"a configuration is the path of a YAML file or a dict. Got {type(path).__name__}."
+            f"a configuration is the path of a YAML file or a dict. Got {type(source).__name__}."
         )
+    settings = copy.deepcopy(source) if isinstance(source, dict) else _read_file(source)
+    for override in overrides:
+        _override(settings, override)
+    return settings
+
+
+def _read_file(path: str | Path) -> dict[str, Any]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -58,8 +65,6 @@ def read_settings(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, 
         raise ConfigError(
             f"{path} must hold 'key: value' lines at its top level. Got {shown(settings)}."
         )
-    for override in overrides:
-        _override(settings, override)
     return settings
 
 

@@ -24,8 +24,8 @@ from bigfs.pipeline.run import run_in_directory
 from bigfs.pipeline.table import TABLES, ComparisonResult, Row
 from bigfs.plan.header import place_of
 from bigfs.plan.plan import Plan
-from bigfs.plan.planning import check_config, check_plan, plan_again, plan_input
-from bigfs.selectors.configs import load_comparison, make_comparison
+from bigfs.plan.planning import check_config, check_plan, plan_for, plan_input
+from bigfs.selectors.configs import load_comparison
 from bigfs.selectors.stages import check_settings
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
@@ -87,7 +87,7 @@ def compare(
     ...             "n_features_to_select": [1, 2], "evaluate": {"labels": "sklearn:iris"}}
     >>> print(bigfs.compare(settings).text())  # doctest: +SKIP
     """
-    config = _as_comparison(config, overrides or [])
+    config = load_comparison(config, overrides or [])
     if isinstance(config, PaperTable):
         return run_paper(config, scheduler=scheduler, fresh=fresh)
     task_budget(config.memory_limit)
@@ -108,16 +108,6 @@ def compare(
         return result
 
     return run_in_directory(config, work, TABLES, scheduler=scheduler, fresh=fresh)
-
-
-def _as_comparison(
-    config: Comparison | PaperTable | str | Path | dict[str, Any], overrides: list[str]
-) -> Comparison | PaperTable:
-    if isinstance(config, (Comparison, PaperTable)):
-        return config
-    if isinstance(config, dict):
-        return make_comparison(**config)
-    return load_comparison(config, overrides)
 
 
 @dataclass
@@ -160,11 +150,9 @@ def _run(
     rows = [judge.row(ALL_FEATURES, None, np.arange(blocks.n_features), 0.0)]
     for fit in fits:
         assert fit.plan is not None
-        if fit.plan.shape != blocks.layout:  # rows were only estimated before they were stored
-            fit.plan = plan_again(fit.config, fit.plan, blocks.source)
-            fit.plan.check()
         logger.info("method %s, %d features", fit.name, fit.config.n_features_to_select)
-        path = engine.run(stages_of(fit.config), fit.plan.by_stage)["result"]
+        planned = plan_for(fit.config, fit.plan, blocks).by_stage
+        path = engine.run(stages_of(fit.config), planned)["result"]
         seconds = store.record_at(path)["seconds"]
         result = FeatureScores.open(path)
         for m in fit.sizes:

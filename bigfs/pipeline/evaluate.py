@@ -50,12 +50,14 @@ def evaluate_result(
         If there is no result, or the labels do not fit the data.
     """
     result = open_result(path)
-    directory = RunDirectory(path).read()
+    directory = RunDirectory(result.path).read()
+    is_copied = "data" in directory.manifest["stages"]  # it may have moved with the run
+    data = directory.stage_path("data") if is_copied else directory.manifest["data"]["path"]
     stored = directory.path / CONFIG
     config = make_config(**read_yaml(stored.read_text(), str(stored)))
     with tempfile.TemporaryDirectory(prefix="bigfs-") as folder:
         blocks = RowBlocks.from_any(
-            directory.manifest["data"]["path"],
+            str(data),
             scratch=Scratch(folder),
             transform=config.preprocess,
             rows=config.blocks.rows,

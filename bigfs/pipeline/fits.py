@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bigfs.config import Config
-from bigfs.selectors.mcfs.tasks import MAX_STOPS
 from bigfs.selectors.registry import METHODS
 
 
@@ -17,12 +16,7 @@ def fits_for(config: Config, sizes: list[int]) -> list[tuple[Config, list[int]]]
         Numbers of features to select.
     """
     sizes = sorted(set(sizes))
-    serves = METHODS[config.method].one_fit_serves
-    if serves == "its size":
-        groups = [[m] for m in sizes]
-    elif serves == "smaller sizes":
-        small = [m for m in sizes if m <= MAX_STOPS]
-        groups = ([small] if small else []) + [[m] for m in sizes if m > MAX_STOPS]
-    else:
-        groups = [sizes]
+    up_to = METHODS[config.method].one_fit_up_to
+    shared = [m for m in sizes if m <= up_to]
+    groups = ([shared] if shared else []) + [[m] for m in sizes if m > up_to]
     return [(config.model_copy(update={"n_features_to_select": m[-1]}), m) for m in groups]

@@ -104,7 +104,7 @@ def best_of_grid(
     kept: dict[str, list[tuple[tuple[int, ...] | None, str]]] = {}
     for entry, result in zip(entries, found, strict=True):
         for m, columns in result.selections.items():
-            told = ", ".join(filter(None, [_told_choice(entry), f"{m} features"]))
+            told = ", ".join(filter(None, [entry.point, f"{m} features"]))
             kept.setdefault(entry.name, []).append((columns, told))
     if not entries:
         kept[ALL_FEATURES] = [(None, "")]
@@ -149,7 +149,7 @@ def by_labels(
     judged = iter(clustered)
     for entry, result in zip(entries, found, strict=True):
         scores = next(judged) if result.clusters is None else [result.clusters]
-        points.setdefault(entry.name, []).append((_told_choice(entry), scores))
+        points.setdefault(entry.name, []).append((entry.point, scores))
     whole = {ALL_FEATURES, *(entry.name for entry in entries if entry.everything)}
     values = []
     for score in config.scores:
@@ -249,14 +249,3 @@ def _percent(scores: dict[str, float], score: str) -> float:
     if score == "error":
         return 100 * (1 - scores["majority"])
     return 100 * scores[score]
-
-
-def _told_choice(entry: Entry) -> str:
-    """Return the point of a grid in words."""
-    return ", ".join(
-        f"{name.partition('.')[2]} {_told(value)}" for name, value in entry.choice.items()
-    )
-
-
-def _told(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -12,7 +12,7 @@ from bigfs.core.memory import task_budget
 from bigfs.evaluate.stage import stages_of
 from bigfs.pipeline.data import check_outside, open_data
 from bigfs.plan.header import place_of
-from bigfs.plan.planning import check_config, check_plan, plan_again, plan_input
+from bigfs.plan.planning import check_config, check_plan, plan_for, plan_input
 from bigfs.results.result import Result, open_result
 from bigfs.runtime import (
     connect,
@@ -24,7 +24,7 @@ from bigfs.runtime import (
 from bigfs.runtime.failures import cluster_failures, storage_failures
 from bigfs.runtime.interrupt import run_apart
 from bigfs.runtime.watch import watch_cluster
-from bigfs.selectors.configs import load_config, make_config
+from bigfs.selectors.configs import load_config
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
 from bigfs.store.records import CONFIG, FEATURES
@@ -85,7 +85,7 @@ def run(
     >>> bigfs.run(settings).ranking  # doctest: +SKIP
     array([2, 0, 3, 1])
     """
-    config = _as_config(config, overrides or [])
+    config = load_config(config, overrides or [])
     task_budget(config.memory_limit)
     check_outside(config)
     source = open_matrix(config.input.uri, **config.input.opening)
@@ -94,16 +94,13 @@ def run(
     check_plan(config, plan)
 
     def work(directory: RunDirectory) -> Result:
-        nonlocal plan
         if config.series is not None:
             directory.manifest[SERIES] = config.series
         blocks, key = open_data(directory, config, source)
-        if plan.shape != blocks.layout:  # rows were only estimated before they were stored
-            plan = plan_again(config, plan, blocks.source)
-            plan.check()
+        planned = plan_for(config, plan, blocks).by_stage
         store = RunStages(directory, config.memory_limit)
         engine = Engine(store, blocks, key)
-        engine.run(stages_of(config), plan.by_stage)
+        engine.run(stages_of(config), planned)
         store.forget_others({"data", *engine.used})
         result = open_result(directory.path)
         directory.write_file(FEATURES, result.features_csv())
@@ -164,14 +161,6 @@ def run_in_directory(
         reporting_performance(performance_report),
     ):
         return run_apart(all_of_it, watch_cluster(config.cluster))
-
-
-def _as_config(config: Config | str | Path | dict[str, Any], overrides: list[str]) -> Config:
-    if isinstance(config, Config):
-        return config
-    if isinstance(config, dict):
-        return make_config(**config)
-    return load_config(config, overrides)
 
 
 def _begin(directory: RunDirectory, config: Any) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from bigfs.blocks import RowBlocks
 from bigfs.config import Config
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import LIMIT_STEP_BYTES, SMALLEST_LIMIT_BYTES, format_limit
@@ -64,10 +65,20 @@ def plan_input(config: Config, source: Source, place: Place) -> Plan:
     return _with_cures(config, header_of(source, config.input.uri, config.input.missing), place)
 
 
-def plan_again(config: Config, plan: Plan, stored: Source) -> Plan:
-    """Return the plan for data whose rows were only estimated before they were stored."""
-    header = header_of(stored, str(stored.uri))
-    return _with_cures(config, dataclasses.replace(header, stored=True), plan.place)
+def plan_for(config: Config, plan: Plan, blocks: RowBlocks) -> Plan:
+    """Return the plan for stored data: another one if their rows were only estimated before.
+
+    Raises
+    ------
+    MemoryLimitError
+        If the data do not fit.
+    """
+    if plan.shape == blocks.layout:
+        return plan
+    header = header_of(blocks.source, str(blocks.source.uri))
+    plan = _with_cures(config, dataclasses.replace(header, stored=True), plan.place)
+    plan.check()
+    return plan
 
 
 def check_plan(config: Config, plan: Plan, name: str = "") -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -37,13 +36,13 @@ def _selection_model(names: tuple[str, ...]) -> type[Selection]:
     return with_methods(Selection, METHODS)
 
 
-def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """Return the configuration of a YAML file.
+def load_config(source: Config | str | Path | dict[str, Any], overrides: Any = ()) -> Config:
+    """Return the configuration of a YAML file or a dict.
 
     Parameters
     ----------
-    path : str or Path
-        The file.
+    source : Config, str, Path or dict
+        A Config is returned as it is.
     overrides : iterable of str, default=()
         ``"a.b=value"``: sets key b of section a; the value is read as YAML.
 
@@ -51,22 +50,21 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     ------
     ConfigError
         If the file cannot be read, is not YAML, or does not follow the schema; the message
-        lists every problem, one a line.
+        lists every problem, one a line. If there are overrides for a Config.
     """
-    settings = read_settings(path, overrides)
+    if isinstance(source, Config):
+        return _unchanged(source, overrides)
+    settings = read_settings(source, overrides)
     if "methods" in settings:
         what = "the table of a paper" if "protocol" in settings else "a comparison"
-        raise ConfigError(f"{path} is {what} (it has 'methods'): bigfs compare {path}.")
-    return validated(pipeline_model(), settings, str(path))
+        raise ConfigError(
+            f"{_name(source)} is {what} (it has 'methods'): {_call('compare', source)}."
+        )
+    return validated(pipeline_model(), settings, _name(source))
 
 
 def make_config(**settings: Any) -> Config:
-    """Return the configuration of keyword arguments, with sections as dicts.
-
-    Raises
-    ------
-    ConfigError
-        If the settings do not follow the schema.
+    """Return the configuration of keyword arguments, with sections as dicts; see `load_config`.
 
     Examples
     --------
@@ -77,32 +75,39 @@ def make_config(**settings: Any) -> Config:
     >>> config.graph.n_neighbors
     5
     """
-    return validated(pipeline_model(), settings, "the configuration")
+    return load_config(settings)
 
 
-def load_comparison(path: str | Path, overrides: Iterable[str] = ()) -> Comparison | PaperTable:
-    """Return the comparison of a YAML file; parameters and errors as in `load_config`.
+def load_comparison(
+    source: Comparison | PaperTable | str | Path | dict[str, Any], overrides: Any = ()
+) -> Comparison | PaperTable:
+    """Return the comparison of a YAML file or a dict; parameters and errors as in `load_config`.
 
-    A file with a ``protocol`` is the table of a paper.
+    With a ``protocol`` it is the table of a paper.
     """
-    settings = read_settings(path, overrides)
+    if isinstance(source, (Comparison, PaperTable)):
+        return _unchanged(source, overrides)
+    settings = read_settings(source, overrides)
     if "method" in settings and "methods" not in settings:
         raise ConfigError(
-            f"{path} is the pipeline of one method (it has 'method'): bigfs run {path}; a "
-            "comparison has 'methods', as pipelines/compare/digits.yaml."
+            f"{_name(source)} is the pipeline of one method (it has 'method'): "
+            f"{_call('run', source)}; a comparison has 'methods', as pipelines/compare/digits.yaml."
         )
-    return validated(_comparison_model(settings), settings, str(path))
+    return validated(_comparison_model(settings), settings, _name(source))
 
 
-def make_comparison(**settings: Any) -> Comparison | PaperTable:
-    """Return the comparison of keyword arguments, with sections as dicts.
+def _unchanged(config: Any, overrides: Any) -> Any:
+    if list(overrides):
+        raise ConfigError("overrides go with a file or a dict, not with a finished configuration.")
+    return config
 
-    Raises
-    ------
-    ConfigError
-        If the settings do not follow the schema.
-    """
-    return validated(_comparison_model(settings), settings, "the comparison")
+
+def _name(source: Any) -> str:
+    return "the configuration" if isinstance(source, dict) else str(source)
+
+
+def _call(command: str, source: Any) -> str:
+    return f"bigfs.{command}" if isinstance(source, dict) else f"bigfs {command} {source}"
 
 
 def _comparison_model(settings: dict[str, Any]) -> type[Comparison] | type[PaperTable]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -108,8 +109,8 @@ class Method:
         What its ``init`` may be called; another text names labels. Empty: it has no ``init``.
     bounds : tuple of Bound
         Limits of its parameters that depend on the data.
-    one_fit_serves : {"all sizes", "smaller sizes", "its size"}
-        For which numbers of features the ranking of one fit is that of a fit with that number.
+    one_fit_up_to : float
+        One fit ranks for all numbers of features up to this one; a larger number has its own fit.
     """
 
     name: str
@@ -123,7 +124,7 @@ class Method:
     n_components: Callable[[Any], int | str] = lambda parameters: parameters.n_clusters
     starts: tuple[str, ...] = ()
     bounds: tuple[Bound, ...] = ()
-    one_fit_serves: Literal["all sizes", "smaller sizes", "its size"] = "all sizes"
+    one_fit_up_to: float = math.inf
 
     @property
     def sections(self) -> Callable[[Any], tuple[str, ...]]:

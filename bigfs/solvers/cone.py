@@ -63,11 +63,6 @@ class ConeProgram:
     n_selected: int
     n_features: int
 
-    @property
-    def has_intercept(self) -> bool:
-        """Whether V has a last row that sigma does not touch."""
-        return len(self.mean) > self.n_features
-
     def objective(self, V: np.ndarray) -> float:
         """Return the least objective with V, over sigma and xi."""
         norms = np.linalg.norm(V[: self.n_features], axis=1)

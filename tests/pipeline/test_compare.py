@@ -19,7 +19,7 @@ from bigfs.evaluate import selection
 from bigfs.pipeline import compare
 from bigfs.pipeline.fits import fits_for
 from bigfs.pipeline.inspect import inspect
-from bigfs.selectors.configs import load_comparison, make_comparison, make_config
+from bigfs.selectors.configs import load_comparison, make_config
 from bigfs.selectors.max_variance.strategies import Variances
 from bigfs.stages import data, graph, spectral
 from tests.conftest import REPO
@@ -212,13 +212,21 @@ def test_sizes_that_one_fit_serves() -> None:
 def test_a_grid_gives_one_configuration_for_each_point() -> None:
     grid = {"ndfs.alpha": [1.0, 2.0], "ndfs.beta": [3.0]}
     entry = {"method": "ndfs", "ndfs": {"n_clusters": 3}, "grid": grid}
-    found = make_comparison(**_settings(Path("x"), methods=[entry])).entries(5)
+    found = load_comparison(_settings(Path("x"), methods=[entry])).entries(5)
     assert [one.choice for one in found] == [
         {"ndfs.alpha": alpha, "ndfs.beta": 3.0} for alpha in (1.0, 2.0)
     ]
     assert [(c.ndfs.alpha, c.ndfs.n_clusters) for c in (one.config for one in found)] == [
         (1.0, 3), (2.0, 3)
     ]  # fmt: skip
+    assert [one.name for one in found] == ["ndfs (alpha 1, beta 3)", "ndfs (alpha 2, beta 3)"]
+
+
+@pytest.mark.parametrize("grid", [{3: [4]}, {"input.uri": ["x"]}, {"ndfs": [1]}, {"ndfs.alpha": 1}])
+def test_keys_of_a_grid_are_settings_of_sections(grid: dict[Any, Any]) -> None:
+    entry = {"method": "ndfs", "ndfs": {"n_clusters": 3}, "grid": grid}
+    with pytest.raises(ConfigError, match="grid takes lists of values by dotted names"):
+        load_comparison(_settings(Path("x"), methods=[entry]))
 
 
 def test_the_command_prints_and_exits_as_run_does(tmp_path: Path, capsys) -> None:

@@ -21,7 +21,7 @@ from bigfs.pipeline.datasets import localized_clusters
 from bigfs.pipeline.inspect import inspect
 from bigfs.pipeline.protocols import _MARGIN
 from bigfs.pipeline.trials import draw_classes
-from bigfs.selectors.configs import load_comparison, make_comparison
+from bigfs.selectors.configs import load_comparison
 from tests.conftest import REPO
 
 PAPERS = sorted((REPO / "pipelines" / "paper").glob("*.yaml"))
@@ -305,7 +305,7 @@ def test_a_set_has_settings_of_its_own_and_methods_may_start_from_the_classes(tm
     methods = ["ndfs", {"method": "mcfs", "name": "m"}, "laplacian_score"]
     methods += [{"method": "ndfs", "name": "whole", "keep": "all"}]
     settings = _settings(tmp_path, protocol="labels", scores=["acc"], methods=methods, sets=sets)
-    table = make_comparison(**settings)
+    table = load_comparison(settings)
     ndfs, mcfs, _, _ = (entry.config for entry in table.entries(table.sets[0], n_clusters=7))
     assert (ndfs.ndfs.max_iter, ndfs.ndfs.n_clusters, mcfs.mcfs.n_clusters) == (1, 7, 2)
     found = compare(table)
@@ -381,7 +381,7 @@ def test_every_shipped_paper_follows_the_schema(path: Path) -> None:
     table = load_comparison(path)
     assert isinstance(table, PaperTable)
     assert table.run == f"runs/paper-{path.stem}"
-    assert make_comparison(**table.model_dump(mode="json", exclude_unset=True)) == table
+    assert load_comparison(table.model_dump(mode="json", exclude_unset=True)) == table
 
 
 @pytest.mark.full

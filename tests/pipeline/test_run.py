@@ -20,12 +20,13 @@ import pytest
 from sklearn.datasets import load_digits
 
 import bigfs
-from bigfs.core.errors import InputError, MemoryLimitError, RunLockedError
+from bigfs.core.errors import ConfigError, InputError, MemoryLimitError, RunLockedError
 from bigfs.pipeline.evaluate import evaluate_result
 from bigfs.pipeline.inspect import inspect
 from bigfs.pipeline.run import run
 from bigfs.plan import planning
 from bigfs.results.result import open_result
+from bigfs.selectors.configs import load_config
 from bigfs.selectors.mcfs.strategies import FullGram
 from bigfs.stages.graph import GraphStrategy
 from bigfs.stages.spectral import SpectralStrategy
@@ -42,12 +43,38 @@ def _config(folder: Path, **changes: Any) -> dict[str, Any]:
     }
 
 
+def _irises(place: Path) -> dict[str, Any]:
+    return {
+        "run": str(place),
+        "input": {"uri": "sklearn:iris"},
+        "method": "max_variance",
+        "n_features_to_select": 3,
+    }
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     evaluate = {"labels": "sklearn:digits", "n_repetitions": 2, "n_init": 1}
     run(_config(folder, evaluate=evaluate))
     return folder / "run"
+
+
+def test_overrides_hold_for_a_dict_and_not_for_a_finished_configuration(tmp_path: Path) -> None:
+    given = _irises(tmp_path / "run")
+    assert len(run(given, overrides=["n_features_to_select=1"]).selected) == 1
+    assert given["n_features_to_select"] == 3
+    with pytest.raises(ConfigError, match="overrides go with a file or a dict"):
+        run(load_config(given), overrides=["n_features_to_select=1"])
+    with pytest.raises(ConfigError, match="unknown key '2' in 'graph'"):
+        run({**given, "graph": {2: 3}})
+
+
+def test_a_run_that_was_moved_is_judged_and_so_is_the_latest(tmp_path: Path) -> None:
+    place = run(_irises(tmp_path / "run-{date}")).path
+    latest = evaluate_result(tmp_path / "run-latest", labels="sklearn:iris").evaluation
+    moved = place.rename(tmp_path / "moved")
+    assert evaluate_result(moved, labels="sklearn:iris").evaluation == latest
 
 
 def test_a_run_leaves_what_the_design_promises(finished: Path) -> None:

@@ -118,5 +118,5 @@ METHOD = Method(
     n_components=lambda parameters: n_eigenvectors(parameters.n_clusters),
     starts=("auto", "kmeans", "spectral"),
     bounds=(Bound("n_clusters", "n_samples", 1), Bound("sample_size", "n_samples")),
-    one_fit_serves="its size",
+    one_fit_up_to=0,
 )

@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 from bigfs.config.fields import CountOrAuto, PositiveInt, Section
 from bigfs.selectors.method import Bound, Method, needs_eigenvectors
 
+# Stops that a regression's path keeps: all together take this number squared, times 8 bytes.
+MAX_STOPS = 500
+
 
 class MCFSParameters(Section):
     """Multi-cluster feature selection (Cai, Zhang, He, KDD 2010)."""
@@ -46,5 +49,5 @@ METHOD = Method(
     needs=needs_eigenvectors,
     n_components=lambda parameters: parameters.n_components or parameters.n_clusters,
     bounds=(Bound("n_clusters", "n_samples", 1), Bound("n_components", "n_samples", 1)),
-    one_fit_serves="smaller sizes",
+    one_fit_up_to=MAX_STOPS,
 )

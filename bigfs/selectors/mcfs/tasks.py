@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from bigfs.selectors.mcfs import MAX_STOPS
 from bigfs.solvers.lars import LarsPath, lars_path_gram
 from bigfs.store.scratch import ArrayRef
 
 # Indices, ascending, and values of the entries of a vector.
 SparseVector = tuple[np.ndarray, np.ndarray]
-# Stops that a path keeps: all of them together take this number squared, times 8 bytes.
-MAX_STOPS = 500
 
 
 def lars_task(

@@ -24,7 +24,8 @@ from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.units import format_bytes
 from bigfs.runtime.execute import run_tasks
-from bigfs.selectors.mcfs.tasks import MAX_STOPS, SparseVector, stops_of
+from bigfs.selectors.mcfs import MAX_STOPS
+from bigfs.selectors.mcfs.tasks import SparseVector, stops_of
 from bigfs.solvers.lars import lars_path_gram
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.store.scratch import ArrayRef

@@ -116,11 +116,6 @@ def smoothness(F: np.ndarray, SF: np.ndarray) -> float:
     return float(np.einsum("ij,ij->", F, F - SF))
 
 
-def scaled_columns(F: np.ndarray) -> np.ndarray:
-    """Return F with columns of norm one; columns of zeros stay."""
-    return np.asarray(F * inverse_norms(np.einsum("ij,ij->j", F, F)))
-
-
 def inverse_norms(squares: np.ndarray) -> np.ndarray:
     """Return ``1 / sqrt(squares)``, and 1 for an emptied cluster."""
     return 1 / np.sqrt(np.where(squares > 0, squares, 1.0))

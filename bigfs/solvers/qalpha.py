@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,10 +10,14 @@ import numpy as np
 # Eigenvalues of the Gram matrix below this share of the largest are rounding.
 _RANK_TOL = 1e-12
 # From here on the leading eigenvector comes from Lanczos steps, begun at the one before.
-_DENSE = 400
+DENSE_FEATURES = 400
+# Lanczos vectors where products are dear: the start is near the solution.
+_FEW_VECTORS = 8
 # Matrices of n_features^2 alive at once: the Gram matrix, the coordinates, and what an
 # eigendecomposition works with.
 N_MATRICES = 5
+# Matrices of n_samples x n_features alive at once: the rows, the coordinates, two on the way.
+N_ROW_MATRICES = 4
 
 
 @dataclass(frozen=True)
@@ -55,15 +60,65 @@ def q_alpha(
     -------
     result : QAlphaResult
     """
-    coordinates = _coordinates(gram)
-    rank = len(coordinates)
+
+    def leading(shadow: np.ndarray, alpha: np.ndarray) -> tuple[float, np.ndarray]:
+        return _leading(gram * (shadow.T @ shadow), alpha)
+
+    return _iterate(_coordinates(gram), leading, n_components, max_iter, tol)
+
+
+def q_alpha_of_rows(
+    rows: np.ndarray, n_components: int, *, max_iter: int = 100, tol: float = 1e-8
+) -> QAlphaResult:
+    """Do what `q_alpha` does where there are fewer rows than features: nothing of n_features^2.
+
+    The coordinates come from the rows' own Gram matrix, and the matrix whose leading eigenvector
+    is wanted is only multiplied by.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_samples, n_features), float64
+        Columns of norm one.
+    n_components, max_iter, tol
+        As in `q_alpha`.
+    """
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    values, vectors = np.linalg.eigh(rows @ rows.T)
+    kept = values > _RANK_TOL * values[-1]
+    coordinates = (vectors[:, kept].T @ rows)[::-1].copy()
+    size = (rows.shape[1],) * 2
+
+    def leading(shadow: np.ndarray, alpha: np.ndarray) -> tuple[float, np.ndarray]:
+        def product(v: np.ndarray) -> np.ndarray:
+            inner = coordinates @ (shadow * v.ravel()).T
+            return np.asarray(np.einsum("qd,qd->d", inner.T @ coordinates, shadow))
+
+        found = eigsh(
+            LinearOperator(size, matvec=product, dtype=np.float64),
+            k=1, which="LA", v0=alpha, tol=1e-13, maxiter=10_000, ncv=_FEW_VECTORS,
+        )  # fmt: skip
+        return float(found[0][0]), found[1][:, 0]
+
+    return _iterate(coordinates, leading, n_components, max_iter, tol)
+
+
+def _iterate(
+    coordinates: np.ndarray,
+    leading: Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray]],
+    n_components: int,
+    max_iter: int,
+    tol: float,
+) -> QAlphaResult:
+    """Alternate between weights and components, in the coordinates of the features' span."""
+    rank, n_features = coordinates.shape
     Q = np.eye(rank, min(n_components, rank))
-    alpha = np.full(len(gram), 1 / np.sqrt(len(gram)))
+    alpha = np.full(n_features, 1 / np.sqrt(n_features))
     objective: list[float] = []
     converged = False
     while not converged and len(objective) < max_iter:
         shadow = Q.T @ coordinates
-        level, found = _leading(gram * (shadow.T @ shadow), alpha)
+        level, found = leading(shadow, alpha)
         if found.sum() < 0:
             found = -found
         objective.append(level)
@@ -78,6 +133,11 @@ def q_alpha_bytes(n_features: int) -> int:
     return 8 * N_MATRICES * n_features**2
 
 
+def q_alpha_of_rows_bytes(n_samples: int, n_features: int) -> int:
+    """Return what `q_alpha_of_rows` needs, its argument included."""
+    return 8 * (N_ROW_MATRICES * n_samples * n_features + 3 * n_samples**2)
+
+
 def _coordinates(gram: np.ndarray) -> np.ndarray:
     """Return C of shape (rank, n_features) with ``C'C`` the Gram matrix, largest axis first."""
     values, vectors = np.linalg.eigh(gram)
@@ -87,7 +147,7 @@ def _coordinates(gram: np.ndarray) -> np.ndarray:
 
 def _leading(matrix: np.ndarray, start: np.ndarray) -> tuple[float, np.ndarray]:
     """Return the largest eigenvalue of a symmetric matrix and its vector."""
-    if len(matrix) < _DENSE:
+    if len(matrix) < DENSE_FEATURES:
         values, vectors = np.linalg.eigh(matrix)
         return float(values[-1]), vectors[:, -1]
     from scipy.sparse.linalg import eigsh

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -12,6 +13,10 @@ from bigfs.solvers.l21 import row_weights, smoothed_l21
 _EPSILON = 1e-16
 # Matrices of n_features^2 alive at once: M, its reweighted copy, an eigensolver's workspace.
 N_MATRICES = 4
+# Matrices of n_samples x n_features alive at once where M is kept as a product.
+N_ROW_MATRICES = 6
+# Of the first eigenproblem of a product: its solution only has to be a start.
+_START_TOL = 1e-3
 
 
 def local_factors(Z: np.ndarray, ridge: float) -> np.ndarray:
@@ -54,15 +59,97 @@ class SparseBasis:
     converged: bool
 
 
+class Form(Protocol):
+    """A symmetric, positive semidefinite M of n_features^2, as far as `sparse_basis` uses it."""
+
+    def first_weights(self, n_columns: int) -> np.ndarray:
+        """Return the diagonal to begin with."""
+
+    def smallest(self, added: np.ndarray, n_columns: int, before: np.ndarray | None) -> np.ndarray:
+        """Return the eigenvectors of the smallest eigenvalues of M with its diagonal added to.
+
+        ``before`` is the last solution.
+        """
+
+    def quadratic(self, B: np.ndarray) -> float:
+        """Return ``tr(B'MB)``."""
+
+
+@dataclass(frozen=True)
+class DenseForm:
+    """M itself, (n_features, n_features), float64."""
+
+    M: np.ndarray
+
+    def first_weights(self, n_columns: int) -> np.ndarray:
+        """Return ones, as the paper begins."""
+        return np.ones(len(self.M))
+
+    def smallest(self, added: np.ndarray, n_columns: int, before: np.ndarray | None) -> np.ndarray:
+        """Solve by LAPACK."""
+        return _smallest(self.M, added, n_columns)
+
+    def quadratic(self, B: np.ndarray) -> float:
+        """Return ``tr(B'MB)``."""
+        return float(np.einsum("ij,ij->", B, self.M @ B))
+
+
+@dataclass(frozen=True)
+class ProductForm:
+    """``M = F F'`` where rows are so few that M vanishes on more than the basis needs.
+
+    Then the paper's first problem, with the identity added, has every basis of that null space
+    for a solution, and rounding would choose. The weights to begin with are those of the mean
+    over all of them: a row's squared norm is in proportion to its feature's share of the space.
+
+    Attributes
+    ----------
+    F : ndarray of shape (n_features, rank), float64
+    outside : ndarray of shape (n_features,), float64
+        Squared norm of each feature's axis, projected onto the null space.
+    """
+
+    F: np.ndarray
+    outside: np.ndarray
+
+    def first_weights(self, n_columns: int) -> np.ndarray:
+        """Return the weights of the mean over the null space."""
+        share = n_columns * self.outside / self.outside.sum()
+        return np.asarray(0.5 / np.sqrt(share + _EPSILON))
+
+    def smallest(self, added: np.ndarray, n_columns: int, before: np.ndarray | None) -> np.ndarray:
+        """Solve by Lanczos steps with the inverse, which Woodbury's formula gives."""
+        from scipy.linalg import cho_factor, cho_solve
+        from scipy.sparse.linalg import LinearOperator, eigsh
+
+        root = 1 / np.sqrt(added)
+        G = self.F * root[:, None]
+        K = G.T @ G
+        K.flat[:: len(K) + 1] += 1.0
+        factor = cho_factor(K, overwrite_a=True, check_finite=False)
+
+        def product(v: np.ndarray) -> np.ndarray:
+            v = v.ravel() * root
+            return np.asarray(root * (v - G @ cho_solve(factor, G.T @ v, check_finite=False)))
+
+        operator = LinearOperator((len(root),) * 2, matvec=product, dtype=np.float64)
+        start, tol = (root, _START_TOL) if before is None else (before.sum(axis=1), 0)
+        return np.asarray(eigsh(operator, k=n_columns, which="LA", v0=start, tol=tol)[1])
+
+    def quadratic(self, B: np.ndarray) -> float:
+        """Return ``tr(B'MB)``."""
+        return float(((self.F.T @ B) ** 2).sum())
+
+
 def sparse_basis(
-    M: np.ndarray, n_columns: int, gamma: float, *, max_iter: int, tol: float
+    form: Form, n_columns: int, gamma: float, *, max_iter: int, tol: float
 ) -> SparseBasis:
     """Minimize ``tr(B'MB) + gamma |B|_2,1`` over B with ``B'B = I``, by reweighting.
 
     Parameters
     ----------
-    M : ndarray of shape (n_features, n_features), float64
-        Symmetric, positive semidefinite.
+    form : Form
+        M.
     n_columns : int
         At most n_features.
     gamma : float
@@ -70,21 +157,28 @@ def sparse_basis(
     tol : float
         Stop when the objective changes by less than this share.
     """
-    weights = np.ones(len(M))
+    weights = form.first_weights(n_columns)
+    B = None
     objective: list[float] = []
     converged = False
     while not converged and len(objective) < max_iter:
-        B = _smallest(M, gamma * weights, n_columns)
+        B = form.smallest(gamma * weights, n_columns, B)
         weights = row_weights(B, _EPSILON)
-        now = float(np.einsum("ij,ij->", B, M @ B)) + gamma * smoothed_l21(B, _EPSILON)
+        now = form.quadratic(B) + gamma * smoothed_l21(B, _EPSILON)
         converged = bool(objective) and abs(objective[-1] - now) <= tol * abs(objective[-1])
         objective.append(now)
+    assert B is not None
     return SparseBasis(B, np.array(objective), converged)
 
 
 def sparse_basis_bytes(n_features: int) -> int:
     """Return what `sparse_basis` needs."""
     return 8 * N_MATRICES * n_features**2
+
+
+def product_form_bytes(n_samples: int, n_features: int) -> int:
+    """Return what a `ProductForm` takes to make and to solve."""
+    return 8 * (N_ROW_MATRICES * n_samples * n_features + 4 * n_samples**2)
 
 
 def _smallest(M: np.ndarray, added: np.ndarray, n_columns: int) -> np.ndarray:

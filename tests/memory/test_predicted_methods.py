@@ -29,10 +29,10 @@ from bigfs.selectors.mcfs.strategies import FullGram, ScreenedColumns
 from bigfs.selectors.mcfs.tasks import lars_task
 from bigfs.selectors.ndfs import solve
 from bigfs.selectors.ndfs.strategies import Cholesky, ConjugateGradients, Woodbury
-from bigfs.selectors.q_alpha.strategies import FeatureWeights
+from bigfs.selectors.q_alpha.strategies import FeatureWeights, WeightsOfFewRows
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.spec.strategies import EdgeScores
-from bigfs.selectors.udfs.strategies import SparseProjection
+from bigfs.selectors.udfs.strategies import ProjectionOfFewRows, SparseProjection
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 from tests.memory._measure import LIMIT, Place, hold_to_the_bar
@@ -132,7 +132,8 @@ CASES = (
     Case(Cholesky, "ndfs", 4_000, 2_000, _NDFS, alone=True),
     Case(Woodbury, "ndfs", 1_500, 5_000, _NDFS, alone=True),
     Case(FeatureWeights, "q_alpha", 4_000, 2_000, _FEW, alone=True),
-    Case(SparseProjection, "udfs", 300, 2_000, _FEW, alone=True),
+    Case(SparseProjection, "udfs", 300, 2_000, {**_FEW, "gamma": 0.0}, alone=True),
+    Case(ProjectionOfFewRows, "udfs", 1_000, 4_000, _FEW, alone=True),
     Case(StreamedRows, "m3fs", 40_000, 500, _M3FS),
 )
 LONG = (
@@ -140,7 +141,7 @@ LONG = (
     Case(Cholesky, "ndfs", 40_000, 500, _NDFS),
     Case(Cholesky, "ndfs", 12_000, 2_000, _NDFS),
     Case(ConjugateGradients, "ndfs", 3_000, 30_000, _NDFS, forced=True),
-    Case(FeatureWeights, "q_alpha", 500, 2_500, _FEW, alone=True),
+    Case(WeightsOfFewRows, "q_alpha", 1_200, 8_000, _FEW, alone=True),
     Case(SparseProjection, "udfs", 8_000, 1_000, _FEW, alone=True),
     Case(ResidentRows, "m3fs", 4_000, 2_000, _M3FS, n_selected=2_000),
     Case(StreamedRows, "m3fs", 10_000, 3_000, {**_M3FS, "init": "kmeans", "n_init": 1}),

@@ -33,9 +33,17 @@ def discriminative_matrix(X: np.ndarray, k: int, ridge: float) -> np.ndarray:
 def udfs_scores(
     X: np.ndarray, c: int, k: int, gamma: float, ridge: float, n_iter: int
 ) -> np.ndarray:
-    """Algorithm 1: row norms of W after some iterations from D = I."""
+    """Algorithm 1: row norms of W after some iterations from D = I.
+
+    Where P vanishes on more than c dimensions every basis of these solves the first problem: D is
+    that of the root mean square of all of them.
+    """
     P = discriminative_matrix(X, k, ridge)
     D = np.eye(len(P))
+    values, vectors = np.linalg.eigh(P)
+    null = vectors[:, values < 1e-10 * values[-1]]
+    if null.shape[1] > c:
+        D = np.diag(1 / (2 * np.sqrt(np.diag(null @ null.T) * c / null.shape[1])))
     for _ in range(n_iter):
         W = np.linalg.eigh(P + gamma * D)[1][:, :c]
         norms = np.linalg.norm(W, axis=1)

@@ -107,7 +107,23 @@ def test_refusals() -> None:
             QAlpha(2, **options).fit(X)
 
 
-@pytest.mark.parametrize("n, d", [(3, 6_000), (20_000, 1_000)])
+def test_few_rows_give_what_the_matrix_of_features_gives() -> None:
+    from bigfs.solvers.qalpha import q_alpha
+
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(60, 450)) + (np.arange(60) % 3)[:, None] * (np.arange(450) < 9)
+    X[:, 7] = 0.1
+    found = QAlpha(9, n_clusters=3).fit(X)
+    varies = np.delete(np.arange(450), 7)
+    Z = X[:, varies] - X[:, varies].mean(axis=0)
+    Z /= np.linalg.norm(Z, axis=0)
+    expected = q_alpha(Z.T @ Z, 3)
+    np.testing.assert_allclose(found.scores_[varies], expected.alpha, rtol=0, atol=1e-12)
+    assert found.scores_[7] == 0 and found.ranking_[-1] == 7
+    assert found.n_iter_ == len(expected.objective)
+
+
+@pytest.mark.parametrize("n, d", [(6_000, 6_000), (20_000, 1_000)])
 def test_the_cost_names_the_matrices_of_features(n: int, d: int) -> None:
     shape = Shape(n, d, 4, 3_000, 3_000)
     selection = selection_model()(method="q_alpha", n_features_to_select=1)
@@ -150,7 +166,7 @@ def test_as_a_run(tmp_path: Path) -> None:
 def test_a_run_that_does_not_fit_is_refused_before_anything_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    np.save(tmp_path / "X.npy", np.zeros((3, 6000), dtype=np.float32))
+    np.save(tmp_path / "X.npy", np.zeros((2100, 2000), dtype=np.float32))
     config = {
         "run": str(tmp_path / "run"),
         "input": {"uri": str(tmp_path / "X.npy")},

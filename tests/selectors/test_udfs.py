@@ -44,6 +44,24 @@ def test_equals_the_dense_reference(ridge: float) -> None:
     )
 
 
+@pytest.mark.parametrize("ridge, gamma", [(1.0, 0.1), (10.0, 2.0)])
+def test_few_rows_equal_the_dense_reference_in_any_order(
+    ridge: float, gamma: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bigfs.solvers.udfs._START_TOL", 0)
+    generator = np.random.default_rng(3)
+    X = generator.normal(size=(30, 90)) * generator.uniform(0.2, 3, 90) + 5
+    settings = {"n_clusters": 4, "gamma": gamma, "ridge": ridge, "max_iter": 6, "tol": 0}
+    found = UDFS(5, **settings).fit(X)
+    expected = udfs_scores(X, 4, 5, gamma, ridge, 6)
+    np.testing.assert_allclose(found.scores_, expected, rtol=1e-5, atol=1e-8)
+    assert (np.diff(found.objective_) <= 0).all()
+    np.testing.assert_allclose(found.coef_.T @ found.coef_, np.eye(4), atol=1e-10)
+    order = generator.permutation(90)
+    turned = UDFS(5, **settings).fit(X[:, order])
+    np.testing.assert_allclose(turned.scores_, found.scores_[order], rtol=1e-6, atol=1e-9)
+
+
 def test_an_eigensolver_that_gives_up_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     import scipy.linalg
 
@@ -108,6 +126,10 @@ def test_degenerate_data() -> None:
     assert found.get_support().all()
     assert found.scores_[40] == 0 and found.ranking_[-1] == 40
     assert np.isfinite(found.scores_).all()
+    assert UDFS(2, n_clusters=2).fit(np.ones((9, 40))).ranking_[:2].tolist() == [0, 1]
+    # Every neighborhood is one point: all features are free, and none is better.
+    points = np.repeat(rng.normal(size=(3, 40)), 8, axis=0)
+    assert np.isfinite(UDFS(2, n_clusters=2, n_neighbors=3).fit(points).scores_).all()
     twice = np.repeat(rng.normal(size=(30, 4)), 3, axis=0)
     assert np.isfinite(UDFS(2, n_clusters=2, n_neighbors=2).fit(twice).scores_).all()
     apart = np.concatenate([rng.normal(20 * part, 1, (20, 5)) for part in range(3)])
@@ -136,7 +158,7 @@ def test_refusals() -> None:
             UDFS(2, **{"n_clusters": 3, **options}).fit(X)
 
 
-@pytest.mark.parametrize("n, d", [(8, 6_000), (9_000, 6_000), (20_000, 1_000)])
+@pytest.mark.parametrize("n, d", [(6_000, 6_000), (9_000, 6_000), (20_000, 1_000)])
 def test_the_cost_names_the_matrices_of_features(n: int, d: int) -> None:
     shape = Shape(n, d, 4, 3_000, 3_000)
     selection = selection_model()(method="udfs", n_features_to_select=1)
@@ -202,6 +224,7 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_written(
 ) -> None:
     np.save(tmp_path / "X.npy", np.zeros((8, 6000), dtype=np.float32))
     config = _config(tmp_path, input={"uri": str(tmp_path / "X.npy")}, memory_limit="768 MiB")
+    config["udfs"]["gamma"] = 0.0  # without a penalty few rows are no help
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
     with pytest.raises(SystemExit) as stopped:
         main(["run", str(tmp_path / "c.yaml")])

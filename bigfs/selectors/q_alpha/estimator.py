@@ -57,7 +57,8 @@ default="none"
     is random. Weights that are not negative are favored but not enforced. Only inner products of
     features enter: cost is one pass over X for the Gram matrix, then ``O(n_features^3)`` once
     and ``O(n_features^2 n_clusters)`` per iteration on the client, in five matrices of
-    n_features^2.
+    n_features^2. Where there are fewer rows than features the client holds the rows instead, and
+    only multiplies by G.
 
     References
     ----------

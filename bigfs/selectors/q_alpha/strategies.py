@@ -1,4 +1,4 @@
-"""Q-alpha on the Gram matrix, which one pass gives and the client works on."""
+"""Q-alpha on the Gram matrix, which one pass gives and the client works on; or on few rows."""
 
 from __future__ import annotations
 
@@ -6,20 +6,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigfs.blocks.rowblocks import gram_step
+from bigfs.blocks.rowblocks import RowBlocks, gram_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.threads import single_thread
 from bigfs.selectors.q_alpha import QAlphaParameters
-from bigfs.solvers.qalpha import N_MATRICES, q_alpha, q_alpha_bytes
+from bigfs.solvers.qalpha import (
+    DENSE_FEATURES,
+    N_MATRICES,
+    N_ROW_MATRICES,
+    QAlphaResult,
+    q_alpha,
+    q_alpha_bytes,
+    q_alpha_of_rows,
+    q_alpha_of_rows_bytes,
+)
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 
 
 def choose(shape: Shape, selection: Selection) -> FeatureWeights:
-    """Return the only strategy."""
-    return FeatureWeights(shape, selection.parameters)
+    """Return the strategy: on matrices of features, or of rows where these are fewer."""
+    few_rows = shape.n_samples < shape.n_features and shape.n_features >= DENSE_FEATURES
+    return (WeightsOfFewRows if few_rows else FeatureWeights)(shape, selection.parameters)
 
 
 @dataclass(frozen=True)
@@ -46,8 +56,7 @@ class FeatureWeights:
         """Return the weight of every feature; details are the attributes of `QAlpha`."""
         parameters = self.parameters
         n_clusters, chosen = inputs.n_clusters(parameters.n_clusters)
-        total = inputs.blocks.gram()
-        norms = np.sqrt(total.gram.diagonal())
+        matrix, norms = self._matrix(inputs.blocks)
         varies = np.flatnonzero(norms > 0)
         scores = np.zeros(self.shape.n_features)
         if not len(varies):
@@ -59,12 +68,8 @@ class FeatureWeights:
                 objective=np.empty(0),
                 **chosen,
             )
-        gram = total.gram[np.ix_(varies, varies)]
-        del total  # as large as the copy that the iteration works on
-        gram /= norms[varies]
-        gram /= norms[varies][:, None]
         with single_thread():
-            result = q_alpha(gram, n_clusters, max_iter=parameters.max_iter, tol=parameters.tol)
+            result = self._solved(matrix, norms, n_clusters)
         scores[varies] = result.alpha
         return FeatureScores.from_scores(
             scores,
@@ -73,4 +78,44 @@ class FeatureWeights:
             converged=result.converged,
             objective=result.objective,
             **chosen,
+        )
+
+    def _matrix(self, blocks: RowBlocks) -> tuple[np.ndarray, np.ndarray]:
+        """Return what the iteration works on, and the norms of the centered features."""
+        gram = blocks.gram().gram
+        return gram, np.sqrt(gram.diagonal())
+
+    def _solved(self, gram: np.ndarray, norms: np.ndarray, n_clusters: int) -> QAlphaResult:
+        """Iterate on the features that vary, brought to norm one."""
+        varies = np.flatnonzero(norms > 0)
+        if len(varies) < len(norms):
+            gram = gram[np.ix_(varies, varies)]
+        gram /= norms[varies]
+        gram /= norms[varies][:, None]
+        return q_alpha(gram, n_clusters, max_iter=self.parameters.max_iter, tol=self.parameters.tol)
+
+
+class WeightsOfFewRows(FeatureWeights):
+    """Fewer rows than features: the client holds them, which takes less than n_features^2."""
+
+    def cost(self) -> StageCost:
+        """Return the cost of reading the rows and of the client's matrices."""
+        n, d = self.shape.n_samples, self.shape.n_features
+        what = f"{N_ROW_MATRICES} matrices of {n:,} x {d:,}: all rows"
+        needed = n * d * self.shape.itemsize + q_alpha_of_rows_bytes(n, d)
+        return StageCost((Step(what, needed, 1, 1, self.shape.n_chunks, by_client=True),))
+
+    def _matrix(self, blocks: RowBlocks) -> tuple[np.ndarray, np.ndarray]:
+        rows = blocks.start_pass().read(0, blocks.n_samples)
+        constant = rows.min(axis=0) == rows.max(axis=0)
+        rows = rows.astype(np.float64)
+        rows -= rows.mean(axis=0)
+        rows[:, constant] = 0.0
+        return rows, np.linalg.norm(rows, axis=0)
+
+    def _solved(self, rows: np.ndarray, norms: np.ndarray, n_clusters: int) -> QAlphaResult:
+        varies = norms > 0
+        rows = rows / norms if varies.all() else rows[:, varies] / norms[varies]
+        return q_alpha_of_rows(
+            rows, n_clusters, max_iter=self.parameters.max_iter, tol=self.parameters.tol
         )

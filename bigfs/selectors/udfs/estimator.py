@@ -75,7 +75,10 @@ default="none"
     that k-means has with 0.1 on USPS and digits, and loses a quarter on satimage. Cost beyond the
     graph: M is summed in one edge pass (each block is read once, and again by the blocks whose
     rows list rows in it), ``(n_neighbors + 1) n_samples n_features^2`` products; then an
-    eigenproblem of n_features per iteration on the client.
+    eigenproblem of n_features per iteration on the client. Where M vanishes on more than
+    n_clusters dimensions, ``n_samples - 1 + n_clusters < n_features``, any basis of these solves
+    the first problem: the iteration begins with the root mean square of all of them, and the
+    client holds the rows instead of M (unless gamma is 0, where they solve every problem).
 
     References
     ----------

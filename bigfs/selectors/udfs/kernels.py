@@ -10,12 +10,14 @@ from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
 from bigfs.core.cost import Shape, Step
 from bigfs.runtime.execute import map_reduce
-from bigfs.solvers.udfs import local_factors
+from bigfs.solvers.udfs import ProductForm, local_factors
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef
 
 # Neighborhoods whose rows a task gathers at once: beyond it, other blocks are read again.
 GATHERED_BYTES = 256 * 1024**2
+# Eigenvalues of M below this share of the largest are rounding.
+_RANK_TOL = 1e-12
 
 
 @dataclass
@@ -56,10 +58,41 @@ def local_scatter(
         _scatter_task, blocks.bounds, _merge, reader, neighbors, blocks.rows, ridge,
         label="neighborhoods",
     )  # fmt: skip
-    M = total.M
+    return _mirrored(total.M), total.maximum > total.minimum
+
+
+def product_form(rows: np.ndarray, neighbors: np.ndarray, ridge: float) -> ProductForm:
+    """Return the same M of few rows as a product, from their coordinates in their own span.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_samples, n_features), float64
+        Of features that vary, more than there are rows.
+    neighbors : ndarray of shape (n_samples, n_neighbors)
+    ridge : float
+    """
+    from scipy.linalg import qr
+
+    n = len(rows)
+    # Against the first row: a span of one dimension less, and no mean that rounding blurs.
+    basis, factor = qr((rows[1:] - rows[0]).T, mode="economic", overwrite_a=True)
+    table = np.zeros((n, n - 1))
+    table[1:] = factor.T
+    M = np.zeros((n - 1, n - 1), order="F")
+    M = _add_scatter(M, table, np.column_stack([np.arange(n), neighbors]), ridge)
+    values, vectors = np.linalg.eigh(_mirrored(M))
+    kept = values > _RANK_TOL * values[-1]
+    basis = basis @ vectors[:, kept]
+    outside = np.maximum(1 - np.einsum("ij,ij->i", basis, basis), 0.0)
+    basis *= np.sqrt(values[kept])
+    return ProductForm(basis, outside)
+
+
+def _mirrored(M: np.ndarray) -> np.ndarray:
+    """Fill in the lower triangle."""
     for row in range(len(M) - 1):
         M[row + 1 :, row] = M[row, row + 1 :]
-    return M, total.maximum > total.minimum
+    return M
 
 
 def scatter_step(shape: Shape, n_neighbors: int) -> Step:
@@ -85,29 +118,36 @@ def _scatter_task(
     bounds: tuple[int, int], reader: BlockReader, neighbors: ArrayRef, rows: int, ridge: float
 ) -> LocalScatter:
     """Sum over the neighborhoods of one block's rows."""
-    from scipy.linalg.blas import dsyrk
-
     start, stop = bounds
     X = reader.read(start, stop)
     d = X.shape[1]
     listed = neighbors.read(start, stop)
     size = listed.shape[1] + 1
     M = np.zeros((d, d), order="F")
-    step = max(1, tile_rows(d) // size)
     for first, end in block_bounds(stop - start, gathered_rows(d, X.itemsize, size - 1)):
         members = np.column_stack([np.arange(start + first, start + end), listed[first:end]])
         wanted, places = np.unique(members, return_inverse=True)
         table = _gather(wanted, X, start, reader, rows)
         places = places.reshape(members.shape)
-        for begin in range(0, len(places), step):
-            group = places[begin : begin + step]
-            Z = table[group].astype(np.float64)
-            # Against the row itself first: a value that all share leaves nothing, not rounding.
-            Z -= Z[:, :1].copy()
-            Z -= Z.mean(axis=1, keepdims=True)
-            R = local_factors(Z, ridge).reshape(-1, d)
-            M = dsyrk(1.0, R.T, beta=1.0, c=M, overwrite_c=1)
+        M = _add_scatter(M, table, places, ridge)
     return LocalScatter(M, X.min(axis=0), X.max(axis=0))
+
+
+def _add_scatter(M: np.ndarray, table: np.ndarray, places: np.ndarray, ridge: float) -> np.ndarray:
+    """Add the neighborhoods whose rows are at some places of a table to the upper triangle."""
+    from scipy.linalg.blas import dsyrk
+
+    d = table.shape[1]
+    step = max(1, tile_rows(d) // places.shape[1])
+    for begin in range(0, len(places), step):
+        group = places[begin : begin + step]
+        Z = table[group].astype(np.float64)
+        # Against the row itself first: a value that all share leaves nothing, not rounding.
+        Z -= Z[:, :1].copy()
+        Z -= Z.mean(axis=1, keepdims=True)
+        R = local_factors(Z, ridge).reshape(-1, d)
+        M = dsyrk(1.0, R.T, beta=1.0, c=M, overwrite_c=1)
+    return M
 
 
 def _gather(

@@ -1,4 +1,4 @@
-"""UDFS by one pass over blocks and neighborhoods, and an eigenproblem of the client."""
+"""UDFS by one pass over blocks and neighborhoods, or on few rows; the client iterates."""
 
 from __future__ import annotations
 
@@ -10,17 +10,35 @@ from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.threads import single_thread
 from bigfs.selectors.udfs import UDFSParameters
-from bigfs.selectors.udfs.kernels import local_scatter, scatter_step
-from bigfs.solvers.udfs import N_MATRICES, sparse_basis, sparse_basis_bytes
+from bigfs.selectors.udfs.kernels import local_scatter, product_form, scatter_step
+from bigfs.solvers.udfs import (
+    N_MATRICES,
+    N_ROW_MATRICES,
+    DenseForm,
+    Form,
+    product_form_bytes,
+    sparse_basis,
+    sparse_basis_bytes,
+)
+from bigfs.spectral.choice import largest_count
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 
 
 def choose(shape: Shape, selection: Selection) -> SparseProjection:
-    """Return the only strategy."""
+    """Return the strategy: M as a product where rows are so few that it vanishes on a basis."""
     assert selection.graph is not None
-    return SparseProjection(shape, selection.graph.n_neighbors, selection.parameters)
+    parameters = selection.parameters
+    kind = SparseProjection
+    if parameters.gamma > 0 and _is_product(shape, shape.n_features, parameters.n_clusters):
+        kind = ProjectionOfFewRows
+    return kind(shape, selection.graph.n_neighbors, parameters)
+
+
+def _is_product(shape: Shape, n_varying: int, n_clusters: int | str) -> bool:
+    """Say whether the null space of M has more dimensions than the basis."""
+    return shape.n_samples - 1 + largest_count(n_clusters) < n_varying
 
 
 @dataclass(frozen=True)
@@ -49,7 +67,7 @@ class SparseProjection:
         """Return the projection's row norms; details are the attributes of `UDFS`."""
         parameters, d = self.parameters, self.shape.n_features
         n_clusters, chosen = inputs.n_clusters(parameters.n_clusters)
-        M, varies = local_scatter(inputs.blocks, inputs.graph.indices_ref, parameters.ridge)
+        form, varies = self._form(inputs)
         kept = np.flatnonzero(varies)
         scores = np.zeros(d)
         coef = np.zeros((d, min(n_clusters, len(kept))))
@@ -63,11 +81,13 @@ class SparseProjection:
                 coef=coef,
                 **chosen,
             )
-        if len(kept) < d:
-            M = M[np.ix_(kept, kept)]
         with single_thread():
             basis = sparse_basis(
-                M, coef.shape[1], parameters.gamma, max_iter=parameters.max_iter, tol=parameters.tol
+                form,
+                coef.shape[1],
+                parameters.gamma,
+                max_iter=parameters.max_iter,
+                tol=parameters.tol,
             )
         coef[kept] = basis.B
         scores[kept] = np.linalg.norm(basis.B, axis=1)
@@ -80,3 +100,35 @@ class SparseProjection:
             coef=coef,
             **chosen,
         )
+
+    def _form(self, inputs: Inputs) -> tuple[Form, np.ndarray]:
+        """Return M of the features that vary, and which do."""
+        ridge = self.parameters.ridge
+        M, varies = local_scatter(inputs.blocks, inputs.graph.indices_ref, ridge)
+        if not varies.all():
+            kept = np.flatnonzero(varies)
+            M = M[np.ix_(kept, kept)]
+        return DenseForm(M), varies
+
+
+class ProjectionOfFewRows(SparseProjection):
+    """Fewer rows than features: the client holds them, which takes less than n_features^2."""
+
+    def cost(self) -> StageCost:
+        """Return the cost of reading the rows and of the client's matrices."""
+        n, d = self.shape.n_samples, self.shape.n_features
+        what = f"{N_ROW_MATRICES} matrices of {n:,} x {d:,}: all rows"
+        needed = n * d * self.shape.itemsize + product_form_bytes(n, d) + 32 * 10**6
+        return StageCost((Step(what, needed, 1, 1, self.shape.n_chunks, by_client=True),))
+
+    def _form(self, inputs: Inputs) -> tuple[Form, np.ndarray]:
+        rows = inputs.blocks.start_pass().read(0, self.shape.n_samples)
+        varies = rows.min(axis=0) < rows.max(axis=0)
+        rows = rows[:, varies].astype(np.float64)
+        if not varies.any():
+            return DenseForm(np.empty((0, 0))), varies
+        with single_thread():
+            form = product_form(rows, inputs.graph.indices[:], self.parameters.ridge)
+            if _is_product(self.shape, rows.shape[1], self.parameters.n_clusters):
+                return form, varies
+            return DenseForm(form.F @ form.F.T), varies

@@ -1,0 +1,188 @@
+"""Processor seconds of every method on small sets: nobody should wait for a thousand rows.
+
+Each fit has a process of its own with one thread, so that one without an end can be stopped; it
+fits a tiny set first, which pays for compilation. Sets are those of FOLDER (``NAME.npz``) and
+scikit-learn's, larger ones cut to 2,000 rows drawn by a fixed seed. Clusters are as many as
+classes, 20 at most; half of the features are selected, 50 at most; all else is left as it is::
+
+    python -m tests.bench.bench_small FOLDER --limit 90 --write before.json
+    python -m tests.bench.bench_small FOLDER --methods UDFS QAlpha --sets ORL Prostate_GE
+    python -m tests.bench.bench_small FOLDER --paths  # MCFS's paths beside scikit-learn's
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import statistics
+import time
+import warnings
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MAX_ROWS = 2_000
+MAX_CLUSTERS = 20
+METHODS = (
+    "MaxVariance", "LaplacianScore", "SPEC", "MCFS", "NDFS", "UDFS", "QAlpha", "M3FS",
+    "MaximumMarginClustering", "FSGMM", "LFS", "GFSKMeans",
+)  # fmt: skip
+
+
+def small_sets(folder: Path | None, names: list[str] | None = None) -> dict[str, Any]:
+    """Return what opens each set, by name: X and the number of its classes."""
+    from sklearn import datasets
+
+    ours = {name: getattr(datasets, f"load_{name}") for name in ("iris", "wine", "digits")}
+    sets: dict[str, Any] = {name: lambda load=load: _cut(*load(return_X_y=True))
+                            for name, load in ours.items()}  # fmt: skip
+    for number, digits in {"17": (1, 7), "0689": (0, 6, 8, 9)}.items():
+        sets[f"digits {number}"] = lambda digits=digits: _digits(digits)
+    for file in sorted(folder.glob("*.npz")) if folder else ():
+        sets[file.stem] = lambda file=file: _cut(*_load(file))
+    return {name: sets[name] for name in names or sets}
+
+
+def _load(file: Path) -> tuple[Any, np.ndarray]:
+    from scipy.sparse import csr_matrix
+
+    with np.load(file) as stored:
+        if "X" in stored.files:
+            return stored["X"], stored["y"]
+        parts = (stored["data"], stored["indices"], stored["indptr"])
+        return csr_matrix(parts, shape=tuple(stored["shape"])), stored["y"]
+
+
+def _cut(X: Any, y: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return at most `MAX_ROWS` rows, dense, and the number of classes."""
+    if len(y) > MAX_ROWS:
+        kept = np.sort(np.random.default_rng(0).choice(len(y), MAX_ROWS, replace=False))
+        X = X[kept]
+    X = X if isinstance(X, np.ndarray) else X.toarray()
+    return X, len(np.unique(y))
+
+
+def _digits(wanted: tuple[int, ...]) -> tuple[np.ndarray, int]:
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    return X[np.isin(y, wanted)], len(wanted)
+
+
+def settings_of(name: str, X: np.ndarray, n_classes: int) -> dict[str, Any]:
+    """Return the arguments of a method's estimator."""
+    import bigfs
+
+    known = getattr(bigfs, name)().get_params()
+    wanted = {"n_clusters": min(n_classes, MAX_CLUSTERS)}
+    wanted["n_features_to_select"] = max(1, min(50, X.shape[1] // 2))
+    return {key: value for key, value in wanted.items() if key in known}
+
+
+def _fit(pipe: Connection, name: str, settings: dict[str, Any], X: np.ndarray, limit: int) -> None:
+    """Fit in this process, after a tiny set; the kernel ends it at the limit."""
+    import bigfs
+    from bigfs.core.threads import single_thread
+
+    warnings.simplefilter("ignore")
+    made = getattr(bigfs, name)
+    with single_thread():
+        warm = np.random.default_rng(0).normal(size=(40, 6)) + (np.arange(40) % 2)[:, None] * 4
+        made(**{key: min(value, 2) for key, value in settings.items()}).fit(warm)
+        used = time.process_time()
+        resource.setrlimit(resource.RLIMIT_CPU, (int(used) + limit + 1,) * 2)
+        made(**settings).fit(X)
+        pipe.send(time.process_time() - used)
+
+
+def seconds(name: str, X: np.ndarray, n_classes: int, limit: int) -> float | str:
+    """Return processor seconds of a fit, or why there are none."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    settings = settings_of(name, X, n_classes)
+    process = context.Process(target=_fit, args=(there, name, settings, X, limit), daemon=True)
+    process.start()
+    there.close()
+    try:
+        return float(here.recv())
+    except EOFError:
+        process.join()
+        return f"> {limit}" if process.exitcode in (-9, -24) else "refused"
+    finally:
+        process.join()
+
+
+def paths(X: np.ndarray, n_nonzero: int, n_paths: int = 10, repeats: int = 3) -> dict[str, float]:
+    """Return processor seconds of our paths and scikit-learn's to the same knot, side by side.
+
+    The targets are leading left singular vectors with noise, as MCFS's are smooth functions of
+    the rows; ``apart`` is the largest relative difference of coefficients.
+    """
+    from sklearn.linear_model import lars_path_gram as theirs
+
+    from bigfs.core.threads import single_thread
+    from bigfs.solvers.lars import lars_path_gram as ours
+
+    X = X[:, X.std(axis=0) > 0].astype(np.float64)
+    X -= X.mean(axis=0)
+    Y = np.linalg.svd(X, full_matrices=False)[0][:, :n_paths]
+    Y += np.random.default_rng(0).normal(scale=0.01, size=Y.shape)
+    gram, products = X.T @ X, X.T @ (Y - Y.mean(axis=0))
+    totals: dict[str, list[float]] = {"bigfs": [], "scikit-learn": []}
+    apart = 0.0
+    with single_thread(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(repeats):
+            used = {"bigfs": 0.0, "scikit-learn": 0.0}
+            for xty in products.T:
+                begun = time.process_time()
+                mine = ours(gram, xty, n_nonzero)
+                middle = time.process_time()
+                steps = {"max_iter": mine.n_knots - 1, "method": "lasso", "return_path": False}
+                coef = theirs(xty, gram, n_samples=len(X), **steps)[2]
+                used["bigfs"] += middle - begun
+                used["scikit-learn"] += time.process_time() - middle
+                apart = max(apart, float(np.abs(mine.coef - coef).max() / np.abs(coef).max()))
+            for name, value in used.items():
+                totals[name].append(value)
+    return {name: statistics.median(values) for name, values in totals.items()} | {"apart": apart}
+
+
+def main() -> None:
+    """Print the table, or that of the paths."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--sets", nargs="+")
+    parser.add_argument("--limit", type=int, default=90, help="processor seconds of a fit")
+    parser.add_argument("--write", type=Path, help="also write the seconds as JSON, row by row")
+    parser.add_argument("--paths", action="store_true", help="MCFS's paths beside scikit-learn's")
+    arguments = parser.parse_args()
+    table: dict[str, dict[str, float | str]] = {}
+    columns = ("bigfs", "scikit-learn", "apart") if arguments.paths else arguments.methods
+    print(" ".join(["set".ljust(24), *(name[:12].rjust(12) for name in columns)]))
+    for name, opened in small_sets(arguments.folder, arguments.sets).items():
+        X, n_classes = opened()
+        label = f"{name} {X.shape[0]}x{X.shape[1]} c={n_classes}"
+        print(f"{label:24}", end="", flush=True)
+        found: dict[str, Any] = {}
+        if arguments.paths:
+            found = paths(X, min(200, X.shape[0] - 2, X.shape[1] - 1))
+        for column in columns:
+            if not arguments.paths:
+                found[column] = seconds(column, X, n_classes, arguments.limit)
+            value = found[column]
+            text = value if isinstance(value, str) else f"{value:.3g}"
+            print(f" {text:>12}", end="", flush=True)
+        print(flush=True)
+        table[label] = found
+        if arguments.write:
+            arguments.write.write_text(json.dumps(table, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""The bench of small data at toy size: a fit that is timed, one that is stopped, and paths."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bench.bench_small import paths, seconds, settings_of, small_sets
+
+
+def test_paths_end_at_the_same_coefficients() -> None:
+    X, n_classes = small_sets(None, ["wine"])["wine"]()
+    assert (X.shape, n_classes) == ((178, 13), 3)
+    assert settings_of("MCFS", X, n_classes) == {"n_clusters": 3, "n_features_to_select": 6}
+    found = paths(X, 6, n_paths=2, repeats=1)
+    assert found["apart"] < 1e-10
+    assert min(found["bigfs"], found["scikit-learn"]) > 0
+
+
+@pytest.mark.full
+def test_fits_are_timed_in_processes_of_their_own() -> None:
+    X, n_classes = small_sets(None, ["digits"])["digits"]()
+    assert 0 < float(seconds("MaxVariance", X, n_classes, 5)) < 5
+    assert seconds("MaxVariance", X[:, :1] * float("nan"), n_classes, 5) == "refused"

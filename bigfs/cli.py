@@ -67,14 +67,19 @@ def cli() -> None:
 
     \b
     A first result, with data that is already there:
-        bigfs run pipelines/quickstart.yaml
-    The same for your own matrix (rows are samples):
-        bigfs run pipelines/mcfs.yaml --set input.uri=my.npy --set run=runs/my
+        bigfs run quickstart
+    The same for your own matrix (rows are samples), from a commented file:
+        bigfs init mcfs
+        bigfs run mcfs.yaml --set input.uri=my.npy --set run=runs/my
 
     \b
     Exit codes: 0 done; 2 bad input or configuration; 3 does not fit the memory limit;
     4 cluster or storage failure, safe to run again; 5 numerical failure; 75 another run holds
     the run directory; 130 interrupted, safe to resume.
+
+    \b
+    Completion of commands and options, for bash (zsh and fish likewise):
+        eval "$(_BIGFS_COMPLETE=bash_source bigfs)"
     """
 
 
@@ -323,6 +328,31 @@ def compare(
     with _reporting(quiet):
         result = compare_methods(config, scheduler=scheduler, fresh=fresh)
     click.echo(getattr(result, form)().rstrip("\n"))
+
+
+@cli.command()
+@click.argument("template", default="mcfs")
+@click.option(
+    "-o", "--output", metavar="FILE", help="The file to write. Default: TEMPLATE.yaml in here."
+)
+@click.option("--list", "listed", is_flag=True, help="List the templates instead.")
+def init(template: str, output: str | None, listed: bool) -> None:
+    """Write a commented pipeline file to start from.
+
+    A template is also found by its name where a pipeline file is asked for: bigfs run quickstart.
+
+    \b
+    Examples:
+        bigfs init
+        bigfs init compare/digits -o my-comparison.yaml
+    """
+    from bigfs.config.templates import template_names, write_template
+
+    if listed:
+        click.echo("\n".join(template_names()))
+        return
+    file, command = write_template(template, output)
+    click.echo(f"{file} is written. Name your data in it (input.uri), then: bigfs {command} {file}")
 
 
 @cli.command()

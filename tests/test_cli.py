@@ -63,8 +63,8 @@ def _raise(error: BaseException) -> Callable[[], None]:
 def test_help_teaches_by_example(bigfs_command):
     shown = bigfs_command("--help")
     assert shown.code == 0
-    assert "bigfs run pipelines/quickstart.yaml" in shown.out
-    for command in ("run", "ingest", "inspect", "evaluate", "compare", "schema"):
+    assert "bigfs run quickstart" in shown.out
+    for command in ("run", "ingest", "inspect", "evaluate", "compare", "init", "schema"):
         shown = bigfs_command(command, "--help")
         assert shown.code == 0
         assert f"    bigfs {command} " in shown.out.partition("Example")[2]
@@ -129,9 +129,7 @@ def test_set_is_checked_like_the_file(bigfs_command):
 def test_a_pipeline_that_is_not_there(bigfs_command):
     shown = bigfs_command("run", "nowhere.yaml")
     assert shown.code == 2
-    assert (
-        shown.err == "bigfs: error: There is no pipeline file nowhere.yaml. Give the path of one.\n"
-    )
+    assert "error: There is no pipeline file nowhere.yaml, and no template" in shown.err
 
 
 @pytest.mark.parametrize(
@@ -175,6 +173,33 @@ def test_a_signal_is_exit_130_without_a_traceback(bigfs_command, failing_command
     shown = bigfs_command("fail")
     assert shown.code == 130
     assert shown.err.strip() == "bigfs: interrupted; no result was written"
+
+
+def test_init_writes_a_template_once(bigfs_command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = bigfs_command("init", "compare/digits")
+    assert (shown.code, (tmp_path / "digits.yaml").exists()) == (0, True)
+    assert "then: bigfs compare digits.yaml" in shown.out
+    (tmp_path / "digits.yaml").write_text("mine")
+    shown = bigfs_command("init", "compare/digits")
+    assert (shown.code, (tmp_path / "digits.yaml").read_text()) == (2, "mine")
+    assert "digits.yaml exists" in shown.err
+    shown = bigfs_command("init", "digits")
+    assert shown.code == 2 and "quickstart" in shown.err
+    assert bigfs_command("init", "mcfs", "-o", "no/such.yaml").code == 2
+    assert "compare/digits" in bigfs_command("init", "--list").out.splitlines()
+
+
+def test_a_template_is_found_by_name_unless_there_is_a_file(bigfs_command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = bigfs_command("plan", "quickstart")
+    assert shown.code == 0 and "data" in shown.out
+    (tmp_path / "quickstart").write_text(
+        "run: x\ninput: {uri: none.npy}\nn_features_to_select: 1\n"
+    )
+    assert "none.npy does not exist" in bigfs_command("plan", "quickstart").err
+    shown = bigfs_command("plan", "quickstrat")
+    assert shown.code == 2 and "one of baselines, " in shown.err
 
 
 def test_ingest_then_inspect(bigfs_command, tmp_path):

@@ -7,6 +7,7 @@ directory, as in a shell, not from the folder of the YAML file.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from bigfs.config.messages import explain
+from bigfs.config.templates import find_template, template_names
 from bigfs.config.words import shown
 from bigfs.core.errors import ConfigError
 from bigfs.core.yamltext import read_yaml, write_yaml
@@ -46,10 +48,15 @@ def read_settings(source: Any, overrides: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def _read_file(path: str | Path) -> dict[str, Any]:
+    """Return the settings of a file, or of the template of that name where there is no file."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        file = Path(path) if os.path.lexists(path) else find_template(path) or Path(path)
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"There is no pipeline file {path}. Give the path of one.") from None
+        raise ConfigError(
+            f"There is no pipeline file {path}, and no template of that name. Give the path of a "
+            f"file, or one of {', '.join(template_names())}."
+        ) from None
     except UnicodeDecodeError:
         raise ConfigError(
             f"Cannot read the pipeline file {path}: it is no text. Start from "

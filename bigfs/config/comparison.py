@@ -23,6 +23,9 @@ from bigfs.config.selection import SHARED_SECTIONS, Config, Preprocess, section_
 from bigfs.config.words import quoted, shown
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 
+# Names of the rows that a comparison adds to those of its methods.
+ALL_FEATURES, CHANCE = "all features", "chance"
+
 
 def _as_list(value: Any) -> Any:
     """Accept a single value for a list of one."""
@@ -231,6 +234,17 @@ class Methods(Section):
             raise ValueError(f"methods, {name}: " + " ".join(lines).rstrip(".")) from None
 
 
+class CompareConfig(Section):
+    """What every method is held against."""
+
+    chance: bool = Field(
+        True, description="A row of random selections; all others say if they are better."
+    )
+    n_draws: Annotated[int, Field(ge=2)] = Field(
+        10, description="Random selections of each number of features."
+    )
+
+
 class Comparison(Methods):
     """Several methods on one data set, with one table and one figure."""
 
@@ -239,21 +253,28 @@ class Comparison(Methods):
         "none", description="Applied to the values as they are read; unit_norm scales rows."
     )
     evaluate: EvaluateConfig = Field(description="How the selections are judged.")
+    compare: CompareConfig = Field(
+        CompareConfig(), description="What every method is held against: chance."
+    )
     blocks: BlocksConfig = Field(BlocksConfig(), description="The pieces the data is read in.")
 
     @model_validator(mode="after")
     def _every_method_selects(self) -> Comparison:
-        if any(entry.everything for entry in self.entries(1)):
+        entries = self.entries(1)
+        if any(entry.everything for entry in entries):
             raise ValueError("keep: all is for the tables of papers that judge methods' clusters")
+        reserved = {ALL_FEATURES, CHANCE} & {entry.name for entry in entries}
+        if reserved:
+            raise ValueError(f"{quoted(sorted(reserved))} names a row of its own; choose another")
         return self
 
-    def entries(self, n_features: int) -> list[Entry]:
-        """Return the methods, each as a configuration that keeps ``n_features``.
+    def entries(self, n_features: int, *more: dict[str, Any]) -> list[Entry]:
+        """Return the methods, and ``more``, each as a configuration that keeps ``n_features``.
 
         The points of a grid have names of their own, such as "ndfs (alpha 1)".
         """
-        source = self.input.model_dump()
-        found = [one for entry in self.methods for one in self._expand(entry, source, n_features)]
+        source, methods = self.input.model_dump(), (*self.methods, *more)
+        found = [one for entry in methods for one in self._expand(entry, source, n_features)]
         return [replace(e, name=f"{e.name} ({e.point})") if e.choice else e for e in found]
 
 

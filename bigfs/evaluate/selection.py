@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from bigfs.evaluate.metrics import (
 )
 from bigfs.evaluate.protocols import Protocol, clustering_scores, kmeans_scores
 from bigfs.runtime.execute import map_reduce, run_tasks
-from bigfs.runtime.progress import track
+from bigfs.runtime.progress import silenced, track
 from bigfs.store.labels import load_classes
 from bigfs.store.scratch import ArrayRef
 
@@ -154,6 +155,55 @@ def measure_selection(
     else:
         found = _by_blocks(blocks, columns, width, labels, protocol)
     scratch.remove(labels, *([columns.stored] if columns.stored else []))
+    return found
+
+
+def measure_draws(
+    blocks: RowBlocks,
+    y: np.ndarray,
+    draws: Sequence[np.ndarray | None],
+    protocol: Protocol,
+    memory_limit: int | str,
+) -> dict[str, float]:
+    """Judge random selections: what they reach on average, and how far single ones scatter.
+
+    Parameters
+    ----------
+    blocks, y, protocol, memory_limit
+        As in `measure_selection`. The repetitions are shared out among the draws: all draws take
+        as many runs of k-means as one selection, at least one each, with seeds of their own.
+    draws : sequence of ndarray or None
+        At least two selections of one size.
+
+    Returns
+    -------
+    found : dict of str to float
+        For every score of `measure_selection`: ``SCORE_mean`` and ``SCORE_std`` over the draws
+        (divisor n - 1), and ``SCORE_low`` and ``SCORE_high``, which a further draw is between
+        with a probability of 95 %: ``mean +- t std sqrt(1 + 1/n)``, with t the 0.975 quantile
+        of Student's distribution with n - 1 degrees of freedom.
+    """
+    from scipy.special import stdtrit
+
+    n = len(draws)
+    share = -(-protocol.n_repetitions // n)
+    scores: dict[str, list[float]] = {}
+    with track("chance", n, "draws") as progress:
+        for i, draw in enumerate(draws):
+            seed = derive_seed(protocol.random_state, "draw", i)
+            own = replace(protocol, n_repetitions=share, random_state=seed)
+            with silenced():
+                judged = measure_selection(blocks, y, draw, own, memory_limit)
+            for name, value in judged.items():
+                if not name.endswith("_std"):
+                    scores.setdefault(name.removesuffix("_mean"), []).append(value)
+            progress.advance(1)
+    found: dict[str, float] = {}
+    for name, values in scores.items():
+        mean, std = float(np.mean(values)), float(np.std(values, ddof=1))
+        reach = float(stdtrit(n - 1, 0.975)) * std * float(np.sqrt(1 + 1 / n))
+        found |= {f"{name}_mean": mean, f"{name}_std": std}
+        found |= {f"{name}_low": mean - reach, f"{name}_high": mean + reach}
     return found
 
 

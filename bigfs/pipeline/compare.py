@@ -12,9 +12,10 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.config import Comparison, Config, PaperTable
+from bigfs.config.comparison import ALL_FEATURES, CHANCE, Entry
 from bigfs.core.memory import task_budget
 from bigfs.evaluate.protocols import Protocol
-from bigfs.evaluate.selection import measure_selection
+from bigfs.evaluate.selection import measure_draws, measure_selection
 from bigfs.evaluate.stage import check_labels, stages_of
 from bigfs.pipeline.data import check_apart, check_outside, discarding_data, open_data
 from bigfs.pipeline.fits import fits_for
@@ -26,6 +27,7 @@ from bigfs.plan.header import place_of
 from bigfs.plan.plan import Plan
 from bigfs.plan.planning import check_config, check_plan, plan_for, plan_input
 from bigfs.selectors.configs import load_comparison
+from bigfs.selectors.random_selection import METHOD as RANDOM_SELECTION
 from bigfs.selectors.stages import check_settings
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
@@ -37,7 +39,6 @@ from bigfs.store.scratch import Scratch, read_attributes
 from bigfs.store.source import Source, open_matrix
 
 logger = logging.getLogger("bigfs")
-ALL_FEATURES = "all features"
 
 
 def compare(
@@ -50,7 +51,9 @@ def compare(
     """Compare several methods and settings on one data set, or run the table of a paper.
 
     Ingest, graph, eigenvectors and Gram matrix are computed once for all methods that share
-    them. Whatever a former run of the directory finished is taken over.
+    them. Whatever a former run of the directory finished is taken over. Unless
+    ``compare.chance`` is false, random selections are judged as well, and every row says whether
+    it is better.
 
     Parameters
     ----------
@@ -91,7 +94,7 @@ def compare(
     if isinstance(config, PaperTable):
         return run_paper(config, scheduler=scheduler, fresh=fresh)
     task_budget(config.memory_limit)
-    for entry in config.entries(max(config.n_features_to_select)):
+    for entry in _entries(config):
         check_outside(entry.config)
     check_apart(config.run, "evaluate.labels", config.evaluate.labels)
     source = open_matrix(config.input.uri, **config.input.opening)
@@ -110,6 +113,14 @@ def compare(
     return run_in_directory(config, work, TABLES, scheduler=scheduler, fresh=fresh)
 
 
+def _entries(config: Comparison) -> list[Entry]:
+    """Return the methods to fit: chance, unless it is not wanted, and those of the comparison."""
+    chosen, method = config.compare, RANDOM_SELECTION.name
+    chance = {"method": method, "name": CHANCE, method: {"n_draws": chosen.n_draws}}
+    entries = config.entries(max(config.n_features_to_select), *[chance] * chosen.chance)
+    return sorted(entries, key=lambda entry: entry.name != CHANCE)
+
+
 @dataclass
 class _Fit:
     """A fit of the comparison: its configuration, the sizes it serves, and its plan."""
@@ -122,7 +133,7 @@ class _Fit:
 
 def _checked_fits(config: Comparison, source: Source) -> list[_Fit]:
     """Return the fits; refuse what cannot work before anything is written."""
-    entries = config.entries(max(config.n_features_to_select))
+    entries = _entries(config)
     for entry in entries:
         check_config(entry.config, source)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
@@ -147,7 +158,7 @@ def _run(
     store = RunStages(directory, config.memory_limit, shared=True)
     engine = Engine(store, blocks, key)
     judge = _Judge(config, engine, blocks, y)
-    rows = [judge.row(ALL_FEATURES, None, np.arange(blocks.n_features), 0.0)]
+    rows = [judge.row(ALL_FEATURES, None, [np.arange(blocks.n_features)], 0.0)]
     for fit in fits:
         assert fit.plan is not None
         logger.info("method %s, %d features", fit.name, fit.config.n_features_to_select)
@@ -156,7 +167,10 @@ def _run(
         seconds = store.record_at(path)["seconds"]
         result = FeatureScores.open(path)
         for m in fit.sizes:
-            rows.append(judge.row(fit.name, fit.config.method, result.support(m), seconds))
+            if fit.name == CHANCE and m == blocks.n_features:
+                continue  # nothing to draw
+            selections = result.selections(m)
+            rows.append(judge.row(fit.name, fit.config.method, selections, seconds))
     store.forget_others({"data", *engine.used})
     return ComparisonResult(
         directory.path,
@@ -189,22 +203,30 @@ class _Judge:
         self.settings = {**chosen.model_dump(), "n_clusters": self._protocol.n_clusters}
         self._classes = hashlib.sha256(np.ascontiguousarray(y).tobytes()).hexdigest()[:16]
 
-    def row(self, name: str, method: str | None, selected: np.ndarray, seconds: float) -> Row:
-        """Return a row of the table."""
-        blocks, limit = self._blocks, self._config.memory_limit
-        columns = None if len(selected) == blocks.n_features else selected
+    def row(
+        self, name: str, method: str | None, selections: list[np.ndarray], seconds: float
+    ) -> Row:
+        """Return a row of the table: of one selection, or of several that were drawn."""
+        blocks, selected = self._blocks, selections[0]
+        drawn = len(selections) > 1
+        columns = [None if len(s) == blocks.n_features else s for s in selections]
+        judged = [None if s is None else s.tolist() for s in columns]
         settings = {
             **vars(self._protocol),
             "classes": self._classes,
-            "selected": None if columns is None else columns.tolist(),
+            "selected": judged if drawn else judged[0],
             "preprocess": self._config.preprocess,
             "rows": blocks.rows,
         }
 
         def measure(inputs: Inputs, out: Scratch) -> None:
-            found = measure_selection(inputs.blocks, self._y, columns, self._protocol, limit)
+            shared = (self._protocol, self._config.memory_limit)
+            if drawn:
+                found = measure_draws(inputs.blocks, self._y, columns, *shared)
+            else:
+                found = measure_selection(inputs.blocks, self._y, columns[0], *shared)
             out.describe(**found)
 
         stage = unplanned_stage("evaluation", 1, settings, measure)
         scores = read_attributes(self._engine.run([stage])["evaluation"])
-        return Row(name, method, len(selected), selected, scores, seconds)
+        return Row(name, method, len(selected), selected, scores, seconds, len(selections))

@@ -6,10 +6,12 @@ import csv
 import io
 import json
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from bigfs.config.comparison import CHANCE
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.evaluate.metrics import Overlap, selection_overlap
 from bigfs.report.curves import Curve, draw_curves
@@ -19,15 +21,17 @@ from bigfs.store.rundir import RunDirectory
 
 CSV, JSON, FIGURES = "table.csv", "table.json", ("curves.svg", "curves.png")
 TABLES = (TABLE, CSV, JSON, *FIGURES)
-# Score, title in the table, whether it is repeated (mean and deviation).
+# Score and title in the table.
 _COLUMNS = (
-    ("nmi", "NMI", True),
-    ("acc", "ACC", True),
-    ("rand", "Rand index", True),
-    ("nearest_neighbor_error", "1-NN error", False),
-    ("redundancy", "redundancy", False),
+    ("nmi", "NMI"),
+    ("acc", "ACC"),
+    ("rand", "Rand index"),
+    ("nearest_neighbor_error", "1-NN error"),
+    ("redundancy", "redundancy"),
 )
-_PANELS = (("nmi", "NMI (%)"), ("acc", "ACC (%)"), ("nearest_neighbor_error", "1-NN error (%)"))
+# What methods are held against chance by: score, title, and 1 where large is good.
+JUDGED = (("nmi", "NMI", 1), ("acc", "ACC", 1), ("nearest_neighbor_error", "1-NN error", -1))
+BETTER, WORSE, NEITHER = "better", "worse", "neither"
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class Row:
         As `bigfs.evaluate.selection.measure_selection` returns them, in [0, 1].
     seconds : float
         Of the method's own stage, without what it shares.
+    n_draws: int
+        Random selections that the scores are of; ``selected`` is the first. Else 1.
     """
 
     name: str
@@ -54,10 +60,27 @@ class Row:
     selected: np.ndarray
     scores: dict[str, float]
     seconds: float
+    n_draws: int = 1
 
     def value(self, score: str) -> float | None:
         """Return the mean of a score, or the score where it is not repeated."""
         return self.scores.get(f"{score}_mean", self.scores.get(score))
+
+    def than(self, chance: Row) -> dict[str, str]:
+        """Return for each score whether this is better than chance, worse, or neither.
+
+        Better is beyond the interval that 95 % of random selections fall into.
+        """
+        found = {}
+        for score, _, sign in JUDGED:
+            value, low, high = self.value(score), f"{score}_low", f"{score}_high"
+            if value is None or low not in chance.scores:
+                continue
+            above = sign * (value - chance.scores[high if sign > 0 else low])
+            below = sign * (value - chance.scores[low if sign > 0 else high])
+            # Where all draws agree the interval is a point, up to rounding.
+            found[score] = BETTER if above > 1e-12 else WORSE if below < -1e-12 else NEITHER
+        return found
 
 
 @dataclass(frozen=True)
@@ -101,25 +124,66 @@ class ComparisonResult:
             f"{starts} ({told['init']}); percent, mean and deviation",
             "",
             f"{'method':<{width}}  {'m':>6}  "
-            + "  ".join(f"{title:<12}" for _, title, _ in columns)
-            + "  seconds",
+            + "  ".join(f"{title:<12}" for _, title in columns)
+            + "  seconds"
+            + self._chance_title(),
         ]
         for row in self.rows:
-            cells = "  ".join(f"{_cell(row, name, twice):<12}" for name, _, twice in columns)
+            cells = "  ".join(f"{_cell(row, name):<12}" for name, _ in columns)
             took = f"{row.seconds:>7.1f}" if row.method else f"{'-':>7}"
-            lines.append(f"{row.name:<{width}}  {row.n_features:>6}  {cells}  {took}")
+            against = "  ".join(f"{word:<7}" for word in self.than_chance(row).values())
+            line = f"{row.name:<{width}}  {row.n_features:>6}  {cells}  {took}  {against}"
+            lines.append(line.rstrip())
+        lines += self._chance_lines()
         return "\n".join([*lines, *self._overlap_lines(width), "", *self._shared_lines()])
+
+    def than_chance(self, row: Row) -> dict[str, str]:
+        """Return by score whether a method is better than chance, worse, or neither.
+
+        Empty for the rows of chance and of all features, and where chance was not asked for.
+        """
+        chance = self._chance.get(row.n_features)
+        return row.than(chance) if chance and row.method and row.name != CHANCE else {}
+
+    @cached_property
+    def _chance(self) -> dict[int, Row]:
+        return {row.n_features: row for row in self.rows if row.name == CHANCE}
+
+    def _chance_title(self) -> str:
+        if not self._chance:
+            return ""
+        known = next(iter(self._chance.values())).scores
+        return "  than chance: " + ", ".join(t for s, t, _ in JUDGED if f"{s}_low" in known)
+
+    def _chance_lines(self) -> list[str]:
+        """Return what chance gives: the interval of 95 % for each number of features."""
+        if not self._chance:
+            return []
+        n_draws = next(iter(self._chance.values())).n_draws
+        lines = ["", f"chance: {n_draws} random selections; 95 % of such are within (percent)"]
+        for m, row in sorted(self._chance.items()):
+            cells = [
+                f"{title} {max(0, 100 * row.scores[f'{score}_low']):.1f} to "
+                f"{min(100, 100 * row.scores[f'{score}_high']):.1f}"
+                for score, title, _ in JUDGED
+                if f"{score}_low" in row.scores
+            ]
+            lines.append(f"{m:>6}  {', '.join(cells)}")
+        return lines
 
     def csv(self) -> str:
         """Return the table as CSV, values in [0, 1]."""
         names = sorted({name for row in self.rows for name in row.scores})
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
-        table.writerow(["name", "method", "n_features", *names, "seconds"])
+        judged = [score for score, _, _ in JUDGED] if self._chance else []
+        than = [f"{score}_than_chance" for score in judged]
+        table.writerow(["name", "method", "n_features", *names, "seconds", *than])
         for row in self.rows:
             values = [repr(row.scores[n]) if n in row.scores else "" for n in names]
             method = row.method or ""
-            table.writerow([row.name, method, row.n_features, *values, row.seconds])
+            words = [self.than_chance(row).get(score, "") for score in judged]
+            table.writerow([row.name, method, row.n_features, *values, row.seconds, *words])
         return text.getvalue()
 
     def json(self) -> str:
@@ -131,6 +195,8 @@ class ComparisonResult:
                 "n_features": row.n_features,
                 "seconds": row.seconds,
                 "scores": row.scores,
+                "n_draws": row.n_draws,
+                "than_chance": self.than_chance(row),
                 "selected": None if row.method is None else row.selected.tolist(),
             }
             for row in self.rows
@@ -154,8 +220,9 @@ class ComparisonResult:
     def overlaps(self) -> list[tuple[int, str, str, Overlap]]:
         """Return m, two names and what their selections of m features have in common."""
         found = []
-        for m in sorted({row.n_features for row in self.rows if row.method}):
-            same = [row for row in self.rows if row.method and row.n_features == m]
+        own = [row for row in self.rows if row.method and row.n_draws == 1]
+        for m in sorted({row.n_features for row in own}):
+            same = [row for row in own if row.n_features == m]
             for i, first in enumerate(same):
                 for second in same[i + 1 :]:
                     overlap = selection_overlap(first.selected, second.selected, self.n_features)
@@ -172,7 +239,7 @@ class ComparisonResult:
         for name, content in zip(FIGURES, draw_curves(self._panels(), title, kinds), strict=True):
             directory.write_file(name, content)
 
-    def _columns(self) -> list[tuple[str, str, bool]]:
+    def _columns(self) -> list[tuple[str, str]]:
         return [
             column
             for column in _COLUMNS
@@ -182,7 +249,7 @@ class ComparisonResult:
     def _panels(self) -> list[tuple[str, list[Curve]]]:
         """Return the title of each panel of the figure and its curves, in percent."""
         panels = []
-        for score, title in _PANELS:
+        for score, title, _ in JUDGED:
             curves: list[Curve] = []
             for name in dict.fromkeys(row.name for row in self.rows):
                 rows = [row for row in self.rows if row.name == name]
@@ -197,10 +264,11 @@ class ComparisonResult:
                         [100 * v for v in values],
                         [100 * s for s in spread],
                         rows[0].method is None,
+                        rows[0].name == CHANCE,
                     )
                 )
             if curves:
-                panels.append((title, curves))
+                panels.append((f"{title} (%)", curves))
         return panels
 
     def _overlap_lines(self, width: int) -> list[str]:
@@ -241,10 +309,10 @@ class ComparisonResult:
         ]
 
 
-def _cell(row: Row, score: str, repeated: bool) -> str:
+def _cell(row: Row, score: str) -> str:
     value = row.value(score)
     if value is None:
         return "-"
-    if repeated:
+    if f"{score}_std" in row.scores:
         return f"{100 * value:5.1f} ± {100 * row.scores[f'{score}_std']:<4.1f}"
     return f"{100 * value:5.1f}"

@@ -25,6 +25,8 @@ class Curve:
         The score and its deviation, in percent.
     is_line : bool
         All features: a line across the panel instead of a curve.
+    is_chance : bool
+        Random selections: in gray.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Curve:
     values: list[float]
     spread: list[float]
     is_line: bool = False
+    is_chance: bool = False
 
 
 def draw_curves(
@@ -58,7 +61,8 @@ def draw_curves(
     # The same figure has the same bytes.
     with matplotlib.rc_context({"svg.hashsalt": "bigfs"}):
         figure = Figure(figsize=(3.9 * len(panels) + 0.3, 4.3), layout="constrained")
-        names = list(dict.fromkeys(c.name for _, curves in panels for c in curves if not c.is_line))
+        colored = [c for _, curves in panels for c in curves if not (c.is_line or c.is_chance)]
+        names = list(dict.fromkeys(c.name for c in colored))
         for axes, (label, curves) in zip(
             figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
         ):
@@ -82,13 +86,14 @@ def _draw(axes: Any, curve: Curve, names: list[str]) -> None:
     if curve.is_line:
         axes.axhline(curve.values[0], color="gray", linestyle="--", label=curve.name)
         return
-    position = names.index(curve.name)
+    position = 0 if curve.is_chance else names.index(curve.name)
     axes.errorbar(
         curve.sizes,
         curve.values,
         yerr=curve.spread if any(curve.spread) else None,
-        color=_COLORS[position % len(_COLORS)],
-        marker=_MARKERS[position % len(_MARKERS)],
+        color="gray" if curve.is_chance else _COLORS[position % len(_COLORS)],
+        marker="." if curve.is_chance else _MARKERS[position % len(_MARKERS)],
+        linestyle=":" if curve.is_chance else "-",
         markersize=5,
         capsize=2,
         elinewidth=0.8,

@@ -20,6 +20,7 @@ _MODULES = (
     "maximum_margin_clustering",
     "lfs",
     "gfs_kmeans",
+    "random_selection",
 )
 
 METHODS: dict[str, Method] = {}

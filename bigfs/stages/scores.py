@@ -88,6 +88,13 @@ class FeatureScores:
         """Return the indices of the best features in ascending order."""
         return support_of(self.ranking, self.supports, n_features_to_select)
 
+    def selections(self, n_features_to_select: int) -> list[np.ndarray]:
+        """Return what is to be judged: the selection, or that of each ranking that was drawn."""
+        draws = self.details.get("draws")
+        if draws is None:
+            return [self.support(n_features_to_select)]
+        return [support_of(draw, None, n_features_to_select) for draw in draws]
+
     def store(self, out: Scratch, **about: Any) -> None:
         """Write everything into a folder; what has a row for every sample is there already.
 

@@ -30,6 +30,7 @@ from bigfs.selectors.mcfs.tasks import lars_task
 from bigfs.selectors.ndfs import solve
 from bigfs.selectors.ndfs.strategies import Cholesky, ConjugateGradients, Woodbury
 from bigfs.selectors.q_alpha.strategies import FeatureWeights, WeightsOfFewRows
+from bigfs.selectors.random_selection.strategies import Draws
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.spec.strategies import EdgeScores
 from bigfs.selectors.udfs.strategies import ProjectionOfFewRows, SparseProjection
@@ -126,6 +127,7 @@ _FEW = {"n_clusters": 5, "max_iter": 2}
 CASES = (
     Case(FullGram, "mcfs", 4_000, 2_000, {"n_clusters": 5}, rows=500),
     Case(Variances, "max_variance", 60_000, 1_000, rows=20_000, stored=True),
+    Case(Draws, "random_selection", 60_000, 1_000, rows=20_000, stored=True),
     Case(EdgeScores, "spec", 40_000, 1_000, stored=True),
     Case(EdgeScores, "laplacian_score", 40_000, 1_000, stored=True),
     Case(Woodbury, "ndfs", 3_000, 8_000, _NDFS),

@@ -44,6 +44,7 @@ def _settings(folder: Path, **changes: Any) -> dict[str, Any]:
         "methods": METHODS,
         "n_features_to_select": [5, 10],
         "evaluate": {"labels": "sklearn:digits", "n_repetitions": 2, "n_init": 1},
+        "compare": {"chance": False},
         **changes,
     }
 
@@ -187,6 +188,8 @@ def test_workers_give_the_same_table(finished: Path, tmp_path: Path, client) -> 
         ({"evaluate": {"labels": "sklearn:digits", "init": "best"}}, "k-means"),
         ({"memory_limit": "100 MiB"}, "memory_limit"),
         ({"method": "mcfs"}, "unknown key 'method'"),
+        ({"methods": [{"method": "mcfs", "name": "chance"}]}, "names a row of its own"),
+        ({"compare": {"n_draws": 1}}, "n_draws"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_written(

@@ -61,8 +61,9 @@ def test_it_is_compared(method: str, tmp_path: Path) -> None:
     )
     assert [row.name for row in table.rows] == [
         "all features",
+        *["chance"] * 2,
         *["max_variance"] * 2,
-        *[method] * 2,
+        *[f"{method} (power 1)"] * 2,
     ]
 
 

@@ -1,0 +1,60 @@
+"""The estimator of RandomSelection."""
+
+from __future__ import annotations
+
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
+from bigfs.selectors.base import BaseSelector
+
+
+class RandomSelection(BaseSelector):
+    """Keep features at random.
+
+    What a method finds counts only as far as it is better than this. `bigfs.compare` has a row
+    of it for every number of features.
+
+    Parameters
+    ----------
+    n_features_to_select : int or None, default=None
+        How many features to keep; None keeps half of them.
+    n_draws : int, default=10
+        How many rankings are drawn.
+    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
+default="none"
+        Applied while reading.
+    random_state : int, default=0
+        Seed of the draws.
+    memory_limit : int or str, default="4 GiB"
+        Resident size promised for one worker process.
+
+    Attributes
+    ----------
+    scores_ : ndarray of shape (n_features,), float64
+        Uniform random numbers, those of the first draw.
+    ranking_ : ndarray of shape (n_features,), int64
+        Feature indices of the first draw, best first; constant features come last.
+    draws_ : ndarray of shape (n_draws, n_features), int64
+        The ranking of each draw. The first rows do not depend on ``n_draws``.
+
+    Notes
+    -----
+    Every order of the features that are not constant is as likely as any other. Cost: one pass
+    over X, to find the constant ones.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from bigfs import RandomSelection
+    >>> RandomSelection(n_features_to_select=2, n_draws=3).fit(load_iris().data).draws_.shape
+    (3, 4)
+    """
+
+    def __init__(
+        self,
+        n_features_to_select: int | None = None,
+        *,
+        n_draws: int = 10,
+        preprocess: str = "none",
+        random_state: int = 0,
+        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
+    ) -> None:
+        self._keep(locals())

@@ -1,0 +1,41 @@
+"""Random rankings: a pass tells which features are constant, and nothing else is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigfs.blocks.rowblocks import moments_step
+from bigfs.config import Selection
+from bigfs.core.cost import Shape, StageCost
+from bigfs.core.seeds import rng
+from bigfs.stages.scores import FeatureScores, rank
+from bigfs.stages.stage import Inputs
+from bigfs.store.scratch import Scratch
+
+
+def choose(shape: Shape, selection: Selection) -> Draws:
+    """Return the only strategy."""
+    return Draws(shape, selection.parameters.n_draws, selection.random_state)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Features in the order of uniform random numbers, constant ones last."""
+
+    shape: Shape
+    n_draws: int
+    random_state: int
+
+    def cost(self) -> StageCost:
+        """Return the cost of the pass."""
+        return StageCost((moments_step(self.shape),))
+
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return the numbers of the first draw; details are the attributes of the class."""
+        constant = inputs.blocks.moments().constant
+        seeded = [rng(self.random_state, "random selection", i) for i in range(self.n_draws)]
+        numbers = [np.where(constant, 0.0, one.random(len(constant))) for one in seeded]
+        draws = np.array([rank(one, constant) for one in numbers])
+        return FeatureScores.from_scores(numbers[0], constant=constant, draws=draws)

@@ -1,0 +1,117 @@
+"""Chance in a comparison: rows of random selections, and what every row says of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import t
+
+from bigfs import RandomSelection
+from bigfs.pipeline import compare
+from bigfs.pipeline.table import BETTER, NEITHER, WORSE, ComparisonResult, Row
+
+
+def _planted(folder: Path) -> dict[str, Any]:
+    """Return a comparison on 80 features of which 10, of the largest variance, tell 3 groups."""
+    rng = np.random.default_rng(0)
+    y = np.arange(120) % 3
+    X = rng.normal(size=(120, 80))
+    X[:, 10:] *= 0.5
+    X[:, :10] += 0.8 * np.eye(3)[y] @ rng.normal(size=(3, 10))
+    np.savez(folder / "data.npz", X=X, y=y)
+    return {
+        "run": str(folder / "run"),
+        "input": {"uri": str(folder / "data.npz"), "variable": "X"},
+        "methods": [
+            "max_variance",
+            {"method": "random_selection", "name": "further draws"},
+        ],
+        "n_features_to_select": [8, 80],
+        "evaluate": {"labels": f"{folder / 'data.npz'}::y", "n_repetitions": 4, "n_init": 1},
+        "compare": {"n_draws": 8},
+    }
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> ComparisonResult:
+    return compare(_planted(tmp_path_factory.mktemp("chance")))
+
+
+def _row(found: ComparisonResult, name: str, m: int) -> Row:
+    [row] = [row for row in found.rows if (row.name, row.n_features) == (name, m)]
+    return row
+
+
+def test_every_size_has_a_row_of_chance_and_every_method_a_word(found: ComparisonResult) -> None:
+    assert [row.n_features for row in found.rows if row.name == "chance"] == [8]
+    assert found.than_chance(_row(found, "max_variance", 8)) == {
+        "nmi": BETTER, "acc": BETTER, "nearest_neighbor_error": BETTER
+    }  # fmt: skip
+    assert set(found.than_chance(_row(found, "further draws", 8)).values()) == {NEITHER}
+    # Of all 80 features there is nothing to draw.
+    for name, m in (("chance", 8), ("all features", 80), ("max_variance", 80)):
+        assert not found.than_chance(_row(found, name, m))
+
+
+def test_the_interval_is_that_of_a_further_draw(found: ComparisonResult) -> None:
+    row = _row(found, "chance", 8)
+    mean, std = row.scores["nmi_mean"], row.scores["nmi_std"]
+    low, high = t.interval(0.95, 7, mean, std * np.sqrt(9 / 8))
+    assert np.allclose([row.scores["nmi_low"], row.scores["nmi_high"]], [low, high])
+    assert row.n_draws == 8 and std > 0
+
+
+def test_below_the_interval_is_worse_and_a_small_error_is_better() -> None:
+    scores = {"nmi_low": 0.2, "nmi_high": 0.4, "acc_low": 0.2, "acc_high": 0.4}
+    scores |= {"nearest_neighbor_error_low": 0.2, "nearest_neighbor_error_high": 0.4}
+    chance = Row("chance", "any", 1, np.arange(1), scores, 0.0, 5)
+    measured = {"nmi_mean": 0.1, "acc_mean": 0.4, "nearest_neighbor_error": 0.1}
+    assert Row("a", "any", 1, np.arange(1), measured, 0.0).than(chance) == {
+        "nmi": WORSE, "acc": NEITHER, "nearest_neighbor_error": BETTER
+    }  # fmt: skip
+
+
+def test_all_forms_of_the_table_say_it(found: ComparisonResult) -> None:
+    text = found.text()
+    assert "than chance: NMI, ACC, 1-NN error" in text
+    assert "chance: 8 random selections; 95 % of such are within" in text
+    rows = list(csv.DictReader(io.StringIO(found.csv())))
+    words = {(row["name"], row["n_features"]): row["nmi_than_chance"] for row in rows}
+    assert words["max_variance", "8"] == "better" and words["all features", "80"] == ""
+    stored = json.loads(found.json())["rows"]
+    assert {row["n_draws"] for row in stored if row["name"] == "chance"} == {8}
+    assert not json.loads(found.json())["overlaps"], "one selection has nothing to overlap with"
+
+
+def test_without_chance_nothing_is_drawn(tmp_path: Path) -> None:
+    settings = _planted(tmp_path) | {"compare": {"chance": False}, "methods": ["max_variance"]}
+    found = compare(settings | {"n_features_to_select": 8})
+    assert [row.name for row in found.rows] == ["all features", "max_variance"]
+    assert "than chance" not in found.text()
+
+
+def test_draws_are_permutations_that_differ_with_constant_features_last() -> None:
+    X = np.random.default_rng(0).normal(size=(20, 12))
+    X[:, [0, 5]] = 3.0
+    one = RandomSelection(4, n_draws=6).fit(X)
+    np.testing.assert_array_equal(np.sort(one.draws_), np.tile(np.arange(12), (6, 1)))
+    np.testing.assert_array_equal(one.draws_[:, -2:], np.tile([0, 5], (6, 1)))
+    assert len({tuple(draw) for draw in one.draws_}) == 6
+    np.testing.assert_array_equal(one.draws_[0], one.ranking_)
+    more = RandomSelection(4, n_draws=8).fit(X)
+    np.testing.assert_array_equal(more.draws_[:6], one.draws_)
+    other = RandomSelection(4, random_state=1).fit(X)
+    assert not np.array_equal(other.ranking_, one.ranking_)
+
+
+def test_every_feature_is_drawn_as_often() -> None:
+    X = np.random.default_rng(0).normal(size=(10, 5))
+    draws = RandomSelection(1, n_draws=2000).fit(X).draws_
+    counts = np.bincount(draws[:, 0], minlength=5)
+    assert np.abs(counts - 400).max() < 4 * np.sqrt(2000 * 0.2 * 0.8)

@@ -20,6 +20,8 @@ _MODULES = (
     "maximum_margin_clustering",
     "lfs",
     "gfs_kmeans",
+    "column_subset",
+    "pivoted_qr",
     "random_selection",
 )
 

@@ -84,6 +84,40 @@ class FeatureScores:
         scores[constant] = np.minimum(scores[constant], lowest)
         return cls(scores, rank(scores, constant), details, supports, constant)
 
+    @classmethod
+    def from_path(
+        cls,
+        order: list[int],
+        gains: np.ndarray,
+        left: np.ndarray,
+        *,
+        constant: np.ndarray,
+        **details: Any,
+    ) -> FeatureScores:
+        """Rank the features by a path: its picks in their order, then what the others would add.
+
+        Parameters
+        ----------
+        order : list of int
+            The picks.
+        gains : ndarray of shape (n_picks,)
+            What each added. Scores are these, lowered to the least before them, since a path may
+            gain more later.
+        left : ndarray of shape (n_features,)
+            What each feature would add to the picks; 0 for the picks.
+        constant : ndarray of shape (n_features,), bool
+            Features that are equal in all rows.
+        **details : object
+        """
+        least = np.minimum.accumulate(np.maximum(gains, 0.0))
+        scores = np.minimum(left, least[-1] if len(least) else np.inf)
+        picked = np.zeros(len(left), dtype=bool)
+        picked[order] = True
+        others = np.lexsort((np.arange(len(left)), -scores, constant))
+        scores[order] = least
+        ranking = np.concatenate([np.array(order, dtype=np.int64), others[~picked[others]]])
+        return cls(scores, ranking, details, constant=constant)
+
     def support(self, n_features_to_select: int) -> np.ndarray:
         """Return the indices of the best features in ascending order."""
         return support_of(self.ranking, self.supports, n_features_to_select)

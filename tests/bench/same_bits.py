@@ -50,6 +50,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "fsgmm": {"fsgmm": {"n_clusters": 5}},
     "lfs": {"lfs": CLUSTERS},
     "gfs_kmeans": {"gfs_kmeans": CLUSTERS},
+    "column_subset": {},
+    "pivoted_qr": {},
     "random_selection": {},
 }
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from bigfs import SPEC, UDFS, LaplacianScore, QAlpha
+from bigfs import SPEC, UDFS, ColumnSubset, LaplacianScore, PivotedQR, QAlpha
 from bigfs.blocks import RowBlocks
 from bigfs.runtime import local_cluster
 from bigfs.selectors.stages import stages_of_selection
@@ -17,7 +17,10 @@ from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores
 from bigfs.store.scratch import Scratch
 
-SELECTORS = [SPEC(5), SPEC(5, ranking="phi3"), QAlpha(5), LaplacianScore(5), UDFS(5)]
+SELECTORS = [
+    *(SPEC(5), SPEC(5, ranking="phi3"), QAlpha(5), LaplacianScore(5), UDFS(5)),
+    *(ColumnSubset(20), PivotedQR(20), PivotedQR(20, n_components=20)),
+]
 
 
 @pytest.mark.cluster

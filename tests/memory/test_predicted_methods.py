@@ -29,6 +29,7 @@ from bigfs.selectors.mcfs.strategies import FullGram, ScreenedColumns
 from bigfs.selectors.mcfs.tasks import lars_task
 from bigfs.selectors.ndfs import solve
 from bigfs.selectors.ndfs.strategies import Cholesky, ConjugateGradients, Woodbury
+from bigfs.selectors.picks import PicksOnGram, PicksOnRows
 from bigfs.selectors.q_alpha.strategies import FeatureWeights, WeightsOfFewRows
 from bigfs.selectors.random_selection.strategies import Draws
 from bigfs.selectors.registry import METHODS
@@ -128,6 +129,9 @@ CASES = (
     Case(FullGram, "mcfs", 4_000, 2_000, {"n_clusters": 5}, rows=500),
     Case(Variances, "max_variance", 60_000, 1_000, rows=20_000, stored=True),
     Case(Draws, "random_selection", 60_000, 1_000, rows=20_000, stored=True),
+    Case(PicksOnGram, "column_subset", 4_000, 2_000, rows=500),
+    Case(PicksOnGram, "pivoted_qr", 4_000, 2_000, {"n_components": 10}, rows=500),
+    Case(PicksOnRows, "column_subset", 800, 20_000, alone=True),
     Case(EdgeScores, "spec", 40_000, 1_000, stored=True),
     Case(EdgeScores, "laplacian_score", 40_000, 1_000, stored=True),
     Case(Woodbury, "ndfs", 3_000, 8_000, _NDFS),
@@ -140,6 +144,8 @@ CASES = (
 )
 LONG = (
     Case(ScreenedColumns, "mcfs", 2_000, 20_000, {"n_clusters": 5}),
+    Case(PicksOnRows, "column_subset", 3_000, 20_000),
+    Case(PicksOnRows, "pivoted_qr", 3_000, 20_000, {"n_components": 10}),
     Case(Cholesky, "ndfs", 40_000, 500, _NDFS),
     Case(Cholesky, "ndfs", 12_000, 2_000, _NDFS),
     Case(ConjugateGradients, "ndfs", 3_000, 30_000, _NDFS, forced=True),

@@ -17,7 +17,7 @@ BASELINES = PIPELINES / "baselines.yaml"
 METHODS = (
     *("laplacian_score", "max_variance", "spec", "udfs", "q_alpha", "fsgmm", "gfs_kmeans"),
     "maximum_margin_clustering",
-    "random_selection",
+    *("column_subset", "pivoted_qr", "random_selection"),
 )
 
 

@@ -128,7 +128,7 @@ def wide_paths(
     """
     scratch, n_targets = blocks.scratch, len(spectral.eigenvalues)
     room = wide_room(blocks.layout, n_targets, memory_limit)
-    first = _pass(blocks, fit_intercept, None, spectral.embedding_ref)
+    first = cross_pass(blocks, fit_intercept, None, spectral.embedding_ref)
     xty = first.cross / spectral.norms
     squares = first.squares if fit_intercept else first.squares + first.count * first.mean**2
     usable = squares > _CONSTANT * squares.max(initial=0.0)
@@ -142,7 +142,7 @@ def wide_paths(
     try:
         while True:
             _check_room(len(fresh) + sum(screened[-1:]), room, blocks, memory_limit)
-            part = _pass(blocks, fit_intercept, fresh, None)
+            part = cross_pass(blocks, fit_intercept, fresh, None)
             columns.append((fresh, scratch.put(scratch.unique("columns"), part.cross.T)))
             screened.append(sum(len(found) for found, _ in columns))
             del part
@@ -203,10 +203,10 @@ def _first_candidates(size: np.ndarray, usable: np.ndarray, count: int) -> np.nd
     return np.unique(order[:count])
 
 
-def _pass(
+def cross_pass(
     blocks: RowBlocks, centered: bool, features: np.ndarray | None, Y: ArrayRef | None
 ) -> Cross:
-    """Return X'X_C or X'Y in one pass."""
+    """Return X'X_C or X'Y in one pass; of centered columns, or as they are."""
     total: Cross = blocks.reduce(_cross_kernel, _merge_cross, features, Y, label="regression")
     if not centered:
         total.cross += total.count * np.multiply.outer(total.mean, total.other_mean)

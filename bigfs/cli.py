@@ -17,6 +17,7 @@ import click
 from bigfs import __version__
 from bigfs.core.errors import (
     EXIT_BAD_INPUT,
+    EXIT_DIFFERENT,
     EXIT_DOES_NOT_FIT,
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -74,8 +75,8 @@ def cli() -> None:
 
     \b
     Exit codes: 0 done; 2 bad input or configuration; 3 does not fit the memory limit;
-    4 cluster or storage failure, safe to run again; 5 numerical failure; 75 another run holds
-    the run directory; 130 interrupted, safe to resume.
+    4 cluster or storage failure, safe to run again; 5 numerical failure; 6 'diff' below its limit;
+    75 another run holds the run directory; 130 interrupted, safe to resume.
 
     \b
     Completion of commands and options, for bash (zsh and fish likewise):
@@ -331,6 +332,72 @@ def compare(
 
 
 @cli.command()
+@click.argument("run")
+@click.argument("dest")
+@click.option("--m", "n_features", metavar="M", type=int, help="Another number of features.")
+@click.option("--by-rank", is_flag=True, help="Columns from the best feature on.")
+@click.option("--ids", is_flag=True, help="Add a column 'row', from 0 (.csv, .parquet).")
+@click.option("--overwrite", is_flag=True, help="Replace the file, or a store of bigfs's.")
+@_log_format
+@_quiet
+def export(
+    run: str,
+    dest: str,
+    n_features: int | None,
+    by_rank: bool,
+    ids: bool,
+    overwrite: bool,
+    quiet: bool,
+) -> None:
+    """Write the selected columns of a run's data to DEST.
+
+    The name of DEST says the format: .zarr, .parquet, .npy, .csv or .h5ad. Columns keep the order
+    of the input, their names and their type. DEST appears when it is complete.
+
+    \b
+    Examples:
+        bigfs export runs/mcfs selected.npy
+        bigfs export runs/mcfs selected.parquet --m 20 --by-rank
+    """
+    from bigfs.results.result import open_result
+
+    with _reporting(quiet):
+        place = open_result(run).export(
+            dest, n_features_to_select=n_features, by_rank=by_rank, ids=ids, overwrite=overwrite
+        )
+    click.echo(f"{place} is written.")
+
+
+@cli.command()
+@click.argument("first", metavar="RUN_A")
+@click.argument("second", metavar="RUN_B")
+@click.option(
+    "--fail-below",
+    metavar="SHARE",
+    type=click.FloatRange(0, 1),
+    help="Exit with code 6 if the selections share less than this, such as 0.8.",
+)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+def diff(first: str, second: str, fail_below: float | None, form: str) -> int:
+    """Say what changed between the selections of two runs.
+
+    Features that came, went or changed their rank, the overlap beside that of chance, and what
+    differed in data, settings and versions.
+
+    \b
+    Examples:
+        bigfs diff runs/nightly-2026-11-21 runs/nightly-2026-11-22 --fail-below 0.8
+        bigfs diff runs/mcfs runs/ndfs --format json
+    """
+    from bigfs.pipeline.diff import diff_runs
+
+    found = diff_runs(first, second)
+    click.echo(getattr(found, form)().rstrip("\n"))
+    failed = fail_below is not None and found.overlap.share < fail_below
+    return EXIT_DIFFERENT if failed else EXIT_DONE
+
+
+@cli.command()
 @click.argument("template", default="mcfs")
 @click.option(
     "-o", "--output", metavar="FILE", help="The file to write. Default: TEMPLATE.yaml in here."
@@ -429,7 +496,7 @@ def _interrupts() -> Iterator[None]:
 
 def _exit_code(arguments: list[str] | None) -> int:
     try:
-        # Commands return nothing; click returns the code of --help and --version.
+        # Commands return nothing or their code; click returns the code of --help and --version.
         return cli.main(args=arguments, prog_name="bigfs", standalone_mode=False) or EXIT_DONE
     except (KeyboardInterrupt, click.Abort):
         command = (arguments or sys.argv[1:])[0]

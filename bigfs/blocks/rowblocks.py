@@ -11,6 +11,7 @@ import uuid
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -297,6 +298,19 @@ def gram_step(shape: Shape, n_targets: int, what: str = "the Gram matrix") -> St
     # One more, which may still be on its way when the fold begins.
     needed = gram_bytes(shape, n_targets) + 8 * (d + n_targets) ** 2
     return Step(what, needed, shape.n_blocks, 1, shape.n_chunks)
+
+
+def is_stored(X: Any) -> bool:
+    """Say whether X is read by blocks: a path, a Dask or zarr array, opened data."""
+    root = type(X).__module__.split(".")[0]
+    return isinstance(X, (str, Path, Source)) or root in ("dask", "zarr")
+
+
+def as_lazy(X: Any) -> Any:
+    """Return stored data as a Dask array; a Dask array as it is."""
+    import dask.array as da
+
+    return X if isinstance(X, da.Array) else lazy_array(X)
 
 
 def lazy_array(X: Any) -> Any:

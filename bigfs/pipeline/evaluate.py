@@ -9,6 +9,7 @@ from pathlib import Path
 from bigfs.blocks import RowBlocks
 from bigfs.core.yamltext import read_yaml
 from bigfs.evaluate.selection import compare_with_all
+from bigfs.results.export import open_run_data
 from bigfs.results.result import Result, open_result
 from bigfs.selectors.configs import make_config
 from bigfs.store.records import CONFIG
@@ -51,13 +52,11 @@ def evaluate_result(
     """
     result = open_result(path)
     directory = RunDirectory(result.path).read()
-    is_copied = "data" in directory.manifest["stages"]  # it may have moved with the run
-    data = directory.stage_path("data") if is_copied else directory.manifest["data"]["path"]
     stored = directory.path / CONFIG
     config = make_config(**read_yaml(stored.read_text(), str(stored)))
     with tempfile.TemporaryDirectory(prefix="bigfs-") as folder:
         blocks = RowBlocks.from_any(
-            str(data),
+            open_run_data(result.path),
             scratch=Scratch(folder),
             transform=config.preprocess,
             rows=config.blocks.rows,

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.blocks.rowblocks import as_lazy, is_stored
 from bigfs.core.errors import InputError
 from bigfs.core.units import format_bytes, format_seconds
+from bigfs.results.export import Columns, export_columns, open_run_data
 from bigfs.stages.scores import FeatureScores, check_n_selected
-from bigfs.store.location import Location
+from bigfs.store.location import Location, as_location, is_within
 from bigfs.store.records import FEATURES, TABLE
 from bigfs.store.retention import followed
 from bigfs.store.rundir import RunDirectory
@@ -99,6 +101,82 @@ class Result:
         """
         n_selected = check_n_selected(self.method, n_features_to_select, self.n_features)
         return self._stored.support(n_selected)
+
+    def transform(self, X: Any) -> Any:
+        """Keep the selected columns of other data with the same features.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, DataFrame, Dask array, zarr array, path or URI
+            Of shape (n_samples, n_features). Columns of a DataFrame are taken by name where the
+            features of the run have names.
+
+        Returns
+        -------
+        X_selected : same kind as X
+            A Dask array for Dask and zarr arrays, paths and URIs.
+
+        Raises
+        ------
+        InputError
+            If X has other features.
+        """
+        if hasattr(X, "iloc") and self.feature_names:
+            names = [self.feature_names[feature] for feature in self.selected.tolist()]
+            missing = [name for name in names if name not in X.columns]
+            if missing:
+                raise InputError(f"X has no column {missing[0]!r}, which the run selected.")
+            return X[names]
+        X = as_lazy(X) if is_stored(X) else X if hasattr(X, "shape") else np.asarray(X)
+        if len(X.shape) != 2 or X.shape[1] != self.n_features:
+            raise InputError(
+                f"X has shape {tuple(X.shape)}; the run had {self.n_features} features."
+            )
+        return X.iloc[:, self.selected] if hasattr(X, "iloc") else X[:, self.selected]
+
+    def export(
+        self,
+        dest: str | Location,
+        *,
+        n_features_to_select: int | None = None,
+        by_rank: bool = False,
+        ids: bool = False,
+        overwrite: bool = False,
+    ) -> Location:
+        """Write the selected columns of the run's data, block by block.
+
+        Parameters
+        ----------
+        dest : str, Path or ObjectPath
+            NAME.zarr, .parquet, .npy, .csv or .h5ad. It appears when it is complete.
+        n_features_to_select : int or None, default=None
+            Another number of features, as in `support`. None: that of the run.
+        by_rank : bool, default=False
+            Columns from the best feature on; otherwise in the order of the input.
+        ids : bool, default=False
+            Add a column ``row`` that numbers the rows from 0 (.csv and .parquet).
+        overwrite : bool, default=False
+            Replace a file that is there, or a store that bigfs wrote.
+
+        Returns
+        -------
+        dest : Path or ObjectPath
+
+        Raises
+        ------
+        InputError
+            If the format is not known, ``dest`` is there, or the data are not what the run read.
+        StorageError
+            If writing fails.
+        """
+        kept = self.selected if n_features_to_select is None else self.support(n_features_to_select)
+        if by_rank:
+            kept = self.ranking[np.isin(self.ranking, kept)]
+        if is_within(as_location(dest), self.path):
+            raise InputError(f"{dest} lies in the run directory. Give a place outside it.")
+        names = self.feature_names and [self.feature_names[feature] for feature in kept.tolist()]
+        columns = Columns(open_run_data(self.path), kept, names)
+        return export_columns(columns, dest, ids=ids, overwrite=overwrite)
 
     @cached_property
     def _stored(self) -> FeatureScores:

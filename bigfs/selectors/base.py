@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, validate_dat
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.preprocess import Transform
+from bigfs.blocks.rowblocks import as_lazy, is_stored
 from bigfs.config import Selection, validated
 from bigfs.config.sections import GraphConfig
 from bigfs.core.errors import InputError
@@ -132,9 +132,9 @@ class BaseSelector(SelectorMixin, BaseEstimator):
             Lazy for lazy input: a Dask array for Dask and zarr arrays, paths and URIs.
         """
         check_is_fitted(self, "ranking_")
-        lazy = _as_lazy(X)
-        if lazy is None:
+        if not is_stored(X):
             return super().transform(X)
+        lazy = as_lazy(X)
         self._check_shape(lazy.shape)
         return lazy[:, self.get_support(indices=True)]
 
@@ -213,24 +213,3 @@ class LabelingSelector(BaseSelector):
         self._write_labels(blocks, labels)
         blocks.check_unchanged()
         return labels.open(scratch) if is_stored(X) else labels.load()[: _num_samples(X)]
-
-
-def is_stored(X: Any) -> bool:
-    """Say whether X is read by blocks: a path, a Dask or zarr array, opened data."""
-    from bigfs.store.source import Source
-
-    root = type(X).__module__.split(".")[0]
-    return isinstance(X, (str, Path, Source)) or root in ("dask", "zarr")
-
-
-def _as_lazy(X: Any) -> Any:
-    """Return a Dask array for lazy input, None for data in memory."""
-    if not is_stored(X):
-        return None
-    import dask.array as da
-
-    if isinstance(X, da.Array):
-        return X
-    from bigfs.blocks.rowblocks import lazy_array
-
-    return lazy_array(X)

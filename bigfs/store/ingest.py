@@ -225,6 +225,7 @@ def _write_chunks(
     with _writing(final):
         writer.finish(
             source=matrix.uri,
+            stored_dtype=matrix.stored_dtype.str,
             feature_names=matrix.feature_names,
             missing=missing,
             filled_values=cleaner.filled,

@@ -188,6 +188,42 @@ def replaced_file(
         raise StorageError(f"Cannot write {place}: {error}.") from error
 
 
+@contextmanager
+def unnamed_file(place: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
+    """Open a file that gets its name when the block ends well.
+
+    Where the file system can, it has no name until then, so that not even a process that is killed
+    leaves anything.
+
+    Raises
+    ------
+    FileExistsError
+        If something is there by then, unless it is to be overwritten.
+    """
+    beside = place.with_name(f"{place.name}.partial-{uuid.uuid4().hex[:8]}")
+    try:
+        number = os.open(place.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
+        has_name = False
+    except (AttributeError, OSError):  # not this system, or not this file system
+        number = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+        has_name = True
+    try:
+        with os.fdopen(number, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(number)
+            target = beside if overwrite else place
+            if not has_name:
+                # A descriptor of a folder makes this linkat(2), which follows the link to the file.
+                os.link(f"/proc/self/fd/{number}", target, src_dir_fd=number, follow_symlinks=True)
+            elif not overwrite:
+                os.link(beside, place)
+        if overwrite:
+            beside.replace(place)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def write_atomic(place: Location, text: str) -> None:
     """Write a text file so that readers see the old or the new one, never a part.
 

@@ -60,6 +60,11 @@ class Source(ABC):
     watch: Watch | None = None
 
     @property
+    def stored_dtype(self) -> np.dtype:
+        """Type of the values as they are stored; ``dtype`` holds all of them."""
+        return self.dtype
+
+    @property
     def estimated_samples(self) -> int | None:
         """Rows, or about as many where only reading to the end tells; None if nothing tells."""
         return self.n_samples

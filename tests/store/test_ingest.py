@@ -54,6 +54,7 @@ def test_the_layout_on_disk(tmp_path: Path) -> None:
     assert dict(group.attrs) == {
         "bigfs_store": 1, "source": "X", "feature_names": ["a", "b", "c"], "missing": "error",
         "filled_values": 0, "dropped_rows": 0, "checksums": checksums,
+        "stored_dtype": "<f4",
     }  # fmt: skip
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["X.zarr"]
     assert (report.path, report.dtype, report.n_chunks) == (

@@ -27,6 +27,11 @@ class ArraySource(RandomAccessSource):
         self.feature_names = names
         self._X = X
 
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """Type of the array."""
+        return self._X.dtype
+
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
         return np.ascontiguousarray(self._X[start:stop], dtype=self.dtype)

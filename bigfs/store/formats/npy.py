@@ -35,6 +35,11 @@ class NpySource(RandomAccessSource):
                 "Write it again."
             )
 
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """Type of the values in the file."""
+        return self._stored
+
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
         try:

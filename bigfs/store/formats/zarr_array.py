@@ -35,7 +35,9 @@ class ZarrSource(RandomAccessSource):
         import zarr
 
         self.uri = uri
-        self.dtype = work_dtype(_numpy_dtype(array, uri), uri)
+        stored = _numpy_dtype(array, uri)
+        self.dtype = work_dtype(stored, uri)
+        self._stored_dtype = _named_dtype(attributes.get("stored_dtype")) or stored
         check_shape(array.shape, uri)
         self.n_samples, self.n_features = (int(size) for size in array.shape)
         self.chunk_rows = self._readable_chunk(int(array.chunks[0]))
@@ -68,6 +70,11 @@ class ZarrSource(RandomAccessSource):
             self.uri, rows,
         )  # fmt: skip
         return None
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """Type of the array; of a store that bigfs wrote, that of what it was made from."""
+        return self._stored_dtype
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
@@ -134,6 +141,15 @@ class ZarrSource(RandomAccessSource):
         # 50,000 names are a megabyte, and no task needs them.
         state["feature_names"] = None
         return state
+
+
+def _named_dtype(name: Any) -> np.dtype | None:
+    """Return the type of numbers that an attribute names, None if it names none."""
+    try:
+        dtype = np.dtype(name) if isinstance(name, str) else None
+    except TypeError:
+        return None
+    return dtype if dtype is not None and dtype.kind in "fiub" else None
 
 
 def _numpy_dtype(array: Any, uri: str) -> np.dtype:

@@ -1,0 +1,223 @@
+"""What changed between the selections of two runs, and what differed between the runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import InputError
+from bigfs.core.yamltext import read_yaml
+from bigfs.evaluate.metrics import Overlap, selection_overlap
+from bigfs.results.result import Result, open_result
+from bigfs.store.location import Location
+from bigfs.store.records import CONFIG
+from bigfs.store.rundir import RunDirectory
+
+_SHOWN = 10
+# Settings that say where a run is kept and what it runs on; no result depends on them.
+_NOT_OF_RESULTS = ("run", "date", "keep", "cluster", "evaluate", "report")
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A feature of which the two runs think differently.
+
+    Attributes
+    ----------
+    name : str
+    first_rank, second_rank : int or None
+        Counted from 1; None where the run has no such feature.
+    """
+
+    name: str
+    first_rank: int | None
+    second_rank: int | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What changed from one run to another.
+
+    Attributes
+    ----------
+    first, second : str
+        The run directories.
+    n_selected : tuple of int
+        Features that each selected.
+    overlap : Overlap
+        What the selections have in common, beside chance.
+    came, went : list of Moved
+        Features that only the second, or only the first run selected, best first.
+    moved : list of Moved
+        Those that both selected, the largest change of rank first.
+    rank_correlation : float or None
+        Spearman's, of all features that both know; None for fewer than two.
+    inputs, settings, versions : dict
+        What differed: a name, and the values of both.
+    """
+
+    first: str
+    second: str
+    n_selected: tuple[int, int]
+    overlap: Overlap
+    came: list[Moved]
+    went: list[Moved]
+    moved: list[Moved]
+    rank_correlation: float | None
+    inputs: dict[str, tuple[Any, Any]]
+    settings: dict[str, tuple[Any, Any]]
+    versions: dict[str, tuple[Any, Any]]
+
+    def json(self) -> str:
+        """Return everything as JSON."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    def text(self) -> str:
+        """Return the difference in words, for a terminal."""
+        a, b = self.n_selected
+        shown = self.overlap
+        lines = [
+            f"{self.first} -> {self.second}",
+            f"{shown.count} features are in both selections (of {a} and {b}): "
+            f"{100 * shown.share:.1f} %; {100 * shown.chance:.1f} % by chance",
+        ]
+        if self.rank_correlation is not None:
+            lines.append(f"rank correlation of all features: {self.rank_correlation:.3f}")
+        for title, features in (("came", self.came), ("went", self.went), ("moved", self.moved)):
+            lines += _feature_lines(title, features)
+        for title, values in (
+            ("data", self.inputs),
+            ("settings", self.settings),
+            ("versions", self.versions),
+        ):
+            same = f"{title}: the same"
+            lines += [f"{title}:", *_value_lines(values)] if values else [same]
+        return "\n".join(lines)
+
+
+def diff_runs(first: str | Location, second: str | Location) -> Difference:
+    """Return what changed between the results of two runs.
+
+    Features are the same if they have the same name; where a run has no names, the same column.
+
+    Parameters
+    ----------
+    first, second : str, Path or ObjectPath
+        Run directories.
+
+    Returns
+    -------
+    difference : Difference
+
+    Raises
+    ------
+    InputError
+        If a run has no result, or features without names differ in number.
+    """
+    a, b = open_result(first), open_result(second)
+    names, columns = _matched(a, b)
+    ranks = [_ranks(result, where) for result, where in zip((a, b), columns, strict=True)]
+    chosen = []
+    for result, where in zip((a, b), columns, strict=True):
+        kept = set(result.selected.tolist())
+        chosen.append({name for name, at in zip(names, where, strict=True) if at in kept})
+    known = {name: Moved(name, *pair) for name, *pair in zip(names, *ranks, strict=True)}
+    came, went, both = (
+        [known[name] for name in names if name in part]
+        for part in (chosen[1] - chosen[0], chosen[0] - chosen[1], chosen[0] & chosen[1])
+    )
+    came.sort(key=lambda one: one.second_rank or 0)
+    went.sort(key=lambda one: one.first_rank or 0)
+    moved = [one for one in both if one.first_rank != one.second_rank]
+    moved.sort(key=lambda one: -abs((one.first_rank or 0) - (one.second_rank or 0)))
+    indices = [[i for i, name in enumerate(names) if name in part] for part in chosen]
+    about_a, about_b = _about(a), _about(b)
+    return Difference(
+        str(first),
+        str(second),
+        (len(a.selected), len(b.selected)),
+        selection_overlap(indices[0], indices[1], len(names)),
+        came,
+        went,
+        moved,
+        _rank_correlation(*ranks),
+        *(_changed(x, y) for x, y in zip(about_a, about_b, strict=True)),
+    )
+
+
+def _matched(a: Result, b: Result) -> tuple[list[str], list[list[int | None]]]:
+    """Return the names of all features, and the column of each in both runs."""
+    if a.feature_names and b.feature_names:
+        names = list(dict.fromkeys([*a.feature_names, *b.feature_names]))
+        places = [{n: i for i, n in enumerate(r.feature_names or [])} for r in (a, b)]
+        return names, [[place.get(name) for name in names] for place in places]
+    if a.n_features != b.n_features:
+        raise InputError(
+            f"{a.path} has {a.n_features} features and {b.path} {b.n_features}, without names by "
+            "which they could be matched."
+        )
+    names = a.feature_names or b.feature_names or [str(i) for i in range(a.n_features)]
+    return names, [list(range(a.n_features))] * 2
+
+
+def _ranks(result: Result, columns: list[int | None]) -> list[int | None]:
+    """Return the rank of each column, from 1."""
+    rank = np.empty(result.n_features, dtype=np.int64)
+    rank[result.ranking] = np.arange(1, result.n_features + 1)
+    return [None if column is None else int(rank[column]) for column in columns]
+
+
+def _rank_correlation(first: list[int | None], second: list[int | None]) -> float | None:
+    pairs = [(x, y) for x, y in zip(first, second, strict=True) if x is not None and y is not None]
+    if len(pairs) < 2:
+        return None
+    x, y = (np.argsort(np.argsort(np.array(side))) for side in zip(*pairs, strict=True))
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def _about(result: Result) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return what a run read, its settings by dotted names, and the versions it ran with."""
+    directory = RunDirectory(result.path).read()
+    stored = directory.path / CONFIG
+    settings = dict(_flat(read_yaml(stored.read_text(), str(stored))))
+    inputs = {name: settings.pop(name) for name in list(settings) if name.startswith("input.")}
+    inputs["rows"], inputs["features"] = result.n_samples, result.n_features
+    inputs["content"] = directory.manifest.get("data", {}).get("key")
+    settings = {k: v for k, v in settings.items() if k.split(".")[0] not in _NOT_OF_RESULTS}
+    return inputs, settings, directory.manifest.get("versions", {})
+
+
+def _flat(settings: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _changed(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    names = dict.fromkeys([*first, *second])
+    pairs = {name: (first.get(name), second.get(name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _feature_lines(title: str, features: list[Moved]) -> list[str]:
+    lines = [f"{title}: {len(features)}"]
+    width = max((len(one.name) for one in features[:_SHOWN]), default=0)
+    for one in features[:_SHOWN]:
+        ranks = [str(rank or "none") for rank in (one.first_rank, one.second_rank)]
+        lines.append(f"  {one.name:<{width}}  rank {ranks[0]} -> {ranks[1]}")
+    if len(features) > _SHOWN:
+        lines.append(f"  ... and {len(features) - _SHOWN} more")
+    return lines
+
+
+def _value_lines(values: dict[str, tuple[Any, Any]]) -> list[str]:
+    return [
+        f"  {name}: {'null' if before is None else before} -> {'null' if after is None else after}"
+        for name, (before, after) in values.items()
+    ]

@@ -1,0 +1,292 @@
+"""The selected columns of a run's data, written to a file or a store block by block."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from bigfs.core.errors import InputError, StorageError
+from bigfs.core.paths import is_there
+from bigfs.runtime.progress import track
+from bigfs.store.chunking import block_rows
+from bigfs.store.fingerprint import changed, fingerprint
+from bigfs.store.ingest import ingest
+from bigfs.store.location import Location, as_location, is_within, unnamed_file
+from bigfs.store.rundir import RunDirectory
+from bigfs.store.source import RandomAccessSource, open_matrix
+
+# Blocks that are read ahead: decompression takes longer than writing a few columns.
+_READ_AHEAD = 2
+
+
+def open_run_data(path: Location) -> RandomAccessSource:
+    """Open the data that a run read: its own copy, or the store that it was given.
+
+    Raises
+    ------
+    InputError
+        If the store is gone, or is not what the run read.
+    """
+    directory = RunDirectory(path).read()
+    if "data" in directory.manifest["stages"]:
+        found = open_matrix(str(directory.stage_path("data")))
+    else:
+        data = directory.manifest["data"]
+        if fingerprint(data["path"]) != data["key"]:
+            raise InputError(
+                f"{data['path']} has changed since the run {path} read it. Run it again."
+            )
+        found = open_matrix(data["path"])
+    assert isinstance(found, RandomAccessSource)
+    return found
+
+
+class Columns(RandomAccessSource):
+    """Some columns of a matrix, in the type that its values were stored in.
+
+    Parameters
+    ----------
+    source : RandomAccessSource
+    columns : ndarray of shape (n_columns,), int64
+    names : list of str or None
+        Of these columns.
+    """
+
+    def __init__(
+        self, source: RandomAccessSource, columns: np.ndarray, names: list[str] | None
+    ) -> None:
+        self.uri, self.watch = source.uri, source.watch
+        self.n_samples, self.n_features = source.n_samples, len(columns)
+        self.dtype, self.feature_names = source.stored_dtype, names
+        self._source, self._columns = source, columns
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return rows ``start`` to ``stop`` of the columns."""
+        rows = self._source.read(start, stop)
+        return rows[:, self._columns].astype(self.dtype, copy=False)
+
+    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+        """Yield consecutive arrays; the blocks that are read fit the whole matrix, not these."""
+        whole = self._source
+        step = block_rows(whole.n_features, whole.dtype.itemsize, whole.chunk_rows)
+        starts = [*range(0, self.n_samples, step), self.n_samples]
+        waiting: deque[Any] = deque()
+        with ThreadPoolExecutor(_READ_AHEAD) as pool:
+            for bounds in pairwise(starts):
+                waiting.append(pool.submit(self.read, *bounds))
+                if len(waiting) > _READ_AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+
+
+def export_columns(
+    columns: Columns, dest: str | Location, *, ids: bool = False, overwrite: bool = False
+) -> Location:
+    """Write columns to a file or store whose format its name says.
+
+    Parameters
+    ----------
+    columns : Columns
+    dest : str, Path or ObjectPath
+        NAME.zarr, .parquet, .npy, .csv or .h5ad. It appears when it is complete.
+    ids : bool, default=False
+        Whether a column ``row`` numbers the rows, from 0 (.csv, .parquet; .h5ad always does).
+    overwrite : bool, default=False
+        Replace what is there: a file, or a store that bigfs wrote.
+
+    Returns
+    -------
+    dest : Path or ObjectPath
+
+    Raises
+    ------
+    InputError
+        If the format is not known, something is there, it is what is read, or the data change.
+    StorageError
+        If writing fails.
+    """
+    place = as_location(dest)
+    suffix = Path(str(dest)).suffix.lower()
+    if suffix != ".zarr" and suffix not in _WRITERS:
+        known = ", ".join([".zarr", *_WRITERS])
+        raise InputError(f"{dest}: the name says the format, and must end in {known}.")
+    if ids and suffix in (".zarr", ".npy"):
+        raise InputError(f"{dest}: {suffix} has no place for ids. Write .csv, .parquet or .h5ad.")
+    read = as_location(columns.uri)
+    if is_within(read, place) or is_within(place, read):
+        raise InputError(f"{dest} is what is read, and cannot be replaced. Give another name.")
+    if suffix == ".zarr":
+        return ingest(columns, place, overwrite=overwrite).path
+    if not isinstance(place, Path):
+        raise InputError(f"{dest}: only .zarr is written to a bucket. Give a file, or NAME.zarr.")
+    _check_file(place, overwrite)
+    write = _WRITERS[suffix]
+    total = columns.n_samples
+    columns.begin()
+    with _writing(place, overwrite) as file, track("export", total, "rows") as progress:
+
+        def blocks() -> Iterator[np.ndarray]:
+            first = 0
+            for block in columns.iter_blocks(total):
+                yield block
+                first += len(block)
+                progress.advance(len(block))
+            if first != total:
+                raise changed(columns.uri)
+
+        write(file, _Table(columns, blocks(), ids))
+        columns.check_unchanged()
+    return place
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What a writer is given.
+
+    Attributes
+    ----------
+    columns : Columns
+    blocks : iterator of ndarray
+    ids : bool
+    """
+
+    columns: Columns
+    blocks: Iterator[np.ndarray]
+    ids: bool
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns; their numbers where they have none."""
+        return self.columns.feature_names or [str(i) for i in range(self.columns.n_features)]
+
+    def frames(self) -> Iterator[Any]:
+        """Yield the blocks as pandas frames, with the ids first."""
+        import pandas as pd
+
+        first = 0
+        for block in self.blocks:
+            frame = pd.DataFrame(block, columns=self.names)
+            if self.ids:
+                frame.insert(0, "row", np.arange(first, first + len(block)))
+            first += len(block)
+            yield frame
+
+
+def _write_npy(file: IO[bytes], table: _Table) -> None:
+    columns = table.columns
+    shape = (columns.n_samples, columns.n_features)
+    header = {"descr": columns.dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    for block in table.blocks:
+        file.write(np.ascontiguousarray(block).data)
+
+
+def _write_csv(file: IO[bytes], table: _Table) -> None:
+    for i, frame in enumerate(table.frames()):
+        file.write(frame.to_csv(index=False, header=i == 0, lineterminator="\n").encode())
+
+
+def _write_parquet(file: IO[bytes], table: _Table) -> None:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise _needs("pyarrow", "parquet") from None
+    writer = None
+    try:
+        for frame in table.frames():
+            rows = pa.Table.from_pandas(frame, preserve_index=False)
+            writer = writer or pq.ParquetWriter(file, rows.schema)
+            writer.write_table(rows)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _write_h5ad(file: IO[bytes], table: _Table) -> None:
+    """Write AnnData's layout on disk, version 0.1.0."""
+    try:
+        import h5py
+    except ImportError:
+        raise _needs("h5py", "h5ad") from None
+    columns = table.columns
+    shape = (columns.n_samples, columns.n_features)
+    with h5py.File(file, "w") as root:
+        _encode(root, "anndata", "0.1.0")
+        X = root.create_dataset("X", shape=shape, dtype=columns.dtype)
+        _encode(X, "array", "0.2.0")
+        for name in ("layers", "obsm", "obsp", "uns", "varm", "varp"):
+            _encode(root.create_group(name), "dict", "0.1.0")
+        rows = _index(h5py, root, "obs", columns.n_samples)
+        _index(h5py, root, "var", columns.n_features)[:] = table.names
+        first = 0
+        for block in table.blocks:
+            last = first + len(block)
+            X[first:last] = block
+            rows[first:last] = [str(row) for row in range(first, last)]
+            first = last
+
+
+def _index(h5py: Any, root: Any, name: str, length: int) -> Any:
+    """Make a frame that has an index only, and return the index."""
+    frame = root.create_group(name)
+    _encode(frame, "dataframe", "0.2.0")
+    frame.attrs["_index"] = "_index"
+    frame.attrs["column-order"] = np.empty(0, dtype="S1")
+    index = frame.create_dataset("_index", shape=(length,), dtype=h5py.string_dtype())
+    _encode(index, "string-array", "0.2.0")
+    return index
+
+
+def _encode(item: Any, kind: str, version: str) -> None:
+    item.attrs["encoding-type"], item.attrs["encoding-version"] = kind, version
+
+
+def _needs(package: str, extra: str) -> InputError:
+    return InputError(
+        f"this format needs {package}. Install it with: pip install 'bigfs[{extra}]'."
+    )
+
+
+_WRITERS: dict[str, Callable[[IO[bytes], _Table], None]] = {
+    ".parquet": _write_parquet,
+    ".npy": _write_npy,
+    ".csv": _write_csv,
+    ".h5ad": _write_h5ad,
+}
+
+
+def _check_file(place: Path, overwrite: bool) -> None:
+    """Raise InputError if something is there that must not be replaced."""
+    if not is_there(place, "the file"):
+        return
+    if not overwrite:
+        raise InputError(f"{place} already exists. Give another name, or --overwrite.")
+    if not place.is_file() or place.is_symlink():
+        raise InputError(
+            f"{place} is a folder or a link, and is not overwritten. Give another name."
+        )
+
+
+@contextmanager
+def _writing(place: Path, overwrite: bool) -> Iterator[IO[bytes]]:
+    """Turn failures of the disk into StorageError."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with unnamed_file(place, overwrite=overwrite) as file:
+            yield file
+    except StorageError:
+        raise
+    except FileExistsError:
+        raise InputError(f"{place} appeared meanwhile, and stays. Give another name.") from None
+    except OSError as error:
+        raise StorageError(f"Cannot write {place}: {error}. Nothing was left there.") from error

@@ -1,0 +1,230 @@
+"""Exported columns are those of the input, in every format, and appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+import bigfs
+from bigfs.core.errors import InputError, StorageError
+from bigfs.results.result import Result
+from bigfs.store import location
+
+NAMES = ["a", "b, quoted", "c", "d", "e"]
+FORMATS = (".zarr", ".parquet", ".npy", ".csv", ".h5ad")
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    scale = np.array([1, 4, 2, 5, 3])
+    values = np.random.default_rng(0).normal(size=(300, 5)) * scale
+    return pd.DataFrame(values, columns=NAMES)
+
+
+@pytest.fixture(scope="module")
+def result(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    folder = tmp_path_factory.mktemp("export")
+    frame.to_csv(folder / "X.csv", index=False)
+    return _run(folder, folder / "X.csv")
+
+
+def _run(folder: Path, uri: Path, **changes: Any) -> Result:
+    return bigfs.run(
+        {
+            "run": str(folder / "run"),
+            "input": {"uri": str(uri)},
+            "method": "max_variance",
+            "n_features_to_select": 3,
+            **changes,
+        }
+    )
+
+
+def _read(place: Path) -> tuple[np.ndarray, list[str] | None]:
+    if place.suffix == ".h5ad":
+        import h5py
+
+        with h5py.File(place) as file:
+            assert file.attrs["encoding-type"] == "anndata"
+            assert file["obs/_index"][-1] == b"299"
+            return file["X"][:], [name.decode() for name in file["var/_index"][:]]
+    source = bigfs.open_matrix(place)
+    return np.concatenate(list(source.iter_blocks(70))), source.feature_names
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_the_selected_columns_and_nothing_else(
+    result: Result, frame: pd.DataFrame, tmp_path: Path, suffix: str
+) -> None:
+    values, names = _read(result.export(tmp_path / f"out{suffix}"))
+    kept = ["b, quoted", "d", "e"]  # in the order of the input
+    np.testing.assert_array_equal(values, frame[kept].to_numpy())
+    assert names == (None if suffix == ".npy" else kept)
+    values, names = _read(
+        result.export(tmp_path / f"two{suffix}", n_features_to_select=2, by_rank=True)
+    )
+    np.testing.assert_array_equal(values, frame[["d", "b, quoted"]].to_numpy())
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"out{suffix}", f"two{suffix}"]
+
+
+def test_anndata_reads_it(result: Result, frame: pd.DataFrame, tmp_path: Path) -> None:
+    anndata = pytest.importorskip("anndata")
+    found = anndata.read_h5ad(result.export(tmp_path / "out.h5ad"))
+    np.testing.assert_array_equal(found.X, frame[["b, quoted", "d", "e"]].to_numpy())
+    assert list(found.var_names) == ["b, quoted", "d", "e"]
+    assert found.n_obs == 300
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_ids_on_request(result: Result, tmp_path: Path, suffix: str) -> None:
+    place = result.export(tmp_path / f"out{suffix}", ids=True)
+    read = pd.read_csv if suffix == ".csv" else pd.read_parquet
+    assert read(place)["row"].tolist() == list(range(300))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float16, np.float64, bool])
+@pytest.mark.parametrize("stored", [False, True])
+def test_values_keep_their_type(tmp_path: Path, dtype: Any, stored: bool) -> None:
+    draw = np.random.default_rng(1)
+    X = (
+        draw.integers(0, 2, (50, 4)).astype(dtype)
+        if dtype is bool
+        else (draw.integers(0, 200, (50, 4)).astype(dtype))
+    )
+    np.save(tmp_path / "X.npy", X)
+    uri = tmp_path / "X.npy"
+    if stored:
+        uri = bigfs.ingest(uri, tmp_path / "X.zarr").path
+    found = _run(tmp_path, uri)
+    out = np.load(found.export(tmp_path / "out.npy"))
+    assert out.dtype == dtype
+    np.testing.assert_array_equal(out, X[:, found.selected])
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_what_is_there_stays_unless_told(result: Result, tmp_path: Path, suffix: str) -> None:
+    place = tmp_path / f"out{suffix}"
+    place.write_text("mine")
+    with pytest.raises(InputError, match="already exists"):
+        result.export(place)
+    assert place.read_text() == "mine"
+    if suffix == ".zarr":
+        with pytest.raises(InputError, match="not a store that bigfs wrote"):
+            result.export(place, overwrite=True)
+    else:
+        assert _read(result.export(place, overwrite=True))[0].shape == (300, 3)
+
+
+def test_what_cannot_be_written_is_refused(result: Result, tmp_path: Path) -> None:
+    for name, message in (
+        ("out.xlsx", "must end in .zarr, .parquet"),
+        ("out", "must end in"),
+        ("s3://lab/out.npy", "only .zarr is written to a bucket"),
+    ):
+        with pytest.raises(InputError, match=message):
+            result.export(name)
+    with pytest.raises(InputError, match="has no place for ids"):
+        result.export(tmp_path / "out.npy", ids=True)
+    with pytest.raises(InputError, match="lies in the run directory"):
+        result.export(result.path / "out.npy")
+    (tmp_path / "folder.npy").mkdir()
+    with pytest.raises(InputError, match="is a folder"):
+        result.export(tmp_path / "folder.npy", overwrite=True)
+    with pytest.raises(InputError, match="n_features_to_select"):
+        result.export(tmp_path / "out.npy", n_features_to_select=6)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.npy"]
+
+
+def test_the_input_is_not_overwritten_and_a_changed_one_is_refused(
+    frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    store = bigfs.ingest(frame, tmp_path / "X.zarr").path
+    found = _run(tmp_path, store)
+    with pytest.raises(InputError, match="is what is read"):
+        found.export(store, overwrite=True)
+    bigfs.ingest(frame * 2, store, overwrite=True)
+    with pytest.raises(InputError, match="has changed since the run"):
+        found.export(tmp_path / "out.npy")
+
+
+def test_without_unnamed_files_it_is_the_same(
+    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(location.os, "O_TMPFILE")
+    place = tmp_path / "out.npy"
+    assert np.load(result.export(place)).shape == (300, 3)
+    with pytest.raises(InputError, match="already exists"):
+        result.export(place)
+    result.export(place, n_features_to_select=1, overwrite=True)
+    assert np.load(place).shape == (300, 1)
+    assert os.listdir(tmp_path) == ["out.npy"]
+
+
+def test_a_full_disk_leaves_nothing(result: Result, tmp_path: Path) -> None:
+    def fail(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(location.os, "fsync", fail)
+        with pytest.raises(StorageError, match="No space left"):
+            result.export(tmp_path / "out.npy")
+    assert os.listdir(tmp_path) == []
+
+
+def _has_open(pid: int, folder: Path) -> bool:
+    """Say whether a process has a file of a folder open, with or without a name."""
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            if os.readlink(link).startswith(str(folder)):
+                return True
+    return False
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_kill_in_the_middle_leaves_nothing(tmp_path: Path, number: int) -> None:
+    np.save(tmp_path / "X.npy", np.random.default_rng(0).random((60_000, 60)))
+    found = _run(tmp_path, tmp_path / "X.npy", n_features_to_select=50)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    command = [sys.executable, "-m", "bigfs", "export", str(found.path), str(folder / "out.csv")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not _has_open(process.pid, folder):
+            time.sleep(0.02)
+        time.sleep(0.2)
+        process.send_signal(number)
+        process.wait(30)
+    assert process.returncode == (-9 if number == signal.SIGKILL else 130)
+    assert os.listdir(folder) == []
+
+
+def test_transform_keeps_the_columns_of_any_kind_of_data(
+    result: Result, frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    expected = frame.to_numpy()[:, [1, 3, 4]]
+    np.save(tmp_path / "X.npy", frame.to_numpy())
+    shuffled = frame[["e", "d", "c", "b, quoted", "a"]]
+    assert result.transform(shuffled).columns.tolist() == ["b, quoted", "d", "e"]
+    np.testing.assert_array_equal(result.transform(shuffled), expected)
+    np.testing.assert_array_equal(result.transform(frame.to_numpy()), expected)
+    np.testing.assert_array_equal(result.transform(frame.to_numpy().tolist()), expected)
+    np.testing.assert_array_equal(
+        result.transform(sp.csr_array(frame.to_numpy())).toarray(), expected
+    )
+    np.testing.assert_array_equal(result.transform(tmp_path / "X.npy").compute(), expected)
+    with pytest.raises(InputError, match="the run had 5 features"):
+        result.transform(expected)
+    with pytest.raises(InputError, match="X has no column 'd'"):
+        result.transform(frame.drop(columns="d"))

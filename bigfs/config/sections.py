@@ -57,7 +57,7 @@ class GraphConfig(Section):
     sigma: Annotated[float, Field(gt=0)] | None = Field(
         None,
         description="Width of the heat kernel, in units of squared distance (weight: heat "
-        "only). null: the squared median neighbor distance.",
+        "only). null: each edge its own, the larger distance of its ends to their last neighbor.",
     )
     algorithm: Literal["auto", "exact", "pynndescent"] = Field(
         "auto", description="Neighbor search; auto is exact for small data."

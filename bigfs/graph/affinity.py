@@ -24,11 +24,12 @@ logger = logging.getLogger("bigfs")
 WEIGHTS = ("binary", "heat", "dot", "cosine")
 # Rows whose neighbor distances the default width is the median of.
 _WIDTH_ROWS = 10_000
+# The least heat weight under a given width: below it a row would leave the graph.
+LEAST_HEAT = 1e-6
 
 _COMPLAINTS = {
     "binary": ".",
-    "heat": ": all its weights exp(-distance^2 / sigma) vanish. Leave sigma unset, raise it, "
-    "or scale the data.",
+    "heat": ".",
     "dot": ": its dot products with its neighbors are zero or negative. Use weight 'binary', "
     "'heat' or 'cosine', or data that are not negative.",
     "cosine": ": its cosines with its neighbors are zero or negative. Use weight 'binary' or "
@@ -51,7 +52,8 @@ class AffinityMatrix:
     weight : str
         How edges are weighted.
     sigma_ : float or None
-        Width of the heat kernel that was used.
+        Width of the heat kernel that was given; None: each edge has its own, or weights are
+        not heat.
     scratch : Scratch
         Keeps the stored arrays alive.
     partitions : ArrayRef of shape (n_samples,), int32, or None
@@ -132,7 +134,8 @@ class _EdgeContext:
     indices: ArrayRef
     distances: ArrayRef
     weight: str
-    sigma: float
+    sigma: float | None
+    scales: ArrayRef | None
     products: EdgeProducts | None
 
 
@@ -154,8 +157,9 @@ def affinity(
     weight : {"binary", "heat", "dot", "cosine"}, default="binary"
         1; ``exp(-d^2 / sigma)`` with d the graph's distance; ``x'y``; the cosine of x and y.
     sigma : float or None, default=None
-        Width of the heat kernel, in units of squared distance. None: the square of the median
-        positive neighbor distance (of 10,000 rows spread over the data).
+        Width of the heat kernel, in units of squared distance; weights are at least 1e-6. None:
+        of every edge its own, ``max(s_i, s_j)^2`` with s_i the distance of row i to the last of
+        its neighbors [1]_, so that weights lie between ``exp(-1)`` and 1.
     blocks : RowBlocks or None, default=None
         The data, for ``dot`` and ``cosine``.
     scratch : Scratch or None, default=None
@@ -176,18 +180,28 @@ def affinity(
     again by the blocks that have edges into it. A row whose products with all its neighbors are
     zero, such as a row of zeros, keeps its nearest neighbor with the least positive weight of the
     graph. Entries that vanish are dropped. Cost: the edges go through scratch once.
+    One width for all edges leaves rows alone that are farther from all others than most: they
+    hold the eigenvectors then. The paper's width is a product, ``s_i s_j``, which can be as small
+    as one likes beside ``d^2``; the larger of both cannot. Copies (s_i = 0) have weight 1.
+
+    References
+    ----------
+    .. [1] L. Zelnik-Manor, P. Perona, "Self-tuning spectral clustering", NIPS 2004.
     """
     check_weight(weight, sigma, graph.metric)
     scratch = scratch or graph.scratch.child(graph.scratch.unique("affinity"))
     working = scratch.child(scratch.unique("weights"))
     try:
+        scales = products = None
         if weight == "heat" and sigma is None:
-            sigma = default_sigma(graph)
-        products = None
+            scales = working.create("scales", (graph.n_samples,), np.float64, graph.indices_ref.chunk_rows)
+            run_tasks(_write_scales, graph.row_bounds, graph.distances_ref, scales, label="scales")
+        elif weight == "heat":
+            _warn_of_far_rows(graph, sigma)
         if weight in ("dot", "cosine"):
             products = _products(graph, weight, blocks, working)
         context = _EdgeContext(
-            graph.indices_ref, graph.distances_ref, weight, sigma or 1.0, products
+            graph.indices_ref, graph.distances_ref, weight, sigma, scales, products
         )
         stored = symmetrize(
             _weighted_edges,
@@ -199,8 +213,7 @@ def affinity(
         )
     finally:
         working.close()
-    width = sigma if weight == "heat" else None
-    return _matrix(stored, weight, width, scratch, graph.partitions_ref)
+    return _matrix(stored, weight, sigma, scratch, graph.partitions_ref)
 
 
 def _products(
@@ -304,8 +317,8 @@ def check_weight(weight: str, sigma: float | None, metric: str) -> None:
         raise InputError(f"weight must be one of {', '.join(WEIGHTS)}. Got {weight!r}.")
     if sigma is not None and (weight != "heat" or not 0 < sigma < np.inf):
         raise InputError(
-            "sigma must be a positive number, or None for the squared median neighbor distance, "
-            f"and belongs to weight 'heat'. Got {sigma!r} with weight '{weight}'."
+            "sigma must be a positive number, or None for a width of every edge, and belongs to "
+            f"weight 'heat'. Got {sigma!r} with weight '{weight}'."
         )
     if metric == "correlation" and weight in ("dot", "cosine"):
         raise InputError(
@@ -330,10 +343,32 @@ def default_sigma(graph: KNNGraph) -> float:
     positive = distances[distances > 0]
     if not len(positive):
         raise InputError(
-            "sigma cannot be chosen: all neighbors are at distance zero. Use weight 'binary', or "
-            "give sigma."
+            "sigma cannot be chosen: all neighbors are at distance zero. Give sigma."
         )
     return float(np.median(positive.astype(np.float64)) ** 2)
+
+
+def _write_scales(bounds: tuple[int, int], distances: ArrayRef, scales: ArrayRef) -> None:
+    """Write the distance of each row to the last of its neighbors."""
+    scales.write(bounds[0], distances.read(*bounds)[:, -1].astype(np.float64))
+
+
+def _warn_of_far_rows(graph: KNNGraph, sigma: float | None) -> None:
+    """Say how many rows have weights that a given width would let vanish."""
+    reach = np.sqrt(-np.log(LEAST_HEAT) * (sigma or 1.0))
+    n_far = sum(run_tasks(_count_far, graph.row_bounds, graph.distances_ref, reach, label="scales"))
+    if n_far:
+        logger.warning(
+            "%d of %d rows have neighbors at which exp(-distance^2 / sigma) is below %g with sigma "
+            "%.3g: these weights are raised to it. Leave sigma unset: then every edge has a width "
+            "of its own.",
+            n_far, graph.n_samples, LEAST_HEAT, sigma,
+        )  # fmt: skip
+
+
+def _count_far(bounds: tuple[int, int], distances: ArrayRef, reach: float) -> int:
+    """Return how many rows have a neighbor beyond the reach."""
+    return int((distances.read(*bounds)[:, -1] > reach).sum())
 
 
 def _sample_distances(bounds: tuple[int, int], distances: ArrayRef, stride: int) -> np.ndarray:
@@ -353,7 +388,11 @@ def _weighted_edges(
         return heads, tails, np.ones(len(tails))
     if context.products is None:
         distances = context.distances.read(start, stop).ravel().astype(np.float64)
-        return heads, tails, np.exp(-(distances**2) / context.sigma)
+        if context.scales is None:
+            return heads, tails, np.maximum(np.exp(-(distances**2) / context.sigma), LEAST_HEAT)
+        widths = np.repeat(context.scales.read(start, stop), len(heads) // (stop - start))
+        widths = np.maximum(widths, lookup(context.scales, tails))
+        return heads, tails, np.exp(-((distances / np.where(widths > 0, widths, 1.0)) ** 2))
     weights = context.products.values.read(start, stop)
     # A row that is similar to none of its neighbors keeps the nearest one.
     weights[~weights.any(axis=1), 0] = context.products.least

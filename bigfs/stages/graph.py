@@ -10,6 +10,7 @@ from bigfs.core.cost import Shape, StageCost
 from bigfs.core.paths import plain_name
 from bigfs.graph import affinity, knn_graph
 from bigfs.graph.cost import graph_cost
+from bigfs.graph.distinct import without_copies
 from bigfs.graph.knn import KNNGraph
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.location import Location, copy_tree
@@ -44,16 +45,13 @@ def graph_stage(
         Settings of the data that the stage reads.
     """
     common = {**depends, "random_state": random_state, "memory_limit": memory_limit}
-    # Products of rows were computed from rounded distances in version 4.
-    version = 5 if settings.weight in ("dot", "cosine") else 4
-
     def choose(shape: Shape) -> GraphStrategy:
         most = shape.n_samples - 1
         fewer = fewer_neighbors and settings.n_neighbors > most
         used = settings.model_copy(update={"n_neighbors": most}) if fewer else settings
         return GraphStrategy(shape, used, random_state, memory_limit, remote)
 
-    return Stage("graph", version, {**settings.model_dump(), **common}, choose)
+    return Stage("graph", 6, {**settings.model_dump(), **common}, choose)
 
 
 @dataclass(frozen=True)
@@ -106,13 +104,9 @@ class GraphStrategy:
 
     def _neighbors(self, inputs: Inputs, out: Scratch) -> KNNGraph:
         settings = self.settings.model_dump(exclude=set(WEIGHTS))
-        return knn_graph(
-            inputs.blocks,
-            **settings,
-            memory_limit=self.memory_limit,
-            random_state=self.random_state,
-            scratch=out,
-        )
+        settings |= {"memory_limit": self.memory_limit, "random_state": self.random_state}
+        graph = knn_graph(inputs.blocks, **settings, scratch=out)
+        return without_copies(graph, inputs.blocks, out, **settings)
 
 
 def _copied_neighbors(path: Location, out: Scratch) -> KNNGraph:

@@ -16,6 +16,7 @@ from scipy import sparse
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, cost, knn_graph, symmetrize
+from bigfs.graph.affinity import LEAST_HEAT
 from bigfs.graph.products import edge_products
 from bigfs.graph.symmetrize import union_rows
 from bigfs.selectors.spec.strategies import EdgeScores
@@ -32,7 +33,9 @@ def _dense(X: np.ndarray, indices: np.ndarray, weight: str, sigma: float | None)
     if weight == "binary":
         W = np.ones(linked.shape)
     elif weight == "heat":
-        W = np.exp(-((rows[:, None] - rows) ** 2).sum(axis=2) / sigma)
+        squared = ((rows[:, None] - rows) ** 2).sum(axis=2)
+        last = squared[np.arange(len(X)), indices[:, -1]]
+        W = np.exp(-squared / (np.maximum.outer(last, last) if sigma is None else sigma))
     else:
         W = rows @ rows.T
         if weight == "cosine":
@@ -71,11 +74,21 @@ def test_every_weight_by_blocks(
     ]
 
 
-def test_default_width_is_recorded(positive: np.ndarray) -> None:
+def test_only_a_width_that_was_given_is_recorded(positive: np.ndarray) -> None:
     graph = knn_graph(positive, 5)
-    W = affinity(graph, "heat")
-    assert W.sigma_ == pytest.approx(float(np.median(graph.distances[...])) ** 2)
+    assert affinity(graph, "heat").sigma_ is None
     assert affinity(graph, "heat", sigma=2.5).sigma_ == 2.5
+
+
+def test_heat_weights_do_not_vanish_whatever_the_distances() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_t(1, size=(200, 5)) * 10.0 ** rng.integers(-8, 9, size=(200, 1))
+    X[50:54] = X[50]
+    M = affinity(knn_graph(X, 4), "heat").load()
+    assert M.data.min() >= np.exp(-1) * (1 - 1e-9)
+    assert M.data.max() <= 1
+    assert abs(M - M.T).max() == 0
+    assert M[50, 51] == 1
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -207,10 +220,13 @@ def test_union_of_entries(n: int, count: int, seed: int) -> None:
     assert M.nnz == np.count_nonzero(expected)
 
 
-def test_heat_that_vanishes_names_the_row_and_the_cure() -> None:
+def test_a_given_width_keeps_far_rows_and_counts_them(caplog: pytest.LogCaptureFixture) -> None:
     X = np.concatenate([np.random.default_rng(0).normal(size=(30, 3)), [[1e4, 0, 0]]])
-    with pytest.raises(InputError, match="Row 30 of the graph has degree 0: all its weights"):
-        affinity(knn_graph(X, 3), "heat", sigma=1.0)
+    graph = knn_graph(X, 3)
+    M = affinity(graph, "heat", sigma=1.0).load()
+    assert M[30].data.tolist() == [LEAST_HEAT] * 3
+    n_far = (graph.distances[...][:, -1] > np.sqrt(np.log(1e6))).sum()
+    assert f"{n_far} of 31 rows have neighbors at which" in caplog.text
 
 
 def test_negative_degrees() -> None:
@@ -219,11 +235,9 @@ def test_negative_degrees() -> None:
         affinity(knn_graph(X, 1), "dot", blocks=RowBlocks.from_any(X))
 
 
-def test_width_of_duplicates_only() -> None:
-    graph = knn_graph(np.ones((10, 2)), 3)
-    with pytest.raises(InputError, match="all neighbors are at distance zero"):
-        affinity(graph, "heat")
-    assert affinity(graph).load().sum() > 0
+def test_copies_have_weight_one() -> None:
+    W = affinity(knn_graph(np.ones((10, 2)), 3), "heat").load()
+    assert set(W.data) == {1.0}
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ class LaplacianScore(BaseSelector):
     weight : {"binary", "heat", "dot", "cosine"}, default="binary"
         Weights of the graph's edges.
     sigma : float or None, default=None
-        Heat-kernel width in ``exp(-|x_i - x_j|^2 / sigma)``. None: the squared
-        median neighbor distance.
+        Heat-kernel width in ``exp(-|x_i - x_j|^2 / sigma)``, at least 1e-6. None: each edge its
+        own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor.
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
         Distance between rows.
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \

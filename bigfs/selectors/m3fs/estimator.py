@@ -45,7 +45,8 @@ class M3FS(MarginSelector):
         rows: the work is quadratic). Starts use neighbors.
     sigma : float or None, default=None
         Width of the heat weights ``exp(-|x_i - x_j|^2 / sigma)``, the paper's ``2 rho^2``. None:
-        the squared median neighbor distance.
+        each edge its own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor; for all
+        pairs the squared median neighbor distance.
     epsilon : float, default=0.01
         No plane is violated by more than this at the end.
     preprocess : {"rescale", "standardize", "none", "minmax", "unit_norm", "log1p"}, \
@@ -111,7 +112,7 @@ default="rescale"
         Where each start ended, on the rows that were learned from.
     chosen_start_ : str
     sigma_ : float or None
-        Width of the heat weights that was used.
+        Width of the heat weights; None where every edge has its own.
     n_passes_ : int
         Passes over X.
 

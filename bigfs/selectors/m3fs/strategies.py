@@ -12,6 +12,7 @@ from bigfs.blocks.rowblocks import moments_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.memory import task_budget
+from bigfs.graph.affinity import default_sigma
 from bigfs.runtime.execute import worker_slots
 from bigfs.selectors.m3fs import M3FSParameters
 from bigfs.selectors.m3fs.choice import choice_steps, likelihoods
@@ -175,17 +176,26 @@ class MarginSearch(ABC):
             chosen_start=names[chosen],
             labels=final,
             start_labels=clusters,
-            sigma=inputs.affinity.sigma_ if "graph" in inputs.finished else None,
+            sigma=self._width(inputs),
             n_passes=blocks.passes - before,
             **eigengap,
         )
+
+    def _width(self, inputs: Inputs) -> float | None:
+        """Return the one width of all heat weights; None where every edge has its own."""
+        if "graph" not in inputs.finished:
+            return None
+        given = inputs.affinity.sigma_
+        if given is None and self.parameters.graph == "full" and self.parameters.smoothness:
+            return default_sigma(inputs.graph)
+        return given
 
     def _smoothness(self, inputs: Inputs, settings: Settings) -> np.ndarray | None:
         """Return smoothness times the quadratic form of the graph, or None."""
         if settings.smoothness == 0:
             return None
         if self.parameters.graph == "full":
-            width = inputs.affinity.sigma_
+            width = self._width(inputs)
             assert width is not None
             form = full_form(inputs.blocks, width)
         else:

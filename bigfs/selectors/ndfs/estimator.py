@@ -35,7 +35,7 @@ class NDFS(BaseSelector):
         Weights of the graph's edges.
     sigma : float or None, default=None
         Heat-kernel width in ``exp(-|x_i - x_j|^2 / sigma)`` (the paper's sigma squared). None:
-        the squared median neighbor distance.
+        each edge its own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor.
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
         Distance between rows.
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \

@@ -1,0 +1,185 @@
+"""Neighbors among distinct rows: where many rows are copies, they would only list each other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks import BlockReader, RowBlocks
+from bigfs.blocks.kernels import tile_rows
+from bigfs.core.errors import InputError
+from bigfs.graph.knn import KNNGraph, knn_graph
+from bigfs.runtime.execute import run_tasks
+from bigfs.store.chunking import block_bounds
+from bigfs.store.scratch import ArrayRef, Scratch
+
+logger = logging.getLogger("bigfs")
+
+# Copies matter where more than this share of the rows has only copies as neighbors.
+COPIED_SHARE = 0.01
+# Over all rows: one to find the copies, one to store the others.
+_PASSES = 2
+
+
+def without_copies(
+    graph: KNNGraph, blocks: RowBlocks, scratch: Scratch, **settings: Any
+) -> KNNGraph:
+    """Return the graph, or that of the distinct rows where too many list nothing but copies.
+
+    Every row then lists the neighbors that its values have among the distinct rows, each of them
+    by its first row: copies hang on the graph of the distinct rows, which they do not change.
+
+    Parameters
+    ----------
+    graph : KNNGraph
+    blocks : RowBlocks
+        Its data.
+    scratch : Scratch
+        Where a new graph is stored.
+    **settings
+        What `bigfs.graph.knn_graph` was asked for.
+
+    Raises
+    ------
+    InputError
+        If all rows are equal.
+    """
+    counts = run_tasks(_count_copied, graph.row_bounds, graph.distances_ref, label="copies")
+    n_copied, n = sum(counts), graph.n_samples
+    if not n_copied:
+        return graph
+    words = f"{n_copied:,} of {n:,} rows equal at least {graph.n_neighbors} others"
+    if n_copied <= COPIED_SHARE * n:
+        logger.warning("%s: their neighbors in the graph are copies of them.", words)
+        return graph
+    working = scratch.child(scratch.unique("distinct"))
+    try:
+        hashes = working.create("hashes", (n, 2), np.uint64, blocks.rows)
+        blocks.map_blocks(_hash_kernel, hashes, label="copies")
+        ids, place = working.path / "ids", working.create("place", (n,), np.int32, blocks.rows)
+        [n_distinct] = run_tasks(_distinct_task, [str(ids)], hashes, place, label="copies")
+        if n_distinct < 2:
+            raise InputError(f"All {n:,} rows are equal: there is nothing to tell apart.")
+        n_neighbors = min(graph.n_neighbors, n_distinct - 1)
+        rows = RowBlocks.from_any(
+            _rows_of(blocks, ArrayRef.at(ids), working).path, scratch=working.child("rows")
+        )
+        settings["n_neighbors"] = n_neighbors
+        found = knn_graph(rows, **settings, scratch=working.child("graph"))
+        logger.warning(
+            "%s. Neighbors are searched among the %s rows that differ; every copy takes those of "
+            "the row that it equals.",
+            words, f"{n_distinct:,}",
+        )  # fmt: skip
+        scratch.remove(graph.indices_ref, graph.distances_ref, graph.partitions_ref)
+        return _spread(found, ArrayRef.at(ids), place, graph, scratch)
+    finally:
+        working.close()
+
+
+def _count_copied(bounds: tuple[int, int], distances: ArrayRef) -> int:
+    """Return how many rows have neighbors at distance zero only."""
+    return int((distances.read(*bounds)[:, -1] == 0).sum())
+
+
+def _hash_kernel(X: np.ndarray, first_row: int, hashes: ArrayRef) -> None:
+    """Write two numbers of every row of a block, the same for equal rows only."""
+    odd = np.random.default_rng(0).integers(2**63, size=(2, X.shape[1]), dtype=np.uint64) * 2 + 1
+    out = np.empty((len(X), 2), dtype=np.uint64)
+    step = tile_rows(X.shape[1])
+    for begin in range(0, len(X), step):
+        # Adding zero makes one zero of both, and in float64 equal values have equal bits.
+        bits = (X[begin : begin + step].astype(np.float64) + 0.0).view(np.uint64)
+        # Low bits of short numbers are zero: the high ones are mixed into them first.
+        bits = (bits ^ (bits >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
+        bits ^= bits >> np.uint64(29)
+        for column, factors in enumerate(odd):
+            out[begin : begin + step, column] = (bits * factors).sum(axis=1, dtype=np.uint64)
+    hashes.write(first_row, out)
+
+
+def _distinct_task(ids: str, hashes: ArrayRef, place: ArrayRef) -> int:
+    """Number the distinct rows by their first row; write where each row is among them."""
+    values = hashes.load()
+    order = np.lexsort((np.arange(len(values)), values[:, 1], values[:, 0]))
+    ordered = values[order]
+    is_first = np.ones(len(values), dtype=bool)
+    is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    group = np.cumsum(is_first) - 1
+    first = order[is_first]
+    rank = np.empty(len(first), dtype=np.int32)
+    rank[np.argsort(first)] = np.arange(len(first))
+    found = np.empty(len(values), dtype=np.int32)
+    found[order] = rank[group]
+    for start in range(0, len(found), place.chunk_rows):
+        place.write(start, found[start : start + place.chunk_rows])
+    folder, _, name = ids.rpartition("/")
+    Scratch(folder).put(name, np.sort(first))
+    return len(first)
+
+
+def _rows_of(blocks: RowBlocks, ids: ArrayRef, working: Scratch) -> ArrayRef:
+    """Store some rows, ascending; each task writes a chunk and reads what it needs of X."""
+    shape = (ids.shape[0], blocks.n_features)
+    out = working.create("distinct.zarr", shape, blocks.dtype, blocks.rows)
+    bounds = block_bounds(shape[0], out.chunk_rows)
+    run_tasks(_copy_rows, bounds, blocks.start_pass(), blocks.rows, ids, out, label="copies")
+    return out
+
+
+def _copy_rows(
+    bounds: tuple[int, int], reader: BlockReader, rows: int, ids: ArrayRef, out: ArrayRef
+) -> None:
+    wanted, parts = ids.read(*bounds), []
+    for home in np.unique(wanted // rows):
+        here = wanted[wanted // rows == home]
+        parts.append(reader.read(int(here[0]), int(here[-1]) + 1)[here - here[0]])
+    out.write(bounds[0], np.concatenate(parts))
+
+
+def _spread(
+    found: KNNGraph, ids: ArrayRef, place: ArrayRef, graph: KNNGraph, scratch: Scratch
+) -> KNNGraph:
+    """Store the graph of all rows from that of the distinct ones."""
+    n, rows = graph.n_samples, graph.indices_ref.chunk_rows
+    shape = (n, found.n_neighbors)
+    refs = (
+        scratch.create("indices-distinct", shape, np.int32, rows),
+        scratch.create("distances-distinct", shape, np.float32, rows),
+        scratch.create("partitions", (n,), np.int32, rows),
+    )
+    sources = (found.indices_ref, found.distances_ref, found.partitions_ref)
+    run_tasks(_spread_task, graph.row_bounds, sources, ids, place, refs, label="copies")
+    peak = max(found.details["measured_peak_bytes"], graph.details["measured_peak_bytes"])
+    details = {**found.details, "n_distinct": ids.shape[0], "measured_peak_bytes": peak}
+    details["passes"] += graph.details["passes"] + _PASSES
+    return replace(
+        found,
+        indices_ref=refs[0],
+        distances_ref=refs[1],
+        partitions_ref=refs[2],
+        scratch=scratch,
+        details=details,
+    )
+
+
+def _spread_task(
+    bounds: tuple[int, int],
+    sources: Iterable[ArrayRef],
+    ids: ArrayRef,
+    place: ArrayRef,
+    refs: tuple[ArrayRef, ...],
+) -> None:
+    """Write a block of rows of each array."""
+    wanted = place.read(*bounds)
+    for source, out in zip(sources, refs, strict=True):
+        values = np.empty((len(wanted), *out.shape[1:]), dtype=out.dtype)
+        home = wanted // source.chunk_rows
+        for chunk in np.unique(home):
+            here, first = home == chunk, int(chunk) * source.chunk_rows
+            values[here] = source.read(first, first + source.chunk_rows)[wanted[here] - first]
+        out.write(bounds[0], ids.load()[values].astype(np.int32) if out is refs[0] else values)

@@ -1,0 +1,67 @@
+"""Rows that are copies: the graph is that of the distinct rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bigfs.blocks import RowBlocks
+from bigfs.core.errors import InputError
+from bigfs.graph import KNNGraph, affinity, connected_components, knn_graph
+from bigfs.graph.distinct import without_copies
+from bigfs.store.scratch import Scratch
+from tests.graph._brute import manifold
+
+
+def _graph(X: np.ndarray, folder: Path, n_neighbors: int = 4) -> KNNGraph:
+    blocks = RowBlocks.from_any(X, rows=70)
+    scratch = Scratch(folder / "graph")
+    settings = {"n_neighbors": n_neighbors}
+    return without_copies(knn_graph(blocks, **settings, scratch=scratch), blocks, scratch, **settings)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_copies_take_the_neighbors_of_their_row(
+    dtype: type, tmp_path: Path, caplog: pytest.LogCaptureFixture, scheduler: str
+) -> None:
+    X = manifold(60, 6).astype(dtype)
+    X[3, 0], X[4] = 0.0, X[3]
+    X[4, 0] = -0.0
+    expected = knn_graph(np.delete(X, 4, axis=0), 4)
+    order = np.random.default_rng(0).permutation(np.repeat(np.arange(60), 9))
+    graph = _graph(X[order], tmp_path)
+    assert "540 of 540 rows equal at least 4 others" in caplog.text
+    assert "among the 59 rows that differ" in caplog.text
+    assert graph.details["n_distinct"] == 59
+    values = np.where(order == 4, 3, order)
+    place = values - (values > 3)
+    np.testing.assert_array_equal(graph.distances[...], expected.distances[...][place])
+    np.testing.assert_array_equal(place[graph.indices[...]], expected.indices[...][place])
+    first = [int(np.flatnonzero(place == i)[0]) for i in range(59)]
+    assert set(np.unique(graph.indices[...])) <= set(first)
+    opened = KNNGraph.open(graph.scratch.path, graph.describe())
+    np.testing.assert_array_equal(opened.indices[...], graph.indices[...])
+    n_parts, _ = connected_components(affinity(graph, "heat"))
+    assert n_parts == connected_components(affinity(expected, "heat"))[0]
+
+
+def test_fewer_distinct_rows_than_neighbors(tmp_path: Path) -> None:
+    X = np.repeat(np.eye(3), 40, axis=0)
+    graph = _graph(X, tmp_path, 7)
+    assert graph.n_neighbors == 2
+    assert connected_components(affinity(graph))[0] == 1
+
+
+def test_a_few_copies_are_told_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    X = manifold(900, 5)
+    X[:5] = X[0]
+    graph = _graph(X, tmp_path)
+    assert "5 of 900 rows equal at least 4 others: their neighbors" in caplog.text
+    assert "n_distinct" not in graph.details
+
+
+def test_rows_that_are_all_equal_say_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="All 30 rows are equal: there is nothing to tell apart"):
+        _graph(np.ones((30, 3)), tmp_path)

@@ -194,7 +194,9 @@ def affinity(
     try:
         scales = products = None
         if weight == "heat" and sigma is None:
-            scales = working.create("scales", (graph.n_samples,), np.float64, graph.indices_ref.chunk_rows)
+            scales = working.create(
+                "scales", (graph.n_samples,), np.float64, graph.indices_ref.chunk_rows
+            )
             run_tasks(_write_scales, graph.row_bounds, graph.distances_ref, scales, label="scales")
         elif weight == "heat":
             _warn_of_far_rows(graph, sigma)
@@ -342,9 +344,7 @@ def default_sigma(graph: KNNGraph) -> float:
     distances = np.concatenate(sampled)
     positive = distances[distances > 0]
     if not len(positive):
-        raise InputError(
-            "sigma cannot be chosen: all neighbors are at distance zero. Give sigma."
-        )
+        raise InputError("sigma cannot be chosen: all neighbors are at distance zero. Give sigma.")
     return float(np.median(positive.astype(np.float64)) ** 2)
 
 
@@ -388,8 +388,9 @@ def _weighted_edges(
         return heads, tails, np.ones(len(tails))
     if context.products is None:
         distances = context.distances.read(start, stop).ravel().astype(np.float64)
-        if context.scales is None:
+        if context.sigma is not None:
             return heads, tails, np.maximum(np.exp(-(distances**2) / context.sigma), LEAST_HEAT)
+        assert context.scales is not None
         widths = np.repeat(context.scales.read(start, stop), len(heads) // (stop - start))
         widths = np.maximum(widths, lookup(context.scales, tails))
         return heads, tails, np.exp(-((distances / np.where(widths > 0, widths, 1.0)) ** 2))

@@ -37,8 +37,8 @@ from bigfs.store.scratch import ArrayRef, Scratch
 logger = logging.getLogger("bigfs")
 
 _DEFAULT_EPS = 0.1
-_ATTEMPTS = 6
-_MORE_EFFORT = 1.5
+ATTEMPTS = 6
+MORE_EFFORT = 1.5
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class _Build:
             true = self._true(samples)
         eps, effort, cells = self._first_eps(samples, true)
         spread: Distribution | None = None
-        for _ in range(_ATTEMPTS):
+        for _ in range(ATTEMPTS):
             if cells is None or cells.eps != eps:
                 cells, spread = self._cells(samples, eps), None
             if spread is None:
@@ -270,12 +270,12 @@ class _Build:
             larger = [step for step in EPS_GRID if step > eps]
             if larger and lost_at_boundaries > (1 - recall.value) / 2:
                 return larger[0], effort
-        return eps, effort * _MORE_EFFORT
+        return eps, effort * MORE_EFFORT
 
     def _missed(self, recall: RecallEstimate) -> None:
         """Say that the target was not met."""
         message = (
-            f"recall_target {self.request.recall_target} is not met after {_ATTEMPTS} attempts: "
+            f"recall_target {self.request.recall_target} is not met after {ATTEMPTS} attempts: "
             f"{recall}. Raise memory_limit, so that there are fewer partitions, or lower "
             "recall_target."
         )

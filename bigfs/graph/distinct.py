@@ -11,7 +11,6 @@ import numpy as np
 
 from bigfs.blocks import BlockReader, RowBlocks
 from bigfs.blocks.kernels import tile_rows
-from bigfs.core.errors import InputError
 from bigfs.graph.knn import KNNGraph, knn_graph
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
@@ -42,11 +41,6 @@ def without_copies(
         Where a new graph is stored.
     **settings
         What `bigfs.graph.knn_graph` was asked for.
-
-    Raises
-    ------
-    InputError
-        If all rows are equal.
     """
     counts = run_tasks(_count_copied, graph.row_bounds, graph.distances_ref, label="copies")
     n_copied, n = sum(counts), graph.n_samples
@@ -54,8 +48,7 @@ def without_copies(
         return graph
     words = f"{n_copied:,} of {n:,} rows equal at least {graph.n_neighbors} others"
     if n_copied <= COPIED_SHARE * n:
-        logger.warning("%s: their neighbors in the graph are copies of them.", words)
-        return graph
+        return _noted(graph, f"{words}: their neighbors in the graph are copies of them.")
     working = scratch.child(scratch.unique("distinct"))
     try:
         hashes = working.create("hashes", (n, 2), np.uint64, blocks.rows)
@@ -63,22 +56,27 @@ def without_copies(
         ids, place = working.path / "ids", working.create("place", (n,), np.int32, blocks.rows)
         [n_distinct] = run_tasks(_distinct_task, [str(ids)], hashes, place, label="copies")
         if n_distinct < 2:
-            raise InputError(f"All {n:,} rows are equal: there is nothing to tell apart.")
+            return _noted(graph, f"All {n:,} rows are equal: there is nothing to tell apart.")
         n_neighbors = min(graph.n_neighbors, n_distinct - 1)
         rows = RowBlocks.from_any(
             _rows_of(blocks, ArrayRef.at(ids), working).path, scratch=working.child("rows")
         )
         settings["n_neighbors"] = n_neighbors
         found = knn_graph(rows, **settings, scratch=working.child("graph"))
-        logger.warning(
-            "%s. Neighbors are searched among the %s rows that differ; every copy takes those of "
-            "the row that it equals.",
-            words, f"{n_distinct:,}",
-        )  # fmt: skip
         scratch.remove(graph.indices_ref, graph.distances_ref, graph.partitions_ref)
-        return _spread(found, ArrayRef.at(ids), place, graph, scratch)
+        return _noted(
+            _spread(found, ArrayRef.at(ids), place, graph, scratch),
+            f"{words}. Neighbors are searched among the {n_distinct:,} rows that differ; every "
+            "copy takes those of the row that it equals.",
+        )
     finally:
         working.close()
+
+
+def _noted(graph: KNNGraph, note: str) -> KNNGraph:
+    """Say what was special, and return the graph with it in its details."""
+    logger.warning(note)
+    return replace(graph, details={**graph.details, "notes": [note]})
 
 
 def _count_copied(bounds: tuple[int, int], distances: ArrayRef) -> int:
@@ -103,7 +101,7 @@ def _hash_kernel(X: np.ndarray, first_row: int, hashes: ArrayRef) -> None:
 
 
 def _distinct_task(ids: str, hashes: ArrayRef, place: ArrayRef) -> int:
-    """Number the distinct rows by their first row; write where each row is among them."""
+    """Write the first row of all that are equal, and where each row is among these."""
     values = hashes.load()
     order = np.lexsort((np.arange(len(values)), values[:, 1], values[:, 0]))
     ordered = values[order]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.paths import plain_name
 from bigfs.core.units import parse_bytes
-from bigfs.graph.build import Request, build_graph
+from bigfs.graph.build import ATTEMPTS, MORE_EFFORT, Request, build_graph
 from bigfs.graph.local import ALGORITHMS, check_metric, check_n_neighbors
 from bigfs.graph.partition import plan_partitions
 from bigfs.graph.recall import RecallEstimate
@@ -20,6 +21,11 @@ from bigfs.graph.representation import check_representation, principal_rows
 from bigfs.store.chunking import block_bounds
 from bigfs.store.location import Location, as_location, is_remote
 from bigfs.store.scratch import ArrayRef, Scratch
+
+logger = logging.getLogger("bigfs")
+
+# Below this share of true neighbors it is said, with what would help.
+GOOD_RECALL = 0.9
 
 
 @dataclass(frozen=True)
@@ -284,6 +290,23 @@ def knn_graph(
         scratch,
         details,
     )
+
+
+def missed_neighbors(graph: KNNGraph) -> list[str]:
+    """Say in a sentence, which is logged, if the graph misses many neighbors; else return none."""
+    recall = graph.recall_
+    if recall.value >= GOOD_RECALL:
+        return []
+    seconds = sum(graph.details["seconds"].values())
+    most = sum(MORE_EFFORT**step for step in range(1, ATTEMPTS))
+    note = (
+        f"The graph has {recall.value:.0%} of the true neighbors ({recall.n_rows:,} rows checked). "
+        f"Set graph.recall_target to {GOOD_RECALL} or more: the search is repeated, each time half "
+        f"as wide again, until it finds them; this one took {seconds:.0f} s, all of them take at "
+        f"most {most:.0f} times as long. Data without groups, or of many dimensions, need it most."
+    )
+    logger.warning(note)
+    return [note]
 
 
 def _check_options(

@@ -218,7 +218,7 @@ class Result:
         lines += self._subset_lines()
         if self.evaluation is not None:
             lines += ["", *evaluation_lines(self.evaluation, len(self.selected))]
-        lines += ["", *self._stage_lines(), "", *self._certificate_lines()]
+        lines += ["", *self._stage_lines(), "", *self.notes, *self._certificate_lines()]
         lines.append(f"Result: {self.path}")
         lines.append(f"All features, ranked: {self.path / FEATURES}")
         return "\n".join(lines)
@@ -230,6 +230,11 @@ class Result:
             more = f" and {len(subset) - _SHOWN} more" if len(subset) > _SHOWN else ""
             lines.append(f"  cluster {cluster} keeps {names}{more}")
         return ["", *lines] if lines else []
+
+    @property
+    def notes(self) -> list[str]:
+        """What the stages say of their results, in sentences."""
+        return [note for record in self.stages.values() for note in record.get("notes", ())]
 
     def _certificate_lines(self) -> list[str]:
         if self.certificate is None:

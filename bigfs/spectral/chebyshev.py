@@ -41,7 +41,7 @@ def solve_chebyshev(
     InputError
         If a degree is not positive or ``n_components`` is too large.
     ConvergenceError
-        If a residual stays above ``tol``.
+        If the residual of a pair that is not of the bulk stays above ``tol``.
 
     Notes
     -----
@@ -56,7 +56,7 @@ def solve_chebyshev(
        using Chebyshev-filtered subspace iteration", J. Comput. Phys. 219, 2006,
        doi:10.1016/j.jcp.2006.03.017.
     """
-    problem = Problem.check(W, n_components, tol)
+    problem = Problem.of(W, n_components, tol)
     if not problem.n_missing:
         return problem.finish(np.zeros(0), np.zeros((problem.n_samples, 0)))
     if is_small(problem):

@@ -10,7 +10,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.memory import check_fits, task_budget
 from bigfs.core.units import MIB, format_bytes
 from bigfs.spectral.eigsh import DENSE_ROWS
-from bigfs.spectral.iteration import block_bytes, block_width
+from bigfs.spectral.iteration import CROWD, GAP, block_bytes, block_width
 from bigfs.spectral.problem import GUARDS
 from bigfs.spectral.rowgraph import LEAST_ROWS
 from bigfs.spectral.strips import strip_bytes
@@ -165,6 +165,26 @@ def _is_spread(solver: str, size: tuple[int, int, int, float], budget: int) -> t
     if size[0] >= _MANY_ROWS:
         return True, f"since {size[0]:,} rows are work for several workers"
     return False, ""
+
+
+def count_before_bulk(eigenvalues: np.ndarray, edge: float) -> int | None:
+    """Return how many of the pairs come before a gap with the bulk behind it; None: no gap.
+
+    Parameters
+    ----------
+    eigenvalues : ndarray of shape (n_components,)
+        Ascending, without the trivial one.
+    edge : float
+        The largest eigenvalue that was looked at beyond them.
+
+    Notes
+    -----
+    The bulk begins where an eigenvalue is at least twice the one before it, and all that follow,
+    up to the edge, lie within a fifth of it.
+    """
+    before = np.concatenate([[0.0], eigenvalues[:-1]])
+    begins = (before <= (1 - GAP) * eigenvalues) & (edge <= (1 + CROWD) * eigenvalues)
+    return int(begins.argmax()) if begins.any() else None
 
 
 def suggest_n_clusters(eigenvalues: np.ndarray) -> int:

@@ -15,8 +15,14 @@ logger = logging.getLogger("bigfs")
 
 # Below this many rows a dense solver is faster and exact.
 DENSE_ROWS = 600
+# Restarts after which ARPACK is given up; what it can do takes it some dozens.
+_MOST_RESTARTS = 1000
 # Vectors beyond those wanted that a group of equal eigenvalues may take, if these are fewer.
 _MOST_EXTRA = 16
+
+
+class Stalled(ConvergenceError):
+    """ARPACK did not converge, which another solver may."""
 
 
 def solve_eigsh(W: Any, n_components: int, *, tol: float, random_state: int) -> Eigenpairs:
@@ -42,9 +48,10 @@ def solve_eigsh(W: Any, n_components: int, *, tol: float, random_state: int) -> 
     InputError
         If a degree is not positive or ``n_components`` is too large.
     ConvergenceError
-        If a residual stays above ``tol``.
+        If the residual of a pair that is not of the bulk stays above ``tol``, or ARPACK does
+        not converge (`Stalled`).
     """
-    problem = Problem.check(W, n_components, tol)
+    problem = Problem.of(W, n_components, tol)
     if not problem.n_missing:
         return problem.finish(np.zeros(0), np.zeros((problem.n_samples, 0)))
     if is_small(problem):
@@ -132,11 +139,14 @@ def _largest(
     # ARPACK's criterion is a bound of its own; residuals are checked afterwards.
     inner = problem.tol * 1e-2
     try:
-        values, vectors = eigsh(operator, k=k, which="LA", v0=start, tol=inner)
+        values, vectors = eigsh(
+            operator, k=k, which="LA", v0=start, tol=inner, maxiter=_MOST_RESTARTS
+        )
     except ArpackNoConvergence as error:
-        raise ConvergenceError(
-            f"spectral: {len(error.eigenvalues)} of {k} eigenvectors converged to {inner:g}. "
-            "Raise spectral.tol, or ask for fewer eigenvectors."
+        raise Stalled(
+            f"spectral: {len(error.eigenvalues)} of {k} eigenvectors converged to {inner:g} by "
+            "ARPACK. Set spectral.solver to chebyshev, raise spectral.tol, or ask for fewer "
+            "eigenvectors."
         ) from None
     order = np.argsort(-values, kind="stable")
     return values[order], vectors[:, order]

@@ -7,7 +7,7 @@ embedding back, or on row blocks, as many tasks: neither W nor the vectors reach
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,15 @@ from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix, KNNGraph, affinity, affinity_from_csr
 from bigfs.runtime.execute import run_tasks
 from bigfs.spectral.chebyshev import solve_chebyshev
-from bigfs.spectral.choice import SOLVERS, SPECTRUM, choose_solver, suggest_n_clusters
+from bigfs.spectral.choice import (
+    SOLVERS,
+    SPECTRUM,
+    choose_solver,
+    count_before_bulk,
+    suggest_n_clusters,
+)
 from bigfs.spectral.distributed import solve_distributed
-from bigfs.spectral.eigsh import solve_eigsh
+from bigfs.spectral.eigsh import Stalled, solve_eigsh
 from bigfs.spectral.lobpcg import solve_lobpcg
 from bigfs.spectral.problem import Eigenpairs
 from bigfs.store.chunking import chunk_rows as chunk_rows_of
@@ -29,7 +35,16 @@ from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
 # Attributes of an embedding that are stored beside its vectors.
 _ARRAYS = ("eigenvalues", "norms", "residuals", "spectrum")
-_VALUES = ("n_connected_components", "solver", "reason", "n_products", "n_iterations", "details")
+_VALUES = (
+    "edge",
+    "tol",
+    "n_connected_components",
+    "solver",
+    "reason",
+    "n_products",
+    "n_iterations",
+    "details",
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +60,12 @@ class SpectralEmbedding:
     norms : ndarray of shape (n_components,), float64
         Euclidean norms of the y, for methods that scale them to one.
     residuals : ndarray of shape (n_components,), float64
-        ``|S u - (1 - lambda) u|`` of the unit vectors ``u = D^1/2 y``.
+        ``|S u - (1 - lambda) u|`` of the unit vectors ``u = D^1/2 y``: at most ``tol``, but for
+        pairs of the bulk, which are left as they are where they are slow.
+    edge : float
+        The largest eigenvalue that was looked at, of those asked for and some beyond.
+    tol : float
+        What residuals were to be.
     n_connected_components : int
         Of the graph; each beyond the first gives one eigenvalue of zero.
     spectrum : ndarray of shape (n_computed,), float64
@@ -68,6 +88,8 @@ class SpectralEmbedding:
     embedding_ref: ArrayRef
     norms: np.ndarray
     residuals: np.ndarray
+    edge: float
+    tol: float
     n_connected_components: int
     spectrum: np.ndarray
     solver: str
@@ -86,6 +108,33 @@ class SpectralEmbedding:
         """Return what `open` needs beside the stored embedding, as JSON values."""
         arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
         return {**arrays, **{name: getattr(self, name) for name in _VALUES}}
+
+    def notes(self) -> list[str]:
+        """Say in sentences which pairs describe groups, and how "auto" chose their number."""
+        said, values = [], [f"{value:.3g}" for value in self.spectrum]
+        kept, n_late = len(self.eigenvalues), int((self.residuals > self.tol).sum())
+        if kept < len(values):
+            said.append(
+                f"n_clusters auto: {kept}, at the largest gap between the first {len(values)} "
+                f"eigenvalues of the graph: the {kept - 1}. is {values[kept - 2]}, the {kept}. "
+                f"{values[kept - 1]}."
+            )
+        elif (n_groups := count_before_bulk(self.eigenvalues, self.edge)) is not None:
+            said.append(
+                f"{n_groups} of {kept} eigenvectors describe groups, the others belong to the bulk "
+                f"of the spectrum, which begins at {values[n_groups]}: {n_groups} would do, which "
+                f"tell {n_groups + 1} groups apart."
+                if n_groups
+                else f"No eigenvector describes groups: even the first one, {values[0]}, belongs "
+                "to the bulk of the spectrum. The data may have no groups."
+            )
+        if n_late:
+            said.append(
+                f"{n_late} eigenvectors of the bulk are known to a residual of "
+                f"{self.residuals.max():.1g}, not {self.tol:g}: no gap sets them apart from those "
+                "beyond."
+            )
+        return said
 
     @classmethod
     def open(cls, path: Location) -> SpectralEmbedding:
@@ -213,10 +262,9 @@ def spectral_embedding(
     return SpectralEmbedding(
         embedding_ref=out,
         spectrum=spectrum,
-        solver=choice.solver,
-        reason=choice.reason,
+        tol=tol,
         scratch=scratch,
-        **found,
+        **{"solver": choice.solver, "reason": choice.reason, **found},
     )
 
 
@@ -273,12 +321,20 @@ def _check_n_components(n_components: int | str, n_samples: int) -> int:
 
 def _solve(task: _Eigenproblem, W: AffinityMatrix, out: ArrayRef) -> dict[str, Any]:
     """Solve on a worker, store the vectors, and return what is small."""
-    solved = _run_solver(task, W.load())
+    changed = {}
+    matrix = W.load()
+    try:
+        solved = _run_solver(task, matrix)
+    except Stalled:
+        changed = {"solver": "chebyshev", "reason": f"{task.solver} did not converge"}
+        solved = _run_solver(replace(task, solver="chebyshev"), matrix)
     out.write(0, solved.vectors)
     return {
+        **changed,
         "eigenvalues": solved.eigenvalues,
         "norms": np.linalg.norm(solved.vectors, axis=0),
         "residuals": solved.residuals,
+        "edge": solved.edge,
         "n_connected_components": solved.n_connected_components,
         "n_products": solved.n_products,
         "n_iterations": solved.n_iterations,

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bigfs.spectral.eigsh import DENSE_ROWS
-from bigfs.spectral.problem import GROUP, Goal, not_converged
+from bigfs.spectral.problem import GROUP, Goal
 
 logger = logging.getLogger("bigfs")
 
@@ -37,6 +37,11 @@ _LOCKED = 0.3
 _FIRST_DEGREE = 16
 _LARGEST_DEGREE = 1000
 _MAX_ROUNDS = 60
+# A gap of this share of an eigenvalue before it, and all that was looked at within this share of
+# it, set the bulk of the spectrum apart.
+GAP, CROWD = 0.5, 0.2
+# Rounds that pairs of the bulk get while nothing else is late: behind such a gap, and elsewhere.
+_PATIENCE_BEHIND_GAP, _PATIENCE = 3, 20
 # The least distance of the cut from a wanted eigenvalue, as a share of 1 - mu.
 _CLEARANCE = 0.05
 # Largest growth within one filter, as an exponent: more drowns small parts in rounding.
@@ -167,6 +172,8 @@ class Iteration:
     def __init__(self, goal: Goal, block: Block) -> None:
         self.goal, self.block = goal, block
         self.locked_mu, self.degree = np.zeros(0), _FIRST_DEGREE
+        # Rounds in which only pairs of the bulk were late, and how many of these are given up.
+        self.n_waited = self.n_given_up = 0
         if (state := block.saved()) is None:
             low, high = _bounds(*block.lanczos(BOUND_STEPS))
             goal.n_products += BOUND_STEPS
@@ -174,6 +181,7 @@ class Iteration:
             return
         self.window, self.degree = Window(*state["window"]), state["degree"]
         self.locked_mu = np.array(state["locked_mu"])
+        self.n_waited, self.n_given_up = state["n_waited"], state["n_given_up"]
         goal.n_products, goal.n_iterations = state["n_products"], state["n_iterations"]
 
     def run(self) -> np.ndarray:
@@ -182,7 +190,13 @@ class Iteration:
         Raises
         ------
         ConvergenceError
-            If a residual stays above the tolerance.
+            If the residual of a pair that is not of the bulk stays above the tolerance.
+
+        Notes
+        -----
+        A pair of the bulk, where eigenvalues crowd, would take hundreds of rounds, and any
+        vector of its neighborhood serves as well: what is late there after some rounds stays as
+        it is.
         """
         goal, block = self.goal, self.block
         while goal.n_iterations < _MAX_ROUNDS:
@@ -192,17 +206,24 @@ class Iteration:
             goal.n_products += self.degree * block.width
             block.project()
             mu, residuals = self._rayleigh_ritz()
-            needed = self._needed(mu)
-            if residuals[:needed].max() <= self._target():
+            goal.edge = 1.0 - float(mu[-1])
+            needed = self._needed(mu, residuals)
+            if residuals[:needed].max(initial=0.0) <= self._target():
                 if not self._is_coarse():
                     if needed == len(mu):
                         self._say_that_the_cut_is_inside_a_group(mu[-1])
-                    return np.concatenate([self.locked_mu, mu[:needed]])
+                    return self._found(mu, needed)
                 block.refine()
                 mu, residuals = self._rayleigh_ritz()
-            self.degree = self._plan(mu, residuals, needed, self.degree)
+            self.degree = self._plan(mu, residuals, max(needed, 1), self.degree)
             self._lock(mu, residuals)
-        raise not_converged(residuals[:needed], goal.tol)
+        # Whether that is enough, the residuals in float64 will say.
+        return self._found(mu, needed)
+
+    def _found(self, mu: np.ndarray, needed: int) -> np.ndarray:
+        """Return the eigenvalues of what was asked for, to the end of its last group."""
+        count = max(needed, self.goal.n_missing - len(self.locked_mu))
+        return np.concatenate([self.locked_mu, mu[:count]])
 
     def _state(self) -> dict[str, Any]:
         """Return what a round begins with, as JSON values."""
@@ -210,6 +231,8 @@ class Iteration:
             "window": [self.window.low, self.window.cut],
             "degree": self.degree,
             "locked_mu": self.locked_mu.tolist(),
+            "n_waited": self.n_waited,
+            "n_given_up": self.n_given_up,
             "n_products": self.goal.n_products,
             "n_iterations": self.goal.n_iterations,
         }
@@ -241,10 +264,30 @@ class Iteration:
         """Return the residual to reach with the present type."""
         return FLOAT32_TOL if self._is_coarse() else _SOLVED * self.goal.tol
 
-    def _needed(self, mu: np.ndarray) -> int:
-        """Return how many active vectors must converge: to the end of the last one's group."""
-        last = mu[self.goal.n_missing - len(self.locked_mu) - 1]
-        return int((mu >= last - GROUP * self.goal.tol).sum())
+    def _needed(self, mu: np.ndarray, residuals: np.ndarray) -> int:
+        """Return how many active vectors must converge: to the end of the last one's group.
+
+        Without those of the bulk that have been waited for in vain.
+        """
+        wanted = self.goal.n_missing - len(self.locked_mu)
+        if self.n_given_up:
+            return wanted - self.n_given_up
+        needed = int((mu >= mu[wanted - 1] - GROUP * self.goal.tol).sum())
+        late = np.flatnonzero(residuals[:wanted] > self._target())
+        in_bulk = self.goal.in_bulk(1.0 - mu, residuals)
+        self.n_waited = self.n_waited + 1 if len(late) and in_bulk[late[0] : wanted].all() else 0
+        if not self.n_waited or self.n_waited < self._patience(mu, int(late[0])):
+            return needed
+        self.n_given_up = wanted - int(late[0])
+        return int(late[0])
+
+    def _patience(self, mu: np.ndarray, first: int) -> int:
+        """Return how many rounds pairs of the bulk get, of which this is the first."""
+        before = [*(1.0 - self.locked_mu[-1:]), *(1.0 - mu[:first])][-1:] or [0.0]
+        value = 1.0 - mu[first]
+        behind_gap = before[0] <= (1.0 - GAP) * value
+        crowded = self.goal.edge <= (1.0 + CROWD) * value
+        return _PATIENCE_BEHIND_GAP if behind_gap and crowded else _PATIENCE
 
     def _plan(self, mu: np.ndarray, residuals: np.ndarray, needed: int, before: int) -> int:
         """Set the next cut to the last guard and return the degree that should be enough."""

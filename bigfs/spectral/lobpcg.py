@@ -42,7 +42,7 @@ def solve_lobpcg(W: Any, n_components: int, *, tol: float, random_state: int) ->
     InputError
         If a degree is not positive or ``n_components`` is too large.
     ConvergenceError
-        If a residual stays above ``tol``.
+        If the residual of a pair that is not of the bulk stays above ``tol``.
 
     Notes
     -----
@@ -50,7 +50,7 @@ def solve_lobpcg(W: Any, n_components: int, *, tol: float, random_state: int) ->
     with the null space as constraints. The iteration stops at the first of its tolerance and
     200 steps; whatever it stops at, the residuals are computed anew and checked.
     """
-    problem = Problem.check(W, n_components, tol)
+    problem = Problem.of(W, n_components, tol)
     if not problem.n_missing:
         return problem.finish(np.zeros(0), np.zeros((problem.n_samples, 0)))
     # scipy's lobpcg needs room for three blocks.

@@ -11,7 +11,7 @@ from bigfs.core.paths import plain_name
 from bigfs.graph import affinity, knn_graph
 from bigfs.graph.cost import graph_cost
 from bigfs.graph.distinct import without_copies
-from bigfs.graph.knn import KNNGraph
+from bigfs.graph.knn import KNNGraph, missed_neighbors
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.location import Location, copy_tree
 from bigfs.store.scratch import Scratch, read_attributes
@@ -45,6 +45,7 @@ def graph_stage(
         Settings of the data that the stage reads.
     """
     common = {**depends, "random_state": random_state, "memory_limit": memory_limit}
+
     def choose(shape: Shape) -> GraphStrategy:
         most = shape.n_samples - 1
         fewer = fewer_neighbors and settings.n_neighbors > most
@@ -100,6 +101,7 @@ class GraphStrategy:
             graph=graph.describe(),
             affinity=W.describe(),
             measured_peak_bytes=graph.details["measured_peak_bytes"],
+            notes=[*graph.details.get("notes", []), *missed_neighbors(graph)],
         )
 
     def _neighbors(self, inputs: Inputs, out: Scratch) -> KNNGraph:

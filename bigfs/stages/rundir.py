@@ -68,7 +68,9 @@ class RunStages(StageStore):
         with footprint.tasks_at_once(), in_stage(name):
             yield scratch
         passes = 0 if blocks is None else blocks.passes - before
-        record = footprint.record(read_attributes(scratch.path).get("measured_peak_bytes"))
+        about = read_attributes(scratch.path)
+        record = footprint.record(about.get("measured_peak_bytes"))
+        record["notes"] = about.get("notes", [])
         record |= {"passes": passes, "bytes_read": passes * blocks.nbytes if passes else 0}
         record |= {"version": stage.version, "settings": stage.settings}
         if planned is not None:

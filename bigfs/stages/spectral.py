@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ from bigfs.spectral.cost import spectral_cost
 from bigfs.spectral.embedding import spectral_embedding
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.scratch import Scratch
+
+logger = logging.getLogger("bigfs")
 
 
 def spectral_stage(
@@ -40,7 +43,7 @@ def spectral_stage(
     }
     return Stage(
         "spectral",
-        3,
+        4,
         {**settings.model_dump(), **common},
         lambda shape: SpectralStrategy(shape, settings, graph, **_within(common, shape)),
     )
@@ -90,4 +93,7 @@ class SpectralStrategy:
             chunk_rows=inputs.blocks.rows,
             checkpoint=inputs.checkpoint,
         )
-        out.describe(**found.describe())
+        notes = found.notes()
+        for note in notes:
+            logger.info(note)
+        out.describe(**found.describe(), notes=notes)

@@ -58,6 +58,9 @@ default="none"
         Number of eigenvectors that were used.
     eigenvalues_ : ndarray of shape (n_clusters,), float64
         Of ``L y = lambda D y``, ascending, without the trivial one.
+    residuals_ : ndarray of shape (n_clusters,), float64
+        Of the eigenvectors: at most ``spectral.tol``, but for those of the bulk of the spectrum,
+        which no gap sets apart from the ones beyond.
     spectrum_ : ndarray of shape (n_computed,), float64
         With "auto", all eigenvalues that the number was chosen from; else as ``eigenvalues_``.
     largest_violation_ : ndarray of shape (n_clusters,), float64

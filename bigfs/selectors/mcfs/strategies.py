@@ -91,6 +91,7 @@ class Regressions(ABC):
             n_active=np.array([len(indices) for indices, _ in last]),
             n_clusters=len(spectral.eigenvalues),
             eigenvalues=spectral.eigenvalues,
+            residuals=spectral.residuals,
             spectrum=spectral.spectrum,
             n_connected_components=spectral.n_connected_components,
             **details,

@@ -1,0 +1,81 @@
+"""Pairs in the bulk of the spectrum: never a failure, and said to be what they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import block_diag, csr_array
+
+from bigfs import spectral_embedding
+from bigfs.core.errors import ConvergenceError
+from bigfs.spectral import eigsh, iteration
+from bigfs.spectral.choice import count_before_bulk
+from bigfs.spectral.problem import Goal
+from tests.spectral.test_chebyshev import neighbor_graph
+
+
+def _groups(n_groups: int = 4, n: int = 600) -> csr_array:
+    """Return groups of random graphs, whose spectrum is all bulk, with a few links."""
+    parts = block_diag([neighbor_graph(n, 30, seed=i) for i in range(n_groups)])
+    ends = np.arange(n_groups - 1) * n
+    links = csr_array((np.ones(n_groups - 1), (ends, ends + n)), shape=parts.shape)
+    return csr_array(parts + links + links.T)
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_the_separated_pairs_converge_and_the_rest_is_left(
+    distributed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iteration, "_PATIENCE_BEHIND_GAP", 1)
+    W = _groups()
+    found = spectral_embedding(W, 8, solver="chebyshev", distributed=distributed, tol=1e-8)
+    expected = spectral_embedding(W, 8, solver="eigsh", tol=1e-8)
+    np.testing.assert_allclose(found.eigenvalues[:3], expected.eigenvalues[:3], atol=1e-12)
+    np.testing.assert_allclose(found.embedding[:, :3], expected.embedding[:, :3], atol=1e-7)
+    assert found.residuals[:3].max() <= 1e-8 < found.residuals[3:].max()
+    np.testing.assert_allclose(found.eigenvalues[3:], expected.eigenvalues[3:], rtol=0.05)
+    d = W.sum(axis=1)
+    np.testing.assert_allclose(
+        found.embedding[:].T @ (d[:, None] * found.embedding[:]), np.eye(8), atol=1e-9
+    )
+    bulk, late = found.notes()
+    assert bulk.startswith("3 of 8 eigenvectors describe groups, the others belong to the bulk")
+    assert bulk.endswith("3 would do, which tell 4 groups apart.")
+    n_late = (found.residuals > 1e-8).sum()
+    assert late.startswith(f"{n_late} eigenvectors of the bulk are known to a residual of")
+
+
+def test_auto_needs_only_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iteration, "_MAX_ROUNDS", 8)
+    found = spectral_embedding(_groups(), "auto", solver="chebyshev", tol=1e-8)
+    assert len(found.eigenvalues) == 4
+    assert found.notes()[0].startswith(
+        "n_clusters auto: 4, at the largest gap between the first 30"
+    )
+
+
+def test_where_arpack_stalls_the_other_solver_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    W = _groups()
+    expected = spectral_embedding(W, 3)
+    monkeypatch.setattr(eigsh, "_MOST_RESTARTS", 1)
+    found = spectral_embedding(W, 3)
+    assert (expected.solver, found.solver) == ("eigsh", "chebyshev")
+    assert found.reason == "eigsh did not converge"
+    np.testing.assert_allclose(found.embedding[:], expected.embedding[:], atol=1e-6)
+
+
+def test_late_pairs_before_the_bulk_are_an_error() -> None:
+    goal = Goal(1000, 1, 3, 1e-6, edge=0.4)
+    values, late = np.array([0.01, 0.3, 0.39]), np.array([0.0, 1e-3, 1e-3])
+    goal.check(values, late)
+    goal.check(values, np.zeros(3))
+    for bad in ([1e-3, 0, 0], [0, 0.02, 0], [0, np.nan, 0]):
+        with pytest.raises(ConvergenceError, match="residuals must be at most 1e-06"):
+            goal.check(values, np.array(bad))
+
+
+def test_where_the_bulk_begins() -> None:
+    assert count_before_bulk(np.array([0.001, 0.002, 0.44, 0.45]), 0.46) == 2
+    assert count_before_bulk(np.array([0.40, 0.41]), 0.42) == 0
+    assert count_before_bulk(np.array([0.001, 0.002, 0.003]), 0.44) is None
+    assert count_before_bulk(np.array([0.02, 0.03, 0.05, 0.06]), 0.065) is None

@@ -10,7 +10,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.memory import check_fits, task_budget
 from bigfs.core.units import MIB, format_bytes
 from bigfs.spectral.eigsh import DENSE_ROWS
-from bigfs.spectral.iteration import CROWD, GAP, block_bytes, block_width
+from bigfs.spectral.iteration import block_bytes, block_width, bulk_begins
 from bigfs.spectral.problem import GUARDS
 from bigfs.spectral.rowgraph import LEAST_ROWS
 from bigfs.spectral.strips import strip_bytes
@@ -168,22 +168,11 @@ def _is_spread(solver: str, size: tuple[int, int, int, float], budget: int) -> t
 
 
 def count_before_bulk(eigenvalues: np.ndarray, edge: float) -> int | None:
-    """Return how many of the pairs come before a gap with the bulk behind it; None: no gap.
+    """Return how many of the pairs come before the bulk of the spectrum; None: all, or no gap.
 
-    Parameters
-    ----------
-    eigenvalues : ndarray of shape (n_components,)
-        Ascending, without the trivial one.
-    edge : float
-        The largest eigenvalue that was looked at beyond them.
-
-    Notes
-    -----
-    The bulk begins where an eigenvalue is at least twice the one before it, and all that follow,
-    up to the edge, lie within a fifth of it.
+    Parameters as in `bigfs.spectral.iteration.bulk_begins`.
     """
-    before = np.concatenate([[0.0], eigenvalues[:-1]])
-    begins = (before <= (1 - GAP) * eigenvalues) & (edge <= (1 + CROWD) * eigenvalues)
+    begins = bulk_begins(eigenvalues, edge)
     return int(begins.argmax()) if begins.any() else None
 
 

@@ -37,9 +37,9 @@ _LOCKED = 0.3
 _FIRST_DEGREE = 16
 _LARGEST_DEGREE = 1000
 _MAX_ROUNDS = 60
-# A gap of this share of an eigenvalue before it, and all that was looked at within this share of
-# it, set the bulk of the spectrum apart.
-GAP, CROWD = 0.5, 0.2
+# A gap of this share of an eigenvalue before it, and pairs that follow at this share of it each,
+# set the bulk of the spectrum apart.
+_GAP, _SPACING = 0.5, 0.03
 # Rounds that pairs of the bulk get while nothing else is late: behind such a gap, and elsewhere.
 _PATIENCE_BEHIND_GAP, _PATIENCE = 3, 20
 # The least distance of the cut from a wanted eigenvalue, as a share of 1 - mu.
@@ -283,11 +283,10 @@ class Iteration:
 
     def _patience(self, mu: np.ndarray, first: int) -> int:
         """Return how many rounds pairs of the bulk get, of which this is the first."""
-        before = [*(1.0 - self.locked_mu[-1:]), *(1.0 - mu[:first])][-1:] or [0.0]
-        value = 1.0 - mu[first]
-        behind_gap = before[0] <= (1.0 - GAP) * value
-        crowded = self.goal.edge <= (1.0 + CROWD) * value
-        return _PATIENCE_BEHIND_GAP if behind_gap and crowded else _PATIENCE
+        count = self.goal.n_missing
+        values = 1.0 - np.concatenate([self.locked_mu, mu])[:count]
+        begins = bulk_begins(values, self.goal.edge)[: len(self.locked_mu) + first + 1]
+        return _PATIENCE_BEHIND_GAP if begins.any() else _PATIENCE
 
     def _plan(self, mu: np.ndarray, residuals: np.ndarray, needed: int, before: int) -> int:
         """Set the next cut to the last guard and return the degree that should be enough."""
@@ -311,6 +310,28 @@ class Iteration:
         most = self.goal.n_missing - len(self.locked_mu) - 1
         done = self.block.lock(min(int(late.argmax()) if late.any() else len(mu), most))
         self.locked_mu = np.concatenate([self.locked_mu, mu[:done]])
+
+
+def bulk_begins(eigenvalues: np.ndarray, edge: float) -> np.ndarray:
+    """Say for each eigenvalue whether the bulk of the spectrum may begin with it.
+
+    Parameters
+    ----------
+    eigenvalues : ndarray of shape (n_components,)
+        Ascending, without the trivial one.
+    edge : float
+        The largest eigenvalue that was looked at beyond them.
+
+    Notes
+    -----
+    It does where an eigenvalue is at least twice the one before it, and those that follow, up to
+    the edge, are at most 3 % of it apart in the mean.
+    """
+    before = np.concatenate([[0.0], eigenvalues[:-1]])
+    # At least two guards lie between the last one and the edge.
+    followers = np.arange(len(eigenvalues), 0, -1) + 1
+    crowded = edge <= (1.0 + _SPACING * followers) * eigenvalues
+    return np.asarray((before <= (1.0 - _GAP) * eigenvalues) & crowded)
 
 
 def _whitening(overlap: np.ndarray) -> np.ndarray:

@@ -53,7 +53,7 @@ def test_the_separated_pairs_converge_and_the_rest_is_left(
 def test_auto_needs_only_the_gap() -> None:
     found = spectral_embedding(_groups(), "auto", solver="chebyshev", tol=1e-8)
     assert len(found.eigenvalues) == 4
-    assert found.n_iterations < 10
+    assert found.n_iterations < 20
     assert found.notes()[0].startswith(
         "n_clusters auto: 4, at the largest gap between the first 30"
     )

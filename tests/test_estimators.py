@@ -190,7 +190,7 @@ def test_bad_parameters_are_named(
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-@pytest.mark.parametrize("scale", ["none", "l1", "l2", "max"])
+@pytest.mark.parametrize("scale", ["none", "l1", "l2", "max", "explained"])
 @pytest.mark.parametrize("n_clusters", [1, 5])
 def test_mcfs_equals_the_dense_reference(
     digits: np.ndarray, intercept: bool, scale: str, n_clusters: int

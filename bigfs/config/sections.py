@@ -11,7 +11,7 @@ from pydantic import (
     model_validator,
 )
 
-from bigfs.config.fields import PositiveInt, Section, fill
+from bigfs.config.fields import PositiveInt, Section, fill, positive_or
 from bigfs.config.words import quoted
 from bigfs.core.addresses import check_address
 
@@ -54,10 +54,11 @@ class GraphConfig(Section):
     weight: Literal["binary", "heat", "dot", "cosine"] = Field(
         "binary", description="Weight of an edge: 1, exp(-distance^2 / sigma), x'y or cosine."
     )
-    sigma: Annotated[float, Field(gt=0)] | None = Field(
+    sigma: positive_or("median") | None = Field(  # type: ignore[valid-type]
         None,
         description="Width of the heat kernel, in units of squared distance (weight: heat "
-        "only). null: each edge its own, the larger distance of its ends to their last neighbor.",
+        "only); median: the squared median neighbor distance. null: each edge its own, the larger "
+        "distance of its ends to their last neighbor.",
     )
     algorithm: Literal["auto", "exact", "pynndescent"] = Field(
         "auto", description="Neighbor search; auto is exact for small data."

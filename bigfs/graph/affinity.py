@@ -143,7 +143,7 @@ def affinity(
     graph: KNNGraph,
     weight: str = "binary",
     *,
-    sigma: float | None = None,
+    sigma: float | str | None = None,
     blocks: RowBlocks | None = None,
     scratch: Scratch | None = None,
 ) -> AffinityMatrix:
@@ -156,10 +156,11 @@ def affinity(
     graph : KNNGraph
     weight : {"binary", "heat", "dot", "cosine"}, default="binary"
         1; ``exp(-d^2 / sigma)`` with d the graph's distance; ``x'y``; the cosine of x and y.
-    sigma : float or None, default=None
-        Width of the heat kernel, in units of squared distance; weights are at least 1e-6. None:
-        of every edge its own, ``max(s_i, s_j)^2`` with s_i the distance of row i to the last of
-        its neighbors [1]_, so that weights lie between ``exp(-1)`` and 1.
+    sigma : float, "median" or None, default=None
+        Width of the heat kernel, in units of squared distance; weights are at least 1e-6.
+        "median": the squared median positive neighbor distance (of 10,000 rows spread over the
+        data). None: of every edge its own, ``max(s_i, s_j)^2`` with s_i the distance of row i to
+        the last of its neighbors [1]_, so that weights lie between ``exp(-1)`` and 1.
     blocks : RowBlocks or None, default=None
         The data, for ``dot`` and ``cosine``.
     scratch : Scratch or None, default=None
@@ -192,18 +193,19 @@ def affinity(
     scratch = scratch or graph.scratch.child(graph.scratch.unique("affinity"))
     working = scratch.child(scratch.unique("weights"))
     try:
-        scales = products = None
+        scales = products = width = None
         if weight == "heat" and sigma is None:
             scales = working.create(
                 "scales", (graph.n_samples,), np.float64, graph.indices_ref.chunk_rows
             )
             run_tasks(_write_scales, graph.row_bounds, graph.distances_ref, scales, label="scales")
         elif weight == "heat":
-            _warn_of_far_rows(graph, sigma)
+            width = default_sigma(graph) if isinstance(sigma, str) else sigma
+            _warn_of_far_rows(graph, width)
         if weight in ("dot", "cosine"):
             products = _products(graph, weight, blocks, working)
         context = _EdgeContext(
-            graph.indices_ref, graph.distances_ref, weight, sigma, scales, products
+            graph.indices_ref, graph.distances_ref, weight, width, scales, products
         )
         stored = symmetrize(
             _weighted_edges,
@@ -215,7 +217,7 @@ def affinity(
         )
     finally:
         working.close()
-    return _matrix(stored, weight, sigma, scratch, graph.partitions_ref)
+    return _matrix(stored, weight, width, scratch, graph.partitions_ref)
 
 
 def _products(
@@ -313,14 +315,16 @@ def affinity_from_csr(W: Any, *, scratch: Scratch | None = None) -> AffinityMatr
     )
 
 
-def check_weight(weight: str, sigma: float | None, metric: str) -> None:
+def check_weight(weight: str, sigma: float | str | None, metric: str) -> None:
     """Raise InputError for weights that are unknown or do not belong together."""
     if weight not in WEIGHTS:
         raise InputError(f"weight must be one of {', '.join(WEIGHTS)}. Got {weight!r}.")
-    if sigma is not None and (weight != "heat" or not 0 < sigma < np.inf):
+    is_number = sigma is not None and not isinstance(sigma, str)
+    fits = 0 < float(sigma or 0) < np.inf if is_number else sigma in (None, "median")
+    if not fits or (sigma is not None and weight != "heat"):
         raise InputError(
-            "sigma must be a positive number, or None for a width of every edge, and belongs to "
-            f"weight 'heat'. Got {sigma!r} with weight '{weight}'."
+            "sigma must be a positive number, 'median', or None for a width of every edge, and "
+            f"belongs to weight 'heat'. Got {sigma!r} with weight '{weight}'."
         )
     if metric == "correlation" and weight in ("dot", "cosine"):
         raise InputError(

@@ -78,7 +78,7 @@ def graph_cost(
         edges = shape.rows * n_neighbors
         beside = shape.read_bytes + _PRODUCT_BYTES * edges + _PRODUCT_TILES
         steps.append(pass_over(shape, "a block and one that its edges lead to", beside))
-    steps += affinity_steps(shape.n_samples, n_neighbors)
+    steps += affinity_steps(shape.n_samples, n_neighbors, weight)
     n, k = shape.n_samples, n_neighbors
     # Neighbors and distances, the matrix with every edge twice at most, a few numbers a row.
     stored = n * (8 * k + 24 * k + 28)
@@ -144,13 +144,15 @@ def _compiles(plan: PartitionPlan, n_samples: int, algorithm: str) -> bool:
     return not plan.exact
 
 
-def affinity_steps(n_samples: int, n_neighbors: int) -> list[Step]:
+def affinity_steps(n_samples: int, n_neighbors: int, weight: str = "binary") -> list[Step]:
     """Return the steps from neighbors to the affinity matrix."""
     home = graph_block_rows(n_neighbors)
     blocks = -(-n_samples // home)
     edges = min(n_samples, home) * n_neighbors
+    # Heat looks up the scales of both ends, which may be in any block.
+    needed, requests = (96, blocks + 5) if weight == "heat" else (64, 4)
     return [
-        Step("the edges of a block of rows", 64 * edges, blocks, 0, 4 * blocks),
+        Step("the edges of a block of rows", needed * edges, blocks, 0, requests * blocks),
         Step(
             "the edges of a block of rows united with their reverses",
             _UNION_BYTES * edges,

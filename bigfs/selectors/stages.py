@@ -54,7 +54,7 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
     }
     if selection.graph is not None and "graph" not in needs:
         settings["graph"] = selection.graph.model_dump()
-    return [*stages, Stage("result", 3, settings, partial(choose_scoring, selection=selection))]
+    return [*stages, Stage("result", 4, settings, partial(choose_scoring, selection=selection))]
 
 
 def choose_scoring(shape: Shape, selection: Selection) -> Scoring:

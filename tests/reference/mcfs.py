@@ -66,6 +66,10 @@ def mcfs_from_embedding(
     for y in (Y / np.linalg.norm(Y, axis=0)).T:
         a = sparse_coefficients(X, y, m, intercept)
         norms = {"none": 1, "l1": np.abs(a).sum(), "l2": np.linalg.norm(a), "max": np.abs(a).max()}
+        # The share of |y|^2 = 1 that the features explain.
+        centered = X - X.mean(axis=0) if intercept else X
+        share = 1 - ((y - centered @ a) ** 2).sum()
+        norms["explained"] = norms["l2"] / np.sqrt(share)
         a = a / norms[scale]
         scores = np.maximum(scores, np.abs(a))
     return scores

@@ -48,12 +48,12 @@ def _paths(blocks: RowBlocks, spectral: SpectralEmbedding, m: int, intercept: bo
 
 
 def _sizes(paths: WidePaths) -> list[int]:
-    return [len(active) for active, _ in paths.last]
+    return [len(active) for active, *_ in paths.last]
 
 
 def _dense(paths: WidePaths, n_features: int) -> np.ndarray:
     coef = np.zeros((len(paths.last), n_features))
-    for row, (active, values) in zip(coef, paths.last, strict=True):
+    for row, (active, values, _) in zip(coef, paths.last, strict=True):
         row[active] = values
     return coef
 

@@ -17,7 +17,7 @@ class LaplacianScore(BaseSelector):
         Neighbors of each row in the graph.
     weight : {"binary", "heat", "dot", "cosine"}, default="binary"
         Weights of the graph's edges.
-    sigma : float or None, default=None
+    sigma : float, "median" or None, default=None
         Heat-kernel width in ``exp(-|x_i - x_j|^2 / sigma)``, at least 1e-6. None: each edge its
         own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor.
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
@@ -61,7 +61,7 @@ default="none"
         *,
         n_neighbors: int = 5,
         weight: str = "binary",
-        sigma: float | None = None,
+        sigma: float | str | None = None,
         metric: str = "euclidean",
         preprocess: str = "none",
         random_state: int = 0,

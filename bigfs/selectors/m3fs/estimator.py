@@ -43,7 +43,7 @@ class M3FS(MarginSelector):
     graph : {"knn", "full"}, default="knn"
         Which pairs smoothness counts: neighbors, or all of them, as in the paper (at most 50,000
         rows: the work is quadratic). Starts use neighbors.
-    sigma : float or None, default=None
+    sigma : float, "median" or None, default=None
         Width of the heat weights ``exp(-|x_i - x_j|^2 / sigma)``, the paper's ``2 rho^2``. None:
         each edge its own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor; for all
         pairs the squared median neighbor distance.
@@ -159,7 +159,7 @@ default="rescale"
         balance: float | None = 0.1,
         n_neighbors: int = 5,
         graph: str = "knn",
-        sigma: float | None = None,
+        sigma: float | str | None = None,
         epsilon: float = 0.01,
         preprocess: str = "rescale",
         fit_intercept: bool = True,

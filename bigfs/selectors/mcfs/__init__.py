@@ -25,9 +25,10 @@ class MCFSParameters(Section):
         None, description="Eigenvectors to regress on the features. null: n_clusters."
     )
     fit_intercept: bool = Field(True, description="Center the features before the regressions.")
-    coef_scale: Literal["none", "l1", "l2", "max"] = Field(
-        "l2",
-        description="Norm each eigenvector's coefficients are divided by; none is the paper's.",
+    coef_scale: Literal["explained", "none", "l1", "l2", "max"] = Field(
+        "explained",
+        description="Norm each eigenvector's coefficients are divided by; explained: l2, times the "
+        "root of the share of the eigenvector that they explain; none is the paper's.",
     )
 
     @model_validator(mode="after")

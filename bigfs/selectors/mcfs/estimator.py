@@ -26,7 +26,7 @@ class MCFS(BaseSelector):
         Neighbors of each row in the graph.
     weight : {"binary", "heat", "dot", "cosine"}, default="binary"
         Weights of the graph's edges.
-    sigma : float or None, default=None
+    sigma : float, "median" or None, default=None
         Heat-kernel width in ``exp(-|x_i - x_j|^2 / sigma)``, at least 1e-6. None: each edge its
         own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor.
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
@@ -36,9 +36,11 @@ default="none"
         Applied while reading.
     fit_intercept : bool, default=True
         Whether the regressions have an intercept.
-    coef_scale : {"none", "l1", "l2", "max"}, default="l2"
-        Norm that each coefficient vector is divided by before the maximum is taken, so that
-        every eigenvector has the same say; ``none`` is the paper's eq. (4).
+    coef_scale : {"explained", "none", "l1", "l2", "max"}, default="explained"
+        Norm that each coefficient vector is divided by before the maximum is taken. "explained":
+        l2, times the root of the share of its eigenvector that the regression explains, so that
+        every eigenvector which the features tell of has the same say; ``none`` is the paper's
+        eq. (4).
     random_state : int, default=0
         Seed of everything random.
     memory_limit : int or str, default="4 GiB"
@@ -52,6 +54,8 @@ default="none"
         Feature indices, best first; ties go to the lower index.
     coef_ : scipy.sparse.csr_array of shape (n_clusters, n_features), float64
         Coefficients ``a_k`` for eigenvectors of norm one, not scaled.
+    explained_ : ndarray of shape (n_clusters,), float64
+        Share of each eigenvector that its regression explains.
     n_active_ : ndarray of shape (n_clusters,), int
         Size of the active set at which each path ended.
     n_clusters_ : int
@@ -107,11 +111,11 @@ default="none"
         n_components: int | None = None,
         n_neighbors: int = 5,
         weight: str = "binary",
-        sigma: float | None = None,
+        sigma: float | str | None = None,
         metric: str = "euclidean",
         preprocess: str = "none",
         fit_intercept: bool = True,
-        coef_scale: str = "l2",
+        coef_scale: str = "explained",
         random_state: int = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:

@@ -88,7 +88,8 @@ class Regressions(ABC):
             constant=constant,
             supports=_supports(stops, scale, constant),
             coef=_as_rows(last, n_features),
-            n_active=np.array([len(indices) for indices, _ in last]),
+            n_active=np.array([len(indices) for indices, _, _ in last]),
+            explained=np.array([explained for _, _, explained in last]),
             n_clusters=len(spectral.eigenvalues),
             eigenvalues=spectral.eigenvalues,
             residuals=spectral.residuals,
@@ -154,11 +155,12 @@ class ScreenedColumns(Regressions):
 
 
 def _scores(vectors: list[SparseVector], scale: str, n_features: int) -> np.ndarray:
-    """Return eq. (4) of the coefficient vectors, each divided by its norm."""
+    """Return eq. (4) of the coefficient vectors, each scaled."""
     scores = np.zeros(n_features)
-    for indices, values in vectors:
+    for indices, values, explained in vectors:
         size = np.abs(values)
-        scores[indices] = np.maximum(scores[indices], size / _norm(size, scale))
+        weight = np.sqrt(explained) if scale == "explained" else 1.0
+        scores[indices] = np.maximum(scores[indices], weight * size / _norm(size, scale))
     return scores
 
 
@@ -166,7 +168,7 @@ def _norm(size: np.ndarray, scale: str) -> float:
     """Return what a vector of absolute coefficients is divided by."""
     if scale == "none" or not size.any():
         return 1.0
-    order = {"l1": 1, "l2": 2, "max": np.inf}[scale]
+    order = {"l1": 1, "l2": 2, "explained": 2, "max": np.inf}[scale]
     return float(np.linalg.norm(size, order))
 
 
@@ -181,8 +183,9 @@ def _supports(stops: list[list[SparseVector]], scale: str, constant: np.ndarray)
 
 def _as_rows(vectors: list[SparseVector], n_features: int) -> csr_array:
     """Return sparse vectors as the rows of a matrix."""
-    indices, values = (np.concatenate(parts) for parts in zip(*vectors, strict=True))
-    starts = np.cumsum([0, *(len(found) for found, _ in vectors)])
+    indices = np.concatenate([found for found, _, _ in vectors])
+    values = np.concatenate([found for _, found, _ in vectors])
+    starts = np.cumsum([0, *(len(found) for found, _, _ in vectors)])
     return csr_array((values, indices, starts), shape=(len(vectors), n_features))
 
 

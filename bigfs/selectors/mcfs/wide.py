@@ -25,7 +25,7 @@ from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.units import format_bytes
 from bigfs.runtime.execute import run_tasks
 from bigfs.selectors.mcfs import MAX_STOPS
-from bigfs.selectors.mcfs.tasks import SparseVector, stops_of
+from bigfs.selectors.mcfs.tasks import SparseVector, end_of, stops_of
 from bigfs.solvers.lars import lars_path_gram
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.store.scratch import ArrayRef
@@ -66,9 +66,9 @@ class WidePaths:
 
     Attributes
     ----------
-    last : list of n_targets (indices, values)
-        Active features at the stop, ascending, and their coefficients.
-    stops : list of n_targets lists of (indices, values)
+    last : list of n_targets (indices, values, explained)
+        Active features at the stop, ascending, their coefficients, and the explained share.
+    stops : list of n_targets lists of (indices, values, explained)
         The same of the paths to 1, 2, ... features.
     largest_violation : ndarray of shape (n_targets,), float64
         The most by which a correlation exceeds lambda at any knot, as a share of the largest
@@ -294,11 +294,11 @@ def path_task(
     excess -= np.array([level for level, _, _ in path.knots])[:, None]
     excess[:, ~usable] = -np.inf
     excess /= scale
-    active = np.sort(path.active)
-    stops = stops_of(path, min(n_nonzero, MAX_STOPS))
+    indices, values, explained = end_of(path, full[ascending])
+    stops = stops_of(path, min(n_nonzero, MAX_STOPS), full[ascending])
     return _Checked(
-        (ascending[active], path.coef[active]),
-        [(ascending[indices], values) for indices, values in stops],
+        (ascending[indices], values, explained),
+        [(ascending[found], values, share) for found, values, share in stops],
         max(0.0, float(excess.max(initial=0.0))),
         _violators(excess, candidates, n_nonzero),
     )

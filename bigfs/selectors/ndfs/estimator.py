@@ -33,7 +33,7 @@ class NDFS(BaseSelector):
         Neighbors of each row in the graph.
     weight : {"heat", "binary", "dot", "cosine"}, default="heat"
         Weights of the graph's edges.
-    sigma : float or None, default=None
+    sigma : float, "median" or None, default=None
         Heat-kernel width in ``exp(-|x_i - x_j|^2 / sigma)`` (the paper's sigma squared). None:
         each edge its own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor.
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
@@ -148,7 +148,7 @@ default="none"
         gamma: float = 10.0,
         n_neighbors: int = 5,
         weight: str = "heat",
-        sigma: float | None = None,
+        sigma: float | str | None = None,
         metric: str = "euclidean",
         preprocess: str = "none",
         update: str = "safe",

@@ -98,6 +98,13 @@ class Gram:
     y_mean: np.ndarray
     xty: np.ndarray
 
+    def uncentered(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``X'X`` and ``X'Y`` of the data as they are."""
+        return (
+            self.gram + self.count * np.multiply.outer(self.mean, self.mean),
+            self.xty + self.count * np.multiply.outer(self.mean, self.y_mean),
+        )
+
 
 def column_means(X: np.ndarray) -> np.ndarray:
     """Return the means of one block, float64; exact where a column is constant.

@@ -26,14 +26,21 @@ _FALLEN = 1e-6
 _STRIP = 256
 
 
-class Products(Protocol):
-    """Products of the columns of a matrix X of shape (n_rows, n_features)."""
+class Columns(Protocol):
+    """Products of the columns of a matrix X of shape (n_rows, n_features), one by one."""
 
     def norms(self) -> np.ndarray:
         """Return the squared norms of the columns, shape (n_features,)."""
 
-    def column(self, feature: int) -> np.ndarray:
-        """Return the products of all columns with one, shape (n_features,)."""
+    def column(self, feature: int, worth: np.ndarray) -> np.ndarray:
+        """Return the products of all columns with one, shape (n_features,).
+
+        ``worth`` says of every column how likely it is to be asked for soon.
+        """
+
+
+class Products(Columns, Protocol):
+    """All products of the columns."""
 
     def times(self, w: np.ndarray) -> np.ndarray:
         """Return ``X'X w``."""
@@ -59,7 +66,7 @@ class GramProducts:
         """Return the diagonal."""
         return self._gram.diagonal().copy()
 
-    def column(self, feature: int) -> np.ndarray:
+    def column(self, feature: int, worth: np.ndarray) -> np.ndarray:
         """Return a row."""
         return self._gram[feature]
 
@@ -92,7 +99,7 @@ class RowProducts:
         """Return the squared norms of the columns."""
         return np.einsum("ij,ij->j", self._rows, self._rows)
 
-    def column(self, feature: int) -> np.ndarray:
+    def column(self, feature: int, worth: np.ndarray) -> np.ndarray:
         """Return the products with one column."""
         return self._rows[:, feature] @ self._rows
 
@@ -137,7 +144,7 @@ class GreedyPath(ABC):
 
     Parameters
     ----------
-    products : Products
+    products : Columns
         May be changed on the way.
     n_picks : int
 
@@ -162,7 +169,7 @@ class GreedyPath(ABC):
     # A pivot below this share of the first ends the path.
     least_pivot = 0.0
 
-    def __init__(self, products: Products, n_picks: int) -> None:
+    def __init__(self, products: Columns, n_picks: int) -> None:
         self.products = products
         self.norms = products.norms()
         self.start = self.norms.copy()
@@ -179,7 +186,8 @@ class GreedyPath(ABC):
             feature = int((values >= (1 - _TIE) * values.max()).argmax())
             if not values[feature] > 0:
                 break
-            delta = self._delta(feature)
+            column = self.products.column(feature, values)
+            delta = column - self.W[:, feature] @ self.W
             pivot = float(delta[feature])
             first = first or pivot
             if pivot <= self.least_pivot * first:
@@ -199,9 +207,6 @@ class GreedyPath(ABC):
         """Return what each column would add, 0 for those that are left out."""
         return np.where(self.live, self._values(np.where(self.live, self.norms, 1.0)), 0.0)
 
-    def _delta(self, feature: int) -> np.ndarray:
-        return self.products.column(feature) - self.W[:, feature] @ self.W
-
     def _pick(self, feature: int, w: np.ndarray) -> None:
         self.order.append(feature)
         self.gains.append(self._update(feature, w))
@@ -211,11 +216,6 @@ class GreedyPath(ABC):
         self.live[feature] = False
         self.live &= self.norms > _EXPLAINED * self.start
         self._refresh()
-
-    def _deflate(self) -> None:
-        """Bring the products up to date, and start W anew."""
-        self.products.deflate(self.W, self._recent)
-        self._recent = []
 
     def _prepare(self) -> None:  # noqa: B027  # most paths have nothing to prepare
         """Compute what the values are made of."""
@@ -240,6 +240,8 @@ class VariancePath(GreedyPath):
     whenever one value has fallen by 1e-6.
     """
 
+    products: Products
+
     def _prepare(self) -> None:
         self._f = self.products.squares()
         self._f_start = self._f.copy()
@@ -255,7 +257,8 @@ class VariancePath(GreedyPath):
 
     def _refresh(self) -> None:
         if (self._f < _FALLEN * self._f_start)[self.live].any():
-            self._deflate()
+            self.products.deflate(self.W, self._recent)
+            self._recent = []
             self._prepare()
 
 
@@ -282,7 +285,7 @@ class TargetPath(GreedyPath):
     n_targets), which is changed. A gain is the fall of ``|R|_F^2``.
     """
 
-    def __init__(self, products: Products, n_picks: int, cross: np.ndarray) -> None:
+    def __init__(self, products: Columns, n_picks: int, cross: np.ndarray) -> None:
         self._cross = cross
         super().__init__(products, n_picks)
 
@@ -293,6 +296,26 @@ class TargetPath(GreedyPath):
         share = self._cross[feature] / w[feature]
         self._cross -= np.multiply.outer(w, share)
         return float(share @ share)
+
+    def coefficients(self, cross: np.ndarray) -> np.ndarray:
+        """Return the least squares coefficients of all targets on the picks.
+
+        Parameters
+        ----------
+        cross : ndarray of shape (n_features, n_targets)
+            ``X'Y`` as it was before the path.
+
+        Returns
+        -------
+        coef : ndarray of shape (n_picks, n_targets)
+        """
+        from scipy.linalg import solve_triangular
+
+        if not self.order:
+            return np.empty((0, cross.shape[1]))
+        # The vectors w at the picks are the Cholesky factor of their Gram matrix, transposed.
+        factor = self.W[:, self.order]
+        return solve_triangular(factor, solve_triangular(factor, cross[self.order], trans=1))
 
 
 def explained_by(columns: np.ndarray, order: list[int]) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from bigfs import SPEC, UDFS, ColumnSubset, LaplacianScore, PivotedQR, QAlpha
+from bigfs import MCFS, SPEC, UDFS, ColumnSubset, LaplacianScore, PivotedQR, QAlpha
 from bigfs.blocks import RowBlocks
 from bigfs.runtime import local_cluster
 from bigfs.selectors.stages import stages_of_selection
@@ -19,7 +19,7 @@ from bigfs.store.scratch import Scratch
 
 SELECTORS = [
     *(SPEC(5), SPEC(5, ranking="phi3"), QAlpha(5), LaplacianScore(5), UDFS(5)),
-    *(ColumnSubset(20), PivotedQR(20), PivotedQR(20, n_components=20)),
+    *(MCFS(20, regression="omp"), ColumnSubset(20), PivotedQR(20), PivotedQR(20, n_components=20)),
 ]
 
 

@@ -25,6 +25,7 @@ from bigfs.selectors.m3fs.sample import SampledRows
 from bigfs.selectors.m3fs.strategies import ResidentRows, StreamedRows
 from bigfs.selectors.max_variance.strategies import Variances
 from bigfs.selectors.maximum_margin_clustering.strategies import NormsOfRule
+from bigfs.selectors.mcfs.forward import ForwardOnColumns, ForwardOnGram
 from bigfs.selectors.mcfs.strategies import FullGram, ScreenedColumns
 from bigfs.selectors.mcfs.tasks import lars_task
 from bigfs.selectors.ndfs import solve
@@ -123,10 +124,12 @@ _NDFS = {"n_clusters": 10, "init": labels, "max_iter": 2}
 _MARGIN = {"n_clusters": 2, "init": labels, "max_iter": 3}
 _M3FS = {**_MARGIN, "criterion": "objective"}
 _LFS = {"n_clusters": 3, "init": centers, "drop": "many", "max_iter": 5}
+_OMP = {"n_clusters": 5, "regression": "omp"}
 _FEW = {"n_clusters": 5, "max_iter": 2}
 
 CASES = (
     Case(FullGram, "mcfs", 4_000, 2_000, {"n_clusters": 5}, rows=500),
+    Case(ForwardOnGram, "mcfs", 4_000, 2_000, _OMP, rows=500),
     Case(Variances, "max_variance", 60_000, 1_000, rows=20_000, stored=True),
     Case(Draws, "random_selection", 60_000, 1_000, rows=20_000, stored=True),
     Case(PicksOnGram, "column_subset", 4_000, 2_000, rows=500),
@@ -144,6 +147,7 @@ CASES = (
 )
 LONG = (
     Case(ScreenedColumns, "mcfs", 2_000, 20_000, {"n_clusters": 5}),
+    Case(ForwardOnColumns, "mcfs", 2_000, 20_000, _OMP, n_selected=50),
     Case(PicksOnRows, "column_subset", 3_000, 20_000),
     Case(PicksOnRows, "pivoted_qr", 3_000, 20_000, {"n_components": 10}),
     Case(Cholesky, "ndfs", 40_000, 500, _NDFS),

@@ -81,7 +81,7 @@ default="none"
     >>> from bigfs import ColumnSubset
     >>> selector = ColumnSubset(n_features_to_select=2).fit(load_iris().data)
     >>> selector.ranking_
-    array([2, 1, 0, 3])
+    array([2, 0, 1, 3])
     >>> selector.explained_variance_ratio_.round(3)
     array([0.921, 0.048])
     """

@@ -24,6 +24,11 @@ class MCFSParameters(Section):
     n_components: PositiveInt | None = Field(
         None, description="Eigenvectors to regress on the features. null: n_clusters."
     )
+    regression: Literal["lasso", "omp"] = Field(
+        "lasso",
+        description="lasso, the paper's: a sparse path for each eigenvector; omp: forward "
+        "regression of all eigenvectors at once, without coef_scale.",
+    )
     fit_intercept: bool = Field(True, description="Center the features before the regressions.")
     coef_scale: Literal["explained", "none", "l1", "l2", "max"] = Field(
         "explained",
@@ -32,11 +37,17 @@ class MCFSParameters(Section):
     )
 
     @model_validator(mode="after")
-    def _one_number_of_eigenvectors(self) -> MCFSParameters:
+    def _settings_go_together(self) -> MCFSParameters:
         if self.n_clusters == "auto" and self.n_components is not None:
             raise ValueError(
                 "n_clusters 'auto' sets the number of eigenvectors, and n_components would "
                 "override it; remove one of them"
+            )
+        default = type(self).model_fields["coef_scale"].default
+        if self.regression == "omp" and self.coef_scale != default:
+            raise ValueError(
+                "coef_scale is for regression 'lasso': 'omp' orders features by what each adds; "
+                "remove it"
             )
         return self
 

@@ -34,6 +34,9 @@ class MCFS(BaseSelector):
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
 default="none"
         Applied while reading.
+    regression : {"lasso", "omp"}, default="lasso"
+        "lasso": a sparse path for each eigenvector, as in the paper. "omp": forward regression of
+        all eigenvectors at once; `coef_scale` has no part in it.
     fit_intercept : bool, default=True
         Whether the regressions have an intercept.
     coef_scale : {"explained", "none", "l1", "l2", "max"}, default="explained"
@@ -49,7 +52,9 @@ default="none"
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64
-        ``max_k |a_kj|``, larger is better.
+        ``max_k |a_kj|``, larger is better. With "omp" the share of all eigenvectors that each
+        pick explained beyond those before it, or that of the pick before it where that is less;
+        of the others what they would still add.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index.
     coef_ : scipy.sparse.csr_array of shape (n_clusters, n_features), float64
@@ -73,6 +78,9 @@ default="none"
         a share of the largest at the start.
     n_screened_ : ndarray of shape (n_rounds,), int
         There too: how many features were candidates in each round.
+    explained_ratio_ : ndarray of shape (n_picks,), float64
+        Only with "omp": the share of all eigenvectors that each pick explained beyond those before
+        it; summed up, that of each number of features.
     n_connected_components_ : int
         Of the graph. With more than one, any rotation of the null space would be as good.
 
@@ -90,10 +98,21 @@ default="none"
     fit with m features would select, for every m up to ``n_features_to_select`` and 500; for
     other m it is the first m of `ranking_`.
 
+    With ``regression="omp"`` each pick is the feature that explains most of what those before it
+    leave of all eigenvectors: with R the residuals and ``E_j`` what those before leave of feature
+    j, the largest ``|E_j'R|^2 / |E_j|^2``. That is orthogonal least squares [2]_, whose pick is the
+    best single addition, not orthogonal matching pursuit proper, which divides by the first norms
+    ``|x_j|^2`` and explains less. It takes the products that the lasso takes, is nested for every
+    m, and does not depend on the basis of an eigenvalue that comes several times. For wide data
+    its Gram columns are computed as they are needed, a pass for each group.
+
     References
     ----------
     .. [1] D. Cai, C. Zhang, X. He, "Unsupervised feature selection for multi-cluster data",
        KDD 2010, doi:10.1145/1835804.1835848.
+    .. [2] S. Chen, S. A. Billings, W. Luo, "Orthogonal least squares methods and their application
+       to non-linear system identification", International Journal of Control 50, 1989,
+       doi:10.1080/00207178908953472.
 
     Examples
     --------
@@ -114,6 +133,7 @@ default="none"
         sigma: float | str | None = None,
         metric: str = "euclidean",
         preprocess: str = "none",
+        regression: str = "lasso",
         fit_intercept: bool = True,
         coef_scale: str = "explained",
         random_state: int = 0,

@@ -1,4 +1,4 @@
-"""Two ways to the regressions of MCFS: the whole Gram matrix, or columns of screened features."""
+"""Two ways to the lasso paths of MCFS: the whole Gram matrix, or columns of screened features."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.kernels import Gram
 from bigfs.blocks.rowblocks import gram_bytes, gram_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step
@@ -18,6 +17,7 @@ from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
 from bigfs.selectors.mcfs import METHOD, MCFSParameters
+from bigfs.selectors.mcfs.forward import Forward, ForwardOnColumns, ForwardOnGram
 from bigfs.selectors.mcfs.tasks import SparseVector, lars_task
 from bigfs.selectors.mcfs.wide import wide_paths, wide_steps
 from bigfs.spectral.choice import largest_count
@@ -27,13 +27,16 @@ from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 
 
-def choose(shape: Shape, selection: Selection) -> Regressions:
+def choose(shape: Shape, selection: Selection) -> Regressions | Forward:
     """Return the strategy that fits: all Gram columns where a worker can fold them."""
     parameters = selection.parameters
     n_targets = largest_count(METHOD.n_components(parameters))
     limit, n_selected = selection.memory_limit, selection.n_features_to_select
     fits = gram_bytes(shape, n_targets) <= task_budget(limit)
-    kind = FullGram if fits else ScreenedColumns
+    kind: type[Regressions | Forward] = {
+        "lasso": FullGram if fits else ScreenedColumns,
+        "omp": ForwardOnGram if fits else ForwardOnColumns,
+    }[parameters.regression]
     return kind(shape, parameters, n_targets, n_selected, limit)
 
 
@@ -115,7 +118,7 @@ class FullGram(Regressions):
         gram = blocks.gram(spectral.embedding_ref, label="regression")
         constant = gram.gram.diagonal() <= 0
         centered = self.parameters.fit_intercept
-        matrix, xty = (gram.gram, gram.xty) if centered else _uncentered(gram)
+        matrix, xty = (gram.gram, gram.xty) if centered else gram.uncentered()
         scratch = blocks.scratch
         shared = (
             scratch.put(scratch.unique("gram"), matrix),
@@ -187,11 +190,3 @@ def _as_rows(vectors: list[SparseVector], n_features: int) -> csr_array:
     values = np.concatenate([found for _, found, _ in vectors])
     starts = np.cumsum([0, *(len(found) for found, _, _ in vectors)])
     return csr_array((values, indices, starts), shape=(len(vectors), n_features))
-
-
-def _uncentered(gram: Gram) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``X'X`` and ``X'Y`` of the data as they are."""
-    return (
-        gram.gram + gram.count * np.multiply.outer(gram.mean, gram.mean),
-        gram.xty + gram.count * np.multiply.outer(gram.mean, gram.y_mean),
-    )

@@ -17,6 +17,7 @@ _HOMES = {
     "ingest": "bigfs.store.ingest",
     "knn_graph": "bigfs.graph",
     "open_matrix": "bigfs.store.source",
+    "RankSummary": "bigfs.pipeline.ranks",
     "open_result": "bigfs.results.result",
     "run": "bigfs.pipeline.run",
     "spectral_embedding": "bigfs.spectral",

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -291,7 +292,7 @@ def evaluate(
 
 
 @cli.command()
-@_pipeline
+@click.argument("pipelines", metavar="PIPELINE...", nargs=-1, required=True)
 @_overrides
 @_scheduler
 @_fresh
@@ -303,32 +304,50 @@ def evaluate(
     show_default=True,
     help="What to print; the run directory has all of them.",
 )
+@click.option(
+    "--ranks",
+    "folder",
+    metavar="FOLDER",
+    default="runs/ranks",
+    show_default=True,
+    help="With several files: where the ranks of the methods are written.",
+)
 @_log_format
 @_quiet
 def compare(
-    pipeline: str,
+    pipelines: tuple[str, ...],
     overrides: tuple[str, ...],
     scheduler: str | None,
     fresh: bool,
     form: str,
+    folder: str,
     quiet: bool,
 ) -> None:
     """Compare several methods on the same data, in one table and one figure.
 
     Ingest, graph, eigenvectors and Gram matrix are computed once for all methods. A comparison
-    that was stopped continues: give the same command again.
+    that was stopped continues: give the same command again. Several files, each of a data set,
+    also give the mean ranks of the methods, with Friedman's test and Nemenyi's critical
+    difference.
 
     \b
     Examples:
         bigfs compare pipelines/compare/digits.yaml
         bigfs compare my.yaml --set evaluate.n_repetitions=5 --format csv > table.csv
+        bigfs compare faces.yaml digits.yaml letters.yaml --ranks runs/ranks
     """
-    config = load_comparison(pipeline, overrides)
+    configs = [load_comparison(pipeline, overrides) for pipeline in pipelines]
     from bigfs.pipeline import compare as compare_methods
+    from bigfs.pipeline.ranks import compare_all
 
     with _reporting(quiet):
-        result = compare_methods(config, scheduler=scheduler, fresh=fresh)
-    click.echo(getattr(result, form)().rstrip("\n"))
+        tables: list[Any]
+        if len(configs) == 1:
+            tables = [compare_methods(configs[0], scheduler=scheduler, fresh=fresh)]
+        else:
+            found, ranks = compare_all(configs, folder, scheduler=scheduler, fresh=fresh)
+            tables = [*(found if form == "text" else []), ranks]
+    click.echo("\n\n".join(getattr(table, form)().rstrip("\n") for table in tables))
 
 
 @cli.command()

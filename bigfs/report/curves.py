@@ -79,7 +79,7 @@ def draw_curves(
         columns = min(7, len(labels))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
         figure.suptitle(title)
-        return [_content(figure, kind) for kind in kinds]
+        return [content_of(figure, kind) for kind in kinds]
 
 
 def _draw(axes: Any, curve: Curve, names: list[str]) -> None:
@@ -101,7 +101,8 @@ def _draw(axes: Any, curve: Curve, names: list[str]) -> None:
     )
 
 
-def _content(figure: Any, kind: str) -> bytes:
+def content_of(figure: Any, kind: str) -> bytes:
+    """Return a figure as the bytes of a file; the same figure has the same bytes."""
     content = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {}
     figure.savefig(content, format=kind, dpi=130, metadata=metadata)

@@ -1,0 +1,201 @@
+"""Several comparisons in one summary: how methods rank over the data sets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from bigfs.config import Comparison, PaperTable
+from bigfs.core.errors import InputError
+from bigfs.evaluate.ranks import Ranks
+from bigfs.pipeline.compare import compare
+from bigfs.pipeline.table import JUDGED, ComparisonResult
+from bigfs.report.ranks import RankLine, draw_ranks
+from bigfs.store.location import Location, as_location, replaced_file
+
+_FORMS = ("text", "csv", "json")
+_FIGURES = ("svg", "png")
+_TITLES = {score: title for score, title, _ in JUDGED}
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """How methods rank over several data sets.
+
+    Attributes
+    ----------
+    sets : list of str
+    values : dict of str to ndarray of shape (n_sets, n_methods)
+        By score: the mean over the numbers of features, in [0, 1].
+    ranks : dict of str to Ranks
+        By score. Chance is ranked as a method; all features are not.
+    left_out : list of str
+        Methods that are not in every comparison.
+    """
+
+    sets: list[str]
+    values: dict[str, np.ndarray]
+    ranks: dict[str, Ranks]
+    left_out: list[str]
+
+    @classmethod
+    def of(cls, results: Sequence[ComparisonResult]) -> RankSummary:
+        """Return the summary of comparisons of the same methods.
+
+        Raises
+        ------
+        InputError
+            If there are fewer than two comparisons, or fewer than two methods in all of them.
+        """
+        tables: dict[str, dict[str, dict[str, list[float]]]] = {score: {} for score in _TITLES}
+        for result in results:
+            for row in (row for row in result.rows if row.method is not None):
+                for score in _TITLES:
+                    value = row.value(score)
+                    if value is not None:
+                        of_set = tables[score].setdefault(str(result.path), {})
+                        of_set.setdefault(row.name, []).append(value)
+        means = {
+            score: {s: {m: float(np.mean(v)) for m, v in found.items()} for s, found in of.items()}
+            for score, of in tables.items()
+            if len(of) == len(results)
+        }
+        return cls.of_values(means)
+
+    @classmethod
+    def of_values(cls, values: Mapping[str, Mapping[str, Mapping[str, float]]]) -> RankSummary:
+        """Return the summary of ``values[score][set][method]``."""
+        tables = list(values.values())
+        sets = list(tables[0]) if tables else []
+        known = [list(one) for table in tables for one in table.values()]
+        names = [m for m in dict.fromkeys(m for one in known for m in one)]
+        whole = [name for name in names if all(name in one for one in known)]
+        if len(sets) < 2 or len(whole) < 2:
+            raise InputError(
+                f"Ranks need at least two comparisons with two methods in common. Got {len(sets)} "
+                f"comparisons with {len(whole)} in common."
+            )
+        matrices = {
+            score: np.array([[table[s][name] for name in whole] for s in sets])
+            for score, table in values.items()
+        }
+        larger = {score: sign > 0 for score, _, sign in JUDGED}
+        ranks = {
+            score: Ranks.of(whole, matrix, larger_is_better=larger[score])
+            for score, matrix in matrices.items()
+        }
+        return cls(sets, matrices, ranks, [name for name in names if name not in whole])
+
+    def text(self) -> str:
+        """Return the mean ranks as a table, best first by the first score."""
+        scores, first = list(self.ranks), next(iter(self.ranks.values()))
+        width = max(19, *map(len, first.names))
+        lines = [
+            f"mean ranks over {len(self.sets)} comparisons (1 is the best)",
+            "",
+            f"{'method':<{width}}" + "".join(f"{_TITLES[score]:>12}" for score in scores),
+        ]
+        for i in np.argsort(first.mean_ranks, kind="stable"):
+            cells = "".join(f"{self.ranks[score].mean_ranks[i]:>12.2f}" for score in scores)
+            lines.append(f"{first.names[i]:<{width}}{cells}")
+        for title, name in (
+            ("critical difference", "critical_difference"),
+            ("Friedman chi-square", "statistic"),
+        ):
+            cells = "".join(f"{getattr(self.ranks[score], name):>12.2f}" for score in scores)
+            lines.append(f"{title:<{width}}{cells}")
+        cells = "".join(f"{self.ranks[score].p_value:>12.2g}" for score in scores)
+        lines += [f"{'p':<{width}}{cells}", ""]
+        for score in scores:
+            groups = ["; ".join(", ".join(group) for group in self.ranks[score].groups())]
+            lines.append(f"{_TITLES[score]}, not told apart: {groups[0] or 'none'}")
+        if self.left_out:
+            lines.append(f"Not in every comparison, so not ranked: {', '.join(self.left_out)}")
+        return "\n".join(lines)
+
+    def csv(self) -> str:
+        """Return mean ranks and values, a line for each method."""
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        ranks = [f"{score}_mean_rank" for score in self.ranks]
+        values = [f"{score} {name}" for score in self.ranks for name in self.sets]
+        table.writerow(["method", *ranks, *values])
+        for i, name in enumerate(next(iter(self.ranks.values())).names):
+            means = [float(one.mean_ranks[i]) for one in self.ranks.values()]
+            own = [repr(float(x)) for matrix in self.values.values() for x in matrix[:, i]]
+            table.writerow([name, *means, *own])
+        return text.getvalue()
+
+    def json(self) -> str:
+        """Return all that is known as JSON."""
+        about: dict[str, Any] = {"sets": self.sets, "left_out": self.left_out}
+        for score, ranks in self.ranks.items():
+            about[score] = {
+                **asdict(ranks),
+                "mean_ranks": ranks.mean_ranks.tolist(),
+                "groups": ranks.groups(),
+                "values": self.values[score].tolist(),
+            }
+        return json.dumps(about, indent=2) + "\n"
+
+    def write(self, folder: str | Location) -> None:
+        """Write ``ranks.txt``, ``.csv``, ``.json``, ``.svg`` and ``.png`` into a folder."""
+        place = as_location(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        lines = [
+            RankLine(_TITLES[s], r.names, r.mean_ranks, r.critical_difference, r.groups())
+            for s, r in self.ranks.items()
+        ]
+        contents = {
+            "txt": self.text().encode() + b"\n",
+            "csv": self.csv().encode(),
+            "json": self.json().encode(),
+            **dict(zip(_FIGURES, draw_ranks(lines, _FIGURES), strict=True)),
+        }
+        for ending, content in contents.items():
+            with replaced_file(place / f"ranks.{ending}") as file:
+                file.write(content)
+
+
+def compare_all(
+    configs: Sequence[Comparison | PaperTable], folder: str | Location, **options: Any
+) -> tuple[list[ComparisonResult], RankSummary]:
+    """Run several comparisons, and write how their methods rank.
+
+    Parameters
+    ----------
+    configs : sequence of Comparison
+        Each with a run directory of its own.
+    folder : str, Path or ObjectPath
+        Gets the files of `RankSummary.write`.
+    **options
+        As of `bigfs.compare`.
+
+    Returns
+    -------
+    results : list of ComparisonResult
+    summary : RankSummary
+
+    Raises
+    ------
+    InputError
+        If a configuration is the table of a paper, or two have the same run directory.
+    """
+    runs = [config.run for config in configs]
+    twice = sorted({run for run in runs if runs.count(run) > 1})
+    if twice:
+        raise InputError(f"Comparisons that are ranked need a 'run' each; {twice[0]} comes twice.")
+    for config in configs:
+        if isinstance(config, PaperTable):
+            raise InputError(f"{config.run}: the table of a paper has no ranks.")
+    results = [compare(config, **options) for config in configs]
+    found = [result for result in results if isinstance(result, ComparisonResult)]
+    summary = RankSummary.of(found)
+    summary.write(folder)
+    return found, summary

@@ -1,0 +1,214 @@
+"""All methods at their defaults on the shared sets: quality, processor seconds, mean ranks.
+
+    python -m tests.bench.bench_methods FOLDER OUT.json              # all sets and methods
+    python -m tests.bench.bench_methods FOLDER OUT.json --sets ORL USPS --methods mcfs ndfs
+    python -m tests.bench.bench_methods FOLDER OUT.json --print      # the tables of what is there
+
+FOLDER holds the sets as NAME.npz with ``X`` and ``y``; OUT.json keeps what is finished, so that the
+same command continues. Every method is fitted in another process, on one thread, and is told the
+number of classes where it has ``n_clusters``; all else is its default. A method that takes more
+than ``--limit`` seconds on a set is given up. Processor seconds are those of one fit, its graph
+included, for the largest number of features; methods whose order depends on the number are fitted
+for each.
+A selection is judged by k-means from one random start, 20 times, and by its 1-NN error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import multiprocessing
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bigfs
+from bigfs.blocks import RowBlocks
+from bigfs.core.errors import BigfsError
+from bigfs.core.seeds import rng
+from bigfs.core.threads import single_thread
+from bigfs.evaluate.protocols import Protocol
+from bigfs.evaluate.selection import measure_draws, measure_selection
+from bigfs.pipeline.ranks import RankSummary
+from bigfs.selectors.registry import METHODS
+
+SETS = ("ORL", "COIL20", "USPS", "UMIST", "ATT", "MNIST-5000", "letter", "satimage",
+        "lung_discrete", "Prostate_GE")  # fmt: skip
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in METHODS},
+    "mcfs omp": ("mcfs", {"regression": "omp"}),
+    "spec phi3": ("spec", {"ranking": "phi3"}),
+}
+# Labels are not selections; phi2 is the Laplacian score, and chance has a row of its own.
+LEFT_OUT = ("spec", "random_selection")
+ALL, CHANCE = "all features", "chance"
+SCORES = ("nmi", "acc", "nearest_neighbor_error")
+
+
+def load(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return a set; MNIST-5000 are rows drawn by a fixed seed."""
+    with np.load(folder / f"{name.partition('-')[0]}.npz") as stored:
+        X, y = stored["X"], stored["y"]
+    if name == "MNIST-5000":
+        kept = np.sort(rng(0, "MNIST-5000").choice(len(X), 5000, replace=False))
+        X, y = X[kept], y[kept]
+    return X, y
+
+
+def sizes_of(n_features: int) -> list[int]:
+    """Return 10, 25, 50 and 100, or a quarter and a half of few features."""
+    if n_features > 200:
+        return [10, 25, 50, 100]
+    return [n_features // 4, n_features // 2]
+
+
+def fit(variant: str, X: np.ndarray, n_classes: int, sizes: list[int]) -> dict[str, Any]:
+    """Return the selections of a method, and the processor seconds of a fit."""
+    name, settings = VARIANTS[variant]
+    method = METHODS[name]
+    kind = method.estimator_class()
+    if "n_clusters" in inspect.signature(kind).parameters:
+        settings = {"n_clusters": n_classes, **settings}
+    each = method.one_fit_up_to < max(sizes)
+    found: dict[str, Any] = {"selected": {}}
+    with single_thread():
+        with suppress(BigfsError):  # loads what a fit loads
+            kind(1, **settings).fit(X[:60, :20])
+        for wanted in [[m] for m in sizes] if each else [sizes]:
+            used = time.process_time()
+            selector = kind(max(wanted), **settings).fit(X)
+            found["seconds"] = time.process_time() - used
+            found["selected"] |= {str(m): selector.support(m).tolist() for m in wanted}
+    return found
+
+
+def judge(X: np.ndarray, y: np.ndarray, selections: list[Any], repetitions: int) -> dict[str, Any]:
+    """Return the scores of a selection, or of several that were drawn."""
+    protocol = Protocol(int(y.max()) + 1, repetitions, 1, "random")
+    blocks = RowBlocks.from_any(X)
+    kept = [None if one is None else np.asarray(one) for one in selections]
+    with single_thread():
+        if len(kept) > 1:
+            return measure_draws(blocks, y, kept, protocol, "4 GiB")
+        return measure_selection(blocks, y, kept[0], protocol, "4 GiB")
+
+
+class Results:
+    """What is finished, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.data: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+
+    def add(self, name: str, variant: str, found: dict[str, Any]) -> None:
+        """Keep what was found of a method on a set."""
+        self.data.setdefault(name, {})[variant] = found
+        self.path.write_text(json.dumps(self.data))
+
+
+def measure_set(
+    results: Results, name: str, X: np.ndarray, y: np.ndarray, variants: list[str], limit: float,
+    repetitions: int = 20, n_draws: int = 10,
+) -> None:  # fmt: skip
+    """Fit and judge methods on one set, those that are not there yet."""
+    done, sizes = results.data.get(name, {}), sizes_of(X.shape[1])
+    if ALL not in done:
+        results.add(name, ALL, {"scores": {"": judge(X, y, [None], repetitions)}})
+    if CHANCE not in done:
+        draws = bigfs.RandomSelection(1, n_draws=n_draws).fit(X).draws_
+        scores = {str(m): judge(X, y, [d[:m] for d in draws], repetitions) for m in sizes}
+        results.add(name, CHANCE, {"scores": scores})
+    context, pool = multiprocessing.get_context("spawn"), None
+    for variant in variants:
+        if variant in done:
+            continue
+        pool = pool or context.Pool(1)
+        try:
+            found = pool.apply_async(fit, (variant, X, int(y.max()) + 1, sizes)).get(limit)
+        except multiprocessing.TimeoutError:
+            found = {"failed": f"more than {limit:.0f} s"}
+        except BigfsError as error:
+            found = {"failed": str(error)}
+        if "failed" in found:
+            pool.terminate()
+            pool = None
+        else:
+            found["scores"] = {
+                m: judge(X, y, [selected], repetitions) for m, selected in found["selected"].items()
+            }
+        results.add(name, variant, found)
+        print(name, variant, found.get("failed") or f"{found['seconds']:.1f} s", flush=True)
+    if pool is not None:
+        pool.terminate()
+
+
+def value(found: dict[str, Any], score: str) -> float:
+    """Return a score in percent, the mean over all numbers of features."""
+    values = [one.get(f"{score}_mean", one.get(score)) for one in found["scores"].values()]
+    return 100 * float(np.mean(values))
+
+
+def tables(data: dict[str, Any]) -> str:
+    """Return a table for each score, with mean ranks, and one of processor seconds."""
+    sets, lines = list(data), []
+    variants = list(dict.fromkeys(v for found in data.values() for v in found))
+    whole = [v for v in variants if all("scores" in data[s].get(v, {}) for s in sets)]
+    ranked = [v for v in whole if v != ALL]
+    header = f"{'':<27}" + "".join(f"{s[:10]:>11}" for s in sets)
+    values = {
+        score: {s: {v: value(data[s][v], score) for v in ranked} for s in sets} for score in SCORES
+    }
+    summary = RankSummary.of_values(values)
+    for score in SCORES:
+        lines += [
+            "",
+            f"{score} (percent, mean over the numbers of features)",
+            header + "  mean rank",
+        ]
+        found = summary.ranks[score]
+        order = [ranked[i] for i in np.argsort(found.mean_ranks, kind="stable")]
+        for variant in [ALL, *order, *(v for v in variants if v not in whole)]:
+            there = [data[s].get(variant, {}) for s in sets]
+            cells = "".join(
+                f"{value(one, score):>11.1f}" if "scores" in one else f"{'-':>11}" for one in there
+            )
+            rank = found.mean_ranks[ranked.index(variant)] if variant in ranked else None
+            lines.append(f"{variant:<27}{cells}" + (f"{rank:>11.2f}" if rank else ""))
+    lines += ["", summary.text()]
+    lines += ["", "processor seconds of one fit", header]
+    for variant in variants:
+        there = [data[s].get(variant, {}) for s in sets]
+        if any("seconds" in one for one in there):
+            cells = "".join(
+                f"{one['seconds']:>11.2f}" if "seconds" in one else f"{'-':>11}" for one in there
+            )
+            lines.append(f"{variant:<27}{cells}")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Fit, judge and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--sets", nargs="+", default=SETS)
+    known = [name for name in VARIANTS if name not in LEFT_OUT]
+    parser.add_argument("--methods", nargs="+", default=known, choices=VARIANTS)
+    parser.add_argument("--limit", type=float, default=120.0)
+    parser.add_argument("--print", dest="only_print", action="store_true")
+    options = parser.parse_args(arguments)
+    results = Results(options.out)
+    if not options.only_print:
+        for name in options.sets:
+            X, y = load(options.folder, name)
+            measure_set(results, name, X, y, options.methods, options.limit)
+    print(tables(results.data))
+    return results.data
+
+
+if __name__ == "__main__":
+    main()

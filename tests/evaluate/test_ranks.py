@@ -1,0 +1,72 @@
+"""Friedman's test and Nemenyi's critical difference against SciPy and published figures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import friedmanchisquare
+
+from bigfs.evaluate.ranks import Ranks
+
+NAMES = ["a", "b", "c", "d"]
+# Demsar 2006, table 6: AUC of C4.5, with m, with cf and with both on 14 data sets.
+DEMSAR = np.array(
+    [
+        [0.763, 0.768, 0.771, 0.798],
+        [0.599, 0.591, 0.590, 0.569],
+        [0.954, 0.971, 0.968, 0.967],
+        [0.628, 0.661, 0.654, 0.657],
+        [0.882, 0.888, 0.886, 0.898],
+        [0.936, 0.931, 0.916, 0.931],
+        [0.661, 0.668, 0.609, 0.685],
+        [0.583, 0.583, 0.563, 0.625],
+        [0.775, 0.838, 0.866, 0.875],
+        [1.000, 1.000, 1.000, 1.000],
+        [0.940, 0.962, 0.965, 0.962],
+        [0.619, 0.666, 0.614, 0.669],
+        [0.972, 0.981, 0.9751, 0.975],
+        [0.957, 0.978, 0.946, 0.970],
+    ]
+)
+
+
+def test_the_example_of_the_paper() -> None:
+    found = Ranks.of(NAMES, DEMSAR, larger_is_better=True)
+    np.testing.assert_allclose(found.mean_ranks, [3.143, 2.000, 2.893, 1.964], atol=5e-4)
+    without_ties = 12 * 14 / 20 * ((found.mean_ranks**2).sum() - 4 * 25 / 4)
+    assert np.isclose(without_ties, 9.28, atol=5e-3) and found.statistic > without_ties
+    assert found.p_value < 0.05
+    assert np.isclose(found.critical_difference, 2.569 * np.sqrt(4 * 5 / (6 * 14)), atol=1e-3)
+    assert found.groups() == [["d", "b", "c", "a"]]
+
+
+def test_the_statistic_is_scipys_also_with_ties() -> None:
+    values = np.random.default_rng(0).integers(0, 4, (12, 5)).astype(float)
+    found = Ranks.of(list("abcde"), values, larger_is_better=False)
+    assert np.isclose(found.statistic, friedmanchisquare(*values.T).statistic)
+
+
+def test_small_is_good_for_errors() -> None:
+    one = Ranks.of(NAMES, DEMSAR, larger_is_better=True)
+    other = Ranks.of(NAMES, 1 - DEMSAR, larger_is_better=False)
+    np.testing.assert_allclose(one.mean_ranks, other.mean_ranks)
+
+
+def test_methods_that_differ_on_all_sets_are_told_apart() -> None:
+    values = np.arange(5.0) + np.zeros((30, 1))
+    found = Ranks.of(list("abcde"), values, larger_is_better=True)
+    assert found.mean_ranks.tolist() == [5, 4, 3, 2, 1]
+    assert found.p_value < 1e-20
+    assert found.groups() == [["e", "d"], ["d", "c"], ["c", "b"], ["b", "a"]]
+    equal = Ranks.of(NAMES, np.zeros((3, 4)), larger_is_better=True)
+    assert equal.statistic == 0 and equal.p_value == 1 and len(equal.groups()) == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_level_of_the_test(seed: int) -> None:
+    """Without a difference, about one in twenty is below 5 %."""
+    rng = np.random.default_rng(seed)
+    found = [
+        Ranks.of(NAMES, rng.normal(size=(10, 4)), larger_is_better=True).p_value for _ in range(60)
+    ]
+    assert np.mean(np.array(found) < 0.05) < 0.2

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg.blas import dtrsv
+from scipy.linalg.lapack import dtrtrs
 
 # A squared pivot below this share of the feature's own norm: the active features explain it.
 _COLLINEAR = 1e-13
@@ -21,6 +21,7 @@ _CONSTANT = 1e-20
 _TIE = 1e-12
 # Rates of change this close are equal.
 _RATE = 1e-12
+_BOTH_SIGNS = np.array([[1.0], [-1.0]])
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def lars_path_gram(
 
 
 class _Path:
-    """State between two knots."""
+    """State between two knots; of what grows with the active set, the first ``k`` entries count."""
 
     def __init__(self, gram: np.ndarray, xty: np.ndarray, n_nonzero: int, keep_knots: int) -> None:
         # Rows are read one by one: of a symmetric matrix, take the view where they are contiguous.
@@ -97,17 +98,31 @@ class _Path:
         n_features = len(xty)
         norms = np.diag(gram)
         self.coef = np.zeros(n_features)
-        self.active: list[int] = []
-        self.signs: list[float] = []
+        self.k = 0
+        room = min(n_nonzero, n_features) + 1
+        self.order = np.empty(room, dtype=np.int64)
+        self.signs = np.empty(room)
+        # Rows of the Gram matrix of the active features: gathering them anew would cost a knot
+        # more than all else.
+        self.rows = np.empty((room, n_features))
         # Lower triangle of the Cholesky factor of the active Gram, grown in place.
-        self.factor = np.zeros((min(n_nonzero, n_features) + 1,) * 2, order="F")
+        self.factor = np.zeros((room, room), order="F")
         self.usable = norms > _CONSTANT * max(float(norms.max(initial=0.0)), 0.0)
         self.excluded = np.zeros(n_features, dtype=bool)
+        self.free = self.usable.copy()
+        self.work = np.empty((3, 2, n_features))
         self.scale = float(np.abs(self.correlation[self.usable]).max(initial=0.0))
         self.level = self.scale
         self.n_knots = 1
         self.keep_knots = keep_knots
         self.knots: list[tuple[float, np.ndarray, np.ndarray]] = []
+        # Of the present active set.
+        self.known: tuple[np.ndarray, np.ndarray] | None = None
+
+    @property
+    def active(self) -> np.ndarray:
+        """The active features, in the order they joined."""
+        return self.order[: self.k]
 
     def run(self) -> LarsPath:
         """Pivot until the active set fits the knot, then move to the next one."""
@@ -121,81 +136,87 @@ class _Path:
             pivot = self._pivot(direction, slope)
             if pivot is not None:
                 self._flip(pivot)
-            elif not self.active:
+            elif not self.k:
                 break
             else:
                 self._move(direction, slope)
                 self.n_knots += 1
                 self._record()
                 # Where one leaves, fewer than the target may be active.
-                if len(self.active) >= self.target:
+                if self.k >= self.target:
                     break
         return LarsPath(
-            self.coef,
-            np.array(self.active, dtype=np.int64),
-            len(self.active),
-            self.n_knots,
-            self.level,
-            self.knots,
+            self.coef, self.active.copy(), self.k, self.n_knots, self.level, self.knots
         )
 
     def _record(self) -> None:
         if self.keep_knots:
-            active = np.array(self.active, dtype=np.int64)
+            active = self.active.copy()
             self.knots.append((self.level, active, self.coef[active]))
             if len(active) >= self.keep_knots:
                 self.keep_knots = 0
 
+    def _solved(self, right: np.ndarray, trans: int = 0) -> np.ndarray:
+        """Solve with the factor of the active Gram, or its transpose, where it lies."""
+        return np.asarray(dtrtrs(self.factor[:, : self.k], right, lower=1, trans=trans)[0])
+
     def _direction(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the change of the active coefficients, and of all correlations, with lambda."""
-        k = len(self.active)
+        k = self.k
         if not k:
             return np.zeros(0), np.zeros(len(self.coef))
-        factor = self.factor[:k, :k]
-        direction = dtrsv(factor, dtrsv(factor, np.array(self.signs), lower=1), lower=1, trans=1)
-        # As the active correlations fall by t, every feature's falls by t times this.
-        return direction, direction @ self.gram[self.active]
+        if self.known is None:
+            direction = self._solved(self._solved(self.signs[:k]), trans=1)
+            # As the active correlations fall by t, every feature's falls by t times this.
+            self.known = direction, direction @ self.rows[:k]
+        return self.known
 
     def _pivot(self, direction: np.ndarray, slope: np.ndarray) -> int | None:
         """Return the lowest feature that must join or leave before the path can move on."""
-        free = self._free()
-        signs = np.sign(self.correlation)
-        tied = free & (np.abs(self.correlation) >= self.level - _TIE * self.scale)
-        wrong = tied & (signs * slope < 1.0 - _RATE)
-        turned = direction * self.signs < 0
-        idle = self.coef[self.active] * self.signs <= 0
-        wrong[np.array(self.active, dtype=np.int64)[turned & idle]] = True
-        return int(wrong.argmax()) if wrong.any() else None
+        tied = np.abs(self.correlation) >= self.level - _TIE * self.scale
+        tied &= self.free
+        joining = tied.nonzero()[0]
+        if len(joining):
+            signs = np.sign(self.correlation[joining])
+            joining = joining[signs * slope[joining] < 1.0 - _RATE]
+        turned = direction * self.signs[: self.k] < 0
+        if turned.any():
+            idle = self.coef[self.active] * self.signs[: self.k] <= 0
+            idle &= turned
+            if idle.any():
+                joining = np.append(joining, self.active[idle])
+        return int(joining.min()) if len(joining) else None
 
     def _flip(self, feature: int) -> None:
         """Let a feature join, or leave if it is active."""
-        if feature in self.active:
-            self._shrink(self.active.index(feature))
+        if self.usable[feature] and not self.free[feature]:
+            self._shrink(int((self.active == feature).nonzero()[0][0]))
         elif not self._grow(feature):
             self.excluded[feature] = True
-
-    def _free(self) -> np.ndarray:
-        free = self.usable & ~self.excluded
-        free[self.active] = False
-        return free
+            self.free[feature] = False
 
     def _grow(self, feature: int) -> bool:
         """Add a row to the factor; refuse a feature that the active ones explain."""
-        k = len(self.active)
+        k = self.k
         row = self.gram[feature]
         norm = float(row[feature])
         side = row[self.active]
         if k:
-            side = dtrsv(self.factor[:k, :k], side, lower=1)
+            side = self._solved(side)
         pivot = norm - float(side @ side)
         if pivot <= _COLLINEAR * norm:
             return False
         if k == len(self.factor):
             self.factor = np.asfortranarray(np.pad(self.factor, (0, k)))
+            self.order, self.signs = np.pad(self.order, (0, k)), np.pad(self.signs, (0, k))
+            self.rows = np.pad(self.rows, ((0, k), (0, 0)))
         self.factor[k, :k] = side
         self.factor[k, k] = np.sqrt(pivot)
-        self.active.append(feature)
-        self.signs.append(float(np.sign(self.correlation[feature])))
+        self.order[k] = feature
+        self.signs[k] = np.sign(self.correlation[feature])
+        self.rows[k] = row
+        self.free[feature] = False
+        self.k, self.known = k + 1, None
         return True
 
     def _move(self, direction: np.ndarray, slope: np.ndarray) -> None:
@@ -205,31 +226,37 @@ class _Path:
         self.correlation -= step * slope
         self.level = max(self.level - step, 0.0)
         # The active correlations are equal by construction: keep rounding from spreading them.
-        self.correlation[self.active] = self.level * np.array(self.signs)
+        self.correlation[self.active] = self.level * self.signs[: self.k]
         for position in leaving[::-1]:
-            self.coef[self.active[position]] = 0.0
+            self.coef[self.order[position]] = 0.0
             self._shrink(int(position))
 
     def _step(self, direction: np.ndarray, slope: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the length to the next knot and the positions in the active set that leave."""
-        step = self.level
-        free = np.flatnonzero(self._free())
-        correlation, rate = self.correlation[free], slope[free]
-        for sign in (1.0, -1.0):
-            slower = sign * rate < 1.0 - _RATE
-            gap = self.level - sign * correlation[slower]
-            length = np.maximum(gap, 0.0) / (1.0 - sign * rate[slower])
-            step = min(step, float(length.min(initial=np.inf)))
-        falling = -direction * self.signs
-        size = np.maximum(self.coef[self.active] * self.signs, 0.0)
-        crossing = np.full(len(size), np.inf)
-        np.divide(size, falling, out=crossing, where=(falling > 0) & (size > 0))
+        rate, gap, length = self.work
+        np.multiply(_BOTH_SIGNS, slope, out=rate)
+        slower = rate < 1.0 - _RATE
+        slower &= self.free
+        np.multiply(_BOTH_SIGNS, self.correlation, out=gap)
+        np.subtract(self.level, gap, out=gap)
+        np.maximum(gap, 0.0, out=gap)
+        np.subtract(1.0, rate, out=rate)
+        length.fill(np.inf)
+        np.divide(gap, rate, out=length, where=slower)
+        step = min(self.level, float(length.min()))
+        signs = self.signs[: self.k]
+        falling = (direction * signs < 0).nonzero()[0]
+        size = self.coef[self.order[falling]] * signs[falling]
+        falling, size = falling[size > 0], size[size > 0]
+        if not len(falling):
+            return step, falling
+        crossing = size / -(direction[falling] * signs[falling])
         step = min(step, float(crossing.min()))
-        return step, np.flatnonzero(crossing <= step * (1.0 + _RATE))
+        return step, falling[crossing <= step * (1.0 + _RATE)]
 
     def _shrink(self, position: int) -> None:
         """Remove a row from the factor by Givens rotations."""
-        k = len(self.active)
+        k = self.k
         L = self.factor
         L[position : k - 1, :k] = L[position + 1 : k, :k]
         L[k - 1, :k] = 0.0
@@ -241,6 +268,10 @@ class _Path:
             L[i : k - 1, i] = c * left + s * right
             L[i : k - 1, i + 1] = c * right - s * left
         L[:k, k - 1] = 0.0
-        del self.active[position], self.signs[position]
         # What was explained before may not be any more.
         self.excluded[:] = False
+        self.free[:] = self.usable
+        for values in (self.order, self.signs, self.rows):
+            values[position : k - 1] = values[position + 1 : k]
+        self.k, self.known = k - 1, None
+        self.free[self.active] = False

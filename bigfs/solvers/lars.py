@@ -145,9 +145,7 @@ class _Path:
                 # Where one leaves, fewer than the target may be active.
                 if self.k >= self.target:
                     break
-        return LarsPath(
-            self.coef, self.active.copy(), self.k, self.n_knots, self.level, self.knots
-        )
+        return LarsPath(self.coef, self.active.copy(), self.k, self.n_knots, self.level, self.knots)
 
     def _record(self) -> None:
         if self.keep_knots:

@@ -138,7 +138,7 @@ def test_started_at_the_truth_it_ends_no_higher() -> None:
     assert set(fitted.ranking_[:4]) <= set(range(5))
 
 
-def test_the_form_is_that_of_the_dense_laplacian() -> None:
+def test_the_form_is_that_of_the_dense_laplacian(monkeypatch: pytest.MonkeyPatch) -> None:
     X, _ = _blobs(n=70)
     X += 5.0
     Z = np.column_stack([X, np.ones(len(X))])
@@ -147,6 +147,9 @@ def test_the_form_is_that_of_the_dense_laplacian() -> None:
         W = affinity(knn_graph(blocks, 5), weight="heat", blocks=blocks)
         expected = Z.T @ laplacian(W.load().toarray()) @ Z / len(X)
         np.testing.assert_allclose(smooth_form(blocks, W), expected, atol=1e-9)
+        with monkeypatch.context() as few:
+            few.setattr("bigfs.selectors.m3fs.form._few_rows", lambda shape: True)
+            np.testing.assert_allclose(smooth_form(blocks, W), expected, atol=1e-9)
         full = np.exp(-cdist(X, X, "sqeuclidean") / 3.0)
         np.fill_diagonal(full, 0)
         expected = Z.T @ laplacian(full) @ Z / len(X)
@@ -300,7 +303,7 @@ def test_refused_before_work_where_it_does_not_fit(monkeypatch: pytest.MonkeyPat
     with pytest.raises(MemoryLimitError, match="visits every pair of rows"):
         M3FS(3, graph="full").fit(_blobs()[0])
     wide = np.random.default_rng(0).normal(size=(30, 6000))
-    with pytest.raises(MemoryLimitError, match="sums of 6,001 x 6,001"):
+    with pytest.raises(MemoryLimitError, match="matrices of 6,001 x 6,001"):
         M3FS(3, memory_limit="768 MiB", init="kmeans").fit(wide)
 
 

@@ -13,6 +13,7 @@ from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
 from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError, MemoryLimitError
+from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.graph.affinity import AffinityMatrix, lookup
 from bigfs.runtime.execute import map_reduce, run_tasks
@@ -23,6 +24,8 @@ MAX_FULL_ROWS = 50_000
 _TILE = 2048
 # Matrices of features alive at once where the form is brought back and clipped.
 _CLIPPED = 6
+# From so many features on few rows are worth a way of their own.
+_LARGE = 400
 
 
 def smooth_form(blocks: RowBlocks, W: AffinityMatrix) -> np.ndarray:
@@ -38,11 +41,31 @@ def smooth_form(blocks: RowBlocks, W: AffinityMatrix) -> np.ndarray:
     -------
     form : ndarray of shape (n_features + 1, n_features + 1), float64
     """
+    if _few_rows(blocks.layout):
+        return _form_of_few_rows(blocks, W)
     center, reader = _center(blocks), blocks.start_pass()
     total = map_reduce(
         _edge_task, blocks.bounds, np.add, reader, W, blocks.rows, center, label="smoothness"
     )
     return _finished(total, center.load(), blocks.n_samples)
+
+
+def _few_rows(shape: Shape) -> bool:
+    """Say whether matrices of rows are smaller than those of features, which are large."""
+    return shape.n_samples < shape.n_features and shape.n_features >= _LARGE
+
+
+def _form_of_few_rows(blocks: RowBlocks, W: AffinityMatrix) -> np.ndarray:
+    """Return the form as ``F'F``, ``F = Ln^1/2 [X 1]``: the eigenvectors are those of n x n."""
+    n, mean = blocks.n_samples, blocks.moments().mean
+    Z = _rows(blocks.start_pass().read(0, n), mean)
+    root = 1 / np.sqrt(W.degrees.load())
+    with single_thread():
+        Ln = np.eye(n) - root[:, None] * W.load().toarray() * root
+        values, vectors = np.linalg.eigh(Ln)
+        F = (vectors * np.sqrt(np.maximum(values, 0.0))).T @ Z
+        F[:, :-1] += np.outer(F[:, -1], mean)
+        return np.asarray(F.T @ F / n)
 
 
 def full_form(blocks: RowBlocks, sigma: float) -> np.ndarray:
@@ -91,6 +114,11 @@ def check_full(n_samples: int, weight: str) -> None:
 
 def smooth_steps(shape: Shape, n_neighbors: int) -> tuple[Step, ...]:
     """Return the steps of `smooth_form`."""
+    if _few_rows(shape):
+        n, width = shape.n_samples, shape.n_features + 1
+        what = f"all rows, and 2 matrices of {width:,} x {width:,} for smoothness"
+        needed = n * width * (shape.itemsize + 24) + 32 * n**2 + 16 * width**2
+        return (Step(what, needed, 1, 1, shape.n_chunks, by_client=True),)
     edges = 2 * shape.rows * n_neighbors
     # The other block, the edges, and tiles in float64.
     needed = shape.block_bytes + 56 * edges + 24 * MIB

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.compiling import compiled
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import derive_seed
 from bigfs.graph.projection import PROJECTED_WIDTH, projected_rows
@@ -422,7 +423,5 @@ def _finish(
 @cache
 def _compiled_finish() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
     """Compile `_finish` once per process."""
-    import numba
-
     # Sums may be reordered for speed; infinities keep their meaning.
-    return numba.njit(nogil=True, fastmath={"reassoc", "contract"})(_finish)
+    return compiled(_finish, fastmath={"reassoc", "contract"})

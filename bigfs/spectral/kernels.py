@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from bigfs.core.compiling import compiled
+
 _Result = TypeVar("_Result")
 
 # Rows a thread takes at a time.
@@ -85,10 +87,8 @@ def warm_up() -> None:
 
 @cache
 def _compiled() -> Callable[..., None]:
-    """Return the compiled loop; numba is imported when it is first needed."""
-    import numba
-
-    return numba.njit(nogil=True, cache=True)(_rows)
+    """Return the compiled loop."""
+    return compiled(_rows)
 
 
 def _rows(

@@ -29,12 +29,16 @@ from bigfs.selectors.lfs.kernels import (
     add_to,
     assign,
     change_products,
+    codes_of,
     group_sums,
+    has_bit,
     label_sums,
     merge_groups,
     merge_sweeps,
     sweep,
+    tiles,
 )
+from bigfs.selectors.lfs.lloyd import lloyd
 from bigfs.store.scratch import ArrayRef
 
 # Up to this many values a pass takes less time than a Dask graph.
@@ -202,6 +206,9 @@ class HeldRows(Passes):
         super().__init__(blocks, origin, product_bytes)
         self.rows = blocks.start_pass().read(0, blocks.n_samples) if rows is None else rows
         self._centered = np.asarray(self.rows, dtype=np.float64) - origin
+        # The codes of the last rules and the labels of the last clusterings.
+        self._coded: tuple[Rules, np.ndarray, np.ndarray] | None = None
+        self._labeled: tuple[Clusterings, np.ndarray] | None = None
 
     def about(self, origin: np.ndarray) -> Passes:
         """Return passes over the same rows that count from another origin."""
@@ -212,6 +219,54 @@ class HeldRows(Passes):
     ) -> list[Any]:
         content, shapes = _flattened(np.zeros(self.blocks.n_features), arrays)
         return [kernel(self._centered, 0, Shipment(content, shapes), *more)]
+
+    def lloyd(
+        self, start: Clusterings, rules: Rules, max_iter: int, tol: float
+    ) -> tuple[Clusterings, Sweep]:
+        """Run Lloyd's iteration from the centers of the first clustering in every mask."""
+        codes, place = self._codes(rules)
+        rows, centers = self._centered, start.centers[0]
+        centers, labels, counts, sums, joint = lloyd(
+            rows, centers, start.masks, place, len(codes), max_iter, tol
+        )
+        found = Clusterings(centers, start.masks)
+        self._labeled = found, labels
+        return found, Sweep(counts, sums, codes, joint)
+
+    def _codes(self, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
+        """Return the memberships that occur, and the place of every row's among them."""
+        if self._coded is None or self._coded[0] is not rules:
+            parts = tiles(len(self._centered), len(rules.members) ** 2)
+            every = [codes_of(self._centered[part], rules) for part in parts]
+            self._coded = rules, *np.unique(np.concatenate(every), return_inverse=True)
+        return self._coded[1:]
+
+    def changes(
+        self, clusterings: Clusterings, rules: Rules, pairs: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        """Yield `change_products`, by the labels that are known from `lloyd`."""
+        if self._labeled is None or self._labeled[0] is not clusterings:
+            yield from super().changes(clusterings, rules, pairs)
+            return
+        labels, (codes, place) = self._labeled[1], self._codes(rules)
+        inside = [has_bit(codes, cluster)[place] for cluster in range(len(rules.members))]
+        together = pairs_together(self._product_bytes, self.blocks.n_features)
+        width = len(clusterings.centers[0])
+        for begin in range(0, len(pairs), together):
+            chosen = pairs[begin : begin + together]
+            # Tiles as in `change_products`: the same sums.
+            parts = tiles(len(place), len(np.unique(chosen[:, 0])) * width)
+            for clustering, member, cluster in chosen:
+                new, old = labels[clustering] == member, inside[cluster]
+                changes = np.zeros((1, self.blocks.n_features, self.blocks.n_features))
+                for part in parts:
+                    rows = self._centered[part]
+                    come, go = rows[(new & ~old)[part]], rows[(old & ~new)[part]]
+                    if len(come):
+                        changes[0] += come.T @ come
+                    if len(go):
+                        changes[0] -= go.T @ go
+                yield changes
 
     @staticmethod
     def reads(n_candidates: int) -> int:

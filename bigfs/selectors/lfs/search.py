@@ -18,6 +18,7 @@ from bigfs.selectors.lfs.compare import OldValues, matches, measure_errors
 from bigfs.selectors.lfs.kernels import Clusterings, Rules, Sweep
 from bigfs.selectors.lfs.passes import (
     N_GROUPS,
+    HeldRows,
     Passes,
     grouped_together,
     pairs_together,
@@ -89,8 +90,11 @@ def converge(
 ) -> tuple[Clusterings, Sweep]:
     """Run Lloyd's iteration of several clusterings: one pass serves all that still move.
 
-    An empty cluster keeps its center. The counts are those of the centers returned.
+    All begin at the same centers. An empty cluster keeps its center. The counts are those of the
+    centers returned.
     """
+    if isinstance(passes, HeldRows):
+        return passes.lloyd(start, rules, parameters.max_iter, parameters.tol)
     centers = start.centers.copy()
     k, d = centers.shape[1:]
     counts, sums = np.zeros((len(start), k)), np.zeros((len(start), k, d))

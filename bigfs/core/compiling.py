@@ -1,0 +1,19 @@
+"""Functions compiled by numba, which is imported when the first of them is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Return a function as machine code that needs no lock, kept on disk for the next process.
+
+    Where numba finds no folder that can be written, this process compiles for itself.
+    """
+    import numba
+
+    try:
+        return numba.njit(nogil=True, cache=True, **options)(function)
+    except RuntimeError:  # "cannot cache function: no locator available"
+        return numba.njit(nogil=True, **options)(function)

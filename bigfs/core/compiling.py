@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -14,6 +14,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     import numba
 
     try:
-        return numba.njit(nogil=True, cache=True, **options)(function)
+        made = numba.njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:  # "cannot cache function: no locator available"
-        return numba.njit(nogil=True, **options)(function)
+        made = numba.njit(nogil=True, **options)(function)
+    return cast(Callable[..., Any], made)

@@ -50,12 +50,13 @@ def covariance(counts: np.ndarray, sums: np.ndarray, products: np.ndarray) -> np
     return products / n[..., None] - mean[..., :, None] * mean[..., None, :]
 
 
-def is_singular(within: np.ndarray, count: float) -> bool:
-    """Say whether a covariance of so many rows is singular, or too near to be inverted."""
-    variance = within.diagonal()
+def is_singular(within: np.ndarray, count: float, subset: np.ndarray) -> bool:
+    """Say whether a covariance of so many rows is singular in a subset, or too near to be."""
+    variance = within.diagonal()[subset]
     if count <= len(variance) or not (variance > 0).all():
         return True
     scale = 1 / np.sqrt(variance)
+    within = within[subset[:, None], subset]
     try:
         pivots = np.linalg.cholesky(within * scale[:, None] * scale)
     except np.linalg.LinAlgError:
@@ -74,8 +75,8 @@ def log_separability(
         Weights ``pi_i`` are counts divided by their sum: clusters may overlap.
     means : ndarray of shape (..., n_clusters, n_subset)
         In the subset.
-    within : ndarray of shape (..., n_subset, n_subset)
-        Covariance of the cluster that is looked at, or the pooled one.
+    within : ndarray of shape (..., n_subset, n_subset); with traces (..., n_subset)
+        Covariance of the cluster that is looked at, or the pooled one; with traces its diagonal.
     use_trace : bool
         Use the ratio of traces.
 
@@ -88,7 +89,7 @@ def log_separability(
     away = means - (share[..., None] * means).sum(axis=-2, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         if use_trace:
-            extent = np.trace(within, axis1=-2, axis2=-1)
+            extent = within.sum(axis=-1)
             between = (share[..., None] * away**2).sum(axis=(-2, -1))
             return np.log(between / np.where(extent > 0, extent, np.nan))
         turned = np.swapaxes(away, -1, -2)
@@ -119,23 +120,26 @@ def pair_separability(
     """
     total = np.zeros(counts.shape[:-1])
     for subset in (first, second):
-        sliced = within[..., subset[:, None], subset]
+        if use_trace:
+            sliced = np.diagonal(within, axis1=-2, axis2=-1)[..., subset]
+        else:
+            sliced = within[..., subset[:, None], subset]
         total = total + log_separability(counts, means[..., subset], sliced, use_trace)
     return total
 
 
-def overlap_measure(shared: np.ndarray) -> float:
-    """Return O of eq. (15) over ordered pairs.
+def overlap_measure(shared: np.ndarray) -> np.ndarray:
+    """Return O of eq. (15) over ordered pairs, shape (...,).
 
     Parameters
     ----------
-    shared : ndarray of shape (n_clusters, n_clusters)
+    shared : ndarray of shape (..., n_clusters, n_clusters)
         Rows that two clusters share; sizes on the diagonal.
     """
-    sizes = shared.diagonal()
-    mean = (sizes[:, None] + sizes) / 2
+    sizes = np.diagonal(shared, axis1=-2, axis2=-1)
+    mean = (sizes[..., :, None] + sizes[..., None, :]) / 2
     share = np.divide(shared, mean, out=np.zeros_like(mean), where=mean > 0)
-    return float(share.sum() - share.trace())
+    return np.asarray(share.sum(axis=(-2, -1)) - np.trace(share, axis1=-2, axis2=-1))
 
 
 def jackknife_error(replicates: np.ndarray) -> float:

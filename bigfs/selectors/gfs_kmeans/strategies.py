@@ -19,6 +19,7 @@ from bigfs.runtime.progress import Reporter, silenced, track
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
 from bigfs.selectors.lfs.kernels import Assignment, Clusterings, Rules, Sweep
 from bigfs.selectors.lfs.passes import (
+    LOADS,
     HeldRows,
     Passes,
     held_step,
@@ -90,7 +91,7 @@ class GlobalSearch:
             steps += [step, Step(what, compared, by_client=True), labels_step(shape)]
         stored = 4 * shape.n_samples
         drawn = d * shape.itemsize * START_ROWS
-        return StageCost(tuple(steps), 2 * drawn + stored, stored, at_most=True)
+        return StageCost(tuple(steps), 2 * drawn + stored, stored, loads=LOADS, at_most=True)
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return how long the search keeps each feature; details as `GFSKMeans` says."""
@@ -188,7 +189,7 @@ def _log_ratio(
         return 0.0  # the same clusters
     scatter = [_within(counts, sums, total) for counts, sums in parts]
     use_trace = any(
-        is_singular(within[np.ix_(s, s)], parts[0][0].sum()) for within in scatter
+        is_singular(within, parts[0][0].sum(), s) for within in scatter
         for s in (first, second)
     )  # fmt: skip
     for (counts, sums), within in zip(parts, scatter, strict=True):

@@ -12,6 +12,7 @@ from bigfs.solvers.separability import (
     covariance,
     is_singular,
     jackknife_error,
+    log_separability,
     overlap_measure,
     pair_separability,
 )
@@ -22,84 +23,156 @@ def matches(
 ) -> list[Proposal]:
     """Return the matches of every candidate whose subset has fewer features than the cluster's."""
     k, sizes = len(state.subsets), state.subsets.sum(axis=1)
-    inside = np.stack([has_bit(swept.codes, cluster) for cluster in range(k)]).astype(float)
-    weight = swept.joint[0].sum(axis=1)
+    inside, alone = _memberships(swept.codes, k)
+    joint = swept.joint
+    weight = joint[0].sum(axis=1)
     n = weight.sum()
     shared = (inside * weight) @ inside.T
     before = overlap_measure(shared), float(weight[swept.codes == 0].sum() / n)
-    proposals = []
-    for clustering, mask in enumerate(masks):
-        joint = swept.joint[clustering]
-        overlaps = inside @ joint
-        for cluster in np.flatnonzero(sizes > mask.sum()).tolist():
-            member = int(overlaps[cluster].argmax())
-            count, old = joint[:, member].sum(), shared[cluster, cluster]
-            if count < 2 or old < 2:
-                continue
-            same = overlaps[cluster, member] == count == old
-            after = _measures(shared, inside, joint, swept.codes, cluster, member)
-            penalty = 2 * (
-                parameters.alpha * (after[0] - before[0]) + parameters.beta * (after[1] - before[1])
-            )
-            proposals.append(
-                Proposal(clustering, member, cluster, mask, bool(same), *after, penalty)
-            )
-    return proposals
+    overlaps, counts = inside @ joint, joint.sum(axis=1)
+    found = [
+        (clustering, int(overlaps[clustering, cluster].argmax()), cluster)
+        for clustering, mask in enumerate(masks)
+        for cluster in np.flatnonzero(sizes > mask.sum()).tolist()
+        if shared[cluster, cluster] >= 2
+    ]
+    found = [(c, member, cluster) for c, member, cluster in found if counts[c, member] >= 2]
+    if not found:
+        return []
+    which, members, clusters = np.array(found).T
+    overlap, unassigned = _measures(
+        np.tile(shared, (len(found), 1, 1)),
+        overlaps[which, :, members],
+        counts[which, members],
+        alone[clusters][:, None] @ joint[which],
+        members,
+        clusters,
+        n,
+    )
+    same = counts[which, members] == shared[clusters, clusters]
+    same &= overlaps[which, clusters, members] == counts[which, members]
+    penalty = 2 * (
+        parameters.alpha * (overlap - before[0]) + parameters.beta * (unassigned - before[1])
+    )
+    figures = (same.tolist(), overlap.tolist(), unassigned.tolist(), penalty.tolist())
+    return [Proposal(*one, masks[one[0]], *own) for one, *own in zip(found, *figures, strict=True)]
+
+
+def _memberships(codes: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return which codes contain each cluster, and which no other one; (k, n_codes), float64."""
+    inside = np.stack([has_bit(codes, cluster) for cluster in range(k)])
+    return inside.astype(float), (inside.sum(axis=0) == inside).astype(float)
 
 
 def _measures(
     shared: np.ndarray,
-    inside: np.ndarray,
-    joint: np.ndarray,
-    codes: np.ndarray,
-    cluster: int,
-    member: int,
-) -> tuple[float, float]:
-    """Return O and U after a replacement, from the counts of memberships and labels."""
-    after = shared.copy()
-    after[cluster] = after[:, cluster] = inside @ joint[:, member]
-    after[cluster, cluster] = joint[:, member].sum()
-    alone = (codes & ~(np.uint64(1) << np.uint64(cluster))) == 0
-    left = joint[alone].sum() - joint[alone, member].sum()
-    return overlap_measure(after), float(left / joint.sum())
+    row: np.ndarray,
+    count: np.ndarray,
+    alone: np.ndarray,
+    members: np.ndarray,
+    clusters: np.ndarray,
+    totals: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return O and U after each of many replacements; all of it counts rows.
+
+    Parameters
+    ----------
+    shared : ndarray of shape (n, k, k)
+        Rows that clusters share before; overwritten.
+    row : ndarray of shape (n, k)
+        Rows that the new cluster shares with the old ones.
+    count : ndarray of shape (n,)
+        Its rows.
+    alone : ndarray of shape (n, 1, n_labels)
+        Rows of each label that are in no other cluster than the one that goes.
+    members, clusters : ndarray of shape (n,)
+        Label of the new cluster, and the one that goes.
+    totals : ndarray of shape (n,) or float
+        All rows.
+    """
+    every = np.arange(len(shared))
+    left = alone.sum(axis=(1, 2)) - alone[every, 0, members]
+    shared[every, clusters] = row
+    shared[every, :, clusters] = row
+    shared[every, clusters, clusters] = count
+    return overlap_measure(shared), left / totals
 
 
 class OldValues:
-    """The ratio of values before and after a replacement, with the old parts computed once."""
+    """The ratios of values before and after replacements, with the old parts computed once."""
 
     def __init__(self, state: State) -> None:
-        self._state = state
         self._counts, self._means = state.sums.counts, state.sums.means
         self._within = [state.sums.covariance(i) for i in range(len(self._counts))]
+        self._sets = [np.flatnonzero(subset) for subset in state.subsets]
 
-    def ratio(self, proposal: Proposal) -> float:
-        """Return the log of ANV(new) over ANV(old), eqs. (13) to (18); -inf where undefined."""
-        new_count, new_sums, new_products = proposal.sums
-        cluster = proposal.cluster
-        old_set = np.flatnonzero(self._state.subsets[cluster])
-        new_set = np.flatnonzero(proposal.mask)
-        within = covariance(new_count, new_sums, new_products)
-        use_trace = _any_singular(
-            [(self._within[cluster], self._counts[cluster]), (within, new_count)],
-            [old_set, new_set],
-        )
-        counts, means = self._counts.copy(), self._means.copy()
-        counts[cluster], means[cluster] = new_count, new_sums / new_count
-        new = pair_separability(counts, means, within, old_set, new_set, use_trace)
+    def ratios(self, proposals: list[Proposal]) -> np.ndarray:
+        """Return the log of ANV(new) over ANV(old), eqs. (13) to (18); -inf where undefined.
+
+        Most comparisons of many features are of traces: these are made many at a time.
+        """
+        values = np.empty(len(proposals))
+        alike: dict[tuple[int, int], list[tuple[int, np.ndarray, np.ndarray]]] = {}
+        for place, proposal in enumerate(proposals):
+            old_set, new_set = self._sets[proposal.cluster], np.flatnonzero(proposal.mask)
+            within = covariance(*proposal.sums)
+            old = self._within[proposal.cluster], self._counts[proposal.cluster]
+            if _any_singular([old, (within, proposal.sums[0])], [old_set, new_set]):
+                kind = proposal.cluster, len(new_set)
+                alike.setdefault(kind, []).append((place, new_set, within.diagonal().copy()))
+            else:
+                values[place] = self._of_inverses(proposal, within, old_set, new_set)
+        for (cluster, _), group in alike.items():
+            places = [place for place, _, _ in group]
+            some = [proposals[place] for place in places]
+            sets, variances = (np.stack(parts) for parts in list(zip(*group, strict=True))[1:])
+            values[places] = self._of_traces(some, cluster, variances, sets)
+        values -= [proposal.penalty for proposal in proposals]
+        return np.where(np.isfinite(values), values, -np.inf)
+
+    def _of_inverses(
+        self, proposal: Proposal, within: np.ndarray, old_set: np.ndarray, new_set: np.ndarray
+    ) -> float:
+        """Return one ratio, without its penalty, of the values by eq. (7)."""
+        cluster, counts, means = proposal.cluster, self._counts.copy(), self._means.copy()
+        counts[cluster], means[cluster] = proposal.sums[0], proposal.sums[1] / proposal.sums[0]
+        new = pair_separability(counts, means, within, old_set, new_set, False)
         old = pair_separability(
-            self._counts, self._means, self._within[cluster], old_set, new_set, use_trace
+            self._counts, self._means, self._within[cluster], old_set, new_set, False
         )
-        value = float(new - old) - proposal.penalty
-        return value if np.isfinite(value) else -np.inf
+        return float(new - old)
+
+    def _of_traces(
+        self, proposals: list[Proposal], cluster: int, variances: np.ndarray, sets: np.ndarray
+    ) -> np.ndarray:
+        """Return the ratios of proposals for a cluster, subsets of one size, by eq. (5)."""
+        size, old_set = len(proposals), self._sets[cluster]
+        new_counts = np.array([proposal.sums[0] for proposal in proposals])
+        new_sums = np.stack([proposal.sums[1] for proposal in proposals])
+        counts, means = np.tile(self._counts, (size, 1)), np.tile(self._means, (size, 1, 1))
+        inner = sets[:, None, :]
+        old = log_separability(
+            self._counts, self._means[:, old_set], self._within[cluster].diagonal()[old_set], True
+        ) + log_separability(
+            counts,
+            np.take_along_axis(means, inner, axis=2),
+            self._within[cluster].diagonal()[sets],
+            True,
+        )
+        counts[:, cluster], means[:, cluster] = new_counts, new_sums / new_counts[:, None]
+        new = log_separability(counts, means[:, :, old_set], variances[:, old_set], True)
+        new += log_separability(
+            counts,
+            np.take_along_axis(means, inner, axis=2),
+            np.take_along_axis(variances, sets, axis=1),
+            True,
+        )
+        return np.asarray(new - old)
 
 
 def _any_singular(within: list[tuple[np.ndarray, float]], subsets: list[np.ndarray]) -> bool:
     """Say whether one of the four within-cluster matrices of a comparison is singular."""
-    return any(
-        is_singular(matrix[np.ix_(subset, subset)], count)
-        for matrix, count in within
-        for subset in subsets
-    )
+    return any(is_singular(matrix, count, subset) for matrix, count in within for subset in subsets)
 
 
 def measure_errors(
@@ -147,23 +220,34 @@ def _replicates(
     old = pair_separability(counts, means, old_within, old_set, new_set, use_trace)
     counts[:, cluster], means[:, cluster] = new_counts, new_sums / new_counts[:, None]
     new = pair_separability(counts, means, new_within, old_set, new_set, use_trace)
-    penalty = np.array(
-        [_penalty(joint, groups.codes, cluster, len(counts[0]), parameters)
-         for joint in _without(groups.joint[:, position])]
-    )  # fmt: skip
-    return np.asarray(new - old - penalty)
+    joint = _without(groups.joint[:, position])
+    return np.asarray(
+        new - old - _penalties(joint, groups.codes, cluster, counts.shape[1], parameters)
+    )
 
 
-def _penalty(
-    joint: np.ndarray, codes: np.ndarray, cluster: int, k: int, parameters: LFSParameters
-) -> float:
-    """Return ``2 (alpha dO + beta dU)`` from counts of memberships outside and inside the new."""
-    inside = np.stack([has_bit(codes, other) for other in range(k)]).astype(float)
-    weight = joint.sum(axis=1)
-    shared = (inside * weight) @ inside.T
-    overlap, unassigned = _measures(shared, inside, joint, codes, cluster, 1)
-    before = float(weight[codes == 0].sum() / weight.sum())
-    return 2 * (
-        parameters.alpha * (overlap - overlap_measure(shared))
-        + parameters.beta * (unassigned - before)
+def _penalties(
+    joint: np.ndarray,
+    codes: np.ndarray,
+    cluster: int,
+    k: int,
+    parameters: LFSParameters,
+) -> np.ndarray:
+    """Return ``2 (alpha dO + beta dU)`` without each group, from (n_groups, n_codes, 2) counts."""
+    inside, alone = _memberships(codes, k)
+    weight = joint.sum(axis=2)
+    totals = weight.sum(axis=1)
+    shared = (inside * weight[:, None, :]) @ inside.T
+    before = overlap_measure(shared), weight[:, codes == 0].sum(axis=1) / totals
+    places = np.full(len(joint), 1), np.full(len(joint), cluster)
+    overlap, unassigned = _measures(
+        shared,
+        joint[:, :, 1] @ inside.T,
+        joint[:, :, 1].sum(axis=1),
+        (alone[cluster] @ joint)[:, None],
+        *places,
+        totals,
+    )
+    return np.asarray(
+        2 * (parameters.alpha * (overlap - before[0]) + parameters.beta * (unassigned - before[1]))
     )

@@ -255,16 +255,17 @@ def group_sums(
         every = codes_of(rows, rules)
         codes, place = np.unique(every, return_inverse=True)
         joint = np.zeros((n_groups, p, len(codes), 2))
+        of_cluster = [has_bit(every, cluster) for cluster in range(k)]
         for g in range(n_groups):
             here = group == g
             part = rows[here]
             for cluster in range(k):
-                old = part[has_bit(every[here], cluster)]
+                old = part[of_cluster[cluster][here]]
                 found.counts[g, cluster] += len(old)
                 found.sums[g, cluster] += old.sum(axis=0)
             for pair, cluster in enumerate(pairs[:, 2]):
                 chosen = inside[here, pair]
-                old, new = part[has_bit(every[here], cluster)], part[chosen]
+                old, new = part[of_cluster[cluster][here]], part[chosen]
                 found.new_counts[g, pair] += len(new)
                 found.new_sums[g, pair] += new.sum(axis=0)
                 found.old_products[g, pair] += old.T @ old

@@ -49,7 +49,7 @@ def lloyd(
         Of the labels' rows.
     joint : ndarray of shape (n_clusterings, n_codes, n_clusters), float64
     """
-    (n, d), k, size = rows.shape, len(centers), len(masks)
+    n, k, size = len(rows), len(centers), len(masks)
     union = masks.any(axis=0)
     base = np.empty((n, k))
     for cluster, center in enumerate(centers):
@@ -95,7 +95,7 @@ def _compiled() -> Callable[..., None]:
     return compiled(_run, fastmath={"reassoc", "contract"})
 
 
-def _run(
+def _run(  # noqa: C901, PLR0915  # one loop: every function of its own is compiled for itself
     rows: Any, base: Any, masks: Any, union: Any, codes: Any, max_iter: int, tol2: float,
     ends: Any, labels: Any, last: Any, counts: Any, joint: Any,
 ) -> None:  # fmt: skip

@@ -45,6 +45,8 @@ from bigfs.store.scratch import ArrayRef
 _HELD_VALUES = 250_000
 # Candidates of one task, where one block is shared out.
 _TASK_CANDIDATES = 16
+# What tasks of a search import beyond what all stages do: rows in memory have compiled loops.
+LOADS = ("bigfs.selectors.lfs.lloyd",)
 # Groups of rows that the jackknife leaves out in turn.
 N_GROUPS = 20
 
@@ -250,23 +252,23 @@ class HeldRows(Passes):
             return
         labels, (codes, place) = self._labeled[1], self._codes(rules)
         inside = [has_bit(codes, cluster)[place] for cluster in range(len(rules.members))]
-        together = pairs_together(self._product_bytes, self.blocks.n_features)
-        width = len(clusterings.centers[0])
+        d = self.blocks.n_features
+        together, width = pairs_together(self._product_bytes, d), len(clusterings.centers[0])
         for begin in range(0, len(pairs), together):
             chosen = pairs[begin : begin + together]
             # Tiles as in `change_products`: the same sums.
             parts = tiles(len(place), len(np.unique(chosen[:, 0])) * width)
-            for clustering, member, cluster in chosen:
+            changes = np.zeros((len(chosen), d, d))
+            for change, (clustering, member, cluster) in zip(changes, chosen, strict=True):
                 new, old = labels[clustering] == member, inside[cluster]
-                changes = np.zeros((1, self.blocks.n_features, self.blocks.n_features))
+                come, go = np.flatnonzero(new & ~old), np.flatnonzero(old & ~new)
                 for part in parts:
-                    rows = self._centered[part]
-                    come, go = rows[(new & ~old)[part]], rows[(old & ~new)[part]]
-                    if len(come):
-                        changes[0] += come.T @ come
-                    if len(go):
-                        changes[0] -= go.T @ go
-                yield changes
+                    for moved, add in ((come, np.add), (go, np.subtract)):
+                        low, high = moved.searchsorted((part.start, part.stop))
+                        if low < high:
+                            rows = self._centered[moved[low:high]]
+                            add(change, rows.T @ rows, out=change)
+            yield changes
 
     @staticmethod
     def reads(n_candidates: int) -> int:

@@ -224,10 +224,7 @@ def propose(
     values = OldValues(state)
     best: dict[int, Proposal] = {}
 
-    def value(proposal: Proposal, products: np.ndarray) -> None:
-        proposal.sums = (*_counted(swept, proposal), products)
-        if not proposal.same:
-            proposal.ratio = values.ratio(proposal)
+    def place(proposal: Proposal) -> None:
         behind = best.get(proposal.cluster)
         if behind is None or proposal.order < behind.order:
             best[proposal.cluster], behind = proposal, behind
@@ -238,14 +235,20 @@ def propose(
 
     for proposal in proposals:
         if proposal.same:
-            value(proposal, state.sums.products[proposal.cluster])
+            products = state.sums.products[proposal.cluster]
+            proposal.sums = (*_counted(swept, proposal), products)
+            place(proposal)
     others = [proposal for proposal in proposals if not proposal.same]
     waiting = iter(others)
     pairs = np.array([proposal.pair for proposal in others], dtype=np.int64).reshape(-1, 3)
     for changes in passes.changes(clusterings, state.rules, pairs):
-        for change in changes:
-            proposal = next(waiting)
-            value(proposal, state.sums.products[proposal.cluster] + change)
+        some = [next(waiting) for _ in changes]
+        for proposal, change in zip(some, changes, strict=True):
+            products = state.sums.products[proposal.cluster] + change
+            proposal.sums = (*_counted(swept, proposal), products)
+        for proposal, ratio in zip(some, values.ratios(some).tolist(), strict=True):
+            proposal.ratio = ratio
+            place(proposal)
     return clusterings, proposals
 
 

@@ -20,6 +20,7 @@ from bigfs.core.units import MIB
 from bigfs.runtime.progress import silenced, track
 from bigfs.selectors.lfs import LFSParameters
 from bigfs.selectors.lfs.passes import (
+    LOADS,
     HeldRows,
     Passes,
     block_bytes,
@@ -240,7 +241,7 @@ class SearchOfAll(LocalSearch):
         stored = self._stored_bytes()
         drawn = self.shape.n_features * self.shape.itemsize * START_ROWS
         steps = (*self._search_steps(), *labels)
-        return StageCost(steps, 2 * drawn + stored, stored, at_most=True)
+        return StageCost(steps, 2 * drawn + stored, stored, loads=LOADS, at_most=True)
 
     def _rows(self, blocks: RowBlocks) -> RowBlocks:
         return blocks
@@ -271,6 +272,7 @@ class SearchOfSample(LocalSearch):
             (moments_step(self.shape), *draw, *search_steps, labels),
             3 * sample.nbytes + stored,
             stored,
+            loads=LOADS,
             at_most=True,
         )
 

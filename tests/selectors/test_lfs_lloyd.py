@@ -1,0 +1,90 @@
+"""Lloyd's iteration of many candidates: what a plain loop for each of them finds; compiled once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bigfs.core.compiling import compiled
+from bigfs.selectors.lfs.lloyd import lloyd
+
+
+def _plain(
+    rows: np.ndarray, centers: np.ndarray, mask: np.ndarray, max_iter: int, tol: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return centers, labels and sums of one clustering, written as it is said."""
+    limit = np.inf
+    for iteration in range(max_iter):
+        squared = ((rows[:, None, mask] - centers[:, mask]) ** 2).sum(axis=2)
+        labels = squared.argmin(axis=1)
+        sums = np.stack([rows[labels == j].sum(axis=0) for j in range(len(centers))])
+        filled = np.bincount(labels, minlength=len(centers))[:, None]
+        updated = np.where(filled > 0, sums / np.maximum(filled, 1), centers)
+        if iteration == 0:
+            limit = tol**2 * (updated[:, mask] ** 2).sum()
+        if ((updated - centers)[:, mask] ** 2).sum() <= limit:
+            break
+        if iteration < max_iter - 1:
+            centers = updated
+    return centers, labels, sums
+
+
+@pytest.mark.parametrize("n_clusters, max_iter", [(1, 5), (4, 1), (4, 3), (7, 100)])
+def test_every_candidate_ends_where_a_plain_loop_does(n_clusters: int, max_iter: int) -> None:
+    generator = np.random.default_rng(n_clusters)
+    rows = generator.normal(size=(300, 6)) * [1, 2, 1, 30, 1, 1]
+    centers = generator.normal(size=(n_clusters, 6)) * 2
+    centers[-1] = 1e3  # empty, unless it is alone
+    masks = np.ones((8, 6), dtype=bool)
+    masks[np.arange(6), np.arange(6)] = False
+    masks[6, 1:4] = False
+    codes = generator.integers(0, 3, 300)
+    ends, labels, counts, sums, joint = lloyd(rows, centers, masks, codes, 3, max_iter, 1e-4)
+    for c, mask in enumerate(masks):
+        expected, nearest, total = _plain(rows, centers, mask, max_iter, 1e-4)
+        np.testing.assert_allclose(ends[c], expected, rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(labels[c], nearest)
+        np.testing.assert_allclose(sums[c], total, rtol=0, atol=1e-10)
+        np.testing.assert_array_equal(counts[c], np.bincount(nearest, minlength=n_clusters))
+        for code in range(3):
+            met = np.bincount(nearest[codes == code], minlength=n_clusters)
+            np.testing.assert_array_equal(joint[c, code], met)
+
+
+def test_without_a_folder_for_machine_code_a_process_compiles_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import numba
+
+    asked = []
+
+    def njit(cache: bool = False, **options: Any) -> Any:
+        asked.append(cache)
+        if cache:
+            raise RuntimeError("cannot cache function '_run': no locator available")
+        return lambda function: function
+
+    monkeypatch.setattr(numba, "njit", njit)
+    assert compiled(len)([1, 2]) == 2
+    assert asked == [True, False]
+
+
+@pytest.mark.full
+def test_a_second_process_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    code = (
+        "from bigfs.selectors.lfs import lloyd; from bigfs.spectral import kernels\n"
+        "for module in (lloyd, kernels):\n"
+        "    module.warm_up(); print(sum(module._compiled().stats.cache_misses.values()))"
+    )
+    misses = [
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        for _ in range(2)
+    ]
+    first, second = ([int(word) for word in run.stdout.split()] for run in misses)
+    assert min(first) > 0 and second == [0, 0]

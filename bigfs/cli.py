@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import signal
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import click
 
 from bigfs import __version__
 from bigfs.core.errors import (
-    EXIT_BAD_INPUT,
     EXIT_DIFFERENT,
     EXIT_DOES_NOT_FIT,
     EXIT_DONE,
@@ -25,15 +20,9 @@ from bigfs.core.errors import (
     BigfsError,
 )
 from bigfs.core.units import format_bytes
-from bigfs.runtime.terminal import choose_format, reporting, say
+from bigfs.runtime.program import exit_code, interrupts, tell
+from bigfs.runtime.terminal import choose_format, reporting
 from bigfs.selectors.configs import json_schema, load_comparison, load_config
-
-EXIT_BUG = 1
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# What an interrupted command leaves behind.
-_KEPT = dict.fromkeys(
-    ("run", "compare"), "finished stages are kept, run the same command to continue"
-)
 
 _pipeline = click.argument("pipeline", type=click.Path(dir_okay=False))
 _overrides = click.option(
@@ -123,6 +112,19 @@ def run(
             config, scheduler=scheduler, fresh=fresh, performance_report=performance_report
         )
     click.echo(result.summary())
+    if config.report is not None:
+        _report_of_run(result.path)
+
+
+def _report_of_run(path: Any) -> None:
+    """Write the report; the run is done, whatever happens here."""
+    from bigfs.pipeline.reports import write_report
+
+    try:
+        click.echo(f"Report: {write_report(path)}")
+    except Exception as error:
+        reason = str(error) if isinstance(error, BigfsError) else repr(error)
+        tell(f"warning: the report was not written: {reason}", EXIT_DONE)
 
 
 @cli.command()
@@ -352,6 +354,24 @@ def compare(
 
 @cli.command()
 @click.argument("run")
+@click.option("-o", "--output", metavar="FILE", help="A new file. Default: RUN/report.html.")
+def report(run: str, output: str | None) -> None:
+    """Write the report of a run or a comparison: one HTML file that needs no other.
+
+    'bigfs run' writes it at its end, unless the pipeline says report: null.
+
+    \b
+    Examples:
+        bigfs report runs/mcfs
+        bigfs report runs/digits -o digits.html
+    """
+    from bigfs.pipeline.reports import write_report
+
+    click.echo(f"{write_report(run, output)} is written.")
+
+
+@cli.command()
+@click.argument("run")
 @click.argument("dest")
 @click.option("--m", "n_features", metavar="M", type=int, help="Another number of features.")
 @click.option("--by-rank", is_flag=True, help="Columns from the best feature on.")
@@ -465,8 +485,8 @@ def main(arguments: list[str] | None = None) -> None:
         The arguments. None: those of the process.
     """
     choose_format("text")
-    with _interrupts():
-        code = _exit_code(arguments)
+    with interrupts():
+        code = exit_code(cli, arguments)
     sys.exit(code)
 
 
@@ -492,62 +512,6 @@ def _reporting(quiet: bool) -> Iterator[None]:
             yield
         except KeyboardInterrupt:
             raise click.Abort from None
-
-
-@contextmanager
-def _interrupts() -> Iterator[None]:
-    """Treat a batch system's SIGTERM as Ctrl-C; a second signal does not wait for the cleanup."""
-    seen: list[int] = []
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        if seen:
-            os._exit(EXIT_INTERRUPTED)
-        seen.append(signum)
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _exit_code(arguments: list[str] | None) -> int:
-    try:
-        # Commands return nothing or their code; click returns the code of --help and --version.
-        return cli.main(args=arguments, prog_name="bigfs", standalone_mode=False) or EXIT_DONE
-    except (KeyboardInterrupt, click.Abort):
-        command = (arguments or sys.argv[1:])[0]
-        _say(f"interrupted; {_KEPT.get(command, 'no result was written')}", EXIT_INTERRUPTED)
-        return EXIT_INTERRUPTED
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return EXIT_BAD_INPUT
-    except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        where = context.command_path if context else "bigfs"
-        said = " ".join(error.format_message().split())
-        _say(f"error: {said} See '{where} --help'.", EXIT_BAD_INPUT)
-        return EXIT_BAD_INPUT
-    except BigfsError as error:
-        if os.environ.get("BIGFS_TRACEBACK") == "1":
-            traceback.print_exc()
-        _say("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), error.exit_code)
-        return error.exit_code
-    except BrokenPipeError:
-        # The reader of our output (head, less) is gone; Python must not write there at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BUG
-    except Exception:
-        traceback.print_exc()
-        _say("error: this should not happen; please report it with the lines above", EXIT_BUG)
-        return EXIT_BUG
-
-
-def _say(text: str, code: int) -> None:
-    event = "interrupted" if code == EXIT_INTERRUPTED else "error"
-    say(text, logging.ERROR, event=event, exit_code=code)
 
 
 if __name__ == "__main__":

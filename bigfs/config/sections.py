@@ -115,6 +115,19 @@ class SpectralConfig(Section):
     )
 
 
+class ReportConfig(Section):
+    """The page that `bigfs run` writes at the end."""
+
+    image_shape: Annotated[list[PositiveInt], Field(min_length=2, max_length=2)] | None = Field(
+        None, description="Rows and columns, where features are the pixels of an image."
+    )
+    axis: str | None = Field(
+        None,
+        min_length=1,
+        description="File with a number for each feature, such as its wavelength: .npy or text.",
+    )
+
+
 class EvaluateConfig(Section):
     """How good the selection is, measured against known labels."""
 

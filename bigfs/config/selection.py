@@ -19,6 +19,7 @@ from bigfs.config.sections import (
     EvaluateConfig,
     GraphConfig,
     InputConfig,
+    ReportConfig,
     SpectralConfig,
 )
 from bigfs.config.words import quoted, shown
@@ -182,6 +183,9 @@ class Config(Selection, _Place):
 
     evaluate: EvaluateConfig | None = Field(
         None, description="Compare the selection with known labels at the end. null: do not."
+    )
+    report: ReportConfig | None = Field(
+        ReportConfig(), description="report.html of the command line. null: none."
     )
     cluster: ClusterConfig | None = Field(
         None,

@@ -10,12 +10,9 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.core.yamltext import read_yaml
 from bigfs.evaluate.metrics import Overlap, selection_overlap
 from bigfs.results.result import Result, open_result
 from bigfs.store.location import Location
-from bigfs.store.records import CONFIG
-from bigfs.store.rundir import RunDirectory
 
 _SHOWN = 10
 # Settings that say where a run is kept and what it runs on; no result depends on them.
@@ -181,14 +178,12 @@ def _rank_correlation(first: list[int | None], second: list[int | None]) -> floa
 
 def _about(result: Result) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return what a run read, its settings by dotted names, and the versions it ran with."""
-    directory = RunDirectory(result.path).read()
-    stored = directory.path / CONFIG
-    settings = dict(_flat(read_yaml(stored.read_text(), str(stored))))
+    settings = dict(_flat(result.settings))
     inputs = {name: settings.pop(name) for name in list(settings) if name.startswith("input.")}
     inputs["rows"], inputs["features"] = result.n_samples, result.n_features
-    inputs["content"] = directory.manifest.get("data", {}).get("key")
+    inputs["content"] = result.manifest.get("data", {}).get("key")
     settings = {k: v for k, v in settings.items() if k.split(".")[0] not in _NOT_OF_RESULTS}
-    return inputs, settings, directory.manifest.get("versions", {})
+    return inputs, settings, result.manifest.get("versions", {})
 
 
 def _flat(settings: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from bigfs.evaluate.stage import stages_of
 from bigfs.pipeline.data import check_outside, open_data
 from bigfs.plan.header import place_of
 from bigfs.plan.planning import check_config, check_plan, plan_for, plan_input
+from bigfs.report.axis import check_report
 from bigfs.results.result import Result, open_result
 from bigfs.runtime import (
     connect,
@@ -27,7 +28,7 @@ from bigfs.runtime.watch import watch_cluster
 from bigfs.selectors.configs import load_config
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
-from bigfs.store.records import CONFIG, FEATURES
+from bigfs.store.records import CONFIG, FEATURES, remove_report
 from bigfs.store.retention import SERIES, finish_series
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.source import open_matrix
@@ -90,6 +91,7 @@ def run(
     check_outside(config)
     source = open_matrix(config.input.uri, **config.input.opening)
     check_config(config, source)
+    check_report(config.report, source.n_features)
     plan = plan_input(config, source, place_of(config, scheduler))
     check_plan(config, plan)
 
@@ -104,6 +106,7 @@ def run(
         store.forget_others({"data", *engine.used})
         result = open_result(directory.path)
         directory.write_file(FEATURES, result.features_csv())
+        remove_report(directory.path, directory.manifest["id"])  # of an earlier result
         return result
 
     result = run_in_directory(

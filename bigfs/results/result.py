@@ -11,10 +11,11 @@ import numpy as np
 from bigfs.blocks.rowblocks import as_lazy, is_stored
 from bigfs.core.errors import InputError
 from bigfs.core.units import format_bytes, format_seconds
+from bigfs.core.yamltext import read_yaml
 from bigfs.results.export import Columns, export_columns, open_run_data
 from bigfs.stages.scores import FeatureScores, check_n_selected
 from bigfs.store.location import Location, as_location, is_within
-from bigfs.store.records import FEATURES, TABLE
+from bigfs.store.records import CONFIG, FEATURES, TABLE
 from bigfs.store.retention import followed
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, read_attributes
@@ -75,6 +76,47 @@ class Result:
     def trace(self) -> list[dict[str, Any]] | None:
         """The replacements that ``lfs`` accepted, in order; None for other methods."""
         return self._stored.details.get("trace")
+
+    def row_array(self, name: str) -> ArrayRef | None:
+        """Return an array with a row for every sample, read by range; None where there is none.
+
+        Parameters
+        ----------
+        name : str
+            "labels" of a method that clusters, or "embedding", the graph's eigenvectors.
+        """
+        if name != "embedding":
+            found = self._stored.details.get(name)
+            return found if isinstance(found, ArrayRef) else None
+        if "spectral" not in self.stages:
+            return None
+        return ArrayRef.at(RunDirectory(self.path).read().stage_path("spectral") / name)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The resolved configuration, as sections."""
+        stored = self.path / CONFIG
+        settings: dict[str, Any] = read_yaml(stored.read_text(), str(stored))
+        return settings
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """The record of the run: stages, versions, the key of the data."""
+        return RunDirectory(self.path).read().manifest
+
+    @cached_property
+    def recall(self) -> dict[str, Any] | None:
+        """Share of the true neighbors in the graph, with its interval; None without a graph."""
+        if "graph" not in self.stages:
+            return None
+        graph = read_attributes(RunDirectory(self.path).read().stage_path("graph"))["graph"]
+        found: dict[str, Any] | None = graph.get("recall")
+        return found
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What else the method returned, by name."""
+        return self._stored.details
 
     @cached_property
     def certificate(self) -> tuple[np.ndarray, np.ndarray] | None:

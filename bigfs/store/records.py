@@ -24,6 +24,7 @@ MANIFEST = "manifest.json"
 CONFIG = "config.yaml"
 FEATURES = "features.csv"
 TABLE = "table.txt"
+REPORT = "report.html"
 # All that runs and comparisons write beside their stages.
 OUTPUTS = (CONFIG, FEATURES, TABLE, "table.csv", "table.json", "curves.svg", "curves.png")
 ATTEMPTS = "attempts"
@@ -185,6 +186,25 @@ def write_stamp(folder: Path, run_id: str, stage: str, attempt: str) -> None:
     """Note in a stage's folder which run, stage and attempt made it."""
     record = {"run": run_id, "stage": stage, "attempt": attempt}
     write_atomic(folder / STAMP, json.dumps(record) + "\n")
+
+
+def report_mark(run_id: str) -> str:
+    """Return what the report of a run carries near its beginning, which makes it the run's."""
+    return f'<meta name="bigfs-run" content="{run_id}">'
+
+
+def is_own_report(place: Location, run_id: str) -> bool:
+    """Say whether a file is the report of a run."""
+    if not place.is_file():
+        return False
+    with place.open("rb") as file:
+        return report_mark(run_id).encode() in file.read(500)
+
+
+def remove_report(folder: Location, run_id: str) -> None:
+    """Remove the report of a run; a file of that name that is not the run's stays."""
+    if is_own_report(folder / REPORT, run_id):
+        (folder / REPORT).unlink(missing_ok=True)
 
 
 def read_stamp(folder: Path) -> dict[str, str] | None:

@@ -42,6 +42,7 @@ from bigfs.store.records import (
     read_stamp,
     refuse_foreign_files,
     refuse_links,
+    remove_report,
 )
 
 
@@ -211,10 +212,9 @@ class RunFolder:
         return bool(record["stored"] == contents(path))
 
     def remove(self) -> None:
-        """Remove all that the records of this run name; the lease must be held.
+        """Remove what the records of this run name, and nothing else; the lease must be held.
 
-        The manifest goes last, so that what is left of a kill is removed another time. What the
-        records do not name stays.
+        The manifest goes last, so that what is left of a kill is removed another time.
         """
         self._begin(False, ())
         for name in self.manifest["stages"]:
@@ -225,6 +225,7 @@ class RunFolder:
             self._drop_checkpoint(name)
         self._clean_up()
         self.remove_files(OUTPUTS)
+        remove_report(self.path, self.manifest["id"])
         (self.path / MANIFEST).unlink()
 
     def unmark(self, remove: bool) -> None:

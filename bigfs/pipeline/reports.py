@@ -1,0 +1,65 @@
+"""Write the report of a run or a comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bigfs.core.errors import InputError, StorageError
+from bigfs.report.page import page_of_comparison, run_page
+from bigfs.results.result import open_result
+from bigfs.store.location import Location, unnamed_file, write_atomic
+from bigfs.store.records import MANIFEST, REPORT, TABLE, is_own_report, report_mark
+from bigfs.store.retention import followed
+from bigfs.store.rundir import RunDirectory
+
+
+def write_report(path: str | Location, output: str | Path | None = None) -> Location:
+    """Write the report of a finished run or comparison, one HTML file that needs no other.
+
+    Parameters
+    ----------
+    path : str, Path or ObjectPath
+        A run directory.
+    output : str, Path or None, default=None
+        A new file. None: ``report.html`` in the run directory, where it replaces an earlier one.
+
+    Returns
+    -------
+    place : Path or ObjectPath
+
+    Raises
+    ------
+    InputError
+        If the run has not finished, its data are gone, or ``output`` is there.
+    StorageError
+        If the file cannot be written.
+    """
+    folder = followed(path)
+    if not (folder / MANIFEST).is_file():
+        raise InputError(f"{path} is not a run directory: it has no {MANIFEST}.")
+    manifest = RunDirectory(folder).read().manifest
+    run_id = manifest.get("id", "")
+    if (folder / TABLE).exists() and "result" not in manifest["stages"]:
+        texts = {name: (folder / name).read_text() for name in ("table.json", "curves.svg")}
+        page = page_of_comparison(texts, str(folder))
+    else:
+        page = run_page(open_result(path))
+    page = page.replace("<head>", f"<head>{report_mark(run_id)}", 1)
+    if output is not None:
+        return _write_new(Path(output), page)
+    place = folder / REPORT
+    if place.exists() and not is_own_report(place, run_id):
+        raise InputError(f"{place} is there, and bigfs did not write it. Give a file with -o.")
+    write_atomic(place, page)
+    return place
+
+
+def _write_new(place: Path, page: str) -> Path:
+    try:
+        with unnamed_file(place) as file:
+            file.write(page.encode())
+    except FileExistsError:
+        raise InputError(f"{place} already exists. Give another name.") from None
+    except OSError as error:
+        raise StorageError(f"Cannot write {place}: {error.strerror}.") from error
+    return place

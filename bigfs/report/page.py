@@ -1,0 +1,339 @@
+"""A run or a comparison as one HTML file: the answer first, then what it rests on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import InputError
+from bigfs.core.units import format_bytes, format_seconds
+from bigfs.core.yamltext import write_yaml
+from bigfs.report import svg
+from bigfs.report.axis import check_image, read_axis
+from bigfs.report.facts import Facts, gather
+from bigfs.report.style import STYLE
+from bigfs.results.result import Result
+
+# What the page shows at most; features.csv has all.
+_CHIPS, _BARS, _CELLS = 60, 40, 60
+_ENOUGH = 0.9
+_SCORES = {
+    "nmi": "NMI",
+    "acc": "ACC",
+    "rand": "Rand index",
+    "nearest_neighbor_error": "1-NN error",
+    "redundancy": "redundancy",
+}
+
+
+def run_page(result: Result) -> str:
+    """Return the page of a run.
+
+    Parameters
+    ----------
+    result : Result
+
+    Raises
+    ------
+    InputError
+        If ``report`` names an image or an axis that does not go with the features, or the data of
+        the run are gone.
+    """
+    settings = result.settings.get("report") or {}
+    facts = gather(result)
+    title = f"{len(result.selected)} of {result.n_features:,} features"
+    sections = [
+        _answer(result, facts, title),
+        *_places(result, settings),
+        _scores(result),
+        _curve(result, facts),
+        _correlation(result, facts),
+        _map(facts),
+        _quality(result),
+        _cost(result),
+        _repeat(result),
+    ]
+    return _page(f"{title}: {result.method} on {_data_name(result)}", sections)
+
+
+def comparison_page(table: dict[str, Any], figure: str, folder: str) -> str:
+    """Return the page of a comparison.
+
+    Parameters
+    ----------
+    table : dict
+        What its ``table.json`` holds.
+    figure : str
+        Its ``curves.svg``.
+    folder : str
+        The run directory.
+    """
+    rows = table["rows"]
+    names = [key for key in _SCORES if any(_score(row, key) for row in rows)]
+    body = [
+        [
+            row["name"],
+            f"{row['n_features']:,}",
+            *(_score(row, key) for key in names),
+            "" if row["method"] is None else f"{row['seconds']:.1f}",
+        ]
+        for row in rows
+    ]
+    head = ["method", "m", *(_SCORES[key] for key in names), "seconds"]
+    methods = [row for row in rows if row["method"] is not None and "nmi_mean" in row["scores"]]
+    said = ""
+    if methods:
+        best = max(methods, key=lambda row: row["scores"]["nmi_mean"])
+        said = (
+            f"Highest NMI: {best['name']} with {best['n_features']} features, "
+            f"{100 * best['scores']['nmi_mean']:.1f} %."
+        )
+    title = f"{len({row['name'] for row in methods})} methods on {_file_name(table['input'])}"
+    about = (
+        f"{table['n_samples']:,} rows, {table['n_features']:,} features, {table['n_classes']} "
+        "classes. Values in percent."
+    )
+    drawing = re.sub(r"^.*?(?=<svg)", "", figure, flags=re.S)
+    overlaps = [
+        [f"{o['n_features']}", o["first"], o["second"], f"{100 * o['share']:.0f}"]
+        for o in table["overlaps"]
+    ]
+    sections = [
+        f"<header><h1>{escape(title)}</h1><p>{escape(said)}</p><p>{escape(about)}</p></header>",
+        _section("Scores", _table(head, body), "across"),
+        _section("Curves", f'<div class="figure">{drawing}</div>', "across"),
+    ]
+    if overlaps:
+        shared = _table(["m", "method", "method", "shared, %"], overlaps)
+        sections.append(_section("Selections in common", shared))
+    command = f"bigfs compare {folder}/config.yaml"
+    sections.append(_section("How to repeat it", f"<pre>{escape(command)}</pre>"))
+    return _page(title, sections)
+
+
+def _score(row: dict[str, Any], key: str) -> str:
+    """Return the mean of a score, or the score where it is not repeated, in percent."""
+    value = row["scores"].get(f"{key}_mean", row["scores"].get(key))
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def _answer(result: Result, facts: Facts, title: str) -> str:
+    kept = set(result.selected.tolist())
+    order = [feature for feature in result.ranking.tolist() if feature in kept]
+    chips = "".join(
+        f'<li style="--strength:{1 - 0.7 * i / len(order):.2f}">{_name(result.name_of(f))}</li>'
+        for i, f in enumerate(order[:_CHIPS])
+    )
+    more = len(order) - _CHIPS
+    rest = f"<p>and {more:,} more, see features.csv</p>" if more > 0 else ""
+    tiles = "".join(
+        f"<div><b>{escape(value)}</b><span>{escape(text)}</span></div>"
+        for value, text in _tiles(result, facts)
+    )
+    about = f"{result.method} on {_data_name(result)}, {result.n_samples:,} rows"
+    return (
+        f"<header><h1>{escape(title)}</h1><p>{escape(about)}. The best first:</p>"
+        f'<ol class="chips">{chips}</ol>{rest}<div class="tiles">{tiles}</div></header>'
+    )
+
+
+def _tiles(result: Result, facts: Facts) -> list[tuple[str, str]]:
+    n_selected = len(result.selected)
+    tiles = []
+    if n_selected > len(facts.explained):
+        share, first = float(facts.explained[-1]), len(facts.explained)
+        text = f"of the features' variance explained by the first {first}, on average"
+        tiles.append((f"{100 * share:.0f} %", text))
+    else:
+        share = float(facts.explained[n_selected - 1])
+        tiles.append((f"{100 * share:.0f} %", "of the features' variance explained, on average"))
+        enough = int(np.searchsorted(facts.explained, _ENOUGH * share)) + 1
+        tiles.append((f"{enough}", f"of them explain {100 * _ENOUGH:.0f} % of that"))
+    if result.evaluation is not None:
+        mine, whole = (100 * result.evaluation[k]["nmi_mean"] for k in ("selected", "all"))
+        tiles.append((f"{mine:.0f} %", f"NMI with the labels; all features: {whole:.0f} %"))
+    if result.recall is not None:
+        tiles.append(
+            (f"{100 * result.recall['value']:.0f} %", "of the true neighbors are in the graph")
+        )
+    if n_selected < result.n_features:
+        scores = np.sort(result.scores)[::-1]
+        last, first = scores[n_selected - 1], scores[n_selected]
+        tiles.append((f"{last:.3g} | {first:.3g}", "score of the last kept and the first left out"))
+    return tiles
+
+
+def _places(result: Result, settings: dict[str, Any]) -> list[str]:
+    """Return where the selected features are, in an image or along an axis."""
+    sections = []
+    shape, axis = settings.get("image_shape"), settings.get("axis")
+    if shape:
+        check_image(shape, result.n_features)
+        ranks = np.full(result.n_features, result.n_features)
+        kept = result.ranking[np.isin(result.ranking, result.selected)]
+        ranks[kept] = np.arange(len(kept))
+        picture = svg.mask(ranks, len(kept), shape, "The selected features in the image")
+        sections.append(_section("In the image", f'<div class="square">{picture}</div>'))
+    if axis:
+        values = read_axis(axis, result.n_features)
+        assert values is not None
+        picture = svg.positions(values, result.scores, result.selected, "Scores along the axis")
+        sections.append(_section("Along the axis", picture))
+    return sections
+
+
+def _scores(result: Result) -> str:
+    kept = set(result.selected.tolist())
+    shown = result.ranking[:_BARS].tolist()
+    low = min(0.0, float(result.scores.min()))
+    size = float(result.scores.max()) - low or 1.0
+    rows = "".join(
+        f"<tr{'' if f in kept else ' class=out'}><td>{rank}</td>"
+        f"<th>{_name(result.name_of(f))}</th>"
+        f'<td class="bar"><i style="width:{100 * (result.scores[f] - low) / size:.1f}%"></i></td>'
+        f"<td>{result.scores[f]:.4g}</td></tr>"
+        for rank, f in enumerate(shown, start=1)
+    )
+    note = f"The first {len(shown)}; features.csv has all {result.n_features:,}."
+    head = "<tr><td>rank</td><th>feature</th><td></td><td>score</td></tr>"
+    return _section("Scores", f'<p>{note}</p><table class="scores">{head}{rows}</table>')
+
+
+def _curve(result: Result, facts: Facts) -> str:
+    text = (
+        f"Percent of the variance of all features, in the mean, that the first features of the "
+        f"ranking explain by linear regression (on {facts.n_rows:,} rows). The line marks the "
+        f"{len(result.selected)} selected."
+    )
+    label = "Explained variance by number of features"
+    picture = svg.curve(facts.explained, len(result.selected), label)
+    return _section("How many features", f"<p>{text}</p>{picture}")
+
+
+def _correlation(result: Result, facts: Facts) -> str:
+    kept = result.ranking[np.isin(result.ranking, result.selected)].tolist()
+    n = min(_CELLS, len(facts.correlation))
+    matrix, names = facts.correlation[:n, :n], [result.name_of(f) for f in kept[:n]]
+    pairs = np.abs(np.triu(matrix, 1))
+    text = "One selected feature has no pairs."
+    if n > 1:
+        i, j = np.unravel_index(int(pairs.argmax()), pairs.shape)
+        text = (
+            f"Rows and columns: the {n} best selected features. Closest pair: {_name(names[i])} "
+            f"and {_name(names[j])}, {matrix[i, j]:.2f}."
+        )
+    picture = svg.heat_map(matrix, names, "Correlation of the selected features")
+    return _section("Correlation", f'<p>{text}</p><div class="square">{picture}</div>')
+
+
+def _map(facts: Facts) -> str:
+    text = f"{facts.n_rows:,} rows by two {facts.axes}."
+    if facts.group_name:
+        text += f" Colors: {facts.group_name}."
+    picture = svg.scatter(facts.points, facts.groups, "Map of the rows")
+    return _section("Map of the rows", f"<p>{escape(text)}</p>{picture}")
+
+
+def _quality(result: Result) -> str:
+    rows = []
+    if result.recall is not None:
+        found = result.recall
+        interval = f"{100 * found['low']:.1f} to {100 * found['high']:.1f} %"
+        rows.append(["graph recall", f"{100 * found['value']:.1f} % ({interval})"])
+    spectrum = result.details.get("spectrum", result.details.get("eigenvalues"))
+    if spectrum is not None and len(spectrum):
+        shown = ", ".join(f"{value:.3g}" for value in np.asarray(spectrum)[:12].tolist())
+        rows.append(["eigenvalues of the graph", shown])
+    for name, title in (
+        ("n_clusters", "clusters"),
+        ("n_connected_components", "connected components"),
+        ("n_iter", "iterations"),
+        ("n_passes", "passes of the method over the data"),
+    ):
+        if name in result.details:
+            rows.append([title, str(result.details[name])])
+    if result.evaluation is not None:
+        for key, title in (("selected", "selected features"), ("all", "all features")):
+            found = result.evaluation[key]
+            values = {label: _score({"scores": found}, name) for name, label in _SCORES.items()}
+            text = ", ".join(f"{label} {value} %" for label, value in values.items() if value)
+            rows.append([f"labels, {title}", text])
+    return _section("Quality", _table([], rows, "facts")) if rows else ""
+
+
+def _cost(result: Result) -> str:
+    rows = []
+    for name, record in result.stages.items():
+        predicted = record.get("predicted_peak_bytes")
+        rows.append(
+            [
+                name,
+                format_seconds(record["seconds"]),
+                format_bytes(record["measured_peak_bytes"]),
+                format_bytes(predicted) if predicted else "",
+                str(record["passes"]),
+            ]
+        )
+    head = ["stage", "time", "peak memory", "planned", "passes over X"]
+    return _section("Cost against plan", _table(head, rows))
+
+
+def _repeat(result: Result) -> str:
+    command = f"bigfs run {result.path}/config.yaml --set run=ANOTHER"
+    versions = result.manifest.get("versions", {})
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return _section(
+        "How to repeat it",
+        f"<pre>{escape(command)}</pre><p>{escape(listed)}</p><details open><summary>Configuration"
+        f"</summary><pre>{escape(write_yaml(result.settings))}</pre></details>",
+    )
+
+
+def _section(title: str, content: str, kind: str = "") -> str:
+    return f'<section class="{kind}"><h2>{escape(title)}</h2>{content}</section>'
+
+
+def _name(text: str) -> str:
+    """Return a name that cannot change the direction of the text around it."""
+    return f"<bdi>{escape(text)}</bdi>"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "wide") -> str:
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    return f'<div class="{kind}"><table>{f"<tr>{top}</tr>" if head else ""}{body}</table></div>'
+
+
+def _data_name(result: Result) -> str:
+    return _file_name(str(result.settings["input"]["uri"]))
+
+
+def _file_name(uri: str) -> str:
+    return uri.rstrip("/").rpartition("/")[2]
+
+
+def _page(title: str, sections: Sequence[str]) -> str:
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body><main>\n"
+        + "\n".join(filter(None, sections))
+        + "\n</main></body></html>\n"
+    )
+
+
+def page_of_comparison(texts: dict[str, str], folder: str) -> str:
+    """Return the page of a comparison from the texts of its files."""
+    try:
+        return comparison_page(json.loads(texts["table.json"]), texts["curves.svg"], folder)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{folder}: table.json is damaged ({error}). Run the comparison again."
+        ) from None

@@ -1,0 +1,82 @@
+"""How the program ends: the exit code of every error, and signals as interrupts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+from bigfs.core.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, BigfsError
+from bigfs.runtime.terminal import say
+
+EXIT_BUG = 1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# What an interrupted command leaves behind.
+_KEPT = dict.fromkeys(
+    ("run", "compare"), "finished stages are kept, run the same command to continue"
+)
+
+
+@contextmanager
+def interrupts() -> Iterator[None]:
+    """Treat a batch system's SIGTERM as Ctrl-C; a second signal does not wait for the cleanup."""
+    seen: list[int] = []
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        if seen:
+            os._exit(EXIT_INTERRUPTED)
+        seen.append(signum)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def exit_code(cli: click.Group, arguments: list[str] | None) -> int:
+    """Run a command line; return its exit code, with one line on stderr for what went wrong."""
+    try:
+        # Commands return nothing or their code; click returns the code of --help and --version.
+        return cli.main(args=arguments, prog_name="bigfs", standalone_mode=False) or EXIT_DONE
+    except (KeyboardInterrupt, click.Abort):
+        command = (arguments or sys.argv[1:])[0]
+        tell(f"interrupted; {_KEPT.get(command, 'no result was written')}", EXIT_INTERRUPTED)
+        return EXIT_INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return EXIT_BAD_INPUT
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context else "bigfs"
+        said = " ".join(error.format_message().split())
+        tell(f"error: {said} See '{where} --help'.", EXIT_BAD_INPUT)
+        return EXIT_BAD_INPUT
+    except BigfsError as error:
+        if os.environ.get("BIGFS_TRACEBACK") == "1":
+            traceback.print_exc()
+        tell("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), error.exit_code)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output (head, less) is gone; Python must not write there at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BUG
+    except Exception:
+        traceback.print_exc()
+        tell("error: this should not happen; please report it with the lines above", EXIT_BUG)
+        return EXIT_BUG
+
+
+def tell(text: str, code: int) -> None:
+    """Write a line on stderr, as text or JSON."""
+    event = "interrupted" if code == EXIT_INTERRUPTED else "error"
+    say(text, logging.ERROR, event=event, exit_code=code)

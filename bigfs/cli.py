@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -20,8 +18,8 @@ from bigfs.core.errors import (
     BigfsError,
 )
 from bigfs.core.units import format_bytes
-from bigfs.runtime.program import exit_code, interrupts, tell
-from bigfs.runtime.terminal import choose_format, reporting
+from bigfs.runtime.program import exit_code, interrupts, messages, tell
+from bigfs.runtime.terminal import choose_format
 from bigfs.selectors.configs import json_schema, load_comparison, load_config
 
 _pipeline = click.argument("pipeline", type=click.Path(dir_okay=False))
@@ -107,7 +105,7 @@ def run(
     config = load_config(pipeline, overrides)
     from bigfs.pipeline.run import run as run_pipeline
 
-    with _reporting(quiet):
+    with messages(quiet):
         result = run_pipeline(
             config, scheduler=scheduler, fresh=fresh, performance_report=performance_report
         )
@@ -203,7 +201,7 @@ def ingest(
     """
     from bigfs.store.ingest import ingest as ingest_matrix
 
-    with _reporting(quiet):
+    with messages(quiet):
         report = ingest_matrix(
             source,
             dest,
@@ -236,7 +234,7 @@ def inspect(path: str, verify: bool, quiet: bool) -> None:
     """
     from bigfs.pipeline.inspect import inspect as inspect_path
 
-    with _reporting(quiet):
+    with messages(quiet):
         text = inspect_path(path, verify=verify)
     click.echo(text)
 
@@ -286,7 +284,7 @@ def evaluate(
     """
     from bigfs.pipeline.evaluate import evaluate_result
 
-    with _reporting(quiet):
+    with messages(quiet):
         evaluation = evaluate_result(
             result, labels=labels, n_repetitions=n_repetitions, n_init=n_init, init=init
         )
@@ -342,7 +340,7 @@ def compare(
     from bigfs.pipeline import compare as compare_methods
     from bigfs.pipeline.ranks import compare_all
 
-    with _reporting(quiet):
+    with messages(quiet):
         tables: list[Any]
         if len(configs) == 1:
             tables = [compare_methods(configs[0], scheduler=scheduler, fresh=fresh)]
@@ -400,7 +398,7 @@ def export(
     """
     from bigfs.results.result import open_result
 
-    with _reporting(quiet):
+    with messages(quiet):
         place = open_result(run).export(
             dest, n_features_to_select=n_features, by_rank=by_rank, ids=ids, overwrite=overwrite
         )
@@ -502,16 +500,6 @@ def program() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(EXIT_INTERRUPTED)
-
-
-@contextmanager
-def _reporting(quiet: bool) -> Iterator[None]:
-    """Show progress and messages; click would put an empty line after an interrupt."""
-    with reporting(quiet):
-        try:
-            yield
-        except KeyboardInterrupt:
-            raise click.Abort from None
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from types import FrameType
 import click
 
 from bigfs.core.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, BigfsError
-from bigfs.runtime.terminal import say
+from bigfs.runtime.terminal import reporting, say
 
 EXIT_BUG = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -80,3 +80,13 @@ def tell(text: str, code: int) -> None:
     """Write a line on stderr, as text or JSON."""
     event = "interrupted" if code == EXIT_INTERRUPTED else "error"
     say(text, logging.ERROR, event=event, exit_code=code)
+
+
+@contextmanager
+def messages(quiet: bool) -> Iterator[None]:
+    """Show progress and messages; click would put an empty line after an interrupt."""
+    with reporting(quiet):
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise click.Abort from None

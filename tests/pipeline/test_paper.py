@@ -366,11 +366,11 @@ def test_bad_sets_are_refused(tmp_path: Path, changes: dict[str, Any], message: 
 
 
 def test_a_method_that_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    n_features = 4_000  # five matrices of 4,000 x 4,000 are 610 MiB
-    X = np.random.default_rng(0).normal(size=(30, n_features))
-    np.savez(tmp_path / "wide.npz", X=X, y=np.arange(30) % 3)
+    n = 2_000  # five matrices of 2,000 x 2,000 are 153 MiB, on either side
+    X = np.random.default_rng(0).normal(size=(n, n)).astype(np.float32)
+    np.savez(tmp_path / "wide.npz", X=X, y=np.arange(n) % 3)
     one = {"name": "wide", "uri": str(tmp_path / "wide.npz"), "n_classes": [2], "paper": {}}
-    settings = _settings(tmp_path, sets=[one], methods=["q_alpha"], memory_limit="1 GiB")
+    settings = _settings(tmp_path, sets=[one], methods=["q_alpha"], memory_limit="768 MiB")
     with pytest.raises(MemoryLimitError, match="q_alpha"):
         compare(settings)
     assert not (tmp_path / "run").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,7 +25,7 @@ _SHOWN = 10
 _WIDEST = 40
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The result of a run, read from its directory.
 
@@ -229,6 +230,35 @@ class Result:
         """Return a feature's name, or its index where features have no names."""
         return self.feature_names[feature] if self.feature_names else str(feature)
 
+    def to_frame(self) -> Any:
+        """Return all features as a pandas frame, best first: rank, index, name, score, selected."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "rank": np.arange(1, self.n_features + 1),
+                "index": self.ranking,
+                "name": [self.name_of(feature) for feature in self.ranking.tolist()],
+                "score": self.scores[self.ranking],
+                "selected": np.isin(self.ranking, self.selected),
+            }
+        )
+
+    def __repr__(self) -> str:
+        return f"<Result of {self._outcome()}: {self.path}>"
+
+    def _repr_html_(self) -> str:
+        """Return the beginning of the ranking as a table, for notebooks."""
+        table = self.to_frame().head(max(_SHOWN, min(len(self.selected), _WIDEST)))
+        title = html.escape(self._outcome())
+        return f"<p><b>{title}</b></p>{table.to_html(index=False)}"
+
+    def _outcome(self) -> str:
+        return (
+            f"{self.method}: {len(self.selected)} of {self.n_features} features selected "
+            f"from {self.n_samples:,} samples"
+        )
+
     def features_csv(self) -> str:
         """Return the table of all features: rank, index, name, score, selected."""
         import csv
@@ -245,11 +275,7 @@ class Result:
 
     def summary(self) -> str:
         """Return the result in words, for a terminal."""
-        lines = [
-            f"{self.method}: {len(self.selected)} of {self.n_features} features selected "
-            f"from {self.n_samples:,} samples",
-            "",
-        ]
+        lines = [self._outcome(), ""]
         names = [_shortened(self.name_of(feature)) for feature in self.ranking[:_SHOWN].tolist()]
         width = max(14, *map(len, names))
         lines.append(f"  rank  {'feature':<{width}} {'score':>9}")
@@ -263,6 +289,7 @@ class Result:
         lines += ["", *self._stage_lines(), "", *self.notes, *self._certificate_lines()]
         lines.append(f"Result: {self.path}")
         lines.append(f"All features, ranked: {self.path / FEATURES}")
+        lines.append(f"The selected columns: bigfs export {self.path} DEST.parquet")
         return "\n".join(lines)
 
     def _subset_lines(self) -> list[str]:

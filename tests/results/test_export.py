@@ -210,6 +210,17 @@ def test_a_kill_in_the_middle_leaves_nothing(tmp_path: Path, number: int) -> Non
     assert os.listdir(folder) == []
 
 
+def test_a_result_is_a_frame_and_short_in_a_notebook(result: Result) -> None:
+    table = result.to_frame()
+    assert table["name"].tolist()[:3] == ["d", "b, quoted", "e"]
+    assert table["selected"].tolist() == [True, True, True, False, False]
+    assert table["rank"].tolist() == [1, 2, 3, 4, 5]
+    assert repr(result) == (
+        f"<Result of max_variance: 3 of 5 features selected from 300 samples: {result.path}>"
+    )
+    assert "<td>b, quoted</td>" in result._repr_html_()
+
+
 def test_transform_keeps_the_columns_of_any_kind_of_data(
     result: Result, frame: pd.DataFrame, tmp_path: Path
 ) -> None:

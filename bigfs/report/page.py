@@ -135,10 +135,12 @@ def _answer(result: Result, facts: Facts, title: str) -> str:
         f"<div><b>{escape(value)}</b><span>{escape(text)}</span></div>"
         for value, text in _tiles(result, facts)
     )
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in result.notes)
     about = f"{result.method} on {_data_name(result)}, {result.n_samples:,} rows"
     return (
         f"<header><h1>{escape(title)}</h1><p>{escape(about)}. The best first:</p>"
-        f'<ol class="chips">{chips}</ol>{rest}<div class="tiles">{tiles}</div></header>'
+        f'<ol class="chips">{chips}</ol>{rest}<div class="tiles">{tiles}</div>{notes}'
+        "</header>"
     )
 
 

@@ -34,6 +34,7 @@ svg{width:100%;height:auto;display:block}
 .square{max-width:440px}
 .figure{overflow-x:auto;background:#fff}
 svg text{fill:var(--soft);font-size:13px}
+.note{border-left:3px solid var(--mark);padding-left:.6rem;margin-top:.8rem}
 .grid{stroke:var(--line)}
 .line{fill:none;stroke:var(--accent);stroke-width:2.5}
 .thin{stroke-width:1}

@@ -88,6 +88,17 @@ def test_the_answer_comes_first_and_the_figures_are_those_of_the_result(finished
     assert sum(tag == "rect" and "fill" in attrs for tag, attrs in page.tags) == 20 + 20 * 20
 
 
+def test_what_a_run_was_warned_about_is_on_the_first_screen(tmp_path: Path) -> None:
+    X = np.tile(np.random.default_rng(0).normal(size=(30, 4)), (8, 1))  # copies of rows
+    np.save(tmp_path / "X.npy", X)
+    given = _settings(tmp_path, input={"uri": str(tmp_path / "X.npy")}, method="laplacian_score")
+    notes = bigfs.run({**given, "n_features_to_select": 2}).notes
+    page = _parsed(write_report(tmp_path / "run"))
+    assert notes
+    for note in notes:
+        assert page.text.index(note) < page.text.index("Map of the rows")
+
+
 def test_it_needs_no_other_file_and_stays_small(finished: Path) -> None:
     place = write_report(finished)
     assert place.stat().st_size < 2_000_000

@@ -1,4 +1,4 @@
-"""What a task does with one dense row block: sums in float64, merged without cancellation.
+"""Kernels of passes on one dense row block: sums in float64, merged without cancellation.
 
 Every partial result carries its own count and mean, and two of them merge by the update of Chan,
 Golub and LeVeque (1979): nothing is ever computed as a difference of large raw sums.

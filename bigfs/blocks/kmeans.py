@@ -249,7 +249,7 @@ def _sum_by_label(
 
 @dataclass
 class _Sums:
-    """What one pass finds; two of them merge."""
+    """Sums over the rows of one pass; two of them merge."""
 
     counts: np.ndarray
     sums: np.ndarray

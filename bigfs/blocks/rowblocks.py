@@ -340,7 +340,7 @@ def lazy_array(X: Any) -> Any:
 
 
 class _View:
-    """What Dask needs to slice a source: shape, dtype and rows on demand."""
+    """An array-like face of a source for Dask: shape, dtype and rows on demand."""
 
     ndim = 2
 

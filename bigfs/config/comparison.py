@@ -235,7 +235,7 @@ class Methods(Section):
 
 
 class CompareConfig(Section):
-    """What every method is held against."""
+    """Random selections, which every method is compared with."""
 
     chance: bool = Field(
         True, description="A row of random selections; all others say if they are better."

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, a line each: the key, what is allowed, what was given."""
+"""Messages about a wrong configuration, a line each: the key, what is allowed, what was given."""
 
 from __future__ import annotations
 

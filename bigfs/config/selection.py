@@ -1,4 +1,4 @@
-"""What is selected and how: the settings that estimators and pipelines share.
+"""Settings of a selection, which estimators and pipelines share.
 
 The sections of methods live with the methods. `with_methods` adds them to a model.
 """
@@ -32,7 +32,7 @@ _Model = TypeVar("_Model", bound="Selection")
 
 
 class Declared(Protocol):
-    """What the configuration needs to know of a method."""
+    """The part of a method's declaration that the configuration reads."""
 
     @property
     def name(self) -> str:

@@ -1,1 +1,1 @@
-"""What every room needs and that needs none of them."""
+"""Shared utilities without internal dependencies."""

@@ -1,4 +1,4 @@
-"""What a stage says it costs, before it runs: memory of a task, passes, tasks, requests, scratch.
+"""The predicted cost of a stage: memory of a task, passes, tasks, requests, scratch.
 
 Every room states its own costs with these, by the formulas that its refusals use; `bigfs.plan.plan`
 adds them up.
@@ -107,7 +107,7 @@ def pass_over(shape: Shape, what: str, task_bytes: int = 0, *, times: int = 1) -
 
 @dataclass(frozen=True)
 class StageCost:
-    """What a stage costs.
+    """The cost of a stage.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What other packages do for bigfs through one narrow door: dask-ml's k-means.
+"""The only use of dask-ml: its k-means.
 
 dask-ml is little maintained; nothing else imports it, and a test shows it right on the installed
 versions.

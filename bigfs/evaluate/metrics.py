@@ -320,7 +320,7 @@ def redundancy_of_products(products: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Overlap:
-    """What two selections have in common.
+    """The overlap of two selections.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ ALPHA = 0.05
 
 @dataclass(frozen=True)
 class Ranks:
-    """What the ranks of some methods on some data sets say.
+    """Ranks of methods over several data sets, with their tests.
 
     Attributes
     ----------

@@ -289,7 +289,7 @@ def _by_blocks(
 
 @dataclass(frozen=True)
 class _View:
-    """What Dask needs to slice the columns: shape, type and rows on demand."""
+    """An array-like face of some columns for Dask: shape, type and rows on demand."""
 
     columns: _Columns
     shape: tuple[int, int]

@@ -129,7 +129,7 @@ class AffinityMatrix:
 
 @dataclass(frozen=True)
 class _EdgeContext:
-    """What a task needs to weigh the edges of its rows."""
+    """Everything a task needs to weigh the edges of its rows."""
 
     indices: ArrayRef
     distances: ArrayRef

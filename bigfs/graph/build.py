@@ -43,7 +43,7 @@ MORE_EFFORT = 1.5
 
 @dataclass(frozen=True)
 class Request:
-    """What a graph was asked to be; see `knn_graph`."""
+    """Parameters of a graph; see `knn_graph`."""
 
     n_neighbors: int
     metric: str

@@ -1,4 +1,4 @@
-"""What a neighbor graph and its affinity matrix cost, step by step, before anything is read."""
+"""The cost of a neighbor graph and its affinity matrix, step by step, before anything is read."""
 
 from __future__ import annotations
 

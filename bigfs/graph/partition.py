@@ -301,7 +301,7 @@ def assign_cells(
 
 @dataclass(frozen=True)
 class CellSettings:
-    """What the task that finds the cells has to know."""
+    """Arguments of the task that finds the cells."""
 
     plan: PartitionPlan
     n_samples: int

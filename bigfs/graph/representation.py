@@ -1,4 +1,4 @@
-"""What rows are compared by: all their features, or the first principal components.
+"""The representation that rows are compared by: all features, or principal components.
 
 A streaming randomized PCA: two fused passes ``X'(XQ)`` from a random start find the subspace,
 a third writes the projected rows.

@@ -38,7 +38,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a finished attempt reports: its name, where each target's rows begin, its cost."""
+    """Report of a finished attempt: its name, where each target's rows begin, its cost."""
 
     attempt: int
     offsets: np.ndarray

@@ -1,4 +1,4 @@
-"""What changed between the selections of two runs, and what differed between the runs."""
+"""Differences of two runs: their selections, data, settings and versions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Difference:
-    """What changed from one run to another.
+    """The difference between two runs.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a path holds, in words: a run, a comparison, a store or a data file."""
+"""Describe the content of a path: a run, a comparison, a store or a data file."""
 
 from __future__ import annotations
 

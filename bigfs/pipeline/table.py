@@ -1,4 +1,4 @@
-"""What a comparison found: rows as text, CSV and JSON, and curves over the features kept."""
+"""The table of a comparison: rows as text, CSV and JSON, and curves over the features kept."""
 
 from __future__ import annotations
 

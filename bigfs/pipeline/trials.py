@@ -58,7 +58,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Found:
-    """What one configuration found in one trial.
+    """The outcome of one configuration in one trial.
 
     Attributes
     ----------

@@ -1,1 +1,1 @@
-"""What a run will cost, whether it fits, and what would make it fit."""
+"""The plan of a run: its cost, whether it fits, and settings that would make it fit."""

@@ -1,4 +1,4 @@
-"""What a plan is made from: the header of the input, and the place of the run.
+"""The inputs of a plan: the header of the data, and the place of the run.
 
 Nothing is read of the data but their shape, nothing is written and no cluster is started.
 """
@@ -22,7 +22,7 @@ from bigfs.store.source import RandomAccessSource, Source, is_store
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of an input tells.
+    """The header of an input.
 
     Attributes
     ----------

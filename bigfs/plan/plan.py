@@ -55,7 +55,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would cost, and whether it fits.
+    """The cost of a run, and whether it fits.
 
     Attributes
     ----------

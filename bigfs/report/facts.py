@@ -1,4 +1,4 @@
-"""What a report says beyond the result: measured on a sample of the rows of the data."""
+"""Figures of a report that are measured on a sample of the rows."""
 
 from __future__ import annotations
 

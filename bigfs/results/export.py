@@ -150,7 +150,7 @@ def export_columns(
 
 @dataclass(frozen=True)
 class _Table:
-    """What a writer is given.
+    """The input of a writer.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a finished run says: scores, ranking, selected features, and how it went."""
+"""The result of a finished run: scores, ranking, selected features, and its cost."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ class Result:
 
     @property
     def details(self) -> dict[str, Any]:
-        """What else the method returned, by name."""
+        """Further results of the method, by name."""
         return self._stored.details
 
     @cached_property
     def certificate(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """What proves the regressions of ``mcfs`` on wide data exact; None where none was needed.
+        """Proof that regressions of ``mcfs`` on wide data are exact; None where not needed.
 
         First the certificate of each path, shape (n_clusters,): the most by which any feature's
         correlation exceeds lambda at any knot, as a share of the largest at the start. Then how
@@ -302,7 +302,7 @@ class Result:
 
     @property
     def notes(self) -> list[str]:
-        """What the stages say of their results, in sentences."""
+        """Warnings of the stages about their results, in sentences."""
         return [note for record in self.stages.values() for note in record.get("notes", ())]
 
     def _certificate_lines(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What storage and clusters raise on their own, turned into errors that say what to do."""
+"""Errors of storage and clusters, turned into errors that say what to do."""
 
 from __future__ import annotations
 

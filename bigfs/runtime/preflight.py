@@ -1,4 +1,4 @@
-"""What must hold on client, scheduler and workers before any long work, checked in seconds.
+"""Checks of client, scheduler and workers before any long work, done in seconds.
 
 Dask's own ``client.get_versions(check=True)`` warns and never raises, so versions are compared
 here. Workers that join later are checked when the next stage starts.

@@ -17,7 +17,7 @@ logger = logging.getLogger("bigfs")
 
 
 class Reporter(Protocol):
-    """What shows progress: a terminal bar or plain log lines."""
+    """Interface of progress displays: a terminal bar or plain log lines."""
 
     def start(self, label: str, total: int | None, unit: str) -> None:
         """Begin a piece of work of ``total`` units (None: not known)."""

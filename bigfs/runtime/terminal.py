@@ -1,4 +1,4 @@
-"""What the person at the terminal sees: a bar that goes away, or plain lines where none is."""
+"""Output on a terminal (a progress bar that goes away) and elsewhere (plain lines)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every selector shares: checked input, scores to ranking, lazy transform."""
+"""Base class of the selectors: checked input, scores to ranking, lazy transform."""
 
 from __future__ import annotations
 

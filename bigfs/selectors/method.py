@@ -83,7 +83,7 @@ def needs_eigengap(parameters: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Method:
-    """What the rest of the project knows of a method.
+    """The declaration of a method.
 
     Attributes
     ----------

@@ -26,7 +26,7 @@ from bigfs.store.scratch import Scratch
 
 
 class Rule(ABC):
-    """What a method picks."""
+    """The rule by which a greedy method picks features."""
 
     def matrices(self, n_features: int, n_rows: int | None) -> int:
         """Return the bytes it needs beside the products of so many rows; None: a Gram matrix."""

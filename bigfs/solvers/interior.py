@@ -72,7 +72,7 @@ class _Point:
 
 @dataclass(frozen=True)
 class _Residuals:
-    """What is left of each optimality condition, its sign turned."""
+    """Negative residuals of the optimality conditions."""
 
     v: np.ndarray
     sigma: np.ndarray

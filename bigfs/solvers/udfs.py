@@ -43,7 +43,7 @@ def local_factors(Z: np.ndarray, ridge: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SparseBasis:
-    """What `sparse_basis` found.
+    """The result of `sparse_basis`.
 
     Attributes
     ----------

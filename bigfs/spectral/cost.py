@@ -1,4 +1,4 @@
-"""What the eigenvectors of a graph cost, before there is a graph."""
+"""The cost of the eigenvectors of a graph, before there is a graph."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ def _copy_columns(start: int, source: ArrayRef, target: ArrayRef) -> None:
 
 @dataclass(frozen=True)
 class _Eigenproblem:
-    """What the solver's task has to know."""
+    """Arguments of the solver's task."""
 
     solver: str
     n_components: int

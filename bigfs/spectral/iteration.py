@@ -127,7 +127,7 @@ class Block(Protocol):
 
 @dataclass(frozen=True)
 class Window:
-    """What the filter damps: from a lower bound of the spectrum of S to the cut."""
+    """The interval that the filter damps: from a lower bound of the spectrum of S to the cut."""
 
     low: float
     cut: float

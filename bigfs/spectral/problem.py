@@ -66,7 +66,7 @@ class Eigenpairs:
 
 @dataclass
 class Goal:
-    """What is to be solved, without the graph itself.
+    """An eigenproblem, without the graph itself.
 
     Attributes
     ----------

@@ -93,7 +93,7 @@ class BlockReader:
 
     @cached_property
     def links(self) -> tuple[np.ndarray, np.ndarray]:
-        """What the block gives and takes."""
+        """Rows that the block receives and sends."""
         return self.graph.links(self.block)
 
     @cached_property
@@ -202,7 +202,7 @@ def product_task(
 
 @dataclass(frozen=True)
 class Change:
-    """What `change_task` does to the rows z of an iterate, in this order.
+    """Changes that `change_task` makes to the rows z of an iterate, in this order.
 
     Attributes
     ----------
@@ -293,7 +293,7 @@ def _products(reader: BlockReader, iterate: Iterate) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Measure:
-    """What the largest entry is looked for in.
+    """Where the largest entry is searched.
 
     Attributes
     ----------

@@ -29,7 +29,7 @@ MISSING = ("error", "mean", "zero", "drop_rows")
 
 @dataclass(frozen=True)
 class IngestReport:
-    """What an ingest wrote.
+    """Report of an ingest.
 
     Attributes
     ----------

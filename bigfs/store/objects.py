@@ -265,7 +265,7 @@ class ObjectPath:
 
 @dataclass(frozen=True)
 class ObjectStatus:
-    """What tells versions of an object apart, and its size in bytes."""
+    """The version of an object, and its size in bytes."""
 
     st_size: int
     e_tag: str | None

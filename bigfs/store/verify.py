@@ -17,7 +17,7 @@ from bigfs.store.source import is_store
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What a check of all chunks found.
+    """Report of a check of all chunks.
 
     Attributes
     ----------

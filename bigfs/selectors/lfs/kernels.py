@@ -1,4 +1,4 @@
-"""What a task of LFS does with one row block; imports no scikit-learn.
+"""Kernels of LFS on one row block; imports no scikit-learn.
 
 A clustering is its centers: the label of a row is the nearest center in the features of a mask.
 A cluster of the solution is one label of one such clustering (`Rules`), so the memberships of any
@@ -104,7 +104,7 @@ def has_bit(codes: np.ndarray, cluster: int) -> np.ndarray:
 
 @dataclass
 class Sweep:
-    """What one pass says of several clusterings.
+    """Sums of one pass over several clusterings.
 
     Attributes
     ----------

@@ -354,7 +354,7 @@ def kind_of_passes(shape: Shape) -> type[Passes]:
 
 @dataclass(frozen=True)
 class PassSize:
-    """What the passes of a search need beside their rows, in bytes.
+    """Memory of the passes of a search beside their rows, in bytes.
 
     Attributes
     ----------

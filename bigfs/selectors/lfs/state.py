@@ -95,7 +95,7 @@ class Proposal:
 
     @property
     def pair(self) -> tuple[int, int, int]:
-        """What the passes call it."""
+        """Its name in the passes."""
         return self.clustering, self.member, self.cluster
 
 

@@ -108,7 +108,7 @@ class LocalSearch(ABC):
 
     @property
     def product_bytes(self) -> int:
-        """What the products of one pass may take: the rest of the budget, 256 MiB at most."""
+        """Memory for the products of one pass: the rest of the budget, 256 MiB at most."""
         k, d = self._sizes
         room = task_budget(self.selection.memory_limit) - block_bytes(self.searched)
         room -= search_bytes(k, d, self.parameters.drop)

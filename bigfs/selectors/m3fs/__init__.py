@@ -15,7 +15,7 @@ EXTRA_EIGENVECTORS = (-1, 0, 1, 3)
 
 
 class MarginParameters(Section):
-    """What M3FS and maximum margin clustering share."""
+    """Parameters that M3FS and maximum margin clustering share."""
 
     n_clusters: count_or_auto(2, MAX_CLUSTERS) = Field(  # type: ignore[valid-type]
         2,

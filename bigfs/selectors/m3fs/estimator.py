@@ -12,7 +12,7 @@ from bigfs.store.scratch import ArrayRef
 
 
 class MarginSelector(LabelingSelector):
-    """What M3FS and maximum margin clustering share: the rule also labels new rows."""
+    """Base of M3FS and maximum margin clustering, whose rule also labels new rows."""
 
     def _write_labels(self, blocks: RowBlocks, labels: ArrayRef) -> None:
         label_rows(blocks, self.coef_, self.intercept_, labels)

@@ -1,4 +1,4 @@
-"""What M3FS does with one row block: decision values, clusters, planes and their sums.
+"""Kernels of M3FS on one row block: decision values, clusters, planes and their sums.
 
 With two clusters V has one column and a row's cluster is 1 where ``f >= 0``; with more it is the
 column of the largest value. A plane names a rival for some rows: 0 for none, else the rival's
@@ -17,7 +17,7 @@ from bigfs.blocks.kernels import tile_rows
 
 @dataclass
 class PassSums:
-    """What one pass over the rows finds for one start; two of them add up.
+    """Sums of one pass over the rows for one start; two of them add up.
 
     Attributes
     ----------

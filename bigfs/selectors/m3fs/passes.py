@@ -35,7 +35,7 @@ def round_bytes(shape: Shape, n_columns: int) -> int:
 
 @dataclass(frozen=True)
 class Request:
-    """What one start asks of a pass; small and picklable.
+    """The request of one start to a pass; small and picklable.
 
     Attributes
     ----------

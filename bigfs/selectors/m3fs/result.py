@@ -1,4 +1,4 @@
-"""What M3FS returns: the start to believe, and what it says of itself."""
+"""Results of M3FS: the best start, and its diagnostics."""
 
 from __future__ import annotations
 

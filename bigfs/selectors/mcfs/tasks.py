@@ -1,4 +1,4 @@
-"""What the selectors' tasks run on workers; imports no scikit-learn."""
+"""Tasks of MCFS on workers; imports no scikit-learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one pass of NDFS does with a row block: pure functions on arrays; no scikit-learn here."""
+"""Kernels of NDFS on one row block: pure functions on arrays; imports no scikit-learn."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Update:
 
 @dataclass
 class PassSums:
-    """What one pass finds; two of them merge by adding.
+    """Sums of one pass; two of them add up.
 
     Attributes
     ----------

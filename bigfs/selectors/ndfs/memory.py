@@ -1,4 +1,4 @@
-"""What a worker process keeps between the iterations of NDFS; imports no scikit-learn.
+"""Blocks that a worker process keeps between iterations of NDFS; imports no scikit-learn.
 
 Blocks of X and their edges that fit stay, and so does the current F that the neighbors' rows are
 taken from; what does not fit is read again. Either way the values are the same bits.
@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 
 class Sized(Protocol):
-    """What says how many bytes it takes."""
+    """An object that knows its size in bytes."""
 
     @property
     def nbytes(self) -> int:

@@ -28,7 +28,7 @@ from bigfs.store.scratch import ArrayRef, Scratch
 
 @dataclass
 class Ending:
-    """What the last pass over the graph says of the final F.
+    """Figures of the final F from the last pass over the graph.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ def uncentered(gram: Gram) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Passes(Protocol):
-    """What the iteration needs of the data."""
+    """Interface of the data to the iteration."""
 
     scale: np.ndarray
 

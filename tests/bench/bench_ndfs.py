@@ -83,8 +83,8 @@ def overhead(n: int = 8000, d: int = 256) -> tuple[float, float]:
     F = check_init(labels, n, 10)
     W = ring(n)
     passes = Resident(X, W.load(), W.degrees.load(), F)
-    regression = resident_by_gram(passes, 1.0, passes.gram())
     parameters = NDFSParameters(gamma=1.0, tol=0.0)
+    regression = resident_by_gram(passes, parameters, passes.gram())
     began = time.perf_counter()
     with single_thread():
         iterate(passes, regression, X.T @ F, F.T @ F, parameters)

@@ -44,12 +44,16 @@ def ndfs(
     gamma: float = 1e8,
     update: str = "printed",
     n_iter: int = 30,
+    delta: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[float, float, float]]]:
-    """Algorithm 1; returns F, B (the paper's W) and the objective after every iteration."""
+    """Algorithm 1; returns F, B (the paper's W) and the objective after every iteration.
+
+    ``delta`` is what D begins as, times the identity.
+    """
     X, F = np.asarray(X, dtype=np.float64), F.copy()
     n, d = X.shape
     L = normalized_laplacian(W)
-    D = np.eye(d)
+    D = delta * np.eye(d)
     history = []
     for _ in range(n_iter):
         inverse = np.linalg.inv(X.T @ X + beta * D)

@@ -59,10 +59,11 @@ def ndfs_scores(
     memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     **parameters: Any,
 ) -> FeatureScores:
-    """Run a strategy of NDFS; None: the one that is chosen.
+    """Run a strategy of NDFS in the paper's form; None: the one that is chosen.
 
     ``start`` is an embedding, labels, or F.
     """
+    parameters = {"beta": 1.0, "unit": "none", **parameters}
     is_embedding = isinstance(start, SpectralEmbedding)
     settings = selection(
         memory_limit,

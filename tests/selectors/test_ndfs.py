@@ -96,6 +96,41 @@ def test_equals_the_dense_reference_for_all_weights(
     np.testing.assert_allclose(found.details["objective_parts"], history, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("strategy", [Cholesky, Woodbury, ConjugateGradients])
+@pytest.mark.parametrize("rows", [None, 40])
+def test_the_relative_penalty_is_the_reference_with_its_weight(
+    digits: np.ndarray, rows: int | None, strategy: type[NDFSStrategy]
+) -> None:
+    X, F = 3.0 + digits[:120, 18:32], _start(120, 4)
+    blocks, W = _graph(X, rows)
+    options = {"strategy": strategy, "max_iter": 4, "tol": 0.0}
+    dense, centered = W.load().toarray(), X - X.mean(axis=0)
+    unit = np.sqrt((centered**2).sum() / 120)
+    largest = 2 * np.linalg.norm(centered.T @ F, axis=1).max()
+    relative = {"beta": 0.2 * largest, "delta": unit * np.sqrt(120)}
+    for penalty, expected in (
+        ({"beta": None, "unit": "rms"}, relative),
+        ({"beta": 3.0, "unit": "rms"}, {"beta": 3.0 * unit, "delta": unit}),
+    ):
+        found = ndfs_scores(blocks, W, F, 4, **penalty, **options)
+        _, B, _ = ndfs(X, dense, F, gamma=10.0, update="safe", n_iter=4, **expected)
+        assert found.details["beta"] == pytest.approx(expected["beta"])
+        assert found.details["unit"] == pytest.approx(unit)
+        norms = np.where(X.std(axis=0) > 0, np.linalg.norm(B, axis=1), 0)
+        np.testing.assert_allclose(found.scores, norms, rtol=1e-5, atol=1e-6 * norms.max())
+
+
+def test_neither_the_unit_nor_the_number_of_rows_matters(digits: np.ndarray) -> None:
+    F = _start(400, 10)
+    blocks, W = _graph(digits)
+    for penalty in ({"beta": None}, {"beta": 1.0, "unit": "rms"}):
+        expected = ndfs_scores(blocks, W, F, 10, **penalty).scores
+        for factor in (2.0**20, 2.0**-20):
+            scaled = RowBlocks.from_any(digits * factor)
+            found = ndfs_scores(scaled, W, F, 10, **penalty).scores
+            np.testing.assert_array_equal(found * factor, expected)
+
+
 def _run(X: np.ndarray, rows: int | None, F: np.ndarray, **options: Any) -> FeatureScores:
     blocks, W = _graph(X, rows)
     options = {"tol": 0.0, "max_iter": 8, **options}

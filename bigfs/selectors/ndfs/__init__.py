@@ -21,8 +21,18 @@ class NDFSParameters(Section):
     alpha: Annotated[float, Field(ge=0)] = Field(
         1.0, description="Weight of the regression on the features against the graph."
     )
-    beta: PositiveFloat = Field(
-        1.0, description="Weight of the penalty that empties features; in units of the values."
+    beta: PositiveFloat | None = Field(
+        None, description="Weight of the penalty that empties features. null: see sparsity."
+    )
+    sparsity: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2,
+        description="The penalty as a share of the least one that empties all features; used "
+        "where beta is null.",
+    )
+    unit: Literal["rms", "none"] = Field(
+        "rms",
+        description="What a given beta counts in: values over the root mean squared distance of "
+        "samples from their mean, or values as they are, which is the paper's.",
     )
     gamma: PositiveFloat = Field(10.0, description="Weight of the clusters' orthogonality.")
     update: Literal["safe", "printed"] = Field(

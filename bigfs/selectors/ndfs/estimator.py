@@ -25,8 +25,15 @@ class NDFS(BaseSelector):
         it needs ``init`` "spectral".
     alpha : float, default=1.0
         Weight of the regression against the smoothness on the graph.
-    beta : float, default=1.0
-        Weight of the l2,1-norm; in units of X, so scale X (or beta) to what you expect.
+    beta : float or None, default=None
+        Weight of the l2,1-norm. None: ``sparsity`` says it. A given one counts in ``unit`` and
+        grows as ``sqrt(n_samples)``.
+    sparsity : float, default=0.2
+        The weight as a share of ``2 max_j |x_j'F|``, with the start F and centered features:
+        above it B is zero. It depends neither on the unit of X nor on the number of rows.
+    unit : {"rms", "none"}, default="rms"
+        What a given beta counts in: X divided by the root of the mean squared distance of its
+        rows from their mean, or X as it is, which is the paper's form.
     gamma : float, default=10.0
         Weight of orthogonality; 1e8 in the paper. See Notes.
     n_neighbors : int, default=5
@@ -68,6 +75,10 @@ default="none"
         Column of the largest entry of each row of F.
     coef_ : ndarray of shape (n_features, n_clusters), float64
         B, the paper's W.
+    beta_ : float
+        The weight that was used, for X as it was read.
+    unit_ : float
+        What X would be divided by for ``beta`` to hold: 1 with ``unit`` "none".
     n_iter_ : int
         Iterations made.
     objective_ : ndarray of shape (n_iter,), float64
@@ -104,8 +115,10 @@ default="none"
 
     Delta follows from the B of the same iteration; the rows' norms
     are smoothed by a millionth of the scale of B. The printed denominator is clamped so that an
-    entry grows at most tenfold in one iteration. The columns of F have norm one, so entries of B
-    shrink as rows are added: for the same penalty, beta grows as ``sqrt(n_samples)``.
+    entry grows at most tenfold in one iteration. Delta begins as the identity, times what makes
+    it free of the unit of X, and with ``sparsity`` of the number of rows. Of 0.003 to 0.5 the
+    default of ``sparsity`` has the largest mean of NMI less 1-NN error over 15 data sets
+    (``tests/bench/README.md``).
 
     The paper sets gamma to 1e8. Then F becomes hard indicators of its start within 20
     iterations, no label ever changes, and alpha hardly matters. With the safe update and gamma
@@ -144,7 +157,9 @@ default="none"
         *,
         n_clusters: int | str = 8,
         alpha: float = 1.0,
-        beta: float = 1.0,
+        beta: float | None = None,
+        sparsity: float = 0.2,
+        unit: str = "rms",
         gamma: float = 10.0,
         n_neighbors: int = 5,
         weight: str = "heat",

@@ -92,7 +92,8 @@ def iterate(
     now = _load(checkpoint, passes)
     if now is None:
         first = regression.first(xtf)
-        now = Iterate(0, first, first, np.ones(len(xtf)), xtf, ftf)
+        delta = np.full(len(xtf), regression.weights.delta)
+        now = Iterate(0, first, first, delta, xtf, ftf)
     if progress is not None:
         progress.advance(now.done)
     saved = time.monotonic()
@@ -122,17 +123,15 @@ def _advance(
     squared = np.trace(sums.ftf) + np.trace(now.ftf) - 2 * sums.overlap.sum()
     now.movement.append(float(np.sqrt(max(0.0, squared))))
     now.xtf, now.ftf = sums.xtf, sums.ftf
-    before = now.delta
+    before, beta = now.delta, regression.weights.beta
     now.B, now.delta, now.coef = regression.advance(before, now.xtf)
     # |XB - F|^2, since X'X B = X'F - beta Delta B: no pass is needed.
     residual = (
         np.trace(now.ftf)
         - np.einsum("ij,ij->", now.B, now.xtf)
-        - parameters.beta * np.einsum("i,ij,ij->", before, now.B, now.B)
+        - beta * np.einsum("i,ij,ij->", before, now.B, now.B)
     )
-    fit = parameters.alpha * (
-        max(0.0, residual) + parameters.beta * smoothed_l21(now.B, regression.epsilon)
-    )
+    fit = parameters.alpha * (max(0.0, residual) + beta * smoothed_l21(now.B, regression.epsilon))
     off = float(((now.ftf - np.eye(len(now.ftf))) ** 2).sum())
     now.parts.append((np.nan, float(fit), parameters.gamma / 2 * off))
     now.orthogonality.append(float(np.sqrt(off)))

@@ -14,7 +14,8 @@ import numpy as np
 
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.threads import single_thread
-from bigfs.runtime.execute import crosses_processes, run_tasks
+from bigfs.runtime.execute import crosses_processes, map_reduce, run_tasks
+from bigfs.selectors.ndfs import NDFSParameters
 from bigfs.selectors.ndfs.passes import Resident, Streamed, uncentered
 from bigfs.solvers.l21 import GramSolver, KernelSolver, conjugate_gradients, row_weights
 from bigfs.store.chunking import block_bounds
@@ -25,6 +26,52 @@ CG_TOL = 1e-9
 CG_PASSES = 500
 
 Solve = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The penalty in units of the data as they are read.
+
+    Attributes
+    ----------
+    beta : float
+    delta : float
+        What Delta starts as, times the identity.
+    unit : float
+        What X would have to be divided by for the given settings to hold.
+    """
+
+    beta: float
+    delta: float
+    unit: float
+
+    @classmethod
+    def of(
+        cls, parameters: NDFSParameters, count: int, squares: np.ndarray, xtf: np.ndarray
+    ) -> Weights:
+        """Return the weights for data of so many rows.
+
+        Instead of X/s, beta and Delta = I, X has the same solution with ``beta s`` and
+        ``Delta = s I``; r copies of every row that of one with ``beta sqrt(r)`` and
+        ``sqrt(r) I``.
+
+        Parameters
+        ----------
+        parameters : NDFSParameters
+        count : int
+            Rows.
+        squares : ndarray of shape (n_features,)
+            Sums of squares of the centered features.
+        xtf : ndarray of shape (n_features, n_clusters)
+            ``X'F`` of the centered features and the start.
+        """
+        scale = float(np.sqrt(squares.sum() / count)) or 1.0
+        unit = scale if parameters.unit == "rms" else 1.0
+        if parameters.beta is not None:
+            return cls(parameters.beta * unit, unit, unit)
+        # Above it B is zero.
+        largest = 2.0 * float(np.sqrt(np.einsum("ij,ij->i", xtf, xtf).max(initial=0.0)))
+        return cls(parameters.sparsity * (largest or 1.0), scale * np.sqrt(count), unit)
 
 
 @dataclass
@@ -38,15 +85,17 @@ class Regression:
     constant : ndarray of shape (n_features,), bool
         Features that tell no rows apart.
     first : callable
-        ``X'F -> (X'X + beta I)^-1 X'F``: Delta starts as the identity.
+        ``X'F -> (X'X + beta Delta)^-1 X'F`` with the Delta of the start.
     advance : callable
         ``(delta, X'F) -> B, delta of B, the solution with that delta``.
+    weights : Weights
     """
 
     squares: np.ndarray
     constant: np.ndarray
     first: Callable[[np.ndarray], np.ndarray]
     advance: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
+    weights: Weights
 
     @property
     def epsilon(self) -> float:
@@ -59,19 +108,27 @@ def smoothing(squares: np.ndarray) -> float:
     return 1e-12 / max(float(squares.mean()), np.finfo(np.float64).tiny)
 
 
-def resident_by_gram(passes: Resident, beta: float, gram: np.ndarray) -> Regression:
+def resident_by_gram(passes: Resident, parameters: NDFSParameters, gram: np.ndarray) -> Regression:
     """Solve by Cholesky for a matrix that is in this process."""
-    return _local(*_columns(passes), GramSolver(gram, beta).solve)
+    weights = _resident_weights(passes, parameters)
+    return _local(*_columns(passes), GramSolver(gram, weights.beta).solve, weights)
 
 
-def resident_by_kernel(passes: Resident, beta: float) -> Regression:
+def resident_by_kernel(passes: Resident, parameters: NDFSParameters) -> Regression:
     """Solve on the n x n matrix for a matrix that is in this process."""
-    kernel = KernelSolver(passes.X, beta)
+    weights = _resident_weights(passes, parameters)
+    kernel = KernelSolver(passes.X, weights.beta)
 
     def solve(delta: np.ndarray, _: np.ndarray) -> np.ndarray:
         return kernel.solve(delta, passes.F * passes.scale)
 
-    return _local(*_columns(passes), solve)
+    return _local(*_columns(passes), solve, weights)
+
+
+def _resident_weights(passes: Resident, parameters: NDFSParameters) -> Weights:
+    centered = passes.X - passes.X.mean(axis=0)
+    squares = np.einsum("ij,ij->j", centered, centered)
+    return Weights.of(parameters, len(centered), squares, centered.T @ passes.F)
 
 
 def _columns(passes: Resident) -> tuple[np.ndarray, np.ndarray]:
@@ -81,15 +138,16 @@ def _columns(passes: Resident) -> tuple[np.ndarray, np.ndarray]:
         return squares, (passes.X == passes.X[0]).all(axis=0)
 
 
-def _local(squares: np.ndarray, constant: np.ndarray, solve: Solve) -> Regression:
+def _local(squares: np.ndarray, constant: np.ndarray, solve: Solve, weights: Weights) -> Regression:
     """Solve in this process, whose solver keeps the last factor."""
     epsilon = smoothing(squares)
 
     return Regression(
         squares,
         constant,
-        lambda xtf: solve(np.ones(len(xtf)), xtf),
+        lambda xtf: solve(np.full(len(xtf), weights.delta), xtf),
         lambda delta, xtf: _advance(solve, delta, xtf, epsilon),
+        weights,
     )
 
 
@@ -101,7 +159,7 @@ def _advance(
     return B, following, solve(following, xtf)
 
 
-def streamed_by_gram(passes: Streamed, beta: float) -> tuple[Regression, np.ndarray]:
+def streamed_by_gram(passes: Streamed, parameters: NDFSParameters) -> tuple[Regression, np.ndarray]:
     """Solve by Cholesky for a matrix of many blocks.
 
     Returns
@@ -113,37 +171,43 @@ def streamed_by_gram(passes: Streamed, beta: float) -> tuple[Regression, np.ndar
     blocks = passes.blocks
     centered = blocks.gram(passes.F)
     constant = centered.gram.diagonal() <= 0
+    weights = Weights.of(parameters, blocks.n_samples, centered.gram.diagonal(), centered.xty)
     gram, xtf = uncentered(centered)
     squares = gram.diagonal().copy()
     if not crosses_processes():
-        solver = GramSolver(gram, beta)
+        solver = GramSolver(gram, weights.beta)
 
         def solve(delta: np.ndarray, xtf: np.ndarray) -> np.ndarray:
             with single_thread():
                 return solver.solve(delta, xtf)
 
-        return _local(squares, constant, solve), xtf
+        return _local(squares, constant, solve, weights), xtf
     stored = blocks.scratch.put(blocks.scratch.unique("gram"), gram)
-    return _remote(squares, constant, blocks.scratch, lambda: _GramTask(stored, beta)), xtf
+    task = _GramTask(stored, weights.beta)
+    return _remote(squares, constant, blocks.scratch, lambda: task, weights), xtf
 
 
-def streamed_by_kernel(passes: Streamed, beta: float) -> tuple[Regression, np.ndarray]:
+def streamed_by_kernel(
+    passes: Streamed, parameters: NDFSParameters
+) -> tuple[Regression, np.ndarray]:
     """Solve on the n x n matrix for a matrix of many blocks; a solve is a pass of one task."""
     blocks = passes.blocks
 
     def task() -> _KernelTask:
-        return _KernelTask(blocks.start_pass(), passes.F, passes.scale.tolist(), beta)
+        return _KernelTask(blocks.start_pass(), passes.F, passes.scale.tolist(), weights.beta)
 
     squares, constant = _moments(blocks)
     xtf = blocks.xtv(passes.F)
-    return _remote(squares, constant, blocks.scratch, task), xtf
+    weights = _streamed_weights(passes, parameters, xtf)
+    return _remote(squares, constant, blocks.scratch, task, weights), xtf
 
 
-def streamed_by_cg(passes: Streamed, beta: float) -> tuple[Regression, np.ndarray]:
+def streamed_by_cg(passes: Streamed, parameters: NDFSParameters) -> tuple[Regression, np.ndarray]:
     """Solve by conjugate gradients: each product with ``X'X`` is a pass over X."""
     blocks = passes.blocks
     squares, constant = _moments(blocks)
     xtf = blocks.xtv(passes.F)
+    weights = _streamed_weights(passes, parameters, xtf)
     guess: list[np.ndarray] = []
 
     def apply_gram(V: np.ndarray) -> np.ndarray:
@@ -156,12 +220,24 @@ def streamed_by_cg(passes: Streamed, beta: float) -> tuple[Regression, np.ndarra
     def solve(delta: np.ndarray, xtf: np.ndarray) -> np.ndarray:
         start = guess.pop() if guess else np.zeros_like(xtf)
         solution, _ = conjugate_gradients(
-            apply_gram, squares, beta, delta, xtf, start, tol=CG_TOL, max_iter=CG_PASSES
+            apply_gram, squares, weights.beta, delta, xtf, start, tol=CG_TOL, max_iter=CG_PASSES
         )
         guess.append(solution)
         return solution
 
-    return _local(squares, constant, solve), xtf
+    return _local(squares, constant, solve, weights), xtf
+
+
+def _streamed_weights(passes: Streamed, parameters: NDFSParameters, xtf: np.ndarray) -> Weights:
+    """Return the weights from moments, which are known, and a pass over F."""
+    moments = passes.blocks.moments()
+    sums = map_reduce(_column_sums, passes.blocks.bounds, np.add, passes.F, label="ndfs start")
+    centered = xtf - np.multiply.outer(moments.mean, sums)
+    return Weights.of(parameters, moments.count, moments.squares, centered)
+
+
+def _column_sums(bounds: tuple[int, int], F: ArrayRef) -> np.ndarray:
+    return np.asarray(F.read(*bounds).sum(axis=0))
 
 
 def _moments(blocks: RowBlocks) -> tuple[np.ndarray, np.ndarray]:
@@ -222,6 +298,7 @@ def _remote(
     constant: np.ndarray,
     scratch: Scratch,
     make_task: Callable[[], _GramTask | _KernelTask],
+    weights: Weights,
 ) -> Regression:
     """Solve in one task on a worker, which reads the matrices and does not keep them."""
     epsilon = smoothing(squares)
@@ -237,9 +314,9 @@ def _remote(
         return B, row_weights(B, epsilon), coef
 
     def first(xtf: np.ndarray) -> np.ndarray:
-        return run(np.ones(len(xtf)), xtf, False)[0]
+        return run(np.full(len(xtf), weights.delta), xtf, False)[0]
 
-    return Regression(squares, constant, first, advance)
+    return Regression(squares, constant, first, advance, weights)
 
 
 def _store(scratch: Scratch, delta: np.ndarray, xtf: np.ndarray, epsilon: float) -> _Small:

@@ -229,6 +229,7 @@ class NDFSStrategy(ABC):
         """Write the labels and return the scores with the record of the run."""
         details: dict[str, Any] = finish(last, passes, labels)
         details |= {"labels": labels, "solver": self.solver}
+        details |= {"beta": regression.weights.beta, "unit": regression.weights.unit}
         # The row of a constant feature is an intercept: it tells no rows apart.
         scores = np.where(regression.constant, 0.0, np.linalg.norm(last.B, axis=1))
         return FeatureScores.from_scores(scores, constant=regression.constant, **details)
@@ -316,10 +317,10 @@ class Cholesky(DirectStrategy):
 
     def _resident_regression(self, passes: Resident, blocks: RowBlocks) -> Regression:
         gram = uncentered(blocks.gram())[0] if blocks.keeps_gram else passes.gram()
-        return solve.resident_by_gram(passes, self.parameters.beta, gram)
+        return solve.resident_by_gram(passes, self.parameters, gram)
 
     def _streamed_regression(self, passes: Streamed) -> tuple[Regression, np.ndarray]:
-        return solve.streamed_by_gram(passes, self.parameters.beta)
+        return solve.streamed_by_gram(passes, self.parameters)
 
 
 class Woodbury(DirectStrategy):
@@ -340,10 +341,10 @@ class Woodbury(DirectStrategy):
         return (*self._xtf_steps, Step(what, needed, 1, 1, shape.n_chunks, times))
 
     def _resident_regression(self, passes: Resident, blocks: RowBlocks) -> Regression:
-        return solve.resident_by_kernel(passes, self.parameters.beta)
+        return solve.resident_by_kernel(passes, self.parameters)
 
     def _streamed_regression(self, passes: Streamed) -> tuple[Regression, np.ndarray]:
-        return solve.streamed_by_kernel(passes, self.parameters.beta)
+        return solve.streamed_by_kernel(passes, self.parameters)
 
 
 class ConjugateGradients(NDFSStrategy):
@@ -366,4 +367,4 @@ class ConjugateGradients(NDFSStrategy):
         )
 
     def _streamed_regression(self, passes: Streamed) -> tuple[Regression, np.ndarray]:
-        return solve.streamed_by_cg(passes, self.parameters.beta)
+        return solve.streamed_by_cg(passes, self.parameters)

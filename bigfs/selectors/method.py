@@ -39,21 +39,34 @@ class Bound:
     size : {"n_samples", "n_features"}
     less : int, default=0
         The largest value is the size less this.
+    least : int, default=1
+        A default is not lowered below it.
     """
 
     parameter: str
     size: Literal["n_samples", "n_features"]
     less: int = 0
+    least: int = 1
+
+    def largest(self, sizes: Mapping[str, int | None]) -> int | None:
+        """Return the largest value; None where the size is not known."""
+        size = sizes[self.size]
+        return None if size is None else size - self.less
 
     def check(self, owner: str, parameters: Section, sizes: Mapping[str, int | None]) -> None:
-        """Raise InputError if the parameter is too large for the data."""
-        value, size = getattr(parameters, self.parameter), sizes[self.size]
-        if not isinstance(value, int) or size is None or value <= size - self.less:
+        """Raise InputError if the parameter is too large for the data.
+
+        A default is lowered instead, where that leaves something of it.
+        """
+        value, largest = getattr(parameters, self.parameter), self.largest(sizes)
+        if not isinstance(value, int) or largest is None or value <= largest:
+            return
+        if value == type(parameters).model_fields[self.parameter].default and largest >= self.least:
             return
         what = {"n_samples": "rows", "n_features": "features"}[self.size]
         raise InputError(
-            f"{owner}: {self.parameter} must be at most {size - self.less}, since X has {size} "
-            f"{what}. Got {value}."
+            f"{owner}: {self.parameter} must be at most {largest}, since X has "
+            f"{sizes[self.size]} {what}. Got {value}."
         )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from bigfs.config import Selection
+from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape, StageCost
 from bigfs.core.errors import InputError
 from bigfs.graph.local import check_n_neighbors
@@ -20,6 +22,8 @@ from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.labels import load_labels
 from bigfs.store.scratch import Scratch
+
+logger = logging.getLogger("bigfs")
 
 
 def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[Stage]:
@@ -59,18 +63,34 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
 
 def choose_scoring(shape: Shape, selection: Selection) -> Scoring:
     """Return the strategy of a selection's method for data of a shape."""
-    return Scoring(METHODS[selection.method].choose(shape, selection), selection)
+    used, notes = _lowered(selection, shape)
+    return Scoring(METHODS[selection.method].choose(shape, used), used, notes)
+
+
+def _lowered(selection: Selection, shape: Shape) -> tuple[Selection, tuple[str, ...]]:
+    """Return the selection with defaults that fit data of a shape, and what was changed."""
+    sizes = {"n_samples": shape.n_samples, "n_features": shape.n_features}
+    changes, notes = {}, []
+    for bound in METHODS[selection.method].bounds:
+        value, largest = getattr(selection.parameters, bound.parameter), bound.largest(sizes)
+        if isinstance(value, int) and largest is not None and value > largest:
+            changes[bound.parameter] = largest
+            notes.append(
+                f"{bound.parameter} is {largest}, not {value} as by default: X has "
+                f"{shape.n_samples} rows and {shape.n_features} features."
+            )
+    graph, most = selection.graph, shape.n_samples - 1
+    if graph is not None and graph.n_neighbors > most:
+        selection = selection.model_copy(
+            update={"graph": graph.model_copy(update={"n_neighbors": most})}
+        )
+        notes.append(f"n_neighbors is {most}, not {graph.n_neighbors}: X has {most + 1} rows.")
+    return selection.with_parameters(**changes) if changes else selection, tuple(notes)
 
 
 def _takes_fewer_neighbors(selection: Selection) -> bool:
-    """Say whether the graph takes all rows where there are no more than its default asks for.
-
-    It does where it only serves to choose the number of clusters, and nobody has set
-    ``n_neighbors``.
-    """
-    given = selection.used_graph.model_fields_set
-    method = METHODS[selection.method]
-    return "n_neighbors" not in given and method.takes_graph_for_auto(selection.parameters)
+    """Say whether the graph takes all rows where there are no more than its default asks for."""
+    return selection.used_graph.n_neighbors == GraphConfig.model_fields["n_neighbors"].default
 
 
 def _as_values(parameters: Any) -> dict[str, Any]:
@@ -85,6 +105,7 @@ class Scoring:
 
     strategy: MethodStrategy
     selection: Selection
+    notes: tuple[str, ...] = ()
 
     def cost(self) -> StageCost:
         """Return the cost of the method's strategy."""
@@ -93,6 +114,8 @@ class Scoring:
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the scores and the selection."""
         blocks, selection = inputs.blocks, self.selection
+        for note in self.notes:
+            logger.warning(note)
         result = self.strategy.run(inputs, out)
         n_selected = selection.n_features_to_select
         out.put("selected", result.support(n_selected))
@@ -103,6 +126,7 @@ class Scoring:
             n_samples=blocks.n_samples,
             n_features=blocks.n_features,
             feature_names=blocks.source.feature_names,
+            notes=list(self.notes),
         )
 
 

@@ -69,6 +69,8 @@ def mcfs_from_embedding(
         # The share of |y|^2 = 1 that the features explain.
         centered = X - X.mean(axis=0) if intercept else X
         share = 1 - ((y - centered @ a) ** 2).sum()
+        free = len(X) - 1 - np.count_nonzero(a)
+        share = max(1 - (1 - share) * (len(X) - 1) / free, 1e-6 * share)
         norms["explained"] = norms["l2"] / np.sqrt(share)
         a = a / norms[scale]
         scores = np.maximum(scores, np.abs(a))

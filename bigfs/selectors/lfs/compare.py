@@ -218,7 +218,10 @@ def _replicates(
         [old_set, new_set],
     )  # fmt: skip
     old = pair_separability(counts, means, old_within, old_set, new_set, use_trace)
-    counts[:, cluster], means[:, cluster] = new_counts, new_sums / new_counts[:, None]
+    counts[:, cluster], means[:, cluster] = (
+        new_counts,
+        new_sums / np.maximum(new_counts, 1)[:, None],
+    )
     new = pair_separability(counts, means, new_within, old_set, new_set, use_trace)
     joint = _without(groups.joint[:, position])
     return np.asarray(

@@ -23,5 +23,5 @@ METHOD = Method(
     parameters=MaximumMarginClusteringParameters,
     needs=_needs,
     starts=("kmeans",),
-    bounds=(Bound("n_clusters", "n_samples", 1), Bound("sample_size", "n_samples")),
+    bounds=(Bound("n_clusters", "n_samples", 1, 2), Bound("sample_size", "n_samples")),
 )

@@ -41,9 +41,9 @@ default="none"
         Whether the regressions have an intercept.
     coef_scale : {"explained", "none", "l1", "l2", "max"}, default="explained"
         Norm that each coefficient vector is divided by before the maximum is taken. "explained":
-        l2, times the root of the share of its eigenvector that the regression explains, so that
-        every eigenvector which the features tell of has the same say; ``none`` is the paper's
-        eq. (4).
+        l2, times the root of the share of its eigenvector that the regression explains (adjusted
+        R squared), so that eigenvectors which the features do not tell of have little say;
+        ``none`` is the paper's eq. (4).
     random_state : int, default=0
         Seed of everything random.
     memory_limit : int or str, default="4 GiB"

@@ -87,9 +87,9 @@ class Regressions(ABC):
         last, stops, constant, details = self._paths(blocks, spectral)
         scale = self.parameters.coef_scale
         return FeatureScores.from_scores(
-            _scores(last, scale, n_features),
+            _scores(last, scale, self.shape),
             constant=constant,
-            supports=_supports(stops, scale, constant),
+            supports=_supports(stops, scale, self.shape, constant),
             coef=_as_rows(last, n_features),
             n_active=np.array([len(indices) for indices, _, _ in last]),
             explained=np.array([explained for _, _, explained in last]),
@@ -157,14 +157,25 @@ class ScreenedColumns(Regressions):
         return found.last, found.stops, found.constant, details
 
 
-def _scores(vectors: list[SparseVector], scale: str, n_features: int) -> np.ndarray:
+def _scores(vectors: list[SparseVector], scale: str, shape: Shape) -> np.ndarray:
     """Return eq. (4) of the coefficient vectors, each scaled."""
-    scores = np.zeros(n_features)
+    scores = np.zeros(shape.n_features)
     for indices, values, explained in vectors:
         size = np.abs(values)
-        weight = np.sqrt(explained) if scale == "explained" else 1.0
+        weight = _weight(explained, len(indices), shape.n_samples) if scale == "explained" else 1.0
         scores[indices] = np.maximum(scores[indices], weight * size / _norm(size, scale))
     return scores
+
+
+def _weight(explained: float, n_active: int, n_samples: int) -> float:
+    """Return the root of the explained share, adjusted for the features it took.
+
+    What as many features explain of any vector of so many rows is taken off (adjusted R squared);
+    a trace is left, so that an eigenvector of which nothing else is left still orders features.
+    """
+    free = max(n_samples - 1 - n_active, 1)
+    adjusted = 1.0 - (1.0 - explained) * (n_samples - 1) / free
+    return float(np.sqrt(max(adjusted, 1e-6 * explained)))
 
 
 def _norm(size: np.ndarray, scale: str) -> float:
@@ -175,11 +186,13 @@ def _norm(size: np.ndarray, scale: str) -> float:
     return float(np.linalg.norm(size, order))
 
 
-def _supports(stops: list[list[SparseVector]], scale: str, constant: np.ndarray) -> np.ndarray:
+def _supports(
+    stops: list[list[SparseVector]], scale: str, shape: Shape, constant: np.ndarray
+) -> np.ndarray:
     """Return the selections of 1, 2, ... features: each path stops where it first has as many."""
     found = []
     for n_selected, vectors in enumerate(zip(*stops, strict=True), start=1):
-        scores = _scores(list(vectors), scale, len(constant))
+        scores = _scores(list(vectors), scale, shape)
         found.append(np.sort(rank(scores, constant)[:n_selected]))
     return np.concatenate(found).astype(np.int32)
 

@@ -55,6 +55,11 @@ class Moments:
         return self.squares / self.count
 
     @property
+    def unit(self) -> float:
+        """The root of the mean squared distance of rows from their mean; 1 if all are equal."""
+        return float(np.sqrt(self.squares.sum() / self.count)) or 1.0
+
+    @property
     def constant(self) -> np.ndarray:
         """Features that are equal in all rows, shape (n_features,), bool."""
         return self.minimum == self.maximum

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,10 +17,17 @@ class UDFSParameters(Section):
         8, description="Columns of the projection; auto: clusters by the graph's eigengap."
     )
     gamma: Annotated[float, Field(ge=0)] = Field(
-        0.1, description="Weight of the penalty that empties features."
+        1e-4, description="Weight of the penalty that empties features, per sample."
     )
     ridge: PositiveFloat = Field(
-        1.0, description="Added to the products of each neighborhood's samples (lambda)."
+        3.0,
+        description="Added to the products of each neighborhood's samples (lambda), in squared "
+        "units.",
+    )
+    unit: Literal["rms", "none"] = Field(
+        "rms",
+        description="What ridge counts in: values over the root mean squared distance of samples "
+        "from their mean. none: values as they are, and gamma for all samples, as in the paper.",
     )
     max_iter: PositiveInt = Field(30, description="Most iterations; they need no pass.")
     tol: Annotated[float, Field(ge=0, lt=1)] = Field(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bigfs.blocks.rowblocks import moments_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.threads import single_thread
@@ -61,13 +62,25 @@ class SparseProjection:
         d = self.shape.n_features
         what = f"{N_MATRICES} matrices of {d:,} x {d:,} features"
         iteration = Step(what, sparse_basis_bytes(d), by_client=True)
-        return StageCost((scatter_step(self.shape, self.n_neighbors), iteration))
+        return StageCost(
+            (*self._unit_steps(), scatter_step(self.shape, self.n_neighbors), iteration),
+            at_most=self.parameters.unit == "rms",
+        )
+
+    def _unit_steps(self) -> tuple[Step, ...]:
+        """Return the pass that finds the unit."""
+        return (moments_step(self.shape),) if self.parameters.unit == "rms" else ()
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the projection's row norms; details are the attributes of `UDFS`."""
         parameters, d = self.parameters, self.shape.n_features
         n_clusters, chosen = inputs.n_clusters(parameters.n_clusters)
-        form, varies = self._form(inputs)
+        # X/s with ridge and gamma has the solution of X with ``ridge s^2`` and gamma.
+        unit, n_rows = 1.0, 1
+        if parameters.unit == "rms":
+            unit, n_rows = inputs.blocks.moments().unit, self.shape.n_samples
+        chosen["unit"] = unit
+        form, varies = self._form(inputs, parameters.ridge * unit**2)
         kept = np.flatnonzero(varies)
         scores = np.zeros(d)
         coef = np.zeros((d, min(n_clusters, len(kept))))
@@ -85,7 +98,7 @@ class SparseProjection:
             basis = sparse_basis(
                 form,
                 coef.shape[1],
-                parameters.gamma,
+                parameters.gamma * n_rows,
                 max_iter=parameters.max_iter,
                 tol=parameters.tol,
             )
@@ -101,9 +114,8 @@ class SparseProjection:
             **chosen,
         )
 
-    def _form(self, inputs: Inputs) -> tuple[Form, np.ndarray]:
+    def _form(self, inputs: Inputs, ridge: float) -> tuple[Form, np.ndarray]:
         """Return M of the features that vary, and which do."""
-        ridge = self.parameters.ridge
         M, varies = local_scatter(inputs.blocks, inputs.graph.indices_ref, ridge)
         if not varies.all():
             kept = np.flatnonzero(varies)
@@ -119,16 +131,17 @@ class ProjectionOfFewRows(SparseProjection):
         n, d = self.shape.n_samples, self.shape.n_features
         what = f"{N_ROW_MATRICES} matrices of {n:,} x {d:,}: all rows"
         needed = n * d * self.shape.itemsize + product_form_bytes(n, d) + 32 * 10**6
-        return StageCost((Step(what, needed, 1, 1, self.shape.n_chunks, by_client=True),))
+        rows = Step(what, needed, 1, 1, self.shape.n_chunks, by_client=True)
+        return StageCost((*self._unit_steps(), rows), at_most=self.parameters.unit == "rms")
 
-    def _form(self, inputs: Inputs) -> tuple[Form, np.ndarray]:
+    def _form(self, inputs: Inputs, ridge: float) -> tuple[Form, np.ndarray]:
         rows = inputs.blocks.start_pass().read(0, self.shape.n_samples)
         varies = rows.min(axis=0) < rows.max(axis=0)
         rows = rows[:, varies].astype(np.float64)
         if not varies.any():
             return DenseForm(np.empty((0, 0))), varies
         with single_thread():
-            form = product_form(rows, inputs.graph.indices[:], self.parameters.ridge)
+            form = product_form(rows, inputs.graph.indices[:], ridge)
             if _is_product(self.shape, rows.shape[1], self.parameters.n_clusters):
                 return form, varies
             return DenseForm(form.F @ form.F.T), varies

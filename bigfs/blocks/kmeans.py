@@ -153,6 +153,10 @@ def kmeans_steps(
     )
 
 
+# Squared distances between which float32 neither overflows nor loses digits.
+_LEAST_SQUARE, _LARGEST_SQUARE = 1e-25, 1e34
+
+
 def cluster_rows(
     rows: np.ndarray, n_clusters: int, generator: np.random.Generator, max_iter: int = 25
 ) -> np.ndarray:
@@ -225,8 +229,13 @@ def _squared_to(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
     origin = centers[0].astype(rows.dtype)
     shifted = rows - origin
     others = centers.astype(rows.dtype) - origin
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.einsum("ij,ij->i", shifted, shifted)
+    if rows.dtype == np.float32 and not _LEAST_SQUARE < norms.max(initial=0.0) < _LARGEST_SQUARE:
+        # Squares that float32 has no room for; also a tile of equal rows.
+        return _squared_to(rows.astype(np.float64), centers)
     squared = shifted @ (-2 * others.T)
-    squared += np.einsum("ij,ij->i", shifted, shifted)[:, None]
+    squared += norms[:, None]
     squared += np.einsum("ij,ij->i", others, others)
     return np.maximum(squared, 0)
 

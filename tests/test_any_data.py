@@ -1,0 +1,190 @@
+"""Every method, with its defaults, on data that people bring: results, or words with a cure."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bigfs.core.errors import InputError
+from bigfs.selectors.registry import METHODS
+
+N_PLANTED, N_FEATURES = 4, 10
+
+
+def groups(n: int = 60, d: int = N_FEATURES, seed: int = 0) -> np.ndarray:
+    """Return three groups of rows that the first four features tell apart."""
+    rng = np.random.default_rng(seed)
+    centers = 5.0 * np.array([[1, 0, 0, 1], [0, 1, 0, -1], [0, 0, 1, 0]])
+    X = rng.standard_normal((n, d))
+    X[:, :N_PLANTED] += centers[np.arange(n) % 3]
+    return X
+
+
+def _rng() -> np.random.Generator:
+    return np.random.default_rng(1)
+
+
+def _with_outliers() -> np.ndarray:
+    X = groups()
+    X[:3] = 1e4 * _rng().standard_normal((3, N_FEATURES))
+    return X
+
+
+def _with_heavy_tails() -> np.ndarray:
+    X = groups()
+    X[:, N_PLANTED:] = _rng().standard_t(1.5, size=(60, N_FEATURES - N_PLANTED))
+    return X
+
+
+def _with_constants() -> np.ndarray:
+    almost = 1e6 + 1e-3 * _rng().standard_normal((60, 1))
+    return np.hstack([groups(), almost, np.full((60, 2), 7.0)])
+
+
+def _counts() -> np.ndarray:
+    rate = np.full((60, N_FEATURES), 0.3)
+    rate[:, :N_PLANTED] = 0.2
+    rate[np.arange(60), np.arange(60) % 3] = 9.0
+    rate[:, 3] = np.where(np.arange(60) % 3 == 0, 9.0, 0.2)
+    return np.asarray(_rng().poisson(rate) * (_rng().random(rate.shape) > 0.1))
+
+
+# Plain data in another form or unit: what was planted must be found.
+PLANTED: dict[str, Callable[[], np.ndarray]] = {
+    "as it is": groups,
+    "float16": lambda: groups().astype(np.float16),
+    "integers": lambda: np.round(10 * groups()).astype(np.int64),
+    "tiny float32": lambda: (1e-30 * groups()).astype(np.float32),
+    "huge float32": lambda: (1e30 * groups()).astype(np.float32),
+    "far from zero": lambda: groups() + 1000.0,
+    "ten copies": lambda: np.tile(groups(), (10, 1)),
+    "constant and almost constant": _with_constants,
+    "heavy tails": _with_heavy_tails,
+    "counts": _counts,
+}
+# Data on which nothing can be expected but a result.
+OTHERS: dict[str, Callable[[], np.ndarray]] = {
+    "outliers": _with_outliers,
+    "mixed units": lambda: groups() * 10.0 ** np.arange(-5, 5),
+    "booleans": lambda: groups() > 1,
+    "one-hot": lambda: np.eye(4)[_rng().integers(4, size=60)],
+    "random walks": lambda: np.cumsum(_rng().standard_normal((60, N_FEATURES)), axis=0),
+    "one feature": lambda: groups()[:, :1],
+    "many features": lambda: np.hstack([groups(20), _rng().standard_normal((20, 60))]),
+    "two values": lambda: np.repeat([[0.0, 1.0], [1.0, 1.5]], [20, 40], axis=0),
+    "as many rows as neighbors and one": lambda: groups(6),
+    "two rows": lambda: np.array([[0.0, 1, 2], [1, 1, 5]]),
+}
+# Where a method refuses, the sentence has a cure, or there is nothing that it could say.
+REFUSED = {
+    ("lfs", "one-hot"): "Set n_clusters to at most 4",
+    ("lfs", "two values"): "Set n_clusters to at most 2",
+    ("m3fs", "two rows"): "n_clusters must be at most 1, since X has 2 rows",
+    ("maximum_margin_clustering", "two rows"): "n_clusters must be at most 1, since X has 2 rows",
+}
+# Who finds fewer of the four planted features than three, and why that is the method.
+FEWER = {
+    ("udfs", ""): "features of little scatter come first",
+    ("lfs", ""): "a subset for each of eight clusters",
+    ("gfs_kmeans", ""): "one subset for eight clusters",
+    ("random_selection", ""): "it is chance",
+    ("mcfs", ""): "sixty rows explain eight eigenvectors by anything: see the test with 240",
+    ("max_variance", "heavy tails"): "they have the largest variance",
+    ("column_subset", "heavy tails"): "they have the largest variance",
+    ("pivoted_qr", "heavy tails"): "they have the largest variance",
+}
+# Minutes of LFS are left to the slow tier.
+QUICK = {"lfs": ("as it is", "ten copies", "outliers", "tiny float32", "two values", "one-hot")}
+CASES = [
+    pytest.param(name, kind, marks=[pytest.mark.slow] if kind not in QUICK.get(name, kind) else [])
+    for name in METHODS
+    for kind in (*PLANTED, *OTHERS)
+]
+
+
+def fit(name: str, X: Any, m: int | None = None, **options: Any) -> Any:
+    """Fit a method with its defaults; any warning of Python is an error."""
+    m = m or min(N_PLANTED, X.shape[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return METHODS[name].estimator_class()(n_features_to_select=m, **options).fit(X)
+
+
+def check(name: str, kind: str, X: np.ndarray) -> Any:
+    """Fit, and check that the result can be used."""
+    found = fit(name, X)
+    assert np.isfinite(found.scores_).all()
+    assert sorted(found.ranking_) == list(range(X.shape[1]))
+    constant = (X == X[0]).all(axis=0)
+    assert constant[found.ranking_[len(constant) - constant.sum() :]].all(), (
+        f"{name}, {kind}: constant features must come last. Got {found.ranking_}"
+    )
+    return found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name, kind", CASES)
+def test_every_method_on_any_data(name: str, kind: str) -> None:
+    X = {**PLANTED, **OTHERS}[kind]()
+    if (name, kind) in REFUSED:
+        with pytest.raises(InputError, match=REFUSED[name, kind]):
+            fit(name, X)
+        return
+    found = check(name, kind, X)
+    if kind in PLANTED and not {(name, ""), (name, kind)} & set(FEWER):
+        n_found = np.isin(found.get_support(indices=True), range(N_PLANTED)).sum()
+        assert n_found >= 3, f"{n_found} of 4 planted features; ranking {found.ranking_}"
+
+
+@pytest.mark.parametrize("kind", ["ten copies", "outliers", "two rows"])
+def test_graph_methods_on_data_that_used_to_fail(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    X = {**PLANTED, **OTHERS}[kind]()
+    for name in ("mcfs", "ndfs"):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            check(name, kind, X)
+        if kind == "ten copies":
+            assert "600 of 600 rows equal at least 5 others" in caplog.text
+        if kind == "two rows":
+            assert "n_neighbors is 1, not 5" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["as it is", "ten copies"])
+def test_mcfs_finds_what_was_planted(kind: str) -> None:
+    X = groups(240)
+    found = fit("mcfs", np.tile(X, (10, 1)) if kind == "ten copies" else X)
+    assert set(found.ranking_[:N_PLANTED]) == set(range(N_PLANTED))
+
+
+def _overlapping() -> np.ndarray:
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((90, 60)) * (1 + rng.random(60))
+    X[:, :20] += 2.5 * rng.standard_normal((4, 20))[np.arange(90) % 4]
+    return X
+
+
+# Subsets of a few features leave most scores equal to rounding: more than one in thirty may differ.
+ROUNDING = {"lfs": 4}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "lfs" else []) for n in METHODS]
+)
+def test_the_unit_of_the_data_does_not_matter(name: str) -> None:
+    # Searches over subsets take time: a part of the data does for them.
+    X, m = (_overlapping()[:30, :20], 10) if name in ("lfs", "gfs_kmeans") else (_overlapping(), 30)
+    expected = fit(name, X, m)
+    selected = expected.get_support()
+    for factor in (2.0**10, 2.0**-20):
+        np.testing.assert_array_equal(fit(name, X * factor, m).ranking_, expected.ranking_)
+    for factor in (255.0, 1e-6, 1e6):
+        n_others = (fit(name, X * factor, m).get_support() & ~selected).sum()
+        assert n_others <= ROUNDING.get(name, 1), f"times {factor:g}: {n_others} other features"

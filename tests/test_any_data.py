@@ -188,3 +188,56 @@ def test_the_unit_of_the_data_does_not_matter(name: str) -> None:
     for factor in (255.0, 1e-6, 1e6):
         n_others = (fit(name, X * factor, m).get_support() & ~selected).sum()
         assert n_others <= ROUNDING.get(name, 1), f"times {factor:g}: {n_others} other features"
+
+
+def test_scales_that_differ_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    X = np.hstack([groups(), np.ones((60, 1))])
+    X[:, 2] *= 1e-5
+    fit("mcfs", X)
+    [record] = [one for one in caplog.records if "Scales differ" in one.getMessage()]
+    assert "standard deviation of feature 2 is" in record.getMessage()
+    caplog.clear()
+    fit("mcfs", X, preprocess="standardize")
+    fit("mcfs", groups())
+    assert "Scales differ" not in caplog.text
+
+
+def test_an_hdf5_dataset_and_a_lazy_xarray_are_read_by_blocks(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dask.array as da
+
+    h5py = pytest.importorskip("h5py")
+    X = groups(240)
+    expected = fit("mcfs", X)
+
+    class DataArray:
+        """What xarray has of a lazy array."""
+
+        __module__ = "xarray.core.dataarray"
+
+        def __init__(self, data: Any) -> None:
+            self.data, self.chunks, self.shape = data, data.chunks, data.shape
+
+        def __array__(self, *_: Any) -> np.ndarray:
+            raise AssertionError("read whole")
+
+    with h5py.File(tmp_path / "X.h5", "w") as file:
+        stored = file.create_dataset("X", data=X, chunks=(60, N_FEATURES))
+        monkeypatch.setattr(
+            h5py.Dataset, "__array__", lambda *_: pytest.fail("read whole"), raising=False
+        )
+        for lazy in (stored, DataArray(da.from_array(X, chunks=(60, N_FEATURES)))):
+            found = fit("mcfs", lazy)
+            np.testing.assert_array_equal(found.scores_, expected.scores_)
+            chosen = found.transform(lazy)
+            assert isinstance(chosen, da.Array)
+            np.testing.assert_array_equal(chosen.compute(), expected.transform(X))
+
+
+def test_an_anndata_is_refused_in_words() -> None:
+    class AnnData:
+        __module__ = "anndata._core.anndata"
+
+    with pytest.raises(InputError, match="X is an AnnData, which is not read yet. Pass its matrix"):
+        fit("max_variance", AnnData(), 1)

@@ -7,6 +7,7 @@ kernel and returns something small; partial results merge in a fixed tree order.
 from __future__ import annotations
 
 import itertools
+import logging
 import uuid
 import weakref
 from collections.abc import Callable
@@ -29,6 +30,10 @@ from bigfs.store.scratch import ArrayRef, Scratch
 from bigfs.store.source import RandomAccessSource, Source, open_matrix
 from bigfs.store.values import TOO_LARGE, first_unusable
 
+logger = logging.getLogger("bigfs")
+
+# Scales of features that differ by more than this are said.
+_SCALES = 1e3
 # Sources that live in this process's memory are named in the task graph, never put into it.
 _local_sources: weakref.WeakValueDictionary[int, RandomAccessSource] = weakref.WeakValueDictionary()
 _tokens = itertools.count()
@@ -235,6 +240,23 @@ class RowBlocks:
             self._moments = self.reduce(_moments_kernel, kernels.merge_moments, label="moments")
         return self._moments
 
+    def warn_of_scales(self) -> None:
+        """Say so if features differ in scale by more than 1,000; where moments are known."""
+        if self._moments is None or self.transform.kind != "none":
+            return
+        spread = np.sqrt(self._moments.variance)
+        varying = np.flatnonzero(~self._moments.constant & (spread > 0))
+        if not len(varying):
+            return
+        least, most = (int(varying[pick(spread[varying])]) for pick in (np.argmin, np.argmax))
+        if spread[most] > _SCALES * spread[least]:
+            names = self.source.feature_names or [f"feature {i}" for i in range(self.n_features)]
+            logger.warning(
+                "Scales differ: the standard deviation of %s is %.3g, that of %s %.3g. Features of "
+                "large scale decide distances; preprocess 'standardize' brings all to one scale.",
+                names[least], spread[least], names[most], spread[most],
+            )  # fmt: skip
+
     def gram(self, Y: ArrayRef | None = None, label: str = "gram") -> Gram:
         """Return the centered Gram matrix and X'Y in one pass.
 
@@ -301,15 +323,21 @@ def gram_step(shape: Shape, n_targets: int, what: str = "the Gram matrix") -> St
 
 
 def is_stored(X: Any) -> bool:
-    """Say whether X is read by blocks: a path, a Dask or zarr array, opened data."""
+    """Say whether X is read by blocks: a path, a Dask, zarr or HDF5 array, opened data.
+
+    Also a Dask array in an xarray, and what `open_matrix` refuses in words.
+    """
     root = type(X).__module__.split(".")[0]
-    return isinstance(X, (str, Path, Source)) or root in ("dask", "zarr")
+    if root == "xarray":
+        return getattr(X, "chunks", None) is not None
+    return isinstance(X, (str, Path, Source)) or root in ("dask", "zarr", "h5py", "anndata")
 
 
 def as_lazy(X: Any) -> Any:
     """Return stored data as a Dask array; a Dask array as it is."""
     import dask.array as da
 
+    X = X.data if type(X).__module__.startswith("xarray") else X
     return X if isinstance(X, da.Array) else lazy_array(X)
 
 

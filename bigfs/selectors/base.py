@@ -61,6 +61,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         selection = self._selection()
         scratch = Scratch()
         blocks = RowBlocks.from_any(self._checked(X), scratch=scratch, transform=self.preprocess)
+        blocks.warn_of_scales()
         n_selected = check_n_selected(name, self.n_features_to_select, blocks.n_features)
         selection = selection.model_copy(update={"n_features_to_select": n_selected})
         check_settings(selection, blocks.n_samples, blocks.n_features)

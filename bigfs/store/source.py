@@ -199,7 +199,7 @@ def open_matrix(X: Any, *, variable: str | None = None, header: Header = "auto")
 
     Parameters
     ----------
-    X : str, Path, ndarray, DataFrame, scipy sparse matrix, Dask or zarr array, or Source
+    X : str, Path, ndarray, DataFrame, sparse matrix, Dask, zarr or HDF5 array, or Source
         A path (or ``s3://`` URI) to .npy, .npz, .csv, .tsv, .parquet, .mat or a zarr array or
         group with ``X``;
         ``sklearn:NAME`` for a set that scikit-learn ships; or an object.
@@ -239,6 +239,17 @@ def open_matrix(X: Any, *, variable: str | None = None, header: Header = "auto")
         from bigfs.store.formats.zarr_array import open_zarr
 
         return open_zarr(X, variable)
+    if root == "anndata":
+        raise InputTypeError(
+            f"X is an {type(X).__name__}, which is not read yet. Pass its matrix: adata.X, or a "
+            "layer."
+        )
+    if root == "xarray" and X.chunks is not None:
+        return open_matrix(X.data)
+    if root == "h5py":
+        from bigfs.store.formats.memory import ArraySource
+
+        return ArraySource(X)  # read by slices, as an array in memory is
     if root == "dask":
         from bigfs.store.formats.dask_array import DaskSource
 

@@ -79,7 +79,7 @@ def test_few_rows_are_all_neighbors_unless_a_number_is_given(name: str, tmp_path
     }
     assert set(bigfs.run(config).stages) >= {"graph", "spectral", "result"}
     with pytest.raises(InputError, match=r"n_neighbors must be an int in \[1, 4\]"):
-        bigfs.run({**config, "graph": {"n_neighbors": 5}})
+        bigfs.run({**config, "graph": {"n_neighbors": 6}})
 
 
 def test_other_settings_are_checked_before_the_graph() -> None:

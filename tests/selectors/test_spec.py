@@ -89,7 +89,7 @@ def test_degenerate_data(ranking: str) -> None:
     twice = np.repeat(rng.normal(size=(30, 4)), 2, axis=0)
     assert np.isfinite(SPEC(2, ranking=ranking, n_neighbors=4).fit(twice).scores_).all()
     with pytest.raises(InputError, match="n_neighbors"):
-        SPEC(2, ranking=ranking, n_neighbors=5).fit(rng.normal(size=(4, 3)))
+        SPEC(2, ranking=ranking, n_neighbors=6).fit(rng.normal(size=(4, 3)))
 
 
 def test_bad_ranking() -> None:

@@ -117,7 +117,7 @@ default="none"
     are smoothed by a millionth of the scale of B. The printed denominator is clamped so that an
     entry grows at most tenfold in one iteration. Delta begins as the identity, times what makes
     it free of the unit of X, and with ``sparsity`` of the number of rows. Of 0.003 to 0.5 the
-    default of ``sparsity`` has the largest mean of NMI less 1-NN error over 15 data sets
+    default of ``sparsity`` has the largest mean of NMI less 1-NN error over 13 data sets
     (``tests/bench/README.md``).
 
     The paper sets gamma to 1e8. Then F becomes hard indicators of its start within 20

@@ -1,0 +1,158 @@
+"""Every method with its defaults on sets with labels, and how the defaults were chosen.
+
+    BIGFS_DATA=FOLDER python -m tests.bench.bench_defaults methods|mcfs|ndfs|planted [--sets A B]
+
+NMI of k-means (three starts, three times) and 1-nearest-neighbor error in percent, with 50 features
+(half of them where there are fewer than 100), as many clusters as classes; MNIST, letter, USPS and
+satimage are 5,000 or 3,000 rows drawn with seed 0. ``mcfs`` compares ways to scale coefficients and
+``ndfs`` values of sparsity; ``planted`` counts the features that MCFS finds among noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from bigfs.core.seeds import derive_seed
+from bigfs.evaluate.protocols import kmeans_scores
+from bigfs.metrics import nearest_neighbor_error
+from bigfs.selectors.registry import METHODS
+
+SETS = ("ORL", "ATT", "COIL20", "USPS", "UMIST", "MNIST")
+MORE = ("ionosphere", "letter", "satimage", "glass", "sonar", "lung_discrete")
+ROWS = {"MNIST": 5000, "USPS": 3000, "letter": 3000, "satimage": 3000}
+SPARSITIES = (0.003, 0.01, 0.03, 0.06, 0.12, 0.2, 0.3, 0.5)
+SCALES = ("none", "l1", "l2", "max", "explained")
+# Searches over subsets of features, and mixtures, take minutes on sets like these.
+SLOW = ("lfs", "gfs_kmeans", "fsgmm", "m3fs", "maximum_margin_clustering")
+
+
+def labeled(names: list[str]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield name, X and y of each set."""
+    for name in names:
+        if name == "digits":
+            from sklearn.datasets import load_digits
+
+            yield name, *load_digits(return_X_y=True)
+            continue
+        stored = np.load(Path(os.environ["BIGFS_DATA"]) / f"{name}.npz")
+        X, y = np.asarray(stored["X"], dtype=np.float32), stored["y"]
+        if name in ROWS:
+            kept = np.random.default_rng(0).choice(len(X), ROWS[name], replace=False)
+            X, y = X[np.sort(kept)], y[np.sort(kept)]
+        yield name, X, y
+
+
+def judge(X: np.ndarray, y: np.ndarray, kept: np.ndarray) -> tuple[float, float]:
+    """Return NMI and 1-NN error of some features, in percent."""
+    part, n_classes = X[:, kept], int(y.max()) + 1
+    nmi = [
+        kmeans_scores(part, y, n_clusters=n_classes, n_init=3, seed=derive_seed(0, "e", i))["nmi"]
+        for i in range(3)
+    ]
+    return 100 * float(np.mean(nmi)), 100 * nearest_neighbor_error(part, y)
+
+
+def select(name: str, X: np.ndarray, m: int, n_clusters: int, **options: object) -> np.ndarray:
+    """Return the features that a method selects."""
+    if "n_clusters" in METHODS[name].parameters.model_fields:
+        options["n_clusters"] = min(n_clusters, X.shape[1])
+    fitted = METHODS[name].estimator_class()(n_features_to_select=m, **options).fit(X)
+    return np.asarray(fitted.ranking_[:m])
+
+
+def chance(X: np.ndarray, y: np.ndarray, m: int, n_draws: int = 10) -> tuple[str, tuple]:
+    """Return the mean over draws of m features."""
+    rng = np.random.default_rng(0)
+    draws = [judge(X, y, rng.choice(X.shape[1], m, replace=False)) for _ in range(n_draws)]
+    return "chance", tuple(np.mean(draws, axis=0))
+
+
+def cases(
+    what: str, X: np.ndarray, y: np.ndarray, m: int
+) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield the rows of a table for one set."""
+    n_classes = int(y.max()) + 1
+    yield chance(X, y, m)
+    yield "all features", judge(X, y, np.arange(X.shape[1]))
+    if what == "methods":
+        for name in METHODS:
+            if name not in (*SLOW, "random_selection"):
+                yield name, judge(X, y, select(name, X, m, n_classes))
+    for value in SCALES if what == "mcfs" else ():
+        yield value, judge(X, y, select("mcfs", X, m, n_classes, coef_scale=value))
+    for sparsity in SPARSITIES if what == "ndfs" else ():
+        kept = select("ndfs", X, m, n_classes, sparsity=sparsity)
+        yield f"sparsity {sparsity:g}", judge(X, y, kept)
+
+
+def planted(n: int, d: int = 100, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return noise in which 25 features tell ten groups apart, and which."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)).astype(np.float32)
+    features = rng.choice(d, 25, replace=False)
+    centers = np.sqrt(2) * rng.standard_normal((10, 25)).astype(np.float32)
+    X[:, features] += centers[rng.integers(10, size=n)]
+    return X, features
+
+
+def print_planted(sizes: tuple[int, ...], n_seeds: int = 3) -> None:
+    """Print how many of 25 planted features MCFS finds, by rows, clusters and scale."""
+    print("rows      K   " + "".join(f"{scale:>11}" for scale in SCALES))
+    for n in sizes:
+        data = [planted(n, seed=seed) for seed in range(n_seeds)]
+        for K in (5, 9, 10, 20):
+            found = [
+                np.mean([np.isin(select("mcfs", X, 25, K, coef_scale=scale), f).sum()
+                         for X, f in data])
+                for scale in SCALES
+            ]  # fmt: skip
+            print(f"{n:<8,}{K:>3}   " + "".join(f"{value:>11.1f}" for value in found), flush=True)
+
+
+def leave_one_out(table: dict[str, dict[str, tuple[float, float]]]) -> None:
+    """Print what each set gets if the other ones choose, by the mean of NMI less 1-NN error."""
+    settings = [key for key in next(iter(table.values())) if key not in ("chance", "all features")]
+
+    def best(sets: list[str]) -> str:
+        return max(settings, key=lambda s: sum(table[n][s][0] - table[n][s][1] for n in sets))
+
+    print(f"best of all sets: {best(list(table))}; of all but one:")
+    for left in table:
+        chosen = best([name for name in table if name != left])
+        print(
+            f"  {left:<14}{chosen:<18}{table[left][chosen][0]:6.1f} /{table[left][chosen][1]:5.1f}"
+        )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["methods", "mcfs", "ndfs", "planted"])
+    parser.add_argument("--sets", nargs="+", default=None)
+    parser.add_argument("--rows", nargs="+", type=int, default=[1000, 4000, 20_000])
+    options = parser.parse_args(arguments)
+    logging.getLogger("bigfs").setLevel(logging.ERROR)
+    if options.what == "planted":
+        print_planted(tuple(options.rows))
+        return
+    default = [*SETS] if options.what == "methods" else [*SETS, *MORE, "digits"]
+    table: dict[str, dict[str, tuple[float, float]]] = {}
+    for name, X, y in labeled(options.sets or default):
+        table[name] = {}
+        for row, scores in cases(options.what, X, y, min(50, X.shape[1] // 2)):
+            table[name][row] = scores
+            print(f"{name:<14}{row:<18}{scores[0]:6.1f} /{scores[1]:5.1f}", flush=True)
+    for row in next(iter(table.values())):
+        nmi, error = np.mean([rows[row] for rows in table.values()], axis=0)
+        print(f"{'mean':<14}{row:<18}{nmi:6.1f} /{error:5.1f}")
+    if options.what != "methods":
+        leave_one_out(table)
+
+
+if __name__ == "__main__":
+    main()

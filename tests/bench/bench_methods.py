@@ -170,8 +170,11 @@ def than_chance(data: dict[str, Any], variant: str) -> dict[str, str]:
     }
 
 
-def tables(data: dict[str, Any]) -> str:
-    """Return a table for each score, with mean ranks, and one of processor seconds."""
+def tables(data: dict[str, Any], folder: Path | None = None) -> str:
+    """Return a table for each score, with mean ranks, and one of processor seconds.
+
+    ``folder`` gets the files of `RankSummary.write`, the picture among them.
+    """
     sets, lines = list(data), []
     variants = list(dict.fromkeys(v for found in data.values() for v in found))
     whole = [v for v in variants if all("scores" in data[s].get(v, {}) for s in sets)]
@@ -181,6 +184,8 @@ def tables(data: dict[str, Any]) -> str:
         score: {s: {v: value(data[s][v], score) for v in ranked} for s in sets} for score in SCORES
     }
     summary = RankSummary.of_values(values)
+    if folder is not None:
+        summary.write(folder)
     for score in SCORES:
         lines += [
             "",
@@ -222,6 +227,7 @@ def main(arguments: list[str] | None = None) -> Any:
     known = [name for name in VARIANTS if name not in LEFT_OUT]
     parser.add_argument("--methods", nargs="+", default=known, choices=VARIANTS)
     parser.add_argument("--limit", type=float, default=120.0)
+    parser.add_argument("--ranks", type=Path, help="folder for the ranks and their picture")
     parser.add_argument("--print", dest="only_print", action="store_true")
     options = parser.parse_args(arguments)
     results = Results(options.out)
@@ -229,7 +235,7 @@ def main(arguments: list[str] | None = None) -> Any:
         for name in options.sets:
             X, y = load(options.folder, name)
             measure_set(results, name, X, y, options.methods, options.limit)
-    print(tables(results.data))
+    print(tables(results.data, options.ranks))
     return results.data
 
 

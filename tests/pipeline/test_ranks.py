@@ -38,6 +38,7 @@ def _call(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.full
 def test_the_command_with_several_files(tmp_path: Path, capsys: Any) -> None:
     files, folder = _files(tmp_path), tmp_path / "ranks"
     assert _call(*files, "--ranks", str(folder)) == 0

@@ -53,6 +53,7 @@ def found_norms(X: np.ndarray, n_clusters: int) -> np.ndarray:
     return np.linalg.norm(Y, axis=0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("intercept", [True, False])
 def test_wide_data_give_the_same_path_from_few_columns(intercept: bool) -> None:
     X = _wide()
@@ -64,6 +65,7 @@ def test_wide_data_give_the_same_path_from_few_columns(intercept: bool) -> None:
     assert few.ranking_[-2:].tolist() == whole.ranking_[-2:].tolist() == [0, 17]
 
 
+@pytest.mark.full
 def test_passes_of_wide_data_are_few_and_within_the_plan(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", _wide(200))
     found = bigfs.run(

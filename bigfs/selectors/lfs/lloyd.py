@@ -66,21 +66,23 @@ def lloyd(
 
 
 def _sums(rows: np.ndarray, labels: np.ndarray, last: np.ndarray, k: int) -> np.ndarray:
-    """Return the sums of the labels' rows, added up in the order of `sweep`.
+    """Return the sums of the labels' rows, to the bits of `sweep`.
 
-    That takes all clusterings which still move at once, and tiles of rows by their number.
+    That takes all clusterings which still move at once, and tiles of rows by their number: so
+    does this, with rows of zeros for those that do not end here.
     """
     n, d = rows.shape
     sums = np.zeros((len(labels), k, d))
     for iteration in np.unique(last):
-        ended = np.flatnonzero(last == iteration)
-        total = np.zeros((len(ended) * k, d))
-        for part in tiles(n, int((last >= iteration).sum()) * k):
-            own = labels[ended, part].T + np.arange(len(ended)) * k
+        moving = np.flatnonzero(last >= iteration)
+        ended = np.flatnonzero(last[moving] == iteration)
+        total = np.zeros((len(moving) * k, d))
+        for part in tiles(n, len(total)):
+            own = labels[moving[ended], part].T + ended * k
             marks = np.zeros((len(own), len(total)))
             np.put_along_axis(marks, own, 1.0, axis=1)
             total += marks.T @ rows[part]
-        sums[ended] = total.reshape(len(ended), k, d)
+        sums[moving[ended]] = total.reshape(len(moving), k, d)[ended]
     return sums
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import multiprocessing
 import resource
 import statistics
@@ -86,17 +87,23 @@ def settings_of(name: str, X: np.ndarray, n_classes: int) -> dict[str, Any]:
 def _fit(pipe: Connection, name: str, settings: dict[str, Any], X: np.ndarray, limit: int) -> None:
     """Fit in this process, after a tiny set; the kernel ends it at the limit."""
     import bigfs
+    from bigfs.core.errors import BigfsError
     from bigfs.core.threads import single_thread
 
     warnings.simplefilter("ignore")
+    logging.disable()
     made = getattr(bigfs, name)
     with single_thread():
         warm = np.random.default_rng(0).normal(size=(40, 6)) + (np.arange(40) % 2)[:, None] * 4
         made(**{key: min(value, 2) for key, value in settings.items()}).fit(warm)
         used = time.process_time()
         resource.setrlimit(resource.RLIMIT_CPU, (int(used) + limit + 1,) * 2)
-        made(**settings).fit(X)
-        pipe.send(time.process_time() - used)
+        try:
+            made(**settings).fit(X)
+        except BigfsError as error:
+            pipe.send(f"{type(error).__name__[:-5]}")
+        else:
+            pipe.send(time.process_time() - used)
 
 
 def seconds(name: str, X: np.ndarray, n_classes: int, limit: int) -> float | str:
@@ -108,10 +115,11 @@ def seconds(name: str, X: np.ndarray, n_classes: int, limit: int) -> float | str
     process.start()
     there.close()
     try:
-        return float(here.recv())
+        found: float | str = here.recv()
+        return found
     except EOFError:
         process.join()
-        return f"> {limit}" if process.exitcode in (-9, -24) else "refused"
+        return f"> {limit}" if process.exitcode in (-9, -24) else "failed"
     finally:
         process.join()
 

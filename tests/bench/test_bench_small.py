@@ -20,4 +20,4 @@ def test_paths_end_at_the_same_coefficients() -> None:
 def test_fits_are_timed_in_processes_of_their_own() -> None:
     X, n_classes = small_sets(None, ["digits"])["digits"]()
     assert 0 < float(seconds("MaxVariance", X, n_classes, 5)) < 5
-    assert seconds("MaxVariance", X[:, :1] * float("nan"), n_classes, 5) == "refused"
+    assert seconds("MaxVariance", X[:, :1] * float("nan"), n_classes, 5) == "Input"

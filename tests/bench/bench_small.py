@@ -108,7 +108,9 @@ def _fit(pipe: Connection, name: str, settings: dict[str, Any], X: np.ndarray, l
 
 def seconds(name: str, X: np.ndarray, n_classes: int, limit: int) -> float | str:
     """Return processor seconds of a fit, or why there are none."""
-    context = multiprocessing.get_context("spawn")
+    # Processes are forked from one that has imported what takes seconds, and has no threads yet.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["bigfs.selectors.lfs.search", "sklearn.cluster", "numba"])
     here, there = context.Pipe(duplex=False)
     settings = settings_of(name, X, n_classes)
     process = context.Process(target=_fit, args=(there, name, settings, X, limit), daemon=True)

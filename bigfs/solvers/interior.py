@@ -94,14 +94,14 @@ class _Problem:
     e: np.ndarray
     S: np.ndarray | None  # (d, d), doubled
     coupling: np.ndarray  # (d,), the intercept's column of the doubled S
-    bend: np.ndarray  # (n_free,), second derivatives of the free unknowns
+    curvature: np.ndarray  # (n_free,), second derivatives of the free unknowns
     C: float
     m: int
     n_intercepts: int
 
     def bends(self, V: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the derivative of the quadratic term by V and by f."""
-        by_v, by_f = np.zeros_like(V), self.bend * f
+        by_v, by_f = np.zeros_like(V), self.curvature * f
         if self.S is not None:
             by_v = self.S @ V
             if self.n_intercepts:
@@ -147,10 +147,10 @@ def interior_point(
             system = _System(problem, now)
         except np.linalg.LinAlgError:
             break
-        ahead = system.solve(left, None, 0.0)
-        a = min(1.0, _longest(now, ahead))
-        target = left.mu * min(1.0, (_mu(now.moved(ahead, a)) / left.mu)) ** 3
-        step = system.solve(left, ahead, target)
+        predictor = system.solve(left, None, 0.0)
+        a = min(1.0, _longest(now, predictor))
+        target = left.mu * min(1.0, (_mu(now.moved(predictor, a)) / left.mu)) ** 3
+        step = system.solve(left, predictor, target)
         now = now.moved(step, min(1.0, _TO_BOUNDARY * _longest(now, step)))
         del system  # before the matrices of the next one are made
     V = soc.split(best.cone)[2]
@@ -165,16 +165,21 @@ def _problem(rows: Any, smooth: np.ndarray | None, C: float, m: int, d: int) -> 
     intercepts = P if D > d else 0
     e = np.zeros(R)
     e[: rows.n_planes] = 1.0
-    F, bend, coupling, S = rows.free, np.zeros(rows.free.shape[1] + intercepts), np.zeros(d), None
+    F, curvature, coupling, S = (
+        rows.free,
+        np.zeros(rows.free.shape[1] + intercepts),
+        np.zeros(d),
+        None,
+    )
     if intercepts:
         F = np.column_stack([rows.A[:, d, :], rows.free])
     if smooth is not None:
         S = 2 * smooth[:d, :d]
         if intercepts:
             coupling = 2 * smooth[:d, d]
-            bend[:P] = 2 * smooth[d, d]
+            curvature[:P] = 2 * smooth[d, d]
     A = np.ascontiguousarray(rows.A[:, :d, :])
-    return _Problem(A, F, rows.bounds, e, S, coupling, bend, C, m, intercepts)
+    return _Problem(A, F, rows.bounds, e, S, coupling, curvature, C, m, intercepts)
 
 
 def _first(problem: _Problem) -> _Point:
@@ -274,22 +279,22 @@ class _System:
         small[:R, R : R + n_free] += problem.F
         small[R : R + n_free, :R] += problem.F.T
         tail = np.arange(R, R + n_free)
-        small[tail, tail] -= problem.bend + 1e-13 * problem.C
+        small[tail, tail] -= problem.curvature + 1e-13 * problem.C
         small[-2, -2] += float((1 / self.a).sum())
         small[:R, -1], small[-1, :R] = problem.e, -problem.e
         small[-1, -1] = now.y / now.xi
         return small
 
-    def solve(self, left: _Residuals, ahead: _Point | None, target: float) -> _Point:
+    def solve(self, left: _Residuals, predictor: _Point | None, target: float) -> _Point:
         """Return the step that leaves no residuals and products of ``target``."""
         now, sigma = self.now, self.sigma
         wx, xy = target - now.w * now.x, target - now.xi * now.y
         high_left = target - (1 - sigma) * now.high
         pair = None
-        if ahead is not None:
-            pair = (ahead.cone, ahead.dual)
-            wx, xy = wx - ahead.w * ahead.x, xy - ahead.xi * ahead.y
-            high_left = high_left + soc.split(ahead.cone)[1] * ahead.high
+        if predictor is not None:
+            pair = (predictor.cone, predictor.dual)
+            wx, xy = wx - predictor.w * predictor.x, xy - predictor.xi * predictor.y
+            high_left = high_left + soc.split(predictor.cone)[1] * predictor.high
         # ds = push - H dx for the cones; of its rows, that of t is ds_t = 0.
         push = self.scaling.push(pair, target)
         p_t, p_s, p_v = soc.split_dual(push)

@@ -319,6 +319,7 @@ def test_a_bad_value_in_the_middle_is_named_and_leaves_nothing(tmp_path: Path) -
 # Processes: a cluster of our own, a remote scheduler, kills and locks
 
 
+@pytest.mark.full
 @pytest.mark.cluster
 def test_a_local_cluster_gives_the_same_ranking(finished: Path, tmp_path: Path) -> None:
     result = run(_config(tmp_path, cluster={"kind": "local", "n_workers": 2}))
@@ -368,6 +369,7 @@ def remote(tmp_path: Path) -> Iterator[str]:
             process.wait(30)
 
 
+@pytest.mark.full
 @pytest.mark.cluster
 def test_a_remote_scheduler_gives_the_same_ranking(
     finished: Path, tmp_path: Path, remote: str
@@ -398,6 +400,7 @@ def _wait_for_stage(folder: Path, name: str, process: subprocess.Popen[str]) -> 
         time.sleep(0.1)
 
 
+@pytest.mark.full
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     "sent, code", [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)]

@@ -75,6 +75,7 @@ def test_too_many_clusters_are_refused_before_anything_is_written(tmp_path: Path
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.full
 @pytest.mark.cluster
 @pytest.mark.parametrize("rows", [1797, 900])
 def test_a_killed_run_continues_with_the_same_result(tmp_path: Path, rows: int) -> None:

@@ -89,6 +89,7 @@ def test_a_file_overwritten_while_it_is_ingested_is_refused(large: Path, keep_ti
     assert [path.name for path in large.parent.iterdir()] == ["X.npy"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("keep_time", [False, True])
 def test_a_file_overwritten_while_a_run_brings_it_in_is_refused(
     large: Path, keep_time: bool

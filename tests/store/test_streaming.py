@@ -83,6 +83,7 @@ def _write(form: str, folder: Path) -> tuple[Path, int]:
     return folder / f"X.{form}", rows
 
 
+@pytest.mark.full
 @pytest.mark.memory
 @pytest.mark.parametrize(
     ("form", "missing"),

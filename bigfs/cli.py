@@ -412,7 +412,7 @@ def export(
     "--fail-below",
     metavar="SHARE",
     type=click.FloatRange(0, 1),
-    help="Exit with code 6 if the selections share less than this, such as 0.8.",
+    help="Exit with code 6 if the selections share less than this, such as 0.8 of the larger one.",
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 def diff(first: str, second: str, fail_below: float | None, form: str) -> int:
@@ -430,7 +430,7 @@ def diff(first: str, second: str, fail_below: float | None, form: str) -> int:
 
     found = diff_runs(first, second)
     click.echo(getattr(found, form)().rstrip("\n"))
-    failed = fail_below is not None and found.overlap.share < fail_below
+    failed = fail_below is not None and not found.share >= fail_below
     return EXIT_DIFFERENT if failed else EXIT_DONE
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -121,7 +122,7 @@ class ReportConfig(Section):
     image_shape: Annotated[list[PositiveInt], Field(min_length=2, max_length=2)] | None = Field(
         None, description="Rows and columns, where features are the pixels of an image."
     )
-    axis: str | None = Field(
+    axis: Annotated[str, AfterValidator(lambda file: str(Path(file).absolute()))] | None = Field(
         None,
         min_length=1,
         description="File with a number for each feature, such as its wavelength: .npy or text.",

@@ -45,6 +45,8 @@ class Difference:
         The run directories.
     n_selected : tuple of int
         Features that each selected.
+    n_features : int
+        Features of both runs together.
     overlap : Overlap
         What the selections have in common, beside chance.
     came, went : list of Moved
@@ -60,6 +62,7 @@ class Difference:
     first: str
     second: str
     n_selected: tuple[int, int]
+    n_features: int
     overlap: Overlap
     came: list[Moved]
     went: list[Moved]
@@ -68,6 +71,11 @@ class Difference:
     inputs: dict[str, tuple[Any, Any]]
     settings: dict[str, tuple[Any, Any]]
     versions: dict[str, tuple[Any, Any]]
+
+    @property
+    def share(self) -> float:
+        """Features in both selections, as a share of the larger one."""
+        return self.overlap.count / max(self.n_selected)
 
     def json(self) -> str:
         """Return everything as JSON."""
@@ -80,7 +88,8 @@ class Difference:
         lines = [
             f"{self.first} -> {self.second}",
             f"{shown.count} features are in both selections (of {a} and {b}): "
-            f"{100 * shown.share:.1f} %; {100 * shown.chance:.1f} % by chance",
+            f"{100 * self.share:.1f} % of the larger; {100 * min(a, b) / self.n_features:.1f} % "
+            "by chance",
         ]
         if self.rank_correlation is not None:
             lines.append(f"rank correlation of all features: {self.rank_correlation:.3f}")
@@ -137,6 +146,7 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
         str(first),
         str(second),
         (len(a.selected), len(b.selected)),
+        len(names),
         selection_overlap(indices[0], indices[1], len(names)),
         came,
         went,

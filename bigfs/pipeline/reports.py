@@ -8,7 +8,14 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.report.page import page_of_comparison, run_page
 from bigfs.results.result import open_result
 from bigfs.store.location import Location, unnamed_file, write_atomic
-from bigfs.store.records import MANIFEST, REPORT, TABLE, is_own_report, report_mark
+from bigfs.store.records import (
+    MANIFEST,
+    REPORT,
+    TABLE,
+    is_own_report,
+    refuse_inside_ours,
+    report_mark,
+)
 from bigfs.store.retention import followed
 from bigfs.store.rundir import RunDirectory
 
@@ -55,6 +62,11 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
 
 
 def _write_new(place: Path, page: str) -> Path:
+    if not place.name or place.is_dir():
+        raise InputError(f"{place} is a folder. Give a file, such as report.html.")
+    if not place.absolute().parent.is_dir():
+        raise InputError(f"{place}: there is no folder {place.parent}. Make it first.")
+    refuse_inside_ours(place)
     try:
         with unnamed_file(place) as file:
             file.write(page.encode())

@@ -55,7 +55,7 @@ def gather(result: Result) -> Facts:
     sample = np.concatenate([source.read(*bounds) for bounds in ranges]).astype(np.float64)
     X = sample - sample.mean(axis=0)
     deviation = X.std(axis=0)
-    varies = deviation > _DEPENDENT**2 * np.abs(sample).max(axis=0, initial=0.0)
+    varies = deviation > 1e-14 * np.abs(sample).max(axis=0, initial=0.0)
     X /= np.where(varies, deviation, 1.0)
     X[:, ~varies] = 0.0
     kept = set(result.selected.tolist())

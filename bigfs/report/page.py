@@ -209,8 +209,8 @@ def _scores(result: Result) -> str:
 def _curve(result: Result, facts: Facts) -> str:
     text = (
         f"Percent of the variance of all features, in the mean, that the first features of the "
-        f"ranking explain by linear regression (on {facts.n_rows:,} rows). The line marks the "
-        f"{len(result.selected)} selected."
+        f"ranking explain by linear regression (adjusted R squared, on {facts.n_rows:,} rows). "
+        f"The line marks the {len(result.selected)} selected."
     )
     label = "Explained variance by number of features"
     picture = svg.curve(facts.explained, len(result.selected), label)
@@ -221,7 +221,7 @@ def _correlation(result: Result, facts: Facts) -> str:
     kept = result.ranking[np.isin(result.ranking, result.selected)].tolist()
     n = min(_CELLS, len(facts.correlation))
     matrix, names = facts.correlation[:n, :n], [result.name_of(f) for f in kept[:n]]
-    pairs = np.abs(np.triu(matrix, 1))
+    pairs = np.where(np.triu(np.ones((n, n)), 1) > 0, np.abs(matrix), -1.0)
     text = "One selected feature has no pairs."
     if n > 1:
         i, j = np.unravel_index(int(pairs.argmax()), pairs.shape)

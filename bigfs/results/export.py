@@ -20,11 +20,13 @@ from bigfs.store.chunking import block_rows
 from bigfs.store.fingerprint import changed, fingerprint
 from bigfs.store.ingest import ingest
 from bigfs.store.location import Location, as_location, is_within, unnamed_file
+from bigfs.store.records import refuse_inside_ours
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.source import RandomAccessSource, open_matrix
 
 # Blocks that are read ahead: decompression takes longer than writing a few columns.
 _READ_AHEAD = 2
+_LARGEST_WHOLE = 2.0**53
 
 
 def open_run_data(path: Location) -> RandomAccessSource:
@@ -65,13 +67,30 @@ class Columns(RandomAccessSource):
     ) -> None:
         self.uri, self.watch = source.uri, source.watch
         self.n_samples, self.n_features = source.n_samples, len(columns)
-        self.dtype, self.feature_names = source.stored_dtype, names
+        self.feature_names = names
+        stored = source.stored_dtype.newbyteorder("=")
+        # Data are read as float64 at most.
+        self.dtype = source.dtype if stored.itemsize > 8 else stored
         self._source, self._columns = source, columns
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return rows ``start`` to ``stop`` of the columns."""
-        rows = self._source.read(start, stop)
-        return rows[:, self._columns].astype(self.dtype, copy=False)
+        """Return rows ``start`` to ``stop`` of the columns.
+
+        Raises
+        ------
+        InputError
+            If a whole number is too large for float64, in which data are read, to hold it.
+        """
+        rows = self._source.read(start, stop)[:, self._columns]
+        if self.dtype.kind in "iu" and self.dtype.itemsize == 8:
+            beyond = np.abs(rows) >= _LARGEST_WHOLE
+            if beyond.any():
+                row = start + int(beyond.any(axis=1).argmax())
+                raise InputError(
+                    f"{self.uri}: row {row} has a whole number beyond 2^53, which was read as "
+                    f"float64 and may be rounded. Save the data as float64 to export them so."
+                )
+        return rows.astype(self.dtype, copy=False)
 
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays; the blocks that are read fit the whole matrix, not these."""
@@ -124,6 +143,9 @@ def export_columns(
     read = as_location(columns.uri)
     if is_within(read, place) or is_within(place, read):
         raise InputError(f"{dest} is what is read, and cannot be replaced. Give another name.")
+    if ids and "row" in (columns.feature_names or ()):
+        raise InputError(f"{dest}: a feature is named 'row', as the column of ids would be.")
+    refuse_inside_ours(place)
     if suffix == ".zarr":
         return ingest(columns, place, overwrite=overwrite).path
     if not isinstance(place, Path):

@@ -20,6 +20,7 @@ from bigfs.store.records import CONFIG, FEATURES, TABLE
 from bigfs.store.retention import followed
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, read_attributes
+from bigfs.store.source import open_matrix
 
 _SHOWN = 10
 _WIDEST = 40
@@ -165,17 +166,30 @@ class Result:
             If X has other features.
         """
         if hasattr(X, "iloc") and self.feature_names:
-            names = [self.feature_names[feature] for feature in self.selected.tolist()]
-            missing = [name for name in names if name not in X.columns]
-            if missing:
-                raise InputError(f"X has no column {missing[0]!r}, which the run selected.")
-            return X[names]
-        X = as_lazy(X) if is_stored(X) else X if hasattr(X, "shape") else np.asarray(X)
+            there = [str(name) for name in X.columns]
+            return X.iloc[:, [self._column(there, f) for f in self.selected.tolist()]]
+        columns = self.selected
+        if is_stored(X):
+            names = None if hasattr(X, "dask") else open_matrix(X).feature_names
+            if names and self.feature_names:
+                columns = np.array([self._column(names, feature) for feature in columns.tolist()])
+                if len(names) != self.n_features:
+                    return as_lazy(X)[:, columns]
+            X = as_lazy(X)
+        elif not hasattr(X, "shape"):
+            X = np.asarray(X)
         if len(X.shape) != 2 or X.shape[1] != self.n_features:
             raise InputError(
                 f"X has shape {tuple(X.shape)}; the run had {self.n_features} features."
             )
-        return X.iloc[:, self.selected] if hasattr(X, "iloc") else X[:, self.selected]
+        return X.iloc[:, columns] if hasattr(X, "iloc") else X[:, columns]
+
+    def _column(self, names: list[str], feature: int) -> int:
+        """Return the place of a feature among the names of other data."""
+        name = self.name_of(feature)
+        if name not in names:
+            raise InputError(f"X has no column {name!r}, which the run selected.")
+        return names.index(name)
 
     def export(
         self,
@@ -215,9 +229,17 @@ class Result:
         kept = self.selected if n_features_to_select is None else self.support(n_features_to_select)
         if by_rank:
             kept = self.ranking[np.isin(self.ranking, kept)]
+        given = str(self.settings["input"]["uri"]).partition("::")[0]
         if is_within(as_location(dest), self.path):
             raise InputError(f"{dest} lies in the run directory. Give a place outside it.")
-        names = self.feature_names and [self.feature_names[feature] for feature in kept.tolist()]
+        if not given.startswith("sklearn:") and is_within(as_location(given), as_location(dest)):
+            raise InputError(f"{dest} is the input of the run. Give another name.")
+        if ids and self.stages.get("data", {}).get("dropped_rows"):
+            raise InputError(
+                "ids number the rows that were read, and this run left out rows with missing "
+                "values (input.missing: drop_rows). Export without ids."
+            )
+        names = [self.name_of(feature) for feature in kept.tolist()]
         columns = Columns(open_run_data(self.path), kept, names)
         return export_columns(columns, dest, ids=ids, overwrite=overwrite)
 

@@ -188,6 +188,15 @@ def write_stamp(folder: Path, run_id: str, stage: str, attempt: str) -> None:
     write_atomic(folder / STAMP, json.dumps(record) + "\n")
 
 
+def refuse_inside_ours(place: Location) -> None:
+    """Raise InputError if a new file would lie in a run directory, a stage or a zarr store."""
+    if not isinstance(place, Path):
+        return
+    for folder in place.absolute().parents:
+        if any((folder / name).is_file() for name in (MARK, STAMP, "zarr.json", ".zgroup")):
+            raise InputError(f"{place} lies in {folder}, a run or a store. Give another place.")
+
+
 def report_mark(run_id: str) -> str:
     """Return what the report of a run carries near its beginning, which makes it the run's."""
     return f'<meta name="bigfs-run" content="{run_id}">'

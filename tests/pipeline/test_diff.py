@@ -47,11 +47,15 @@ def test_drift_that_was_planted_is_what_is_said(tmp_path: Path) -> None:
     assert found.went == [Moved("c", 3, 6)]
     assert found.moved == [Moved("a", 1, 2), Moved("b", 2, 3)]
     assert (found.overlap.count, found.overlap.share, found.overlap.chance) == (2, 2 / 3, 0.5)
+    assert found.share == 2 / 3
     assert found.rank_correlation == pytest.approx(1 - 6 * (25 + 1 + 1 + 9) / (6 * 35))
     assert {"input.uri", "content"} <= set(found.inputs)
     assert not found.settings and not found.versions
     text = found.text()
-    assert "2 features are in both selections (of 3 and 3): 66.7 %; 50.0 % by chance" in text
+    assert (
+        "2 features are in both selections (of 3 and 3): 66.7 % of the larger; 50.0 % by chance"
+        in text
+    )
     assert "f  rank 6 -> 1" in text and "settings: the same" in text
     assert json.loads(found.json())["went"] == [{"name": "c", "first_rank": 3, "second_rank": 6}]
 
@@ -87,3 +91,6 @@ def test_the_command_exits_with_6_below_its_limit(bigfs_command, tmp_path: Path)
     shown = bigfs_command("diff", *places, "--fail-below", "0.7", "--format", "json")
     assert shown.code == 6 and json.loads(shown.out)["overlap"]["count"] == 2
     assert bigfs_command("diff", str(first), str(tmp_path)).code == 2
+    fewer = _run(tmp_path, "fewer", _night(), n_features_to_select=2)
+    assert bigfs_command("diff", str(first), str(fewer), "--fail-below", "0.9").code == 6
+    assert bigfs_command("diff", str(first), str(first), "--fail-below", "nan").code == 6

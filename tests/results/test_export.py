@@ -151,11 +151,62 @@ def test_the_input_is_not_overwritten_and_a_changed_one_is_refused(
 ) -> None:
     store = bigfs.ingest(frame, tmp_path / "X.zarr").path
     found = _run(tmp_path, store)
-    with pytest.raises(InputError, match="is what is read"):
+    with pytest.raises(InputError, match="is the input of the run"):
         found.export(store, overwrite=True)
     bigfs.ingest(frame * 2, store, overwrite=True)
     with pytest.raises(InputError, match="has changed since the run"):
         found.export(tmp_path / "out.npy")
+
+
+def test_whole_numbers_that_were_rounded_are_refused(tmp_path: Path) -> None:
+    X = np.random.default_rng(1).integers(0, 1000, (20, 3))
+    X[3] = 2**53 + 1
+    np.save(tmp_path / "X.npy", X)
+    found = _run(tmp_path, tmp_path / "X.npy")
+    with pytest.raises(InputError, match=r"row 3 has a whole number beyond 2\^53"):
+        found.export(tmp_path / "out.npy")
+    assert not (tmp_path / "out.npy").exists()
+
+
+@pytest.mark.parametrize("dtype", [">f4", "longdouble"])
+def test_types_of_other_machines(tmp_path: Path, dtype: str) -> None:
+    X = np.random.default_rng(1).integers(0, 9, (20, 3)).astype(dtype)
+    np.save(tmp_path / "X.npy", X)
+    found = _run(tmp_path, tmp_path / "X.npy")
+    np.testing.assert_array_equal(pd.read_parquet(found.export(tmp_path / "o.parquet")), X)
+
+
+def test_features_without_names_keep_their_numbers(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", np.arange(20.0).reshape(5, 4) * [1, 3, 2, 4])
+    found = _run(tmp_path, tmp_path / "X.npy", n_features_to_select=2)
+    assert list(pd.read_csv(found.export(tmp_path / "o.csv"))) == ["1", "3"]
+    assert bigfs.open_matrix(found.export(tmp_path / "o.zarr")).feature_names == ["1", "3"]
+
+
+def test_ids_are_refused_where_they_would_be_others(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(9, 3))
+    X[4, 1] = np.nan
+    np.save(tmp_path / "X.npy", X)
+    given = {"uri": str(tmp_path / "X.npy"), "missing": "drop_rows"}
+    found = _run(tmp_path, tmp_path / "X.npy", input=given)
+    with pytest.raises(InputError, match="left out rows with missing"):
+        found.export(tmp_path / "o.csv", ids=True)
+    pd.DataFrame(X[:4], columns=["row", "b", "c"]).to_csv(tmp_path / "rows.csv", index=False)
+    (tmp_path / "second").mkdir()
+    named = _run(tmp_path / "second", tmp_path / "rows.csv")
+    with pytest.raises(InputError, match="a feature is named 'row'"):
+        named.export(tmp_path / "o.csv", ids=True)
+
+
+def test_nothing_is_written_into_inputs_runs_and_stores(tmp_path: Path, result: Result) -> None:
+    np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(30, 5)))
+    found = _run(tmp_path, tmp_path / "X.npy")
+    with pytest.raises(InputError, match="is the input of the run"):
+        found.export(tmp_path / "X.npy", overwrite=True)
+    store = bigfs.ingest(tmp_path / "X.npy", tmp_path / "X.zarr").path
+    for place in (store / "new.npy", found.path / "features.csv", found.path / "data.zarr/x.csv"):
+        with pytest.raises(InputError, match="a run or a store"):
+            result.export(place, overwrite=True)
 
 
 def test_without_unnamed_files_it_is_the_same(
@@ -235,6 +286,8 @@ def test_transform_keeps_the_columns_of_any_kind_of_data(
         result.transform(sp.csr_array(frame.to_numpy())).toarray(), expected
     )
     np.testing.assert_array_equal(result.transform(tmp_path / "X.npy").compute(), expected)
+    store = bigfs.ingest(shuffled, tmp_path / "shuffled.zarr").path
+    np.testing.assert_array_equal(result.transform(store).compute(), expected)
     with pytest.raises(InputError, match="the run had 5 features"):
         result.transform(expected)
     with pytest.raises(InputError, match="X has no column 'd'"):

@@ -73,12 +73,12 @@ class GlobalSearch:
         shape, parameters, passes = self.shape, self.selection.parameters, self.passes
         k, d = largest_count(parameters.n_clusters), shape.n_features
         what = f"centers of {k} clusters for {d:,} candidates, and covariances of {d:,} features"
-        compared = search_bytes(k, d)
+        compared, held_compared = search_bytes(k, d, False), search_bytes(k, d, True)
         steps = [moments_step(shape), gram_step(shape, 0)]
         if isinstance(parameters.init, str) and parameters.init == "k-means++":
             sample = sample_shape(shape, min(START_ROWS, shape.n_samples))
             held = HeldRows.step(sample, what, sweep_size(HeldRows, k, d), 1)
-            restart = replace(held, task_bytes=held.task_bytes + compared)
+            restart = replace(held, task_bytes=held.task_bytes + held_compared)
             steps += restart_steps(shape, restart, parameters.n_init)
         elif passes is not HeldRows:
             steps.append(pass_over(shape, "a block and the means of its labels"))
@@ -86,7 +86,7 @@ class GlobalSearch:
         times = parameters.max_iter * (passes.reads(1) + (d - 1) * passes.reads(d))
         step = passes.step(shape, what, size, times)
         if passes is HeldRows:
-            steps += [held_step(shape), replace(step, task_bytes=step.task_bytes + compared)]
+            steps += [held_step(shape), replace(step, task_bytes=step.task_bytes + held_compared)]
         else:
             steps += [step, Step(what, compared, by_client=True), labels_step(shape)]
         stored = 4 * shape.n_samples
@@ -131,11 +131,12 @@ class GlobalSearch:
         )
 
 
-def search_bytes(n_clusters: int, n_features: int) -> int:
+def search_bytes(n_clusters: int, n_features: int, held: bool) -> int:
     """Return what the process needs that compares candidates, beside its passes."""
     square, candidates = 8 * n_features**2, 8 * n_clusters * n_features**2
     # The Gram matrix, the covariance and those within the clusters, with slices that are solved.
-    return 16 * MIB + 10 * square + 9 * candidates
+    # Centers of all candidates: the start, the ends, sums twice; passes keep more on their way.
+    return 16 * MIB + 10 * square + (4 if held else 9) * candidates
 
 
 def _search(

@@ -382,8 +382,8 @@ def sweep_size(passes: type[Passes], n_clusters: int, n_features: int) -> PassSi
     together = min(n_features, _TASK_CANDIDATES) if passes is CandidateTasks else n_features
     per_candidate = 8 * n_clusters * n_features
     tile = 24 * max(TILE_ENTRIES, 64 * n_clusters * together)
-    # Centers as they come and within their masks.
-    work = 32 * MIB + 2 * per_candidate * n_features + tile
+    # Centers as they come and within their masks; of rows in memory none are shipped.
+    work = 32 * MIB + tile + (0 if passes is HeldRows else 2 * per_candidate * n_features)
     return PassSize(work, per_candidate * together)
 
 

@@ -106,7 +106,8 @@ def test_mcfs_with_the_number_of_clusters_from_the_gap(tmp_path: Path) -> None:
     assert len(fitted.spectrum_) == 30
     assert fitted.n_clusters_ == suggest_n_clusters(fitted.spectrum_)
     given = MCFS(n_features_to_select=3, n_clusters=fitted.n_clusters_, n_neighbors=10).fit(X)
-    np.testing.assert_array_equal(fitted.scores_, given.scores_)
+    # Four pairs are not found with the same roundings as thirty.
+    np.testing.assert_allclose(fitted.scores_, given.scores_, rtol=1e-9)
     np.save(tmp_path / "X.npy", X)
     result = run(
         {

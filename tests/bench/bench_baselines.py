@@ -70,7 +70,7 @@ def cases() -> list[Case]:
         ),
         (
             "UDFS",
-            UDFS(5, n_clusters=5, max_iter=5, tol=0),
+            UDFS(5, n_clusters=5, gamma=0.1, ridge=1.0, unit="none", max_iter=5, tol=0),
             lambda X: udfs.udfs_scores(X, 5, 5, 0.1, 1.0, 5),
         ),
         (

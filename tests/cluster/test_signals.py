@@ -27,7 +27,7 @@ LOCAL = {"kind": "local", "n_workers": 1}
 
 def _in_lapack(folder: Path) -> dict[str, Any]:
     """A run whose client decomposes a Gram matrix in one call of a minute or more."""
-    np.save(folder / "X.npy", np.random.default_rng(0).normal(size=(60, 5000)))
+    np.save(folder / "X.npy", np.random.default_rng(0).random((4500, 4500), np.float32))
     return {
         "run": str(folder / "run"),
         "input": {"uri": str(folder / "X.npy")},

@@ -136,7 +136,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--sets", nargs="+", default=None)
     parser.add_argument("--rows", nargs="+", type=int, default=[1000, 4000, 20_000])
     options = parser.parse_args(arguments)
-    logging.getLogger("bigfs").setLevel(logging.ERROR)
     if options.what == "planted":
         print_planted(tuple(options.rows))
         return
@@ -155,4 +154,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("bigfs").setLevel(logging.ERROR)
     main()

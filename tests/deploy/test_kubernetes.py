@@ -74,6 +74,9 @@ def _pipeline() -> dict[str, Any]:
     return yaml.safe_load(MANIFESTS["ConfigMap", "bigfs-pipeline"]["data"]["nightly.yaml"])
 
 
+# The validator leaves its files to the garbage collector.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("version", ["1.31", "1.34"])
 @pytest.mark.parametrize("key", MANIFESTS, ids=lambda key: "-".join(key))
 def test_every_manifest_follows_the_schema_of_kubernetes(

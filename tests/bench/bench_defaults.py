@@ -11,7 +11,6 @@ satimage are 5,000 or 3,000 rows drawn with seed 0. ``mcfs`` compares ways to sc
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,5 +153,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    logging.getLogger("bigfs").setLevel(logging.ERROR)
     main()

@@ -15,10 +15,9 @@ from bigfs.core.errors import (
     EXIT_DOES_NOT_FIT,
     EXIT_DONE,
     EXIT_INTERRUPTED,
-    BigfsError,
 )
 from bigfs.core.units import format_bytes
-from bigfs.runtime.program import exit_code, interrupts, messages, tell
+from bigfs.runtime.program import exit_code, interrupts, messages
 from bigfs.runtime.terminal import choose_format
 from bigfs.selectors.configs import json_schema, load_comparison, load_config
 
@@ -103,26 +102,17 @@ def run(
         bigfs run my.yaml --scheduler tcp://127.0.0.1:8786
     """
     config = load_config(pipeline, overrides)
+    from bigfs.pipeline.reports import report_of_run
     from bigfs.pipeline.run import run as run_pipeline
 
     with messages(quiet):
         result = run_pipeline(
             config, scheduler=scheduler, fresh=fresh, performance_report=performance_report
         )
-    click.echo(result.summary())
-    if config.report is not None:
-        _report_of_run(result.path)
-
-
-def _report_of_run(path: Any) -> None:
-    """Write the report; the run is done, whatever happens here."""
-    from bigfs.pipeline.reports import write_report
-
-    try:
-        click.echo(f"Report: {write_report(path)}")
-    except Exception as error:
-        reason = str(error) if isinstance(error, BigfsError) else repr(error)
-        tell(f"warning: the report was not written: {reason}", EXIT_DONE)
+        lines = [result.summary()]
+        if config.report is not None:
+            lines += report_of_run(result.path)
+    click.echo("\n".join(lines))
 
 
 @cli.command()

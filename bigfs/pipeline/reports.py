@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
-from bigfs.core.errors import InputError, StorageError
+from bigfs.core.errors import BigfsError, InputError, StorageError
 from bigfs.report.page import page_of_comparison, run_page
 from bigfs.results.result import open_result
 from bigfs.store.location import Location, unnamed_file, write_atomic
@@ -18,6 +19,8 @@ from bigfs.store.records import (
 )
 from bigfs.store.retention import followed
 from bigfs.store.rundir import RunDirectory
+
+logger = logging.getLogger("bigfs")
 
 
 def write_report(path: str | Location, output: str | Path | None = None) -> Location:
@@ -59,6 +62,19 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
         raise InputError(f"{place} is there, and bigfs did not write it. Give a file with -o.")
     write_atomic(place, page)
     return place
+
+
+def report_of_run(path: Location) -> list[str]:
+    """Write the report of a run that is done, whatever happens here; return the line that says so.
+
+    A report that cannot be written is a warning.
+    """
+    try:
+        return [f"Report: {write_report(path)}"]
+    except Exception as error:
+        reason = str(error) if isinstance(error, BigfsError) else repr(error)
+        logger.warning("the report was not written: %s", reason)
+        return []
 
 
 def _write_new(place: Path, page: str) -> Path:

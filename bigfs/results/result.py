@@ -92,7 +92,7 @@ class Result:
             return found if isinstance(found, ArrayRef) else None
         if "spectral" not in self.stages:
             return None
-        return ArrayRef.at(RunDirectory(self.path).read().stage_path("spectral") / name)
+        return ArrayRef.at(self._directory.stage_path("spectral") / name)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -101,17 +101,17 @@ class Result:
         settings: dict[str, Any] = read_yaml(stored.read_text(), str(stored))
         return settings
 
-    @cached_property
+    @property
     def manifest(self) -> dict[str, Any]:
         """The record of the run: stages, versions, the key of the data."""
-        return RunDirectory(self.path).read().manifest
+        return self._directory.manifest
 
     @cached_property
     def recall(self) -> dict[str, Any] | None:
         """Share of the true neighbors in the graph, with its interval; None without a graph."""
         if "graph" not in self.stages:
             return None
-        graph = read_attributes(RunDirectory(self.path).read().stage_path("graph"))["graph"]
+        graph = read_attributes(self._directory.stage_path("graph"))["graph"]
         found: dict[str, Any] | None = graph.get("recall")
         return found
 
@@ -152,7 +152,7 @@ class Result:
         Parameters
         ----------
         X : array-like, sparse matrix, DataFrame, Dask array, zarr array, path or URI
-            Of shape (n_samples, n_features). Columns of a DataFrame are taken by name where the
+            Of shape (n_samples, n_features). Columns are taken by name where both X and the
             features of the run have names.
 
         Returns
@@ -165,31 +165,32 @@ class Result:
         InputError
             If X has other features.
         """
-        if hasattr(X, "iloc") and self.feature_names:
-            there = [str(name) for name in X.columns]
-            return X.iloc[:, [self._column(there, f) for f in self.selected.tolist()]]
-        columns = self.selected
-        if is_stored(X):
+        names: list[str] | None = None
+        if hasattr(X, "iloc"):
+            names = [str(name) for name in X.columns]
+        elif is_stored(X):
             names = None if hasattr(X, "dask") else open_matrix(X).feature_names
-            if names and self.feature_names:
-                columns = np.array([self._column(names, feature) for feature in columns.tolist()])
-                if len(names) != self.n_features:
-                    return as_lazy(X)[:, columns]
             X = as_lazy(X)
         elif not hasattr(X, "shape"):
             X = np.asarray(X)
-        if len(X.shape) != 2 or X.shape[1] != self.n_features:
+        if names and self.feature_names:
+            columns = self._columns_named(names)
+        elif len(X.shape) == 2 and X.shape[1] == self.n_features:
+            columns = self.selected
+        else:
             raise InputError(
                 f"X has shape {tuple(X.shape)}; the run had {self.n_features} features."
             )
         return X.iloc[:, columns] if hasattr(X, "iloc") else X[:, columns]
 
-    def _column(self, names: list[str], feature: int) -> int:
-        """Return the place of a feature among the names of other data."""
-        name = self.name_of(feature)
-        if name not in names:
-            raise InputError(f"X has no column {name!r}, which the run selected.")
-        return names.index(name)
+    def _columns_named(self, names: list[str]) -> np.ndarray:
+        """Return the places of the selected features among the names of other data."""
+        places = {name: place for place, name in enumerate(names)}
+        wanted = [self.name_of(feature) for feature in self.selected.tolist()]
+        missing = [name for name in wanted if name not in places]
+        if missing:
+            raise InputError(f"X has no column {missing[0]!r}, which the run selected.")
+        return np.array([places[name] for name in wanted])
 
     def export(
         self,
@@ -246,7 +247,11 @@ class Result:
     @cached_property
     def _stored(self) -> FeatureScores:
         """Everything that the method returned."""
-        return FeatureScores.open(RunDirectory(self.path).read().stage_path("result"))
+        return FeatureScores.open(self._directory.stage_path("result"))
+
+    @cached_property
+    def _directory(self) -> RunDirectory:
+        return RunDirectory(self.path).read()
 
     def name_of(self, feature: int) -> str:
         """Return a feature's name, or its index where features have no names."""

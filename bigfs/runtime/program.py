@@ -50,7 +50,7 @@ def exit_code(cli: click.Group, arguments: list[str] | None) -> int:
         return cli.main(args=arguments, prog_name="bigfs", standalone_mode=False) or EXIT_DONE
     except (KeyboardInterrupt, click.Abort):
         command = (arguments or sys.argv[1:])[0]
-        tell(f"interrupted; {_KEPT.get(command, 'no result was written')}", EXIT_INTERRUPTED)
+        _tell(f"interrupted; {_KEPT.get(command, 'no result was written')}", EXIT_INTERRUPTED)
         return EXIT_INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
@@ -59,12 +59,12 @@ def exit_code(cli: click.Group, arguments: list[str] | None) -> int:
         context = getattr(error, "ctx", None)
         where = context.command_path if context else "bigfs"
         said = " ".join(error.format_message().split())
-        tell(f"error: {said} See '{where} --help'.", EXIT_BAD_INPUT)
+        _tell(f"error: {said} See '{where} --help'.", EXIT_BAD_INPUT)
         return EXIT_BAD_INPUT
     except BigfsError as error:
         if os.environ.get("BIGFS_TRACEBACK") == "1":
             traceback.print_exc()
-        tell("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), error.exit_code)
+        _tell("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), error.exit_code)
         return error.exit_code
     except BrokenPipeError:
         # The reader of our output (head, less) is gone; Python must not write there at exit.
@@ -72,11 +72,11 @@ def exit_code(cli: click.Group, arguments: list[str] | None) -> int:
         return EXIT_BUG
     except Exception:
         traceback.print_exc()
-        tell("error: this should not happen; please report it with the lines above", EXIT_BUG)
+        _tell("error: this should not happen; please report it with the lines above", EXIT_BUG)
         return EXIT_BUG
 
 
-def tell(text: str, code: int) -> None:
+def _tell(text: str, code: int) -> None:
     """Write a line on stderr, as text or JSON."""
     event = "interrupted" if code == EXIT_INTERRUPTED else "error"
     say(text, logging.ERROR, event=event, exit_code=code)

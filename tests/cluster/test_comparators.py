@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from bigfs import MCFS, SPEC, UDFS, ColumnSubset, LaplacianScore, PivotedQR, QAlpha
+from bigfs import MCFS, SPEC, UDFS, ColumnSubset, LaplacianScore, PivotedQR, QAlpha, RandomSelection
 from bigfs.blocks import RowBlocks
 from bigfs.runtime import local_cluster
 from bigfs.selectors.sketch import RowSketch
@@ -21,6 +21,7 @@ from bigfs.store.scratch import Scratch
 SELECTORS = [
     *(SPEC(5), SPEC(5, ranking="phi3"), QAlpha(5), LaplacianScore(5), UDFS(5)),
     *(MCFS(20, regression="omp"), ColumnSubset(20), PivotedQR(20), PivotedQR(20, n_components=20)),
+    RandomSelection(20),
 ]
 
 

@@ -28,7 +28,7 @@ def _wide() -> np.ndarray:
     return factors @ rng.normal(size=(6, 6000)) + rng.normal(size=(60, 6000))
 
 
-@pytest.mark.parametrize("scale", ["none", "explained"])
+@pytest.mark.parametrize("scale", ["none", "l2", "explained"])
 def test_support_is_that_of_a_fit_with_fewer_features(digits: np.ndarray, scale: str) -> None:
     selector = MCFS(40, n_clusters=6, coef_scale=scale).fit(digits)
     for m in (1, 2, 5, 17, 33, 40):

@@ -93,6 +93,7 @@ class Forward(ABC):
             n_active=np.full(n_targets, n_picks),
             n_clusters=n_targets,
             eigenvalues=spectral.eigenvalues,
+            residuals=spectral.residuals,
             spectrum=spectral.spectrum,
             n_connected_components=spectral.n_connected_components,
             explained_ratio=ratio,

@@ -12,6 +12,7 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.sample import gather_parts
 from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import rng
@@ -346,31 +347,18 @@ def _start(
     n = blocks.n_samples
     size = _sampled_rows(n, n_clusters)
     chosen = rng(random_state, "kmeans sample").choice(n, size, replace=False, shuffle=False)
-    wanted = blocks.scratch.put(blocks.scratch.unique("chosen"), np.sort(chosen))
-    folder = str(blocks.scratch.child(blocks.scratch.unique("sample")).path)
-    parts = blocks.map_blocks(_take_kernel, wanted, folder, label="k-means sample")
-    present = [part for part in parts if part is not None]
+    folder = blocks.scratch.child(blocks.scratch.unique("sample"))
     try:
-        [centers] = run_tasks(_start_task, [present], n_clusters, random_state, label="k-means++")
+        parts = gather_parts(blocks, np.sort(chosen), folder, "k-means sample")
+        [centers] = run_tasks(_start_task, [parts], n_clusters, random_state, label="k-means++")
     finally:
-        blocks.scratch.remove(wanted)
-        Scratch(folder).close()
+        folder.close()
     if len(centers) < n_clusters:
         raise InputError(
             f"n_clusters is {n_clusters}, but {size} sampled rows have only {len(centers)} "
             f"distinct values. Set n_clusters to at most {len(centers)}."
         )
     return centers.astype(np.float64)
-
-
-def _take_kernel(X: np.ndarray, first_row: int, wanted: ArrayRef, folder: str) -> ArrayRef | None:
-    """Store the chosen rows of one block."""
-    ids = wanted.load()
-    begin, end = np.searchsorted(ids, [first_row, first_row + len(X)])
-    if begin == end:
-        return None
-    scratch = Scratch(folder)
-    return scratch.put(scratch.unique(f"rows-{first_row}"), X[ids[begin:end] - first_row])
 
 
 def _start_task(parts: list[ArrayRef], n_clusters: int, random_state: int) -> np.ndarray:

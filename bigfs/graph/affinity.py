@@ -396,21 +396,9 @@ def _weighted_edges(
             return heads, tails, np.maximum(np.exp(-(distances**2) / context.sigma), LEAST_HEAT)
         assert context.scales is not None
         widths = np.repeat(context.scales.read(start, stop), len(heads) // (stop - start))
-        widths = np.maximum(widths, lookup(context.scales, tails))
+        widths = np.maximum(widths, context.scales.take(tails))
         return heads, tails, np.exp(-((distances / np.where(widths > 0, widths, 1.0)) ** 2))
     weights = context.products.values.read(start, stop)
     # A row that is similar to none of its neighbors keeps the nearest one.
     weights[~weights.any(axis=1), 0] = context.products.least
     return heads, tails, weights.ravel()
-
-
-def lookup(values: ArrayRef, rows: np.ndarray) -> np.ndarray:
-    """Return the values of scattered rows, one stored chunk at a time."""
-    out = np.empty(len(rows))
-    home = rows // values.chunk_rows
-    for chunk in np.unique(home):
-        here = home == chunk
-        first = int(chunk) * values.chunk_rows
-        part = values.read(first, min(first + values.chunk_rows, values.shape[0]))
-        out[here] = part[rows[here] - first]
-    return out

@@ -175,9 +175,5 @@ def _spread_task(
     """Write a block of rows of each array."""
     wanted = place.read(*bounds)
     for source, out in zip(sources, refs, strict=True):
-        values = np.empty((len(wanted), *out.shape[1:]), dtype=out.dtype)
-        home = wanted // source.chunk_rows
-        for chunk in np.unique(home):
-            here, first = home == chunk, int(chunk) * source.chunk_rows
-            values[here] = source.read(first, first + source.chunk_rows)[wanted[here] - first]
+        values = source.take(wanted)
         out.write(bounds[0], ids.load()[values].astype(np.int32) if out is refs[0] else values)

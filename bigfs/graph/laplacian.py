@@ -8,7 +8,7 @@ import numpy as np
 
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.units import parse_bytes
-from bigfs.graph.affinity import AffinityMatrix, lookup
+from bigfs.graph.affinity import AffinityMatrix
 from bigfs.graph.knn import KNNGraph
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
@@ -41,7 +41,7 @@ def laplacian_rows(W: AffinityMatrix, start: int, stop: int, *, normalized: bool
     diagonal = degrees
     if normalized:
         heads = np.repeat(degrees, np.diff(indptr))
-        weights = weights / np.sqrt(heads * lookup(W.degrees, columns))
+        weights = weights / np.sqrt(heads * W.degrees.take(columns))
         diagonal = np.ones(stop - start)
     shape = (stop - start, W.n_samples)
     rows = csr_array((weights, columns, indptr - first), shape=shape)

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.lib import format as npy
 
 from bigfs.graph import AffinityMatrix, connected_components
-from bigfs.graph.affinity import lookup
 from bigfs.graph.shuffle import Column, Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.spectral.chebyshev import weight_type
@@ -230,7 +229,7 @@ def _send_task(
     weights = W.data.read(first, last)
     check_rows(indptr - first, weights, W.degrees.read(start, stop), np.arange(start, stop))
     heads = np.repeat(place.read(start, stop), np.diff(indptr))
-    tails = lookup(place, W.indices.read(first, last)).astype(np.int32)
+    tails = place.take(W.indices.read(first, last)).astype(np.int32)
     edges = starts.load()
     targets = np.searchsorted(edges, heads, side="right") - 1
     values = {"row": heads, "column": tails, "weight": weights}
@@ -261,7 +260,7 @@ def _edges_task(
         tails,
         weights.astype(weight_type(weights, tol)),
         np.bincount(heads, weights, stop - start),
-        lookup(labels, ids).astype(np.int32),
+        labels.take(ids).astype(np.int32),
         ids,
     )
     _save(_path(folder, "halo", block, attempt), halo)

@@ -70,6 +70,16 @@ class ArrayRef:
         self._check_chunks(start, stop)
         return rows
 
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Read scattered rows, a stored chunk at a time."""
+        out = np.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
+        home = rows // self.chunk_rows
+        for chunk in np.unique(home):
+            here, first = home == chunk, int(chunk) * self.chunk_rows
+            part = self.read(first, min(first + self.chunk_rows, self.shape[0]))
+            out[here] = part[rows[here] - first]
+        return out
+
     def write(self, start: int, values: np.ndarray) -> None:
         """Write whole chunks from row ``start`` on.
 

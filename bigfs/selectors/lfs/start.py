@@ -15,7 +15,8 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import Moments
 from bigfs.blocks.kmeans import plus_plus
-from bigfs.core.cost import Shape, Step, pass_over
+from bigfs.blocks.sample import gather_rows, gather_steps
+from bigfs.core.cost import Shape, Step
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.seeds import rng
 from bigfs.runtime.execute import inline, run_tasks
@@ -26,7 +27,7 @@ from bigfs.selectors.lfs.search import begin, search
 from bigfs.selectors.lfs.state import State, load_state, save_state
 from bigfs.solvers.separability import evidence
 from bigfs.store.location import as_location
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef
 
 # Rows that the restarts see.
 START_ROWS = 5_000
@@ -73,17 +74,7 @@ def given_centers(given: np.ndarray, passes: Passes, n_clusters: int) -> np.ndar
 
 def draw_rows(blocks: RowBlocks, size: int, random_state: int) -> ArrayRef:
     """Return a random sample of the rows, in their order: one pass."""
-    wanted = blocks.scratch.put(
-        blocks.scratch.unique("chosen"), _drawn(blocks.n_samples, size, random_state)
-    )
-    folder = blocks.scratch.child(blocks.scratch.unique("sample"))
-    parts = blocks.map_blocks(_take_kernel, wanted, str(folder.path), label="lfs sample")
-    name = blocks.scratch.unique("rows")
-    joined = blocks.scratch.create(name, (size, blocks.n_features), blocks.dtype)
-    run_tasks(_join_task, [[part for part in parts if part is not None]], joined, label="lfs join")
-    folder.close()
-    blocks.scratch.remove(wanted)
-    return joined
+    return gather_rows(blocks, _drawn(blocks.n_samples, size, random_state), "lfs sample")
 
 
 def sample_shape(shape: Shape, size: int) -> Shape:
@@ -91,34 +82,10 @@ def sample_shape(shape: Shape, size: int) -> Shape:
     return replace(shape, n_samples=size, block_rows=size, chunk_rows=size)
 
 
-def draw_steps(shape: Shape, size: int) -> tuple[Step, ...]:
-    """Return the steps of `draw_rows`."""
-    row_bytes = shape.n_features * shape.itemsize
-    return (
-        pass_over(shape, "a block and the rows drawn from it", min(size, shape.rows) * row_bytes),
-        # The parts, the rows that they are joined to, and these on their way to storage.
-        Step(f"{size:,} rows drawn from all blocks", 3 * size * row_bytes, 1, 0, 1),
-    )
-
-
 def _drawn(n_samples: int, size: int, random_state: int) -> np.ndarray:
     """Return the row numbers of a sample, ascending."""
     chosen = rng(random_state, "lfs sample").choice(n_samples, size, replace=False)
     return np.sort(chosen)
-
-
-def _take_kernel(X: np.ndarray, first_row: int, wanted: ArrayRef, folder: str) -> ArrayRef | None:
-    """Store the chosen rows of one block."""
-    ids = wanted.load()
-    low, high = np.searchsorted(ids, [first_row, first_row + len(X)])
-    if low == high:
-        return None
-    scratch = Scratch(folder)
-    return scratch.put(scratch.unique("rows"), X[ids[low:high] - first_row])
-
-
-def _join_task(parts: list[ArrayRef], joined: ArrayRef) -> None:
-    joined.write(0, np.concatenate([part.load() for part in parts]))
 
 
 def rows_of_restarts(passes: Passes, random_state: int) -> ArrayRef:
@@ -134,7 +101,7 @@ def rows_of_restarts(passes: Passes, random_state: int) -> ArrayRef:
 def restart_steps(shape: Shape, restart: Step, n_init: int) -> tuple[Step, ...]:
     """Return the steps of restarts over data of a shape, of which ``restart`` is one."""
     size = min(START_ROWS, shape.n_samples)
-    drawn = () if kind_of_passes(shape) is HeldRows else draw_steps(shape, size)
+    drawn = () if kind_of_passes(shape) is HeldRows else gather_steps(shape, size)
     what = f"a search on {size:,} rows: {restart.what}"
     return (*drawn, Step(what, restart.task_bytes, n_init, 0, 2 * n_init))
 

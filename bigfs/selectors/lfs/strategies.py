@@ -11,6 +11,7 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import Moments
 from bigfs.blocks.rowblocks import moments_step
+from bigfs.blocks.sample import gather_steps
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, pass_over
 from bigfs.core.errors import InputError
@@ -38,7 +39,6 @@ from bigfs.selectors.lfs.start import (
     best_restart,
     check_start,
     draw_rows,
-    draw_steps,
     given_centers,
     restart_steps,
     sample_shape,
@@ -266,7 +266,7 @@ class SearchOfSample(LocalSearch):
         search_steps = [replace(step, passes=0) for step in self._search_steps()]
         all_held = kind_of_passes(self.shape) is HeldRows
         labels = held_step(self.shape) if all_held else labels_step(self.shape)
-        draw = draw_steps(self.shape, sample.n_samples)
+        draw = gather_steps(self.shape, sample.n_samples)
         stored = self._stored_bytes()
         return StageCost(
             (moments_step(self.shape), *draw, *search_steps, labels),

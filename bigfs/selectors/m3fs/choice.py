@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.cost import Shape, Step, pass_over
+from bigfs.blocks.sample import gather_rows, gather_steps
+from bigfs.core.cost import Shape, Step
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
-from bigfs.selectors.m3fs.starts import lookup_rows
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef
 
 # Added to the variance of every direction, as a share of the features' mean variance: a cluster
 # may have fewer rows than there are features.
@@ -39,11 +39,10 @@ def choice_bytes(shape: Shape) -> int:
 def choice_steps(shape: Shape, n_starts: int) -> tuple[Step, ...]:
     """Return the steps of `likelihoods`."""
     size, what = compared_rows(shape), "the rows that starts are compared on"
-    nbytes = size * shape.n_features * shape.itemsize
     return (
-        pass_over(shape, f"a block and {what}", min(nbytes, shape.block_bytes)),
+        *gather_steps(shape, size),
         Step(what, choice_bytes(shape), n_starts),
-        Step(what, 2 * nbytes + 16 * shape.n_samples, by_client=True),
+        Step(what, 16 * shape.n_samples, by_client=True),
     )
 
 
@@ -67,16 +66,11 @@ def likelihoods(blocks: RowBlocks, clusters: ArrayRef, random_state: int) -> np.
     ids = np.arange(n)
     if size < n:
         ids = np.sort(rng(random_state, "m3fs compared").choice(n, size, replace=False))
-    scratch = blocks.scratch.child(blocks.scratch.unique("compared"))
-    rows = gather_rows(blocks, ids, scratch)
-    values = run_tasks(
-        _likelihood_task,
-        list(range(clusters.shape[1])),
-        rows,
-        scratch.put("labels", lookup_rows(clusters, ids)),
-        label="m3fs choice",
-    )
-    scratch.close()
+    rows = gather_rows(blocks, ids, "m3fs sample")
+    labels = blocks.scratch.put(blocks.scratch.unique("compared"), clusters.take(ids))
+    starts = list(range(clusters.shape[1]))
+    values = run_tasks(_likelihood_task, starts, rows, labels, label="m3fs choice")
+    blocks.scratch.remove(rows, labels)
     return np.array(values)
 
 
@@ -117,23 +111,3 @@ def mean_log_likelihood(X: np.ndarray, labels: np.ndarray) -> float:
         entropy += (values / (values + ridge)).sum()
         total += len(Z) * (np.log(len(Z) / n) - entropy / 2)
     return float(total / n)
-
-
-def gather_rows(blocks: RowBlocks, ids: np.ndarray, scratch: Scratch) -> ArrayRef:
-    """Store the rows of ascending ids, transformed: one pass."""
-    wanted = scratch.put("wanted", ids)
-    parts = blocks.map_blocks(_gather_kernel, wanted, str(scratch.path), label="m3fs sample")
-    refs = [ref for ref in parts if ref is not None]
-    stored = scratch.put("rows", np.concatenate([ref.load() for ref in refs]))
-    scratch.remove(*refs)
-    return stored
-
-
-def _gather_kernel(X: np.ndarray, first_row: int, wanted: ArrayRef, folder: str) -> ArrayRef | None:
-    """Store the wanted rows of one block."""
-    ids = wanted.load()
-    begin, end = np.searchsorted(ids, [first_row, first_row + len(X)])
-    if begin == end:
-        return None
-    scratch = Scratch(folder)
-    return scratch.put(scratch.unique(f"rows-{first_row}"), X[ids[begin:end] - first_row])

@@ -15,7 +15,7 @@ from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
-from bigfs.graph.affinity import AffinityMatrix, lookup
+from bigfs.graph.affinity import AffinityMatrix
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.store.scratch import ArrayRef
 
@@ -188,7 +188,7 @@ def _edge_task(
     indptr = indptr - first
     tails, weights = W.indices.read(first, last), W.data.read(first, last)
     heads = np.repeat(np.arange(stop - start), np.diff(indptr))
-    weights = weights / np.sqrt(W.degrees.read(start, stop)[heads] * lookup(W.degrees, tails))
+    weights = weights / np.sqrt(W.degrees.read(start, stop)[heads] * W.degrees.take(tails))
     home = tails // rows
     step = tile_rows(X.shape[1])
     total = np.zeros((X.shape[1] + 1, X.shape[1] + 1))

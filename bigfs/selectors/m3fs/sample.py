@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.sample import gather_rows, gather_steps
 from bigfs.config import Selection
 from bigfs.config.sections import GraphConfig, SpectralConfig
 from bigfs.core.cost import Shape, StageCost, Step, pass_over
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB
 from bigfs.selectors.m3fs import MAX_CLUSTERS
-from bigfs.selectors.m3fs.choice import gather_rows
 from bigfs.selectors.m3fs.kernels import clusters_of, decisions
 from bigfs.selectors.m3fs.passes import read_arrays, write_arrays
 from bigfs.selectors.m3fs.starts import given_labels
@@ -51,7 +51,8 @@ class SampledRows:
         steps = [step for cost in known for step in cost.steps]
         scratch, size = sum(cost.scratch_bytes for cost in known), sample.n_samples
         if size < n:
-            steps = [*self._draw_steps(sample), *_off_x(steps)]
+            drawn = Step(f"{size:,} row numbers", 16 * n, by_client=True)
+            steps = [*gather_steps(self.shape, size), drawn, *_off_x(steps)]
             scratch += 2 * sample.nbytes
         columns = largest_count(self.selection.parameters.n_clusters)
         needed = 8 * self.shape.rows * (columns + 2) + 16 * MIB
@@ -68,14 +69,6 @@ class SampledRows:
             at_most=True,
         )
 
-    def _draw_steps(self, sample: Shape) -> tuple[Step, Step]:
-        n, size = self.shape.n_samples, sample.n_samples
-        taken = min(sample.nbytes, self.shape.block_bytes)
-        return (
-            pass_over(self.shape, "a block and the rows sampled of it", taken),
-            Step(f"{size:,} sampled rows", 2 * sample.nbytes + 16 * n, by_client=True),
-        )
-
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores; details as those of the method on all rows."""
         blocks, before = inputs.blocks, inputs.blocks.passes
@@ -85,7 +78,8 @@ class SampledRows:
         if size < n:
             draw = rng(self.selection.random_state, "m3fs rows").choice(n, size, replace=False)
             ids = np.sort(draw)
-            rows = RowBlocks.from_any(gather_rows(blocks, ids, scratch).path, scratch=scratch)
+            sample = gather_rows(blocks, ids, "m3fs sample")
+            rows = RowBlocks.from_any(sample.path, scratch=scratch)
         stages = stages_of_selection(self._selection(ids))
         finished = Engine(TemporaryStages(scratch.child("stages")), rows).run(stages)
         result = FeatureScores.open(finished["result"])
@@ -96,6 +90,8 @@ class SampledRows:
         details["start_labels"] = out.put("start_labels", details["start_labels"].load())
         details["n_passes"] = blocks.passes - before
         scratch.close()
+        if rows is not blocks:
+            blocks.scratch.remove(sample)
         return replace(result, details=details)
 
     def _shape_of_sample(self) -> Shape:

@@ -213,7 +213,7 @@ def _centers_task(
 ) -> np.ndarray:
     """Return the centers of the best of ten restarts on the chosen rows."""
     name, width, scaled = kind
-    rows = _view(lookup_rows(embedding, wanted.load()), width, scaled)
+    rows = _view(embedding.take(wanted.load()), width, scaled)
     best, least = rows[:1], np.inf
     for restart in range(_RESTARTS):
         centers = cluster_rows(rows, n_clusters, rng(random_state, name, restart), max_iter=100)
@@ -235,15 +235,3 @@ def _nearest_task(
     for i, ((_, width, scaled), centers) in enumerate(kept):
         labels[:, i] = nearest_centers(_view(rows, width, scaled), centers)[0]
     out.write(bounds[0], labels)
-
-
-def lookup_rows(values: ArrayRef, rows: np.ndarray) -> np.ndarray:
-    """Return scattered rows of a stored matrix, one stored chunk at a time."""
-    out = np.empty((len(rows), *values.shape[1:]), dtype=values.dtype)
-    home = rows // values.chunk_rows
-    for chunk in np.unique(home):
-        here = home == chunk
-        first = int(chunk) * values.chunk_rows
-        part = values.read(first, min(first + values.chunk_rows, values.shape[0]))
-        out[here] = part[rows[here] - first]
-    return out

@@ -163,7 +163,7 @@ def _centers_task(
     unit: ArrayRef, wanted: ArrayRef | None, n_clusters: int, random_state: int
 ) -> np.ndarray:
     """Return the centers of the best restart on the sampled rows."""
-    rows = _sampled(unit, wanted)
+    rows = unit.load() if wanted is None else unit.take(wanted.load())
     best, least = None, np.inf
     for restart in range(RESTARTS):
         generator = rng(random_state, "ndfs start", restart)
@@ -173,19 +173,6 @@ def _centers_task(
             best, least = centers, inertia
     assert best is not None
     return best
-
-
-def _sampled(unit: ArrayRef, wanted: ArrayRef | None) -> np.ndarray:
-    """Return the wanted rows, a stored chunk at a time."""
-    if wanted is None:
-        return unit.load()
-    ids, parts = wanted.load(), []
-    for start in range(0, unit.shape[0], unit.chunk_rows):
-        stop = min(start + unit.chunk_rows, unit.shape[0])
-        begin, end = np.searchsorted(ids, [start, stop])
-        if end > begin:
-            parts.append(unit.read(start, stop)[ids[begin:end] - start])
-    return np.concatenate(parts)
 
 
 def _label_task(

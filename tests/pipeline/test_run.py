@@ -5,12 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +14,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 import bigfs
-from bigfs.core.errors import ConfigError, InputError, MemoryLimitError, RunLockedError
+from bigfs.core.errors import ConfigError, InputError, MemoryLimitError
 from bigfs.pipeline.evaluate import evaluate_result
 from bigfs.pipeline.inspect import inspect
 from bigfs.pipeline.run import run
@@ -314,151 +308,6 @@ def test_a_bad_value_in_the_middle_is_named_and_leaves_nothing(tmp_path: Path) -
     with pytest.raises(InputError, match="row 31007, column 2 is NaN"):
         run(_config(tmp_path, input={"uri": str(tmp_path / "X.npy")}, n_features_to_select=2))
     assert [path.name for path in tmp_path.iterdir()] == ["X.npy"]
-
-
-# Processes: a cluster of our own, a remote scheduler, kills and locks
-
-
-@pytest.mark.full
-@pytest.mark.cluster
-def test_a_local_cluster_gives_the_same_ranking(finished: Path, tmp_path: Path) -> None:
-    result = run(_config(tmp_path, cluster={"kind": "local", "n_workers": 2}))
-    _assert_same(result, finished)
-
-
-def _assert_same(result: Any, finished: Path) -> None:
-    expected = open_result(finished)
-    np.testing.assert_array_equal(result.ranking, expected.ranking)
-    assert result.scores.tobytes() == expected.scores.tobytes()
-
-
-@pytest.fixture
-def remote(tmp_path: Path) -> Iterator[str]:
-    """A scheduler and two workers, each started by its own command."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-    dask = [sys.executable, "-m", "dask"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    port = address.rsplit(":", 1)[1]
-    commands = [
-        [*dask, "scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard"],
-        *2
-        * [
-            [
-                *dask,
-                "worker",
-                address,
-                "--nthreads",
-                "1",
-                "--no-dashboard",
-                "--memory-limit",
-                "4GiB",
-                "--local-directory",
-                str(tmp_path / "w"),
-            ]
-        ],
-    ]
-    processes = [subprocess.Popen(command, **quiet) for command in commands]
-    try:
-        yield address
-    finally:
-        for process in reversed(processes):
-            process.terminate()
-        for process in processes:
-            process.wait(30)
-
-
-@pytest.mark.full
-@pytest.mark.cluster
-def test_a_remote_scheduler_gives_the_same_ranking(
-    finished: Path, tmp_path: Path, remote: str
-) -> None:
-    _assert_same(run(_config(tmp_path), scheduler=remote), finished)
-
-
-def _command(config: Path) -> list[str]:
-    return [sys.executable, "-m", "bigfs.cli", "run", str(config)]
-
-
-def _write_slow_config(folder: Path) -> Path:
-    """A run whose evaluation takes long enough to be interrupted."""
-    import yaml
-
-    evaluate = {"labels": "sklearn:digits", "n_repetitions": 2000, "n_init": 10}
-    path = folder / "slow.yaml"
-    path.write_text(yaml.safe_dump(_config(folder, evaluate=evaluate)))
-    return path
-
-
-def _wait_for_stage(folder: Path, name: str, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    manifest = folder / "run" / "manifest.json"
-    while not (manifest.exists() and name in json.loads(manifest.read_text())["stages"]):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-@pytest.mark.full
-@pytest.mark.cluster
-@pytest.mark.parametrize(
-    "sent, code", [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)]
-)
-def test_an_interrupted_run_keeps_what_is_finished(
-    tmp_path: Path, finished: Path, sent: signal.Signals, code: int
-) -> None:
-    config = _write_slow_config(tmp_path)
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(_command(config), stdout=pipe, stderr=pipe, text=True)
-    _wait_for_stage(tmp_path, "result", process)
-    process.send_signal(sent)
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == code, said
-    if sent != signal.SIGKILL:
-        assert "run the same command to continue" in said
-        assert not (tmp_path / "run" / "lease.json").exists()
-        assert not (tmp_path / "run" / "attempts").exists()
-    before = json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"]
-    result = run(_config(tmp_path))
-    _assert_same(result, finished)
-    assert {s: r["attempt"] for s, r in result.stages.items()} == {
-        s: r["attempt"] for s, r in before.items()
-    }
-    assert not (tmp_path / "run" / "attempts").exists()
-
-
-@pytest.mark.full
-@pytest.mark.cluster
-def test_a_second_run_beside_the_first_is_refused(tmp_path: Path) -> None:
-    config = _write_slow_config(tmp_path)
-    pipe = subprocess.PIPE
-    first = subprocess.Popen(_command(config), stdout=pipe, stderr=pipe, text=True)
-    try:
-        _wait_for_stage(tmp_path, "result", first)
-        second = subprocess.run(_command(config), capture_output=True, text=True, timeout=60)
-        assert second.returncode == 75
-        assert f"process {first.pid}" in second.stderr
-        with pytest.raises(RunLockedError):
-            run(_config(tmp_path))
-    finally:
-        first.kill()
-        first.communicate()
-
-
-@pytest.mark.cluster
-def test_clusters_of_ours_listen_on_loopback_only() -> None:
-    import psutil
-
-    from bigfs.runtime import local_cluster
-
-    with local_cluster(1, 1, 2**30):
-        me = psutil.Process()
-        family = [me, *me.children(recursive=True)]
-        heard = [c.laddr for p in family for c in p.net_connections("inet") if c.status == "LISTEN"]
-    assert len(heard) >= 3
-    assert {address.ip for address in heard} == {"127.0.0.1"}
-    assert 8787 not in {address.port for address in heard}
 
 
 @pytest.mark.parametrize("method", ["ndfs", "m3fs", "lfs", "gfs_kmeans"])

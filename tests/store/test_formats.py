@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +11,6 @@ import numpy as np
 import pytest
 import zarr
 
-from bigfs import MaxVariance
-from bigfs.core.errors import InputError
 from bigfs.store.ingest import ingest
 from bigfs.store.source import RandomAccessSource, open_matrix
 
@@ -337,162 +334,6 @@ def test_frames_of_the_same_type_keep_it() -> None:
 
     source = open_matrix(pd.DataFrame({"a": np.float32([1, 2]), "b": np.uint8([3, 4])}))
     assert source.dtype == np.float32
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a,b\n1,NaN\n,4\n", "1,na\nN/A,4", "a,b\r\n 1 , null\r\n\"\",\"4\"\r\n\r\n",
-        "a,b\n1,None\nnan,4\n\n\n", "1,\n,4\n",
-    ],
-)  # fmt: skip
-def test_missing_cells_are_nan(tmp_path: Path, text: str) -> None:
-    (tmp_path / "X.csv").write_text(text, newline="")
-    found = np.concatenate(list(open_matrix(tmp_path / "X.csv").iter_blocks(1)))
-    np.testing.assert_array_equal(found, [[1, np.nan], [np.nan, 4]])
-
-
-def test_missing_cells_of_a_single_column(tmp_path: Path) -> None:
-    (tmp_path / "X.csv").write_text("a\n1\n\n\n2\n\n")
-    found = np.concatenate(list(open_matrix(tmp_path / "X.csv").iter_blocks(10)))
-    np.testing.assert_array_equal(found[:, 0], [1, np.nan, np.nan, 2])
-
-
-def test_a_quoted_name_may_hold_a_line_break(tmp_path: Path) -> None:
-    (tmp_path / "X.csv").write_text('"a\nb",c\n1,2\n3,4\n')
-    source = open_matrix(tmp_path / "X.csv")
-    assert source.feature_names == ["a\nb", "c"]
-    np.testing.assert_array_equal(next(source.iter_blocks(9)), [[1, 2], [3, 4]])
-
-
-def test_text_is_read_to_the_last_bit_and_piece_by_piece(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from bigfs.store.formats import csv
-
-    monkeypatch.setattr(csv, "_TEXT_BYTES", 500)
-    X = np.random.default_rng(0).normal(size=(300, 20)) * 10.0 ** np.arange(-10, 10)
-    lines = [",".join(map(repr, row)) for row in X.tolist()]
-    with gzip.open(tmp_path / "X.csv.gz", "wt") as file:
-        file.write("\n".join(lines))
-    found = np.concatenate(list(open_matrix(tmp_path / "X.csv.gz").iter_blocks(7)))
-    np.testing.assert_array_equal(found, X)
-
-
-SPECTRA = "400.5,401.0,401.5\n0.3,0.1,0.2\n1,2,3\n0.5,0.5,0.25\n"
-YEARS = "2001,2002,2003\n7,7,8\n9,9,9\n"
-
-
-def _rows(source: Any) -> list[list[float]]:
-    return np.concatenate(list(source.iter_blocks(2))).tolist()
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("X.csv", SPECTRA), ("X.tsv", SPECTRA.replace(",", "\t")), ("X.csv.gz", SPECTRA),
-        ("X.csv", YEARS), ("X.csv", '\ufeff"2001","2002","2003"\r\n7,7,8\r\n9,9,9\r\n'),
-        ("X.csv", "1990,1991\n3,\n4,2\n"), ("X.csv", ",10,20\n0,0.3,0.1\n1,7,8\n"),
-    ],
-)  # fmt: skip
-def test_a_first_line_of_numbers_that_may_be_names_is_refused(
-    tmp_path: Path, name: str, text: str
-) -> None:
-    path = tmp_path / name
-    path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
-    first = text.splitlines()[0].strip('\ufeff"').replace('","', ",").replace("\t", ",")
-    shown = f"the first line ({first.replace(',', ', ')}) is strictly increasing, and those below"
-    for use in (open_matrix, lambda path: ingest(path, tmp_path / "out.zarr")):
-        with pytest.raises(InputError) as refused:
-            use(path)
-        assert shown in str(refused.value)
-        assert "Set input.header (--header, header=): true takes it as names" in str(refused.value)
-        assert "false as a sample" in str(refused.value)
-    assert not (tmp_path / "out.zarr").exists()
-    n_lines = len(text.splitlines())
-    assert len(_rows(open_matrix(path, header=False))) == n_lines
-    if first.startswith(","):  # the index that pandas writes
-        with pytest.raises(InputError, match=r"column 0 has no name.*index=False"):
-            open_matrix(path, header=True)
-        return
-    source = open_matrix(path, header=True)
-    assert source.feature_names == first.split(",")
-    assert len(_rows(source)) == n_lines - 1
-
-
-def test_the_line_of_a_wide_table_is_shown_shortened(tmp_path: Path) -> None:
-    wavelengths = ",".join(f"{400 + j / 2}" for j in range(2000))
-    (tmp_path / "X.csv").write_text(wavelengths + 2 * ("\n" + ",".join(["1"] * 2000)))
-    shown = r"first line \(400\.0, 400\.5, 401\.0, 401\.5, \.\.\., 1399\.5\) is"
-    with pytest.raises(InputError, match=shown):
-        open_matrix(tmp_path / "X.csv")
-    assert len(open_matrix(tmp_path / "X.csv", header=True).feature_names or []) == 2000
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "1,2,3\n4,5,6\n0.1,0.2,7\n",  # cumulative curves: all rows increase
-        "3,2,9\n1,2,3\n4,5,6\n", "1,1,2\n2,1,1\n", "5\n3\n4\n", "1,nan\n3,2\n",
-    ],
-)  # fmt: skip
-def test_a_first_line_of_other_numbers_is_a_sample_and_the_log_says_so(
-    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "X.csv").write_text(text)
-    with caplog.at_level("INFO", logger="bigfs"):
-        report = ingest(tmp_path / "X.csv", tmp_path / "out.zarr", missing="mean")
-    assert report.n_samples == len(text.splitlines())
-    said = [line for line in caplog.messages if "no header" in line]
-    assert len(said) == 1 and "X.csv: no header, the first line is a sample" in said[0]
-
-
-def test_numbers_that_pandas_gives_to_columns_are_refused_until_said_what_they_are(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "X.csv").write_text("0,1,2\n5,4,3\n8,6,7\n")
-    with pytest.raises(InputError, match=r"first line \(0, 1, 2\) is strictly increasing"):
-        open_matrix(tmp_path / "X.csv")
-    for header, names in ((False, None), (True, ["0", "1", "2"])):
-        source = open_matrix(tmp_path / "X.csv", header=header)
-        assert source.feature_names == names
-        assert _rows(source) == [[0, 1, 2], [5, 4, 3], [8, 6, 7]][header:]
-    assert caplog.text == ""
-
-
-def test_what_header_does_not_allow(tmp_path: Path) -> None:
-    (tmp_path / "X.csv").write_text("a,b\n1,2\n3,4\n")
-    assert open_matrix(tmp_path / "X.csv", header=True).feature_names == ["a", "b"]
-    with pytest.raises(InputError, match="line 1, column 0 is 'a', which is no number"):
-        open_matrix(tmp_path / "X.csv", header=False)
-    (tmp_path / "twice.csv").write_text("7,7\n1,2\n3,4\n")
-    with pytest.raises(InputError, match="name '7' is there twice"):
-        open_matrix(tmp_path / "twice.csv", header=True)
-    npy = _npy(_matrix(), tmp_path)
-    for X in (npy, "sklearn:iris", np.ones((3, 2)), open_matrix(tmp_path / "X.csv")):
-        for header in (True, False):
-            with pytest.raises(InputError, match=r"no \.csv.*input\.header, --header, header="):
-                open_matrix(X, header=header)
-            with pytest.raises(InputError, match="header"):
-                ingest(X, tmp_path / "out.zarr", header=header)
-    for wrong in ("true", 1, None):
-        with pytest.raises(InputError, match="header must be 'auto', True or False. Got"):
-            open_matrix(tmp_path / "X.csv", header=wrong)  # type: ignore[arg-type]
-
-
-def test_estimators_take_a_table_that_was_opened_with_its_header(tmp_path: Path) -> None:
-    (tmp_path / "X.csv").write_text(SPECTRA)
-    with pytest.raises(InputError, match=r"header="):
-        MaxVariance(n_features_to_select=1).fit(tmp_path / "X.csv")
-    selector = MaxVariance(n_features_to_select=1)
-    selector.fit(open_matrix(tmp_path / "X.csv", header=True))
-    assert selector.get_feature_names_out().tolist() == ["401.5"]
-    X = np.array([[0.3, 0.1, 0.2], [1, 2, 3], [0.5, 0.5, 0.25]])
-    np.testing.assert_allclose(selector.scores_, X.var(axis=0))
-    selector.fit(open_matrix(tmp_path / "X.csv", header=False))
-    np.testing.assert_allclose(
-        selector.scores_, np.vstack([[400.5, 401, 401.5], X]).var(axis=0), rtol=1e-12
-    )
 
 
 @pytest.mark.parametrize("name", ["npz", "zarr group", "mat"])

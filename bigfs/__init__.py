@@ -18,6 +18,7 @@ _HOMES = {
     "knn_graph": "bigfs.graph",
     "open_matrix": "bigfs.store.source",
     "RankSummary": "bigfs.pipeline.ranks",
+    "StabilitySelection": "bigfs.selectors.stability.estimator",
     "open_result": "bigfs.results.result",
     "run": "bigfs.pipeline.run",
     "spectral_embedding": "bigfs.spectral",

@@ -77,6 +77,11 @@ def cli() -> None:
 @_scheduler
 @_fresh
 @click.option(
+    "--quick",
+    is_flag=True,
+    help="What fits on small samples agree on, with its interval; no graph of all rows.",
+)
+@click.option(
     "--performance-report",
     metavar="FILE.html",
     help="Save Dask's report of what the workers did (with a cluster only).",
@@ -88,6 +93,7 @@ def run(
     overrides: tuple[str, ...],
     scheduler: str | None,
     fresh: bool,
+    quick: bool,
     performance_report: str | None,
     quiet: bool,
 ) -> None:
@@ -100,8 +106,9 @@ def run(
         bigfs run pipelines/quickstart.yaml
         bigfs run my.yaml --set graph.n_neighbors=10 --set run=runs/k10
         bigfs run my.yaml --scheduler tcp://127.0.0.1:8786
+        bigfs run my.yaml --quick --set run=runs/quick
     """
-    config = load_config(pipeline, overrides)
+    config = load_config(pipeline, [*overrides, *(["quick=true"] if quick else [])])
     from bigfs.pipeline.reports import report_of_run
     from bigfs.pipeline.run import run as run_pipeline
 

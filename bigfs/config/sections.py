@@ -116,6 +116,20 @@ class SpectralConfig(Section):
     )
 
 
+class StabilityConfig(Section):
+    """How sure the selection is: the method on samples of the rows, in pairs that share no row."""
+
+    n_pairs: PositiveInt = Field(25, description="Pairs of samples; the method is fitted to each.")
+    sample_size: Annotated[int, Field(ge=2)] | None = Field(
+        None,
+        description="Rows of a sample; a fit has to fit one worker. null: half of the rows; with "
+        "quick at most 3,000.",
+    )
+    threshold: Annotated[float, Field(gt=0.5, le=1)] = Field(
+        0.6, description="Features that at least this share of the fits selects are called stable."
+    )
+
+
 class ReportConfig(Section):
     """The page that `bigfs run` writes at the end."""
 

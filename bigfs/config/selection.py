@@ -21,6 +21,7 @@ from bigfs.config.sections import (
     InputConfig,
     ReportConfig,
     SpectralConfig,
+    StabilityConfig,
 )
 from bigfs.config.words import quoted, shown
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
@@ -184,6 +185,14 @@ class Config(Selection, _Place):
     evaluate: EvaluateConfig | None = Field(
         None, description="Compare the selection with known labels at the end. null: do not."
     )
+    stability: StabilityConfig | None = Field(
+        None, description="Say how sure the selection is, by fits on samples. null: do not."
+    )
+    quick: bool = Field(
+        False,
+        description="The result is what the fits of stability agree on; no graph of all rows is "
+        "built.",
+    )
     report: ReportConfig | None = Field(
         ReportConfig(), description="report.html of the command line. null: none."
     )
@@ -192,6 +201,12 @@ class Config(Selection, _Place):
         description="The Dask cluster of the run. null: the client in scope, or threads of this "
         "process.",
     )
+
+    @model_validator(mode="after")
+    def _quick_is_by_stability(self) -> Config:
+        if self.quick:
+            fill(self, "stability", StabilityConfig())
+        return self
 
 
 def section_models(methods: Mapping[str, Declared]) -> dict[str, type[Section]]:

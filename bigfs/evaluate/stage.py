@@ -10,7 +10,13 @@ from bigfs.core.cost import Shape, StageCost, Step, pass_over
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.evaluate.selection import compare_with_all, in_memory_bytes
-from bigfs.selectors.stages import check_start, content_of_labels, stages_of_selection
+from bigfs.selectors.stability.fits import check_stability, stability_stage
+from bigfs.selectors.stages import (
+    check_settings,
+    check_start,
+    content_of_labels,
+    stages_of_selection,
+)
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.labels import load_classes
 from bigfs.store.location import is_remote
@@ -22,10 +28,29 @@ _JUDGING_BYTES = 64 * MIB
 
 def stages_of(config: Config) -> list[Stage]:
     """Return the stages of a pipeline after the data are in place, in order."""
-    stages = stages_of_selection(config, remote=is_remote(config.run))
+    stages = []
+    if config.stability is not None:
+        stages.append(stability_stage(config, config.stability, quick=config.quick))
+    if not config.quick:
+        stages = [*stages_of_selection(config, remote=is_remote(config.run)), *stages]
     if config.evaluate is not None:
         stages.append(evaluation_stage(config, config.evaluate))
     return stages
+
+
+def check_shape(config: Config, n_samples: int | None, n_features: int) -> None:
+    """Raise InputError for settings that the shape of the data does not allow.
+
+    Parameters
+    ----------
+    config : Config
+    n_samples : int or None
+        None where it is not known yet.
+    n_features : int
+    """
+    check_settings(config, n_samples, n_features)
+    if config.stability is not None:
+        check_stability(config, config.stability, n_samples, n_features, quick=config.quick)
 
 
 def check_labels(config: Config, n_samples: int | None) -> None:

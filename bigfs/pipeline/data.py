@@ -11,9 +11,9 @@ from typing import Any
 from bigfs.blocks import RowBlocks
 from bigfs.config import Config
 from bigfs.core.errors import ConfigError, InputError
-from bigfs.evaluate.stage import check_labels
+from bigfs.evaluate.stage import check_labels, check_shape
 from bigfs.runtime.progress import in_stage
-from bigfs.selectors.stages import check_settings, labels_of_start
+from bigfs.selectors.stages import labels_of_start
 from bigfs.stages.data import copy_input, data_stage
 from bigfs.stages.measure import Footprint
 from bigfs.store.fingerprint import changed, fingerprint
@@ -49,7 +49,7 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
         rows=config.blocks.rows,
     )
     with discarding_data(directory):
-        check_settings(config, blocks.n_samples, blocks.n_features)
+        check_shape(config, blocks.n_samples, blocks.n_features)
         check_labels(config, blocks.n_samples)
     return blocks, key
 

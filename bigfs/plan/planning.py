@@ -12,10 +12,9 @@ from bigfs.blocks import RowBlocks
 from bigfs.config import Config
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import LIMIT_STEP_BYTES, SMALLEST_LIMIT_BYTES, format_limit
-from bigfs.evaluate.stage import check_labels, stages_of
+from bigfs.evaluate.stage import check_labels, check_shape, stages_of
 from bigfs.plan.header import Header, header_of, place_of
 from bigfs.plan.plan import Place, Plan, make_plan
-from bigfs.selectors.stages import check_settings
 from bigfs.stages.data import data_stage
 from bigfs.store.source import Source, open_matrix
 
@@ -55,7 +54,7 @@ def plan_pipeline(config: Config, *, scheduler: str | None = None) -> Plan:
 def check_config(config: Config, source: Source) -> None:
     """Raise InputError for settings or labels that do not go with an opened input."""
     with suppress(MemoryLimitError):  # the plan says what does not fit
-        check_settings(config, source.n_samples, source.n_features)
+        check_shape(config, source.n_samples, source.n_features)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
     check_labels(config, kept)
 

@@ -15,6 +15,7 @@ from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.yamltext import read_yaml
 from bigfs.results.export import Columns, export_columns, open_run_data
 from bigfs.stages.scores import FeatureScores, check_n_selected
+from bigfs.stages.stability import Stability
 from bigfs.store.location import Location, as_location, is_within
 from bigfs.store.records import CONFIG, FEATURES, TABLE
 from bigfs.store.retention import followed
@@ -114,6 +115,30 @@ class Result:
         graph = read_attributes(self._directory.stage_path("graph"))["graph"]
         found: dict[str, Any] | None = graph.get("recall")
         return found
+
+    @cached_property
+    def stability(self) -> Stability | None:
+        """How sure the selection is, by fits on samples of the rows; None where not asked for."""
+        if "stability" in self.stages:
+            stored = FeatureScores.open(self._directory.stage_path("stability"))
+            return Stability.from_details(stored.details)
+        return Stability.from_details(self.details) if self.is_quick else None
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the result is what fits on samples agree on."""
+        return bool(self.settings.get("quick"))
+
+    @property
+    def stability_lines(self) -> list[str]:
+        """How sure the selection is, in sentences; none where that was not asked for."""
+        if self.stability is None:
+            return []
+        lines = self.stability.lines(self.settings["stability"]["threshold"])
+        if self.is_quick:
+            said = "The selection is what these fits agree on; no graph of all rows was built."
+            lines.append(f"{said} Scores are means of the fits.")
+        return lines
 
     @property
     def details(self) -> dict[str, Any]:
@@ -258,18 +283,22 @@ class Result:
         return self.feature_names[feature] if self.feature_names else str(feature)
 
     def to_frame(self) -> Any:
-        """Return all features as a pandas frame, best first: rank, index, name, score, selected."""
+        """Return all features as a pandas frame, best first.
+
+        Columns are rank, index, name, score, selected and, where there is a stability, frequency.
+        """
         import pandas as pd
 
-        return pd.DataFrame(
-            {
-                "rank": np.arange(1, self.n_features + 1),
-                "index": self.ranking,
-                "name": [self.name_of(feature) for feature in self.ranking.tolist()],
-                "score": self.scores[self.ranking],
-                "selected": np.isin(self.ranking, self.selected),
-            }
-        )
+        columns = {
+            "rank": np.arange(1, self.n_features + 1),
+            "index": self.ranking,
+            "name": [self.name_of(feature) for feature in self.ranking.tolist()],
+            "score": self.scores[self.ranking],
+            "selected": np.isin(self.ranking, self.selected),
+        }
+        if self.stability is not None:
+            columns["frequency"] = self.stability.frequencies[self.ranking]
+        return pd.DataFrame(columns)
 
     def __repr__(self) -> str:
         return f"<Result of {self._outcome()}: {self.path}>"
@@ -287,17 +316,21 @@ class Result:
         )
 
     def features_csv(self) -> str:
-        """Return the table of all features: rank, index, name, score, selected."""
+        """Return the table of all features: the columns of `to_frame`."""
         import csv
         import io
 
         kept = set(self.selected.tolist())
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
-        table.writerow(["rank", "index", "name", "score", "selected"])
+        sure = self.stability
+        more = [] if sure is None else ["frequency"]
+        table.writerow(["rank", "index", "name", "score", "selected", *more])
         for rank, feature in enumerate(self.ranking.tolist(), start=1):
             score = repr(float(self.scores[feature]))
-            table.writerow([rank, feature, self.name_of(feature), score, int(feature in kept)])
+            more = [] if sure is None else [repr(float(sure.frequencies[feature]))]
+            row = [rank, feature, self.name_of(feature), score, int(feature in kept), *more]
+            table.writerow(row)
         return text.getvalue()
 
     def summary(self) -> str:
@@ -305,12 +338,17 @@ class Result:
         lines = [self._outcome(), ""]
         names = [_shortened(self.name_of(feature)) for feature in self.ranking[:_SHOWN].tolist()]
         width = max(14, *map(len, names))
-        lines.append(f"  rank  {'feature':<{width}} {'score':>9}")
+        sure = self.stability
+        often = "" if sure is None else "  frequency"
+        lines.append(f"  rank  {'feature':<{width}} {'score':>9}{often}")
         for rank, (feature, name) in enumerate(zip(self.ranking, names, strict=False), start=1):
-            lines.append(f"  {rank:>4}  {name:<{width}} {self.scores[feature]:>9.4g}")
+            often = "" if sure is None else f"  {100 * sure.frequencies[feature]:>7.0f} %"
+            lines.append(f"  {rank:>4}  {name:<{width}} {self.scores[feature]:>9.4g}{often}")
         if len(self.selected) > _SHOWN:
             lines.append(f"  ... and {len(self.selected) - _SHOWN} more")
         lines += self._subset_lines()
+        if self.stability is not None:
+            lines += ["", "  how sure", *(f"  {line}" for line in self.stability_lines)]
         if self.evaluation is not None:
             lines += ["", *evaluation_lines(self.evaluation, len(self.selected))]
         lines += ["", *self._stage_lines(), "", *self.notes, *self._certificate_lines()]

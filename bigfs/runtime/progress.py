@@ -140,6 +140,10 @@ def in_stage(name: str) -> Iterator[None]:
 _silent: ContextVar[bool] = ContextVar("bigfs_silent", default=False)
 
 
+# Of work within work only errors are said: fifty fits would say the same fifty times.
+logger.addFilter(lambda record: record.levelno >= logging.ERROR or not _silent.get())
+
+
 @contextmanager
 def silenced() -> Iterator[None]:
     """Report nothing within the block: its work is a part of what is reported already."""

@@ -22,6 +22,7 @@ from bigfs.selectors.registry import method_of
 from bigfs.selectors.stages import check_settings, stages_of_selection
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores, check_n_selected, support_of
+from bigfs.stages.stage import Stage
 from bigfs.store.scratch import ArrayRef, Scratch
 
 
@@ -60,12 +61,13 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         name = type(self).__name__
         selection = self._selection()
         scratch = Scratch()
-        blocks = RowBlocks.from_any(self._checked(X), scratch=scratch, transform=self.preprocess)
+        checked = self._checked(X)
+        blocks = RowBlocks.from_any(checked, scratch=scratch, transform=selection.preprocess)
         blocks.warn_of_scales()
-        n_selected = check_n_selected(name, self.n_features_to_select, blocks.n_features)
+        n_selected = check_n_selected(name, self._n_wanted(), blocks.n_features)
         selection = selection.model_copy(update={"n_features_to_select": n_selected})
         check_settings(selection, blocks.n_samples, blocks.n_features)
-        stages = stages_of_selection(selection)
+        stages = self._stages(selection, blocks)
         store = TemporaryStages(scratch.child("stages"))
         finished = Engine(store, blocks, memory_limit=selection.memory_limit).run(stages)
         result = FeatureScores.open(finished["result"])
@@ -73,15 +75,29 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         self.ranking_ = result.ranking
         self._supports = result.supports
         self.n_features_to_select_ = n_selected
-        # What has a row for every sample is read when asked, where the data are not in memory.
-        stored = is_stored(X)
-        for name, value in result.details.items():
-            if isinstance(value, ArrayRef):
-                value = value.open(scratch) if stored else value.load()
-            setattr(self, f"{name}_", value)
+        self._keep_details(result.details, scratch if is_stored(X) else None)
         columns = blocks.transform.columns
         self._columns = None if columns is None else columns.load()
         return self
+
+    def _n_wanted(self) -> int | None:
+        """Return how many features are asked for."""
+        return self.n_features_to_select
+
+    def _stages(self, selection: Selection, blocks: RowBlocks) -> list[Stage]:
+        """Return the stages of a fit."""
+        return stages_of_selection(selection)
+
+    def _keep_details(self, details: dict[str, Any], scratch: Scratch | None) -> None:
+        """Store further results under their names, each with an underscore behind it.
+
+        What has a row for every sample is read when asked, where the data are not in memory: a
+        ``scratch`` is given then.
+        """
+        for name, value in details.items():
+            if isinstance(value, ArrayRef):
+                value = value.load() if scratch is None else value.open(scratch)
+            setattr(self, f"{name}_", value)
 
     def _selection(self) -> Selection:
         """Return the parameters as the settings that a pipeline has, checked by the same model."""

@@ -197,3 +197,17 @@ def stability_curve(rankings: np.ndarray, shared_rows: float) -> np.ndarray:
     agreements = _of_two(k - common, k, d)
     found = [stability_of(column, shared_rows) for column in agreements.T]
     return np.array([[one.value, one.low, one.high] for one in found])
+
+
+def difference_limit(agreements: np.ndarray) -> float:
+    """Return the agreement below which that of one further pair falls in 2.5 % of all cases.
+
+    The prediction limit mean - t s sqrt(1 + 1/B); -1 where there is one pair only.
+    """
+    from scipy.special import stdtrit
+
+    n = len(agreements)
+    if n == 1:
+        return _LOWEST
+    spread = float(agreements.std(ddof=1)) * (1 + 1 / n) ** 0.5
+    return max(_LOWEST, float(agreements.mean()) - float(stdtrit(n - 1, _LEVEL)) * spread)

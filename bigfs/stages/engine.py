@@ -171,11 +171,12 @@ class Engine:
             Where each stage is, by its plain name.
         """
         inputs = Inputs(self.blocks)  # type: ignore[arg-type]  # None: its stages read none
-        key = self._data_key
+        before = self._data_key
         for stage in stages:
-            alike = _neighbors_key(stage, key) if stage.name == "graph" else None
+            alike = _neighbors_key(stage, before) if stage.name == "graph" else None
             inputs.neighbors = self._neighbors.get(alike) if alike else None
-            key = stage.key(key)
+            key = stage.key(self._data_key if stage.beside else before)
+            before = before if stage.beside else key
             name = self.store.name(stage, key)
             if not self.store.has(name, key):
                 self._do(stage, name, key, inputs, (plan or {}).get(stage.name))

@@ -43,12 +43,15 @@ class Stage:
     choose : callable
         ``choose(shape)`` returns the strategy for data of a shape. Raises MemoryLimitError where
         none fits.
+    beside : bool
+        Whether it reads the data only, and no stage after it reads its result.
     """
 
     name: str
     version: int
     settings: dict[str, Any]
     choose: Callable[[Any], Strategy]
+    beside: bool = False
 
     def key(self, *upstream: str) -> str:
         """Return the key of the stage's result, after stages or data with these keys."""

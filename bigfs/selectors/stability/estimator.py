@@ -1,0 +1,149 @@
+"""The estimator of stability: any selector of bigfs, fitted to many samples of the rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.config import Selection, validated
+from bigfs.config.sections import StabilityConfig
+from bigfs.core.errors import InputError
+from bigfs.core.seeds import check_seed
+from bigfs.selectors.base import BaseSelector
+from bigfs.selectors.stability.fits import check_stability, stability_stage
+from bigfs.stages.stability import Stability
+from bigfs.stages.stage import Stage
+from bigfs.store.scratch import Scratch
+
+
+class StabilitySelection(BaseSelector):
+    """Keep the features that a selector selects most often on samples of the rows.
+
+    The samples are drawn in pairs that share no row. What the two selections of a pair have in
+    common estimates, without bias, what selections on two independent samples would have.
+
+    Parameters
+    ----------
+    selector : estimator
+        A selector of bigfs. It is not fitted itself; how many features to keep is its parameter.
+    n_pairs : int, default=25
+        Pairs of samples; the selector is fitted twice as often.
+    sample_size : int or None, default=None
+        Rows of a sample. None: half of them. A fit has to fit one worker.
+    threshold : float, default=0.6
+        Features of at least this frequency are called stable; above 1/2.
+    random_state : int, default=0
+        Seed of the samples, and of what is random in the fits.
+
+    Attributes
+    ----------
+    frequencies_ : ndarray of shape (n_features,), float64
+        The share of the fits that select each feature.
+    stability_ : float
+        The mean agreement within pairs: 1 for equal selections, 0 where it is that of chance.
+    stability_interval_ : ndarray of shape (2,), float64
+        Its 95 % interval, for other data of the same source; (-1, 1) for one pair.
+    agreement_ : float
+        The agreement of all fits. Samples of the same rows agree more than independent ones do.
+    ranking_ : ndarray of shape (n_features,), int64
+        By frequency, ties by mean score, then by mean rank.
+    scores_ : ndarray of shape (n_features,), float64
+        Means over the fits.
+    stable_features_ : ndarray of int64
+        Indices of the features of at least the threshold's frequency, ascending.
+    bound_ : float
+        At most so many of them are to be expected that a fit selects with a probability below
+        q/d. It says nothing where it is no less than their number.
+    rankings_ : ndarray of shape (2 * n_pairs, n_features), int32
+        Of each fit, best first; rows 2i and 2i + 1 are a pair.
+    sample_size_ : int
+        Rows of a sample.
+
+    Raises
+    ------
+    InputError
+        If ``selector`` is not one of bigfs, a sample has more than half of the rows, or the
+        selector cannot be fitted to so few.
+    MemoryLimitError
+        If a fit does not fit the selector's ``memory_limit``; it names the largest sample.
+
+    Notes
+    -----
+    With z_ij = 1 if fit i selects feature j, frequency p_j = mean_i z_ij. The agreement of B fits
+    of m features is Phi = 1 - mean_j [B/(B-1) p_j (1-p_j)] / [(m/d)(1 - m/d)] [2]_, that of a pair
+    the same with B = 2. ``get_support`` has the m most frequent features. ``bound_`` is
+    q^2 / ((2t-1) d) with q = m and t the threshold [1]_: its features are rarely selected, which
+    is not to say that they are wrong. Cost: one pass over X, then every fit is one task in one
+    process.
+
+    References
+    ----------
+    .. [1] R. Shah, R. Samworth, "Variable selection with error control: another look at stability
+       selection", J. R. Stat. Soc. B 75, 2013.
+    .. [2] S. Nogueira, K. Sechidis, G. Brown, "On the stability of feature selection algorithms",
+       JMLR 18, 2018.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from bigfs import MaxVariance, StabilitySelection
+    >>> sure = StabilitySelection(MaxVariance(n_features_to_select=2), n_pairs=5)
+    >>> sure.fit(load_iris().data).frequencies_
+    array([1., 0., 1., 0.])
+    """
+
+    def __init__(
+        self,
+        selector: Any,
+        n_pairs: int = 25,
+        sample_size: int | None = None,
+        threshold: float = 0.6,
+        random_state: int = 0,
+    ) -> None:
+        self._keep(locals())
+
+    def _selection(self) -> Selection:
+        """Return the settings of the selector's fits."""
+        if not isinstance(self.selector, BaseSelector):
+            raise InputError(
+                "StabilitySelection: selector must be a selector of bigfs, such as "
+                f"bigfs.MCFS(20). Got {self.selector!r}."
+            )
+        if isinstance(self.selector, StabilitySelection):
+            raise InputError("StabilitySelection: selector must not be one itself.")
+        check_seed(self.random_state)
+        selection = self.selector._selection()
+        return selection.model_copy(update={"random_state": int(self.random_state)})
+
+    def _n_wanted(self) -> int | None:
+        """Return how many features the selector is asked for."""
+        wanted: int | None = self.selector.n_features_to_select
+        return wanted
+
+    def _settings(self) -> StabilityConfig:
+        """Return the parameters, checked as those of a pipeline are."""
+        given = {name: getattr(self, name) for name in StabilityConfig.model_fields}
+        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
+        return validated(StabilityConfig, plain, type(self).__name__, nested=False)
+
+    def _stages(self, selection: Selection, blocks: RowBlocks) -> list[Stage]:
+        """Return the stage of the fits."""
+        settings = self._settings()
+        check_stability(selection, settings, blocks.n_samples, blocks.n_features)
+        size = settings.sample_size or blocks.n_samples // 2
+        settings = settings.model_copy(update={"sample_size": size})
+        return [stability_stage(selection, settings, quick=True)]
+
+    def _keep_details(self, details: dict[str, Any], scratch: Scratch | None) -> None:
+        """Store how sure the selection is."""
+        sure = Stability.from_details(details)
+        value = sure.stability
+        self.frequencies_, self.rankings_ = sure.frequencies, sure.rankings
+        self.stability_ = value.value
+        self.stability_interval_ = np.array([value.low, value.high])
+        self.agreement_ = sure.agreement.value
+        self.stable_features_ = sure.stable_features(self.threshold)
+        self.bound_ = sure.bound(self.threshold)
+        self.sample_size_ = sure.sample_size

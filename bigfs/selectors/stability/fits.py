@@ -1,0 +1,331 @@
+"""The stage of stability: rows drawn in one pass, then every fit a task in one process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.config import Selection
+from bigfs.config.sections import StabilityConfig
+from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.errors import BigfsError, InputError, MemoryLimitError, StorageError
+from bigfs.core.memory import format_limit, limit_for, task_budget
+from bigfs.core.seeds import derive_seed
+from bigfs.core.units import MIB, format_bytes
+from bigfs.runtime.execute import inline, run_tasks
+from bigfs.selectors.registry import METHODS
+from bigfs.selectors.stability.rows import Draw, DrawnRows, draw_rows
+from bigfs.selectors.stages import check_settings, stages_of_selection, start_of
+from bigfs.solvers.agreement import consensus_ranking
+from bigfs.stages.engine import Engine, TemporaryStages
+from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stability import Stability
+from bigfs.stages.stage import Inputs, Stage
+from bigfs.store.chunking import block_rows
+from bigfs.store.location import Location, as_location, is_remote, replaced_file
+from bigfs.store.scratch import Scratch, read_attributes
+
+logger = logging.getLogger("bigfs")
+
+# Rows of a fit of a quick answer: see tests/bench/README.md, "How sure".
+QUICK_ROWS = 3000
+# Fits whose scratch is there at the same time.
+_AT_ONCE = 8
+
+
+def stability_stage(
+    selection: Selection, settings: StabilityConfig, *, quick: bool = False
+) -> Stage:
+    """Return the stage that fits a method on samples of the rows.
+
+    Parameters
+    ----------
+    selection : Selection
+    settings : StabilityConfig
+    quick : bool, default=False
+        Whether the consensus of the fits is the result of the run.
+    """
+    used = {
+        stage.name: {**stage.settings, "version": stage.version}
+        for stage in stages_of_selection(selection)
+    }
+    size = settings.sample_size or (QUICK_ROWS if quick else None)
+    used["stability"] = {"n_pairs": settings.n_pairs, "sample_size": size, "quick": quick}
+    choose = partial(choose_fits, selection=selection, n_pairs=settings.n_pairs, sample_size=size)
+    # It reads no other stage: a graph that is built anew leaves it as it is.
+    return Stage("result" if quick else "stability", 1, used, choose, beside=not quick)
+
+
+def check_stability(
+    selection: Selection,
+    settings: StabilityConfig,
+    n_samples: int | None,
+    n_features: int,
+    *,
+    quick: bool = False,
+) -> None:
+    """Raise InputError for settings that the shape of the data does not allow.
+
+    Parameters
+    ----------
+    selection : Selection
+    settings : StabilityConfig
+    n_samples : int or None
+        None where it is not known yet.
+    n_features : int
+    quick : bool, default=False
+    """
+    if n_samples is None:
+        return
+    if n_samples < 4:
+        raise InputError(f"stability needs 4 rows at least: two samples of two. X has {n_samples}.")
+    most = n_samples // 2
+    if settings.sample_size is not None and settings.sample_size > most:
+        raise InputError(
+            f"stability.sample_size must be at most {most:,}, half of the {n_samples:,} rows: the "
+            f"two samples of a pair share none. Got {settings.sample_size:,}."
+        )
+    size = settings.sample_size or (min(QUICK_ROWS, most) if quick else most)
+    try:
+        check_settings(selection, size, n_features)
+    except InputError as error:
+        error.add_note(f"X stands for a sample of stability.sample_size, {size:,} rows.")
+        raise
+
+
+def choose_fits(
+    shape: Shape, selection: Selection, n_pairs: int, sample_size: int | None
+) -> SampledFits:
+    """Return the only strategy.
+
+    Raises
+    ------
+    MemoryLimitError
+        If a fit does not fit a worker; it names the largest sample that does.
+    """
+    size = max(2, min(sample_size or shape.n_samples, shape.n_samples // 2))
+    fits = SampledFits(shape, selection, n_pairs, size)
+    budget = task_budget(selection.memory_limit)
+    if not fits.is_within(budget):
+        low, high = 1, size
+        while high - low > 1:
+            middle = (low + high) // 2
+            smaller = SampledFits(shape, selection, n_pairs, middle)
+            low, high = (middle, high) if smaller.is_within(budget) else (low, middle)
+        needed = fits.fit_bytes()
+        cure = f"stability.sample_size to {low:,} or less, or " if low > 1 else ""
+        raise MemoryLimitError(
+            f"Stage 'stability' needs {format_bytes(needed)} for a fit on {size:,} rows; a "
+            f"memory_limit of {format_bytes(selection.memory_limit)} leaves {format_bytes(budget)} "
+            f"to one task. Nothing has run. Set {cure}memory_limit to "
+            f"'{format_limit(limit_for(needed))}' or more."
+        )
+    return fits
+
+
+@dataclass(frozen=True)
+class SampledFits:
+    """Pairs of samples of the rows, and a fit of the method on each.
+
+    Attributes
+    ----------
+    shape : Shape
+        Of all rows.
+    selection : Selection
+    n_pairs : int
+    sample_size : int
+        Rows of each fit.
+    """
+
+    shape: Shape
+    selection: Selection
+    n_pairs: int
+    sample_size: int
+
+    @property
+    def draw(self) -> Draw:
+        """Which rows the samples have."""
+        seed = self.selection.random_state
+        return Draw(self.shape.n_samples, self.sample_size, self.n_pairs, seed)
+
+    def cost(self) -> StageCost:
+        """Return the cost of the pass, of the fits and of the consensus."""
+        n_fits, d, costs = 2 * self.n_pairs, self.shape.n_features, self._costs()
+        draw, shape = self.draw, self.shape
+        # Numbers of rows, and where they are in each sample that they are drawn for.
+        places = shape.rows * (24 + 12 * draw.n_deals)
+        drawn = draw.n_drawn * (d * shape.itemsize + 8) + 8 * n_fits * self.sample_size
+        steps = (
+            pass_over(shape, "a block and the rows drawn of it", places + 8 * MIB),
+            Step(
+                f"a fit on {self.sample_size:,} rows",
+                self.fit_bytes(),
+                n_fits,
+                requests=n_fits * shape.n_blocks,
+            ),
+            Step(f"the rankings of {n_fits} fits", n_fits * d * 24, by_client=True),
+        )
+        stored = 8 * d * (n_fits + 4)
+        folders = min(n_fits, _AT_ONCE) * sum(cost.scratch_bytes for cost in costs)
+        return StageCost(
+            steps,
+            drawn + folders + 2 * stored,
+            stored,
+            compiles=any(cost.compiles for cost in costs),
+            loads=tuple(dict.fromkeys(name for cost in costs for name in cost.loads)),
+        )
+
+    def _costs(self) -> list[StageCost]:
+        """Return what each stage of a fit takes."""
+        d, itemsize = self.shape.n_features, self.shape.itemsize
+        rows = block_rows(d, itemsize)
+        sample = Shape(self.sample_size, d, itemsize, rows, rows)
+        costs = [stage.choose(sample).cost() for stage in stages_of_selection(self.selection)]
+        return [cost for cost in costs if cost is not None]
+
+    def fit_bytes(self) -> int:
+        """Return what a fit needs of its process: its rows, and a block or the method's steps."""
+        row_bytes = self.shape.n_features * self.shape.itemsize
+        block = self.shape.rows * row_bytes
+        most = max(cost.task_bytes + cost.client_bytes + cost.keeps_bytes for cost in self._costs())
+        return self.sample_size * (row_bytes + 8) + max(most, block) + 8 * MIB
+
+    def is_within(self, budget: int) -> bool:
+        """Say whether a fit takes no more than so many bytes."""
+        try:
+            return self.fit_bytes() <= budget
+        except MemoryLimitError:
+            return False
+
+    def run(self, inputs: Inputs, out: Scratch) -> None:
+        """Store the consensus of the fits; those that an earlier run finished are taken over."""
+        blocks, n_fits = inputs.blocks, 2 * self.n_pairs
+        work = blocks.scratch.child(blocks.scratch.unique("stability"))
+        kept = work.child("fits") if inputs.checkpoint is None else Scratch(inputs.checkpoint)
+        missing = [fit for fit in range(n_fits) if _read_fit(_file(kept.path, fit)) is None]
+        if len(missing) < n_fits:
+            logger.info("stability: %d of %d fits are there", n_fits - len(missing), n_fits)
+        if missing:
+            rows = draw_rows(blocks, self.draw, missing, work.child("rows"))
+            # Within a task many small arrays are written: not to a bucket.
+            folder = None if is_remote(work.path) else str(work.path)
+            job = (rows, self.selection, blocks.n_samples, n_fits, str(kept.path), folder)
+            run_tasks(_fit_task, missing, *job, label="stability", unit="fits")
+        found = [_read_fit(_file(kept.path, fit)) for fit in range(n_fits)]
+        result, stability, notes = _consensus(found, self)
+        if self.n_pairs == 1:
+            notes.append("stability: one pair of samples tells no interval.")
+        n_selected = self.selection.n_features_to_select
+        out.put("selected", result.support(n_selected))
+        result.store(
+            out,
+            method=self.selection.method,
+            n_features_to_select=n_selected,
+            n_samples=blocks.n_samples,
+            n_features=blocks.n_features,
+            feature_names=blocks.source.feature_names,
+            notes=notes,
+        )
+        work.close()
+
+
+def _file(folder: Location, fit: int) -> Location:
+    return folder / f"fit-{fit}.npz"
+
+
+def _read_fit(path: Location) -> dict[str, Any] | None:
+    """Return the outcome of a fit, or None where there is none that can be read."""
+    if not path.exists():
+        return None
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, StorageError):
+        return None
+
+
+def _fit_task(
+    fit: int,
+    rows: DrawnRows,
+    selection: Selection,
+    n_samples: int,
+    n_fits: int,
+    kept: str,
+    folder: str | None,
+) -> None:
+    """Fit the method on one sample, in this thread, and store its scores and selection."""
+    with inline():
+        X, numbers = rows.sample(fit)
+        scratch = Scratch(None if folder is None else as_location(folder) / f"fit-{fit}")
+        scratch = scratch.child(scratch.unique("attempt"))
+        try:
+            result, notes = _fitted(X, _of_sample(selection, fit, n_samples, numbers), scratch)
+        except BigfsError as error:
+            error.add_note(
+                f"It was fit {fit + 1} of the stability's {n_fits}, on {len(X):,} of the "
+                f"{n_samples:,} rows. A larger stability.sample_size may help."
+            )
+            raise
+        finally:
+            scratch.close()
+        with replaced_file(_file(as_location(kept), fit)) as file:
+            np.savez(
+                file,
+                scores=result.scores,
+                ranking=result.ranking.astype(np.int32),
+                selected=result.support(selection.n_features_to_select).astype(np.int32),
+                notes=np.array(json.dumps(notes)),
+            )
+
+
+def _fitted(
+    X: np.ndarray, selection: Selection, scratch: Scratch
+) -> tuple[FeatureScores, list[str]]:
+    """Return the scores of a method on rows in memory, and what its stages note."""
+    blocks = RowBlocks.from_any(X, scratch=scratch, transform=selection.preprocess)
+    store = TemporaryStages(scratch.child("stages"))
+    finished = Engine(store, blocks).run(stages_of_selection(selection))
+    notes = [note for path in finished.values() for note in read_attributes(path).get("notes", [])]
+    return FeatureScores.open(finished["result"]), notes
+
+
+def _of_sample(selection: Selection, fit: int, n_samples: int, numbers: np.ndarray) -> Selection:
+    """Return the settings of a fit: a seed of its own, and the labels of its rows to start from."""
+    seed = derive_seed(selection.random_state, "stability fit", fit)
+    selection = selection.model_copy(update={"random_state": seed})
+    if METHODS[selection.method].starts:
+        start = start_of(selection, n_samples)
+        if not isinstance(start, str) and len(start) == n_samples:
+            return selection.with_parameters(init=np.asarray(start)[numbers])
+    return selection
+
+
+def _consensus(
+    found: Sequence[dict[str, Any] | None], fits: SampledFits
+) -> tuple[FeatureScores, Stability, list[str]]:
+    """Return the scores of all fits together, their stability, and their notes."""
+    outcomes = [one for one in found if one is not None]
+    if len(outcomes) < len(found):
+        raise StorageError("Fits of the stability are missing or damaged. Run again.")
+    rankings = np.array([one["ranking"] for one in outcomes])
+    masks = np.zeros(rankings.shape, dtype=bool)
+    for mask, one in zip(masks, outcomes, strict=True):
+        mask[one["selected"]] = True
+    scores = np.mean([one["scores"] for one in outcomes], axis=0)
+    stability = Stability.of_fits(masks, rankings, fits.sample_size, fits.draw.shared_rows)
+    ranking = consensus_ranking(stability.frequencies, scores, rankings)
+    noted = [notes for one in outcomes if (notes := json.loads(str(one["notes"])))]
+    summary = []
+    if noted:
+        summary = [
+            f"{len(noted)} of {len(found)} fits of the stability note, such as: {noted[0][0]}"
+        ]
+    return FeatureScores(scores, ranking, stability.as_details()), stability, summary

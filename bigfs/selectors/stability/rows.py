@@ -1,0 +1,201 @@
+"""Samples of rows, in pairs without a common row, brought into scratch by one pass over X."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.preprocess import Transform
+from bigfs.blocks.rowblocks import BlockReader
+from bigfs.core.seeds import rng
+from bigfs.runtime.execute import run_tasks
+from bigfs.store.location import Location, as_location, replaced_file
+from bigfs.store.scratch import ArrayRef, Scratch
+
+# Rows are dealt out by runs of so many, whatever the blocks: samples do not depend on them.
+_RUN_ROWS = 2**14
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which rows each sample has: simple random samples without replacement.
+
+    Rows are dealt out like cards: the samples of as many pairs as there are rows for share none,
+    then all rows are shuffled again. Sample 2i and 2i + 1 are a pair.
+
+    Attributes
+    ----------
+    n_samples : int
+    sample_size : int
+        Rows of each sample.
+    n_pairs : int
+    random_state : int
+    """
+
+    n_samples: int
+    sample_size: int
+    n_pairs: int
+    random_state: int
+
+    @property
+    def pairs_per_deal(self) -> int:
+        """Pairs that share no row."""
+        return min(self.n_pairs, self.n_samples // (2 * self.sample_size))
+
+    @property
+    def n_deals(self) -> int:
+        """How often all rows are shuffled."""
+        return -(-self.n_pairs // self.pairs_per_deal)
+
+    @property
+    def n_drawn(self) -> int:
+        """The most rows that are in any sample."""
+        return min(self.n_samples, 2 * self.n_pairs * self.sample_size)
+
+    @property
+    def shared_rows(self) -> float:
+        """The share of the rows that a pair takes; 0 if no row is in two pairs."""
+        return 2 * self.sample_size / self.n_samples if self.n_deals > 1 else 0.0
+
+    def counts(self) -> np.ndarray:
+        """Return how many rows of each run each sample has, (n_runs, 2 * n_pairs), int32."""
+        n_runs = -(-self.n_samples // _RUN_ROWS)
+        counts = np.zeros((n_runs, 2 * self.n_pairs), dtype=np.int32)
+        for deal in range(self.n_deals):
+            fits = self._fits_of(deal)
+            left = np.full(len(fits) + 1, self.sample_size)
+            left[-1] = self.n_samples - self.sample_size * len(fits)
+            generator = rng(self.random_state, "stability counts", deal)
+            for run in range(n_runs - 1):
+                taken = generator.multivariate_hypergeometric(left, _RUN_ROWS)
+                counts[run, fits.start : fits.stop] = taken[:-1]
+                left -= taken
+            counts[-1, fits.start : fits.stop] = left[:-1]
+        return counts
+
+    def _fits_of(self, deal: int) -> range:
+        """Return the samples of a deal."""
+        each = 2 * self.pairs_per_deal
+        return range(deal * each, min((deal + 1) * each, 2 * self.n_pairs))
+
+    def rows_of(
+        self, start: int, stop: int, counts: np.ndarray, fits: Sequence[int]
+    ) -> dict[int, np.ndarray]:
+        """Return the rows from ``start`` to ``stop`` that each of some samples has, ascending."""
+        parts: dict[int, list[np.ndarray]] = {fit: [] for fit in fits}
+        for run in range(start // _RUN_ROWS, -(-stop // _RUN_ROWS)):
+            first = run * _RUN_ROWS
+            size = min(_RUN_ROWS, self.n_samples - first)
+            for deal in range(self.n_deals):
+                dealt = self._fits_of(deal)
+                wanted = [fit for fit in dealt if fit in parts]
+                if not wanted:
+                    continue
+                order = rng(self.random_state, f"stability deal {deal}", run).permutation(size)
+                ends = np.cumsum(counts[run, dealt.start : dealt.stop])
+                for fit in wanted:
+                    end = ends[fit - dealt.start]
+                    rows = first + np.sort(order[end - counts[run, fit] : end])
+                    parts[fit].append(rows[(rows >= start) & (rows < stop)])
+        return {fit: np.concatenate(found) for fit, found in parts.items()}
+
+
+@dataclass(frozen=True)
+class DrawnRows:
+    """The rows of samples in scratch: a file for each block, each row once.
+
+    Attributes
+    ----------
+    folder : str
+    n_blocks : int
+    sample_size, n_features : int
+    dtype : str
+    """
+
+    folder: str
+    n_blocks: int
+    sample_size: int
+    n_features: int
+    dtype: str
+
+    def file(self, block: int) -> Location:
+        """Return where the rows of a block are."""
+        return as_location(self.folder) / f"rows-{block}.npz"
+
+    def sample(self, fit: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of a sample, in the order of X, and their numbers.
+
+        Returns
+        -------
+        X : ndarray of shape (sample_size, n_features)
+        numbers : ndarray of shape (sample_size,), int64
+        """
+        X = np.empty((self.sample_size, self.n_features), dtype=self.dtype)
+        numbers = np.empty(self.sample_size, dtype=np.int64)
+        filled = 0
+        for block in range(self.n_blocks):
+            with self.file(block).open("rb") as file, np.load(file, allow_pickle=False) as stored:
+                places = stored[f"fit{fit}"]
+                if not len(places):
+                    continue
+                end = filled + len(places)
+                numbers[filled:end] = stored["numbers"][places]
+                np.take(stored["rows"], places, axis=0, out=X[filled:end])
+                filled = end
+        return X, numbers
+
+
+def draw_rows(blocks: RowBlocks, draw: Draw, fits: Sequence[int], scratch: Scratch) -> DrawnRows:
+    """Bring the rows of some samples into scratch, as they are stored: one pass.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    draw : Draw
+    fits : sequence of int
+        The samples that are wanted.
+    scratch : Scratch
+    """
+    counts = scratch.put("counts", draw.counts())
+    drawn = DrawnRows(
+        str(scratch.path),
+        len(blocks.bounds),
+        draw.sample_size,
+        blocks.n_features,
+        blocks.dtype.name,
+    )
+    # Every fit prepares its rows itself: by their own means, where there are means.
+    reader = replace(blocks.start_pass(), transform=Transform())
+    items = list(enumerate(blocks.bounds))
+    run_tasks(
+        _draw_task, items, reader, draw, counts, tuple(fits), drawn,
+        label="samples", unit="blocks",
+    )  # fmt: skip
+    return drawn
+
+
+def _draw_task(
+    item: tuple[int, tuple[int, int]],
+    reader: BlockReader,
+    draw: Draw,
+    counts: ArrayRef,
+    fits: tuple[int, ...],
+    drawn: DrawnRows,
+) -> None:
+    """Write the rows of one block that any sample has, and where each sample's are among them."""
+    block, (start, stop) = item
+    wanted = draw.rows_of(start, stop, counts.load(), fits)
+    used = np.zeros(stop - start, dtype=bool)
+    for rows in wanted.values():
+        used[rows - start] = True
+    place = np.cumsum(used) - 1
+    arrays: dict[str, Any] = {
+        f"fit{fit}": place[rows - start].astype(np.int32) for fit, rows in wanted.items()
+    }
+    rows = np.ascontiguousarray(reader.read(start, stop)[used])
+    with replaced_file(drawn.file(block), sync=False) as file:
+        np.savez(file, rows=rows, numbers=start + np.flatnonzero(used), **arrays)

@@ -1,0 +1,152 @@
+"""How sure a selection is, from fits on samples of the rows: as stored, and in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bigfs.solvers.agreement import (
+    Agreement,
+    agreement_of_all,
+    agreement_of_pairs,
+    difference_limit,
+    rarely_selected_bound,
+    stability_curve,
+    stability_of,
+)
+
+
+@dataclass(frozen=True)
+class Stability:
+    """The selections of fits on samples; samples 2i and 2i + 1 are a pair without a common row.
+
+    Attributes
+    ----------
+    frequencies : ndarray of shape (n_features,), float64
+        The share of the fits that select each feature.
+    rankings : ndarray of shape (2 * n_pairs, n_features), int32
+        Of each fit, best first.
+    pair_agreements : ndarray of shape (n_pairs,), float64
+        See `bigfs.solvers.agreement.agreement_of_pairs`.
+    agreement : Agreement
+        Of all fits.
+    n_selected : int
+        Features that a fit selects.
+    sample_size : int
+        Rows of a fit.
+    shared_rows : float
+        The share of the rows that a pair takes; 0 if no row is in two pairs.
+    """
+
+    frequencies: np.ndarray
+    rankings: np.ndarray
+    pair_agreements: np.ndarray
+    agreement: Agreement
+    n_selected: int
+    sample_size: int
+    shared_rows: float
+
+    @classmethod
+    def of_fits(
+        cls, masks: np.ndarray, rankings: np.ndarray, sample_size: int, shared_rows: float
+    ) -> Stability:
+        """Return the stability of fits, from what they select and their rankings.
+
+        Parameters
+        ----------
+        masks : ndarray of shape (2 * n_pairs, n_features), bool
+        rankings : ndarray of shape (2 * n_pairs, n_features), int
+        sample_size : int
+        shared_rows : float
+        """
+        return cls(
+            masks.mean(axis=0),
+            rankings,
+            agreement_of_pairs(masks),
+            agreement_of_all(masks),
+            int(masks[0].sum()),
+            sample_size,
+            shared_rows,
+        )
+
+    def as_details(self) -> dict[str, Any]:
+        """Return everything as details of `FeatureScores`."""
+        value = self.agreement
+        return {
+            "frequencies": self.frequencies,
+            "rankings": self.rankings,
+            "pair_agreements": self.pair_agreements,
+            "agreement": [value.value, value.low, value.high],
+            "n_selected": self.n_selected,
+            "sample_size": self.sample_size,
+            "shared_rows": self.shared_rows,
+        }
+
+    @classmethod
+    def from_details(cls, details: dict[str, Any]) -> Stability:
+        """Return what `as_details` wrote."""
+        kept = {name: details[name] for name in cls.__dataclass_fields__}
+        return cls(**{**kept, "agreement": Agreement(*kept["agreement"])})
+
+    @property
+    def n_fits(self) -> int:
+        """Number of fits."""
+        return len(self.rankings)
+
+    @property
+    def stability(self) -> Agreement:
+        """The mean agreement within pairs, with its interval."""
+        return stability_of(self.pair_agreements, self.shared_rows)
+
+    def curve(self) -> np.ndarray:
+        """Return the stability of the first 1, 2, ... features of the fits' rankings.
+
+        Returns
+        -------
+        curve : ndarray of shape (n_features, 3), float64
+            Stability, and its interval.
+        """
+        return stability_curve(self.rankings, self.shared_rows)
+
+    def stable_features(self, threshold: float) -> np.ndarray:
+        """Return the features of at least a frequency, ascending."""
+        return np.flatnonzero(self.frequencies >= threshold)
+
+    def bound(self, threshold: float) -> float:
+        """Return the bound on rarely selected features among `stable_features`."""
+        return rarely_selected_bound(self.n_selected, len(self.frequencies), threshold)
+
+    def in_common(self, agreement: float) -> float:
+        """Return the share of a selection that two have in common, for their agreement."""
+        chance = self.n_selected / len(self.frequencies)
+        return chance + agreement * (1 - chance)
+
+    def lowest_of_another(self) -> float:
+        """Return the agreement that two further samples hardly fall below: 2.5 % of them do."""
+        return difference_limit(self.pair_agreements)
+
+    def share_line(self) -> str:
+        """Return what two samples have in common, as text."""
+        found = self.stability
+        value, low, high = (100 * self.in_common(a) for a in (found.value, found.low, found.high))
+        if self.n_fits == 2:
+            return f"{value:.0f} % of {self.n_selected} (one pair: no interval)"
+        return f"{value:.0f} % of {self.n_selected} ({max(low, 0.0):.0f} to {high:.0f} %)"
+
+    def lines(self, threshold: float) -> list[str]:
+        """Return how sure the selection is, in sentences."""
+        value, d = self.stability, len(self.frequencies)
+        stable, bound = len(self.stable_features(threshold)), self.bound(threshold)
+        interval = f" (95 %: {value.low:.2f} to {value.high:.2f})" if self.n_fits > 2 else ""
+        rare = f"of these at most {bound:.2g} are to be expected that a fit selects rarely"
+        if bound >= stable:
+            rare = f"the bound on rarely selected ones among them, {bound:.3g}, says nothing here"
+        return [
+            f"{self.n_fits} fits on {self.sample_size:,} rows each: two samples without a common "
+            f"row share {self.share_line()} features; {100 * self.n_selected / d:.0f} % by chance",
+            f"stability {value.value:.2f}{interval}, agreement of all fits "
+            f"{self.agreement.value:.2f}",
+            f"{stable} features are in at least {100 * threshold:.0f} % of the fits; {rare}",
+        ]

@@ -12,6 +12,7 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.evaluate.metrics import Overlap, selection_overlap
 from bigfs.results.result import Result, open_result
+from bigfs.solvers.agreement import agreement_of_pairs
 from bigfs.store.location import Location
 
 _SHOWN = 10
@@ -36,6 +37,29 @@ class Moved:
 
 
 @dataclass(frozen=True)
+class Expected:
+    """The agreement that selections on other rows would have, by the stability of a run.
+
+    Attributes
+    ----------
+    run : str
+    sample_size : int
+        Rows that its fits had.
+    stability, low, high : float
+        The mean agreement of two, with its interval.
+    limit : float
+        Two further ones agree less than this in 2.5 % of all cases.
+    """
+
+    run: str
+    sample_size: int
+    stability: float
+    low: float
+    high: float
+    limit: float
+
+
+@dataclass(frozen=True)
 class Difference:
     """The difference between two runs.
 
@@ -49,6 +73,10 @@ class Difference:
         Features of both runs together.
     overlap : Overlap
         What the selections have in common, beside chance.
+    agreement : float
+        Of the two selections: 1 if they are equal, 0 where it is that of chance.
+    expected : list of Expected
+        One for each run that has a stability.
     came, went : list of Moved
         Features that only the second, or only the first run selected, best first.
     moved : list of Moved
@@ -64,6 +92,8 @@ class Difference:
     n_selected: tuple[int, int]
     n_features: int
     overlap: Overlap
+    agreement: float
+    expected: list[Expected]
     came: list[Moved]
     went: list[Moved]
     moved: list[Moved]
@@ -91,6 +121,13 @@ class Difference:
             f"{100 * self.share:.1f} % of the larger; {100 * min(a, b) / self.n_features:.1f} % "
             "by chance",
         ]
+        for one in self.expected:
+            verdict = "no more" if self.agreement >= one.limit else "more"
+            lines.append(
+                f"agreement {self.agreement:.2f}: {verdict} than other rows would change, by the "
+                f"stability of {one.run} ({one.stability:.2f}, {one.low:.2f} to {one.high:.2f}, on "
+                f"{one.sample_size:,} rows; two further samples agree by {one.limit:.2f} or more)"
+            )
         if self.rank_correlation is not None:
             lines.append(f"rank correlation of all features: {self.rank_correlation:.3f}")
         for title, features in (("came", self.came), ("went", self.went), ("moved", self.moved)):
@@ -141,6 +178,7 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
     moved = [one for one in both if one.first_rank != one.second_rank]
     moved.sort(key=lambda one: -abs((one.first_rank or 0) - (one.second_rank or 0)))
     indices = [[i for i, name in enumerate(names) if name in part] for part in chosen]
+    masks = np.array([[name in part for name in names] for part in chosen])
     about_a, about_b = _about(a), _about(b)
     return Difference(
         str(first),
@@ -148,12 +186,23 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
         (len(a.selected), len(b.selected)),
         len(names),
         selection_overlap(indices[0], indices[1], len(names)),
+        float(agreement_of_pairs(masks)[0]),
+        [*_expected(first, a), *_expected(second, b)],
         came,
         went,
         moved,
         _rank_correlation(*ranks),
         *(_changed(x, y) for x, y in zip(about_a, about_b, strict=True)),
     )
+
+
+def _expected(run: str | Location, result: Result) -> Iterator[Expected]:
+    """Yield what the stability of a run says of other rows, if it has one."""
+    sure = result.stability
+    if sure is not None:
+        mean = sure.stability
+        limit = sure.lowest_of_another()
+        yield Expected(str(run), sure.sample_size, mean.value, mean.low, mean.high, limit)
 
 
 def _matched(a: Result, b: Result) -> tuple[list[str], list[list[int | None]]]:

@@ -144,6 +144,8 @@ def _candidates(
     if config.graph is not None and config.graph.algorithm != "auto":
         yield "graph.algorithm", _variants(config, "graph", "algorithm", ["auto"])
     shape = header.shape(config.blocks.rows)
+    if shape is not None and config.stability is not None:
+        yield "stability.sample_size", _samples(config, header, place, shape.n_samples // 2)
     if shape is not None:
         smaller: list[int] = []
         rows = shape.rows // 2 // header.chunk_rows * header.chunk_rows
@@ -165,6 +167,24 @@ def _variants(config: Config, section: str, name: str, values: Any) -> Iterator[
         changed = getattr(config, section).model_copy(update={name: value})
         shown = f"'{value}'" if isinstance(value, str) else f"{value}"
         yield shown, config.model_copy(update={section: changed})
+
+
+def _samples(
+    config: Config, header: Header, place: Place, most: int
+) -> Iterator[tuple[str, Config]]:
+    """Yield the largest sample of a fit that fits, to two digits; none if not even two rows do."""
+
+    def at(size: int) -> tuple[str, Config]:
+        return next(_variants(config, "stability", "sample_size", [size]))
+
+    low, high = 2, max(2, most)
+    if not plan_of(at(low)[1], header, place).fits:
+        return
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if plan_of(at(middle)[1], header, place).fits else (low, middle)
+    digits = 10 ** max(0, len(str(low)) - 2)
+    yield at(low // digits * digits)
 
 
 def _limits(config: Config, header: Header, place: Place) -> Iterator[tuple[str, Config]]:

@@ -49,6 +49,7 @@ def run_page(result: Result) -> str:
     title = f"{len(result.selected)} of {result.n_features:,} features"
     sections = [
         _answer(result, facts, title),
+        _sure(result),
         *_places(result, settings),
         _scores(result),
         _curve(result, facts),
@@ -156,6 +157,10 @@ def _tiles(result: Result, facts: Facts) -> list[tuple[str, str]]:
         tiles.append((f"{100 * share:.0f} %", "of the features' variance explained, on average"))
         enough = int(np.searchsorted(facts.explained, _ENOUGH * share)) + 1
         tiles.append((f"{enough}", f"of them explain {100 * _ENOUGH:.0f} % of that"))
+    sure = result.stability
+    if sure is not None:
+        text = f"features that two samples of {sure.sample_size:,} rows have in common"
+        tiles.insert(0, (sure.share_line(), text))
     if result.evaluation is not None:
         mine, whole = (100 * result.evaluation[k]["nmi_mean"] for k in ("selected", "all"))
         tiles.append((f"{mine:.0f} %", f"NMI with the labels; all features: {whole:.0f} %"))
@@ -163,7 +168,11 @@ def _tiles(result: Result, facts: Facts) -> list[tuple[str, str]]:
         tiles.append(
             (f"{100 * result.recall['value']:.0f} %", "of the true neighbors are in the graph")
         )
-    if n_selected < result.n_features:
+    if n_selected < result.n_features and result.is_quick and sure is not None:
+        last, first = 100 * sure.frequencies[result.ranking[n_selected - 1 : n_selected + 1]]
+        text = "frequency of the last kept and the first left out"
+        tiles.append((f"{last:.0f} | {first:.0f} %", text))
+    elif n_selected < result.n_features:
         scores = np.sort(result.scores)[::-1]
         last, first = scores[n_selected - 1], scores[n_selected]
         tiles.append((f"{last:.3g} | {first:.3g}", "score of the last kept and the first left out"))
@@ -189,20 +198,34 @@ def _places(result: Result, settings: dict[str, Any]) -> list[str]:
     return sections
 
 
+def _sure(result: Result) -> str:
+    """Return how sure the selection is, with the features that are stable."""
+    sure = result.stability
+    if sure is None:
+        return ""
+    said = "".join(f"<p>{escape(line)}.</p>" for line in result.stability_lines)
+    return _section("How sure", said)
+
+
 def _scores(result: Result) -> str:
     kept = set(result.selected.tolist())
     shown = result.ranking[:_BARS].tolist()
     low = min(0.0, float(result.scores.min()))
     size = float(result.scores.max()) - low or 1.0
+    sure = result.stability
+    often = [""] * len(shown)
+    if sure is not None:
+        often = [f"<td>{100 * sure.frequencies[f]:.0f} %</td>" for f in shown]
     rows = "".join(
         f"<tr{'' if f in kept else ' class=out'}><td>{rank}</td>"
         f"<th>{_name(result.name_of(f))}</th>"
         f'<td class="bar"><i style="width:{100 * (result.scores[f] - low) / size:.1f}%"></i></td>'
-        f"<td>{result.scores[f]:.4g}</td></tr>"
+        f"<td>{result.scores[f]:.4g}</td>{often[rank - 1]}</tr>"
         for rank, f in enumerate(shown, start=1)
     )
     note = f"The first {len(shown)}; features.csv has all {result.n_features:,}."
-    head = "<tr><td>rank</td><th>feature</th><td></td><td>score</td></tr>"
+    column = "" if sure is None else "<td>frequency</td>"
+    head = f"<tr><td>rank</td><th>feature</th><td></td><td>score</td>{column}</tr>"
     return _section("Scores", f'<p>{note}</p><table class="scores">{head}{rows}</table>')
 
 

@@ -29,6 +29,14 @@ def _varying(X: np.ndarray) -> np.ndarray:
     return X[:, X.std(axis=0) > 0]
 
 
+def test_fewer_rows_than_features_but_not_than_those_that_vary() -> None:
+    X = np.hstack([np.random.default_rng(0).normal(size=(12, 8)), np.zeros((12, 6))])
+    found = UDFS(3, n_clusters=2, n_neighbors=3).fit(X)
+    more = UDFS(3, n_clusters=2, n_neighbors=3).fit(X[:, :11])
+    assert found.ranking_[-6:].tolist() == list(range(8, 14))
+    np.testing.assert_allclose(found.scores_[:8], more.scores_[:8], rtol=1e-6)
+
+
 @pytest.mark.parametrize("ridge", [1e-6, 1.0, 1e3])
 def test_equals_the_dense_reference(ridge: float) -> None:
     X = _varying(load_digits().data[:300])

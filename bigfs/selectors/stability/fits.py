@@ -30,15 +30,13 @@ from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stability import Stability
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.chunking import block_rows
-from bigfs.store.location import Location, as_location, is_remote, replaced_file
+from bigfs.store.location import Location, as_location, replaced_file
 from bigfs.store.scratch import Scratch, read_attributes
 
 logger = logging.getLogger("bigfs")
 
 # Rows of a fit of a quick answer: see tests/bench/README.md, "How sure".
 QUICK_ROWS = 3000
-# Fits whose scratch is there at the same time.
-_AT_ONCE = 8
 
 
 def stability_stage(
@@ -174,10 +172,9 @@ class SampledFits:
             Step(f"the rankings of {n_fits} fits", n_fits * d * 24, by_client=True),
         )
         stored = 8 * d * (n_fits + 4)
-        folders = min(n_fits, _AT_ONCE) * sum(cost.scratch_bytes for cost in costs)
         return StageCost(
             steps,
-            drawn + folders + 2 * stored,
+            drawn + 2 * stored,
             stored,
             compiles=any(cost.compiles for cost in costs),
             loads=tuple(dict.fromkeys(name for cost in costs for name in cost.loads)),
@@ -215,9 +212,7 @@ class SampledFits:
             logger.info("stability: %d of %d fits are there", n_fits - len(missing), n_fits)
         if missing:
             rows = draw_rows(blocks, self.draw, missing, work.child("rows"))
-            # Within a task many small arrays are written: not to a bucket.
-            folder = None if is_remote(work.path) else str(work.path)
-            job = (rows, self.selection, blocks.n_samples, n_fits, str(kept.path), folder)
+            job = (rows, self.selection, blocks.n_samples, n_fits, str(kept.path))
             run_tasks(_fit_task, missing, *job, label="stability", unit="fits")
         found = [_read_fit(_file(kept.path, fit)) for fit in range(n_fits)]
         result, stability, notes = _consensus(found, self)
@@ -259,13 +254,13 @@ def _fit_task(
     n_samples: int,
     n_fits: int,
     kept: str,
-    folder: str | None,
 ) -> None:
     """Fit the method on one sample, in this thread, and store its scores and selection."""
     with inline():
         X, numbers = rows.sample(fit)
-        scratch = Scratch(None if folder is None else as_location(folder) / f"fit-{fit}")
-        scratch = scratch.child(scratch.unique("attempt"))
+        # Many small arrays that nobody else reads. In the run's folder, a task that was given up
+        # would bring back what the end of its attempt has removed.
+        scratch = Scratch()
         try:
             result, notes = _fitted(X, _of_sample(selection, fit, n_samples, numbers), scratch)
         except BigfsError as error:

@@ -67,7 +67,7 @@ def product_form(rows: np.ndarray, neighbors: np.ndarray, ridge: float) -> Produ
     Parameters
     ----------
     rows : ndarray of shape (n_samples, n_features), float64
-        Of features that vary, more than there are rows.
+        Of features that vary; they may be fewer than the rows.
     neighbors : ndarray of shape (n_samples, n_neighbors)
     ridge : float
     """
@@ -76,9 +76,10 @@ def product_form(rows: np.ndarray, neighbors: np.ndarray, ridge: float) -> Produ
     n = len(rows)
     # Against the first row: a span of one dimension less, and no mean that rounding blurs.
     basis, factor = qr((rows[1:] - rows[0]).T, mode="economic", overwrite_a=True)
-    table = np.zeros((n, n - 1))
+    width = len(factor)
+    table = np.zeros((n, width))
     table[1:] = factor.T
-    M = np.zeros((n - 1, n - 1), order="F")
+    M = np.zeros((width, width), order="F")
     M = _add_scatter(M, table, np.column_stack([np.arange(n), neighbors]), ridge)
     values, vectors = np.linalg.eigh(_mirrored(M))
     kept = values > _RANK_TOL * values[-1]

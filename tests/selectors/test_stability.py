@@ -1,0 +1,311 @@
+"""Stability: samples in pairs, fits on their own rows, a consensus, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from bigfs import NDFS, MaxVariance, RandomSelection, StabilitySelection, ingest, run
+from bigfs.core.cost import Shape
+from bigfs.core.errors import InputError, MemoryLimitError, NumericalError
+from bigfs.core.seeds import derive_seed
+from bigfs.pipeline.diff import diff_runs
+from bigfs.plan.planning import plan_pipeline
+from bigfs.selectors.configs import make_config
+from bigfs.selectors.stability import fits, rows
+from bigfs.selectors.stability.fits import choose_fits
+from bigfs.selectors.stability.rows import Draw
+from tests.reference.agreement import kuncheva, phi
+from tests.test_estimators import CHEAP
+
+
+@pytest.fixture(scope="module")
+def digits() -> np.ndarray:
+    return load_digits().data[:400]
+
+
+def _samples(draw: Draw, step: int) -> dict[int, np.ndarray]:
+    """Return the rows of all samples, asked for by so many rows at a time."""
+    counts, everyone = draw.counts(), range(2 * draw.n_pairs)
+    parts = [
+        draw.rows_of(start, min(start + step, draw.n_samples), counts, everyone)
+        for start in range(0, draw.n_samples, step)
+    ]
+    return {fit: np.concatenate([part[fit] for part in parts]) for fit in everyone}
+
+
+@pytest.mark.parametrize("size, n_pairs", [(50, 3), (20, 2), (7, 11), (1, 4)])
+def test_samples_of_a_pair_share_no_row(
+    size: int, n_pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "_RUN_ROWS", 16)
+    draw = Draw(101, size, n_pairs, random_state=3)
+    samples = _samples(draw, 101)
+    for fit, found in samples.items():
+        assert len(np.unique(found)) == size == len(found)
+        assert not np.isin(found, samples[fit ^ 1]).any()
+    for fit, found in _samples(draw, 13).items():
+        np.testing.assert_array_equal(found, samples[fit])
+    together = np.concatenate(list(samples.values()))
+    assert (len(np.unique(together)) == len(together)) == (draw.shared_rows == 0)
+    others = _samples(Draw(101, size, n_pairs, random_state=4), 101)
+    assert any((others[fit] != found).any() for fit, found in samples.items())
+
+
+def test_every_row_is_drawn_equally_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "_RUN_ROWS", 8)
+    counts = np.zeros(30)
+    for seed in range(300):
+        counts[_samples(Draw(30, 10, 1, seed), 30)[0]] += 1
+    # Binomial, 300 draws at 1/3: the deviation is 8.2.
+    assert np.abs(counts - 100).max() < 4 * 8.2
+
+
+def test_fits_are_those_of_the_selector_on_its_samples(digits: np.ndarray) -> None:
+    found = StabilitySelection(
+        RandomSelection(5, preprocess="minmax"), n_pairs=2, sample_size=40, random_state=2
+    ).fit(digits)
+    variances = StabilitySelection(
+        MaxVariance(5, preprocess="standardize"), n_pairs=2, sample_size=40, random_state=2
+    ).fit(digits)
+    samples = _samples(Draw(400, 40, 2, 2), 400)
+    selections, scores = [], []
+    for fit, numbers in samples.items():
+        seed = derive_seed(2, "stability fit", fit)
+        alone = RandomSelection(5, random_state=seed).fit(digits[numbers])
+        np.testing.assert_array_equal(found.rankings_[fit], alone.ranking_)
+        selections.append(set(alone.get_support(indices=True).tolist()))
+        scores.append(alone.scores_)
+        own = MaxVariance(5, preprocess="standardize").fit(digits[numbers])
+        np.testing.assert_array_equal(variances.rankings_[fit], own.ranking_)
+    often = [sum(j in one for one in selections) / 4 for j in range(64)]
+    np.testing.assert_allclose(found.frequencies_, often)
+    np.testing.assert_allclose(found.scores_, np.mean(scores, axis=0))
+    assert found.agreement_ == pytest.approx(phi(selections, 64))
+    pairs = [kuncheva(*selections[i : i + 2], 64) for i in (0, 2)]
+    assert found.stability_ == pytest.approx(np.mean(pairs))
+    order = sorted(range(64), key=lambda j: (-often[j], -found.scores_[j]))
+    assert found.ranking_[:10].tolist() == order[:10]
+    assert found.stable_features_.tolist() == [j for j in range(64) if often[j] >= 0.6]
+
+
+def test_chance_has_no_stability_and_clear_data_have_all(digits: np.ndarray) -> None:
+    chance = StabilitySelection(RandomSelection(10), n_pairs=6).fit(digits[:, 1:60])
+    assert chance.stability_interval_[0] < 0 < chance.stability_interval_[1]
+    assert abs(chance.stability_) < 0.25
+    spread = np.random.default_rng(0).normal(size=(80, 12)) * np.repeat([1, 9], [8, 4])
+    clear = StabilitySelection(MaxVariance(4), n_pairs=2).fit(spread)
+    assert clear.stability_ == clear.agreement_ == 1.0
+    assert clear.get_support(indices=True).tolist() == [8, 9, 10, 11]
+    assert clear.stable_features_.tolist() == [8, 9, 10, 11]
+    assert clear.bound_ == pytest.approx(16 / (0.2 * 12))
+
+
+def test_settings_that_do_not_go_with_the_rows_are_refused(digits: np.ndarray) -> None:
+    def fit(selector: Any = None, n: int = 400, **settings: Any) -> None:
+        StabilitySelection(selector or MaxVariance(5), **settings).fit(digits[:n])
+
+    with pytest.raises(InputError, match="sample_size must be at most 200, half of the 400 rows"):
+        fit(sample_size=201)
+    with pytest.raises(InputError, match="stability needs 4 rows at least"):
+        fit(n=3)
+    with pytest.raises(InputError, match="n_neighbors") as refused:
+        fit(CHEAP[0].__class__(5, n_neighbors=40), sample_size=30)
+    assert "stability.sample_size, 30 rows" in refused.value.__notes__[0]
+    with pytest.raises(InputError, match="StabilitySelection: threshold"):
+        fit(threshold=0.5)
+    with pytest.raises(InputError, match="StabilitySelection: n_pairs"):
+        fit(n_pairs=0)
+    with pytest.raises(InputError, match="selector must be a selector of bigfs"):
+        fit("mcfs")
+    with pytest.raises(InputError, match="must not be one itself"):
+        fit(StabilitySelection(MaxVariance(5)))
+    with pytest.raises(InputError, match=r"int in \[1, 64\]"):
+        fit(MaxVariance(65))
+
+
+def test_degenerate_data() -> None:
+    rng = np.random.default_rng(0)
+    X = np.column_stack([np.full(40, 3.0), rng.normal(size=(40, 3)) * [1, 2, 3]])
+    everything = StabilitySelection(MaxVariance(4), n_pairs=2).fit(X)
+    assert everything.stability_ == everything.agreement_ == 1.0
+    assert everything.ranking_[-1] == 0, "a constant feature comes last"
+    alone = StabilitySelection(MaxVariance(1), n_pairs=1, sample_size=2).fit(X[:4, 1:2])
+    assert alone.stability_interval_.tolist() == [1.0, 1.0] or alone.n_features_in_ == 1
+    one_pair = StabilitySelection(MaxVariance(1), n_pairs=1).fit(X)
+    assert one_pair.stability_interval_.tolist() == [-1.0, 1.0]
+    twice = StabilitySelection(MaxVariance(2), n_pairs=2).fit(np.repeat(X, 2, axis=0))
+    assert np.isfinite(twice.scores_).all()
+
+
+def test_labels_to_start_from_are_those_of_the_sample(digits: np.ndarray) -> None:
+    labels = np.arange(400) % 3
+    start = NDFS(5, n_clusters=3, n_neighbors=3, init=labels, max_iter=2)
+    found = StabilitySelection(start, n_pairs=1, sample_size=30).fit(digits)
+    for fit, numbers in _samples(Draw(400, 30, 1, 0), 400).items():
+        seed = derive_seed(0, "stability fit", fit)
+        own = clone(start).set_params(init=labels[numbers], random_state=seed)
+        np.testing.assert_array_equal(found.rankings_[fit], own.fit(digits[numbers]).ranking_)
+
+
+def test_a_fit_that_fails_says_which(digits: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise NumericalError("The result is not finite.")
+
+    monkeypatch.setattr(fits, "_fitted", fail)
+    with pytest.raises(NumericalError) as failed:
+        StabilitySelection(MaxVariance(5), n_pairs=2).fit(digits)
+    assert "of the stability's 4, on 200 of the 400 rows" in failed.value.__notes__[0]
+
+
+def test_a_sample_that_does_not_fit_is_refused_with_one_that_does(tmp_path: Path) -> None:
+    X = np.lib.format.open_memmap(tmp_path / "X.npy", "w+", np.float32, (4_000_000, 300))
+    del X  # sparse: nothing is on the disk but its header
+    settings: dict[str, Any] = {
+        "run": str(tmp_path / "run"),
+        "input": {"uri": str(tmp_path / "X.npy")},
+        "method": "max_variance",
+        "n_features_to_select": 10,
+        "memory_limit": "1 GiB",
+    }
+    plan = plan_pipeline(make_config(**settings, stability={"n_pairs": 2}))
+    assert "for a fit on 2,000,000 rows" in plan.refusals[0]
+    assert "stability.sample_size" in plan.cures[0]
+    most = int(plan.cures[0].split()[-1].replace(",", ""))
+    assert plan_pipeline(make_config(**settings, stability={"sample_size": most})).fits
+    assert not plan_pipeline(make_config(**settings, stability={"sample_size": 2 * most})).fits
+    assert most > 100_000
+    quick = plan_pipeline(make_config(**settings, quick=True))
+    assert quick.fits and [stage.name for stage in quick.stages] == ["data", "result"]
+    with pytest.raises(MemoryLimitError, match=r"stability.sample_size to [\d,]+ or less"):
+        choose_fits(Shape(4_000_000, 300, 4, 20_000, 20_000), make_config(**settings), 2, None)
+
+
+def _config(folder: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "run": str(folder / "run"),
+        "input": {"uri": str(folder / "X.zarr")},
+        "method": "max_variance",
+        "n_features_to_select": 5,
+        "stability": {"n_pairs": 3, "sample_size": 50},
+        **changes,
+    }
+
+
+@pytest.fixture
+def stored(digits: np.ndarray, tmp_path: Path) -> Path:
+    ingest(digits, tmp_path / "X.zarr", rows=100)
+    return tmp_path
+
+
+def test_a_run_that_failed_goes_on_with_the_fits_that_are_there(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(_config(stored, run=str(stored / "whole")))
+    once, done = fits._fitted, []
+
+    def until_the_fourth(X: np.ndarray, selection: Any, scratch: Any) -> Any:
+        done.append(selection.random_state)
+        if len(done) == 4:
+            raise NumericalError("stop")
+        return once(X, selection, scratch)
+
+    import dask
+
+    monkeypatch.setattr(fits, "_fitted", until_the_fourth)
+    with dask.config.set(scheduler="synchronous"):
+        with pytest.raises(NumericalError):
+            run(_config(stored))
+        damaged = next((stored / "run" / "checkpoints").glob("stability-*/fit-*.npz"))
+        damaged.write_bytes(b"PK")
+        found = run(_config(stored))
+    assert len(done) == 4 + 6 - 2, "three fits were there, and one of them is damaged"
+    assert found.features_csv() == whole.features_csv()
+    assert not (stored / "run" / "checkpoints").exists()
+
+
+def test_stability_stands_beside_the_selection(stored: Path) -> None:
+    plain = run(_config(stored, stability=None))
+    assert plain.stability is None and "frequency" not in plain.to_frame()
+    found = run(_config(stored))
+    attempts = {name: record["attempt"] for name, record in found.stages.items()}
+    assert attempts["result"] != attempts["stability"], "the result was taken over"
+    np.testing.assert_array_equal(found.ranking, plain.ranking)
+    assert found.stability is not None
+    table = pd.read_csv(stored / "run" / "features.csv")
+    np.testing.assert_allclose(
+        table["frequency"], found.stability.frequencies[table["index"].to_numpy()]
+    )
+    said = found.summary()
+    assert "6 fits on 50 rows each: two samples without a common row share" in said
+    assert "says nothing here" in said or "are to be expected" in said
+    assert found.stages["stability"]["passes"] == 1
+    curve = found.stability.curve()
+    assert curve[4, 0] == pytest.approx(found.stability.stability.value)
+
+
+def test_a_quick_run_is_the_consensus(stored: Path) -> None:
+    import zarr
+
+    found = run(_config(stored, quick=True))
+    X = zarr.open_group(stored / "X.zarr", mode="r")["X"]
+    alone = StabilitySelection(MaxVariance(5), n_pairs=3, sample_size=50).fit(X)
+    np.testing.assert_array_equal(found.ranking, alone.ranking_)
+    np.testing.assert_array_equal(found.selected, alone.get_support(indices=True))
+    assert list(found.stages) == ["result"]
+    assert "no graph of all rows was built" in found.summary()
+    default = make_config(**_config(stored, stability=None, quick=True))
+    assert default.stability is not None and default.stability.n_pairs == 25
+
+
+def test_a_difference_is_held_against_the_stability(stored: Path, digits: np.ndarray) -> None:
+    stability = {"n_pairs": 6, "sample_size": 100}
+    first = run(_config(stored, stability=stability))
+    again = run(_config(stored, run=str(stored / "again"), stability=None))
+    found = diff_runs(first.path, again.path)
+    assert "no more than other rows would change" in found.text()
+    changed = digits.copy()
+    changed[:, first.selected] = 0.0
+    ingest(changed, stored / "Y.zarr")
+    other = _config(stored, run=str(stored / "other"), input={"uri": str(stored / "Y.zarr")})
+    text = diff_runs(first.path, run({**other, "stability": stability}).path).text()
+    assert "more than other rows would change" in text and "no more than" not in text
+    assert text.count("stability of") == 2
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks([StabilitySelection(MaxVariance(1), n_pairs=2)])
+def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("selector", CHEAP, ids=lambda one: type(one).__name__)
+def test_every_method(selector: Any, digits: np.ndarray, tmp_path: Path) -> None:
+    selector = clone(selector).set_params(n_features_to_select=10)
+    found = StabilitySelection(selector, n_pairs=2, sample_size=60).fit(digits)
+    assert found.get_support().sum() == 10
+    assert np.isfinite(found.scores_).all()
+    ingest(digits, tmp_path / "X.zarr", rows=70)
+    stored = clone(found).fit(tmp_path / "X.zarr")
+    np.testing.assert_array_equal(found.ranking_, stored.ranking_)
+    np.testing.assert_array_equal(found.scores_, stored.scores_)
+
+
+@pytest.mark.full
+def test_the_same_bits_on_every_scheduler(scheduler: str, stored: Path) -> None:
+    import dask
+
+    config = _config(stored, method="mcfs", mcfs={"n_clusters": 3})
+    found = run(config)
+    with dask.config.set(scheduler="synchronous"):
+        alone = run({**config, "run": str(stored / "alone")})
+    assert found.features_csv() == alone.features_csv()

@@ -58,7 +58,7 @@ def cli() -> None:
         bigfs run quickstart
     The same for your own matrix (rows are samples), from a commented file:
         bigfs init mcfs
-        bigfs run mcfs.yaml --set input.uri=my.npy --set run=runs/my
+        bigfs run mcfs.yaml --set input.uri=my.npy
 
     \b
     Exit codes: 0 done; 2 bad input or configuration; 3 does not fit the memory limit;
@@ -173,6 +173,12 @@ def plan(pipeline: str, overrides: tuple[str, ...], scheduler: str | None, form:
     show_default=True,
     help="What to do with NaN; infinity is always an error.",
 )
+@click.option(
+    "--columns",
+    metavar="LIST",
+    help="""Features of a table: names or globs, such as '["gene_*", "!gene_7"]'.""",
+)
+@click.option("--index", metavar="NAME", help="Column of a table with the rows' ids.")
 @click.option("--overwrite", is_flag=True, help="Replace a store that is already there.")
 @_quiet
 def ingest(
@@ -181,6 +187,8 @@ def ingest(
     variable: str | None,
     header: str,
     missing: str,
+    columns: str | None,
+    index: str | None,
     overwrite: bool,
     quiet: bool,
 ) -> None:
@@ -196,6 +204,7 @@ def ingest(
         bigfs ingest scans.mat scans.zarr --variable fea --missing mean
         bigfs ingest sklearn:digits digits.zarr
     """
+    from bigfs.core.yamltext import read_yaml
     from bigfs.store.ingest import ingest as ingest_matrix
 
     with messages(quiet):
@@ -205,6 +214,8 @@ def ingest(
             variable=variable,
             header="auto" if header == "auto" else header == "true",
             missing=missing,
+            columns=None if columns is None else read_yaml(columns, "--columns"),
+            index=index,
             overwrite=overwrite,
         )
     click.echo(
@@ -220,19 +231,24 @@ def ingest(
 @cli.command()
 @click.argument("path")
 @click.option("--verify", is_flag=True, help="Read every chunk and compare its checksum.")
+@click.option("--variable", metavar="NAME", help="Array to describe where a file holds several.")
 @_quiet
-def inspect(path: str, verify: bool, quiet: bool) -> None:
-    """Say what a store, a run or a result is, in words.
+def inspect(path: str, verify: bool, variable: str | None, quiet: bool) -> None:
+    """Say what data, a store, a run or a result is, in words.
+
+    Of data: the columns, what a run would say to them, and the settings with which it would take
+    them.
 
     \b
     Examples:
+        bigfs inspect cells.csv
         bigfs inspect runs/quickstart
         bigfs inspect cells.zarr --verify
     """
     from bigfs.pipeline.inspect import inspect as inspect_path
 
     with messages(quiet):
-        text = inspect_path(path, verify=verify)
+        text = inspect_path(path, verify=verify, variable=variable)
     click.echo(text)
 
 
@@ -370,7 +386,7 @@ def report(run: str, output: str | None) -> None:
 @click.argument("dest")
 @click.option("--m", "n_features", metavar="M", type=int, help="Another number of features.")
 @click.option("--by-rank", is_flag=True, help="Columns from the best feature on.")
-@click.option("--ids", is_flag=True, help="Add a column 'row', from 0 (.csv, .parquet).")
+@click.option("--ids", is_flag=True, help="Add the rows' ids, or their numbers from 0.")
 @click.option("--overwrite", is_flag=True, help="Replace the file, or a store of bigfs's.")
 @_log_format
 @_quiet

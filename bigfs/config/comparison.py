@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 
-from bigfs.config.fields import Bytes, PositiveInt, Section
+from bigfs.config.fields import Bytes, PositiveInt, Section, as_list
 from bigfs.config.messages import explain
 from bigfs.config.sections import (
     BlocksConfig,
@@ -18,8 +19,15 @@ from bigfs.config.sections import (
     GraphConfig,
     InputConfig,
     SpectralConfig,
+    link_labels,
 )
-from bigfs.config.selection import SHARED_SECTIONS, Config, Preprocess, section_models
+from bigfs.config.selection import (
+    SHARED_SECTIONS,
+    Config,
+    Preprocess,
+    name_of_input,
+    section_models,
+)
 from bigfs.config.words import quoted, shown
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 
@@ -27,12 +35,7 @@ from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 ALL_FEATURES, CHANCE = "all features", "chance"
 
 
-def _as_list(value: Any) -> Any:
-    """Accept a single value for a list of one."""
-    return value if isinstance(value, list) or value is None else [value]
-
-
-Sizes = Annotated[list[PositiveInt], BeforeValidator(_as_list), Field(min_length=1)]
+Sizes = Annotated[list[PositiveInt], BeforeValidator(as_list), Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -216,7 +219,7 @@ class Methods(Section):
         n_features: int,
     ) -> Config:
         try:
-            return self.pipeline.model_validate(
+            made = self.pipeline.model_validate(
                 {
                     "run": self.run,
                     "input": source,
@@ -229,6 +232,8 @@ class Methods(Section):
                     **settings,
                 }
             )
+            # The comparison judges by labels, each method does not.
+            return made.model_copy(update={"evaluate": None})
         except ValidationError as error:
             lines = [explain(self.pipeline, detail) for detail in error.errors(include_url=False)]
             raise ValueError(f"methods, {name}: " + " ".join(lines).rstrip(".")) from None
@@ -260,6 +265,11 @@ class Comparison(Methods):
 
     @model_validator(mode="after")
     def _every_method_selects(self) -> Comparison:
+        link_labels(self)
+        name = name_of_input(self.input.uri)
+        object.__setattr__(self, "run", self.run.replace("{input}", name))
+        if re.search(r"\{\w*\}", self.run):
+            raise ValueError("run of a comparison takes {input} only, for the name of the input")
         entries = self.entries(1)
         if any(entry.everything for entry in entries):
             raise ValueError("keep: all is for the tables of papers that judge methods' clusters")

@@ -19,6 +19,11 @@ from bigfs.config.words import shown
 from bigfs.core.units import format_bytes, parse_bytes
 
 
+def as_list(value: Any) -> Any:
+    """Accept a single value for a list of one."""
+    return value if isinstance(value, list) or value is None else [value]
+
+
 def _dump_bytes(size: int) -> int | str:
     """Return a readable size where it means the same number of bytes."""
     text = format_bytes(size)
@@ -26,6 +31,7 @@ def _dump_bytes(size: int) -> int | str:
 
 
 PositiveInt = Annotated[int, Field(ge=1)]
+NonEmpty = Annotated[str, Field(min_length=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Bytes = Annotated[
     int,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     model_validator,
 )
 
-from bigfs.config.fields import PositiveInt, Section, fill, positive_or
+from bigfs.config.fields import NonEmpty, PositiveInt, Section, as_list, fill, positive_or
 from bigfs.config.words import quoted
 from bigfs.core.addresses import check_address
 
@@ -39,10 +41,26 @@ class InputConfig(Section):
         "drop the row. Infinities always stop.",
     )
 
+    columns: Annotated[list[NonEmpty], BeforeValidator(as_list), Field(min_length=1)] | None = (
+        Field(
+            None,
+            description="Features of a table (.csv, .tsv, .parquet): names or globs, and behind "
+            '! those to leave out, such as ["gene_*", "!gene_7"]. null: all other columns.',
+        )
+    )
+    index: NonEmpty | None = Field(
+        None, description="Column of a table with the rows' ids, which are kept beside the rows."
+    )
+    labels: NonEmpty | None = Field(
+        None,
+        description="Column of a table (or array of the file) with known classes: never a "
+        "feature. The selection is compared with it.",
+    )
+
     @property
     def opening(self) -> dict[str, Any]:
         """The settings that `bigfs.open_matrix` takes."""
-        return {"variable": self.variable, "header": self.header}
+        return self.model_dump(include={"variable", "header", "columns", "index", "labels"})
 
 
 class GraphConfig(Section):
@@ -146,9 +164,10 @@ class ReportConfig(Section):
 class EvaluateConfig(Section):
     """How good the selection is, measured against known labels."""
 
-    labels: str = Field(
-        min_length=1,
-        description="Known classes: y.npy, FILE.npz::NAME, FILE.csv::COLUMN or sklearn:digits.",
+    labels: NonEmpty | None = Field(
+        None,
+        description="Known classes: y.npy, FILE.npz::NAME, FILE.csv::COLUMN or sklearn:digits. "
+        "null: those of input.labels.",
     )
     n_repetitions: PositiveInt = Field(20, description="Runs of k-means to average.")
     n_init: PositiveInt = Field(10, description="Restarts within each run of k-means.")
@@ -161,6 +180,39 @@ class EvaluateConfig(Section):
     n_clusters: Annotated[int, Field(ge=2)] | None = Field(
         None, description="Clusters k-means looks for. null: the number of classes."
     )
+
+
+# Files whose columns have names.
+_TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+
+
+def column_in(uri: Any, source: InputConfig) -> str | None:
+    """Return COLUMN if ``FILE::COLUMN`` names a column of the input, which is a table."""
+    file, _, name = uri.partition("::") if isinstance(uri, str) else ("", "", "")
+    same = os.path.normpath(file) == os.path.normpath(source.uri)
+    return name if same and name and file.lower().endswith(_TABLES) else None
+
+
+def link_labels(config: Any) -> None:
+    """Fill in the labels of an evaluation from those of the input, and the other way round.
+
+    Raises
+    ------
+    ValueError
+        If an evaluation has none.
+    """
+    source, evaluate = config.input, config.evaluate
+    if source.labels is not None:
+        uri = f"{source.uri}::{source.labels}"
+        fill(config, "evaluate", EvaluateConfig(labels=uri))
+        fill(config.evaluate, "labels", uri)
+    elif evaluate is not None:
+        if evaluate.labels is None:
+            raise ValueError(
+                "missing key 'labels' in 'evaluate', such as FILE.csv::COLUMN; or name the column "
+                "as input.labels"
+            )
+        fill(source, "labels", column_in(evaluate.labels, source))
 
 
 class BlocksConfig(Section):

@@ -22,6 +22,8 @@ from bigfs.config.sections import (
     ReportConfig,
     SpectralConfig,
     StabilityConfig,
+    column_in,
+    link_labels,
 )
 from bigfs.config.words import quoted, shown
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
@@ -139,13 +141,20 @@ def _as_date(value: Any) -> Any:
         raise ValueError(f"a date looks like 2026-11-21. Got {shown(value)}") from None
 
 
+def name_of_input(uri: str) -> str:
+    """Return a plain name for an input, such as "cells" of data/cells.csv.gz."""
+    last = uri.rstrip("/").rpartition("/")[2].removeprefix("sklearn:")
+    return re.sub(r"[^\w-]", "_", last.lstrip(".").partition(".")[0]) or "input"
+
+
 class _Place(Section):
     """Where a run is kept, and what it reads: first in a pipeline file."""
 
     run: str = Field(
         min_length=1,
         description="Run directory: results and finished stages; run again to continue. A folder, "
-        "or s3://BUCKET/NAME; {date} in its last part stands for the date.",
+        "or s3://BUCKET/NAME. {date} in its last part stands for the date, {input} for the name of "
+        "the input and {method} for the method.",
     )
     date: Annotated[str, BeforeValidator(_as_date)] | None = Field(
         None, description="What {date} in run stands for, such as 2026-11-21. null: today."
@@ -164,9 +173,15 @@ class _Place(Section):
 
     @model_validator(mode="after")
     def _the_date_is_in_the_run(self) -> _Place:
+        names = {"{input}": name_of_input(self.input.uri), "{method}": getattr(self, "method", "")}
+        for placeholder, name in names.items():
+            object.__setattr__(self, "run", self.run.replace(placeholder, name))
         other = re.search(r"\{\w*\}", self.run.replace(DATE, ""))
         if other is not None:
-            raise ValueError(f"run: {other[0]} stands for nothing; {DATE} does, for the date")
+            raise ValueError(
+                f"run: {other[0]} stands for nothing; {DATE} does, for the date, and so do "
+                f"{' and '.join(names)}"
+            )
         if DATE in self.run:
             if DATE not in self.run.rpartition("/")[2] or self.run.count(DATE) > 1:
                 raise ValueError(f"run takes {DATE} once, in its last part. Got '{self.run}'")
@@ -207,6 +222,19 @@ class Config(Selection, _Place):
         if self.quick:
             fill(self, "stability", StabilityConfig())
         return self
+
+    @model_validator(mode="after")
+    def _labels_are_those_of_the_input(self) -> Config:
+        link_labels(self)
+        return self
+
+    @property
+    def opening(self) -> dict[str, Any]:
+        """The settings that `bigfs.open_matrix` takes; columns of labels are never features."""
+        start = column_in(getattr(self.parameters, "init", None), self.input)
+        judged = column_in(self.evaluate and self.evaluate.labels, self.input)
+        labels = {name for name in (self.input.labels, judged, start) if name}
+        return {**self.input.opening, "labels": sorted(labels) or None}
 
 
 def section_models(methods: Mapping[str, Declared]) -> dict[str, type[Section]]:

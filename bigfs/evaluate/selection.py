@@ -95,7 +95,7 @@ def compare_with_all(
     InputError
         If the labels cannot be read or do not fit the data.
     """
-    y = load_classes(labels, blocks.n_samples)
+    y = load_classes(labels, blocks.n_samples, blocks.source.dropped)
     protocol = Protocol(
         n_clusters or int(y.max()) + 1, n_repetitions, n_init, init, nearest_neighbor, random_state
     )

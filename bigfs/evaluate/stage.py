@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from bigfs.config import Config
 from bigfs.config.sections import EvaluateConfig
@@ -53,18 +56,28 @@ def check_shape(config: Config, n_samples: int | None, n_features: int) -> None:
         check_stability(config, config.stability, n_samples, n_features, quick=config.quick)
 
 
-def check_labels(config: Config, n_samples: int | None) -> None:
-    """Raise InputError if labels to start from, or to judge by, cannot be read or do not fit.
+def check_labels(
+    config: Config, n_samples: int | None, dropped: Sequence[int] = ()
+) -> np.ndarray | None:
+    """Return the labels to judge by, if there are any; check them and those to start from.
 
     Parameters
     ----------
     config : Config
     n_samples : int or None
         How many labels there must be. None where it is not known yet.
+    dropped : sequence of int, default=()
+        Rows that were left out; labels of all rows are those without them.
+
+    Raises
+    ------
+    InputError
+        If labels cannot be read or do not fit.
     """
     check_start(config, n_samples)
-    if config.evaluate is not None:
-        load_classes(config.evaluate.labels, n_samples)
+    if config.evaluate is None or config.evaluate.labels is None:
+        return None
+    return load_classes(config.evaluate.labels, n_samples, dropped)
 
 
 def evaluation_stage(config: Config, settings: EvaluateConfig) -> Stage:

@@ -94,10 +94,14 @@ def compare(
     if isinstance(config, PaperTable):
         return run_paper(config, scheduler=scheduler, fresh=fresh)
     task_budget(config.memory_limit)
-    for entry in _entries(config):
+    assert config.evaluate.labels is not None  # filled when it was checked
+    entries = _entries(config)
+    for entry in entries:
         check_outside(entry.config)
     check_apart(config.run, "evaluate.labels", config.evaluate.labels)
-    source = open_matrix(config.input.uri, **config.input.opening)
+    labels = {name for entry in entries for name in entry.config.opening["labels"] or ()}
+    opening = {**config.input.opening, "labels": sorted(labels)}
+    source = open_matrix(config.input.uri, **opening)
     fits = _checked_fits(config, source)
     place = place_of(fits[0].config, scheduler)
     for fit in fits:
@@ -133,11 +137,12 @@ class _Fit:
 
 def _checked_fits(config: Comparison, source: Source) -> list[_Fit]:
     """Return the fits; refuse what cannot work before anything is written."""
+    assert config.evaluate.labels is not None  # filled when it was checked
     entries = _entries(config)
     for entry in entries:
         check_config(entry.config, source)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
-    load_classes(config.evaluate.labels, kept)
+    load_classes(str(config.evaluate.labels), kept)
     return [
         _Fit(entry.name, fitted, sizes)
         for entry in entries
@@ -154,7 +159,7 @@ def _run(
         for fit in fits:
             check_settings(fit.config, blocks.n_samples, blocks.n_features)
             check_labels(fit.config, blocks.n_samples)
-        y = load_classes(config.evaluate.labels, blocks.n_samples)
+        y = load_classes(str(config.evaluate.labels), blocks.n_samples, blocks.source.dropped)
     store = RunStages(directory, config.memory_limit, shared=True)
     engine = Engine(store, blocks, key)
     judge = _Judge(config, engine, blocks, y)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from bigfs.blocks import RowBlocks
 from bigfs.config import Config
-from bigfs.core.errors import ConfigError, InputError
+from bigfs.core.errors import BigfsError, ConfigError, InputError
 from bigfs.evaluate.stage import check_labels, check_shape
 from bigfs.runtime.progress import in_stage
 from bigfs.selectors.stages import labels_of_start
 from bigfs.stages.data import copy_input, data_stage
 from bigfs.stages.measure import Footprint
+from bigfs.store.columns import suspicious_columns
 from bigfs.store.fingerprint import changed, fingerprint
 from bigfs.store.location import Location, as_location, is_within
 from bigfs.store.rundir import RunDirectory
@@ -40,8 +42,16 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
     InputError
         If settings or labels do not go with the rows, which only now are all known.
     """
+    former = directory.manifest.get("data", {})
+    now = {"uri": _absolute(config.input.uri)}
+    if former.get("uri") != now["uri"]:
+        directory.changes = f"input.uri is {now['uri']}, was {former.get('uri')}"
+    else:
+        directory.changes = f"the content of {config.input.uri} changed"
     path, key = _stored(directory, config, source)
-    directory.manifest["data"] = {"path": str(path), "key": key}
+    if former.get("key") in (None, key):
+        directory.changes = ""
+    directory.manifest["data"] = {"path": str(path), "key": key, **now}
     blocks = RowBlocks.from_any(
         source if is_store(config.input.uri) else open_matrix(path),
         scratch=directory.work_scratch("shared"),
@@ -50,7 +60,11 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
     )
     with discarding_data(directory):
         check_shape(config, blocks.n_samples, blocks.n_features)
-        check_labels(config, blocks.n_samples)
+        y = check_labels(config, blocks.n_samples, blocks.source.dropped)
+    suspicious = suspicious_columns(blocks.source, y)
+    for sentence in suspicious:
+        logger.warning(sentence)
+    directory.manifest["notes"] = suspicious
     return blocks, key
 
 
@@ -61,7 +75,8 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
     if is_store(uri):
         return as_location(uri).absolute(), content
     stage = data_stage(config.input, config.preprocess, stored=False)
-    key = stage.key(content)
+    chosen = [json.dumps(source.feature_names)] if config.opening["labels"] else []
+    key = stage.key(content, *chosen)
     if directory.finished("data", key) is None:
         why = directory.why_stale("data", key, stage.version, stage.settings)
         logger.info("stage data: %s", why, extra={"fields": {"event": "begin", "stage": "data"}})
@@ -74,6 +89,37 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
         record |= {"version": stage.version, "settings": stage.settings}
         directory.commit("data", key, record)
     return directory.stage_path("data"), key
+
+
+def refuse_other(config: Any) -> None:
+    """Raise InputError if the directory of a run holds a finished one of other data or method.
+
+    More rows at the end of the same input, or other settings, are no other run.
+    """
+    directory = RunDirectory(config.run)
+    with suppress(BigfsError):  # a directory that cannot be read is refused where it is opened
+        directory.read()
+    manifest = directory.manifest
+    uri = manifest.get("data", {}).get("uri")
+    if manifest.get("status") != "done" or uri is None or not hasattr(config, "input"):
+        return
+    result = manifest["stages"].get("result", {})
+    held = {"input.uri": uri, "method": result.get("settings", {}).get("method", "a comparison")}
+    given = {
+        "input.uri": _absolute(config.input.uri),
+        "method": getattr(config, "method", "a comparison"),
+    }
+    other = [f"{key} {held[key]}, not {given[key]}" for key in held if held[key] != given[key]]
+    if other:
+        raise InputError(
+            f"{config.run} holds a finished run of {' and '.join(other)}. Give another directory, "
+            "such as --set run=runs/{input}-{method}, or replace what is there with --fresh."
+        )
+
+
+def _absolute(uri: str) -> str:
+    path = as_path(uri)
+    return uri if path is None else str(path.absolute())
 
 
 @contextmanager

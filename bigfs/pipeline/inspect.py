@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bigfs.core.errors import CorruptStoreError, InputError
+from bigfs.pipeline.describe import describe
 from bigfs.results.result import open_result
 from bigfs.store.lease import LEASE
 from bigfs.store.location import Location, as_location
-from bigfs.store.records import TABLE
+from bigfs.store.records import MANIFEST, TABLE, read_stamp
 from bigfs.store.retention import followed
 from bigfs.store.rundir import RunDirectory
-from bigfs.store.source import is_reachable, is_store, open_matrix
+from bigfs.store.source import is_reachable, is_store
 
 
-def inspect(path: str | Location, *, verify: bool = False) -> str:
+def inspect(path: str | Location, *, verify: bool = False, variable: str | None = None) -> str:
     """Say in words what a run directory, a store or a data file holds.
 
     Parameters
     ----------
     path : str or Path
+        The folder of a stage stands for its run.
     verify : bool, default=False
         Recompute the checksums of a store's chunks.
+    variable : str or None, default=None
+        Array to describe where a file holds several.
 
     Raises
     ------
@@ -29,9 +35,12 @@ def inspect(path: str | Location, *, verify: bool = False) -> str:
         If ``verify`` finds missing or changed chunks.
     """
     folder = followed(path) if str(path).partition(":")[0] != "sklearn" else None
-    if folder is not None and is_reachable(folder) and (folder / "manifest.json").is_file():
-        return _inspect_run(folder, verify)
-    return _inspect_matrix(path, verify)
+    if folder is not None and is_reachable(folder):
+        if isinstance(folder, Path) and not is_store(folder) and read_stamp(folder) is not None:
+            folder = folder.parent
+        if (folder / MANIFEST).is_file():
+            return _inspect_run(folder, verify)
+    return _inspect_matrix(path, verify, variable)
 
 
 def _inspect_run(path: Location, verify: bool) -> str:
@@ -70,13 +79,8 @@ def _verified_stage(directory: RunDirectory, name: str) -> str:
     )
 
 
-def _inspect_matrix(path: str | Location, verify: bool) -> str:
-    source = open_matrix(path)
-    rows = "an unknown number of" if source.n_samples is None else f"{source.n_samples:,}"
-    lines = [f"{source.uri}: {rows} samples x {source.n_features:,} features, {source.dtype}"]
-    if source.feature_names:
-        shown = ", ".join(source.feature_names[:5])
-        lines.append(f"features: {shown}{', ...' if source.n_features > 5 else ''}")
+def _inspect_matrix(path: str | Location, verify: bool, variable: str | None) -> str:
+    lines = describe(path, variable)
     if verify:
         if not is_store(path):
             raise InputError(f"{path} has no checksums: only stores made by bigfs have them.")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from bigfs.config import Config, dump_yaml
 from bigfs.core.memory import task_budget
 from bigfs.evaluate.stage import stages_of
-from bigfs.pipeline.data import check_outside, open_data
+from bigfs.pipeline.data import check_outside, open_data, refuse_other
 from bigfs.plan.header import place_of
 from bigfs.plan.planning import check_config, check_plan, plan_for, plan_input
 from bigfs.report.axis import check_report
@@ -89,7 +89,7 @@ def run(
     config = load_config(config, overrides or [])
     task_budget(config.memory_limit)
     check_outside(config)
-    source = open_matrix(config.input.uri, **config.input.opening)
+    source = open_matrix(config.input.uri, **config.opening)
     check_config(config, source)
     check_report(config.report, source.n_features)
     plan = plan_input(config, source, place_of(config, scheduler))
@@ -147,6 +147,8 @@ def run_in_directory(
         As in `run`.
     """
     directory = RunDirectory(config.run)
+    if not fresh:
+        refuse_other(config)
     address = scheduler_address(scheduler, config.cluster)
 
     def all_of_it() -> T:

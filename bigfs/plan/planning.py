@@ -46,7 +46,7 @@ def plan_pipeline(config: Config, *, scheduler: str | None = None) -> Plan:
     ClusterError
         If the scheduler does not answer or has no workers.
     """
-    source = open_matrix(config.input.uri, **config.input.opening)
+    source = open_matrix(config.input.uri, **config.opening)
     check_config(config, source)
     return plan_input(config, source, place_of(config, scheduler))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, count, islice, pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,7 +67,7 @@ class Columns(RandomAccessSource):
     ) -> None:
         self.uri, self.watch = source.uri, source.watch
         self.n_samples, self.n_features = source.n_samples, len(columns)
-        self.feature_names = names
+        self.feature_names, self.index = names, source.index
         stored = source.stored_dtype.newbyteorder("=")
         # Data are read as float64 at most.
         self.dtype = source.dtype if stored.itemsize > 8 else stored
@@ -91,6 +91,14 @@ class Columns(RandomAccessSource):
                     f"float64 and may be rounded. Save the data as float64 to export them so."
                 )
         return rows.astype(self.dtype, copy=False)
+
+    def iter_index(self) -> Iterator[list[str]]:
+        """Yield the ids of the rows that the data have."""
+        return self._source.iter_index()
+
+    def row_ids(self) -> Iterator[Any]:
+        """Return the ids of the rows one by one; their numbers where they have none."""
+        return count() if self.index is None else chain.from_iterable(self.iter_index())
 
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays; the blocks that are read fit the whole matrix, not these."""
@@ -118,7 +126,8 @@ def export_columns(
     dest : str, Path or ObjectPath
         NAME.zarr, .parquet, .npy, .csv or .h5ad. It appears when it is complete.
     ids : bool, default=False
-        Whether a column ``row`` numbers the rows, from 0 (.csv, .parquet; .h5ad always does).
+        Whether a column has the rows' ids under their name, or ``row`` numbers the rows from 0
+        (.csv, .parquet; .h5ad always has them).
     overwrite : bool, default=False
         Replace what is there: a file, or a store that bigfs wrote.
 
@@ -143,8 +152,9 @@ def export_columns(
     read = as_location(columns.uri)
     if is_within(read, place) or is_within(place, read):
         raise InputError(f"{dest} is what is read, and cannot be replaced. Give another name.")
-    if ids and "row" in (columns.feature_names or ()):
-        raise InputError(f"{dest}: a feature is named 'row', as the column of ids would be.")
+    name = columns.index or "row"
+    if ids and name in (columns.feature_names or ()):
+        raise InputError(f"{dest}: a feature is named {name!r}, as the column of ids would be.")
     refuse_inside_ours(place)
     if suffix == ".zarr":
         return ingest(columns, place, overwrite=overwrite).path
@@ -194,12 +204,11 @@ class _Table:
         """Yield the blocks as pandas frames, with the ids first."""
         import pandas as pd
 
-        first = 0
+        ids = self.columns.row_ids()
         for block in self.blocks:
             frame = pd.DataFrame(block, columns=self.names)
             if self.ids:
-                frame.insert(0, "row", np.arange(first, first + len(block)))
-            first += len(block)
+                frame.insert(0, self.columns.index or "row", list(islice(ids, len(block))))
             yield frame
 
 
@@ -250,11 +259,11 @@ def _write_h5ad(file: IO[bytes], table: _Table) -> None:
             _encode(root.create_group(name), "dict", "0.1.0")
         rows = _index(h5py, root, "obs", columns.n_samples)
         _index(h5py, root, "var", columns.n_features)[:] = table.names
-        first = 0
+        first, ids = 0, columns.row_ids()
         for block in table.blocks:
             last = first + len(block)
             X[first:last] = block
-            rows[first:last] = [str(row) for row in range(first, last)]
+            rows[first:last] = [str(row) for row in islice(ids, len(block))]
             first = last
 
 

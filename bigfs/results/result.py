@@ -237,7 +237,8 @@ class Result:
         by_rank : bool, default=False
             Columns from the best feature on; otherwise in the order of the input.
         ids : bool, default=False
-            Add a column ``row`` that numbers the rows from 0 (.csv and .parquet).
+            Add a column with the rows' ids (``input.index``), or ``row`` that numbers them from 0
+            (.csv and .parquet).
         overwrite : bool, default=False
             Replace a file that is there, or a store that bigfs wrote.
 
@@ -260,13 +261,14 @@ class Result:
             raise InputError(f"{dest} lies in the run directory. Give a place outside it.")
         if not given.startswith("sklearn:") and is_within(as_location(given), as_location(dest)):
             raise InputError(f"{dest} is the input of the run. Give another name.")
-        if ids and self.stages.get("data", {}).get("dropped_rows"):
+        data = open_run_data(self.path)
+        if ids and data.index is None and self.stages.get("data", {}).get("dropped_rows"):
             raise InputError(
                 "ids number the rows that were read, and this run left out rows with missing "
                 "values (input.missing: drop_rows). Export without ids."
             )
         names = [self.name_of(feature) for feature in kept.tolist()]
-        columns = Columns(open_run_data(self.path), kept, names)
+        columns = Columns(data, kept, names)
         return export_columns(columns, dest, ids=ids, overwrite=overwrite)
 
     @cached_property
@@ -368,7 +370,8 @@ class Result:
     @property
     def notes(self) -> list[str]:
         """Warnings of the stages about their results, in sentences."""
-        return [note for record in self.stages.values() for note in record.get("notes", ())]
+        of_stages = [note for stage in self.stages.values() for note in stage.get("notes", ())]
+        return [*self.manifest.get("notes", ()), *of_stages]
 
     def _certificate_lines(self) -> list[str]:
         if self.certificate is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from typing import Any
 
@@ -23,7 +24,11 @@ from bigfs.selectors.stages import check_settings, stages_of_selection
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores, check_n_selected, support_of
 from bigfs.stages.stage import Stage
+from bigfs.store.columns import suspicious_columns
+from bigfs.store.formats.memory import refuse_texts
 from bigfs.store.scratch import ArrayRef, Scratch
+
+logger = logging.getLogger("bigfs")
 
 
 class BaseSelector(SelectorMixin, BaseEstimator):
@@ -64,6 +69,8 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         checked = self._checked(X)
         blocks = RowBlocks.from_any(checked, scratch=scratch, transform=selection.preprocess)
         blocks.warn_of_scales()
+        for sentence in suspicious_columns(blocks.source):
+            logger.warning(sentence)
         n_selected = check_n_selected(name, self._n_wanted(), blocks.n_features)
         selection = selection.model_copy(update={"n_features_to_select": n_selected})
         check_settings(selection, blocks.n_samples, blocks.n_features)
@@ -172,6 +179,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
     def _checked(self, X: Any) -> Any:
         """Apply scikit-learn's checks to data in memory and record the features' names."""
         if not is_stored(X):
+            refuse_texts(X)
             checked = validate_data(
                 self,
                 X,

@@ -30,6 +30,8 @@ def data_stage(settings: InputConfig, transform: str, stored: bool) -> Stage:
         Whether the input is a store already.
     """
     depends = settings.model_dump(include={"variable", "header", "missing"})
+    chosen = settings.model_dump(include={"columns", "index", "labels"})
+    depends |= {name: value for name, value in chosen.items() if value is not None}
     return Stage(
         "data",
         INGEST_VERSION,

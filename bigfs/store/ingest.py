@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,8 @@ def ingest(
     *,
     variable: str | None = None,
     header: Header = "auto",
+    columns: str | Sequence[str] | None = None,
+    index: str | None = None,
     missing: str = "error",
     overwrite: bool = False,
     rows: int | None = None,
@@ -80,6 +82,9 @@ def ingest(
         Array to read where a file holds several.
     header : {"auto", True, False}, default="auto"
         Whether the first line of a .csv or .tsv names the columns, as in `open_matrix`.
+    columns, index
+        Features of a table, and the column with the ids of its rows, as in `open_matrix`. The ids
+        are kept beside the rows.
     missing : {"error", "mean", "zero", "drop_rows"}, default="error"
         What to do with NaN: stop and name the first, replace by the column's mean (one more
         read of the source) or by zero, or leave the row out. Infinity is always an error, and
@@ -105,7 +110,7 @@ def ingest(
         raise InputError(f"missing must be one of {', '.join(MISSING)}. Got {missing!r}.")
     final = as_location(dest).absolute()
     _check_dest(final, overwrite)
-    matrix = open_matrix(source, variable=variable, header=header)
+    matrix = open_matrix(source, variable=variable, header=header, columns=columns, index=index)
     if isinstance(final, ObjectPath):
         if overwrite:
             if is_within(as_location(matrix.uri), final):
@@ -223,6 +228,8 @@ def _write_chunks(
             + (f" after {cleaner.dropped} rows with NaN were dropped." if cleaner.dropped else ".")
         )
     with _writing(final):
+        if matrix.index is not None:
+            writer.write_index(cleaner.kept(matrix.iter_index()))
         writer.finish(
             source=matrix.uri,
             stored_dtype=matrix.stored_dtype.str,
@@ -230,6 +237,8 @@ def _write_chunks(
             missing=missing,
             filled_values=cleaner.filled,
             dropped_rows=cleaner.dropped,
+            **({} if matrix.index is None else {"index": matrix.index}),
+            **({"dropped": cleaner.dropped_positions()} if cleaner.dropped else {}),
         )
     return IngestReport(
         path=final,
@@ -288,6 +297,20 @@ class _Writer:
         self.n_samples = stop
         self.checksums.append(checksum(chunk))
 
+    def write_index(self, pieces: Iterator[list[str]]) -> None:
+        """Write the ids of the rows, as many to a chunk as there are rows in one."""
+        ids = self._group.create_array(
+            "index", shape=(self.n_samples,), dtype=str, chunks=(self._rows,)
+        )
+        start, held = 0, []
+        for piece in pieces:
+            held += piece
+            while len(held) >= self._rows:
+                ids[start : start + self._rows] = np.array(held[: self._rows], dtype=object)
+                start, held = start + self._rows, held[self._rows :]
+        if held:
+            ids[start:] = np.array(held, dtype=object)
+
     def finish(self, **attributes: Any) -> None:
         """Set the true number of rows, and the attributes that make the group a store."""
         if self.n_samples != self._array.shape[0]:
@@ -338,6 +361,7 @@ class _Cleaner:
     ) -> None:
         self._matrix, self._missing, self._fill, self._sums = matrix, missing, fill, sums
         self._first_row = 0
+        self._dropped: list[np.ndarray] = []
         self.filled = self.dropped = 0
 
     def clean(self, blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
@@ -347,6 +371,18 @@ class _Cleaner:
             cleaned = block if all_usable(block) else self._mend(block, usable(block))
             self._first_row += len(block)
             yield cleaned
+
+    def dropped_positions(self) -> list[int]:
+        """Return which rows were dropped."""
+        return np.concatenate(self._dropped).tolist() if self._dropped else []
+
+    def kept(self, pieces: Iterator[list[str]]) -> Iterator[list[str]]:
+        """Yield the ids of all rows that were not dropped."""
+        dropped = set(self.dropped_positions())
+        row = 0
+        for piece in pieces:
+            yield [text for i, text in enumerate(piece, row) if i not in dropped]
+            row += len(piece)
 
     def check_all_rows(self) -> None:
         """Raise InputError if the source ended before the rows it announced."""
@@ -366,6 +402,7 @@ class _Cleaner:
         if self._missing == "drop_rows":
             keep = ~nan.any(axis=1)
             self.dropped += int((~keep).sum())
+            self._dropped.append(self._first_row + np.flatnonzero(~keep))
             return block[keep]
         self.filled += int(nan.sum())
         return np.where(nan, np.zeros(1, block.dtype) if self._fill is None else self._fill, block)
@@ -378,14 +415,17 @@ class _Cleaner:
         value = block[row, column]
         is_nan = bool(np.isnan(value))
         if is_nan:
-            cure = "Remove or fill it, or choose a policy: missing = mean, zero or drop_rows."
+            cure = (
+                "Remove or fill it, or choose a policy: missing = mean, zero or drop_rows "
+                "(--set input.missing=mean; ingest: --missing mean)."
+            )
         elif np.isinf(value):
             cure = "Infinity cannot be filled: correct the data."
         else:
             cure = TOO_LARGE
         raise InputError(
             f"{self._matrix.uri}: row {self._first_row + row}, column {column}{name} is "
-            f"{'NaN' if is_nan else value}. {cure}"
+            f"{'NaN' if is_nan else value}. {cure} Rows and columns count from 0."
         )
 
 

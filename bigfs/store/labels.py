@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from bigfs.store.source import as_path, is_reachable, listed
 _KINDS = "fiubUS"
 
 
-def load_labels(uri: str, n_samples: int | None = None) -> np.ndarray:
+def load_labels(uri: str, n_samples: int | None = None, dropped: Sequence[int] = ()) -> np.ndarray:
     """Read labels and number the classes in sorted order.
 
     Parameters
@@ -27,6 +28,8 @@ def load_labels(uri: str, n_samples: int | None = None) -> np.ndarray:
         zarr array (or ``GROUP.zarr::NAME``), or ``sklearn:NAME``. Numbers or texts.
     n_samples : int or None, default=None
         How many there must be.
+    dropped : sequence of int, default=()
+        Rows that the data were read without: labels may also be those of all rows.
 
     Returns
     -------
@@ -46,6 +49,8 @@ def load_labels(uri: str, n_samples: int | None = None) -> np.ndarray:
         raise InputError(f"{uri}: the labels cannot be read: {error}.") from None
     _check_shape(values.shape, values.dtype, uri)
     values = values.ravel()
+    if len(dropped) and n_samples is not None and len(values) == n_samples + len(dropped):
+        values = np.delete(values, dropped)
     if n_samples is not None and len(values) != n_samples:
         raise InputError(
             f"{uri} has {len(values)} labels, but the data have {n_samples} samples. "
@@ -57,7 +62,7 @@ def load_labels(uri: str, n_samples: int | None = None) -> np.ndarray:
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
-def load_classes(uri: str, n_samples: int | None = None) -> np.ndarray:
+def load_classes(uri: str, n_samples: int | None = None, dropped: Sequence[int] = ()) -> np.ndarray:
     """Read labels to judge by, as `load_labels` does: at least two classes.
 
     Raises
@@ -65,7 +70,7 @@ def load_classes(uri: str, n_samples: int | None = None) -> np.ndarray:
     InputError
         As `load_labels`, or if all labels are the same.
     """
-    y = load_labels(uri, n_samples)
+    y = load_labels(uri, n_samples, dropped)
     if not y.any():
         raise InputError(f"{uri} has one class only, and nothing can be told by it. Give others.")
     return y
@@ -99,7 +104,11 @@ def _read(uri: str) -> np.ndarray:
         return _read_npz(path, part or "y")
     if lower.endswith((".csv", ".tsv", ".csv.gz", ".tsv.gz")):
         return _read_csv(path, part)
-    raise InputError(f"{name}: labels are read from .npy, .npz, .csv, .tsv and zarr arrays.")
+    if lower.endswith(".parquet"):
+        return _read_parquet(path, part)
+    raise InputError(
+        f"{name}: labels are read from .npy, .npz, .csv, .tsv, .parquet and zarr arrays."
+    )
 
 
 def _read_npy(path: Location) -> np.ndarray:
@@ -135,7 +144,7 @@ def _load(path: Location, member: str | None = None) -> np.ndarray:
 def _read_csv(path: Location, column: str) -> np.ndarray:
     """Read one column, as numbers if all of it is numbers and as texts if not."""
     table = CsvSource(path)
-    names = table.feature_names
+    names = table.names if table.has_header else None
     if names is None and table.n_features == 1 and not column:
         position = 0
     elif names is not None and (column in names or (not column and len(names) == 1)):
@@ -154,6 +163,24 @@ def _read_csv(path: Location, column: str) -> np.ndarray:
         return np.array(texts, dtype=np.float64)
     except ValueError:  # "NA" and "None" may be names of classes
         return np.array(texts, dtype=np.str_)
+
+
+def _read_parquet(path: Location, column: str) -> np.ndarray:
+    """Read one column; the others are not touched."""
+    from bigfs.store.formats.parquet import open_parquet
+
+    with open_parquet(path) as file:
+        names = file.schema_arrow.names
+        if column not in names:
+            raise InputError(
+                f"{path} has no column {column!r} (it has {listed(names)}). Name the one with the "
+                f"labels: {path}::COLUMN."
+            )
+        values = file.read(columns=[column]).column(0).to_pylist()
+    if None in values:
+        raise InputError(f"{path}: the label of row {values.index(None)} is missing.")
+    is_number = all(isinstance(value, (int, float)) for value in values)
+    return np.array(values if is_number else [str(value) for value in values])
 
 
 def _read_zarr(path: Location, name: str) -> np.ndarray:

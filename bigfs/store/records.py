@@ -40,7 +40,7 @@ _ID = re.compile(r"[0-9a-f]{12}")
 # Metadata and chunks of zarr, version 3.
 _OF_ZARR = re.compile(r"(.*/)?(zarr\.json|c(/\d+)*)")
 # What an ingest writes: a group with one array.
-_OF_STORE = re.compile(r"zarr\.json|X/(zarr\.json|c(/\d+)*)")
+_OF_STORE = re.compile(r"zarr\.json|(X|index)/(zarr\.json|c(/\d+)*)")
 
 
 def is_attempt(value: Any) -> bool:

@@ -48,7 +48,15 @@ def stage_key(name: str, version: int, settings: dict[str, Any], *upstream: str)
 
 
 class RunDirectory(RunFolder):
-    """A run's folder with its finished stages and the scratch of an attempt."""
+    """A run's folder with its finished stages and the scratch of an attempt.
+
+    Attributes
+    ----------
+    changes : str
+        How the input differs from that of the former run, in words; empty if it does not.
+    """
+
+    changes: str = ""
 
     def finished(self, name: str, key: str) -> dict[str, Any] | None:
         """Return the record of a finished stage if it is there and its key is the same.
@@ -96,7 +104,7 @@ class RunDirectory(RunFolder):
         if record.get("version") != version:
             return "its algorithm is another version"
         changes = _changes(record["settings"], json.loads(json.dumps(settings)))
-        return "; ".join(changes) or "what it reads changed"
+        return "; ".join(changes) or self.changes or "what it reads changed"
 
     def stage_target(self, name: str) -> Location:
         """Return where a stage writes its result before it is committed."""

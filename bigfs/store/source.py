@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from bigfs.core.errors import InputError, InputTypeError, StorageError
+from bigfs.store.columns import Roles, roles_of
 from bigfs.store.fingerprint import Watch
 from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath
@@ -26,6 +27,8 @@ _ENDINGS = {
     ".parquet": "parquet",
     ".mat": "mat",
 }
+# Readers of tables, whose columns have names.
+_TABLES = ("csv", "parquet")
 # Names that a message shows.
 _LISTED = 12
 # Whether the first line of a text table names the columns.
@@ -49,6 +52,10 @@ class Source(ABC):
         Whether every value is known to be finite.
     watch : Watch or None
         Over the file or folder it was opened from.
+    index : str or None
+        Name of the column with the rows' ids.
+    dropped : sequence of int
+        Rows of the original that an ingest left out.
     """
 
     uri: str
@@ -58,6 +65,8 @@ class Source(ABC):
     feature_names: list[str] | None = None
     checked: bool = False
     watch: Watch | None = None
+    index: str | None = None
+    dropped: Sequence[int] = ()
 
     @property
     def stored_dtype(self) -> np.dtype:
@@ -72,6 +81,10 @@ class Source(ABC):
     @abstractmethod
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows; callers must not write into them."""
+
+    def iter_index(self) -> Iterator[list[str]]:
+        """Yield the rows' ids as texts, piece by piece; nothing where there are none."""
+        return iter(())
 
     def begin(self) -> None:
         """Take down what the file holds, before its rows are read."""
@@ -188,13 +201,21 @@ def choose_member(
         return "X"
     if len(matrices) != 1:
         raise InputError(
-            f"{path} holds {len(matrices)} matrices (it has {there}). Name one with variable= "
-            "(--variable)."
+            f"{path} holds {len(matrices)} matrices (it has {there}). Name one with "
+            "input.variable (--variable, variable=)."
         )
     return matrices[0]
 
 
-def open_matrix(X: Any, *, variable: str | None = None, header: Header = "auto") -> Source:
+def open_matrix(
+    X: Any,
+    *,
+    variable: str | None = None,
+    header: Header = "auto",
+    columns: str | Sequence[str] | None = None,
+    index: str | None = None,
+    labels: str | Sequence[str] | None = None,
+) -> Source:
     """Open a matrix by path, URI or object.
 
     Parameters
@@ -208,6 +229,13 @@ def open_matrix(X: Any, *, variable: str | None = None, header: Header = "auto")
     header : {"auto", True, False}, default="auto"
         Whether the first line of a .csv or .tsv names the columns. ``"auto"``: text does, and
         numbers are a sample; numbers that may be either (wavelengths, years) are refused.
+    columns : str, list of str or None, default=None
+        Features of a table (.csv, .tsv, .parquet, DataFrame): names or globs, and behind a ``!``
+        those to leave out: ``["gene_*", "!gene_7"]``. None: all other columns.
+    index : str or None, default=None
+        Column of a table with the rows' ids, which are kept beside the rows.
+    labels : str, list of str or None, default=None
+        Columns of a table with known classes. They are never features.
 
     Returns
     -------
@@ -228,8 +256,11 @@ def open_matrix(X: Any, *, variable: str | None = None, header: Header = "auto")
     """
     if header != "auto" and not isinstance(header, bool):
         raise InputError(f"header must be 'auto', True or False. Got {header!r}.")
+    roles = roles_of(columns, index, labels)
     if isinstance(X, (str, Path, ObjectPath)):
-        return _open_uri(str(X), variable, header)
+        return _open_uri(str(X), variable, header, roles)
+    if roles.narrow and not hasattr(X, "iloc"):
+        raise _no_table(X.uri if isinstance(X, Source) else "X")
     if header != "auto":
         raise _no_header(X.uri if isinstance(X, Source) else "X", header)
     if isinstance(X, Source):
@@ -256,7 +287,7 @@ def open_matrix(X: Any, *, variable: str | None = None, header: Header = "auto")
         return DaskSource(X)
     from bigfs.store.formats.memory import open_memory
 
-    source = open_memory(X)
+    source = open_memory(X, roles)
     if source is None:
         raise InputTypeError(
             "a matrix must be a path, a NumPy array, a pandas DataFrame, a scipy sparse matrix, "
@@ -300,8 +331,11 @@ def is_reachable(path: Location) -> bool:
     return True
 
 
-def _open_uri(uri: str, variable: str | None, header: Header) -> Source:
+def _open_uri(uri: str, variable: str | None, header: Header, roles: Roles) -> Source:
     path = as_path(uri)
+    is_table = path is not None and is_reachable(path) and _reader_of(path) in _TABLES
+    if roles.narrow and not is_table and (path is None or path.exists()):
+        raise _no_table(uri)
     if path is None:
         from bigfs.store.formats.sklearn_sets import open_set
 
@@ -313,8 +347,10 @@ def _open_uri(uri: str, variable: str | None, header: Header) -> Source:
         raise InputError(f"{uri} does not exist. Check the path.")
     name = _reader_of(path)
     options: dict[str, Any] = {} if header == "auto" else {"header": header}
-    if options and name != "csv":
+    if "header" in options and name != "csv":
         raise _no_header(uri, header)
+    if is_table:
+        options["roles"] = roles
     reader = importlib.import_module(f"bigfs.store.formats.{name}")
     try:
         watch = Watch(path)
@@ -325,6 +361,13 @@ def _open_uri(uri: str, variable: str | None, header: Header) -> Source:
         raise InputError(f"{uri} cannot be read: {error.strerror or error}.") from None
     source.watch = watch
     return source
+
+
+def _no_table(what: str) -> InputError:
+    return InputError(
+        f"{what} is no table with named columns (.csv, .tsv, .parquet, DataFrame), and only these "
+        "take input.columns and input.index."
+    )
 
 
 def _no_header(what: str, header: Header) -> InputError:

@@ -228,7 +228,8 @@ def test_local_cluster_resolves_its_nulls(load):
 @pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.name)
 def test_every_shipped_pipeline_follows_the_schema(path):
     config = load_config(path)
-    assert config.run.replace(f"-{config.date}", "") == f"runs/{path.stem}"
+    named = f"runs/{config.input.uri.removeprefix('sklearn:')}-{config.method}"
+    assert config.run.replace(f"-{config.date}", "") in (f"runs/{path.stem}", named)
 
 
 def _settings(model: type[BaseModel], above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -302,7 +303,7 @@ def test_the_template_holds_the_defaults():
     path = next(path for path in PIPELINES if path.name == "mcfs.yaml")
     template = load_config(path)
     plain = make_config(
-        run="runs/mcfs",
+        run="runs/digits-mcfs",
         input={"uri": "sklearn:digits"},
         n_features_to_select=20,
         mcfs={"n_clusters": 10},

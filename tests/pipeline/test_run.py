@@ -135,7 +135,7 @@ def test_a_changed_setting_redoes_what_it_touches(tmp_path: Path) -> None:
     after = json.loads(path.read_text())["stages"]
     redone = {name for name in after if after[name]["attempt"] != before[name]["attempt"]}
     assert redone == {"result"}
-    run(_config(tmp_path, method="max_variance", mcfs=None))
+    run(_config(tmp_path, method="max_variance", mcfs=None), fresh=True)
     assert set(json.loads(path.read_text())["stages"]) == {"data", "result"}
 
 
@@ -202,7 +202,7 @@ def test_what_is_redone_is_what_changed_and_says_why(
     }
     os.utime(tmp_path / "X.npy", ns=(1, 1))
     found = _stages_redone(config, caplog)
-    assert found == dict.fromkeys(every, later)
+    assert found == dict.fromkeys(every, f"the content of {tmp_path / 'X.npy'} changed")
 
 
 @pytest.mark.parametrize("name", ["graph", "spectral", "result"])
@@ -355,3 +355,40 @@ def test_a_run_opens_its_input_once_and_plans_once(
     assert opened.count(str(source)) == 1
     assert len(opened) == (1 if stored else 2)
     assert len(plans) == 1
+
+
+def test_a_finished_run_is_not_overwritten_by_other_data_or_another_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    for name in ("a", "b"):
+        np.savetxt(f"{name}.csv", generator.normal(size=(20, 3)), delimiter=",")
+    given = {
+        "run": "runs/one",
+        "input": {"uri": "a.csv", "header": False},
+        "method": "max_variance",
+        "n_features_to_select": 1,
+    }
+    first = run(given)
+    for change in ("input.uri=b.csv", "method=random_selection"):
+        with pytest.raises(InputError, match=r"holds a finished run of .*--fresh") as caught:
+            run(given, overrides=[change])
+        assert "runs/{input}-{method}" in str(caught.value)
+        with pytest.raises(InputError, match="holds a finished run"):
+            run(given, overrides=[f"input.uri={tmp_path}/b.csv"])
+    assert open_result("runs/one").manifest == first.manifest, "nothing was touched"
+    assert run(given, overrides=[f"input.uri={tmp_path}/a.csv"]).path == first.path
+    with Path("a.csv").open("a") as file:
+        file.write("1,2,3\n")
+    with caplog.at_level("INFO", logger="bigfs"):
+        assert run(given, overrides=["n_features_to_select=2"]).n_samples == 21
+    assert "the content of a.csv changed" in caplog.text
+    with caplog.at_level("INFO", logger="bigfs"):
+        assert run(given, overrides=["input.uri=b.csv"], fresh=True).n_samples == 20
+    assert f"input.uri is {tmp_path / 'b.csv'}, was {tmp_path / 'a.csv'}" in caplog.text
+    assert inspect("runs/one/result.zarr") == inspect("runs/one")
+    other = run(given, overrides=["run=runs/{input}-{method}", "input.uri=b.csv"])
+    assert other.path == tmp_path / "runs" / "b-max_variance"
+    with pytest.raises(ConfigError, match=r"\{inptu\} stands for nothing"):
+        run(given, overrides=["run=runs/{inptu}"])

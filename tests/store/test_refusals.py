@@ -170,7 +170,10 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "dates": (lambda f: X.astype("datetime64[s]"), "Got datetime64"),
     "records": (lambda f: np.zeros((2, 2), dtype=[("a", "f4")]), "real numbers"),
     "masked": (lambda f: np.ma.masked_less(X, 1), "masked array: fill it first"),
-    "frame with text": (lambda f: _frame(a=[1, 2], b=["x", "y"]), "column 'b' holds .*Drop or"),
+    "frame with text": (
+        lambda f: _frame(a=[1, 2], b=["x", "y"]),
+        "column 'b' holds .*Leave",
+    ),
     "frame with categories": (
         lambda f: _frame(a=[1, 2], b=_frame(c=["x", "y"])["c"].astype("category")),
         "column 'b' holds category",
@@ -217,7 +220,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "csv quoted text": (_text("X.csv", '1,2\n3,"4,5"\n'), "line 2, column 1 is '4,5'"),
     "csv underscore": (_text("X.csv", "1,2\n3,1_000\n"), "line 2, column 1 is '1_000'"),
     "csv true": (_text("X.csv", "1,2\n3,True\n"), "is 'True', which is no number"),
-    "csv semicolons": (_text("X.csv", "a;b\n1;2\n"), "is '1;2'.*Cells are separated by ','"),
+    "csv semicolons": (_text("X.csv", "a;b\n1;2\n"), "holds '1;2'.*Cells are separated by ','"),
     "csv name twice": (_text("X.csv", "a,a\n1,2\n"), "the feature name 'a' is there twice"),
     "csv with index": (_text("X.csv", ",a\n0,2\n1,3\n"), r"to_csv\(..., index=False\)"),
     "csv numbered, with index": (_text("X.csv", ",0,1\n0,2,4\n"), r"to_csv\(..., index=False\)"),

@@ -9,12 +9,14 @@ import io
 import logging
 import zlib
 from collections.abc import Iterator
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
+from operator import itemgetter
 from typing import IO, Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
+from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
 from bigfs.store.location import Location, is_remote
 from bigfs.store.source import Header, Source, check_names, check_no_variable
 
@@ -36,21 +38,29 @@ class CsvSource(Source):
 
     n_samples = None
 
-    def __init__(self, path: Location, header: Header = "auto") -> None:
+    def __init__(
+        self, path: Location, header: Header = "auto", roles: Roles = ALL_FEATURES
+    ) -> None:
         self.uri = str(path)
         self._path = path
         self.separator = "\t" if ".tsv" in path.name.lower() else ","
         first, lines = self._first_record()
-        self.n_features = len(first)
+        self._width = len(first)
         texts = [cell.strip() for cell in first if cell.strip()]
         # pandas writes an index under an empty cell, and numbers columns that have no names.
         numbers = [str(j) for j in range(len(texts))]
         indexed = len(first) > 1 and [cell.strip() for cell in first] == ["", *numbers]
-        named = header is True or indexed or any(_as_number(cell) is None for cell in texts)
+        named = header is True or indexed or any(as_number(cell) is None for cell in texts)
         self._header_lines = lines if header is not False and named else 0
+        self.names = [str(j) for j in range(self._width)]
         if self._header_lines:
-            self.feature_names = [cell.strip() for cell in first]
+            self.names = [cell.strip() for cell in first]
             self._check_header()
+        self._roles, self.index = roles, roles.index
+        self._kept = roles.features(self.names, self.uri)
+        self.n_features = len(self._kept)
+        if self._header_lines:
+            self.feature_names = [self.names[j] for j in self._kept]
         is_sample = header == "auto" and not named
         self._note = "no header, the first line is a sample" if is_sample else ""
         self.dtype = np.dtype(np.float64)
@@ -71,18 +81,30 @@ class CsvSource(Source):
 
     def read_texts(self, column: int) -> list[str]:
         """Return all cells of one column as texts without spaces around them."""
-        texts: list[str] = []
-        for line, lines in self._lines():
-            for i, text in enumerate(lines):
-                cells = self._cells(text)
-                self._check_cells(cells, text, line + i)
-                texts.append(cells[column].strip())
-        return texts
+        return [text for piece in self._iter_texts(column) for text in piece]
 
-    def check_first_sample(self) -> None:
-        """Raise InputError if the first line below the header is no line of numbers."""
+    def iter_index(self) -> Iterator[list[str]]:
+        """Yield the ids of the rows, about a megabyte of text at a time."""
+        if self.index is not None:
+            yield from self._iter_texts(self.names.index(self.index))
+
+    def _iter_texts(self, column: int) -> Iterator[list[str]]:
+        for line, lines in self._lines():
+            yield [row[column].strip() for row in self._rows(lines, line)]
+
+    def first_rows(self, count: int) -> list[list[str]]:
+        """Return the cells of the first rows, whatever they hold."""
+        rows: list[list[str]] = []
+        for line, lines in self._lines():
+            rows += self._rows(lines[: count - len(rows)], line)
+            if len(rows) >= count:
+                break
+        return rows
+
+    def check_first_piece(self) -> None:
+        """Raise InputError if the first megabyte holds columns that are no numbers."""
         for line, texts in self._lines():
-            self._parse_line(texts[0], line)
+            self._parse(texts, line)
             return
 
     def check_first_line(self) -> None:
@@ -145,42 +167,69 @@ class CsvSource(Source):
     def _parse(self, texts: list[bytes], first_line: int) -> np.ndarray:
         """Return the numbers of some lines, after checking that each has all its cells."""
         separator = self.separator.encode()
-        for i, text in enumerate(texts):
-            if text.count(separator) != self.n_features - 1:
-                self._check_cells(self._cells(text), text, first_line + i)
         together = b"".join(texts)
-        if b'"' not in together:
-            numbers = _parse_cells(together.replace(separator, b"\n"))
-            if numbers is not None and len(numbers) == len(texts) * self.n_features:
-                return numbers.reshape(len(texts), self.n_features)
-        block = np.empty((len(texts), self.n_features), self.dtype)
-        for i, text in enumerate(texts):
-            block[i] = self._parse_line(text, first_line + i)
-        return block
+        cells = together.replace(separator, b"\n")
+        if self.n_features < self._width or b'"' in together:
+            rows, choose = self._rows(texts, first_line), itemgetter(*self._kept)
+            picked = map(choose, rows)
+            flat = picked if self.n_features == 1 else chain.from_iterable(picked)
+            cells = "\n".join([*flat, ""]).encode()
+        else:
+            for i, text in enumerate(texts):
+                if text.count(separator) != self._width - 1:
+                    self._check_cells(self._cells(text), text, first_line + i)
+        numbers = _parse_cells(cells)
+        if numbers is not None and len(numbers) == len(texts) * self.n_features:
+            return numbers.reshape(len(texts), self.n_features)
+        rows = self._rows(texts, first_line)
+        self._refuse_texts(rows, first_line)
+        return np.array([self._parse_row(row, first_line + i) for i, row in enumerate(rows)])
+
+    def _rows(self, texts: list[bytes], first_line: int) -> list[list[str]]:
+        """Return the cells of some lines, after checking that each has all its cells."""
+        rows = [self._cells(text) for text in texts]
+        for i, row in enumerate(rows):
+            self._check_cells(row, texts[i], first_line + i)
+        return rows
+
+    def _refuse_texts(self, rows: list[list[str]], first_line: int) -> None:
+        """Raise InputError if more than half of what is in a column is no number."""
+        unusable = {}
+        for column in self._kept:
+            numbers = [as_number(row[column]) for row in rows]
+            texts = [i for i, number in enumerate(numbers) if number is None]
+            if 2 * len(texts) > sum(number is None or number == number for number in numbers):
+                cell = rows[texts[0]][column].strip()[:40]
+                what = f"{cell!r} in line {first_line + texts[0]}"
+                if self._width == 1:
+                    what += f" (Cells are separated by {self.separator!r})"
+                unusable[self.names[column]] = what
+        refuse_unusable(unusable, self._roles, self.names, self.uri)
 
     def _parse_line(self, text: bytes, line: int) -> list[float]:
         """Return the numbers of one line, or name the cell that is none."""
-        cells = self._cells(text)
-        self._check_cells(cells, text, line)
+        return self._parse_row(self._rows([text], line)[0], line)
+
+    def _parse_row(self, row: list[str], line: int) -> list[float]:
         numbers = []
-        for column, cell in enumerate(cells):
-            number = _as_number(cell)
+        for column in self._kept:
+            number = as_number(row[column])
             if number is None:
-                name = f" ({self.feature_names[column]!r})" if self.feature_names else ""
+                name = f" ({self.names[column]!r})" if self.feature_names else ""
                 raise InputError(
-                    f"{self.uri}: line {line}, column {column}{name} is {cell[:40]!r}, which is "
-                    f"no number. Cells are separated by {self.separator!r}; encode or drop "
-                    "columns of text."
+                    f"{self.uri}: line {line}, column {column}{name} is {row[column][:40]!r}, "
+                    f"which is no number. Cells are separated by {self.separator!r}; encode or "
+                    "drop columns of text. Lines count from 1, columns from 0."
                 )
             numbers.append(number)
         return numbers
 
     def _check_cells(self, cells: list[str], text: bytes, line: int) -> None:
-        if len(cells) == self.n_features:
+        if len(cells) == self._width:
             return
         found = f"has {len(cells)} cells" if text.strip() else "is empty"
         raise InputError(
-            f"{self.uri}: line {line} {found}, where the first line has {self.n_features} "
+            f"{self.uri}: line {line} {found}, where the first line has {self._width} "
             "columns. Every line needs the same number."
         )
 
@@ -191,7 +240,7 @@ class CsvSource(Source):
 
     def _check_header(self) -> None:
         """Names must be there and unique; an empty first one is an index that was written."""
-        names = self.feature_names or []
+        names = self.names
         if "" in names:
             column = names.index("")
             raise InputError(
@@ -202,7 +251,7 @@ class CsvSource(Source):
                     else "Name it or drop it."
                 )
             )
-        check_names(names, self.n_features, self.uri)
+        check_names(names, self._width, self.uri)
 
     def _first_record(self) -> tuple[list[str], int]:
         """Return the cells of the first line, and how many lines they take (quoted breaks)."""
@@ -259,7 +308,7 @@ def _parse_cells(text: bytes) -> np.ndarray | None:
     return found.to_numpy().ravel()
 
 
-def _as_number(cell: str) -> float | None:
+def as_number(cell: str) -> float | None:
     """Return the number in a cell, NaN for one that says it is missing, None for a text."""
     text = cell.strip()
     if text.lower() in _MISSING:
@@ -278,11 +327,13 @@ def _increases(row: list[float]) -> bool:
     return len(there) > 1 and all(a < b for a, b in pairwise(there))
 
 
-def open_file(path: Location, variable: str | None, header: Header = "auto") -> CsvSource:
+def open_file(
+    path: Location, variable: str | None, header: Header = "auto", roles: Roles = ALL_FEATURES
+) -> CsvSource:
     """Open a text table."""
     check_no_variable(path, variable)
-    source = CsvSource(path, header)
-    source.check_first_sample()
+    source = CsvSource(path, header, roles)
+    source.check_first_piece()
     if header == "auto" and not source.has_header:
         source.check_first_line()
     return source

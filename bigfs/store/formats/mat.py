@@ -38,6 +38,13 @@ def open_file(path: Location, variable: str | None) -> RandomAccessSource:
     return ArraySource(found, uri) if isinstance(found, np.ndarray) else SparseSource(found, uri)
 
 
+def list_variables(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
+    """Return name, shape and kind of every variable of a file."""
+    from scipy.io import whosmat
+
+    return list(_scipy(whosmat, path))
+
+
 def _scipy(read: Any, path: Location, **options: Any) -> Any:
     try:
         with path.open("rb") as file:

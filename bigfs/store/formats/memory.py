@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.core.units import GIB, format_bytes
+from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
 from bigfs.store.source import RandomAccessSource, check_names, check_shape, work_dtype
 
 _DENSE_LIMIT_BYTES = 2 * GIB
@@ -42,32 +44,62 @@ class FrameSource(RandomAccessSource):
 
     shareable = False
 
-    def __init__(self, frame: Any, uri: str = "X") -> None:
+    def __init__(self, frame: Any, uri: str = "X", roles: Roles = ALL_FEATURES) -> None:
         import pandas as pd
 
         self.uri = uri
         check_shape(frame.shape, uri)
-        types = []
-        for name, dtype in frame.dtypes.items():
-            kind = getattr(dtype, "kind", "O")
-            if kind not in "fiub":
-                raise InputError(
-                    f"{uri}: column {name!r} holds {dtype}, not numbers. Drop or encode it."
-                )
+        # Columns that pandas numbered have no names.
+        named = not isinstance(frame.columns, pd.RangeIndex)
+        names = [str(name) for name in frame.columns]
+        if named:
+            check_names(names, len(names), uri)
+        kept = roles.features(names, uri) if roles != ALL_FEATURES else list(range(len(names)))
+        self._ids = frame.iloc[:, names.index(roles.index)] if roles.index is not None else None
+        frame = frame if roles == ALL_FEATURES else frame.iloc[:, kept]
+        types, unusable = [], {}
+        for position, dtype in zip(kept, frame.dtypes, strict=True):
+            if getattr(dtype, "kind", "O") not in "fiub":
+                unusable[names[position]] = str(dtype)
+                continue
             # pandas' own types can hold missing values: NaN, and float64 holds the rest.
             types.append(work_dtype(dtype if isinstance(dtype, np.dtype) else np.float64, uri))
+        refuse_unusable(unusable, roles, names, uri)
         self.n_samples, self.n_features = frame.shape
         self.dtype = np.result_type(*types)
-        # Columns that pandas numbered have no names.
-        if not isinstance(frame.columns, pd.RangeIndex):
-            self.feature_names = [str(name) for name in frame.columns]
-            check_names(self.feature_names, self.n_features, uri)
+        self.feature_names = [names[j] for j in kept] if named else None
+        self.index = roles.index
         self._frame = frame
+
+    def iter_index(self) -> Iterator[list[str]]:
+        """Yield the ids of the rows."""
+        if self._ids is not None:
+            yield [str(value) for value in self._ids]
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``; missing values are NaN."""
         rows = self._frame.iloc[start:stop].to_numpy(dtype=self.dtype, na_value=np.nan)
         return np.ascontiguousarray(rows)
+
+
+def refuse_texts(X: Any) -> None:
+    """Raise InputError if columns of a pandas frame hold texts, dates or categories of texts."""
+    if not (type(X).__module__.startswith("pandas") and hasattr(X, "columns")):
+        return
+    import pandas as pd
+
+    unusable = {}
+    for position, (name, dtype) in enumerate(X.dtypes.items()):
+        if getattr(dtype, "kind", "O") in "fiub":
+            continue
+        column = X.iloc[:, position]
+        is_text = getattr(dtype, "kind", "O") in "mM"
+        if not is_text:  # objects may be numbers
+            numbers = pd.to_numeric(column.astype(object), errors="coerce")
+            is_text = bool((numbers.isna() & column.notna()).any())
+        if is_text:
+            unusable[str(name)] = f"{dtype}"
+    refuse_unusable(unusable, ALL_FEATURES, [str(name) for name in X.columns], "X")
 
 
 class SparseSource(RandomAccessSource):
@@ -94,7 +126,7 @@ class SparseSource(RandomAccessSource):
         return np.ascontiguousarray(self._X[start:stop].toarray(), dtype=self.dtype)
 
 
-def open_memory(X: Any) -> RandomAccessSource | None:
+def open_memory(X: Any, roles: Roles = ALL_FEATURES) -> RandomAccessSource | None:
     """Return a source for an object in memory, None for one of another kind."""
     if isinstance(X, np.ma.MaskedArray):
         raise InputError("X is a masked array: fill it first, for example X.filled(numpy.nan).")
@@ -104,5 +136,5 @@ def open_memory(X: Any) -> RandomAccessSource | None:
     if root == "scipy" and hasattr(X, "tocsr"):
         return SparseSource(X)
     if root == "pandas" and hasattr(X, "columns"):
-        return FrameSource(X)
+        return FrameSource(X, roles=roles)
     return None

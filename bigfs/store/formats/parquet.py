@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
+from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
 from bigfs.store.location import Location, is_remote
 from bigfs.store.source import Source, check_names, check_no_variable, check_shape, work_dtype
 
@@ -22,19 +23,33 @@ class ParquetSource(Source):
 
     n_samples: int
 
-    def __init__(self, path: Location) -> None:
+    def __init__(self, path: Location, roles: Roles = ALL_FEATURES) -> None:
         self.uri = str(path)
         self._path = path
-        with self._open() as file:
+        with open_parquet(self._path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
         index = (schema.pandas_metadata or {}).get("index_columns", [])
-        fields = [field for field in schema if field.name not in index]
+        fields = [field for field in schema if field.name not in index or field.name == roles.index]
         check_shape((rows, len(fields)), self.uri)
-        types = [_work_dtype(field, self.uri) for field in fields]
+        names = [field.name for field in fields]
+        check_names(names, len(names), self.uri)
+        fields = [fields[j] for j in roles.features(names, self.uri)]
+        found = {field.name: _work_dtype(field) for field in fields}
+        unusable = {f.name: str(f.type) for f in fields if found[f.name] is None}
+        refuse_unusable(unusable, roles, names, self.uri)
+        types = [found[field.name] for field in fields]
+        self.index = roles.index
         self.feature_names = [field.name for field in fields]
         check_names(self.feature_names, len(types), self.uri)
         self.n_samples, self.n_features = rows, len(types)
-        self.dtype = np.result_type(*types)
+        self.dtype = np.result_type(*types)  # type: ignore[arg-type]  # all are there
+
+    def iter_index(self) -> Iterator[list[str]]:
+        """Yield the ids of the rows."""
+        if self.index is not None:
+            with open_parquet(self._path) as file:
+                for batch in file.iter_batches(columns=[self.index], use_threads=False):
+                    yield [str(value) for value in batch.column(0).to_pylist()]
 
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows; nulls are NaN."""
@@ -43,7 +58,7 @@ class ParquetSource(Source):
         largest = max(1, _BATCH_BYTES // (self.n_features * self.dtype.itemsize))
         size, columns = min(rows, largest), self.feature_names
         try:
-            with self._open() as file:
+            with open_parquet(self._path) as file:
                 for batch in file.iter_batches(size, columns=columns, use_threads=False):
                     block = np.empty((batch.num_rows, self.n_features), self.dtype)
                     for column, values in enumerate(batch.columns):
@@ -56,36 +71,40 @@ class ParquetSource(Source):
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{self.uri} is damaged: {error}. Write it again.") from None
 
-    def _open(self) -> Any:
-        try:
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-        except ImportError:
-            raise InputError(
-                f"{self.uri}: reading Parquet needs pyarrow. Install it with: "
-                "pip install 'bigfs[parquet]'."
-            ) from None
-        try:
-            if is_remote(self._path):  # whole columns of a row group: few and large requests
-                return pq.ParquetFile(self._path.open("rb", buffering=0), pre_buffer=True)
-            return pq.ParquetFile(self._path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-        except StorageError:
-            raise
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{self.uri} is not a Parquet file: {error}.") from None
 
-
-def _work_dtype(field: Any, uri: str) -> np.dtype:
-    """Return the work dtype of a column, or name the column that is no number."""
+def open_parquet(path: Location) -> Any:
+    """Open a Parquet file, to be closed."""
     try:
-        return work_dtype(field.type.to_pandas_dtype(), uri)
-    except (InputError, NotImplementedError, TypeError):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
         raise InputError(
-            f"{uri}: column {field.name!r} holds {field.type}, not numbers. Drop or encode it."
+            f"{path}: reading Parquet needs pyarrow. Install it with: pip install 'bigfs[parquet]'."
         ) from None
+    try:
+        if is_remote(path):  # whole columns of a row group: few and large requests
+            return pq.ParquetFile(path.open("rb", buffering=0), pre_buffer=True)
+        return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+    except StorageError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is not a Parquet file: {error}.") from None
 
 
-def open_file(path: Location, variable: str | None) -> ParquetSource:
+def is_usable(field: Any) -> bool:
+    """Say whether a column holds numbers."""
+    return _work_dtype(field) is not None
+
+
+def _work_dtype(field: Any) -> np.dtype | None:
+    """Return the work dtype of a column, None if it holds no numbers."""
+    try:
+        return work_dtype(field.type.to_pandas_dtype(), field.name)
+    except (InputError, NotImplementedError, TypeError):
+        return None
+
+
+def open_file(path: Location, variable: str | None, roles: Roles = ALL_FEATURES) -> ParquetSource:
     """Open a Parquet file."""
     check_no_variable(path, variable)
-    return ParquetSource(path)
+    return ParquetSource(path, roles)

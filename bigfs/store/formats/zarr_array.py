@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import BigfsError, CorruptStoreError, InputError, StorageError
-from bigfs.store.location import Location, files_below, zarr_store
+from bigfs.store.location import Location, as_location, files_below, zarr_store
 from bigfs.store.objects import ObjectPath
 from bigfs.store.source import RandomAccessSource, check_names, check_shape, work_dtype
 
@@ -45,6 +45,8 @@ class ZarrSource(RandomAccessSource):
         self.feature_names = None if names is None else [str(name) for name in names]
         check_names(self.feature_names, self.n_features, uri)
         self.checked = member == "X" and "bigfs_store" in attributes
+        self.index = attributes.get("index") if self.checked else None
+        self.dropped = attributes.get("dropped", ()) if self.checked else ()
         self._prefix = f"{member}/" if member else ""
         self._array = array
         store = array.store_path.store
@@ -96,6 +98,17 @@ class ZarrSource(RandomAccessSource):
                 "source again, then run 'bigfs inspect --verify'."
             ) from error
         return np.ascontiguousarray(rows, dtype=self.dtype)
+
+    def iter_index(self) -> Iterator[list[str]]:
+        """Yield the ids of the rows that an ingest kept, chunk by chunk."""
+        if self.index is None or self._path is None:
+            return
+        import zarr
+
+        place = as_location(self._path)
+        ids = zarr.open_array(zarr_store(place.parent / "index"), mode="r")
+        for start in range(0, self.n_samples, ids.chunks[0]):
+            yield [str(text) for text in np.asarray(ids[start : start + ids.chunks[0]])]
 
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows; chunks are decoded once."""
@@ -189,6 +202,17 @@ def _grid(array: Any) -> tuple[int, ...]:
     """Return how many chunks (shards, where there are) lie along each axis."""
     steps = array.shards or array.chunks
     return tuple(-(-size // step) for size, step in zip(array.shape, steps, strict=True))
+
+
+def list_arrays(folder: Location) -> list[tuple[str, tuple[int, ...], str]]:
+    """Return name, shape and type of the arrays of a group; none where it is no group."""
+    import zarr
+
+    try:
+        group = zarr.open_group(zarr_store(folder), mode="r")
+        return [(name, array.shape, str(array.dtype)) for name, array in group.arrays()]
+    except Exception:  # zarr has no one error for what it cannot open
+        return []
 
 
 def missing_chunks(array: Any, path: Location) -> list[str]:

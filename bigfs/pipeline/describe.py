@@ -1,0 +1,260 @@
+"""Describe data, whether or not a run would take them: columns, values, and the settings needed."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import InputError
+from bigfs.store.columns import ALL_FEATURES, suspicious_columns
+from bigfs.store.location import Location
+from bigfs.store.source import RandomAccessSource, Source, as_path, is_reachable, open_matrix
+
+_LOOKED_AT_ROWS, _LOOKED_AT_VALUES = 10_000, 2 * 10**6
+_SHOWN_COLUMNS, _SHOWN_MEMBERS, _EXAMPLES, _WIDEST = 30, 20, 3, 24
+# A text with at most this share of different values is a category, one with all different an id.
+_FEW = 0.2
+_FEWEST_ROWS, _MOST_IDS = 20, 3
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, by its first rows.
+
+    Attributes
+    ----------
+    name, kind : str
+        The kind is "number", "text", or the type that the file names.
+    is_number : bool
+    missing, distinct : int
+    shown : str
+        Range of numbers, or examples.
+    is_id : bool
+        Whether it holds texts or whole numbers, another one in every row.
+    """
+
+    name: str
+    kind: str
+    is_number: bool
+    missing: int
+    distinct: int
+    shown: str
+    is_id: bool
+
+
+def describe(path: str | Location, variable: str | None = None) -> list[str]:
+    """Return lines on data: what they hold, what a run would say, and the settings it needs.
+
+    Raises
+    ------
+    InputError
+        If nothing can be said about what is at the path.
+    """
+    refusal, source, lines = "", None, []
+    try:
+        source = open_matrix(path, variable=variable)
+        rows = "an unknown number of" if source.n_samples is None else f"{source.n_samples:,}"
+        lines.append(
+            f"{source.uri}: {rows} samples x {source.n_features:,} features, {source.dtype}"
+        )
+    except InputError as error:
+        refusal = str(error)
+    columns, n_rows = _columns(path)
+    if source is None and not columns:
+        members = _members(path)
+        if not members:
+            raise InputError(refusal)
+        return [f"{path}:", *members, "", f"bigfs run would say: {refusal}"]
+    if columns:
+        if source is None:
+            lines.append(f"{path}: {len(columns):,} columns")
+        return [*lines, *_table(columns, n_rows), "", *_verdict(path, columns, n_rows, refusal)]
+    assert source is not None
+    return [*lines, *_values(source)]
+
+
+def _columns(path: str | Location) -> tuple[list[Column], int]:
+    """Return the columns of a table by its first rows, and how many these are."""
+    place = as_path(str(path))
+    name = "" if place is None or not is_reachable(place) or place.is_dir() else place.name.lower()
+    try:
+        if name.endswith((".csv", ".tsv", ".csv.gz", ".tsv.gz")):
+            return _columns_of_text(place)
+        if name.endswith(".parquet"):
+            return _columns_of_parquet(place)
+    except InputError:  # what is wrong is said where it is opened
+        pass
+    return [], 0
+
+
+def _columns_of_text(place: Any) -> tuple[list[Column], int]:
+    from bigfs.store.formats.csv import CsvSource, as_number
+
+    table = CsvSource(place, "auto", ALL_FEATURES)
+    count = max(2, min(_LOOKED_AT_ROWS, _LOOKED_AT_VALUES // len(table.names)))
+    rows = table.first_rows(count)
+    found = []
+    for name, cells in zip(table.names, zip(*rows, strict=True), strict=True):
+        numbers = [as_number(cell) for cell in cells]
+        is_number = None not in numbers
+        values = [
+            number if is_number else cell.strip()
+            for number, cell in zip(numbers, cells, strict=True)
+            if number is None or not math.isnan(number) or not is_number and cell.strip()
+        ]
+        found.append(_column(name, "number" if is_number else "text", is_number, values, len(rows)))
+    return found, len(rows)
+
+
+def _columns_of_parquet(place: Any) -> tuple[list[Column], int]:
+    from bigfs.store.formats.parquet import is_usable, open_parquet
+
+    with open_parquet(place) as file:
+        schema = file.schema_arrow
+        count = max(2, min(_LOOKED_AT_ROWS, _LOOKED_AT_VALUES // max(1, len(schema))))
+        batch = next(file.iter_batches(count, use_threads=False), None)
+        found = []
+        for i, field in enumerate(schema):
+            values = [] if batch is None else batch.column(i).to_pylist()
+            there = [value for value in values if value is not None and value == value]
+            kind = str(field.type).partition("<")[0].replace("dictionary", "category")
+            found.append(_column(field.name, kind, is_usable(field), there, len(values)))
+    return found, 0 if batch is None else batch.num_rows
+
+
+def _column(name: str, kind: str, is_number: bool, values: Sequence[Any], rows: int) -> Column:
+    distinct = dict.fromkeys(map(str, values) if not is_number else values)
+    if is_number:
+        shown = f"{float(min(values)):.4g} .. {float(max(values)):.4g}" if values else ""
+    else:
+        shown = ", ".join(str(value)[:_WIDEST] for value in list(distinct)[:_EXAMPLES])
+    # Measurements may all differ, unless they are whole numbers.
+    alike = not is_number or (rows >= _FEWEST_ROWS and all(float(v).is_integer() for v in values))
+    is_id = alike and rows > 2 and len(distinct) == rows
+    return Column(name, kind, is_number, rows - len(values), len(distinct), shown, is_id)
+
+
+def _table(columns: list[Column], n_rows: int) -> list[str]:
+    """Return the columns as a table: those that are no numbers first where they are many."""
+    shown = columns
+    if len(columns) > _SHOWN_COLUMNS:
+        shown = sorted(columns, key=lambda column: (column.is_number, not column.missing))
+        shown = shown[: max(_SHOWN_COLUMNS, sum(not column.is_number for column in columns))]
+    cells = [("column", "type", "missing", "distinct", "range or examples")]
+    for column in shown:
+        share = f"{column.missing / max(1, n_rows):.1%}" if column.missing else "-"
+        name = column.name if len(column.name) <= 40 else f"{column.name[:37]}..."
+        cells.append((name, column.kind, share, f"{column.distinct:,}", column.shown))
+    widths = [max(len(row[i]) for row in cells) for i in range(4)]
+    lines = [f"the first {n_rows:,} rows:"]
+    for row in cells:
+        padded = [
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row[:4], widths, strict=True))
+        ]
+        lines.append("  " + "  ".join([*padded, row[4]]).rstrip())
+    if len(columns) > len(shown):
+        lines.append(f"  and {len(columns) - len(shown):,} more columns of numbers")
+    return lines
+
+
+def _verdict(path: str | Location, columns: list[Column], n_rows: int, refusal: str) -> list[str]:
+    """Return what a run would say, and the settings with which it would take the table."""
+    others = [column for column in columns if not column.is_number]
+    gaps = sum(column.missing > 0 for column in columns if column.is_number)
+    settings: list[str] = []
+    alike = [column.name for column in columns if column.is_id]
+    texts = [column.name for column in others if column.is_id]
+    ids = next(iter(texts or (alike if len(alike) <= _MOST_IDS else [])), None)
+    if ids is not None:
+        settings.append(f"input.index={ids}")
+    classes = [
+        column.name
+        for column in others
+        if column.name != ids and 1 < column.distinct <= _FEW * n_rows and not column.missing
+    ]
+    left_out = [column.name for column in others if column.name != ids]
+    if left_out:
+        patterns = json.dumps([f"!{name}" for name in left_out], ensure_ascii=False)
+        settings.append(f"input.columns={patterns}")
+    if gaps:
+        settings.append("input.missing=mean")
+    lines = []
+    if refusal:
+        lines.append(f"bigfs run would say: {refusal}")
+    if gaps:
+        lines.append(f"{gaps:,} columns of numbers have missing values, which a run refuses.")
+    if not settings:
+        return lines or ["bigfs run would take it as it is."]
+    command = ["bigfs", "run", "mcfs", "--set", f"input.uri={path}"]
+    for setting in settings:
+        command += ["--set", setting]
+    lines.append(f"It would take: {shlex.join(command)}")
+    if classes:
+        named = " or ".join(f"input.labels={name}" for name in classes[:_EXAMPLES])
+        lines.append(f"To compare the selection with known classes, add --set {named}.")
+    return lines
+
+
+def _members(path: str | Location) -> list[str]:
+    """Return the arrays of a file that holds several."""
+    place = as_path(str(path))
+    if place is None or not place.exists():
+        return []
+    lower, found = place.name.lower(), []
+    if place.is_dir():
+        from bigfs.store.formats.zarr_array import list_arrays
+
+        found = list_arrays(place)
+    elif lower.endswith(".npz"):
+        from bigfs.store.formats.npz import member_header, member_names
+
+        for name in member_names(place):
+            try:
+                shape, _, dtype = member_header(place, name)
+                found.append((name, shape, str(dtype)))
+            except InputError as error:
+                found.append((name, (), str(error)))
+    elif lower.endswith(".mat"):
+        from bigfs.store.formats.mat import list_variables
+
+        found = list_variables(place)
+    lines = [f"  {name}: {' x '.join(map(str, shape))} {what}" for name, shape, what in found]
+    more = len(lines) - _SHOWN_MEMBERS
+    return lines if more <= 0 else [*lines[:_SHOWN_MEMBERS], f"  and {more:,} more"]
+
+
+def _values(source: Source) -> list[str]:
+    """Return what the first rows of a matrix hold."""
+    rows = max(1, min(_LOOKED_AT_ROWS, _LOOKED_AT_VALUES // source.n_features))
+    X = next(source.iter_blocks(rows))
+    finite = np.isfinite(X)
+    lines = []
+    if source.feature_names:
+        shown = ", ".join(source.feature_names[:5])
+        lines.append(f"features: {shown}{', ...' if source.n_features > 5 else ''}")
+    there = X[finite]
+    if len(there):
+        whole = "whole numbers" if (there == np.rint(there)).all() else "numbers"
+        text = f"the first {len(X):,} rows: {whole} from {there.min():.4g} to {there.max():.4g}"
+        zeros = float((there == 0).mean())
+        text += f", {zeros:.0%} zeros" if zeros > 0.01 else ""
+        constant = int((X == X[0]).all(axis=0).sum())
+        lines.append(text + (f", {constant:,} constant features" if constant else ""))
+    n_nan, n_inf = int(np.isnan(X).sum()), int(np.isinf(X).sum())
+    if n_nan:
+        lines.append(
+            f"{n_nan:,} values are missing ({n_nan / X.size:.1%}), which a run refuses; it would "
+            "take them with --set input.missing=mean."
+        )
+    if n_inf:
+        lines.append(f"{n_inf:,} values are infinite, which a run refuses: correct the data.")
+    if isinstance(source, RandomAccessSource) and not n_nan and not n_inf:
+        lines += suspicious_columns(source)
+    return lines

@@ -1,0 +1,191 @@
+"""Columns of a table: features, ids of the rows, and labels, which are never features."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import InputError
+
+# Columns that one message names; a file that is no table of numbers may have thousands.
+_NAMED = 100
+# Of the first rows, how many are looked at for columns that are no measurements.
+_LOOKED_AT_ROWS, _LOOKED_AT_VALUES, _FEWEST_ROWS = 10_000, 10**6, 20
+_MOST_IDS = 3
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The part that each column of a table has.
+
+    Attributes
+    ----------
+    columns : tuple of str or None
+        Names or globs of the features; those behind a ``!`` are left out. None: all.
+    index : str or None
+        The column with the rows' ids.
+    labels : tuple of str
+        Columns of known classes.
+    """
+
+    columns: tuple[str, ...] | None = None
+    index: str | None = None
+    labels: tuple[str, ...] = ()
+
+    @property
+    def narrow(self) -> bool:
+        """Whether they can only be had of a table."""
+        return self.columns is not None or self.index is not None
+
+    def features(self, names: list[str], uri: str) -> list[int]:
+        """Return the positions of the features among the columns of a table.
+
+        Raises
+        ------
+        InputError
+            If a name or pattern matches no column, or nothing is left.
+        """
+        wanted = [pattern for pattern in self.columns or () if not _is_exclude(pattern, names)]
+        kept = set(names if not wanted else ())
+        for pattern in wanted:
+            kept |= _matching(pattern, names, uri)
+        for pattern in self.columns or ():
+            if pattern not in wanted:
+                kept -= _matching(pattern[1:], names, uri)
+        for name in (*self.labels, *([] if self.index is None else [self.index])):
+            kept -= _matching(name, names, uri, exact=True)
+        if not kept:
+            raise InputError(
+                f"{uri}: no column is left as a feature, of {len(names):,}. Choose others "
+                "(input.columns, --columns, columns=)."
+            )
+        return [position for position, name in enumerate(names) if name in kept]
+
+    def leave_out(self, others: Iterable[str], names: list[str]) -> tuple[str, ...]:
+        """Return patterns for `columns` that also leave out other columns."""
+        return (*(self.columns or ()), *(f"!{name}" for name in others))
+
+
+ALL_FEATURES = Roles()
+
+
+def roles_of(columns: object = None, index: object = None, labels: object = None) -> Roles:
+    """Return the roles that arguments name; one name may stand for a list of one.
+
+    Raises
+    ------
+    InputError
+        If they are no names.
+    """
+
+    def names(what: str, value: object) -> tuple[str, ...]:
+        found = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else value
+        found = () if value is None else tuple(found)
+        if not all(isinstance(name, str) and name for name in found):
+            raise InputError(f"{what} must be names of columns. Got {value!r}.")
+        return found
+
+    if index is not None and not (isinstance(index, str) and index):
+        raise InputError(f"index must be the name of a column. Got {index!r}.")
+    chosen = names("columns", columns)
+    return Roles(chosen or None, index, names("labels", labels))
+
+
+def refuse_unusable(unusable: Mapping[str, str], roles: Roles, names: list[str], uri: str) -> None:
+    """Raise InputError if columns that would be features hold no numbers: all of them at once.
+
+    Parameters
+    ----------
+    unusable : mapping of str to str
+        What each of these columns holds, such as "text (line 2: 'Berlin')".
+    roles : Roles
+    names : list of str
+        Of all columns.
+    uri : str
+    """
+    if not unusable:
+        return
+    many = len(unusable) > 1
+    said = [f"column {name!r} holds {what}" for name, what in unusable.items()]
+    more = f"; and {len(said) - _NAMED:,} more" if len(said) > _NAMED else ""
+    raise InputError(
+        f"{uri}: {len(unusable)} {'columns are' if many else 'column is'} no numbers: "
+        f"{'; '.join(said[:_NAMED])}{more}. {cure(unusable, roles, names)}"
+    )
+
+
+def cure(unusable: Iterable[str], roles: Roles, names: list[str]) -> str:
+    """Return in words how columns are left out."""
+    others = list(unusable)
+    if len(others) > _NAMED:
+        return "Name those to keep (input.columns, --columns, columns=), or check the separator."
+    patterns = json.dumps(list(roles.leave_out(others, names)), ensure_ascii=False)
+    given = shlex.quote(f"input.columns={patterns}")
+    return (
+        f"Leave them out by --set {given} (ingest: --columns {shlex.quote(patterns)}; Python: "
+        f"columns={patterns}), or encode them as numbers. A column of ids may be named as "
+        "input.index, one of known classes as input.labels."
+    )
+
+
+def suspicious_columns(source: Any, y: np.ndarray | None = None) -> list[str]:
+    """Return sentences on named columns that look like ids, or equal the labels.
+
+    The first rows are looked at. An id is a whole number of its own in every row; where many
+    columns are like that, they are measurements.
+
+    Parameters
+    ----------
+    source : RandomAccessSource
+    y : ndarray of shape (n_samples,), int64, or None, default=None
+        Classes to judge by.
+    """
+    names = source.feature_names
+    rows = min(source.n_samples, _LOOKED_AT_ROWS, _LOOKED_AT_VALUES // source.n_features)
+    if not names or rows < _FEWEST_ROWS:
+        return []
+    X = source.read(0, rows)
+    found, few = [], X[:_FEWEST_ROWS]
+    whole = np.flatnonzero((few == np.rint(few)).all(axis=0))
+    ids = [j for j in whole.tolist() if (X[:, j] == np.rint(X[:, j])).all()]
+    ids = [j for j in ids if len(np.unique(X[:, j])) == rows]
+    if len(ids) <= _MOST_IDS:
+        found = [f"{names[j]!r} looks like an id: whole numbers, all different." for j in ids]
+    suspects = [names[j] for j in ids[: len(found)]]
+    if y is not None and y[:rows].any():
+        classes, first = np.unique(y[:rows], return_index=True)
+        within = (X == X[first[np.searchsorted(classes, y[:rows])]]).all(axis=0)
+        for j in np.flatnonzero(within).tolist():
+            if len(np.unique(X[first, j])) == len(classes):
+                found.append(f"{names[j]!r} equals the labels.")
+                suspects.append(names[j])
+    if found:
+        patterns = json.dumps([f"!{name}" for name in suspects], ensure_ascii=False)
+        given = shlex.quote(f"input.columns={patterns}")
+        found[-1] += f" It counts as a feature; to leave it out: --set {given}."
+    return found
+
+
+def _is_exclude(pattern: str, names: list[str]) -> bool:
+    return pattern.startswith("!") and pattern not in names
+
+
+def _matching(pattern: str, names: list[str], uri: str, *, exact: bool = False) -> set[str]:
+    """Return the columns of a name or glob; a name counts before a glob."""
+    if pattern in names:
+        return {pattern}
+    found = set() if exact else {name for name in names if fnmatchcase(name, pattern)}
+    if not found:
+        near = difflib.get_close_matches(pattern, names, n=1, cutoff=0.6)
+        from bigfs.store.source import listed
+
+        hint = f"did you mean {near[0]!r}?" if near else f"It has {listed(names)}."
+        raise InputError(f"{uri} has no column {pattern!r}{'; ' if near else '. '}{hint}")
+    return found

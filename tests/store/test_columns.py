@@ -1,0 +1,216 @@
+"""Columns of tables: features by name, ids beside the rows, labels that are no features."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import shlex
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import bigfs
+from bigfs.core.errors import ConfigError, InputError
+from bigfs.pipeline.describe import describe
+from bigfs.store.ingest import ingest
+from bigfs.store.source import open_matrix
+
+ROWS = 30
+FORMATS = ["csv", "parquet", "frame"]
+
+
+def table() -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    kind = np.arange(ROWS) % 3
+    frame = pd.DataFrame({"id": [f"s{i}" for i in range(ROWS)]})
+    frame["city"] = ["Rome, Lazio" if i % 2 else "Ulm" for i in range(ROWS)]
+    frame["kind"] = kind
+    for j in range(4):
+        frame[f"g{j}"] = generator.normal(size=ROWS) + 3 * kind * (j < 2)
+    frame["day"] = pd.date_range("2026-01-01", periods=ROWS)
+    return frame
+
+
+def write(kind: str, folder: Path, frame: pd.DataFrame | None = None) -> object:
+    frame = table() if frame is None else frame
+    if kind == "frame":
+        return frame
+    path = folder / f"cells.{kind}"
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path)
+    return str(path)
+
+
+def settings(folder: Path, **changes: object) -> dict[str, object]:
+    source = {"uri": write("csv", folder), "columns": ["!city", "!day"], "index": "id"}
+    return {
+        "run": str(folder / "run"),
+        "input": source | changes,
+        "method": "max_variance",
+        "n_features_to_select": 2,
+    }
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_features_are_chosen_by_name_and_ids_stay_beside_the_rows(
+    kind: str, tmp_path: Path
+) -> None:
+    source = open_matrix(write(kind, tmp_path), columns=["g*", "!g3"], index="id", labels="kind")
+    assert source.feature_names == ["g0", "g1", "g2"]
+    ingest(source, tmp_path / "out.zarr")
+    stored = open_matrix(tmp_path / "out.zarr")
+    np.testing.assert_allclose(stored.read(0, ROWS), table()[["g0", "g1", "g2"]], rtol=1e-15)
+    assert [text for piece in stored.iter_index() for text in piece] == list(table()["id"])
+    excluded = open_matrix(
+        write(kind, tmp_path), columns=["!city", "!day"], index="id", labels="kind"
+    )
+    assert excluded.feature_names == ["g0", "g1", "g2", "g3"]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_all_columns_without_numbers_are_named_with_the_setting_that_cures(
+    kind: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError) as caught:
+        open_matrix(write(kind, tmp_path))
+    said = str(caught.value)
+    assert "3 columns are no numbers" in said
+    setting = next(part for part in shlex.split(said) if part.startswith("input.columns="))
+    patterns = json.loads(setting.partition("=")[2])
+    assert patterns == ["!id", "!city", "!day"]
+    assert open_matrix(write(kind, tmp_path), columns=patterns).n_features == 5
+
+
+@pytest.mark.parametrize(
+    ("roles", "message"),
+    [
+        ({"columns": ["g9"]}, "no column 'g9'. It has id, city"),
+        ({"index": "cityy"}, "no column 'cityy'; did you mean 'city'"),
+        ({"columns": ["!*"]}, "no column is left"),
+        ({"columns": 3}, "columns must be names of columns. Got 3"),
+    ],
+)
+def test_names_that_are_not_there(roles: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        open_matrix(write("csv", tmp_path), **roles)  # type: ignore[arg-type]
+
+
+def test_what_is_no_table_takes_no_columns(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", np.ones((3, 2)))
+    with pytest.raises(InputError, match="is no table with named columns"):
+        open_matrix(tmp_path / "X.npy", columns=["a"])
+
+
+def test_the_text_of_a_later_piece_is_named_with_all_others(tmp_path: Path) -> None:
+    """A column that begins with gaps is known for text only once text comes."""
+    with (tmp_path / "late.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["a", "note", "mood"])
+        rows.writerows([[1.5, "", ""]] * 200_000)
+        rows.writerows([[2.5, "warm", "good"]] * 200_000)
+    with pytest.raises(InputError, match="2 columns are no numbers: column 'note' holds 'warm' in"):
+        ingest(tmp_path / "late.csv", tmp_path / "out.zarr", missing="zero")
+    with pytest.raises(InputError, match="line 4, column 0 .'a'. is 'x'"):
+        (tmp_path / "slip.csv").write_text("a,b\n1,2\n2,3\nx,4\n")
+        open_matrix(tmp_path / "slip.csv")
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"input": {"labels": "kind"}},
+        {"evaluate": {"labels": "{uri}::kind"}},
+        pytest.param(
+            {"method": "lfs", "lfs": {"init": "{uri}::kind", "n_clusters": 3}},
+            marks=pytest.mark.full,
+        ),
+    ],
+)
+def test_a_column_that_is_named_as_labels_is_no_feature(
+    named: dict[str, dict[str, str]], tmp_path: Path
+) -> None:
+    config = settings(tmp_path)
+    uri = config["input"]["uri"]  # type: ignore[index]
+    for section, keys in named.items():
+        if isinstance(keys, str):
+            config[section] = keys
+            continue
+        given = {k: v.format(uri=uri) if isinstance(v, str) else v for k, v in keys.items()}
+        config[section] = {**config.get(section, {}), **given}  # type: ignore[dict-item]
+    result = bigfs.run(config)
+    assert result.feature_names == ["g0", "g1", "g2", "g3"]
+    assert (result.evaluation is not None) == ("method" not in named)
+    again = bigfs.run(str(tmp_path / "run" / "config.yaml"))
+    assert again.stages["result"]["attempt"] == result.stages["result"]["attempt"]
+
+
+def test_rows_that_are_dropped_take_their_ids_and_labels_along(tmp_path: Path) -> None:
+    frame = table()
+    frame.loc[[3, 17], "g1"] = np.nan
+    write("csv", tmp_path, frame)
+    config = settings(tmp_path, missing="drop_rows", labels="kind")
+    config["input"]["uri"] = write("csv", tmp_path, frame)  # type: ignore[index]
+    result = bigfs.run(config)
+    assert result.evaluation is not None and result.n_samples == ROWS - 2
+    written = pd.read_csv(result.export(tmp_path / "out.csv", ids=True))
+    kept = frame.drop(index=[3, 17])
+    assert list(written["id"]) == list(kept["id"])
+    np.testing.assert_allclose(written["g0"], kept["g0"])
+
+
+def test_an_evaluation_needs_labels(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="missing key 'labels' in 'evaluate'"):
+        bigfs.run({**settings(tmp_path), "evaluate": {"n_init": 1}})
+
+
+def test_columns_that_look_like_ids_or_labels_are_warned_about_by_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = settings(tmp_path)
+    frame = table().assign(number=np.random.default_rng(1).permutation(ROWS) + 100)
+    config["input"]["uri"] = write("csv", tmp_path, frame)  # type: ignore[index]
+    config["evaluate"] = {"labels": str(tmp_path / "y.npy")}
+    np.save(tmp_path / "y.npy", 7 - frame["kind"].to_numpy())
+    with caplog.at_level(logging.WARNING, logger="bigfs"):
+        result = bigfs.run(config)
+    assert "'number' looks like an id" in caplog.text
+    assert "'kind' equals the labels" in caplog.text
+    assert """'input.columns=["!number", "!kind"]'""" in result.summary()
+    with caplog.at_level(logging.WARNING, logger="bigfs"):
+        caplog.clear()
+        bigfs.MaxVariance(n_features_to_select=1).fit(frame[["g0", "g1", "number"]])
+    assert "'number' looks like an id" in caplog.text and "'g0'" not in caplog.text
+
+
+def test_estimators_name_the_columns_of_a_frame_that_are_no_numbers() -> None:
+    with pytest.raises(InputError, match="3 columns are no numbers: column 'id'.*'city'.*'day'"):
+        bigfs.MaxVariance(n_features_to_select=1).fit(table())
+
+
+def test_a_description_ends_with_a_command_that_runs(tmp_path: Path) -> None:
+    frame = table()
+    frame.loc[3, "g1"] = np.nan
+    lines = describe(str(write("csv", tmp_path, frame)))
+    command = next(line for line in lines if line.startswith("It would take: "))
+    words = shlex.split(command.partition(": ")[2])
+    overrides = [setting for before, setting in pairwise(words) if before == "--set"]
+    overrides += [f"run={tmp_path / 'run'}", "method=max_variance", "n_features_to_select=1"]
+    overrides += ["mcfs=null", "graph=null", "spectral=null"]
+    assert bigfs.run("mcfs", overrides=overrides).n_features == 5
+    row = next(line for line in lines if line.strip().startswith("city"))
+    assert row.split()[:4] == ["city", "text", "-", "2"]
+    assert any("input.labels=city" in line for line in lines)
+
+
+def test_the_arrays_of_a_file_with_several_are_listed(tmp_path: Path) -> None:
+    np.savez(tmp_path / "two.npz", a=np.ones((4, 3)), b=np.zeros((3, 3)))
+    said = describe(str(tmp_path / "two.npz"))
+    assert said[1:3] == ["  a: 4 x 3 float64", "  b: 3 x 3 float64"]
+    assert "input.variable" in said[-1]
+    assert "4 samples x 3 features" in describe(str(tmp_path / "two.npz"), "a")[0]

@@ -80,12 +80,12 @@ def _verified_stage(directory: RunDirectory, name: str) -> str:
 
 
 def _inspect_matrix(path: str | Location, verify: bool, variable: str | None) -> str:
-    lines = describe(path, variable)
+    verified = []
     if verify:
         if not is_store(path):
             raise InputError(f"{path} has no checksums: only stores made by bigfs have them.")
-        lines.append(_verified(as_location(path)))
-    return "\n".join(lines)
+        verified = [_verified(as_location(path))]
+    return "\n".join([*describe(path, variable), *verified])
 
 
 def _verified(path: Location) -> str:

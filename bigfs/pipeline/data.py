@@ -100,21 +100,21 @@ def refuse_other(config: Any) -> None:
     with suppress(BigfsError):  # a directory that cannot be read is refused where it is opened
         directory.read()
     manifest = directory.manifest
-    uri = manifest.get("data", {}).get("uri")
-    if manifest.get("status") != "done" or uri is None or not hasattr(config, "input"):
+    held = {"input.uri": manifest.get("data", {}).get("uri"), "method": manifest.get("method")}
+    if manifest.get("status") != "done" or None in held.values() or not hasattr(config, "input"):
         return
-    result = manifest["stages"].get("result", {})
-    held = {"input.uri": uri, "method": result.get("settings", {}).get("method", "a comparison")}
-    given = {
-        "input.uri": _absolute(config.input.uri),
-        "method": getattr(config, "method", "a comparison"),
-    }
+    given = {"input.uri": _absolute(config.input.uri), "method": method_of_run(config)}
     other = [f"{key} {held[key]}, not {given[key]}" for key in held if held[key] != given[key]]
     if other:
         raise InputError(
             f"{config.run} holds a finished run of {' and '.join(other)}. Give another directory, "
             "such as --set run=runs/{input}-{method}, or replace what is there with --fresh."
         )
+
+
+def method_of_run(config: Any) -> str:
+    """Return the method of a pipeline; "a comparison" for what has several."""
+    return str(getattr(config, "method", "a comparison"))
 
 
 def _absolute(uri: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from bigfs.config import Config, dump_yaml
 from bigfs.core.memory import task_budget
 from bigfs.evaluate.stage import stages_of
-from bigfs.pipeline.data import check_outside, open_data, refuse_other
+from bigfs.pipeline.data import check_outside, method_of_run, open_data, refuse_other
 from bigfs.plan.header import place_of
 from bigfs.plan.planning import check_config, check_plan, plan_for, plan_input
 from bigfs.report.axis import check_report
@@ -175,4 +175,5 @@ def _begin(directory: RunDirectory, config: Any) -> None:
     directory.manifest.update(
         status="running", versions=package_versions(), attempt=directory.attempt
     )
+    directory.manifest["method"] = method_of_run(config)
     directory.write()

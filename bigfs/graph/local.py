@@ -16,12 +16,12 @@ import numpy as np
 
 from bigfs.core.compiling import compiled
 from bigfs.core.errors import InputError
-from bigfs.core.seeds import derive_seed
+from bigfs.graph.descent import descend
 from bigfs.graph.projection import PROJECTED_WIDTH, projected_rows
 
 METRICS = ("euclidean", "cosine", "correlation")
 ALGORITHMS = ("auto", "exact", "pynndescent")
-# Up to here exact search costs less than pynndescent's first call, which compiles for 20 s.
+# Up to here exact search costs less than pynndescent's first call ever, which compiles for 20 s.
 EXACT_ROWS = 8192
 # pynndescent explores at least this many neighbors: fewer lose recall, not only results.
 _SEARCH_WIDTH = 16
@@ -343,7 +343,7 @@ def _search_pynndescent(
     else:
         data = rows if rows.dtype == np.float32 else _centered(rows)
     with _numba_lock:
-        candidates = _descend(data, width, seed)
+        candidates = descend(data, width, seed)
         del data
         return _compiled_finish()(rows, candidates, n_neighbors, metric == "euclidean")
 
@@ -356,30 +356,6 @@ def _centered(rows: np.ndarray) -> np.ndarray:
     for begin in range(0, len(rows), step):
         data[begin : begin + step] = rows[begin : begin + step] - center
     return data
-
-
-def _descend(data: np.ndarray, width: int, seed: int) -> np.ndarray:
-    """Return pynndescent's neighbors (n_rows, width), themselves and -1 among them."""
-    import warnings
-
-    import numba
-    from pynndescent import NNDescent
-
-    threads = numba.get_num_threads()
-    try:
-        with warnings.catch_warnings():
-            # Rows with missing neighbors are searched again, exactly.
-            warnings.filterwarnings("ignore", message="Failed to correctly find n_neighbors")
-            index = NNDescent(
-                np.ascontiguousarray(data),
-                metric="euclidean",
-                n_neighbors=width,
-                n_jobs=1,
-                random_state=derive_seed(seed, "pynndescent") & 0x7FFFFFFF,
-            )
-        return index.neighbor_graph[0]
-    finally:
-        numba.set_num_threads(threads)
 
 
 def _finish(

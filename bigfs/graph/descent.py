@@ -1,0 +1,151 @@
+"""The search of pynndescent, with machine code that is kept on disk.
+
+`NNDescent` compiles for 25 to 45 s in every process. numba does not keep that code, because it
+calls the number of threads through a pointer and carries the address of its distance function.
+Here the same functions run with one thread, which is what bigfs asks for, and with a distance
+that numba knows by its type. The neighbors are the same bits, and a second process loads the
+code in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import warnings
+from collections.abc import Callable
+from functools import cache
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.compiling import compiled
+from bigfs.core.seeds import derive_seed
+
+logger = logging.getLogger("bigfs")
+
+# What another version of pynndescent, or a damaged file, ends in.
+_UNUSABLE = (AttributeError, ImportError, TypeError, EOFError, pickle.UnpicklingError)
+# Filled once this process met one of them.
+_unusable: list[Exception] = []
+
+
+def descend(data: np.ndarray, width: int, seed: int) -> np.ndarray:
+    """Return pynndescent's neighbors of every row, itself and -1 among them.
+
+    Not safe to call from two threads at once: under numba's workqueue layer that ends the process.
+
+    Parameters
+    ----------
+    data : ndarray of shape (n_rows, n_features), float32
+    width : int
+        Neighbors to return.
+    seed : int
+
+    Returns
+    -------
+    neighbors : ndarray of shape (n_rows, width), int32
+    """
+    import numba
+
+    threads = numba.get_num_threads()
+    try:
+        with warnings.catch_warnings():
+            # Rows with missing neighbors are searched again, exactly.
+            warnings.filterwarnings("ignore", message="Failed to correctly find n_neighbors")
+            index = _index(
+                np.ascontiguousarray(data),
+                metric="euclidean",
+                n_neighbors=width,
+                n_jobs=1,
+                random_state=derive_seed(seed, "pynndescent") & 0x7FFFFFFF,
+            )
+        neighbors: np.ndarray = index.neighbor_graph[0]
+        return neighbors
+    finally:
+        numba.set_num_threads(threads)
+
+
+def _index(rows: np.ndarray, **settings: Any) -> Any:
+    """Return pynndescent's index, by code of ours if its functions are those known here."""
+    import numba
+    from pynndescent import NNDescent
+
+    if not _unusable:
+        try:
+            return _kept_index()(rows, **settings)
+        except (*_UNUSABLE, numba.core.errors.NumbaError) as error:
+            logger.debug("pynndescent's code on disk cannot be used: %r", error)
+            _unusable.append(error)
+    return NNDescent(rows, **settings)
+
+
+@cache
+def _kept_index() -> Callable[..., Any]:
+    """Return `NNDescent` whose iterations are compiled once for all processes.
+
+    Raises
+    ------
+    AttributeError, ImportError
+        If pynndescent has other functions than those known here.
+    """
+    import numba
+    import pynndescent
+    from pynndescent import distances
+    from pynndescent import pynndescent_ as module
+
+    one_thread = ModuleType("numba")
+    one_thread.get_num_threads = numba.njit(_one)  # type: ignore[attr-defined]
+    iterate = numba.njit(_with_globals(module.nn_descent_internal.py_func, numba=one_thread))
+    search = numba.njit(
+        _with_globals(module.nn_descent.py_func, numba=one_thread, nn_descent_internal=iterate)
+    )
+    numba.extending.overload(_distance)(lambda x, y: lambda x, y: distances.squared_euclidean(x, y))
+    # numba finds kept code by the name and the file of a function: another version has another.
+    run = _with_globals(_run, name=f"_run_{pynndescent.__version__}", search=search)
+    descent = compiled(run)
+
+    def nn_descent(
+        data: np.ndarray, n_neighbors: int, rng_state: np.ndarray, max_candidates: int,
+        dist: Any, n_iters: int, delta: float, *, low_memory: bool, rp_tree_init: bool,
+        init_graph: Any, leaf_array: np.ndarray, verbose: bool, kernel: int,
+    ) -> Any:  # fmt: skip
+        if dist is not distances.squared_euclidean or verbose or not (low_memory and rp_tree_init):
+            raise TypeError("NNDescent asks for another search")
+        return descent(
+            data, n_neighbors, rng_state, max_candidates, n_iters, delta, init_graph, leaf_array,
+            kernel,
+        )  # fmt: skip
+
+    begin = _with_globals(module.NNDescent.__init__, nn_descent=nn_descent)
+    return type("KeptNNDescent", (module.NNDescent,), {"__init__": begin})
+
+
+def _with_globals(function: Callable[..., Any], name: str | None = None, **values: Any) -> Any:
+    """Return a function that sees other values under some of its global names."""
+    assert isinstance(function, FunctionType)
+    made = FunctionType(
+        function.__code__, {**function.__globals__, **values}, argdefs=function.__defaults__
+    )
+    made.__qualname__ = name or function.__qualname__
+    return made
+
+
+def _one() -> int:
+    return 1
+
+
+def _distance(x: Any, y: Any) -> Any:
+    """Return the squared Euclidean distance of two rows, inside compiled code."""
+    raise NotImplementedError
+
+
+def _run(
+    data: Any, n_neighbors: Any, rng_state: Any, max_candidates: Any, n_iters: Any, delta: Any,
+    init_graph: Any, leaf_array: Any, kernel: Any,
+) -> Any:  # fmt: skip
+    """Search; compiled by numba, where ``search`` is pynndescent's own ``nn_descent``."""
+    return search(  # type: ignore[name-defined]  # noqa: F821
+        data, n_neighbors, rng_state, max_candidates, _distance, n_iters, delta, init_graph, True,
+        leaf_array, True, False, kernel,
+    )  # fmt: skip

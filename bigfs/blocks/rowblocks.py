@@ -12,6 +12,7 @@ import uuid
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ logger = logging.getLogger("bigfs")
 
 # Scales of features that differ by more than this are said.
 _SCALES = 1e3
+# Rows of a block that are looked at for that.
+_SCALE_ROWS = 1000
 # Sources that live in this process's memory are named in the task graph, never put into it.
 _local_sources: weakref.WeakValueDictionary[int, RandomAccessSource] = weakref.WeakValueDictionary()
 _tokens = itertools.count()
@@ -240,22 +243,39 @@ class RowBlocks:
             self._moments = self.reduce(_moments_kernel, kernels.merge_moments, label="moments")
         return self._moments
 
-    def warn_of_scales(self) -> None:
-        """Say so if features differ in scale by more than 1,000; where moments are known."""
-        if self._moments is None or self.transform.kind != "none":
-            return
-        spread = np.sqrt(self._moments.variance)
-        varying = np.flatnonzero(~self._moments.constant & (spread > 0))
+    @cached_property
+    def scale_notes(self) -> list[str]:
+        """A sentence if features differ in scale by more than 1,000, else nothing.
+
+        By the moments where they are known; otherwise by the first rows of three blocks, which
+        is no pass.
+        """
+        if self.transform.kind in ("standardize", "minmax"):
+            return []
+        moments, shown = self._moments, ""
+        if moments is None:
+            places = sorted({0, len(self.bounds) // 2, len(self.bounds) - 1})
+            some = [(start, min(start + _SCALE_ROWS, stop))
+                    for start, stop in (self.bounds[place] for place in places)]  # fmt: skip
+            reader = self.start_pass(0)
+            merge = kernels.merge_moments
+            moments = map_reduce(
+                _on_block, some, merge, reader, _moments_kernel, (), label="scales"
+            )
+            shown = f" (of {moments.count:,} rows)"
+        spread = np.sqrt(moments.variance)
+        varying = np.flatnonzero(~moments.constant & (spread > 0))
         if not len(varying):
-            return
+            return []
         least, most = (int(varying[pick(spread[varying])]) for pick in (np.argmin, np.argmax))
-        if spread[most] > _SCALES * spread[least]:
-            names = self.source.feature_names or [f"feature {i}" for i in range(self.n_features)]
-            logger.warning(
-                "Scales differ: the standard deviation of %s is %.3g, that of %s %.3g. Features of "
-                "large scale decide distances; preprocess 'standardize' brings all to one scale.",
-                names[least], spread[least], names[most], spread[most],
-            )  # fmt: skip
+        if spread[most] <= _SCALES * spread[least]:
+            return []
+        names = self.source.feature_names or [f"feature {i}" for i in range(self.n_features)]
+        return [
+            f"Scales differ: the standard deviation{shown} of {names[least]} is "
+            f"{spread[least]:.3g}, that of {names[most]} {spread[most]:.3g}. Features of large "
+            "scale decide distances; preprocess 'standardize' brings all to one scale."
+        ]
 
     def gram(self, Y: ArrayRef | None = None, label: str = "gram") -> Gram:
         """Return the centered Gram matrix and X'Y in one pass.

@@ -28,7 +28,7 @@ from bigfs.plan.plan import Plan
 from bigfs.plan.planning import check_config, check_plan, plan_for, plan_input
 from bigfs.selectors.configs import load_comparison
 from bigfs.selectors.random_selection import METHOD as RANDOM_SELECTION
-from bigfs.selectors.stages import check_settings
+from bigfs.selectors.stages import check_settings, warn_of_scales
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
 from bigfs.stages.scores import FeatureScores
@@ -160,6 +160,7 @@ def _run(
             check_settings(fit.config, blocks.n_samples, blocks.n_features)
             check_labels(fit.config, blocks.n_samples)
         y = load_classes(str(config.evaluate.labels), blocks.n_samples, blocks.source.dropped)
+    warn_of_scales(blocks, *(fit.config.method for fit in fits))
     store = RunStages(directory, config.memory_limit, shared=True)
     engine = Engine(store, blocks, key)
     judge = _Judge(config, engine, blocks, y)

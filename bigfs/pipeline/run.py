@@ -26,6 +26,7 @@ from bigfs.runtime.failures import cluster_failures, storage_failures
 from bigfs.runtime.interrupt import run_apart
 from bigfs.runtime.watch import watch_cluster
 from bigfs.selectors.configs import load_config
+from bigfs.selectors.stages import warn_of_scales
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
 from bigfs.store.records import CONFIG, FEATURES, remove_report
@@ -99,6 +100,7 @@ def run(
         if config.series is not None:
             directory.manifest[SERIES] = config.series
         blocks, key = open_data(directory, config, source)
+        warn_of_scales(blocks, config.method)
         planned = plan_for(config, plan, blocks).by_stage
         store = RunStages(directory, config.memory_limit)
         engine = Engine(store, blocks, key)

@@ -20,7 +20,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.seeds import check_seed
 from bigfs.selectors.configs import selection_model
 from bigfs.selectors.registry import method_of
-from bigfs.selectors.stages import check_settings, stages_of_selection
+from bigfs.selectors.stages import check_settings, stages_of_selection, warn_of_scales
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores, check_n_selected, support_of
 from bigfs.stages.stage import Stage
@@ -68,7 +68,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         scratch = Scratch()
         checked = self._checked(X)
         blocks = RowBlocks.from_any(checked, scratch=scratch, transform=selection.preprocess)
-        blocks.warn_of_scales()
+        warn_of_scales(blocks, selection.method)
         for sentence in suspicious_columns(blocks.source):
             logger.warning(sentence)
         n_selected = check_n_selected(name, self._n_wanted(), blocks.n_features)

@@ -122,6 +122,8 @@ class Method:
         What its ``init`` may be called; another text names labels. Empty: it has no ``init``.
     bounds : tuple of Bound
         Limits of its parameters that depend on the data.
+    scale_free : bool, default=False
+        Whether the scale of each feature makes no difference.
     one_fit_up_to : float
         One fit ranks for all numbers of features up to this one; a larger number has its own fit.
     """
@@ -137,6 +139,7 @@ class Method:
     n_components: Callable[[Any], int | str] = lambda parameters: parameters.n_clusters
     starts: tuple[str, ...] = ()
     bounds: tuple[Bound, ...] = ()
+    scale_free: bool = False
     one_fit_up_to: float = math.inf
 
     @property

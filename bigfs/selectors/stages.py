@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from bigfs.blocks import RowBlocks
 from bigfs.config import Selection
 from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape, StageCost
@@ -58,7 +59,7 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
     }
     if selection.graph is not None and "graph" not in needs:
         settings["graph"] = selection.graph.model_dump()
-    return [*stages, Stage("result", 4, settings, partial(choose_scoring, selection=selection))]
+    return [*stages, Stage("result", 5, settings, partial(choose_scoring, selection=selection))]
 
 
 def choose_scoring(shape: Shape, selection: Selection) -> Scoring:
@@ -116,6 +117,7 @@ class Scoring:
         blocks, selection = inputs.blocks, self.selection
         for note in self.notes:
             logger.warning(note)
+        notes = [*scale_notes(blocks, selection.method), *self.notes]
         result = self.strategy.run(inputs, out)
         n_selected = selection.n_features_to_select
         out.put("selected", result.support(n_selected))
@@ -126,8 +128,19 @@ class Scoring:
             n_samples=blocks.n_samples,
             n_features=blocks.n_features,
             feature_names=blocks.source.feature_names,
-            notes=list(self.notes),
+            notes=notes,
         )
+
+
+def scale_notes(blocks: RowBlocks, *methods: str) -> list[str]:
+    """Return a sentence if scales of features differ and one of the methods depends on them."""
+    return [] if all(METHODS[name].scale_free for name in methods) else blocks.scale_notes
+
+
+def warn_of_scales(blocks: RowBlocks, *methods: str) -> None:
+    """Say so, before the work begins, if scales of features differ."""
+    for note in scale_notes(blocks, *methods):
+        logger.warning(note)
 
 
 def check_settings(selection: Selection, n_samples: int | None, n_features: int) -> None:

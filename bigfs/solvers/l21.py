@@ -102,10 +102,12 @@ class KernelSolver:
     ----------
     X : ndarray of shape (n_samples, n_features), float32 or float64
     beta : float
+    mean : ndarray of shape (n_features,), float64, or None, default=None
+        What is subtracted from the rows.
     """
 
-    def __init__(self, X: np.ndarray, beta: float) -> None:
-        self._X, self._beta = X, beta
+    def __init__(self, X: np.ndarray, beta: float, mean: np.ndarray | None = None) -> None:
+        self._X, self._beta, self._mean = X, beta, mean
         self._delta: np.ndarray | None = None
         self._factor: Any = None
 
@@ -125,7 +127,7 @@ class KernelSolver:
         dual = cho_solve(self._factor, F, check_finite=False)
         B = np.empty((len(delta), F.shape[1]))
         for part in self._tiles():
-            B[part] = self._X[:, part].astype(np.float64, copy=False).T @ dual
+            B[part] = self._tile(part).T @ dual
         return B / delta[:, None]
 
     def _kernel(self, delta: np.ndarray) -> np.ndarray:
@@ -133,10 +135,15 @@ class KernelSolver:
         n = len(self._X)
         total = np.zeros((n, n))
         for part in self._tiles():
-            tile = self._X[:, part] / np.sqrt(delta[part])
+            tile = self._tile(part) / np.sqrt(delta[part])
             total += tile @ tile.T
         total.flat[:: n + 1] += self._beta
         return total
+
+    def _tile(self, part: slice) -> np.ndarray:
+        """Return some features in float64."""
+        tile = self._X[:, part].astype(np.float64, copy=False)
+        return tile if self._mean is None else tile - self._mean[part]
 
     def _tiles(self) -> list[slice]:
         """Cut the features so that a tile in float64 stays near 32 MB."""

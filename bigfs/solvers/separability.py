@@ -13,6 +13,10 @@ import numpy as np
 
 # A correlation matrix whose smallest squared pivot is below this counts as singular.
 SINGULAR_PIVOT = 1e-10
+# A variance below this share of the mean square is what rounding leaves of equal values.
+ROUNDING = 1e-12
+# Digits of a log ratio or of evidence that count: candidates often are equal but for rounding.
+DIGITS = 8
 # A feature's variance in a cluster is not taken for smaller than this share of its total one.
 _VARIANCE_FLOOR = 1e-4
 
@@ -44,10 +48,16 @@ class ClusterSums:
 
 
 def covariance(counts: np.ndarray, sums: np.ndarray, products: np.ndarray) -> np.ndarray:
-    """Return covariances (divisor n) of shape (..., d, d) from counts, sums and products."""
+    """Return covariances (divisor n) of shape (..., d, d) from counts, sums and products.
+
+    The variance of equal values is zero, whatever rounding leaves of it.
+    """
     n = np.maximum(np.asarray(counts, dtype=np.float64), 1)[..., None]
     mean = sums / n
-    return products / n[..., None] - mean[..., :, None] * mean[..., None, :]
+    within = products / n[..., None] - mean[..., :, None] * mean[..., None, :]
+    variance = np.einsum("...ii->...i", within)  # a view
+    variance[variance <= ROUNDING * mean**2] = 0.0
+    return within
 
 
 def is_singular(within: np.ndarray, count: float, subset: np.ndarray) -> bool:
@@ -98,6 +108,25 @@ def log_separability(
         except np.linalg.LinAlgError:  # a jackknife replicate may be singular where all is not
             return np.full(share.shape[:-1], np.nan)
         return np.log((share * (turned * solved).sum(axis=-2)).sum(axis=-1))
+
+
+def feature_separability(
+    counts: np.ndarray, means: np.ndarray, variances: np.ndarray
+) -> np.ndarray:
+    """Return the variance between clusters over that within, of each feature alone.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (n_clusters,)
+    means : ndarray of shape (n_clusters, n_features)
+    variances : ndarray of shape (n_features,)
+        Within the cluster that is looked at, or pooled.
+    """
+    share = counts / counts.sum()
+    between = share @ (means - share @ means) ** 2
+    # Where nothing varies within, all that is between counts.
+    within = np.maximum(variances, ROUNDING * between)
+    return np.divide(between, within, out=np.zeros_like(between), where=within > 0)
 
 
 def pair_separability(

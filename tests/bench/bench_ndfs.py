@@ -25,6 +25,7 @@ from bigfs.core.threads import single_thread
 from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, knn_graph
 from bigfs.selectors.ndfs import NDFSParameters
 from bigfs.selectors.ndfs.iteration import iterate
+from bigfs.selectors.ndfs.kernels import with_sums
 from bigfs.selectors.ndfs.passes import Resident
 from bigfs.selectors.ndfs.solve import resident_by_gram
 from bigfs.selectors.ndfs.start import check_init
@@ -83,11 +84,11 @@ def overhead(n: int = 8000, d: int = 256) -> tuple[float, float]:
     F = check_init(labels, n, 10)
     W = ring(n)
     passes = Resident(X, W.load(), W.degrees.load(), F)
-    parameters = NDFSParameters(gamma=1.0, tol=0.0)
+    parameters = NDFSParameters(gamma=1.0, tol=0.0, unit="none")
     regression = resident_by_gram(passes, parameters, passes.gram())
     began = time.perf_counter()
     with single_thread():
-        iterate(passes, regression, X.T @ F, F.T @ F, parameters)
+        iterate(passes, regression, with_sums(X.T @ F, F.sum(axis=0)), F.T @ F, parameters)
     bare = (time.perf_counter() - began) / 30
     spent = []
     for rows in (n, n // 8):

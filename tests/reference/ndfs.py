@@ -24,12 +24,14 @@ def objective(
     alpha: float,
     beta: float,
     gamma: float,
+    intercept: bool = False,
 ) -> tuple[float, float, float]:
     """The three parts of eq. (10), with the norm's rows smoothed as in the footnote."""
     rows = np.sqrt((B**2).sum(axis=1) + smoothing(X))
+    explained = X @ B + (F.mean(axis=0) if intercept else 0)
     return (
         np.trace(F.T @ L @ F),
-        alpha * (((X @ B - F) ** 2).sum() + beta * rows.sum()),
+        alpha * (((explained - F) ** 2).sum() + beta * rows.sum()),
         gamma / 2 * ((F.T @ F - np.eye(F.shape[1])) ** 2).sum(),
     )  # fmt: skip
 
@@ -45,19 +47,23 @@ def ndfs(
     update: str = "printed",
     n_iter: int = 30,
     delta: float = 1.0,
+    intercept: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[float, float, float]]]:
     """Algorithm 1; returns F, B (the paper's W) and the objective after every iteration.
 
-    ``delta`` is what D begins as, times the identity.
+    ``delta`` is what D begins as, times the identity. With ``intercept`` the regression has one.
     """
     X, F = np.asarray(X, dtype=np.float64), F.copy()
     n, d = X.shape
+    ones = np.zeros((n, n))
+    if intercept:
+        X, ones = X - X.mean(axis=0), np.full((n, n), 1 / n)
     L = normalized_laplacian(W)
     D = delta * np.eye(d)
     history = []
     for _ in range(n_iter):
         inverse = np.linalg.inv(X.T @ X + beta * D)
-        H = X @ inverse @ X.T
+        H = X @ inverse @ X.T + ones
         M = L + alpha * (np.eye(n) - H)
         if update == "printed":  # eq. (15); an entry grows at most tenfold
             above = gamma * F
@@ -74,5 +80,5 @@ def ndfs(
             F = F / np.where(norms > 0, norms, 1)
         B = inverse @ (X.T @ F)
         D = np.diag(0.5 / np.sqrt((B**2).sum(axis=1) + smoothing(X)))
-        history.append(objective(X, L, F, B, alpha, beta, gamma))
+        history.append(objective(X, L, F, B, alpha, beta, gamma, intercept))
     return F, B, history

@@ -37,7 +37,12 @@ def _reference(X: np.ndarray, centers: np.ndarray) -> tuple[list[int], np.ndarra
                 _criterion(X[:, s], clusters) for clusters in (new, labels) for s in (kept, rest)
             ]
             tried.append((values[0] * values[1] / (values[2] * values[3]), rest, new))
-        ratio, rest, new = max(tried, key=lambda one: one[0])
+        share = np.bincount(labels) / len(X)
+        between = (share[:, None] * (means - share @ means) ** 2).sum(axis=0)
+        alone = (between / (X.var(axis=0) - between))[kept]
+        # Where the clusters stay the same: the feature that tells them apart least.
+        place = max(range(len(kept)), key=lambda i: (round(np.log(tried[i][0]), 8), -alone[i]))
+        ratio, rest, new = tried[place]
         if ratio < 1 - 1e-12:
             break
         kept, labels = rest, new

@@ -113,11 +113,30 @@ def test_the_relative_penalty_is_the_reference_with_its_weight(
         ({"beta": 3.0, "unit": "rms"}, {"beta": 3.0 * unit, "delta": unit}),
     ):
         found = ndfs_scores(blocks, W, F, 4, **penalty, **options)
-        _, B, _ = ndfs(X, dense, F, gamma=10.0, update="safe", n_iter=4, **expected)
+        _, B, history = ndfs(
+            X, dense, F, gamma=10.0, update="safe", n_iter=4, intercept=True, **expected
+        )
+        parts = found.details["objective_parts"]
+        np.testing.assert_allclose(parts, history, rtol=1e-6, atol=1e-9)
         assert found.details["beta"] == pytest.approx(expected["beta"])
         assert found.details["unit"] == pytest.approx(unit)
         norms = np.where(X.std(axis=0) > 0, np.linalg.norm(B, axis=1), 0)
         np.testing.assert_allclose(found.scores, norms, rtol=1e-5, atol=1e-6 * norms.max())
+
+
+@pytest.mark.parametrize("strategy", [Cholesky, Woodbury, ConjugateGradients])
+@pytest.mark.parametrize("rows", [None, 40])
+def test_a_shift_does_not_matter(
+    digits: np.ndarray, rows: int | None, strategy: type[NDFSStrategy]
+) -> None:
+    X, F = digits[:120, 18:32], _start(120, 4)
+    blocks, W = _graph(X, rows)
+    options = {"strategy": strategy, "max_iter": 4, "tol": 0.0, "beta": None, "unit": "rms"}
+    expected = ndfs_scores(blocks, W, F, 4, **options).scores
+    for shift in (10.0, -1000.0):
+        moved = RowBlocks.from_any(X + shift * np.arange(14), rows=rows)
+        found = ndfs_scores(moved, W, F, 4, **options).scores
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7 * expected.max())
 
 
 def test_neither_the_unit_nor_the_number_of_rows_matters(digits: np.ndarray) -> None:

@@ -39,4 +39,5 @@ METHOD = Method(
     module=__name__,
     parameters=FSGMMParameters,
     bounds=(Bound("n_clusters", "n_samples"),),
+    scale_free=True,
 )

@@ -45,7 +45,8 @@ default="none"
     scores_ : ndarray of shape (n_features,), float64
         1 for what is kept at the end, below it in the order of dropping, first dropped least.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index.
+        Feature indices, best first; of equal ones that in which alone the clusters are the more
+        separate; constant features come last.
     support_ : ndarray of shape (n_features,), bool
         The subset at which the search stopped.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32

@@ -38,7 +38,14 @@ from bigfs.selectors.lfs.start import (
     usable_features,
 )
 from bigfs.selectors.stages import start_of
-from bigfs.solvers.separability import evidence, is_singular, pair_separability
+from bigfs.solvers.separability import (
+    DIGITS,
+    ROUNDING,
+    evidence,
+    feature_separability,
+    is_singular,
+    pair_separability,
+)
 from bigfs.spectral.choice import largest_count
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
@@ -114,21 +121,26 @@ class GlobalSearch:
             with track("gfs_kmeans", int(usable.sum()) - 1, "features dropped of") as progress:
                 with silenced():
                     now, order = _search(passes, centers, usable, total, parameters, progress)
-            _write_labels(passes, now, labels)
+            sums = _write_labels(passes, now, labels)
         mask, means = now.masks[0], now.centers[0]
         # Dropped first, scored least; what is kept shares the best score, constants have none.
         scores = mask.astype(np.float64)
         scores[order] = (np.arange(len(order)) + 1) / (len(order) + 1)
-        return FeatureScores.from_scores(
-            scores,
-            labels=labels,
-            cluster_centers=means + gram.mean,
-            support=mask,
-            dropped=np.array(order, dtype=np.int64),
-            n_iter=len(order) + 1,
-            n_passes=blocks.passes - before,
-            **gap,
-        )
+        own, squares = np.hsplit(sums[:, 1:], 2)
+        centers = own / np.maximum(sums[:, :1], 1)
+        within = (squares - own * centers).sum(axis=0) / blocks.n_samples
+        alone = feature_separability(sums[:, 0], centers, within)
+        places = np.arange(blocks.n_features)
+        ranking = np.lexsort((places, -alone, -scores, ~usable)).astype(np.int64)
+        details = {
+            "labels": labels,
+            "cluster_centers": means + gram.mean,
+            "support": mask,
+            "dropped": np.array(order, dtype=np.int64),
+            "n_iter": len(order) + 1,
+            "n_passes": blocks.passes - before,
+        }
+        return FeatureScores(scores, ranking, details | gap)
 
 
 def search_bytes(n_clusters: int, n_features: int, held: bool) -> int:
@@ -163,7 +175,10 @@ def _search(
             _log_ratio(swept, tried, place, now.masks[0], masks[place], total)
             for place in range(len(kept))
         ]
-        best = int(np.argmax(values))
+        # Of several features without which the clusters are as separate: the least separate one.
+        within = _within(swept.counts[0], swept.sums[0], total).diagonal()
+        alone = feature_separability(swept.counts[0], means, within)[kept]
+        best = int(np.lexsort((alone, -np.array(values)))[0])
         if not values[best] >= 0:
             break
         order.append(int(kept[best]))
@@ -197,14 +212,18 @@ def _log_ratio(
         means = sums / np.maximum(counts, 1)[:, None]
         values.append(float(pair_separability(counts, means, within, first, second, use_trace)))
     value = values[1] - values[0]
-    return value if np.isfinite(value) else -np.inf
+    return round(value, DIGITS) if np.isfinite(value) else -np.inf
 
 
 def _within(counts: np.ndarray, sums: np.ndarray, total: np.ndarray) -> np.ndarray:
     """Return the pooled covariance within the clusters: that of all rows less that between."""
     means = sums / np.maximum(counts, 1)[:, None]
     weighted = means * (counts / counts.sum())[:, None]
-    return np.asarray(total - weighted.T @ means)
+    within = np.asarray(total - weighted.T @ means)
+    # Values that are equal within the clusters have no variance, whatever rounding leaves of it.
+    variance = np.einsum("ii->i", within)  # a view
+    variance[variance <= ROUNDING * total.diagonal()] = 0.0
+    return within
 
 
 def _best_start(
@@ -217,7 +236,7 @@ def _best_start(
         label="gfs restarts", unit="restarts",
     )  # fmt: skip
     passes.blocks.scratch.remove(rows)
-    best = int(np.argmax([score for score, _ in restarts]))
+    best = int(np.argmax([round(score, DIGITS) for score, _ in restarts]))
     return np.asarray(restarts[best][1] - passes.origin)
 
 

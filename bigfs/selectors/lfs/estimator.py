@@ -74,7 +74,8 @@ default="none"
     scores_ : ndarray of shape (n_features,), float64
         Fraction of rows whose cluster keeps the feature.
     ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; of equal ones that which the clusters dropped later.
+        Feature indices, best first; of equal ones that in which alone the clusters are the more
+        separate; constant features come last.
     trace_ : list of dict
         The accepted replacements: cluster, features dropped, log ratio with its standard error,
         overlap and unassigned share after it.

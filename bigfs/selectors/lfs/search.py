@@ -24,7 +24,7 @@ from bigfs.selectors.lfs.passes import (
     pairs_together,
 )
 from bigfs.selectors.lfs.state import Proposal, State
-from bigfs.solvers.separability import ClusterSums
+from bigfs.solvers.separability import DIGITS, ClusterSums
 
 
 def search_bytes(n_clusters: int, n_features: int, drop: str) -> int:
@@ -246,7 +246,8 @@ def propose(
         for proposal, change in zip(some, changes, strict=True):
             products = state.sums.products[proposal.cluster] + change
             proposal.sums = (*_counted(swept, proposal), products)
-        for proposal, ratio in zip(some, values.ratios(some).tolist(), strict=True):
+        ratios = np.round(values.ratios(some), DIGITS)
+        for proposal, ratio in zip(some, ratios.tolist(), strict=True):
             proposal.ratio = ratio
             place(proposal)
     return clusterings, proposals

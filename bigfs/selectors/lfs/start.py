@@ -25,7 +25,7 @@ from bigfs.selectors.lfs.kernels import Assignment
 from bigfs.selectors.lfs.passes import HeldRows, Passes, kind_of_passes
 from bigfs.selectors.lfs.search import begin, search
 from bigfs.selectors.lfs.state import State, load_state, save_state
-from bigfs.solvers.separability import evidence
+from bigfs.solvers.separability import DIGITS, evidence
 from bigfs.store.location import as_location
 from bigfs.store.scratch import ArrayRef
 
@@ -117,7 +117,7 @@ def best_restart(
         _restart_task, list(range(parameters.n_init)), rows, str(folder.path), n_clusters,
         parameters, product_bytes, seed, label="lfs restarts", unit="restarts",
     )  # fmt: skip
-    scores = np.array([score for score, _ in restarts])
+    scores = np.round([score for score, _ in restarts], DIGITS)
     state = load_state(as_location(restarts[int(scores.argmax())][1]))
     folder.close()
     scratch.remove(rows)

@@ -47,6 +47,7 @@ from bigfs.selectors.lfs.start import (
 )
 from bigfs.selectors.lfs.state import State, load_state, save_state
 from bigfs.selectors.stages import start_of
+from bigfs.solvers.separability import feature_separability
 from bigfs.spectral.choice import largest_count
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
@@ -301,8 +302,14 @@ def _search(passes: Passes, state: State, parameters: LFSParameters, file: Locat
 
 
 def _ranking(scores: np.ndarray, state: State, moments: Moments) -> np.ndarray:
-    """Return the order by score; among equals, what went later comes first, constants last."""
-    lateness = np.where(moments.minimum < moments.maximum, 0, -1)
-    for place, entry in enumerate(state.trace):
-        lateness[entry["dropped"]] += place
-    return np.lexsort((np.arange(len(scores)), -lateness, -scores)).astype(np.int64)
+    """Return the order by score; of equals the more separate one comes first, constants last.
+
+    Which of several features go, without which the clusters stay the same, depends on their
+    places: so when they went says nothing.
+    """
+    sums = state.sums
+    share = sums.counts / sums.counts.sum()
+    within = share @ [sums.covariance(i).diagonal() for i in range(len(share))]
+    alone = feature_separability(sums.counts, sums.means, within)
+    order = np.lexsort((np.arange(len(scores)), -alone, -scores, moments.constant))
+    return order.astype(np.int64)

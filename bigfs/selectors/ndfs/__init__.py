@@ -31,8 +31,9 @@ class NDFSParameters(Section):
     )
     unit: Literal["rms", "none"] = Field(
         "rms",
-        description="What a given beta counts in: values over the root mean squared distance of "
-        "samples from their mean, or values as they are, which is the paper's.",
+        description="rms: a given beta counts in values over the root mean squared distance of "
+        "samples from their mean, and the regression has an intercept. none: values as they are, "
+        "without an intercept, as in the paper.",
     )
     gamma: PositiveFloat = Field(10.0, description="Weight of the clusters' orthogonality.")
     update: Literal["safe", "printed"] = Field(

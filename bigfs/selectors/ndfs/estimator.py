@@ -32,8 +32,9 @@ class NDFS(BaseSelector):
         The weight as a share of ``2 max_j |x_j'F|``, with the start F and centered features:
         above it B is zero. It depends neither on the unit of X nor on the number of rows.
     unit : {"rms", "none"}, default="rms"
-        What a given beta counts in: X divided by the root of the mean squared distance of its
-        rows from their mean, or X as it is, which is the paper's form.
+        "rms": a given beta counts in X divided by the root of the mean squared distance of its
+        rows from their mean, and the regression has an intercept, so that neither a factor nor a
+        shift of the features matters. "none": X as it is, without an intercept: the paper's form.
     gamma : float, default=10.0
         Weight of orthogonality; 1e8 in the paper. See Notes.
     n_neighbors : int, default=5
@@ -113,8 +114,9 @@ default="none"
 
         min tr(F'LF) + alpha (|XB - F|^2 + beta |B|_2,1) + gamma/2 |F'F - I|^2,  F >= 0
 
-    Delta follows from the B of the same iteration; the rows' norms
-    are smoothed by a millionth of the scale of B. The printed denominator is clamped so that an
+    With ``unit`` "rms" X and F are centered in the regression, which is what an intercept without a
+    penalty does. Delta follows from the B of the same iteration; the norms of its rows are smoothed
+    by a millionth of the scale of B. The printed denominator is clamped so that an
     entry grows at most tenfold in one iteration. Delta begins as the identity, times what makes
     it free of the unit of X, and with ``sparsity`` of the number of rows. Of 0.003 to 0.5 the
     default of ``sparsity`` has the largest mean of NMI less 1-NN error over 13 data sets

@@ -34,11 +34,11 @@ class Iterate:
         Iterations made.
     B : ndarray of shape (n_features, n_clusters), float64
         The weights of eq. (12), before the first iteration those of the ridge regression.
-    coef : ndarray of shape (n_features, n_clusters), float64
-        The same with the next Delta: what enters ``MF``.
+    coef : ndarray of shape (n_features + 1, n_clusters), float64
+        The same with the next Delta, and the intercept: what enters ``MF``.
     delta : ndarray of shape (n_features,), float64
     xtf, ftf : ndarray
-        ``X'F`` and ``F'F``.
+        ``X'F``, with the sums of F's columns as its last row, and ``F'F``.
     parts : list of (float, float, float)
         The three parts of eq. (10) after each iteration; the first of the last one is not yet
         known.
@@ -81,7 +81,7 @@ def iterate(
         Hold the start F.
     regression : Regression
     xtf, ftf : ndarray
-        ``X'F`` and ``F'F`` of the start.
+        ``X'F`` with the sums of F's columns, and ``F'F``, of the start.
     parameters : NDFSParameters
     checkpoint : Path, ObjectPath or None, default=None
         File of the checkpoint: read if it is there, written every few iterations.
@@ -91,9 +91,9 @@ def iterate(
     update = Update(parameters.update, parameters.alpha, parameters.gamma)
     now = _load(checkpoint, passes)
     if now is None:
-        first = regression.first(xtf)
-        delta = np.full(len(xtf), regression.weights.delta)
-        now = Iterate(0, first, first, delta, xtf, ftf)
+        first = regression.first(regression.centered(xtf))
+        delta = np.full(len(first), regression.weights.delta)
+        now = Iterate(0, first, regression.with_intercept(first, xtf), delta, xtf, ftf)
     if progress is not None:
         progress.advance(now.done)
     saved = time.monotonic()
@@ -124,11 +124,14 @@ def _advance(
     now.movement.append(float(np.sqrt(max(0.0, squared))))
     now.xtf, now.ftf = sums.xtf, sums.ftf
     before, beta = now.delta, regression.weights.beta
-    now.B, now.delta, now.coef = regression.advance(before, now.xtf)
+    xtf = regression.centered(now.xtf)
+    now.B, now.delta, coef = regression.advance(before, xtf)
+    now.coef = regression.with_intercept(coef, now.xtf)
     # |XB - F|^2, since X'X B = X'F - beta Delta B: no pass is needed.
     residual = (
         np.trace(now.ftf)
-        - np.einsum("ij,ij->", now.B, now.xtf)
+        - regression.explained_by_intercept(now.xtf)
+        - np.einsum("ij,ij->", now.B, xtf)
         - beta * np.einsum("i,ij,ij->", before, now.B, now.B)
     )
     fit = parameters.alpha * (max(0.0, residual) + beta * smoothed_l21(now.B, regression.epsilon))

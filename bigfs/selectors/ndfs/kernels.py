@@ -61,8 +61,8 @@ class PassSums:
 
     Attributes
     ----------
-    xtf : ndarray of shape (n_features, n_clusters), float64
-        ``X'F`` of the new F.
+    xtf : ndarray of shape (n_features + 1, n_clusters), float64
+        ``X'F`` of the new F; the last row has the sums of its columns.
     ftf : ndarray of shape (n_clusters, n_clusters), float64
         ``F'F`` of the new F.
     overlap : ndarray of shape (n_clusters,), float64
@@ -95,20 +95,27 @@ def block_step(
     ----------
     X : ndarray of shape (rows, n_features), float32 or float64
     F, SF : ndarray of shape (rows, n_clusters), float64
-    coef : ndarray of shape (n_features, n_clusters), float64
-        ``(X'X + beta Delta)^-1 X'F``.
+    coef : ndarray of shape (n_features + 1, n_clusters), float64
+        ``(X'X + beta Delta)^-1 X'F``; the last row is the intercept.
     ftf : ndarray of shape (n_clusters, n_clusters), float64
     update : Update
     """
     after = np.empty_like(F)
     xtf = np.zeros(coef.shape)
+    coef, intercept = coef[:-1], coef[-1]
     step = tile_rows(X.shape[1])
     for begin in range(0, len(X), step):
         part = slice(begin, begin + step)
         tile = X[part].astype(np.float64, copy=False)
-        after[part] = update.apply(F[part], SF[part], tile @ coef, ftf)
-        xtf += tile.T @ after[part]
+        after[part] = update.apply(F[part], SF[part], tile @ coef + intercept, ftf)
+        xtf[:-1] += tile.T @ after[part]
+    xtf[-1] = after.sum(axis=0)
     return after, PassSums(xtf, after.T @ after, np.einsum("ij,ij->j", after, F), smoothness(F, SF))
+
+
+def with_sums(xtf: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Return ``X'F`` with the sums of F's columns as its last row."""
+    return np.vstack([xtf, sums])
 
 
 def smoothness(F: np.ndarray, SF: np.ndarray) -> float:

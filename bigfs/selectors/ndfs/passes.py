@@ -50,11 +50,11 @@ def merge_endings(a: Ending, b: Ending) -> Ending:
     return Ending(a.smoothness + b.smoothness, a.distance + b.distance, a.changed + b.changed)
 
 
-def uncentered(gram: Gram) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``X'X`` and ``X'Y`` of the data as they are, in the memory of the Gram matrix."""
+def uncentered(gram: Gram) -> np.ndarray:
+    """Return ``X'X`` of the data as they are, in the memory of the Gram matrix."""
     for row, value in enumerate(gram.mean):
         gram.gram[row] += gram.count * value * gram.mean
-    return gram.gram, gram.xty + gram.count * np.multiply.outer(gram.mean, gram.y_mean)
+    return gram.gram
 
 
 class Passes(Protocol):

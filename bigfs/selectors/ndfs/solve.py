@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigfs.blocks.rowblocks import BlockReader, RowBlocks
+from bigfs.blocks.rowblocks import BlockReader
 from bigfs.core.threads import single_thread
 from bigfs.runtime.execute import crosses_processes, map_reduce, run_tasks
 from bigfs.selectors.ndfs import NDFSParameters
+from bigfs.selectors.ndfs.kernels import with_sums
 from bigfs.selectors.ndfs.passes import Resident, Streamed, uncentered
 from bigfs.solvers.l21 import GramSolver, KernelSolver, conjugate_gradients, row_weights
 from bigfs.store.chunking import block_bounds
@@ -89,6 +90,11 @@ class Regression:
     advance : callable
         ``(delta, X'F) -> B, delta of B, the solution with that delta``.
     weights : Weights
+    mean : ndarray of shape (n_features,), float64, or None
+        What centers the features as they are read: then there is an intercept, X and F are
+        centered in both systems. None: the paper's regression, which has none.
+    count : int
+        Rows.
     """
 
     squares: np.ndarray
@@ -96,6 +102,25 @@ class Regression:
     first: Callable[[np.ndarray], np.ndarray]
     advance: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
     weights: Weights
+    mean: np.ndarray | None
+    count: int
+
+    def centered(self, xtf: np.ndarray) -> np.ndarray:
+        """Return the ``X'F`` of the systems from that of a pass with the sums of F."""
+        if self.mean is None:
+            return xtf[:-1]
+        return np.asarray(xtf[:-1] - np.multiply.outer(self.mean, xtf[-1]))
+
+    def with_intercept(self, coef: np.ndarray, xtf: np.ndarray) -> np.ndarray:
+        """Return coefficients with the intercept, or zeros, as their last row."""
+        intercept = np.zeros(coef.shape[1])
+        if self.mean is not None:
+            intercept = xtf[-1] / self.count - self.mean @ coef
+        return np.vstack([coef, intercept])
+
+    def explained_by_intercept(self, xtf: np.ndarray) -> float:
+        """Return the part of ``|F|^2`` that the means of F's columns hold."""
+        return 0.0 if self.mean is None else float(xtf[-1] @ xtf[-1]) / self.count
 
     @property
     def epsilon(self) -> float:
@@ -108,10 +133,15 @@ def smoothing(squares: np.ndarray) -> float:
     return 1e-12 / max(float(squares.mean()), np.finfo(np.float64).tiny)
 
 
+def has_intercept(parameters: NDFSParameters) -> bool:
+    """Say whether features and F are centered in the regressions."""
+    return parameters.unit == "rms"
+
+
 def resident_by_gram(passes: Resident, parameters: NDFSParameters, gram: np.ndarray) -> Regression:
     """Solve by Cholesky for a matrix that is in this process."""
     weights = _resident_weights(passes, parameters)
-    return _local(*_columns(passes), GramSolver(gram, weights.beta).solve, weights)
+    return _resident(passes, parameters, GramSolver(gram, weights.beta).solve, weights)
 
 
 def resident_by_kernel(passes: Resident, parameters: NDFSParameters) -> Regression:
@@ -122,11 +152,19 @@ def resident_by_kernel(passes: Resident, parameters: NDFSParameters) -> Regressi
     def solve(delta: np.ndarray, _: np.ndarray) -> np.ndarray:
         return kernel.solve(delta, passes.F * passes.scale)
 
-    return _local(*_columns(passes), solve, weights)
+    return _resident(passes, parameters, solve, weights)
+
+
+def _resident(
+    passes: Resident, parameters: NDFSParameters, solve: Solve, weights: Weights
+) -> Regression:
+    # The rows are centered already, where there is an intercept.
+    mean = np.zeros(passes.X.shape[1]) if has_intercept(parameters) else None
+    return _local(*_columns(passes), solve, weights, mean, len(passes.X))
 
 
 def _resident_weights(passes: Resident, parameters: NDFSParameters) -> Weights:
-    centered = passes.X - passes.X.mean(axis=0)
+    centered = passes.X if has_intercept(parameters) else passes.X - passes.X.mean(axis=0)
     squares = np.einsum("ij,ij->j", centered, centered)
     return Weights.of(parameters, len(centered), squares, centered.T @ passes.F)
 
@@ -138,7 +176,14 @@ def _columns(passes: Resident) -> tuple[np.ndarray, np.ndarray]:
         return squares, (passes.X == passes.X[0]).all(axis=0)
 
 
-def _local(squares: np.ndarray, constant: np.ndarray, solve: Solve, weights: Weights) -> Regression:
+def _local(
+    squares: np.ndarray,
+    constant: np.ndarray,
+    solve: Solve,
+    weights: Weights,
+    mean: np.ndarray | None,
+    count: int,
+) -> Regression:
     """Solve in this process, whose solver keeps the last factor."""
     epsilon = smoothing(squares)
 
@@ -148,6 +193,8 @@ def _local(squares: np.ndarray, constant: np.ndarray, solve: Solve, weights: Wei
         lambda xtf: solve(np.full(len(xtf), weights.delta), xtf),
         lambda delta, xtf: _advance(solve, delta, xtf, epsilon),
         weights,
+        mean,
+        count,
     )
 
 
@@ -165,14 +212,18 @@ def streamed_by_gram(passes: Streamed, parameters: NDFSParameters) -> tuple[Regr
     Returns
     -------
     regression : Regression
-    xtf : ndarray of shape (n_features, n_clusters), float64
-        ``X'F`` of the start, from the pass that gives ``X'X``.
+    xtf : ndarray of shape (n_features + 1, n_clusters), float64
+        ``X'F`` of the start with the sums of its columns, from the pass that gives ``X'X``.
     """
-    blocks = passes.blocks
+    blocks, n = passes.blocks, passes.blocks.n_samples
     centered = blocks.gram(passes.F)
     constant = centered.gram.diagonal() <= 0
-    weights = Weights.of(parameters, blocks.n_samples, centered.gram.diagonal(), centered.xty)
-    gram, xtf = uncentered(centered)
+    weights = Weights.of(parameters, n, centered.gram.diagonal(), centered.xty)
+    xtf = with_sums(
+        centered.xty + n * np.multiply.outer(centered.mean, centered.y_mean), n * centered.y_mean
+    )
+    mean = centered.mean if has_intercept(parameters) else None
+    gram = centered.gram if has_intercept(parameters) else uncentered(centered)
     squares = gram.diagonal().copy()
     if not crosses_processes():
         solver = GramSolver(gram, weights.beta)
@@ -181,10 +232,10 @@ def streamed_by_gram(passes: Streamed, parameters: NDFSParameters) -> tuple[Regr
             with single_thread():
                 return solver.solve(delta, xtf)
 
-        return _local(squares, constant, solve, weights), xtf
+        return _local(squares, constant, solve, weights, mean, n), xtf
     stored = blocks.scratch.put(blocks.scratch.unique("gram"), gram)
     task = _GramTask(stored, weights.beta)
-    return _remote(squares, constant, blocks.scratch, lambda: task, weights), xtf
+    return _remote(squares, constant, blocks.scratch, lambda: task, weights, mean, n), xtf
 
 
 def streamed_by_kernel(
@@ -192,28 +243,30 @@ def streamed_by_kernel(
 ) -> tuple[Regression, np.ndarray]:
     """Solve on the n x n matrix for a matrix of many blocks; a solve is a pass of one task."""
     blocks = passes.blocks
+    weights, xtf, squares, constant, mean = _streamed_start(passes, parameters)
+    shared = None if mean is None else blocks.scratch.put(blocks.scratch.unique("mean"), mean)
 
     def task() -> _KernelTask:
-        return _KernelTask(blocks.start_pass(), passes.F, passes.scale.tolist(), weights.beta)
+        scale = passes.scale.tolist()
+        return _KernelTask(blocks.start_pass(), passes.F, scale, weights.beta, shared)
 
-    squares, constant = _moments(blocks)
-    xtf = blocks.xtv(passes.F)
-    weights = _streamed_weights(passes, parameters, xtf)
-    return _remote(squares, constant, blocks.scratch, task, weights), xtf
+    n = blocks.n_samples
+    return _remote(squares, constant, blocks.scratch, task, weights, mean, n), xtf
 
 
 def streamed_by_cg(passes: Streamed, parameters: NDFSParameters) -> tuple[Regression, np.ndarray]:
     """Solve by conjugate gradients: each product with ``X'X`` is a pass over X."""
     blocks = passes.blocks
-    squares, constant = _moments(blocks)
-    xtf = blocks.xtv(passes.F)
-    weights = _streamed_weights(passes, parameters, xtf)
+    weights, xtf, squares, constant, mean = _streamed_start(passes, parameters)
+    offset = np.zeros(blocks.n_features) if mean is None else mean
     guess: list[np.ndarray] = []
 
     def apply_gram(V: np.ndarray) -> np.ndarray:
-        shared = blocks.scratch.put(blocks.scratch.unique("V"), V)
+        # The mean of the rows' products is the last row, as the intercept is of coefficients.
+        shared = blocks.scratch.put(blocks.scratch.unique("V"), np.vstack([V, -(offset @ V)]))
         try:
-            return blocks.reduce(_gram_product, np.add, shared, label="ndfs cg")
+            product = blocks.reduce(_gram_product, np.add, shared, label="ndfs cg")
+            return np.asarray(product[:-1] - np.multiply.outer(offset, product[-1]))
         finally:
             blocks.scratch.remove(shared)
 
@@ -225,26 +278,26 @@ def streamed_by_cg(passes: Streamed, parameters: NDFSParameters) -> tuple[Regres
         guess.append(solution)
         return solution
 
-    return _local(squares, constant, solve, weights), xtf
+    return _local(squares, constant, solve, weights, mean, blocks.n_samples), xtf
 
 
-def _streamed_weights(passes: Streamed, parameters: NDFSParameters, xtf: np.ndarray) -> Weights:
-    """Return the weights from moments, which are known, and a pass over F."""
+def _streamed_start(
+    passes: Streamed, parameters: NDFSParameters
+) -> tuple[Weights, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return weights, ``X'F`` with F's sums, squared norms, constant features and the mean."""
     moments = passes.blocks.moments()
+    xtf = passes.blocks.xtv(passes.F)
     sums = map_reduce(_column_sums, passes.blocks.bounds, np.add, passes.F, label="ndfs start")
     centered = xtf - np.multiply.outer(moments.mean, sums)
-    return Weights.of(parameters, moments.count, moments.squares, centered)
+    weights = Weights.of(parameters, moments.count, moments.squares, centered)
+    mean, squares = moments.mean, moments.squares
+    if not has_intercept(parameters):
+        mean, squares = None, squares + moments.count * mean**2
+    return weights, with_sums(xtf, sums), squares, moments.constant, mean
 
 
 def _column_sums(bounds: tuple[int, int], F: ArrayRef) -> np.ndarray:
     return np.asarray(F.read(*bounds).sum(axis=0))
-
-
-def _moments(blocks: RowBlocks) -> tuple[np.ndarray, np.ndarray]:
-    """Return the squared norms of the features, and which of them are constant."""
-    moments = blocks.moments()
-    squares = moments.squares + moments.count * moments.mean**2
-    return squares, moments.minimum == moments.maximum
 
 
 @dataclass(frozen=True)
@@ -275,10 +328,12 @@ class _KernelTask:
     F: ArrayRef
     scale: list[float]
     beta: float
+    mean: ArrayRef | None
 
     def solver(self) -> Solve:
         F = self.F.load() * np.array(self.scale)
-        kernel = KernelSolver(self._all_rows(), self.beta)
+        mean = None if self.mean is None else self.mean.load()
+        kernel = KernelSolver(self._all_rows(), self.beta, mean)
         return lambda delta, _: kernel.solve(delta, F)
 
     def _all_rows(self) -> np.ndarray:
@@ -299,6 +354,8 @@ def _remote(
     scratch: Scratch,
     make_task: Callable[[], _GramTask | _KernelTask],
     weights: Weights,
+    mean: np.ndarray | None,
+    count: int,
 ) -> Regression:
     """Solve in one task on a worker, which reads the matrices and does not keep them."""
     epsilon = smoothing(squares)
@@ -316,7 +373,7 @@ def _remote(
     def first(xtf: np.ndarray) -> np.ndarray:
         return run(np.full(len(xtf), weights.delta), xtf, False)[0]
 
-    return Regression(squares, constant, first, advance, weights)
+    return Regression(squares, constant, first, advance, weights, mean, count)
 
 
 def _store(scratch: Scratch, delta: np.ndarray, xtf: np.ndarray, epsilon: float) -> _Small:
@@ -337,7 +394,7 @@ def _solve_task(task: _GramTask | _KernelTask, small: _Small, both: bool) -> lis
 
 
 def _gram_product(X: np.ndarray, first_row: int, V: ArrayRef) -> np.ndarray:
-    """Return a block's share of ``X'(X V)``."""
+    """Return a block's share of ``X'(X V + v)``, v the last row of V, and of the sums of that."""
     from bigfs.blocks.kernels import tile_rows
 
     right = V.load()
@@ -345,5 +402,7 @@ def _gram_product(X: np.ndarray, first_row: int, V: ArrayRef) -> np.ndarray:
     step = tile_rows(X.shape[1])
     for begin in range(0, len(X), step):
         tile = X[begin : begin + step].astype(np.float64, copy=False)
-        total += tile.T @ (tile @ right)
+        product = tile @ right[:-1] + right[-1]
+        total[:-1] += tile.T @ product
+        total[-1] += product.sum(axis=0)
     return total

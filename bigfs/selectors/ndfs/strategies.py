@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.kernels import column_means
 from bigfs.blocks.rowblocks import gram_step, moments_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, pass_over
@@ -21,6 +22,7 @@ from bigfs.runtime.execute import worker_slots
 from bigfs.runtime.progress import silenced, track
 from bigfs.selectors.ndfs import NDFSParameters, solve
 from bigfs.selectors.ndfs.iteration import Iterate, finish, iterate
+from bigfs.selectors.ndfs.kernels import with_sums
 from bigfs.selectors.ndfs.passes import (
     Resident,
     Streamed,
@@ -288,9 +290,12 @@ class DirectStrategy(NDFSStrategy):
         F = start_in_memory(start)
         with single_thread():
             X = np.asarray(blocks.start_pass().read(0, blocks.n_samples), dtype=np.float64)
+            if solve.has_intercept(self.parameters):
+                X = X - column_means(X)
             passes = Resident(X, W.load(), W.degrees.load(), F)
             regression = self._resident_regression(passes, blocks)
-            last = iterate(passes, regression, X.T @ F, F.T @ F, self.parameters, file)
+            xtf = with_sums(X.T @ F, F.sum(axis=0))
+            last = iterate(passes, regression, xtf, F.T @ F, self.parameters, file)
             return self._result(last, passes, regression, labels)
 
 
@@ -316,7 +321,12 @@ class Cholesky(DirectStrategy):
         )
 
     def _resident_regression(self, passes: Resident, blocks: RowBlocks) -> Regression:
-        gram = uncentered(blocks.gram())[0] if blocks.keeps_gram else passes.gram()
+        if not blocks.keeps_gram:
+            gram = passes.gram()
+        elif solve.has_intercept(self.parameters):
+            gram = blocks.gram().gram
+        else:
+            gram = uncentered(blocks.gram())
         return solve.resident_by_gram(passes, self.parameters, gram)
 
     def _streamed_regression(self, passes: Streamed) -> tuple[Regression, np.ndarray]:

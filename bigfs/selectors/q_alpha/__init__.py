@@ -29,4 +29,5 @@ METHOD = Method(
     module=__name__,
     parameters=QAlphaParameters,
     needs=needs_eigengap,
+    scale_free=True,
 )

@@ -20,4 +20,5 @@ METHOD = Method(
     estimator="RandomSelection",
     module=__name__,
     parameters=RandomSelectionParameters,
+    scale_free=True,
 )

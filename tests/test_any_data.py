@@ -246,7 +246,7 @@ def test_a_run_says_that_scales_differ_and_keeps_the_sentence(
     [line] = _said(caplog)
     assert "(of 60 rows) of feature 2 is" in line and "preprocess 'standardize'" in line
     assert line in result.summary() and result.stages["result"]["passes"] == 1
-    run({**settings, "method": "column_subset"}, overrides=["preprocess=standardize"])
+    run({**settings, "run": str(tmp_path / "other")}, overrides=["preprocess=standardize"])
     assert not _said(caplog)
     MCFS(2).fit(str(tmp_path / "X.zarr"))
     assert _said(caplog) == [line]

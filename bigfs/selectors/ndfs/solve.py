@@ -290,10 +290,10 @@ def _streamed_start(
     sums = map_reduce(_column_sums, passes.blocks.bounds, np.add, passes.F, label="ndfs start")
     centered = xtf - np.multiply.outer(moments.mean, sums)
     weights = Weights.of(parameters, moments.count, moments.squares, centered)
-    mean, squares = moments.mean, moments.squares
-    if not has_intercept(parameters):
-        mean, squares = None, squares + moments.count * mean**2
-    return weights, with_sums(xtf, sums), squares, moments.constant, mean
+    products, constant = with_sums(xtf, sums), moments.constant
+    if has_intercept(parameters):
+        return weights, products, moments.squares, constant, moments.mean
+    return weights, products, moments.squares + moments.count * moments.mean**2, constant, None
 
 
 def _column_sums(bounds: tuple[int, int], F: ArrayRef) -> np.ndarray:

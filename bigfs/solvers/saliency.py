@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 LOG_2PI = float(np.log(2 * np.pi))
-# Least variance of a component, as a share of the feature's.
-LEAST_VARIANCE = 1e-4
 # Rows that a component's feature must be relevant for, at least, for its mean to move.
 _LEAST_MASS = 1e-8
 # What rows exceed a number of parameters by counts as nothing up to here. Where each row is all of
@@ -160,7 +158,9 @@ def _log_normal(
     return np.asarray(out)
 
 
-def maximization(sums: Expectations, mixture: Mixture, min_clusters: int) -> Mixture:
+def maximization(
+    sums: Expectations, mixture: Mixture, min_clusters: int, least_variance: float
+) -> Mixture:
     """Return the parameters of the M-step, where components and features may drop out.
 
     The weight of a component is what its rows exceed half its number of parameters by. Where
@@ -175,8 +175,10 @@ def maximization(sums: Expectations, mixture: Mixture, min_clusters: int) -> Mix
     exceed = rows[kept] - d
     weights = exceed if (exceed > _EXCESS).all() else rows[kept]
     weights = np.maximum(weights, np.finfo(np.float64).tiny)
-    mean, variance = _moments(sums.relevant[:, kept], mixture.mean[kept], mixture.variance[kept])
-    common = _moments(sums.common, mixture.common_mean, mixture.common_variance)
+    mean, variance = _moments(
+        sums.relevant[:, kept], mixture.mean[kept], mixture.variance[kept], least_variance
+    )
+    common = _moments(sums.common, mixture.common_mean, mixture.common_variance, least_variance)
     inside = _beyond(sums.relevant[0].sum(axis=0), k)
     outside = _beyond(sums.common[0], 1)
     either = inside + outside
@@ -203,13 +205,13 @@ def _beyond(mass: np.ndarray, n_parameters: int) -> np.ndarray:
 
 
 def _moments(
-    sums: np.ndarray, mean: np.ndarray, variance: np.ndarray
+    sums: np.ndarray, mean: np.ndarray, variance: np.ndarray, least_variance: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return means and variances from weighted sums; the old ones where there is no weight."""
     enough = sums[0] > _LEAST_MASS
     mass = np.where(enough, sums[0], 1.0)
     found = sums[1] / mass
-    spread = np.maximum(sums[2] / mass - found**2, LEAST_VARIANCE)
+    spread = np.maximum(sums[2] / mass - found**2, least_variance)
     return np.where(enough, found, mean), np.where(enough, spread, variance)
 
 

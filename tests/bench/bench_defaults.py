@@ -1,11 +1,12 @@
 """Every method with its defaults on sets with labels, and how the defaults were chosen.
 
-    BIGFS_DATA=FOLDER python -m tests.bench.bench_defaults methods|mcfs|ndfs|planted [--sets A B]
+    BIGFS_DATA=FOLDER python -m tests.bench.bench_defaults WHAT [--sets A B]
 
 NMI of k-means (three starts, three times) and 1-nearest-neighbor error in percent, with 50 features
 (half of them where there are fewer than 100), as many clusters as classes; MNIST, letter, USPS and
-satimage are 5,000 or 3,000 rows drawn with seed 0. ``mcfs`` compares ways to scale coefficients and
-``ndfs`` values of sparsity; ``planted`` counts the features that MCFS finds among noise.
+satimage are 5,000 or 3,000 rows drawn with seed 0. WHAT is ``methods``; ``mcfs``, ways to scale
+coefficients; ``ndfs``, values of sparsity; ``fsgmm``, those of the least variance; or ``planted``,
+which counts the features that MCFS finds among noise.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ SETS = ("ORL", "ATT", "COIL20", "USPS", "UMIST", "MNIST")
 MORE = ("ionosphere", "letter", "satimage", "glass", "sonar", "lung_discrete")
 ROWS = {"MNIST": 5000, "USPS": 3000, "letter": 3000, "satimage": 3000}
 SPARSITIES = (0.003, 0.01, 0.03, 0.06, 0.12, 0.2, 0.3, 0.5)
+LEAST_VARIANCES = (1e-4, 0.01, 0.1, 0.3)
 SCALES = ("none", "l1", "l2", "max", "explained")
 # Searches over subsets of features, and mixtures, take minutes on sets like these.
 SLOW = ("lfs", "gfs_kmeans", "fsgmm", "m3fs", "maximum_margin_clustering")
@@ -34,10 +36,10 @@ SLOW = ("lfs", "gfs_kmeans", "fsgmm", "m3fs", "maximum_margin_clustering")
 def labeled(names: list[str]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Yield name, X and y of each set."""
     for name in names:
-        if name == "digits":
-            from sklearn.datasets import load_digits
+        if name in ("digits", "wine", "breast_cancer", "iris"):
+            import sklearn.datasets
 
-            yield name, *load_digits(return_X_y=True)
+            yield name, *getattr(sklearn.datasets, f"load_{name}")(return_X_y=True)
             continue
         stored = np.load(Path(os.environ["BIGFS_DATA"]) / f"{name}.npz")
         X, y = np.asarray(stored["X"], dtype=np.float32), stored["y"]
@@ -45,6 +47,13 @@ def labeled(names: list[str]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
             kept = np.random.default_rng(0).choice(len(X), ROWS[name], replace=False)
             X, y = X[np.sort(kept)], y[np.sort(kept)]
         yield name, X, y
+
+
+def drawn(X: np.ndarray, y: np.ndarray, n_values: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows at random that have so many values at most, but 150 of them at least."""
+    n_rows = max(150, n_values // X.shape[1])
+    kept = np.sort(np.random.default_rng(0).permutation(len(X))[:n_rows])
+    return X[kept], np.unique(y[kept], return_inverse=True)[1]
 
 
 def judge(X: np.ndarray, y: np.ndarray, kept: np.ndarray) -> tuple[float, float]:
@@ -89,6 +98,12 @@ def cases(
         kept = select("ndfs", X, m, n_classes, sparsity=sparsity)
         yield f"sparsity {sparsity:g}", judge(X, y, kept)
 
+    for least in LEAST_VARIANCES if what == "fsgmm" else ():
+        n_start = min(30, len(X) - 1)
+        kind = METHODS["fsgmm"].estimator_class()
+        fitted = kind(m, n_clusters=n_start, least_variance=least).fit(X)
+        yield f"least variance {least:g}", judge(X, y, fitted.ranking_[:m])
+
 
 def planted(n: int, d: int = 100, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Return noise in which 25 features tell ten groups apart, and which."""
@@ -131,8 +146,9 @@ def leave_one_out(table: dict[str, dict[str, tuple[float, float]]]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["methods", "mcfs", "ndfs", "planted"])
+    parser.add_argument("what", choices=["methods", "mcfs", "ndfs", "fsgmm", "planted"])
     parser.add_argument("--sets", nargs="+", default=None)
+    parser.add_argument("--values", type=int, default=None, help="of a set, at most")
     parser.add_argument("--rows", nargs="+", type=int, default=[1000, 4000, 20_000])
     options = parser.parse_args(arguments)
     if options.what == "planted":
@@ -142,6 +158,8 @@ def main(arguments: list[str] | None = None) -> None:
     table: dict[str, dict[str, tuple[float, float]]] = {}
     for name, X, y in labeled(options.sets or default):
         table[name] = {}
+        if options.values is not None:
+            X, y = drawn(X, y, options.values)
         for row, scores in cases(options.what, X, y, min(50, X.shape[1] // 2)):
             table[name][row] = scores
             print(f"{name:<14}{row:<18}{scores[0]:6.1f} /{scores[1]:5.1f}", flush=True)

@@ -10,19 +10,24 @@ def _log_normal(x: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.nda
 
 
 def _moments(
-    X: np.ndarray, shares: np.ndarray, mean: np.ndarray, variance: np.ndarray
+    X: np.ndarray, shares: np.ndarray, mean: np.ndarray, variance: np.ndarray, least: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weighted means and variances; the old ones where there is no weight."""
     mean, variance = mean.copy(), variance.copy()
     for f, (x, share) in enumerate(zip(X.T, shares.T, strict=True)):
         if share.sum() > 1e-8:
             mean[f] = share @ x / share.sum()
-            variance[f] = max(share @ (x - mean[f]) ** 2 / share.sum(), 1e-4)
+            variance[f] = max(share @ (x - mean[f]) ** 2 / share.sum(), least)
     return mean, variance
 
 
 def fsgmm(
-    X: np.ndarray, start: np.ndarray, n_iter: int, min_clusters: int = 1, tol: float = 1e-5
+    X: np.ndarray,
+    start: np.ndarray,
+    n_iter: int,
+    min_clusters: int = 1,
+    tol: float = 1e-5,
+    least_variance: float = 1e-4,
 ) -> dict[str, np.ndarray | float]:
     """Table 1 of Law et al. 2004, one component leaving a step at most; the best mixture.
 
@@ -70,9 +75,9 @@ def fsgmm(
         alpha = rows[kept] - live.sum()
         alpha = alpha if (alpha > 1e-6).all() else rows[kept]
         alpha = alpha / alpha.sum()
-        found = [_moments(X, u[:, j], mean[j], var[j]) for j in kept]
+        found = [_moments(X, u[:, j], mean[j], var[j], least_variance) for j in kept]
         mean, var = np.array([m for m, _ in found]), np.array([s for _, s in found])
-        q_mean, q_var = _moments(X, v.sum(axis=1), q_mean, q_var)
+        q_mean, q_var = _moments(X, v.sum(axis=1), q_mean, q_var, least_variance)
         inside, outside = u.sum(axis=(0, 1)) - k, v.sum(axis=(0, 1)) - 1
         # Whole numbers where every row is all of one kind: not for rounding to decide.
         inside, outside = inside * (inside > 1e-6), outside * (outside > 1e-6)

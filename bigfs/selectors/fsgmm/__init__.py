@@ -22,6 +22,12 @@ class FSGMMParameters(Section):
         1e-5, description="A component leaves when the message length changes by less."
     )
 
+    least_variance: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.3,
+        description="Least variance of a feature within a component, as a share of that of all "
+        "rows.",
+    )
+
     @model_validator(mode="after")
     def _fewest_is_no_more_than_at_the_start(self) -> FSGMMParameters:
         if self.min_clusters > self.n_clusters:

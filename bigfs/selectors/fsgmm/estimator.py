@@ -26,6 +26,8 @@ class FSGMM(BaseSelector):
     tol : float, default=1e-5
         A number of components has settled when the message length changes by less than this
         share.
+    least_variance : float, default=0.3
+        Least variance of a feature within a component, as a share of that of all rows. See Notes.
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
 default="none"
         Applied while reading. The scale of a feature makes no difference.
@@ -74,8 +76,10 @@ default="none"
     ``min_clusters``, and the mixture of least message length wins. Differs from the paper in:
     d counts the features whose saliency is not zero; of several components that would vanish in
     one step only the weakest does, as all would at once where d is near n / k; a variance is at
-    least 1e-4 of the feature's. One pass over X per step of EM and one for the labels; in each
-    step ``n_samples n_features k`` exponentials. A task holds a block, the parameters
+    least ``least_variance`` of the feature's. Without such a bound components collapse onto the
+    rows in which a feature has one value, and features that hardly vary, such as pixels at the
+    border, are the most salient ones. One pass over X per step of EM and one for the labels; in
+    each step ``n_samples n_features k`` exponentials. A task holds a block, the parameters
     (k x n_features) and the relevances of a few rows.
 
     References
@@ -100,6 +104,7 @@ default="none"
         min_clusters: int = 1,
         max_iter: int = 500,
         tol: float = 1e-5,
+        least_variance: float = 0.3,
         preprocess: str = "none",
         random_state: int = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,

@@ -110,12 +110,11 @@ def fit(
 ) -> State:
     """Run EM from a state until the fewest components have settled, or for ``max_iter`` passes."""
     n, n_kept = blocks.n_samples, columns.kept.shape[0]
-    min_clusters, tol = parameters.min_clusters, parameters.tol
     with track("fsgmm", parameters.max_iter, "passes") as progress, silenced():
         progress.advance(len(state.lengths))
         while not state.finished:
             sums = one_pass(blocks, columns, state.current, folder)
-            _advance(state, sums, n, n_kept, min_clusters, tol)
+            _advance(state, sums, n, n_kept, parameters)
             state.finished = state.finished or len(state.lengths) >= parameters.max_iter
             progress.advance(1)
             if file is not None:
@@ -124,23 +123,23 @@ def fit(
 
 
 def _advance(
-    state: State, sums: Expectations, n_samples: int, n_features: int, min_clusters: int, tol: float
+    state: State, sums: Expectations, n_samples: int, n_features: int, parameters: FSGMMParameters
 ) -> None:
     """Take the message length of the mixture of a pass, and put the next one in its place."""
-    current = state.current
+    current, min_clusters = state.current, parameters.min_clusters
     length = message_length(sums.log_likelihood, current, n_samples, n_features)
     state.lengths.append(length)
     state.sizes.append(len(current.weights))
     if length < state.best_length:
         state.best, state.best_length = current, length
-    settled = abs(state.last_length - length) <= tol * abs(length)
+    settled = abs(state.last_length - length) <= parameters.tol * abs(length)
     if settled and len(current.weights) <= min_clusters:
         state.finished = True
         return
     if settled:
         after = current.without(int(current.weights.argmin()))
     else:
-        after = maximization(sums, current, min_clusters)
+        after = maximization(sums, current, min_clusters, parameters.least_variance)
     same = len(after.weights) == len(current.weights) and len(after.live) == len(current.live)
     state.last_length = length if same else np.nan
     state.current = after

@@ -63,6 +63,8 @@ class Case:
 DATA: dict[str, Case] = {
     "NaN in npy": Case(npy_file(with_value(np.nan, 7, 2)), "run p.yaml",
                        ("X.npy", "row 7, column 2 is NaN", "mean, zero or drop_rows")),
+    "ingest to the name of another kind": Case(
+        None, "ingest X.npy out.npz", ("out.npz", "writes a zarr store", "NAME.zarr")),
     "infinity in npy": Case(npy_file(with_value(np.inf, 19, 3)), "run p.yaml",
                             ("row 19, column 3 is inf", "cannot be filled")),
     "minus infinity in float32": Case(npy_file(with_value(-np.inf, 0, 0, "f4")), "run p.yaml",

@@ -10,7 +10,7 @@ import itertools
 import logging
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,7 @@ from bigfs.runtime.execute import TREE_ARITY, crosses_processes, map_reduce, run
 from bigfs.store.chunking import block_bounds, block_rows
 from bigfs.store.ingest import ingest
 from bigfs.store.scratch import ArrayRef, Scratch
-from bigfs.store.source import RandomAccessSource, Source, open_matrix
+from bigfs.store.source import TABLES, RandomAccessSource, Source, open_matrix
 from bigfs.store.values import TOO_LARGE, first_unusable
 
 logger = logging.getLogger("bigfs")
@@ -353,6 +353,18 @@ def is_stored(X: Any) -> bool:
     return isinstance(X, (str, Path, Source)) or root in ("dask", "zarr", "h5py", "anndata")
 
 
+def open_stored(X: Any, names: Sequence[str]) -> Any:
+    """Open stored data of which features are wanted; a Dask array is returned as it is.
+
+    Of a table only the columns of these names are read, where there are names: the others need
+    not be numbers.
+    """
+    if type(X).__module__.startswith(("xarray", "dask")):
+        return X
+    is_table = isinstance(X, (str, Path)) and str(X).lower().endswith(TABLES)
+    return open_matrix(X, columns=list(names)) if names and is_table else open_matrix(X)
+
+
 def as_lazy(X: Any) -> Any:
     """Return stored data as a Dask array; a Dask array as it is."""
     import dask.array as da
@@ -364,21 +376,18 @@ def as_lazy(X: Any) -> Any:
 def lazy_array(X: Any) -> Any:
     """Return stored data as a Dask array whose chunks are the row blocks.
 
-    Raises
-    ------
-    InputError
-        If the data cannot be read by row range.
+    What has no row ranges, such as a text table, is copied into a temporary store first.
     """
     import dask.array as da
 
-    source = open_matrix(X)
-    if not isinstance(source, RandomAccessSource) or source.n_samples is None:
-        raise InputError(
-            f"{source.uri} cannot be read by row range. Bring it into a store first: "
-            "bigfs ingest SOURCE DEST.zarr."
-        )
+    source, scratch = open_matrix(X), None
+    if not isinstance(source, RandomAccessSource):  # rows come in order: a store of its own
+        scratch = Scratch()
+        ingest(source, scratch.path / "X.zarr")
+        source = open_matrix(scratch.path / "X.zarr")
+    assert isinstance(source, RandomAccessSource)
     rows = block_rows(source.n_features, source.dtype.itemsize, source.chunk_rows)
-    view = _View(source)
+    view = _View(source, scratch)
     return da.from_array(
         view,
         chunks=(rows, source.n_features),
@@ -392,8 +401,8 @@ class _View:
 
     ndim = 2
 
-    def __init__(self, source: RandomAccessSource) -> None:
-        self._source = source
+    def __init__(self, source: RandomAccessSource, scratch: Scratch | None) -> None:
+        self._source, self._scratch = source, scratch
         self.shape = (source.n_samples, source.n_features)
         self.dtype = np.dtype(source.dtype)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 
-from bigfs.config.fields import Bytes, PositiveInt, Section, as_list
+from bigfs.config.fields import Bytes, PositiveInt, Section, Seed, as_list
 from bigfs.config.messages import explain
 from bigfs.config.sections import (
     BlocksConfig,
@@ -97,8 +97,9 @@ class Methods(Section):
         description="The Dask cluster of the run. null: the client in scope, or threads of this "
         "process.",
     )
-    random_state: Annotated[int, Field(ge=0)] = Field(
-        0, description="Seed of every random draw; the same seed gives the same table."
+    random_state: Seed = Field(
+        0,
+        description="Seed of every draw; the same seed gives the same table. null: a fresh one.",
     )
 
     @model_validator(mode="after")

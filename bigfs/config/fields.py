@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -19,6 +20,11 @@ from bigfs.config.words import shown
 from bigfs.core.units import format_bytes, parse_bytes
 
 
+def fresh_seed(random_state: Any) -> Any:
+    """Return a seed as it is, and a new one for None."""
+    return secrets.randbits(31) if random_state is None else random_state
+
+
 def as_list(value: Any) -> Any:
     """Accept a single value for a list of one."""
     return value if isinstance(value, list) or value is None else [value]
@@ -31,6 +37,13 @@ def _dump_bytes(size: int) -> int | str:
 
 
 PositiveInt = Annotated[int, Field(ge=1)]
+# null is a fresh seed, which is recorded as if it had been given.
+Seed = Annotated[
+    int,
+    BeforeValidator(fresh_seed),
+    Field(ge=0),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}]}),
+]
 NonEmpty = Annotated[str, Field(min_length=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Bytes = Annotated[
@@ -111,7 +124,12 @@ class Section(BaseModel):
     """Strict (no ``true`` for 1, no "5" for 5), frozen, and closed to unknown keys."""
 
     model_config = ConfigDict(
-        strict=True, frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True
+        strict=True,
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        validate_default=True,
+        defer_build=True,  # when a model is first used, not at the start
     )
 
 

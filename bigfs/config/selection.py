@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
-from bigfs.config.fields import Bytes, PositiveInt, Section, fill
+from bigfs.config.fields import Bytes, PositiveInt, Section, Seed, fill
 from bigfs.config.sections import (
     BlocksConfig,
     ClusterConfig,
@@ -79,8 +79,9 @@ class Selection(Section):
         description="Resident size promised for one worker process, such as 4 GiB.",
     )
     blocks: BlocksConfig = Field(BlocksConfig(), description="The pieces the data is read in.")
-    random_state: Annotated[int, Field(ge=0)] = Field(
-        0, description="Seed of every random draw; the same seed gives the same ranking."
+    random_state: Seed = Field(
+        0,
+        description="Seed of every draw; the same seed gives the same ranking. null: a fresh one.",
     )
 
     @property

@@ -16,7 +16,7 @@ def check_seed(random_state: Any) -> None:
     whole = isinstance(random_state, Integral) and not isinstance(random_state, bool)
     if not whole or random_state < 0:
         raise InputError(
-            "random_state must be an int of at least 0: every result can be made again. "
+            "random_state must be an int of at least 0, or None for a fresh seed. "
             f"Got {random_state!r}."
         )
 

@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bigfs.blocks import RowBlocks
+from bigfs.config.fields import fresh_seed
 from bigfs.core.errors import InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.graph.knn import knn_graph
@@ -99,7 +100,7 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             algorithm=self.algorithm,
             recall_target=self.recall_target,
             memory_limit=self.memory_limit,
-            random_state=self.random_state,
+            random_state=fresh_seed(self.random_state),
             scratch=scratch,
         )
         self.n_samples_fit_ = self._blocks.n_samples

@@ -67,9 +67,12 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
 def report_of_run(path: Location) -> list[str]:
     """Write the report of a run that is done, whatever happens here; return the line that says so.
 
-    A report that cannot be written is a warning.
+    One that is there already belongs to this very result. A report that cannot be written is a
+    warning.
     """
     try:
+        if is_own_report(path / REPORT, RunDirectory(path).read().manifest.get("id", "")):
+            return [f"Report: {path / REPORT}"]
         return [f"Report: {write_report(path)}"]
     except Exception as error:
         reason = str(error) if isinstance(error, BigfsError) else repr(error)

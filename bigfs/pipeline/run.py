@@ -108,7 +108,10 @@ def run(
         store.forget_others({"data", *engine.used})
         result = open_result(directory.path)
         directory.write_file(FEATURES, result.features_csv())
-        remove_report(directory.path, directory.manifest["id"])  # of an earlier result
+        redone = {record["attempt"] for record in directory.manifest["stages"].values()}
+        axis = config.report is not None and config.report.axis is not None
+        if axis or not directory.is_repeat or directory.attempt in redone:
+            remove_report(directory.path, directory.manifest["id"])  # of an earlier result
         return result
 
     result = run_in_directory(
@@ -172,10 +175,12 @@ def run_in_directory(
 
 def _begin(directory: RunDirectory, config: Any) -> None:
     """Write the resolved configuration and note what runs."""
-    directory.write_file(CONFIG, dump_yaml(config))
+    text, versions = dump_yaml(config), package_versions()
+    stored = directory.path / CONFIG
+    former = stored.read_text() if stored.is_file() else ""
+    directory.is_repeat = text == former and directory.manifest.get("versions") == versions
+    directory.write_file(CONFIG, text)
     directory.manifest.pop("error", None)
-    directory.manifest.update(
-        status="running", versions=package_versions(), attempt=directory.attempt
-    )
+    directory.manifest.update(status="running", versions=versions, attempt=directory.attempt)
     directory.manifest["method"] = method_of_run(config)
     directory.write()

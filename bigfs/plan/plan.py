@@ -12,7 +12,7 @@ from typing import Any
 
 from bigfs.core.cost import Shape, StageCost, StagePlan, Step
 from bigfs.core.errors import MemoryLimitError
-from bigfs.core.memory import baseline_bytes, task_budget
+from bigfs.core.memory import USABLE_FRACTION, baseline_bytes, task_budget
 from bigfs.core.units import MIB, format_bytes
 from bigfs.stages.stage import Stage, Strategy
 
@@ -318,11 +318,21 @@ def _plan_stage(
             f"Stage '{name}' needs {format_bytes(cost.client_bytes)} for {what}; a memory_limit of "
             f"{format_bytes(limit)} leaves {format_bytes(max(0, budget))} to it."
         )
-    elif needed > budget or peak > _MOST * limit or base > _PAUSED * limit:
+    elif needed > budget:
         refusal = (
-            f"Stage '{name}' needs {format_bytes(peak)} in a worker; memory_limit is "
-            f"{format_bytes(limit)}, of which {format_bytes(max(0, budget))} are for tasks. "
-            f"Largest part: {format_bytes(cost.task_bytes)} for {cost.largest.what}."
+            f"Stage '{name}' needs {format_bytes(needed)} for its tasks, beside the process; "
+            f"a memory_limit of {format_bytes(limit)} leaves them {format_bytes(max(0, budget))}: "
+            f"{USABLE_FRACTION:.0%} of it, since Dask spills above 70%, less "
+            f"{format_bytes(baseline_bytes())} of imports. Largest part: "
+            f"{format_bytes(cost.task_bytes)} for {cost.largest.what}."
+        )
+    elif peak > _MOST * limit or base > _PAUSED * limit:
+        share, size = (_PAUSED, base) if base > _PAUSED * limit else (_MOST, peak)
+        refusal = (
+            f"Stage '{name}' needs {format_bytes(peak)} in a worker, {format_bytes(base)} of it "
+            f"before its tasks. Of a memory_limit of {format_bytes(limit)} the "
+            f"{format_bytes(size)} may be {share:.0%} at most: Dask pauses workers above "
+            f"{_PAUSED:.0%} and ends them at {_MOST:.0%}."
         )
     else:
         refusal = _real_limits(name, peak, place)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.blocks.rowblocks import as_lazy, is_stored
+from bigfs.blocks.rowblocks import as_lazy, is_stored, open_stored
 from bigfs.core.errors import InputError
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.yamltext import read_yaml
@@ -21,9 +21,10 @@ from bigfs.store.records import CONFIG, FEATURES, TABLE
 from bigfs.store.retention import followed
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, read_attributes
-from bigfs.store.source import open_matrix
+from bigfs.store.source import Source
 
 _SHOWN = 10
+_BARS, _BLUE, _GRAY = 100, "#0072b2", "#bbbbbb"
 _WIDEST = 40
 
 
@@ -194,7 +195,10 @@ class Result:
         if hasattr(X, "iloc"):
             names = [str(name) for name in X.columns]
         elif is_stored(X):
-            names = None if hasattr(X, "dask") else open_matrix(X).feature_names
+            X = open_stored(
+                X, [self.name_of(j) for j in self.selected] if self.feature_names else []
+            )
+            names = X.feature_names if isinstance(X, Source) else None
             X = as_lazy(X)
         elif not hasattr(X, "shape"):
             X = np.asarray(X)
@@ -309,7 +313,26 @@ class Result:
         """Return the beginning of the ranking as a table, for notebooks."""
         table = self.to_frame().head(max(_SHOWN, min(len(self.selected), _WIDEST)))
         title = html.escape(self._outcome())
-        return f"<p><b>{title}</b></p>{table.to_html(index=False)}"
+        return f"<p><b>{title}</b></p>{self._picture()}{table.to_html(index=False)}"
+
+    def _picture(self) -> str:
+        """Return the best scores as bars, the selected ones in blue."""
+        best = self.scores[self.ranking[:_BARS]]
+        span = np.ptp(best) or 1.0
+        kept = np.isin(self.ranking[:_BARS], self.selected)
+        bars = "".join(
+            f'<rect x="{6 * i}" y="{80 - height:.0f}" width="5" height="{height:.0f}" '
+            f'fill="{_BLUE if is_kept else _GRAY}"><title>{html.escape(name)}</title></rect>'
+            for i, (height, is_kept, name) in enumerate(
+                zip(
+                    (4 + 76 * (best - best.min()) / span).tolist(),
+                    kept.tolist(),
+                    (self.name_of(feature) for feature in self.ranking[:_BARS].tolist()),
+                    strict=True,
+                )
+            )
+        )
+        return f'<svg width="{6 * len(best)}" height="80" role="img">{bars}</svg>'
 
     def _outcome(self) -> str:
         return (
@@ -353,10 +376,15 @@ class Result:
             lines += ["", "  how sure", *(f"  {line}" for line in self.stability_lines)]
         if self.evaluation is not None:
             lines += ["", *evaluation_lines(self.evaluation, len(self.selected))]
-        lines += ["", *self._stage_lines(), "", *self.notes, *self._certificate_lines()]
+        lines += ["", *self._stage_lines(), "", *self._quality_lines(), *self.notes]
+        lines += self._certificate_lines()
         lines.append(f"Result: {self.path}")
         lines.append(f"All features, ranked: {self.path / FEATURES}")
         lines.append(f"The selected columns: bigfs export {self.path} DEST.parquet")
+        if self.evaluation is None:
+            lines.append(
+                f"Against known classes: bigfs evaluate {self.path} --labels FILE.csv::COLUMN"
+            )
         return "\n".join(lines)
 
     def _subset_lines(self) -> list[str]:
@@ -372,6 +400,21 @@ class Result:
         """Warnings of the stages about their results, in sentences."""
         of_stages = [note for stage in self.stages.values() for note in stage.get("notes", ())]
         return [*self.manifest.get("notes", ()), *of_stages]
+
+    def _quality_lines(self) -> list[str]:
+        """Return how many neighbors the graph has found, and the number of clusters."""
+        lines = []
+        if self.recall is not None:
+            value, low, high = (100 * self.recall[key] for key in ("value", "low", "high"))
+            lines.append(
+                f"Graph recall: {value:.1f} % of the true neighbors ({low:.1f} to {high:.1f} %)."
+            )
+        asked = (self.settings.get(self.method) or {}).get("n_clusters")
+        if asked is not None:
+            used = self.details.get("n_clusters", asked)
+            how = "as given, or by default" if used == asked else f"n_clusters: {asked}"
+            lines.append(f"Number of clusters: {used} ({how}).")
+        return lines
 
     def _certificate_lines(self) -> list[str]:
         if self.certificate is None:

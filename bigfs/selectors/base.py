@@ -13,8 +13,9 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, validate_dat
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.preprocess import Transform
-from bigfs.blocks.rowblocks import as_lazy, is_stored
+from bigfs.blocks.rowblocks import as_lazy, is_stored, open_stored
 from bigfs.config import Selection, validated
+from bigfs.config.fields import fresh_seed
 from bigfs.config.sections import GraphConfig
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import check_seed
@@ -82,6 +83,8 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         self.ranking_ = result.ranking
         self._supports = result.supports
         self.n_features_to_select_ = n_selected
+        if hasattr(self, "random_state"):
+            self.random_state_ = selection.random_state
         self._keep_details(result.details, scratch if is_stored(X) else None)
         columns = blocks.transform.columns
         self._columns = None if columns is None else columns.load()
@@ -108,7 +111,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
 
     def _selection(self) -> Selection:
         """Return the parameters as the settings that a pipeline has, checked by the same model."""
-        check_seed(getattr(self, "random_state", 0))
+        check_seed(fresh_seed(getattr(self, "random_state", 0)))
         method = method_of(type(self))
         settings: dict[str, Any] = {"method": method.name, "n_features_to_select": 1}
         for name, value in self.get_params(deep=False).items():
@@ -158,9 +161,14 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         check_is_fitted(self, "ranking_")
         if not is_stored(X):
             return super().transform(X)
-        lazy = as_lazy(X)
+        kept, names = self.get_support(indices=True), getattr(self, "feature_names_in_", None)
+        wanted = [] if names is None else names[kept].tolist()
+        opened = open_stored(X, wanted)
+        lazy = as_lazy(opened)
+        if wanted and getattr(opened, "feature_names", None) == wanted:
+            return lazy
         self._check_shape(lazy.shape)
-        return lazy[:, self.get_support(indices=True)]
+        return lazy[:, kept]
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise InputError unless data of a shape have the features of `fit`."""

@@ -119,6 +119,13 @@ class Scoring:
             logger.warning(note)
         notes = [*scale_notes(blocks, selection.method), *self.notes]
         result = self.strategy.run(inputs, out)
+        notes = list(self.notes)
+        if not result.scores.any():
+            notes.append(
+                "All scores are 0: no feature varies, or this method tells none apart. The ranking "
+                "is the order of the columns."
+            )
+            logger.warning(notes[-1])
         n_selected = selection.n_features_to_select
         out.put("selected", result.support(n_selected))
         result.store(

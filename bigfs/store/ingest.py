@@ -21,7 +21,7 @@ from bigfs.store.formats.zarr_array import UNFINISHED
 from bigfs.store.location import Location, as_location, is_within, remove_tree, zarr_store
 from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.records import beside_the_matrix
-from bigfs.store.source import Header, Source, is_store, listed, open_matrix
+from bigfs.store.source import ENDINGS, Header, Source, is_store, listed, open_matrix
 from bigfs.store.values import TOO_LARGE, all_usable, usable
 
 MISSING = ("error", "mean", "zero", "drop_rows")
@@ -109,6 +109,11 @@ def ingest(
     if missing not in MISSING:
         raise InputError(f"missing must be one of {', '.join(MISSING)}. Got {missing!r}.")
     final = as_location(dest).absolute()
+    if final.name.lower().endswith(tuple(ENDINGS)):
+        raise InputError(
+            f"{dest}: an ingest writes a zarr store, a folder, and this is the name of a file of "
+            "another kind. Give NAME.zarr."
+        )
     _check_dest(final, overwrite)
     matrix = open_matrix(source, variable=variable, header=header, columns=columns, index=index)
     if isinstance(final, ObjectPath):

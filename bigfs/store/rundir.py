@@ -54,9 +54,12 @@ class RunDirectory(RunFolder):
     ----------
     changes : str
         How the input differs from that of the former run, in words; empty if it does not.
+    is_repeat : bool
+        Whether the configuration and all versions are those of the former run.
     """
 
     changes: str = ""
+    is_repeat: bool = False
 
     def finished(self, name: str, key: str) -> dict[str, Any] | None:
         """Return the record of a finished stage if it is there and its key is the same.

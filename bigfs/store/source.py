@@ -17,7 +17,7 @@ from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath
 
 # Ending of a file's name -> module of the reader. Folders are zarr.
-_ENDINGS = {
+ENDINGS = {
     ".npy": "npy",
     ".npz": "npz",
     ".csv": "csv",
@@ -29,6 +29,7 @@ _ENDINGS = {
 }
 # Readers of tables, whose columns have names.
 _TABLES = ("csv", "parquet")
+TABLES = tuple(ending for ending, reader in ENDINGS.items() if reader in _TABLES)
 # Names that a message shows.
 _LISTED = 12
 # Whether the first line of a text table names the columns.
@@ -381,10 +382,10 @@ def _reader_of(path: Location) -> str:
     """Return the name of the module that reads a file or folder."""
     if path.is_dir():
         return "zarr_array"
-    for ending, module in _ENDINGS.items():
+    for ending, module in ENDINGS.items():
         if path.name.lower().endswith(ending):
             return module
     raise InputError(
         f"{path}: the kind of file cannot be told from its name. Known endings: "
-        f"{', '.join(_ENDINGS)}; and zarr folders."
+        f"{', '.join(ENDINGS)}; and zarr folders."
     )

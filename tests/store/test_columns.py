@@ -193,6 +193,41 @@ def test_estimators_name_the_columns_of_a_frame_that_are_no_numbers() -> None:
         bigfs.MaxVariance(n_features_to_select=1).fit(table())
 
 
+def test_columns_are_kept_by_name_from_every_input(tmp_path: Path) -> None:
+    """A text table has columns that are no numbers, and others in another order."""
+    frame = table()
+    selector = bigfs.MaxVariance(n_features_to_select=2).fit(frame[["g0", "g1", "g2", "g3"]])
+    kept = list(selector.get_feature_names_out())
+    other = frame[["day", "g3", "g2", "city", "g1", "g0"]]
+    for kind in ("csv", "parquet"):
+        found = selector.transform(write(kind, tmp_path, other))
+        np.testing.assert_allclose(found.compute(), frame[kept], rtol=1e-15)
+    result = bigfs.run(settings(tmp_path, labels="kind"))
+    found = result.transform(write("parquet", tmp_path, other)).compute()
+    names = [result.feature_names[feature] for feature in result.selected]  # type: ignore[index]
+    np.testing.assert_allclose(found, frame[names], rtol=1e-15)
+    assert "<svg" in result._repr_html_() and len(repr(result)) < 300
+    assert "Graph recall" not in result.summary() and "bigfs export" in result.summary()
+
+
+def test_a_seed_of_none_is_drawn_and_recorded(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(20, 50))
+    fits = [bigfs.RandomSelection(9, random_state=None).fit(X) for _ in range(2)]
+    assert fits[0].random_state_ != fits[1].random_state_ and fits[0].random_state is None
+    again = bigfs.RandomSelection(9, random_state=fits[0].random_state_).fit(X)
+    np.testing.assert_array_equal(again.ranking_, fits[0].ranking_)
+    given = {**settings(tmp_path), "random_state": None, "method": "random_selection"}
+    first = bigfs.run(given)
+    assert isinstance(first.settings["random_state"], int)
+    again = bigfs.run(first.settings)
+    assert again.stages["result"]["attempt"] == first.stages["result"]["attempt"]
+
+
+def test_constant_data_are_said_in_words(caplog: pytest.LogCaptureFixture) -> None:
+    bigfs.MaxVariance(n_features_to_select=1).fit(np.ones((20, 3)))
+    assert "All scores are 0: no feature varies" in caplog.text
+
+
 def test_a_description_ends_with_a_command_that_runs(tmp_path: Path) -> None:
     frame = table()
     frame.loc[3, "g1"] = np.nan

@@ -20,7 +20,7 @@ class ColumnSubset(BaseSelector):
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
 default="none"
         Applied while reading. Columns are centered afterwards.
-    random_state : int, default=0
+    random_state : int or None, default=0
         Seed of the sketch of wide data; nothing else is random.
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process.
@@ -91,7 +91,7 @@ default="none"
         n_features_to_select: int | None = None,
         *,
         preprocess: str = "none",
-        random_state: int = 0,
+        random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:
         self._keep(locals())

@@ -31,7 +31,7 @@ class FSGMM(BaseSelector):
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
 default="none"
         Applied while reading. The scale of a feature makes no difference.
-    random_state : int, default=0
+    random_state : int or None, default=0
         Seed of the rows that the components start at.
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process.
@@ -106,7 +106,7 @@ default="none"
         tol: float = 1e-5,
         least_variance: float = 0.3,
         preprocess: str = "none",
-        random_state: int = 0,
+        random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:
         self._keep(locals())

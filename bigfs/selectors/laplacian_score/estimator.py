@@ -25,7 +25,7 @@ class LaplacianScore(BaseSelector):
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
 default="none"
         Applied while reading.
-    random_state : int, default=0
+    random_state : int or None, default=0
         Seed of everything random.
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process.
@@ -64,7 +64,7 @@ default="none"
         sigma: float | str | None = None,
         metric: str = "euclidean",
         preprocess: str = "none",
-        random_state: int = 0,
+        random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:
         self._keep(locals())

@@ -56,7 +56,7 @@ class LFS(ClusterMixin, LabelingSelector):
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
 default="none"
         Applied while reading.
-    random_state : int, default=0
+    random_state : int or None, default=0
         Seed of everything random.
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process.
@@ -139,7 +139,7 @@ default="none"
         max_iter: int = 100,
         tol: float = 1e-3,
         preprocess: str = "none",
-        random_state: int = 0,
+        random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:
         self._keep(locals())

@@ -74,7 +74,7 @@ default="rescale"
         Most cone programs for a start, each with a pass.
     tol : float, default=0.01
         The clusters stand when the objective falls by less than this share.
-    random_state : int, default=0
+    random_state : int or None, default=0
         Seed of everything random.
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process.
@@ -170,7 +170,7 @@ default="rescale"
         sample_size: int | None = None,
         max_iter: int = 1000,
         tol: float = 0.01,
-        random_state: int = 0,
+        random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:
         self._keep(locals())

@@ -44,7 +44,7 @@ default="none"
         l2, times the root of the share of its eigenvector that the regression explains (adjusted
         R squared), so that eigenvectors which the features do not tell of have little say;
         ``none`` is the paper's eq. (4).
-    random_state : int, default=0
+    random_state : int or None, default=0
         Seed of everything random.
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process.
@@ -137,7 +137,7 @@ default="none"
         regression: str = "lasso",
         fit_intercept: bool = True,
         coef_scale: str = "explained",
-        random_state: int = 0,
+        random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:
         self._keep(locals())

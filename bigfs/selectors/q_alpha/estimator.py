@@ -22,7 +22,7 @@ class QAlpha(BaseSelector):
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
 default="none"
         Applied while reading. Columns are centered and scaled to norm one afterwards.
-    random_state : int, default=0
+    random_state : int or None, default=0
         Seed of everything random: only the choice of "auto" is.
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process.
@@ -82,7 +82,7 @@ default="none"
         max_iter: int = 100,
         tol: float = 1e-8,
         preprocess: str = "none",
-        random_state: int = 0,
+        random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:
         self._keep(locals())

@@ -21,7 +21,7 @@ class RandomSelection(BaseSelector):
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
 default="none"
         Applied while reading.
-    random_state : int, default=0
+    random_state : int or None, default=0
         Seed of the draws.
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process.
@@ -54,7 +54,7 @@ default="none"
         *,
         n_draws: int = 10,
         preprocess: str = "none",
-        random_state: int = 0,
+        random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:
         self._keep(locals())

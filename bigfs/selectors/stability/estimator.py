@@ -8,6 +8,7 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.config import Selection, validated
+from bigfs.config.fields import fresh_seed
 from bigfs.config.sections import StabilityConfig
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import check_seed
@@ -34,7 +35,7 @@ class StabilitySelection(BaseSelector):
         Rows of a sample. None: half of them. A fit has to fit one worker.
     threshold : float, default=0.6
         Features of at least this frequency are called stable; above 1/2.
-    random_state : int, default=0
+    random_state : int or None, default=0
         Seed of the samples, and of what is random in the fits.
 
     Attributes
@@ -100,7 +101,7 @@ class StabilitySelection(BaseSelector):
         n_pairs: int = 25,
         sample_size: int | None = None,
         threshold: float = 0.6,
-        random_state: int = 0,
+        random_state: int | None = 0,
     ) -> None:
         self._keep(locals())
 
@@ -113,9 +114,10 @@ class StabilitySelection(BaseSelector):
             )
         if isinstance(self.selector, StabilitySelection):
             raise InputError("StabilitySelection: selector must not be one itself.")
-        check_seed(self.random_state)
+        seed = fresh_seed(self.random_state)
+        check_seed(seed)
         selection = self.selector._selection()
-        return selection.model_copy(update={"random_state": int(self.random_state)})
+        return selection.model_copy(update={"random_state": int(seed)})
 
     def _n_wanted(self) -> int | None:
         """Return how many features the selector is asked for."""

@@ -36,7 +36,7 @@ default="none"
         Most iterations; they need no pass.
     tol : float, default=1e-5
         Stop when the objective changes by less than this share.
-    random_state : int, default=0
+    random_state : int or None, default=0
         Seed of everything random.
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process.
@@ -113,7 +113,7 @@ default="none"
         preprocess: str = "none",
         max_iter: int = 30,
         tol: float = 1e-5,
-        random_state: int = 0,
+        random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     ) -> None:
         self._keep(locals())

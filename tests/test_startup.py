@@ -1,0 +1,60 @@
+"""Processor seconds until something is on the screen, each with a wide margin; ends are clean."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bigfs.core.errors import EXIT_INTERRUPTED
+
+BIGFS = [sys.executable, "-m", "bigfs"]
+# What is aimed at, times this, for busy and for slow machines.
+MARGIN = 3.0
+
+
+def seconds(command: list[str], folder: Path) -> float:
+    """Return the least processor seconds of two starts."""
+    found = []
+    for _ in range(2):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(found)
+
+
+@pytest.mark.full
+def test_commands_start_soon(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(2000, 50)))
+    assert seconds([*BIGFS, "--help"], tmp_path) < MARGIN * 0.3
+    assert seconds([*BIGFS, "inspect", "X.npy"], tmp_path) < MARGIN * 1.0
+    run = [*BIGFS, "run", "mcfs", "--set", "input.uri=X.npy", "--quiet"]
+    subprocess.run(run, cwd=tmp_path, check=True, capture_output=True)
+    assert seconds(run, tmp_path) < MARGIN * 1.5
+    base = seconds([sys.executable, "-c", "import sklearn.base"], tmp_path)
+    ours = seconds([sys.executable, "-c", "from bigfs import MCFS"], tmp_path)
+    assert ours - base < MARGIN * 0.5
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("wait", [0.2, 0.5])
+def test_an_interrupt_while_the_program_loads_is_clean(wait: float, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*BIGFS, "run", "quickstart"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    time.sleep(wait)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == EXIT_INTERRUPTED
+    assert "Traceback" not in said and "interrupted" in said

@@ -258,7 +258,11 @@ class Comparison(Methods):
     preprocess: Preprocess = Field(
         "none", description="Applied to the values as they are read; unit_norm scales rows."
     )
-    evaluate: EvaluateConfig = Field(description="How the selections are judged.")
+    evaluate: EvaluateConfig | None = Field(
+        None,
+        description="How the selections are judged by known labels. null: by their redundancy and "
+        "the variance of all features that they explain.",
+    )
     compare: CompareConfig = Field(
         CompareConfig(), description="What every method is held against: chance."
     )

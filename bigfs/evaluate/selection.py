@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -183,17 +183,29 @@ def measure_draws(
         with a probability of 95 %: ``mean +- t std sqrt(1 + 1/n)``, with t the 0.975 quantile
         of Student's distribution with n - 1 degrees of freedom.
     """
+    share = -(-protocol.n_repetitions // len(draws))
+
+    def judge(draw: np.ndarray | None, i: int) -> dict[str, float]:
+        seed = derive_seed(protocol.random_state, "draw", i)
+        own = replace(protocol, n_repetitions=share, random_state=seed)
+        return measure_selection(blocks, y, draw, own, memory_limit)
+
+    return over_draws(draws, judge)
+
+
+def over_draws(
+    draws: Sequence[np.ndarray | None],
+    judge: Callable[[np.ndarray | None, int], dict[str, float]],
+) -> dict[str, float]:
+    """Return mean, deviation and interval of the scores ``judge(draw, i)``; see `measure_draws`."""
     from scipy.special import stdtrit
 
     n = len(draws)
-    share = -(-protocol.n_repetitions // n)
     scores: dict[str, list[float]] = {}
     with track("chance", n, "draws") as progress:
         for i, draw in enumerate(draws):
-            seed = derive_seed(protocol.random_state, "draw", i)
-            own = replace(protocol, n_repetitions=share, random_state=seed)
             with silenced():
-                judged = measure_selection(blocks, y, draw, own, memory_limit)
+                judged = judge(draw, i)
             for name, value in judged.items():
                 if not name.endswith("_std"):
                     scores.setdefault(name.removesuffix("_mean"), []).append(value)
@@ -205,6 +217,59 @@ def measure_draws(
         found |= {f"{name}_mean": mean, f"{name}_std": std}
         found |= {f"{name}_low": mean - reach, f"{name}_high": mean + reach}
     return found
+
+
+def measure_unlabeled(
+    blocks: RowBlocks, selected: np.ndarray | None, memory_limit: int | str
+) -> dict[str, float]:
+    """Judge a selection without labels, in one pass: ``X'X_S`` of the centered columns.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    selected : ndarray of shape (n_selected,), int64, or None
+        None: all features.
+    memory_limit : int or str
+        Resident size promised for one worker process.
+
+    Returns
+    -------
+    found : dict of str to float
+        ``explained``: the share of a feature's variance that a linear regression on the selected
+        ones explains, the mean over the features that vary; left out where the products do not
+        fit. ``redundancy``: the mean absolute correlation of two selected features.
+    """
+    if selected is None:
+        return {"explained": 1.0}
+    moments, m = blocks.moments(), len(selected)
+    fits = 4 * 8 * m * blocks.n_features <= task_budget(parse_bytes(memory_limit))
+    scratch = blocks.scratch
+    shared = [
+        scratch.put(scratch.unique(name), values)
+        for name, values in (("selected", np.asarray(selected)), ("mean", moments.mean))
+    ]
+    total = blocks.reduce(_products_with, np.add, *shared, fits, label="explained")
+    scratch.remove(*shared)
+    gram = total[selected] if fits else total
+    found = {"redundancy": redundancy_of_products(gram)}
+    if not fits:
+        return found
+    spread = np.sqrt(np.maximum(gram.diagonal(), np.finfo(float).tiny))
+    inverse = np.linalg.pinv(gram / spread / spread[:, None], rcond=1e-10, hermitian=True)
+    scaled = total / spread
+    explained = np.einsum("ij,jk,ik->i", scaled, inverse, scaled, optimize=True)
+    varies = ~moments.constant & (moments.squares > 0)
+    shares = np.clip(explained[varies] / moments.squares[varies], 0.0, 1.0)
+    return {"explained": float(shares.mean()) if len(shares) else 0.0, **found}
+
+
+def _products_with(
+    X: np.ndarray, first_row: int, selected: ArrayRef, mean: ArrayRef, with_all: bool
+) -> np.ndarray:
+    """Return the centered products of all, or of the selected, columns with the selected ones."""
+    kept, center = selected.load(), mean.load()
+    S = X[:, kept].astype(np.float64) - center[kept]
+    return kernels.block_xtv(X, S, center) if with_all else S.T @ S
 
 
 def _in_memory(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,12 @@ from bigfs.config import Comparison, Config, PaperTable
 from bigfs.config.comparison import ALL_FEATURES, CHANCE, Entry
 from bigfs.core.memory import task_budget
 from bigfs.evaluate.protocols import Protocol
-from bigfs.evaluate.selection import measure_draws, measure_selection
+from bigfs.evaluate.selection import (
+    measure_draws,
+    measure_selection,
+    measure_unlabeled,
+    over_draws,
+)
 from bigfs.evaluate.stage import check_labels, stages_of
 from bigfs.pipeline.data import check_apart, check_outside, discarding_data, open_data
 from bigfs.pipeline.fits import fits_for
@@ -94,11 +100,11 @@ def compare(
     if isinstance(config, PaperTable):
         return run_paper(config, scheduler=scheduler, fresh=fresh)
     task_budget(config.memory_limit)
-    assert config.evaluate.labels is not None  # filled when it was checked
     entries = _entries(config)
     for entry in entries:
         check_outside(entry.config)
-    check_apart(config.run, "evaluate.labels", config.evaluate.labels)
+    if config.evaluate is not None:
+        check_apart(config.run, "evaluate.labels", str(config.evaluate.labels))
     labels = {name for entry in entries for name in entry.config.opening["labels"] or ()}
     opening = {**config.input.opening, "labels": sorted(labels)}
     source = open_matrix(config.input.uri, **opening)
@@ -137,12 +143,12 @@ class _Fit:
 
 def _checked_fits(config: Comparison, source: Source) -> list[_Fit]:
     """Return the fits; refuse what cannot work before anything is written."""
-    assert config.evaluate.labels is not None  # filled when it was checked
     entries = _entries(config)
     for entry in entries:
         check_config(entry.config, source)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
-    load_classes(str(config.evaluate.labels), kept)
+    if config.evaluate is not None:
+        load_classes(str(config.evaluate.labels), kept)
     return [
         _Fit(entry.name, fitted, sizes)
         for entry in entries
@@ -159,7 +165,9 @@ def _run(
         for fit in fits:
             check_settings(fit.config, blocks.n_samples, blocks.n_features)
             check_labels(fit.config, blocks.n_samples)
-        y = load_classes(str(config.evaluate.labels), blocks.n_samples, blocks.source.dropped)
+        y = None
+        if config.evaluate is not None:
+            y = load_classes(str(config.evaluate.labels), blocks.n_samples, blocks.source.dropped)
     warn_of_scales(blocks, *(fit.config.method for fit in fits))
     store = RunStages(directory, config.memory_limit, shared=True)
     engine = Engine(store, blocks, key)
@@ -183,7 +191,7 @@ def _run(
         config.input.uri,
         blocks.n_samples,
         blocks.n_features,
-        int(y.max()) + 1,
+        None if y is None else int(y.max()) + 1,
         judge.settings,
         rows,
         dict(directory.manifest["stages"]),
@@ -194,10 +202,13 @@ class _Judge:
     """Evaluates selections, equal ones once, and keeps what is finished."""
 
     def __init__(
-        self, config: Comparison, engine: Engine, blocks: RowBlocks, y: np.ndarray
+        self, config: Comparison, engine: Engine, blocks: RowBlocks, y: np.ndarray | None
     ) -> None:
         self._config, self._engine, self._blocks, self._y = config, engine, blocks, y
         chosen = config.evaluate
+        self._protocol, self.settings = None, {}
+        if chosen is None or y is None:
+            return
         self._protocol = Protocol(
             chosen.n_clusters or int(y.max()) + 1,
             chosen.n_repetitions,
@@ -217,20 +228,24 @@ class _Judge:
         drawn = len(selections) > 1
         columns = [None if len(s) == blocks.n_features else s for s in selections]
         judged = [None if s is None else s.tolist() for s in columns]
+        protocol, y = self._protocol, self._y
+        known = {} if protocol is None else {**vars(protocol), "classes": self._classes}
         settings = {
-            **vars(self._protocol),
-            "classes": self._classes,
+            **known,
             "selected": judged if drawn else judged[0],
             "preprocess": self._config.preprocess,
             "rows": blocks.rows,
         }
 
         def measure(inputs: Inputs, out: Scratch) -> None:
-            shared = (self._protocol, self._config.memory_limit)
-            if drawn:
-                found = measure_draws(inputs.blocks, self._y, columns, *shared)
+            blocks, limit = inputs.blocks, self._config.memory_limit
+            if protocol is None or y is None:
+                judge = partial(measure_unlabeled, blocks, memory_limit=limit)
+                found = over_draws(columns, lambda s, _: judge(s)) if drawn else judge(columns[0])
+            elif drawn:
+                found = measure_draws(blocks, y, columns, protocol, limit)
             else:
-                found = measure_selection(inputs.blocks, self._y, columns[0], *shared)
+                found = measure_selection(blocks, y, columns[0], protocol, limit)
             out.describe(**found)
 
         stage = unplanned_stage("evaluation", 1, settings, measure)

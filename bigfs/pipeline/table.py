@@ -27,10 +27,16 @@ _COLUMNS = (
     ("acc", "ACC"),
     ("rand", "Rand index"),
     ("nearest_neighbor_error", "1-NN error"),
+    ("explained", "explained"),
     ("redundancy", "redundancy"),
 )
 # What methods are held against chance by: score, title, and 1 where large is good.
-JUDGED = (("nmi", "NMI", 1), ("acc", "ACC", 1), ("nearest_neighbor_error", "1-NN error", -1))
+JUDGED = (
+    ("nmi", "NMI", 1),
+    ("acc", "ACC", 1),
+    ("nearest_neighbor_error", "1-NN error", -1),
+    ("explained", "variance explained", 1),
+)
 BETTER, WORSE, NEITHER = "better", "worse", "neither"
 
 
@@ -93,9 +99,11 @@ class ComparisonResult:
         The run directory.
     uri : str
         The data.
-    n_samples, n_features, n_classes : int
+    n_samples, n_features : int
+    n_classes : int or None
+        None: without labels.
     evaluate : dict
-        How selections were judged.
+        How selections were judged by labels; empty without them.
     rows : list of Row
         All features first, then the methods in the order of the configuration.
     stages : dict
@@ -106,22 +114,19 @@ class ComparisonResult:
     uri: str
     n_samples: int
     n_features: int
-    n_classes: int
+    n_classes: int | None
     evaluate: dict[str, Any]
     rows: list[Row]
     stages: dict[str, dict[str, Any]]
 
     def text(self) -> str:
         """Return the table for a terminal, in percent."""
-        told = self.evaluate
-        starts = f"the best of {told['n_init']} starts" if told["n_init"] > 1 else "one start each"
         columns = self._columns()
         width = max(len(row.name) for row in self.rows)
         lines = [
-            f"{self.uri}: {self.n_samples:,} samples x {self.n_features:,} features, "
-            f"{self.n_classes} classes",
-            f"k-means with {told['n_clusters']} clusters, {told['n_repetitions']} repetitions, "
-            f"{starts} ({told['init']}); percent, mean and deviation",
+            f"{self.uri}: {self.n_samples:,} samples x {self.n_features:,} features"
+            + (f", {self.n_classes} classes" if self.n_classes else ""),
+            self._how_judged(),
             "",
             f"{'method':<{width}}  {'m':>6}  "
             + "  ".join(f"{title:<12}" for _, title in columns)
@@ -136,6 +141,19 @@ class ComparisonResult:
             lines.append(line.rstrip())
         lines += self._chance_lines()
         return "\n".join([*lines, *self._overlap_lines(width), "", *self._shared_lines()])
+
+    def _how_judged(self) -> str:
+        told = self.evaluate
+        if not told:
+            return (
+                "without labels: variance of all features explained by the selected ones, and "
+                "mean absolute correlation among these; percent"
+            )
+        starts = f"the best of {told['n_init']} starts" if told["n_init"] > 1 else "one start each"
+        return (
+            f"k-means with {told['n_clusters']} clusters, {told['n_repetitions']} repetitions, "
+            f"{starts} ({told['init']}); percent, mean and deviation"
+        )
 
     def than_chance(self, row: Row) -> dict[str, str]:
         """Return by score whether a method is better than chance, worse, or neither.

@@ -27,6 +27,7 @@ _SCORES = {
     "acc": "ACC",
     "rand": "Rand index",
     "nearest_neighbor_error": "1-NN error",
+    "explained": "variance explained",
     "redundancy": "redundancy",
 }
 
@@ -86,18 +87,22 @@ def comparison_page(table: dict[str, Any], figure: str, folder: str) -> str:
         for row in rows
     ]
     head = ["method", "m", *(_SCORES[key] for key in names), "seconds"]
-    methods = [row for row in rows if row["method"] is not None and "nmi_mean" in row["scores"]]
+    key, what = (
+        ("nmi_mean", "Highest NMI") if table["n_classes"] else ("explained", "Most explained")
+    )
+    methods = [row for row in rows if row["method"] is not None and key in row["scores"]]
     said = ""
     if methods:
-        best = max(methods, key=lambda row: row["scores"]["nmi_mean"])
+        best = max(methods, key=lambda row: row["scores"][key])
         said = (
-            f"Highest NMI: {best['name']} with {best['n_features']} features, "
-            f"{100 * best['scores']['nmi_mean']:.1f} %."
+            f"{what}: {best['name']} with {best['n_features']} features, "
+            f"{100 * best['scores'][key]:.1f} %."
         )
     title = f"{len({row['name'] for row in methods})} methods on {_file_name(table['input'])}"
+    classes = f", {table['n_classes']} classes" if table["n_classes"] else ""
     about = (
-        f"{table['n_samples']:,} rows, {table['n_features']:,} features, {table['n_classes']} "
-        "classes. Values in percent."
+        f"{table['n_samples']:,} rows, {table['n_features']:,} features{classes}. "
+        "Values in percent."
     )
     drawing = re.sub(r"^.*?(?=<svg)", "", figure, flags=re.S)
     overlaps = [

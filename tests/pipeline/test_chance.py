@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from bigfs import RandomSelection
+from bigfs import RandomSelection, ingest
 from bigfs.pipeline import compare
 from bigfs.pipeline.table import BETTER, NEITHER, WORSE, ComparisonResult, Row
 
@@ -115,3 +115,33 @@ def test_every_feature_is_drawn_as_often() -> None:
     draws = RandomSelection(1, n_draws=2000).fit(X).draws_
     counts = np.bincount(draws[:, 0], minlength=5)
     assert np.abs(counts - 400).max() < 4 * np.sqrt(2000 * 0.2 * 0.8)
+
+
+def test_without_labels_selections_are_judged_by_what_they_explain(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(80, 3)) @ generator.normal(size=(3, 8)) + 5
+    X[:, 6:] = generator.normal(size=(80, 2))
+    ingest(X, tmp_path / "X.zarr", rows=32)
+    found = compare(
+        {
+            "run": str(tmp_path / "run"),
+            "input": {"uri": str(tmp_path / "X.zarr")},
+            "methods": ["column_subset", "max_variance"],
+            "n_features_to_select": [2, 4],
+            "compare": {"n_draws": 3},
+            "blocks": {"rows": 32},
+        }
+    )
+    assert found.n_classes is None and found.rows[0].scores == {"explained": 1.0}
+    for row in found.rows:
+        if row.method is None or row.n_draws > 1:
+            continue
+        S, C = X[:, row.selected] - X[:, row.selected].mean(axis=0), X - X.mean(axis=0)
+        left = C - S @ np.linalg.lstsq(S, C, rcond=None)[0]
+        expected = 1 - (left**2).sum(axis=0) / (C**2).sum(axis=0)
+        assert row.scores["explained"] == pytest.approx(expected.mean(), abs=1e-9)
+        correlation = np.abs(np.corrcoef(S.T))
+        n = len(row.selected)
+        assert row.scores["redundancy"] == pytest.approx((correlation.sum() - n) / (n * n - n))
+    text = found.text()
+    assert "without labels" in text and "variance explained" in text and "classes" not in text

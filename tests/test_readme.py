@@ -17,6 +17,7 @@ README = (REPO / "README.md").read_text()
 PAGES = [
     REPO / "README.md",
     REPO / "deploy" / "README.md",
+    REPO / "pipelines" / "README.md",
     REPO / "pipelines" / "paper" / "README.md",
     REPO / "tests" / "bench" / "README.md",
 ]

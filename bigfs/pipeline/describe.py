@@ -233,7 +233,8 @@ def _members(path: str | Location) -> list[str]:
 def _values(source: Source) -> list[str]:
     """Return what the first rows of a matrix hold."""
     rows = max(1, min(_LOOKED_AT_ROWS, _LOOKED_AT_VALUES // source.n_features))
-    X = next(source.iter_blocks(rows))
+    block: Any = next(source.iter_blocks(rows))
+    X = block if isinstance(block, np.ndarray) else block.toarray()
     finite = np.isfinite(X)
     lines = []
     if source.feature_names:

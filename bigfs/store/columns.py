@@ -152,6 +152,8 @@ def suspicious_columns(source: Any, y: np.ndarray | None = None) -> list[str]:
     if not names or rows < _FEWEST_ROWS:
         return []
     X = source.read(0, rows)
+    if not isinstance(X, np.ndarray):  # counts, which are not ids
+        return []
     found, few = [], X[:_FEWEST_ROWS]
     whole = np.flatnonzero((few == np.rint(few)).all(axis=0))
     ids = [j for j in whole.tolist() if (X[:, j] == np.rint(X[:, j])).all()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,8 +17,6 @@ from bigfs.store.location import Location
 from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.rundir import stage_key
 from bigfs.store.scratch import Scratch
-
-logger = logging.getLogger("bigfs")
 
 
 class StageStore(ABC):
@@ -200,12 +197,6 @@ class Engine:
             strategy = stage.choose(None if blocks is None else blocks.layout)
             if self._memory_limit is not None:
                 _check_cost(stage.name, strategy.cost(), self._memory_limit)
-        cost = planned.cost if planned is not None else strategy.cost()
-        if cost is not None and cost.compiles:
-            logger.info(
-                "stage %s: compiling the neighbor search takes about 30 s, once in each process",
-                stage.name,
-            )
         with self.store.writing(name, key, stage, inputs, planned) as out:
             strategy.run(inputs, out)
             if blocks is not None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.store.columns import ALL_FEATURES, suspicious_columns
+from bigfs.store.columns import ALL_FEATURES, Roles, suspicious_columns
 from bigfs.store.location import Location
 from bigfs.store.source import RandomAccessSource, Source, as_path, is_reachable, open_matrix
 
@@ -94,9 +94,12 @@ def _columns(path: str | Location) -> tuple[list[Column], int]:
 
 
 def _columns_of_text(place: Any) -> tuple[list[Column], int]:
-    from bigfs.store.formats.csv import CsvSource, as_number
+    from bigfs.store.formats.csv import UNNAMED, CsvSource, as_number
 
-    table = CsvSource(place, "auto", ALL_FEATURES)
+    try:
+        table = CsvSource(place, "auto", ALL_FEATURES)
+    except InputError:
+        table = CsvSource(place, "auto", Roles(index=UNNAMED))
     count = max(2, min(_LOOKED_AT_ROWS, _LOOKED_AT_VALUES // len(table.names)))
     rows = table.first_rows(count)
     found = []

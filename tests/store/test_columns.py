@@ -243,6 +243,17 @@ def test_a_description_ends_with_a_command_that_runs(tmp_path: Path) -> None:
     assert any("input.labels=city" in line for line in lines)
 
 
+def test_the_index_that_pandas_writes_is_taken_as_ids(tmp_path: Path) -> None:
+    table()[["g0", "g1"]].set_axis(range(100, 130)).to_csv(tmp_path / "indexed.csv")
+    uri = str(tmp_path / "indexed.csv")
+    with pytest.raises(InputError, match=r"column 0 has no name.*input.index=Unnamed: 0"):
+        open_matrix(uri)
+    source = open_matrix(uri, index="Unnamed: 0")
+    assert source.feature_names == ["g0", "g1"]
+    assert next(source.iter_index())[:2] == ["100", "101"]
+    assert any("input.index=Unnamed: 0" in line for line in describe(uri)[-2:])
+
+
 def test_the_arrays_of_a_file_with_several_are_listed(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", a=np.ones((4, 3)), b=np.zeros((3, 3)))
     said = describe(str(tmp_path / "two.npz"))

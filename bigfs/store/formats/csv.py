@@ -22,6 +22,8 @@ from bigfs.store.source import Header, Source, check_names, check_no_variable
 
 logger = logging.getLogger("bigfs")
 _TEXT_BYTES = 10**6
+# What a first column without a name is called: pandas writes its index so.
+UNNAMED = "Unnamed: 0"
 # Lines that a first line of increasing numbers is compared with, and cells of it that are shown.
 _COMPARED_LINES = 100
 _SHOWN_CELLS = 5
@@ -55,9 +57,16 @@ class CsvSource(Source):
         self.names = [str(j) for j in range(self._width)]
         if self._header_lines:
             self.names = [cell.strip() for cell in first]
+            self.names[0] = self.names[0] or UNNAMED
             self._check_header()
         self._roles, self.index = roles, roles.index
         self._kept = roles.features(self.names, self.uri)
+        if not first[0].strip() and self._header_lines and 0 in self._kept:
+            raise InputError(
+                f"{self.uri}: column 0 has no name in the header, line 1. If it is the row index "
+                f"that pandas writes, take it as ids: --set 'input.index={UNNAMED}' (--index, "
+                "index=), or use to_csv(..., index=False)."
+            )
         self.n_features = len(self._kept)
         if self._header_lines:
             self.feature_names = [self.names[j] for j in self._kept]
@@ -239,17 +248,13 @@ class CsvSource(Source):
         return next(text_csv.reader([line], delimiter=self.separator), None) or [""]
 
     def _check_header(self) -> None:
-        """Names must be there and unique; an empty first one is an index that was written."""
+        """Names must be there and unique."""
         names = self.names
         if "" in names:
             column = names.index("")
             raise InputError(
-                f"{self.uri}: column {column} has no name in the header, line 1. "
-                + (
-                    "If it is the row index that pandas writes, use to_csv(..., index=False)."
-                    if column == 0
-                    else "Name it or drop it."
-                )
+                f"{self.uri}: column {column} has no name in the header, line 1. Name it or "
+                "drop it."
             )
         check_names(names, self._width, self.uri)
 

@@ -165,8 +165,9 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         wanted = [] if names is None else names[kept].tolist()
         opened = open_stored(X, wanted)
         lazy = as_lazy(opened)
-        if wanted and getattr(opened, "feature_names", None) == wanted:
-            return lazy
+        places = {name: j for j, name in enumerate(getattr(opened, "feature_names", None) or ())}
+        if wanted and places.keys() >= set(wanted):
+            return lazy[:, [places[name] for name in wanted]]
         self._check_shape(lazy.shape)
         return lazy[:, kept]
 

@@ -109,12 +109,12 @@ def ingest(
     if missing not in MISSING:
         raise InputError(f"missing must be one of {', '.join(MISSING)}. Got {missing!r}.")
     final = as_location(dest).absolute()
+    _check_dest(final, overwrite)
     if final.name.lower().endswith(tuple(ENDINGS)):
         raise InputError(
             f"{dest}: an ingest writes a zarr store, a folder, and this is the name of a file of "
             "another kind. Give NAME.zarr."
         )
-    _check_dest(final, overwrite)
     matrix = open_matrix(source, variable=variable, header=header, columns=columns, index=index)
     if isinstance(final, ObjectPath):
         if overwrite:

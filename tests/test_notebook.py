@@ -41,7 +41,7 @@ def test_a_notebook_shows_the_ranking_and_a_picture(tmp_path: Path) -> None:
         resources={"metadata": {"path": str(tmp_path)}},
     ).execute()
     said = book.cells[1].outputs[0].text
-    assert "2 columns are no numbers" in said and "input.index" in said
+    assert "2 columns are no numbers" in said and "X.drop(columns=['sample', 'kind'])" in said
     shown = book.cells[-1].outputs[-1].data
     assert "<table" in shown["text/html"] and "<svg" in shown["text/html"]
     assert shown["text/plain"].startswith("<Result of max_variance: 2 of 4")

@@ -108,7 +108,7 @@ def refuse_other(config: Any) -> None:
     if other:
         raise InputError(
             f"{config.run} holds a finished run of {' and '.join(other)}. Give another directory, "
-            "such as --set run=runs/{input}-{method}, or replace what is there with --fresh."
+            f"such as --set run={config.run}-2, or replace what is there with --fresh."
         )
 
 

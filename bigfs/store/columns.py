@@ -98,7 +98,14 @@ def roles_of(columns: object = None, index: object = None, labels: object = None
     return Roles(chosen or None, index, names("labels", labels))
 
 
-def refuse_unusable(unusable: Mapping[str, str], roles: Roles, names: list[str], uri: str) -> None:
+def refuse_unusable(
+    unusable: Mapping[str, str],
+    roles: Roles,
+    names: list[str],
+    uri: str,
+    *,
+    in_memory: bool = False,
+) -> None:
     """Raise InputError if columns that would be features hold no numbers: all of them at once.
 
     Parameters
@@ -109,6 +116,8 @@ def refuse_unusable(unusable: Mapping[str, str], roles: Roles, names: list[str],
     names : list of str
         Of all columns.
     uri : str
+    in_memory : bool, default=False
+        Whether it is a frame ``X``, which can be changed at once.
     """
     if not unusable:
         return
@@ -117,16 +126,22 @@ def refuse_unusable(unusable: Mapping[str, str], roles: Roles, names: list[str],
     more = f"; and {len(said) - _NAMED:,} more" if len(said) > _NAMED else ""
     raise InputError(
         f"{uri}: {len(unusable)} {'columns are' if many else 'column is'} no numbers: "
-        f"{'; '.join(said[:_NAMED])}{more}. {cure(unusable, roles, names)}"
+        f"{'; '.join(said[:_NAMED])}{more}. "
+        f"{_cure(unusable, roles, names, in_memory)}"
     )
 
 
-def cure(unusable: Iterable[str], roles: Roles, names: list[str]) -> str:
+def _cure(unusable: Iterable[str], roles: Roles, names: list[str], in_memory: bool) -> str:
     """Return in words how columns are left out."""
     others = list(unusable)
     if len(others) > _NAMED:
         return "Name those to keep (input.columns, --columns, columns=), or check the separator."
     patterns = json.dumps(list(roles.leave_out(others, names)), ensure_ascii=False)
+    if in_memory:
+        return (
+            f"Leave them out by X.drop(columns={others}), or read bigfs.open_matrix(X, "
+            f"columns={patterns}), or encode them as numbers."
+        )
     given = shlex.quote(f"input.columns={patterns}")
     return (
         f"Leave them out by --set {given} (ingest: --columns {shlex.quote(patterns)}; Python: "

@@ -374,7 +374,7 @@ def test_a_finished_run_is_not_overwritten_by_other_data_or_another_method(
     for change in ("input.uri=b.csv", "method=random_selection"):
         with pytest.raises(InputError, match=r"holds a finished run of .*--fresh") as caught:
             run(given, overrides=[change])
-        assert "runs/{input}-{method}" in str(caught.value)
+        assert "--set run=runs/one-2" in str(caught.value)
         with pytest.raises(InputError, match="holds a finished run"):
             run(given, overrides=[f"input.uri={tmp_path}/b.csv"])
     assert open_result("runs/one").manifest == first.manifest, "nothing was touched"

@@ -64,7 +64,7 @@ class FrameSource(RandomAccessSource):
                 continue
             # pandas' own types can hold missing values: NaN, and float64 holds the rest.
             types.append(work_dtype(dtype if isinstance(dtype, np.dtype) else np.float64, uri))
-        refuse_unusable(unusable, roles, names, uri)
+        refuse_unusable(unusable, roles, names, uri, in_memory=True)
         self.n_samples, self.n_features = frame.shape
         self.dtype = np.result_type(*types)
         self.feature_names = [names[j] for j in kept] if named else None
@@ -99,7 +99,8 @@ def refuse_texts(X: Any) -> None:
             is_text = bool((numbers.isna() & column.notna()).any())
         if is_text:
             unusable[str(name)] = f"{dtype}"
-    refuse_unusable(unusable, ALL_FEATURES, [str(name) for name in X.columns], "X")
+    names = [str(name) for name in X.columns]
+    refuse_unusable(unusable, ALL_FEATURES, names, "X", in_memory=True)
 
 
 class SparseSource(RandomAccessSource):

@@ -60,6 +60,14 @@ def covariance(counts: np.ndarray, sums: np.ndarray, products: np.ndarray) -> np
     return within
 
 
+def variance(counts: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """Return the diagonals of `covariance`, shape (..., d), from sums of squares."""
+    n = np.maximum(np.asarray(counts, dtype=np.float64), 1)[..., None]
+    mean = sums / n
+    found = squares / n - mean**2
+    return np.where(found <= ROUNDING * mean**2, 0.0, found)
+
+
 def is_singular(within: np.ndarray, count: float, subset: np.ndarray) -> bool:
     """Say whether a covariance of so many rows is singular in a subset, or too near to be."""
     variance = within.diagonal()[subset]

@@ -21,8 +21,9 @@ from bigfs.runtime.execute import inline
 from bigfs.runtime.progress import Reporter
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
 from bigfs.selectors.gfs_kmeans.strategies import _search
+from bigfs.selectors.lfs.held import HeldRows
 from bigfs.selectors.lfs.kernels import Clusterings, Rules
-from bigfs.selectors.lfs.passes import BlockTasks, HeldRows, sweep_size
+from bigfs.selectors.lfs.passes import BlockTasks, sweep_size
 from bigfs.stages.measure import Footprint
 from tests.memory._measure import LIMIT, Place
 from tests.selectors._local import result_of, strategy_of

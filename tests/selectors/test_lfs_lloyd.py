@@ -44,12 +44,16 @@ def test_every_candidate_ends_where_a_plain_loop_does(n_clusters: int, max_iter:
     masks[np.arange(6), np.arange(6)] = False
     masks[6, 1:4] = False
     codes = generator.integers(0, 3, 300)
-    ends, labels, counts, sums, joint = lloyd(rows, centers, masks, codes, 3, max_iter, 1e-4)
+    ends, labels, counts, sums, squares, joint = lloyd(
+        rows, centers, masks, codes, 3, max_iter, 1e-4, True
+    )
     for c, mask in enumerate(masks):
         expected, nearest, total = _plain(rows, centers, mask, max_iter, 1e-4)
         np.testing.assert_allclose(ends[c], expected, rtol=0, atol=1e-12)
         np.testing.assert_array_equal(labels[c], nearest)
         np.testing.assert_allclose(sums[c], total, rtol=0, atol=1e-10)
+        squared = [(rows[nearest == j] ** 2).sum(axis=0) for j in range(n_clusters)]
+        np.testing.assert_allclose(squares[c], squared, rtol=1e-12)
         np.testing.assert_array_equal(counts[c], np.bincount(nearest, minlength=n_clusters))
         for code in range(3):
             met = np.bincount(nearest[codes == code], minlength=n_clusters)

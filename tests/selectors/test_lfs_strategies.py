@@ -11,7 +11,8 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.cost import Shape
 from bigfs.core.memory import task_budget
 from bigfs.core.units import GIB, MIB
-from bigfs.selectors.lfs.passes import BlockTasks, CandidateTasks, HeldRows
+from bigfs.selectors.lfs.held import HeldRows
+from bigfs.selectors.lfs.passes import BlockTasks, CandidateTasks
 from bigfs.selectors.lfs.strategies import SearchOfAll, SearchOfSample
 from tests.bench._lfs_data import planted
 from tests.selectors._local import result_of, strategy_of
@@ -89,7 +90,7 @@ def test_passes_are_at_most_those_of_the_cost(
 ) -> None:
     results = {}
     for values in (250_000, 0):
-        monkeypatch.setattr("bigfs.selectors.lfs.passes._HELD_VALUES", values)
+        monkeypatch.setattr("bigfs.selectors.lfs.held._HELD_VALUES", values)
         blocks = RowBlocks.from_any(DATA[0], rows=rows)
         settings = {"n_clusters": 3, "max_iter": 5, **WAYS[way]}
         strategy = strategy_of(method, blocks.layout, **settings)

@@ -17,13 +17,12 @@ from bigfs.core.units import MIB
 from bigfs.runtime.execute import inline, run_tasks
 from bigfs.runtime.progress import Reporter, silenced, track
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
+from bigfs.selectors.lfs.held import HeldRows, kind_of_passes
 from bigfs.selectors.lfs.kernels import Assignment, Clusterings, Rules, Sweep
 from bigfs.selectors.lfs.passes import (
     LOADS,
-    HeldRows,
     Passes,
     held_step,
-    kind_of_passes,
     labels_step,
     sweep_size,
 )

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from bigfs.selectors.lfs import LFSParameters
+from bigfs.selectors.lfs.held import HeldRows
 from bigfs.selectors.lfs.kernels import Clusterings, GroupSums, Sweep, has_bit
 from bigfs.selectors.lfs.passes import Passes
-from bigfs.selectors.lfs.state import Proposal, State
+from bigfs.selectors.lfs.state import Matches, Proposal, State
+from bigfs.selectors.lfs.traces import trace_ratios
 from bigfs.solvers.separability import (
+    DIGITS,
     covariance,
     is_singular,
     jackknife_error,
     log_separability,
     overlap_measure,
     pair_separability,
+    variance,
 )
 
 
-def matches(
-    state: State, masks: np.ndarray, swept: Sweep, parameters: LFSParameters
-) -> list[Proposal]:
+def matches(state: State, masks: np.ndarray, swept: Sweep, parameters: LFSParameters) -> Matches:
     """Return the matches of every candidate whose subset has fewer features than the cluster's."""
     k, sizes = len(state.subsets), state.subsets.sum(axis=1)
     inside, alone = _memberships(swept.codes, k)
@@ -30,18 +34,13 @@ def matches(
     shared = (inside * weight) @ inside.T
     before = overlap_measure(shared), float(weight[swept.codes == 0].sum() / n)
     overlaps, counts = inside @ joint, joint.sum(axis=1)
-    found = [
-        (clustering, int(overlaps[clustering, cluster].argmax()), cluster)
-        for clustering, mask in enumerate(masks)
-        for cluster in np.flatnonzero(sizes > mask.sum()).tolist()
-        if shared[cluster, cluster] >= 2
-    ]
-    found = [(c, member, cluster) for c, member, cluster in found if counts[c, member] >= 2]
-    if not found:
-        return []
-    which, members, clusters = np.array(found).T
+    members = overlaps.argmax(axis=2)
+    smaller = (sizes > masks.sum(axis=1)[:, None]) & (shared.diagonal() >= 2)
+    filled = np.take_along_axis(counts, members, axis=1) >= 2
+    which, clusters = np.nonzero(smaller & filled)
+    members = members[which, clusters]
     overlap, unassigned = _measures(
-        np.tile(shared, (len(found), 1, 1)),
+        np.tile(shared, (len(which), 1, 1)),
         overlaps[which, :, members],
         counts[which, members],
         alone[clusters][:, None] @ joint[which],
@@ -54,8 +53,8 @@ def matches(
     penalty = 2 * (
         parameters.alpha * (overlap - before[0]) + parameters.beta * (unassigned - before[1])
     )
-    figures = (same.tolist(), overlap.tolist(), unassigned.tolist(), penalty.tolist())
-    return [Proposal(*one, masks[one[0]], *own) for one, *own in zip(found, *figures, strict=True)]
+    pairs, ratios = np.column_stack([which, members, clusters]), np.where(same, 0.0, -np.inf)
+    return Matches(pairs, same, overlap, unassigned, penalty, ratios, np.zeros_like(same))
 
 
 def _memberships(codes: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -102,9 +101,33 @@ class OldValues:
     """The ratios of values before and after replacements, with the old parts computed once."""
 
     def __init__(self, state: State) -> None:
-        self._counts, self._means = state.sums.counts, state.sums.means
-        self._within = [state.sums.covariance(i) for i in range(len(self._counts))]
+        self._state, self._counts, self._means = state, state.sums.counts, state.sums.means
+        squares = np.diagonal(state.sums.products, axis1=1, axis2=2)
+        self._variances = variance(self._counts, state.sums.sums, squares)
         self._sets = [np.flatnonzero(subset) for subset in state.subsets]
+
+    @cached_property
+    def _within(self) -> list[np.ndarray]:
+        return [self._state.sums.covariance(i) for i in range(len(self._counts))]
+
+    def trace(self, found: Matches, swept: Sweep, masks: np.ndarray) -> None:
+        """Set the ratios that are of traces whatever the products are, where squares are known."""
+        if swept.squares is None or not len(found):
+            return
+        singular = np.zeros(len(self._counts), dtype=bool)
+        for cluster in np.unique(found.pairs[:, 2]):
+            count, subset = self._counts[cluster], self._sets[cluster]
+            flat = count <= len(subset) or not (self._variances[cluster, subset] > 0).all()
+            singular[cluster] = flat or is_singular(self._within[cluster], count, subset)
+        which, members, clusters = found.pairs.T
+        few = swept.counts[which, members] <= self._state.subsets.sum(axis=1)[clusters]
+        found.traced = (singular[clusters] | few) & ~found.same
+        ratios = trace_ratios(
+            found.pairs[found.traced], masks, self._state.subsets, self._counts, self._means,
+            self._variances, swept.counts, swept.sums, swept.squares,
+        ) - found.penalty[found.traced]  # fmt: skip
+        ratios = np.where(np.isfinite(ratios), ratios, -np.inf)
+        found.ratios[found.traced] = np.round(ratios, DIGITS)
 
     def ratios(self, proposals: list[Proposal]) -> np.ndarray:
         """Return the log of ANV(new) over ANV(old), eqs. (13) to (18); -inf where undefined.
@@ -126,7 +149,7 @@ class OldValues:
             places = [place for place, _, _ in group]
             some = [proposals[place] for place in places]
             sets, variances = (np.stack(parts) for parts in list(zip(*group, strict=True))[1:])
-            values[places] = self._of_traces(some, cluster, variances, sets)
+            values[places] = self._of_like_traces(some, cluster, variances, sets)
         values -= [proposal.penalty for proposal in proposals]
         return np.where(np.isfinite(values), values, -np.inf)
 
@@ -142,7 +165,7 @@ class OldValues:
         )
         return float(new - old)
 
-    def _of_traces(
+    def _of_like_traces(
         self, proposals: list[Proposal], cluster: int, variances: np.ndarray, sets: np.ndarray
     ) -> np.ndarray:
         """Return the ratios of proposals for a cluster, subsets of one size, by eq. (5)."""
@@ -183,14 +206,51 @@ def measure_errors(
     parameters: LFSParameters,
 ) -> None:
     """Set the errors: a jackknife that leaves out one group of rows after the other."""
-    used, place = np.unique([proposal.clustering for proposal in proposals], return_inverse=True)
-    pairs = np.array(
-        [(p, *proposal.pair[1:]) for p, proposal in zip(place, proposals, strict=True)]
+    traced = [proposal for proposal in proposals if proposal.traced]
+    others = [proposal for proposal in proposals if not proposal.traced]
+    values = [_of_traces(passes, state, clusterings, traced, parameters)] if traced else []
+    pairs = np.array([proposal.pair for proposal in others], dtype=np.int64).reshape(-1, 3)
+    groups = passes.groups(clusterings, state.rules, pairs)
+    for proposal, (sums, position) in zip(others, groups, strict=True):
+        values.append(_replicates(sums, position, proposal, state, parameters)[:, None])
+    for proposal, replicates in zip([*traced, *others], np.hstack(values).T, strict=True):
+        known = np.isfinite(replicates).all()
+        proposal.error = jackknife_error(replicates) if known else np.nan
+
+
+def _of_traces(
+    passes: Passes,
+    state: State,
+    clusterings: Clusterings,
+    proposals: list[Proposal],
+    parameters: LFSParameters,
+) -> np.ndarray:
+    """Return the log ratios of proposals without each group, (n_groups, n_proposals)."""
+    assert isinstance(passes, HeldRows)
+    pairs = np.array([proposal.pair for proposal in proposals])
+    groups = passes.group_squares(clusterings, state.rules, pairs)
+    counts, sums = _without(groups.counts), _without(groups.sums)
+    means, clusters = sums / np.maximum(counts, 1)[..., None], pairs[:, 2]
+    variances = np.zeros_like(means)
+    variances[:, clusters] = variance(
+        counts[:, clusters], sums[:, clusters], _without(groups.old_products)
     )
-    sums = passes.groups(clusterings.take(used), state.rules, pairs)
-    for proposal, (groups, position) in zip(proposals, sums, strict=True):
-        values = _replicates(groups, position, proposal, state, parameters)
-        proposal.error = jackknife_error(values) if np.isfinite(values).all() else np.nan
+    new = [
+        _without(part)[:, :, None]
+        for part in (groups.new_counts, groups.new_sums, groups.new_products)
+    ]
+    every, masks = np.arange(len(pairs)), np.stack([proposal.mask for proposal in proposals])
+    places = np.column_stack([every, np.zeros_like(every), clusters])
+    joint = _without(groups.joint)
+    values = [
+        trace_ratios(places, masks, state.subsets, *figures)
+        for figures in zip(counts, means, variances, *new, strict=True)
+    ]
+    penalties = [
+        _penalties(joint[:, i], groups.codes, cluster, counts.shape[1], parameters)
+        for i, cluster in enumerate(clusters.tolist())
+    ]
+    return np.array(values) - np.column_stack(penalties)
 
 
 def _without(parts: np.ndarray) -> np.ndarray:

@@ -11,8 +11,8 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.threads import single_thread
 from bigfs.selectors.base import LabelingSelector
+from bigfs.selectors.lfs.held import kind_of_passes
 from bigfs.selectors.lfs.kernels import Assignment, Clusterings, Rules
-from bigfs.selectors.lfs.passes import kind_of_passes
 from bigfs.store.scratch import ArrayRef
 
 

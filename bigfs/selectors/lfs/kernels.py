@@ -114,12 +114,15 @@ class Sweep:
         The memberships that occur.
     joint : ndarray of shape (n_clusterings, n_codes, n_clusters), float64
         Rows with those memberships and a label.
+    squares : ndarray of the shape of sums, or None
+        Sums of squares, where somebody asked for them.
     """
 
     counts: np.ndarray
     sums: np.ndarray
     codes: np.ndarray
     joint: np.ndarray
+    squares: np.ndarray | None = None
 
 
 def sweep(X: np.ndarray, origin: np.ndarray, clusterings: Clusterings, rules: Rules) -> Sweep:
@@ -205,7 +208,8 @@ class GroupSums:
     new_counts, new_sums : ndarray of shape (n_groups, n_pairs), (n_groups, n_pairs, n_features)
         Of the clusters that would come.
     old_products, new_products : ndarray of shape (n_groups, n_pairs, n_features, n_features)
-        Of the cluster that would go, and of the one that would come.
+        Of the cluster that would go, and of the one that would come; without the last axis where
+        only squares of single features were asked for.
     codes : ndarray of shape (n_codes,), uint64
     joint : ndarray of shape (n_groups, n_pairs, n_codes, 2), float64
         Rows with those memberships, outside and inside the cluster that would come.

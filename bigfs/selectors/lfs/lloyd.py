@@ -1,8 +1,9 @@
 """Lloyd's iteration of many clusterings that begin at the same centers, on rows in memory.
 
-The clusterings of a backward search differ in a feature or two: their first distances follow from
-those in all of the features, and centers move so little afterwards that most rows need no new
-distance (the bounds of Hamerly, 2010). Compiled by numba: candidates are too small for NumPy.
+The clusterings of a backward search differ in a feature or two: most rows have the label that they
+have in all of the features, for which a bound is enough, and centers move so little afterwards that
+most rows need no new distance (the bounds of Hamerly, 2010), or few (those of Elkan, 2003).
+Compiled by numba: candidates are too small for NumPy.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.compiling import compiled
-from bigfs.selectors.lfs.kernels import tiles
 
 
 def lloyd(
@@ -25,7 +25,8 @@ def lloyd(
     n_codes: int,
     max_iter: int,
     tol: float,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    with_squares: bool = False,
+) -> tuple[np.ndarray, ...]:
     """Run Lloyd's iteration in the features of every mask.
 
     Parameters
@@ -39,51 +40,31 @@ def lloyd(
     n_codes, max_iter : int
     tol : float
         Stop when the centers move by less than this share of their length.
+    with_squares : bool, default=False
 
     Returns
     -------
     centers : ndarray of shape (n_clusterings, n_clusters, n_features), float64
+        Where they ended, in the features of any mask; else where they began.
     labels : ndarray of shape (n_clusterings, n_rows), int16
         The nearest of those centers.
-    counts, sums : ndarray of shape (n_clusterings, n_clusters), (..., n_features)
-        Of the labels' rows.
+    counts, sums, squares : ndarray of shape (n_clusterings, n_clusters), (..., n_features) twice
+        Of the labels' rows, which are added in their order: equal labels, equal bits. Squares are
+        empty unless asked for.
     joint : ndarray of shape (n_clusterings, n_codes, n_clusters), float64
     """
-    n, k, size = len(rows), len(centers), len(masks)
-    union = masks.any(axis=0)
-    base = np.empty((n, k))
-    for cluster, center in enumerate(centers):
-        base[:, cluster] = ((rows - center) ** 2 * union).sum(axis=1)
+    k, size, union = len(centers), len(masks), masks.any(axis=0)
     ends = np.tile(centers, (size, 1, 1))
-    labels = np.empty((size, n), dtype=np.int16)
+    labels = np.empty((size, len(rows)), dtype=np.int16)
     counts, joint = np.zeros((size, k)), np.zeros((size, n_codes, k))
-    last = np.empty(size, dtype=np.int64)
+    sums = np.empty((size, k, rows.shape[1]))
+    squares = np.empty_like(sums[: size if with_squares else 0])
     _compiled()(
-        rows, base, masks.astype(np.float64), union.astype(np.float64), codes,
-        max_iter, tol**2, ends, labels, last, counts, joint,
+        rows, np.ascontiguousarray(rows[:, union]), np.flatnonzero(union), codes,
+        np.ascontiguousarray(masks[:, union], dtype=np.float64), max_iter, tol**2,
+        ends, labels, counts, sums, squares, joint,
     )  # fmt: skip
-    return ends, labels, counts, _sums(rows, labels, last, k), joint
-
-
-def _sums(rows: np.ndarray, labels: np.ndarray, last: np.ndarray, k: int) -> np.ndarray:
-    """Return the sums of the labels' rows, to the bits of `sweep`.
-
-    That takes all clusterings which still move at once, and tiles of rows by their number: so
-    does this, with rows of zeros for those that do not end here.
-    """
-    n, d = rows.shape
-    sums = np.zeros((len(labels), k, d))
-    for iteration in np.unique(last):
-        moving = np.flatnonzero(last >= iteration)
-        ended = np.flatnonzero(last[moving] == iteration)
-        total = np.zeros((len(moving) * k, d))
-        for part in tiles(n, len(total)):
-            own = labels[moving[ended], part].T + ended * k
-            marks = np.zeros((len(own), len(total)))
-            np.put_along_axis(marks, own, 1.0, axis=1)
-            total += marks.T @ rows[part]
-        sums[moving[ended]] = total.reshape(len(moving), k, d)[ended]
-    return sums
+    return ends, labels, counts, sums, squares, joint
 
 
 def warm_up() -> None:
@@ -94,99 +75,180 @@ def warm_up() -> None:
 @cache
 def _compiled() -> Callable[..., None]:
     """Return the compiled loop."""
-    return compiled(_run, fastmath={"reassoc", "contract"})
+    return compiled(_run, fastmath={"reassoc", "contract", "nnan", "nsz"})
 
 
 def _run(  # noqa: C901, PLR0915  # one loop: every function of its own is compiled for itself
-    rows: Any, base: Any, masks: Any, union: Any, codes: Any, max_iter: int, tol2: float,
-    ends: Any, labels: Any, last: Any, counts: Any, joint: Any,
+    rows: Any, inner: Any, union: Any, codes: Any, masks: Any, max_iter: int, tol2: float,
+    ends: Any, labels: Any, counts: Any, sums: Any, squares: Any, joint: Any,
 ) -> None:  # fmt: skip
     """Fill in the results of all clusterings; compiled by numba."""
-    n, d = rows.shape
-    k = base.shape[1]
-    near, far = np.empty(n), np.empty(n)
+    n, d = inner.shape
+    k = ends.shape[1]
+    begin, centers, updated = np.empty((k, d)), np.empty((k, d)), np.empty((k, d))
+    for j in range(k):
+        for f in range(d):
+            begin[j, f] = ends[0, j, union[f]]
+    # What all candidates have in common: squared distances in all of their features and the two
+    # least of each row, its label, sums, and between which values the centers lie.
+    base, common = np.empty((n, k)), np.empty(n, np.int16)
+    first, second = np.empty(n), np.empty(n)
+    common_size, common_total = np.zeros(k), np.zeros((k, d))
+    common_sums, common_squares = np.zeros(sums.shape[1:]), np.zeros(sums.shape[1:])
+    low, high = begin[0].copy(), begin[0].copy()
+    for j in range(1, k):
+        for f in range(d):
+            low[f], high[f] = min(low[f], begin[j, f]), max(high[f], begin[j, f])
+    for i in range(n):
+        best, least, other = 0, np.inf, np.inf
+        for j in range(k):
+            distance = 0.0
+            for f in range(d):
+                distance += (inner[i, f] - begin[j, f]) ** 2
+            base[i, j] = distance
+            if distance < least:
+                other, least, best = least, distance, j
+            elif distance < other:
+                other = distance
+        common[i], first[i], second[i] = best, least, other
+        common_size[best] += 1.0
+        for f in range(d):
+            common_total[best, f] += inner[i, f]
+        for f in range(rows.shape[1]):
+            common_sums[best, f] += rows[i, f]
+            common_squares[best, f] += rows[i, f] ** 2
+    # Of each row: a bound on the distance to its center less the way of that, how far bounds may
+    # come nearer to each other in all, and, where known, bounds on distances to the others plus
+    # the way of these. Ways are what centers have moved in all.
+    near, room, least_to = np.empty(n), np.empty(n), np.empty((n, k))
+    known, gone, open_rows = np.empty(n, np.bool_), np.empty(d, np.int64), np.empty(n + 1, np.int64)
     total, size = np.empty((k, d)), np.empty(k)
-    updated, moved = np.empty((k, d)), np.empty(k)
-    distances = np.empty(k)
-    gone = np.empty(d, np.int64)
+    moved, way, nearer = np.empty(k), np.empty(k), np.empty(k)
+    differs, across = np.empty(k, np.bool_), begin.T.copy()
     for c in range(len(masks)):
-        mask, centers, label = masks[c], ends[c], labels[c]
+        mask, label = masks[c], labels[c]
         n_gone = 0
         for f in range(d):
-            if union[f] > mask[f]:
+            if mask[f] == 0:
                 gone[n_gone] = f
                 n_gone += 1
         limit = 0.0
+        known[:] = False
         for j in range(k):
-            size[j] = 0.0
+            size[j], way[j], nearer[j] = common_size[j], 0.0, 0.0
             for f in range(d):
-                total[j, f] = 0.0
+                total[j, f], centers[j, f] = common_total[j, f], begin[j, f]
         for iteration in range(max_iter):
-            widest, second, at = 0.0, 0.0, -1
-            if iteration:
-                for j in range(k):
-                    if moved[j] > widest:
-                        widest, second, at = moved[j], widest, j
-                    elif moved[j] > second:
-                        second = moved[j]
+            n_open = 0
             for i in range(n):
                 if iteration:
-                    own = label[i]
-                    near[i] += moved[own]
-                    far[i] -= second if own == at else widest
-                    if near[i] < far[i]:
-                        continue
-                row = rows[i]
+                    open_rows[n_open] = i
+                    n_open += nearer[label[i]] >= room[i]
+                    continue
+                own = common[i]
+                least, other = first[i], second[i]
+                for g in range(n_gone):
+                    f = gone[g]
+                    least -= (inner[i, f] - begin[own, f]) ** 2
+                    below, above = (inner[i, f] - low[f]) ** 2, (inner[i, f] - high[f]) ** 2
+                    other -= below if below > above else above
+                least, other = least if least > 0 else 0.0, other if other > 0 else 0.0
+                label[i], near[i] = own, np.sqrt(least)
+                room[i] = np.sqrt(other) - near[i]
+                open_rows[n_open] = i
+                n_open += least >= other
+            for at_row in range(n_open):
+                i = open_rows[at_row]
+                own, row = label[i], inner[i]
+                to = least_to[i]
+                if not known[i]:
+                    known[i] = True
+                    for j in range(k):
+                        to[j] = base[i, j]
+                    for g in range(n_gone):
+                        f = gone[g]
+                        for j in range(k):
+                            to[j] -= (row[f] - across[f, j]) ** 2
+                    for j in range(k):
+                        to[j] = np.sqrt(to[j] if to[j] > 0 else 0.0)
+                    to[own] = np.inf
+                other = np.inf
                 for j in range(k):
-                    center = centers[j]
+                    bound = to[j] - way[j]
+                    other = bound if bound < other else other
+                least = near[i] + way[own]
+                if least >= other or iteration == 0:
+                    best = own
                     if iteration:
                         distance = 0.0
                         for f in range(d):
-                            distance += mask[f] * (row[f] - center[f]) ** 2
-                    else:
-                        distance = base[i, j]
-                        for g in range(n_gone):
-                            distance -= (row[gone[g]] - center[gone[g]]) ** 2
-                    distances[j] = distance
-                best, first, other = 0, distances[0], np.inf
-                for j in range(1, k):
-                    if distances[j] < first:
-                        other, first, best = first, distances[j], j
-                    elif distances[j] < other:
-                        other = distances[j]
-                near[i], far[i] = np.sqrt(max(first, 0.0)), np.sqrt(max(other, 0.0))
-                if iteration == 0:
-                    label[i] = best
-                elif best != own:
-                    label[i] = best
-                    size[own] -= 1.0
-                    size[best] += 1.0
-                    for f in range(d):
-                        total[own, f] -= row[f]
-                        total[best, f] += row[f]
-            if iteration == 0:
-                for i in range(n):
-                    size[label[i]] += 1.0
-                    into = total[label[i]]
-                    for f in range(d):
-                        into[f] += rows[i, f]
+                            distance += mask[f] * (row[f] - centers[own, f]) ** 2
+                        least = np.sqrt(distance)
+                    if least >= other:
+                        exact, other = least, np.inf
+                        for j in range(k):
+                            bound = to[j] - way[j]
+                            if bound <= least:
+                                if iteration:
+                                    distance = 0.0
+                                    for f in range(d):
+                                        distance += mask[f] * (row[f] - centers[j, f]) ** 2
+                                    bound = np.sqrt(distance)
+                                    to[j] = bound + way[j]
+                                if bound < least or (bound == least and j < best):
+                                    bound, least, best = least, bound, j
+                            other = bound if bound < other else other
+                        if best != own:
+                            label[i] = best
+                            to[own], to[best] = exact + way[own], np.inf
+                            size[own] -= 1.0
+                            size[best] += 1.0
+                            for f in range(d):
+                                total[own, f] -= row[f]
+                                total[best, f] += row[f]
+                            own = best
+                near[i] = least - way[own]
+                room[i] = other - least + nearer[own]
             change, extent = 0.0, 0.0
             for j in range(k):
-                step = 0.0
+                step, share = 0.0, 1 / size[j] if size[j] > 0 else 0.0
                 for f in range(d):
-                    updated[j, f] = total[j, f] / size[j] if size[j] > 0 else centers[j, f]
+                    updated[j, f] = total[j, f] * share if size[j] > 0 else centers[j, f]
                     step += mask[f] * (updated[j, f] - centers[j, f]) ** 2
                     extent += mask[f] * updated[j, f] ** 2
                 moved[j] = np.sqrt(step)
                 change += step
             if iteration == 0:
                 limit = tol2 * extent
-            last[c] = iteration
             if change <= limit or iteration == max_iter - 1:
                 break
+            widest, next_widest, at = 0.0, 0.0, -1
             for j in range(k):
+                if moved[j] > widest:
+                    widest, next_widest, at = moved[j], widest, j
+                elif moved[j] > next_widest:
+                    next_widest = moved[j]
+            for j in range(k):
+                way[j] += moved[j]
+                nearer[j] += moved[j] + (next_widest if j == at else widest)
                 for f in range(d):
                     centers[j, f] = updated[j, f]
+        differs[:] = False
         for i in range(n):
             counts[c, label[i]] += 1.0
             joint[c, codes[i], label[i]] += 1.0
+            if label[i] != common[i]:
+                differs[label[i]] = differs[common[i]] = True
+        for j in range(k):
+            for f in range(d):
+                ends[c, j, union[f]] = centers[j, f]
+            for f in range(rows.shape[1]):
+                sums[c, j, f] = 0.0 if differs[j] else common_sums[j, f]
+            for f in range(squares.shape[2] if len(squares) else 0):
+                squares[c, j, f] = 0.0 if differs[j] else common_squares[j, f]
+        for i in range(n):
+            if differs[label[i]]:
+                for f in range(rows.shape[1]):
+                    sums[c, label[i], f] += rows[i, f]
+                for f in range(rows.shape[1] if len(squares) else 0):
+                    squares[c, label[i], f] += rows[i, f] ** 2

@@ -1,8 +1,8 @@
 """The passes of LFS over its rows, in three ways.
 
-Few rows of one block are held by this process. A larger block is read by tasks that share out the
-candidates; several blocks are a task each. A block's kernels see rows about the data's mean in
-float64. Neither the split nor the order of sums depends on how many workers there are.
+Few rows of one block are held by this process (`held`). A larger block is read by tasks that share
+out the candidates; several blocks are a task each. A block's kernels see rows about the data's mean
+in float64. Neither the split nor the order of sums depends on how many workers there are.
 """
 
 from __future__ import annotations
@@ -29,24 +29,18 @@ from bigfs.selectors.lfs.kernels import (
     add_to,
     assign,
     change_products,
-    codes_of,
     group_sums,
-    has_bit,
     label_sums,
     merge_groups,
     merge_sweeps,
     sweep,
-    tiles,
 )
-from bigfs.selectors.lfs.lloyd import lloyd
 from bigfs.store.scratch import ArrayRef
 
-# Up to this many values a pass takes less time than a Dask graph.
-_HELD_VALUES = 250_000
 # Candidates of one task, where one block is shared out.
 _TASK_CANDIDATES = 16
 # What tasks of a search import beyond what all stages do: rows in memory have compiled loops.
-LOADS = ("bigfs.selectors.lfs.lloyd",)
+LOADS = ("bigfs.selectors.lfs.lloyd", "bigfs.selectors.lfs.traces")
 # Groups of rows that the jackknife leaves out in turn.
 N_GROUPS = 20
 
@@ -154,9 +148,11 @@ class Passes(ABC):
         One pass, or several where memory asks for it.
         """
         together = grouped_together(self._product_bytes, self.blocks.n_features)
+        used, place = np.unique(pairs[:, 0], return_inverse=True)
+        some, moved = clusterings.take(used), np.column_stack([place, pairs[:, 1:]])
         for begin in range(0, len(pairs), together):
-            chosen = pairs[begin : begin + together]
-            arrays = (*_flat(rules), clusterings.centers, clusterings.masks, chosen)
+            chosen = moved[begin : begin + together]
+            arrays = (*_flat(rules), some.centers, some.masks, chosen)
             [sums] = self._run(_groups_kernel, merge_groups, arrays, 0, 1, N_GROUPS)
             for position in range(len(chosen)):
                 yield sums, position
@@ -183,104 +179,6 @@ class Passes(ABC):
         """Return the mean of each label's rows, about the origin: one pass."""
         [sums] = self._run(_label_kernel, np.add, (), 0, 1, labels, n_clusters)
         return np.asarray(sums[:, 1 : 1 + self.blocks.n_features] / np.maximum(sums[:, :1], 1))
-
-
-class HeldRows(Passes):
-    """Rows that this process holds: one read serves all passes.
-
-    Parameters
-    ----------
-    blocks, origin, product_bytes
-        As in `Passes`.
-    rows : ndarray of shape (n_samples, n_features) or None, default=None
-        The rows, where they are in memory already. None: they are read.
-    """
-
-    held = True
-
-    def __init__(
-        self,
-        blocks: RowBlocks,
-        origin: np.ndarray,
-        product_bytes: int = 0,
-        rows: np.ndarray | None = None,
-    ) -> None:
-        super().__init__(blocks, origin, product_bytes)
-        self.rows = blocks.start_pass().read(0, blocks.n_samples) if rows is None else rows
-        self._centered = np.asarray(self.rows, dtype=np.float64) - origin
-        # The codes of the last rules and the labels of the last clusterings.
-        self._coded: tuple[Rules, np.ndarray, np.ndarray] | None = None
-        self._labeled: tuple[Clusterings, np.ndarray] | None = None
-
-    def about(self, origin: np.ndarray) -> Passes:
-        """Return passes over the same rows that count from another origin."""
-        return HeldRows(self.blocks, origin, self._product_bytes, self.rows)
-
-    def _run(
-        self, kernel: Any, merge: Any, arrays: tuple[Any, ...], n_split: int, size: int, *more: Any
-    ) -> list[Any]:
-        content, shapes = _flattened(np.zeros(self.blocks.n_features), arrays)
-        return [kernel(self._centered, 0, Shipment(content, shapes), *more)]
-
-    def lloyd(
-        self, start: Clusterings, rules: Rules, max_iter: int, tol: float
-    ) -> tuple[Clusterings, Sweep]:
-        """Run Lloyd's iteration from the centers of the first clustering in every mask."""
-        codes, place = self._codes(rules)
-        rows, centers = self._centered, start.centers[0]
-        centers, labels, counts, sums, joint = lloyd(
-            rows, centers, start.masks, place, len(codes), max_iter, tol
-        )
-        found = Clusterings(centers, start.masks)
-        self._labeled = found, labels
-        return found, Sweep(counts, sums, codes, joint)
-
-    def _codes(self, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
-        """Return the memberships that occur, and the place of every row's among them."""
-        if self._coded is None or self._coded[0] is not rules:
-            parts = tiles(len(self._centered), len(rules.members) ** 2)
-            every = [codes_of(self._centered[part], rules) for part in parts]
-            self._coded = rules, *np.unique(np.concatenate(every), return_inverse=True)
-        return self._coded[1:]
-
-    def changes(
-        self, clusterings: Clusterings, rules: Rules, pairs: np.ndarray
-    ) -> Iterator[np.ndarray]:
-        """Yield `change_products`, by the labels that are known from `lloyd`."""
-        if self._labeled is None or self._labeled[0] is not clusterings:
-            yield from super().changes(clusterings, rules, pairs)
-            return
-        labels, (codes, place) = self._labeled[1], self._codes(rules)
-        inside = [has_bit(codes, cluster)[place] for cluster in range(len(rules.members))]
-        d = self.blocks.n_features
-        together, width = pairs_together(self._product_bytes, d), len(clusterings.centers[0])
-        for begin in range(0, len(pairs), together):
-            chosen = pairs[begin : begin + together]
-            # Tiles as in `change_products`: the same sums.
-            parts = tiles(len(place), len(np.unique(chosen[:, 0])) * width)
-            changes = np.zeros((len(chosen), d, d))
-            for change, (clustering, member, cluster) in zip(changes, chosen, strict=True):
-                new, old = labels[clustering] == member, inside[cluster]
-                come, go = np.flatnonzero(new & ~old), np.flatnonzero(old & ~new)
-                for part in parts:
-                    for moved, add in ((come, np.add), (go, np.subtract)):
-                        low, high = moved.searchsorted((part.start, part.stop))
-                        if low < high:
-                            rows = self._centered[moved[low:high]]
-                            add(change, rows.T @ rows, out=change)
-            yield changes
-
-    @staticmethod
-    def reads(n_candidates: int) -> int:
-        """Return 0: the rows are in memory."""
-        return 0
-
-    @staticmethod
-    def step(shape: Shape, what: str, size: PassSize, times: int) -> Step:
-        """Return the step of the process that holds the rows."""
-        # A result does not travel: it is there once, or twice while it is added to.
-        needed = held_step(shape).task_bytes + size.work + 2 * size.result
-        return Step(what, needed, by_client=True)
 
 
 class BlockTasks(Passes):
@@ -310,7 +208,7 @@ class BlockTasks(Passes):
         return Step(what, needed, shape.n_blocks, 1, shape.n_chunks, times)
 
     def _stored(self, arrays: tuple[Any, ...]) -> Shipment:
-        content, shapes = _flattened(self.origin, arrays)
+        content, shapes = flattened(self.origin, arrays)
         scratch = self.blocks.scratch
         return Shipment(scratch.put(scratch.unique("lfs"), content), shapes)
 
@@ -344,14 +242,6 @@ class CandidateTasks(BlockTasks):
         return -(-n_candidates // _TASK_CANDIDATES)
 
 
-def kind_of_passes(shape: Shape) -> type[Passes]:
-    """Return the way that passes over data of a shape go."""
-    if shape.n_blocks > 1:
-        return BlockTasks
-    few = shape.n_samples * shape.n_features <= _HELD_VALUES
-    return HeldRows if few else CandidateTasks
-
-
 @dataclass(frozen=True)
 class PassSize:
     """Memory of the passes of a search beside their rows, in bytes.
@@ -383,7 +273,7 @@ def sweep_size(passes: type[Passes], n_clusters: int, n_features: int) -> PassSi
     per_candidate = 8 * n_clusters * n_features
     tile = 24 * max(TILE_ENTRIES, 64 * n_clusters * together)
     # Centers as they come and within their masks; of rows in memory none are shipped.
-    work = 32 * MIB + tile + (0 if passes is HeldRows else 2 * per_candidate * n_features)
+    work = 32 * MIB + tile + (0 if passes.held else 2 * per_candidate * n_features)
     return PassSize(work, per_candidate * together)
 
 
@@ -415,7 +305,7 @@ def block_bytes(shape: Shape) -> int:
 
 
 def held_step(shape: Shape) -> Step:
-    """Return the step in which the client reads the rows of `HeldRows`."""
+    """Return the step in which the client reads the rows of `held.HeldRows`."""
     # The rows as they are, about the origin, and those of a label with their squares.
     needed = shape.n_samples * shape.n_features * (shape.itemsize + 32)
     return Step("all rows in memory", needed, 1, 1, shape.n_chunks, by_client=True)
@@ -427,7 +317,7 @@ def labels_step(shape: Shape) -> Step:
     return pass_over(shape, "a block and its labels", rows)
 
 
-def _flattened(
+def flattened(
     origin: np.ndarray, arrays: tuple[Any, ...]
 ) -> tuple[np.ndarray, tuple[tuple[int, ...], ...]]:
     """Return the values of all arrays one behind the other, and their shapes."""

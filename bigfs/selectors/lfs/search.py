@@ -15,15 +15,15 @@ from bigfs.runtime.progress import Reporter
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
 from bigfs.selectors.lfs import LFSParameters
 from bigfs.selectors.lfs.compare import OldValues, matches, measure_errors
+from bigfs.selectors.lfs.held import HeldRows
 from bigfs.selectors.lfs.kernels import Clusterings, Rules, Sweep
 from bigfs.selectors.lfs.passes import (
     N_GROUPS,
-    HeldRows,
     Passes,
     grouped_together,
     pairs_together,
 )
-from bigfs.selectors.lfs.state import Proposal, State
+from bigfs.selectors.lfs.state import Matches, Proposal, State
 from bigfs.solvers.separability import DIGITS, ClusterSums
 
 
@@ -86,15 +86,19 @@ def begin(
 
 
 def converge(
-    passes: Passes, start: Clusterings, rules: Rules, parameters: GFSKMeansParameters
+    passes: Passes,
+    start: Clusterings,
+    rules: Rules,
+    parameters: GFSKMeansParameters,
+    with_squares: bool = False,
 ) -> tuple[Clusterings, Sweep]:
     """Run Lloyd's iteration of several clusterings: one pass serves all that still move.
 
     All begin at the same centers. An empty cluster keeps its center. The counts are those of the
-    centers returned.
+    centers returned. Rows in memory have sums of squares too, if those are wanted.
     """
     if isinstance(passes, HeldRows):
-        return passes.lloyd(start, rules, parameters.max_iter, parameters.tol)
+        return passes.lloyd(start, rules, parameters.max_iter, parameters.tol, with_squares)
     centers = start.centers.copy()
     k, d = centers.shape[1:]
     counts, sums = np.zeros((len(start), k)), np.zeros((len(start), k, d))
@@ -167,20 +171,15 @@ def step(passes: Passes, state: State, cluster: int, parameters: LFSParameters) 
     kept = np.flatnonzero(state.subsets[cluster])
     masks = np.tile(state.subsets[cluster], (len(kept), 1))
     masks[np.arange(len(kept)), kept] = False
-    single, proposals = propose(passes, state, masks, parameters)
-    ladder: list[list[Proposal]] = []
-    for other in range(len(state.subsets)):
-        mine = [proposal for proposal in proposals if proposal.cluster == other]
-        ladder.append(sorted(mine, key=lambda proposal: proposal.order)[:1])
+    single, found, proposals = propose(passes, state, masks, parameters)
+    best = {proposal.cluster: proposal for proposal in proposals}
+    ladder = [[best[other]] if other in best else [] for other in range(len(state.subsets))]
     clusterings = single
     if parameters.drop == "many" and len(kept) > 3:
-        own = {
-            proposal.clustering: proposal.ratio
-            for proposal in proposals
-            if proposal.cluster == cluster
-        }
-        masks = _joint_masks(state.subsets[cluster], kept, own)
-        several, joint = propose(passes, state, masks, parameters, keep_all=True)
+        own = found.pairs[:, 2] == cluster
+        ratios = dict(zip(found.pairs[own, 0].tolist(), found.ratios[own].tolist(), strict=True))
+        masks = _joint_masks(state.subsets[cluster], kept, ratios)
+        several, _, joint = propose(passes, state, masks, parameters, keep_all=True)
         for proposal in joint:
             proposal.clustering += len(single)
         clusterings = Clusterings(
@@ -191,6 +190,7 @@ def step(passes: Passes, state: State, cluster: int, parameters: LFSParameters) 
             mine = [proposal for proposal in joint if proposal.cluster == other]
             rungs[:0] = sorted(mine, key=lambda proposal: int(proposal.mask.sum()))
     accepted = decide(passes, state, clusterings, ladder, parameters)
+    _add_products(passes, state, clusterings, accepted)
     for proposal in accepted:
         _replace(state, proposal, clusterings, cluster)
     state.version += bool(accepted)
@@ -213,50 +213,70 @@ def propose(
     masks: np.ndarray,
     parameters: LFSParameters,
     keep_all: bool = False,
-) -> tuple[Clusterings, list[Proposal]]:
+) -> tuple[Clusterings, Matches, list[Proposal]]:
     """Cluster all rows on every mask, and value what could replace clusters of the solution.
 
-    Products (d x d) stay with the best proposal for each cluster only, unless all are to be kept.
+    The best match for each cluster becomes a proposal, or all matches. Products (d x d) are made
+    where values need them, and stay with proposals only.
     """
     start = np.tile(state.sums.means, (len(masks), 1, 1))
-    clusterings, swept = converge(passes, Clusterings(start, masks), state.rules, parameters)
-    proposals = matches(state, masks, swept, parameters)
+    clusterings, swept = converge(
+        passes, Clusterings(start, masks), state.rules, parameters, with_squares=True
+    )
+    found = matches(state, masks, swept, parameters)
     values = OldValues(state)
-    best: dict[int, Proposal] = {}
+    values.trace(found, swept, masks)
+    products: dict[int, np.ndarray] = {
+        i: state.sums.products[found.pairs[i, 2]] for i in np.flatnonzero(found.same).tolist()
+    }
 
-    def place(proposal: Proposal) -> None:
-        behind = best.get(proposal.cluster)
-        if behind is None or proposal.order < behind.order:
-            best[proposal.cluster], behind = proposal, behind
-        else:
-            behind = proposal
-        if behind is not None and not keep_all:
-            behind.sums = None
+    def proposal(i: int) -> Proposal:
+        clustering, member, cluster = found.pairs[i].tolist()
+        known = products.get(i)
+        if known is None and swept.squares is not None:
+            known = swept.squares[clustering, member]
+        return Proposal(
+            clustering,
+            member,
+            cluster,
+            masks[clustering],
+            same=bool(found.same[i]),
+            overlap=float(found.overlap[i]),
+            unassigned=float(found.unassigned[i]),
+            penalty=float(found.penalty[i]),
+            sums=(float(swept.counts[clustering, member]), swept.sums[clustering, member], known),
+            traced=bool(found.traced[i]),
+            ratio=float(found.ratios[i]),
+        )
 
-    for proposal in proposals:
-        if proposal.same:
-            products = state.sums.products[proposal.cluster]
-            proposal.sums = (*_counted(swept, proposal), products)
-            place(proposal)
-    others = [proposal for proposal in proposals if not proposal.same]
-    waiting = iter(others)
-    pairs = np.array([proposal.pair for proposal in others], dtype=np.int64).reshape(-1, 3)
-    for changes in passes.changes(clusterings, state.rules, pairs):
+    untraced = np.flatnonzero(~(found.same | found.traced))
+    waiting = iter(untraced.tolist())
+    for changes in passes.changes(clusterings, state.rules, found.pairs[untraced]):
         some = [next(waiting) for _ in changes]
-        for proposal, change in zip(some, changes, strict=True):
+        for i, change in zip(some, changes, strict=True):
+            products[i] = state.sums.products[found.pairs[i, 2]] + change
+            if swept.squares is not None:
+                np.fill_diagonal(products[i], swept.squares[tuple(found.pairs[i, :2])])
+        found.ratios[some] = np.round(values.ratios([proposal(i) for i in some]), DIGITS)
+        if not keep_all:
+            products = {i: products[i] for i in found.best().tolist() if i in products}
+    chosen = range(len(found)) if keep_all else found.best().tolist()
+    return clusterings, found, [proposal(i) for i in chosen]
+
+
+def _add_products(
+    passes: Passes, state: State, clusterings: Clusterings, accepted: list[Proposal]
+) -> None:
+    """Make the products of replacements that were valued without them."""
+    without = [proposal for proposal in accepted if proposal.sums[2].ndim == 1]
+    waiting = iter(without)
+    pairs = np.array([proposal.pair for proposal in without], dtype=np.int64).reshape(-1, 3)
+    for changes in passes.changes(clusterings, state.rules, pairs):
+        for change in changes:
+            proposal = next(waiting)
             products = state.sums.products[proposal.cluster] + change
-            proposal.sums = (*_counted(swept, proposal), products)
-        ratios = np.round(values.ratios(some), DIGITS)
-        for proposal, ratio in zip(some, ratios.tolist(), strict=True):
-            proposal.ratio = ratio
-            place(proposal)
-    return clusterings, proposals
-
-
-def _counted(swept: Sweep, proposal: Proposal) -> tuple[float, np.ndarray]:
-    """Return count and sums of a proposed cluster."""
-    place = proposal.clustering, proposal.member
-    return float(swept.counts[place]), swept.sums[place]
+            np.fill_diagonal(products, proposal.sums[2])
+            proposal.sums = (*proposal.sums[:2], products)
 
 
 def decide(

@@ -21,8 +21,9 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.core.seeds import rng
 from bigfs.runtime.execute import inline, run_tasks
 from bigfs.selectors.lfs import LFSParameters
+from bigfs.selectors.lfs.held import HeldRows, kind_of_passes
 from bigfs.selectors.lfs.kernels import Assignment
-from bigfs.selectors.lfs.passes import HeldRows, Passes, kind_of_passes
+from bigfs.selectors.lfs.passes import Passes
 from bigfs.selectors.lfs.search import begin, search
 from bigfs.selectors.lfs.state import State, load_state, save_state
 from bigfs.solvers.separability import DIGITS, evidence

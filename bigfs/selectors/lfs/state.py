@@ -53,6 +53,41 @@ class State:
 
 
 @dataclass
+class Matches:
+    """Clusters of candidate clusterings, each with the cluster it overlaps most, by columns.
+
+    Attributes
+    ----------
+    pairs : ndarray of shape (n_matches, 3), int64
+        Clustering, the label of it that is the new cluster, and the cluster it would replace.
+    same : ndarray of shape (n_matches,), bool
+        It has exactly the members of the old one: the values are equal (proposition 2).
+    overlap, unassigned, penalty : ndarray of shape (n_matches,), float64
+        O and U with the replacement, and ``2 (alpha dO + beta dU)``.
+    ratios : ndarray of shape (n_matches,), float64
+        Log of the adjusted value over that of the old cluster; -inf where it is not known.
+    traced : ndarray of shape (n_matches,), bool
+        The ratio is of traces: it took no products.
+    """
+
+    pairs: np.ndarray
+    same: np.ndarray
+    overlap: np.ndarray
+    unassigned: np.ndarray
+    penalty: np.ndarray
+    ratios: np.ndarray
+    traced: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def best(self) -> np.ndarray:
+        """Return the place of the largest ratio for each cluster that has a match."""
+        order = np.lexsort((self.pairs[:, 0], -self.ratios, self.pairs[:, 2]))
+        return order[np.unique(self.pairs[order, 2], return_index=True)[1]]
+
+
+@dataclass
 class Proposal:
     """A cluster of a candidate clustering, to take the place of the one it overlaps most.
 
@@ -69,7 +104,9 @@ class Proposal:
     penalty : float
         ``2 (alpha dO + beta dU)``.
     sums : tuple of (float, ndarray, ndarray)
-        Count, sums and products of the new cluster.
+        Count, sums and products of the new cluster; only their diagonal where that was enough.
+    traced : bool
+        The ratio is of traces.
     ratio : float
         Log of the adjusted value over that of the old cluster.
     error : float
@@ -84,14 +121,10 @@ class Proposal:
     overlap: float
     unassigned: float
     penalty: float
-    sums: Any = None
-    ratio: float = 0.0
+    sums: Any
+    traced: bool
+    ratio: float
     error: float = np.nan
-
-    @property
-    def order(self) -> tuple[float, int]:
-        """Where it stands among others for the same cluster: the largest ratio comes first."""
-        return -self.ratio, self.clustering
 
     @property
     def pair(self) -> tuple[int, int, int]:

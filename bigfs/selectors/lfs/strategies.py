@@ -20,13 +20,12 @@ from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.runtime.progress import silenced, track
 from bigfs.selectors.lfs import LFSParameters
+from bigfs.selectors.lfs.held import HeldRows, kind_of_passes
 from bigfs.selectors.lfs.passes import (
     LOADS,
-    HeldRows,
     Passes,
     block_bytes,
     held_step,
-    kind_of_passes,
     labels_step,
     result_copies,
     search_size,

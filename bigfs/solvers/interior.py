@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, lu_factor, lu_solve
+from scipy.linalg.lapack import dgetrf, dgetrs, dpotrf, dpotrs
 
 from bigfs.solvers import secondorder as soc
 
@@ -88,7 +88,7 @@ class _Residuals:
 class _Problem:
     """The data of the program, intercepts counted with the free unknowns."""
 
-    A: np.ndarray  # (R, d, P), features only
+    A: np.ndarray  # (R, d, P), features only, in one piece
     F: np.ndarray  # (R, n_free)
     g: np.ndarray
     e: np.ndarray
@@ -98,6 +98,14 @@ class _Problem:
     C: float
     m: int
     n_intercepts: int
+
+    def pull(self, x: np.ndarray) -> np.ndarray:
+        """Return the sum of ``x_r A_r``."""
+        return np.asarray(x @ self.A.reshape(len(x), -1)).reshape(self.A.shape[1:])
+
+    def reached(self, V: np.ndarray) -> np.ndarray:
+        """Return ``<A_r, V>`` of all rows."""
+        return np.asarray(self.A.reshape(len(self.A), -1) @ V.ravel())
 
     def bends(self, V: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the derivative of the quadratic term by V and by f."""
@@ -191,8 +199,9 @@ def _first(problem: _Problem) -> _Point:
     x = np.full(R, C / (R + 1))
     zero = np.zeros((d, P))
     # t s_t = sigma s_sigma, which is centered: s_t is 1/2 at every point.
-    slope = float(np.sqrt(np.square(np.einsum("r,rdp->dp", x, problem.A)).sum(axis=1).max()))
-    level = max(slope**2, 1e-6)
+    slope = float(np.sqrt(np.square(problem.pull(x)).sum(axis=1).max()))
+    # At V = 0 the objective is C xi: the norm's share of a better one is not above it.
+    level = max(min(slope**2, C * xi / problem.m), 1e-6)
     cone = soc.join(np.full(d, 2 * share * level), np.full(d, share), zero)
     dual = soc.join_dual(np.full(d, 0.5), np.full(d, level), zero)
     high = np.full(d, share * level / (1 - share))
@@ -209,12 +218,12 @@ def _residuals(problem: _Problem, now: _Point) -> _Residuals:
     t, sigma, V = soc.split(now.cone)
     s_t, s_sigma, s_v = soc.split_dual(now.dual)
     by_v, by_f = problem.bends(V, now.f)
-    pull = np.einsum("r,rdp->dp", now.x, problem.A)
+    pull = problem.pull(now.x)
     r_v = pull + s_v - by_v
     r_sigma = s_sigma - now.high + now.eta
     r_f = problem.F.T @ now.x - by_f
     r_xi = now.y + float(problem.e @ now.x) - problem.C
-    reached = np.einsum("rdp,dp->r", problem.A, V) + problem.F @ now.f + problem.e * now.xi
+    reached = problem.reached(V) + problem.F @ now.f + problem.e * now.xi
     r_w = problem.g + now.w - reached
     r_m = problem.m - float(sigma.sum())
     mu = _mu(now)
@@ -267,7 +276,7 @@ class _System:
             N[R + p, :, p] = -problem.coupling
         N[-1] = self.c
         self.HN, self.flat = self.h_solve(N), N.reshape(len(N), -1)
-        self.factor = lu_factor(self._small(), check_finite=False)
+        self.factor = dgetrf(self._small())[:2]
 
     def _small(self) -> np.ndarray:
         """Return the matrix for dx, df, d eta, d xi; the rows of f have their sign turned."""
@@ -306,8 +315,8 @@ class _System:
         right = np.concatenate([left.w + wx / now.x, -left.f, [left.m], [left.xi + xy / now.xi]])
         right[:-1] -= seen
         right[-2] -= float((right_s / self.a).sum())
-        found = lu_solve(self.factor, right, check_finite=False)
-        dV = base + np.einsum("r,rdp->dp", found[:-1], self.HN)
+        found = dgetrs(*self.factor, right)[0]
+        dV = base + (found[:-1] @ self.HN.reshape(len(self.HN), -1)).reshape(base.shape)
         dx, df, d_eta, d_xi = found[:R], found[R:-2], float(found[-2]), float(found[-1])
         d_sigma = (right_s + d_eta - np.einsum("kp,kp->k", self.b, dV)) / self.a
         dt = p_t - self.h_ts * d_sigma - np.einsum("kp,kp->k", self.h_tv, dV)
@@ -340,27 +349,49 @@ def _hessian(
 
         return solve_diagonal
     # Matrices of d^2 are what a program takes: no more than three of these are alive at once.
+    if U.shape[1] == 1:
+        K = S + np.diag(stiff - U[:, 0] ** 2)
+        only = _cholesky(K)
+
+        def solve_column(N: np.ndarray) -> np.ndarray:
+            return np.asarray(dpotrs(only, N[:, :, 0].T)[0].T[:, :, None])
+
+        return solve_column
     root = 1 / np.sqrt(stiff)
     K = root[:, None] * S
     K *= root
     K.flat[:: d + 1] += 1.0
-    factor = cho_factor(K, check_finite=False)
+    factor = _cholesky(K)
     del K
     inverse = np.zeros((d, d), order="F")
     inverse.flat[:: d + 1] = root
-    inverse = cho_solve(factor, inverse, overwrite_b=True, check_finite=False)
+    inverse = dpotrs(factor, inverse, overwrite_b=True)[0]
     del factor
     inverse *= root[:, None]
     K = U @ U.T
     K *= inverse
     np.subtract(0.0, K, out=K)
     K.flat[:: d + 1] += 1.0
-    inner = cho_factor(K, check_finite=False)
+    inner = _cholesky(K)
     del K
 
     def solve(N: np.ndarray) -> np.ndarray:
-        Z = np.matmul(inverse, N)
-        along = cho_solve(inner, np.einsum("kp,nkp->kn", U, Z), check_finite=False)
-        return Z + np.matmul(inverse, along.T[:, :, None] * U)
+        # All columns of all clusters side by side: one product by the matrix.
+        Z = inverse @ N.transpose(1, 0, 2).reshape(d, -1)
+        along = np.einsum("kp,knp->kn", U, Z.reshape(d, len(N), -1))
+        along = dpotrs(inner, along)[0]
+        Z += inverse @ (along[:, :, None] * U[:, None, :]).reshape(d, -1)
+        return np.ascontiguousarray(Z.reshape(d, len(N), -1).transpose(1, 0, 2))
 
     return solve
+
+
+def _cholesky(K: np.ndarray) -> np.ndarray:
+    """Return the upper factor of a symmetric matrix, in its memory where that is possible.
+
+    LAPACK is called itself: programs of few features are so small that checks take longer.
+    """
+    factor, failed = dpotrf(K.T, overwrite_a=True)
+    if failed:
+        raise np.linalg.LinAlgError("not positive definite")
+    return np.asarray(factor)

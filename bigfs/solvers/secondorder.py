@@ -15,7 +15,7 @@ _ROOT = np.sqrt(0.5)
 
 def join(t: np.ndarray, s: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Return elements (n, P + 2) of the cones from t, s (n,) and v (n, P)."""
-    return np.column_stack([_ROOT * (t + s), _ROOT * (t - s), v / _ROOT])
+    return _stacked(_ROOT * (t + s), _ROOT * (t - s), v / _ROOT)
 
 
 def split(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -25,7 +25,14 @@ def split(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def join_dual(t: np.ndarray, s: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Return elements of the dual cones: ``join(x) . join_dual(y) = t t' + s s' + v'v'``."""
-    return np.column_stack([_ROOT * (t + s), _ROOT * (t - s), _ROOT * v])
+    return _stacked(_ROOT * (t + s), _ROOT * (t - s), _ROOT * v)
+
+
+def _stacked(first: np.ndarray, second: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """Return two columns and a matrix side by side."""
+    z = np.empty((len(rest), 2 + rest.shape[1]))
+    z[:, 0], z[:, 1], z[:, 2:] = first, second, rest
+    return z
 
 
 def split_dual(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -56,14 +63,17 @@ def longest(z: np.ndarray, step: np.ndarray) -> float:
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the Jordan product."""
-    first = np.einsum("ij,ij->i", a, b)
-    return np.column_stack([first, a[:, :1] * b[:, 1:] + b[:, :1] * a[:, 1:]])
+    out = a[:, :1] * b + b[:, :1] * a
+    out[:, 0] = np.einsum("ij,ij->i", a, b)
+    return out
 
 
 def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return y with ``a o y = b``."""
     first = (a[:, 0] * b[:, 0] - np.einsum("ij,ij->i", a[:, 1:], b[:, 1:])) / edge(a)
-    return np.column_stack([first, (b[:, 1:] - first[:, None] * a[:, 1:]) / a[:, :1]])
+    out = (b - first[:, None] * a) / a[:, :1]
+    out[:, 0] = first
+    return out
 
 
 @dataclass(frozen=True)
@@ -88,8 +98,7 @@ class Scaling:
         of_x, of_s = np.sqrt(edge(x)), np.sqrt(edge(s))
         x_unit, s_unit = x / of_x[:, None], s / of_s[:, None]
         gamma = np.sqrt((1 + np.einsum("ij,ij->i", x_unit, s_unit)) / 2)
-        mirrored = np.column_stack([x_unit[:, :1], -x_unit[:, 1:]])
-        q = (s_unit + mirrored) / (2 * gamma)[:, None]
+        q = (s_unit - x_unit) / (2 * gamma)[:, None]
         # q lies on the hyperboloid; its first entry follows from the others without cancellation.
         q[:, 0] = np.sqrt(1 + np.einsum("ij,ij->i", q[:, 1:], q[:, 1:]))
         bare = cls(q, of_x / of_s, np.empty(0))
@@ -99,13 +108,15 @@ class Scaling:
         """Return ``H^(1/2) z``."""
         q0, q1 = self.q[:, :1], self.q[:, 1:]
         along = np.einsum("ij,ij->i", q1, z[:, 1:])[:, None]
-        first = q0 * z[:, :1] + along
-        rest = z[:, 1:] + q1 * (z[:, :1] + along / (1 + q0))
-        return np.column_stack([first, rest]) / np.sqrt(self.eta2)[:, None]
+        out = np.empty_like(z)
+        out[:, :1] = q0 * z[:, :1] + along
+        out[:, 1:] = z[:, 1:] + q1 * (z[:, :1] + along / (1 + q0))
+        return out / np.sqrt(self.eta2)[:, None]
 
     def _half_inverse(self, z: np.ndarray) -> np.ndarray:
         """Return ``H^(-1/2) z``."""
-        turned = np.column_stack([z[:, :1], -z[:, 1:]])
+        turned = z.copy()
+        turned[:, 1:] *= -1
         out = self._half(turned) * self.eta2[:, None]
         out[:, 1:] *= -1
         return out

@@ -8,6 +8,7 @@ classes, 20 at most; half of the features are selected, 50 at most; all else is 
     python -m tests.bench.bench_small FOLDER --limit 90 --write before.json
     python -m tests.bench.bench_small FOLDER --methods UDFS QAlpha --sets ORL Prostate_GE
     python -m tests.bench.bench_small FOLDER --paths  # MCFS's paths beside scikit-learn's
+    python -m tests.bench.bench_small --compile  # of our loops: a first process and a second one
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ import argparse
 import json
 import logging
 import multiprocessing
+import os
 import resource
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 import warnings
 from multiprocessing.connection import Connection
@@ -32,6 +37,11 @@ METHODS = (
     "MaxVariance", "LaplacianScore", "SPEC", "MCFS", "NDFS", "UDFS", "QAlpha", "M3FS",
     "MaximumMarginClustering", "FSGMM", "LFS", "GFSKMeans",
 )  # fmt: skip
+COMPILED = (
+    "bigfs.selectors.lfs.lloyd",
+    "bigfs.selectors.lfs.traces",
+    "bigfs.spectral.kernels",
+)
 
 
 def small_sets(folder: Path | None, names: list[str] | None = None) -> dict[str, Any]:
@@ -165,8 +175,25 @@ def paths(X: np.ndarray, n_nonzero: int, n_paths: int = 10, repeats: int = 3) ->
     return {name: statistics.median(values) for name, values in totals.items()} | {"apart": apart}
 
 
+def compile_seconds(module: str) -> list[float]:
+    """Return what loading the compiled loops of a module takes: a first process, a second one."""
+    code = (
+        f"import time, numba, {module} as loops\n"
+        "used = time.process_time(); loops.warm_up(); print(time.process_time() - used)"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"NUMBA_CACHE_DIR": folder}
+        runs = [
+            subprocess.run(
+                [sys.executable, "-c", code], env=environment, check=True, capture_output=True
+            )
+            for _ in range(2)
+        ]
+    return [float(run.stdout) for run in runs]
+
+
 def main() -> None:
-    """Print the table, or that of the paths."""
+    """Print the table, that of the paths, or what compilation takes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--methods", nargs="+", default=METHODS)
@@ -174,7 +201,12 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=90, help="processor seconds of a fit")
     parser.add_argument("--write", type=Path, help="also write the seconds as JSON, row by row")
     parser.add_argument("--paths", action="store_true", help="MCFS's paths beside scikit-learn's")
+    parser.add_argument("--compile", action="store_true", help="what compiled loops take to load")
     arguments = parser.parse_args()
+    if arguments.compile:
+        for module in COMPILED:
+            print(module, *(f"{value:.2g}" for value in compile_seconds(module)))
+        return
     table: dict[str, dict[str, float | str]] = {}
     columns = ("bigfs", "scikit-learn", "apart") if arguments.paths else arguments.methods
     print(" ".join(["set".ljust(24), *(name[:12].rjust(12) for name in columns)]))

@@ -75,7 +75,7 @@ def warm_up() -> None:
 @cache
 def _compiled() -> Callable[..., None]:
     """Return the compiled loop."""
-    return compiled(_run, fastmath={"reassoc", "contract", "nnan", "nsz"})
+    return compiled(_run, fastmath={"reassoc", "contract", "nnan", "nsz"}, error_model="numpy")
 
 
 def _run(  # noqa: C901, PLR0915  # one loop: every function of its own is compiled for itself

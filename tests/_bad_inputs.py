@@ -210,7 +210,7 @@ DATA: dict[str, Case] = {
     "objects in npz": Case(pickled_npz(), URI + "X.npz --set input.variable=X",
                            ("X.npz::X holds pickled Python objects",)),
     "objects in a sparse npz": Case(sparse_with_pickles, URI + "X.npz",
-                                    ("X.npz does not hold the parts of a sparse matrix",)),
+                                    ("X.npz::data holds pickled Python objects",)),
     "a pickle": Case(pickled_file("X.pkl"), URI + "X.pkl", ("X.pkl", "Known endings")),
     "a pickle named npy": Case(pickled_file("X.npy"), "run p.yaml", ("X.npy is not in NumPy's",)),
     "a pickle named npz": Case(pickled_file("X.npz"), URI + "X.npz", ("X.npz is not a .npz file",)),

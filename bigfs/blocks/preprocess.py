@@ -7,6 +7,7 @@ pass of moments and is stored once, for every task to read.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -31,8 +32,8 @@ class Transform:
     kind: str = "none"
     columns: ArrayRef | None = None
 
-    def apply(self, X: np.ndarray, first_row: int) -> np.ndarray:
-        """Return the transformed block; the block itself is not changed.
+    def apply(self, X: Any, first_row: int) -> Any:
+        """Return the transformed block, dense or CSR; the block itself is not changed.
 
         Raises
         ------
@@ -46,6 +47,8 @@ class Transform:
             out = X - shift.astype(X.dtype)
             out *= scale.astype(X.dtype)
             return out
+        if hasattr(X, "indptr"):
+            return _on_entries(self.kind, X, first_row)
         return _unit_norm(X, first_row) if self.kind == "unit_norm" else _log1p(X, first_row)
 
 
@@ -53,6 +56,11 @@ def check_kind(kind: str) -> None:
     """Raise InputError unless the transform is known."""
     if kind not in KINDS:
         raise InputError(f"preprocess must be one of {', '.join(KINDS)}. Got {kind!r}.")
+
+
+def keeps_sparse(kind: str) -> bool:
+    """Say whether a transform leaves zeros as they are, so that it acts on stored entries only."""
+    return not needs_moments(kind)
 
 
 def needs_moments(kind: str) -> bool:
@@ -83,22 +91,47 @@ def resolve(kind: str, moments: Moments | None, scratch: Scratch) -> Transform:
     return Transform(kind, scratch.put(scratch.unique("transform"), np.stack([shift, scale])))
 
 
-def _unit_norm(X: np.ndarray, first_row: int) -> np.ndarray:
-    norms = np.sqrt(np.einsum("ij,ij->i", X, X, dtype=np.float64))
+def _on_entries(kind: str, X: Any, first_row: int) -> Any:
+    """Return a CSR block whose entries are transformed; its zeros stay."""
+    row_of = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+    out = X.copy()
+    if kind == "unit_norm":
+        squares = np.bincount(row_of, np.square(X.data, dtype=np.float64), minlength=X.shape[0])
+        norms = _row_norms(squares, first_row)
+        out.data = X.data / norms[row_of].astype(X.dtype)
+        return out
+    if X.nnz and X.data.min() <= -1:
+        entry = int((X.data <= -1).argmax())
+        raise _below_log1p(first_row + int(row_of[entry]), int(X.indices[entry]), X.data[entry])
+    out.data = np.log1p(X.data)
+    return out
+
+
+def _row_norms(squares: np.ndarray, first_row: int) -> np.ndarray:
+    norms = np.sqrt(squares)
     if not norms.all():
         row = first_row + int((norms == 0).argmax())
         raise InputError(
             f"preprocess 'unit_norm': row {row} is all zeros and has no direction. "
             "Drop such rows or use another preprocess."
         )
+    return norms
+
+
+def _below_log1p(row: int, column: int, value: float) -> InputError:
+    return InputError(
+        f"preprocess 'log1p': row {row}, column {column} is {value:g}; values must be above -1. "
+        "Use another preprocess."
+    )
+
+
+def _unit_norm(X: np.ndarray, first_row: int) -> np.ndarray:
+    norms = _row_norms(np.einsum("ij,ij->i", X, X, dtype=np.float64), first_row)
     return X / norms[:, None].astype(X.dtype)
 
 
 def _log1p(X: np.ndarray, first_row: int) -> np.ndarray:
     if X.min() <= -1:
         row, column = np.argwhere(X <= -1)[0]
-        raise InputError(
-            f"preprocess 'log1p': row {first_row + row}, column {column} is "
-            f"{X[row, column]:g}; values must be above -1. Use another preprocess."
-        )
+        raise _below_log1p(first_row + int(row), int(column), X[row, column])
     return np.log1p(X)

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import itertools
 import logging
-import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bigfs.blocks import kernels, preprocess
+from bigfs.blocks import csr_kernels, kernels, preprocess
 from bigfs.blocks.kernels import Gram, Moments, Products
 from bigfs.blocks.preprocess import Transform
 from bigfs.core.cost import Shape, Step, pass_over
@@ -26,9 +24,10 @@ from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import TREE_ARITY, crosses_processes, map_reduce, run_tasks
 from bigfs.store.chunking import block_bounds, block_rows
+from bigfs.store.csr import RandomAccessSparse, check_dense, first_unusable_entry
 from bigfs.store.ingest import ingest
 from bigfs.store.scratch import ArrayRef, Scratch
-from bigfs.store.source import TABLES, RandomAccessSource, Source, open_matrix
+from bigfs.store.source import RandomAccessSource, Source, open_matrix
 from bigfs.store.values import TOO_LARGE, first_unusable
 
 logger = logging.getLogger("bigfs")
@@ -53,13 +52,16 @@ class BlockReader:
     token : int
         The name of a source that lives in this process only, if ``source`` is None.
     transform : Transform
+    sparse : bool
+        Whether rows are read in CSR form.
     """
 
     source: RandomAccessSource | None
     token: int
     transform: Transform
+    sparse: bool = False
 
-    def read(self, start: int, stop: int) -> np.ndarray:
+    def read(self, start: int, stop: int) -> Any:
         """Return rows ``start`` to ``stop``, transformed; callers must not write into them.
 
         Raises
@@ -69,8 +71,15 @@ class BlockReader:
             column.
         """
         source = self.source if self.source is not None else _local_sources[self.token]
+        # At every read values are checked: a store may have been changed since it was.
+        if self.sparse:
+            assert isinstance(source, RandomAccessSparse)
+            X = source.read_csr(start, stop)
+            entry = first_unusable_entry(X)
+            if entry is not None:
+                raise _refusal(source, start + entry[0], *entry[1:])
+            return self.transform.apply(X, start)
         X = source.read(start, stop)
-        # At every read: a store that was checked may have been changed since.
         place = first_unusable(X)
         if place is not None:
             raise _refusal(source, start + place[0], place[1], float(X[place]))
@@ -89,6 +98,9 @@ class RowBlocks:
         Where small arrays are shared with the tasks.
     rows : int or None, default=None
         Rows per block, a whole number of chunks. None: 16 to 64 MB per block.
+    sparse : bool, default=False
+        Whether kernels are handed CSR blocks, where the source is sparse; else they are made
+        dense as they are read.
 
     Attributes
     ----------
@@ -99,12 +111,19 @@ class RowBlocks:
         Rows per block.
     bounds : list of (int, int)
         First row and one past the last row of every block.
+    sparse : bool
+        Whether blocks are in CSR form.
     keeps_gram : bool
         Keep the Gram matrix in scratch once it is computed: for several methods on the same data.
     """
 
     def __init__(
-        self, source: RandomAccessSource, scratch: Scratch, rows: int | None = None
+        self,
+        source: RandomAccessSource,
+        scratch: Scratch,
+        rows: int | None = None,
+        *,
+        sparse: bool = False,
     ) -> None:
         n_samples = source.n_samples
         if n_samples is None:
@@ -113,8 +132,14 @@ class RowBlocks:
         self.scratch = scratch
         self.n_samples, self.n_features = n_samples, source.n_features
         self.dtype = np.dtype(source.dtype)
-        chunk = source.chunk_rows
-        self.rows = rows or block_rows(self.n_features, self.dtype.itemsize, chunk)
+        self.sparse = sparse and source.sparse
+        if self.sparse:
+            assert isinstance(source, RandomAccessSparse) and source.layout is not None
+            chunk = source.chunk_rows
+            self.rows = rows or source.layout.rows
+        else:  # a sparse source is read dense by any rows
+            chunk = None if source.sparse else source.chunk_rows
+            self.rows = rows or block_rows(self.n_features, self.dtype.itemsize, chunk)
         if chunk and self.rows % chunk and self.rows < n_samples:
             raise InputError(
                 f"blocks.rows must be a whole number of chunks of {chunk} rows, or a chunk is "
@@ -126,6 +151,8 @@ class RowBlocks:
         self.keeps_gram = False
         self._moments: Moments | None = None
         self._gram: tuple[ArrayRef, ArrayRef] | None = None
+        self._dense: RowBlocks | None = None
+        self._asked_rows = rows
         self._token = next(_tokens)
         if not source.shareable:
             _local_sources[self._token] = source
@@ -139,6 +166,7 @@ class RowBlocks:
         transform: str = "none",
         rows: int | None = None,
         variable: str | None = None,
+        sparse: bool = False,
     ) -> RowBlocks:
         """Open anything `open_matrix` takes, check it, and resolve the preprocessing.
 
@@ -157,6 +185,9 @@ class RowBlocks:
             Rows per block.
         variable : str or None
             Which array of a file that holds several.
+        sparse : bool, default=False
+            Hand out CSR blocks where the data are sparse and the transform leaves zeros as they
+            are. Else sparse data are made dense block by block, up to 2 GiB dense.
 
         Raises
         ------
@@ -168,14 +199,17 @@ class RowBlocks:
         preprocess.check_kind(transform)
         scratch = scratch or Scratch()
         source: Source = open_matrix(X, variable=variable)
+        sparse = sparse and source.sparse and preprocess.keeps_sparse(transform)
+        if not sparse:
+            check_dense(source, "this step" if transform == "none" else f"'{transform}'")
         if isinstance(source, RandomAccessSource) and (source.shareable or not crosses_processes()):
             source.begin()
         else:
             path = scratch.path / scratch.unique("input.zarr")
-            ingest(source, path, rows=rows)
+            ingest(source, path, rows=rows if sparse or not source.sparse else None)
             source = open_matrix(path)
         assert isinstance(source, RandomAccessSource)
-        blocks = cls(source, scratch, rows)
+        blocks = cls(source, scratch, rows, sparse=sparse)
         if not source.checked or preprocess.needs_moments(transform):
             raw = blocks.moments()
             blocks.transform = preprocess.resolve(transform, raw, scratch)
@@ -185,16 +219,37 @@ class RowBlocks:
             blocks._moments = None
         return blocks
 
+    def dense(self) -> RowBlocks:
+        """Return the same rows as blocks that are made dense as they are read.
+
+        Raises
+        ------
+        InputError
+            If they would be above 2 GiB.
+        """
+        if not self.sparse:
+            return self
+        if self._dense is None:
+            check_dense(self.source, "this step")
+            self._dense = RowBlocks(self.source, self.scratch, self._asked_rows)
+            self._dense.transform, self._dense.keeps_gram = self.transform, self.keeps_gram
+        return self._dense
+
     @property
     def nbytes(self) -> int:
         """Size of the matrix as the kernels see it, in bytes."""
-        return self.n_samples * self.n_features * self.dtype.itemsize
+        return self.layout.nbytes
 
     @property
     def layout(self) -> Shape:
         """Sizes of the matrix, its blocks and chunks, as costs are stated in."""
-        chunk = self.source.chunk_rows or self.rows
-        return Shape(self.n_samples, self.n_features, self.dtype.itemsize, self.rows, chunk)
+        sizes = (self.n_samples, self.n_features, self.dtype.itemsize, self.rows)
+        if not self.sparse:
+            chunk = None if self.source.sparse else self.source.chunk_rows
+            return Shape(*sizes, chunk or self.rows)
+        assert isinstance(self.source, RandomAccessSparse) and self.source.layout is not None
+        n_entries, largest = self.source.layout.n_entries, self.source.block_entries(self.rows)
+        return Shape(*sizes, self.source.chunk_rows or self.rows, n_entries, largest)
 
     def check_unchanged(self) -> None:
         """Raise InputError if the file that the rows are read from has changed since."""
@@ -209,7 +264,7 @@ class RowBlocks:
         """Count a pass (or several), and return what its tasks read rows with."""
         self._passes += count
         source = self.source if self.source.shareable else None
-        return BlockReader(source, self._token, self.transform)
+        return BlockReader(source, self._token, self.transform, self.sparse)
 
     def map_blocks(
         self, kernel: Callable[..., Any], *shared: Any, label: str = "pass"
@@ -245,12 +300,12 @@ class RowBlocks:
 
     @cached_property
     def scale_notes(self) -> list[str]:
-        """A sentence if features differ in scale by more than 1,000, else nothing.
+        """A sentence if dense features differ in scale by more than 1,000, else nothing.
 
         By the moments where they are known; otherwise by the first rows of three blocks, which
         is no pass.
         """
-        if self.transform.kind in ("standardize", "minmax"):
+        if self.sparse or self.transform.kind in ("standardize", "minmax"):
             return []
         moments, shown = self._moments, ""
         if moments is None:
@@ -318,8 +373,10 @@ class RowBlocks:
 
 
 def moments_step(shape: Shape) -> Step:
-    """Return the step of `RowBlocks.moments`: a tile in float64 beside the block."""
-    return pass_over(shape, "a block and its moments", 16 * MIB)
+    """Return the step of `RowBlocks.moments`: a tile, or entries by columns, in float64."""
+    sparse = shape.n_entries is not None
+    needed = csr_kernels.kernel_bytes(shape) if sparse else 16 * MIB
+    return pass_over(shape, "a block and its moments", needed)
 
 
 def fold_parts(n_blocks: int) -> int:
@@ -342,76 +399,6 @@ def gram_step(shape: Shape, n_targets: int, what: str = "the Gram matrix") -> St
     return Step(what, needed, shape.n_blocks, 1, shape.n_chunks)
 
 
-def is_stored(X: Any) -> bool:
-    """Say whether X is read by blocks: a path, a Dask, zarr or HDF5 array, opened data.
-
-    Also a Dask array in an xarray, and what `open_matrix` refuses in words.
-    """
-    root = type(X).__module__.split(".")[0]
-    if root == "xarray":
-        return getattr(X, "chunks", None) is not None
-    return isinstance(X, (str, Path, Source)) or root in ("dask", "zarr", "h5py", "anndata")
-
-
-def open_stored(X: Any, names: Sequence[str]) -> Any:
-    """Open stored data of which features are wanted; a Dask array is returned as it is.
-
-    Of a table only the columns of these names are read, where there are names: the others need
-    not be numbers.
-    """
-    if type(X).__module__.startswith(("xarray", "dask")):
-        return X
-    is_table = isinstance(X, (str, Path)) and str(X).lower().endswith(TABLES)
-    return open_matrix(X, columns=list(names)) if names and is_table else open_matrix(X)
-
-
-def as_lazy(X: Any) -> Any:
-    """Return stored data as a Dask array; a Dask array as it is."""
-    import dask.array as da
-
-    X = X.data if type(X).__module__.startswith("xarray") else X
-    return X if isinstance(X, da.Array) else lazy_array(X)
-
-
-def lazy_array(X: Any) -> Any:
-    """Return stored data as a Dask array whose chunks are the row blocks.
-
-    What has no row ranges, such as a text table, is copied into a temporary store first.
-    """
-    import dask.array as da
-
-    source, scratch = open_matrix(X), None
-    if not isinstance(source, RandomAccessSource):  # rows come in order: a store of its own
-        scratch = Scratch()
-        ingest(source, scratch.path / "X.zarr")
-        source = open_matrix(scratch.path / "X.zarr")
-    assert isinstance(source, RandomAccessSource)
-    rows = block_rows(source.n_features, source.dtype.itemsize, source.chunk_rows)
-    view = _View(source, scratch)
-    return da.from_array(
-        view,
-        chunks=(rows, source.n_features),
-        name=f"bigfs-{uuid.uuid4().hex}",
-        meta=np.empty((0, 0), source.dtype),
-    )
-
-
-class _View:
-    """An array-like face of a source for Dask: shape, dtype and rows on demand."""
-
-    ndim = 2
-
-    def __init__(self, source: RandomAccessSource, scratch: Scratch | None) -> None:
-        self._source, self._scratch = source, scratch
-        self.shape = (source.n_samples, source.n_features)
-        self.dtype = np.dtype(source.dtype)
-
-    def __getitem__(self, key: tuple[slice, Any]) -> np.ndarray:
-        rows, columns = key
-        start, stop, _ = rows.indices(self.shape[0])
-        return np.asarray(self._source.read(start, stop)[:, columns])
-
-
 def _on_block(
     bounds: tuple[int, int],
     reader: BlockReader,
@@ -423,8 +410,8 @@ def _on_block(
     return kernel(reader.read(start, stop), start, *shared)
 
 
-def _moments_kernel(X: np.ndarray, first_row: int) -> Moments:
-    return kernels.block_moments(X)
+def _moments_kernel(X: Any, first_row: int) -> Moments:
+    return csr_kernels.csr_moments(X) if hasattr(X, "indptr") else kernels.block_moments(X)
 
 
 def _refusal(source: Source, row: int, column: int, value: float) -> InputError:

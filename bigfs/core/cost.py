@@ -26,6 +26,9 @@ class Shape:
         Rows of a task's block.
     chunk_rows : int
         Rows of a stored chunk.
+    n_entries, block_entries : int or None, default=None
+        Of a matrix whose blocks are in CSR form: its entries, and those of the largest block.
+        None: blocks are dense.
     """
 
     n_samples: int
@@ -33,10 +36,14 @@ class Shape:
     itemsize: int
     block_rows: int
     chunk_rows: int
+    n_entries: int | None = None
+    block_entries: int | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the matrix in memory."""
+        if self.n_entries is not None:
+            return self.n_entries * (self.itemsize + 4) + 4 * self.n_samples
         return self.n_samples * self.n_features * self.itemsize
 
     @property
@@ -57,6 +64,8 @@ class Shape:
     @property
     def block_bytes(self) -> int:
         """Bytes of a block in memory."""
+        if self.block_entries is not None:
+            return self.block_entries * (self.itemsize + 4) + 4 * self.rows
         return self.rows * self.n_features * self.itemsize
 
     @property

@@ -39,6 +39,7 @@ from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs, unplanned_stage
+from bigfs.store.csr import check_dense
 from bigfs.store.labels import load_classes
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch, read_attributes
@@ -144,6 +145,7 @@ class _Fit:
 def _checked_fits(config: Comparison, source: Source) -> list[_Fit]:
     """Return the fits; refuse what cannot work before anything is written."""
     entries = _entries(config)
+    check_dense(source, "a comparison, which judges all features,")
     for entry in entries:
         check_config(entry.config, source)
     kept = None if config.input.missing == "drop_rows" else source.n_samples

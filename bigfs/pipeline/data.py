@@ -14,6 +14,7 @@ from bigfs.config import Config
 from bigfs.core.errors import BigfsError, ConfigError, InputError
 from bigfs.evaluate.stage import check_labels, check_shape
 from bigfs.runtime.progress import in_stage
+from bigfs.selectors.registry import METHODS
 from bigfs.selectors.stages import labels_of_start
 from bigfs.stages.data import copy_input, data_stage
 from bigfs.stages.measure import Footprint
@@ -57,6 +58,7 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
         scratch=directory.work_scratch("shared"),
         transform=config.preprocess,
         rows=config.blocks.rows,
+        sparse=True,
     )
     with discarding_data(directory):
         check_shape(config, blocks.n_samples, blocks.n_features)
@@ -135,7 +137,8 @@ def discarding_data(directory: RunDirectory) -> Iterator[None]:
 
 def check_outside(config: Config) -> None:
     """Raise ConfigError if the input or labels lie in the run directory, which is bigfs's own."""
-    named = {"input.uri": config.input.uri, f"{config.method}.init": labels_of_start(config)}
+    labels = f"{config.method}.{METHODS[config.method].labels}"
+    named = {"input.uri": config.input.uri, labels: labels_of_start(config)}
     if config.evaluate is not None:
         named["evaluate.labels"] = config.evaluate.labels
     for key, uri in named.items():

@@ -126,7 +126,8 @@ def _scaled(X: np.ndarray, config: PaperTable, one: SetConfig) -> np.ndarray:
     if kind == "none":
         return X
     blocks = RowBlocks.from_any(X, transform=kind)  # a reader alone does not keep X
-    return blocks.start_pass().read(0, len(X))
+    scaled: np.ndarray = blocks.start_pass().read(0, len(X))
+    return scaled
 
 
 def _pooled(X: np.ndarray, one: SetConfig) -> np.ndarray:

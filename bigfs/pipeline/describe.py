@@ -13,6 +13,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.store.columns import ALL_FEATURES, Roles, suspicious_columns
+from bigfs.store.csr import SparseSource
 from bigfs.store.location import Location
 from bigfs.store.source import RandomAccessSource, Source, as_path, is_reachable, open_matrix
 
@@ -63,6 +64,9 @@ def describe(path: str | Location, variable: str | None = None) -> list[str]:
         lines.append(
             f"{source.uri}: {rows} samples x {source.n_features:,} features, {source.dtype}"
         )
+        if isinstance(source, SparseSource) and source.layout is not None:
+            entries, values = source.layout.n_entries, (source.n_samples or 0) * source.n_features
+            lines[0] += f", sparse: {entries:,} entries ({100 * entries / values:.2g} %)"
     except InputError as error:
         refusal = str(error)
     columns, n_rows = _columns(path)

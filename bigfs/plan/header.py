@@ -16,6 +16,7 @@ from bigfs.plan.plan import Place
 from bigfs.runtime import connect, scheduler_address, worker_limits
 from bigfs.runtime.execute import worker_slots
 from bigfs.store.chunking import block_rows, chunk_rows
+from bigfs.store.csr import CSRLayout, SparseSource
 from bigfs.store.location import as_location, files_below, free_bytes
 from bigfs.store.source import RandomAccessSource, Source, is_store
 
@@ -35,6 +36,8 @@ class Header:
         Whether the input is a store already; else it is brought into one first.
     exact : bool
         Whether ``n_samples`` is the true number.
+    csr : CSRLayout or None, default=None
+        How a sparse input is cut. None: it is dense.
     """
 
     n_samples: int | None
@@ -43,20 +46,36 @@ class Header:
     chunk_rows: int
     stored: bool
     exact: bool
+    csr: CSRLayout | None = None
 
-    def shape(self, rows: int | None) -> Shape | None:
-        """Return the shape with so many rows in a block; None: as many as the stages choose."""
+    def shape(self, rows: int | None, *, sparse: bool = False) -> Shape | None:
+        """Return the shape with so many rows in a block; None: as many as the stages choose.
+
+        Parameters
+        ----------
+        rows : int or None
+        sparse : bool, default=False
+            Whether blocks are in CSR form where the input is sparse; else they are made dense.
+        """
         if self.n_samples is None:
             return None
-        rows = rows or block_rows(self.n_features, self.itemsize, self.chunk_rows)
-        return Shape(self.n_samples, self.n_features, self.itemsize, rows, self.chunk_rows)
+        if self.csr is not None and sparse:
+            csr, rows = self.csr, rows or self.csr.rows
+            largest = min(csr.n_entries, -(-rows // csr.rows) * csr.block_entries)
+            sizes = (self.n_samples, self.n_features, self.itemsize, rows)
+            return Shape(*sizes, csr.rows, csr.n_entries, largest)
+        chunk = self.chunk_rows
+        rows = rows or block_rows(self.n_features, self.itemsize, chunk)
+        return Shape(self.n_samples, self.n_features, self.itemsize, rows, chunk)
 
 
 def header_of(source: Source, uri: str, missing: str = "error") -> Header:
     """Return what an opened input tells of itself."""
     stored = is_store(uri)
     itemsize = source.dtype.itemsize
-    chunk = source.chunk_rows if stored and isinstance(source, RandomAccessSource) else None
+    chunk = None
+    if stored and isinstance(source, RandomAccessSource) and not source.sparse:
+        chunk = source.chunk_rows
     return Header(
         source.estimated_samples,
         source.n_features,
@@ -64,6 +83,7 @@ def header_of(source: Source, uri: str, missing: str = "error") -> Header:
         chunk or chunk_rows(source.n_features, itemsize),
         stored,
         source.n_samples is not None and missing != "drop_rows",
+        source.layout if isinstance(source, SparseSource) else None,
     )
 
 

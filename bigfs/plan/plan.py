@@ -145,9 +145,10 @@ class Plan:
         lines = []
         if self.shape is not None:
             s = self.shape
+            entries = "" if s.n_entries is None else f"{s.n_entries:,} entries, "
             lines.append(
-                f"{s.n_samples:,} samples x {s.n_features:,} features, {format_bytes(s.nbytes)}, "
-                f"{s.n_blocks:,} blocks of {s.rows:,} rows"
+                f"{s.n_samples:,} samples x {s.n_features:,} features, {entries}"
+                f"{format_bytes(s.nbytes)}, {s.n_blocks:,} blocks of {s.rows:,} rows"
             )
         lines += list(self.unknown)
         head = ("stage", "peak", "read of X", "passes", "tasks", "graph", "requests", "scratch")
@@ -214,6 +215,7 @@ class Plan:
             "free_scratch_bytes": self.place.free_scratch_bytes,
             "n_samples": None if shape is None else shape.n_samples,
             "n_features": None if shape is None else shape.n_features,
+            "n_entries": None if shape is None else shape.n_entries,
             "bytes_of_X": None if shape is None else shape.nbytes,
             "predicted_peak_bytes": self.predicted_peak_bytes,
             "bytes_read": self.bytes_read,
@@ -268,7 +270,11 @@ def _stage_dict(stage: StagePlan) -> dict[str, Any]:
 
 
 def make_plan(
-    stages: Sequence[Stage], shape: Shape | None, place: Place, unknown: Sequence[str] = ()
+    stages: Sequence[Stage],
+    shape: Shape | None,
+    place: Place,
+    unknown: Sequence[str] = (),
+    dense: Shape | None = None,
 ) -> Plan:
     """Return the plan of stages in order, each with the strategy that it chooses.
 
@@ -279,12 +285,15 @@ def make_plan(
     shape : Shape or None
     place : Place
     unknown : sequence of str
+    dense : Shape or None, default=None
+        Of sparse data as stages see them that make them dense. None: the data are dense.
     """
     planned: list[StagePlan] = []
     compiled = loaded = False
     for stage in stages:
+        seen = shape if stage.sparse or dense is None else dense
         try:
-            strategy = stage.choose(shape)
+            strategy = stage.choose(seen)
             cost = strategy.cost()
         except MemoryLimitError as error:
             # The plan looks for the remedy itself.
@@ -295,7 +304,7 @@ def make_plan(
             continue
         compiled, loaded = compiled or cost.compiles, loaded or bool(cost.loads)
         base = baseline_bytes(compiled) + (_KERNEL_BYTES if compiled and loaded else 0)
-        planned.append(_plan_stage(stage.name, strategy, cost, base, shape, place))
+        planned.append(_plan_stage(stage.name, strategy, cost, base, seen, place))
     return Plan(shape, place, tuple(planned), tuple(unknown))
 
 

@@ -9,12 +9,14 @@ from contextlib import suppress
 from typing import Any
 
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.preprocess import keeps_sparse
 from bigfs.config import Config
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import LIMIT_STEP_BYTES, SMALLEST_LIMIT_BYTES, format_limit
 from bigfs.evaluate.stage import check_labels, check_shape, stages_of
 from bigfs.plan.header import Header, header_of, place_of
 from bigfs.plan.plan import Place, Plan, make_plan
+from bigfs.selectors.stages import check_form
 from bigfs.stages.data import data_stage
 from bigfs.store.source import Source, open_matrix
 
@@ -53,6 +55,7 @@ def plan_pipeline(config: Config, *, scheduler: str | None = None) -> Plan:
 
 def check_config(config: Config, source: Source) -> None:
     """Raise InputError for settings or labels that do not go with an opened input."""
+    check_form(stages_of(config), config, source)
     with suppress(MemoryLimitError):  # the plan says what does not fit
         check_shape(config, source.n_samples, source.n_features)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
@@ -107,7 +110,7 @@ def _with_cures(config: Config, header: Header, place: Place) -> Plan:
 
 def plan_of(config: Config, header: Header, place: Place) -> Plan:
     """Return the plan for a header and a place, without looking for cures."""
-    shape = header.shape(config.blocks.rows)
+    shape = header.shape(config.blocks.rows, sparse=keeps_sparse(config.preprocess))
     place = dataclasses.replace(place, memory_limit=config.memory_limit)
     if shape is None:
         unknown = "The number of rows is known only once the input is read; so is all else."
@@ -119,7 +122,8 @@ def plan_of(config: Config, header: Header, place: Place) -> Plan:
             why += ", less those with NaN"
         unknowns.append(f"About {shape.n_samples:,} rows, {why}; the run counts them.")
     data = data_stage(config.input, config.preprocess, header.stored)
-    return make_plan([data, *stages_of(config)], shape, place, unknowns)
+    dense = header.shape(config.blocks.rows)
+    return make_plan([data, *stages_of(config)], shape, place, unknowns, dense)
 
 
 def cures(config: Config, header: Header, place: Place) -> tuple[str, ...]:
@@ -149,7 +153,8 @@ def _candidates(
     if shape is not None:
         smaller: list[int] = []
         rows = shape.rows // 2 // header.chunk_rows * header.chunk_rows
-        while rows >= header.chunk_rows and len(smaller) < 8:
+        # The blocks of a sparse store are as small as they get.
+        while header.csr is None and rows >= header.chunk_rows and len(smaller) < 8:
             smaller.append(rows)
             rows = rows // 2 // header.chunk_rows * header.chunk_rows
         yield "blocks.rows", _variants(config, "blocks", "rows", smaller)

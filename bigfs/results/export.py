@@ -81,7 +81,7 @@ class Columns(RandomAccessSource):
         InputError
             If a whole number is too large for float64, in which data are read, to hold it.
         """
-        rows = self._source.read(start, stop)[:, self._columns]
+        rows = self._source.read_columns(start, stop, self._columns)
         if self.dtype.kind in "iu" and self.dtype.itemsize == 8:
             beyond = np.abs(rows) >= _LARGEST_WHOLE
             if beyond.any():

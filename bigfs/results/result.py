@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.blocks.rowblocks import as_lazy, is_stored, open_stored
+from bigfs.blocks.lazy import as_lazy, is_stored, open_stored
 from bigfs.core.errors import InputError
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.yamltext import read_yaml

@@ -12,8 +12,8 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
 
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.lazy import as_lazy, is_stored, open_stored
 from bigfs.blocks.preprocess import Transform
-from bigfs.blocks.rowblocks import as_lazy, is_stored, open_stored
 from bigfs.config import Selection, validated
 from bigfs.config.fields import fresh_seed
 from bigfs.config.sections import GraphConfig
@@ -21,13 +21,19 @@ from bigfs.core.errors import InputError
 from bigfs.core.seeds import check_seed
 from bigfs.selectors.configs import selection_model
 from bigfs.selectors.registry import method_of
-from bigfs.selectors.stages import check_settings, stages_of_selection, warn_of_scales
+from bigfs.selectors.stages import (
+    check_form,
+    check_settings,
+    stages_of_selection,
+    warn_of_scales,
+)
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores, check_n_selected, support_of
 from bigfs.stages.stage import Stage
 from bigfs.store.columns import suspicious_columns
 from bigfs.store.formats.memory import refuse_texts
 from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.source import open_matrix
 
 logger = logging.getLogger("bigfs")
 
@@ -67,8 +73,11 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         name = type(self).__name__
         selection = self._selection()
         scratch = Scratch()
-        checked = self._checked(X)
-        blocks = RowBlocks.from_any(checked, scratch=scratch, transform=selection.preprocess)
+        source = open_matrix(self._checked(X))
+        check_form(stages_of_selection(selection), selection, source)
+        blocks = RowBlocks.from_any(
+            source, scratch=scratch, transform=selection.preprocess, sparse=True
+        )
         warn_of_scales(blocks, selection.method)
         for sentence in suspicious_columns(blocks.source):
             logger.warning(sentence)
@@ -203,8 +212,6 @@ class BaseSelector(SelectorMixin, BaseEstimator):
             from bigfs.store.formats.memory import ArraySource
 
             return ArraySource(checked, "X", list(names))
-        from bigfs.store.source import open_matrix
-
         source = open_matrix(X)
         self.n_features_in_ = source.n_features
         if source.feature_names is not None:

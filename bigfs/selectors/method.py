@@ -124,6 +124,12 @@ class Method:
         Limits of its parameters that depend on the data.
     scale_free : bool, default=False
         Whether the scale of each feature makes no difference.
+    sparse : bool, default=False
+        Whether its strategies take CSR blocks; else sparse data are made dense block by block.
+    check : callable or None, default=None
+        ``check(parameters)`` raises InputError for parameters that cannot be used here.
+    labels : str, default="init"
+        The parameter that may name labels, one for each row.
     one_fit_up_to : float
         One fit ranks for all numbers of features up to this one; a larger number has its own fit.
     """
@@ -140,6 +146,9 @@ class Method:
     starts: tuple[str, ...] = ()
     bounds: tuple[Bound, ...] = ()
     scale_free: bool = False
+    sparse: bool = False
+    check: Callable[[Any], None] | None = None
+    labels: str = "init"
     one_fit_up_to: float = math.inf
 
     @property

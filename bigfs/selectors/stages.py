@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.preprocess import keeps_sparse
 from bigfs.config import Selection
 from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape, StageCost
@@ -20,9 +21,11 @@ from bigfs.stages.graph import graph_stage
 from bigfs.stages.scores import check_n_selected
 from bigfs.stages.spectral import spectral_stage
 from bigfs.stages.stage import Inputs, Stage
+from bigfs.store.csr import check_dense
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.labels import load_labels
 from bigfs.store.scratch import Scratch
+from bigfs.store.source import Source
 
 logger = logging.getLogger("bigfs")
 
@@ -59,7 +62,8 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
     }
     if selection.graph is not None and "graph" not in needs:
         settings["graph"] = selection.graph.model_dump()
-    return [*stages, Stage("result", 5, settings, partial(choose_scoring, selection=selection))]
+    choose = partial(choose_scoring, selection=selection)
+    return [*stages, Stage("result", 5, settings, choose, sparse=method.sparse)]
 
 
 def choose_scoring(shape: Shape, selection: Selection) -> Scoring:
@@ -150,6 +154,24 @@ def warn_of_scales(blocks: RowBlocks, *methods: str) -> None:
         logger.warning(note)
 
 
+def check_form(stages: list[Stage], selection: Selection, source: Source) -> None:
+    """Raise InputError if sparse data would be made dense, and are too large for it."""
+    if not source.sparse or (
+        keeps_sparse(selection.preprocess) and all(stage.sparse for stage in stages)
+    ):
+        return
+    own = METHODS[selection.method]
+    dense = next((stage.name for stage in stages if not stage.sparse), "")
+    if not keeps_sparse(selection.preprocess):
+        what = f"preprocess '{selection.preprocess}'"
+    elif own.sparse:
+        what = f"stage '{dense}'"
+    else:
+        what = f"method '{own.name}'"
+    takers = ", ".join(name for name, method in METHODS.items() if method.sparse)
+    check_dense(source, what, f"Drop rare features first, or use one of {takers}.")
+
+
 def check_settings(selection: Selection, n_samples: int | None, n_features: int) -> None:
     """Raise InputError for settings that the shape of the data does not allow.
 
@@ -162,6 +184,8 @@ def check_settings(selection: Selection, n_samples: int | None, n_features: int)
     """
     method = METHODS[selection.method]
     check_n_selected(method.title, selection.n_features_to_select, n_features)
+    if method.check is not None:
+        method.check(selection.parameters)
     if n_samples is not None and selection.graph is not None:
         n_neighbors = selection.graph.n_neighbors
         if _takes_fewer_neighbors(selection):
@@ -180,14 +204,14 @@ def labels_of_start(selection: Selection) -> str | None:
     InputError
         If the start is a plain word that is neither the name of one nor a file or folder.
     """
-    init = getattr(selection.parameters, "init", None)
-    starts = METHODS[selection.method].starts
+    method = METHODS[selection.method]
+    init, starts = getattr(selection.parameters, method.labels, None), method.starts
     if not isinstance(init, str) or init in starts:
         return None
     if init.isidentifier() and not os.path.exists(init):
+        named = f"{', '.join(map(repr, starts))} or " if starts else ""
         raise InputError(
-            f"init must be {', '.join(map(repr, starts))} or a file of labels. Got {init!r}, "
-            "which does not exist."
+            f"{method.labels} must be {named}a file of labels. Got {init!r}, which does not exist."
         )
     return init
 
@@ -206,10 +230,12 @@ def check_start(selection: Selection, n_samples: int | None) -> None:
         load_labels(labels, n_samples)
 
 
-def start_of(selection: Selection, n_samples: int) -> Any:
-    """Return a method's start: the name of one, labels that were read, or an array as given."""
+def start_of(selection: Selection, n_samples: int | None) -> Any:
+    """Return the labels of a method that were read, an array as given, or the name of a start."""
     labels = labels_of_start(selection)
-    return selection.parameters.init if labels is None else load_labels(labels, n_samples)
+    own = METHODS[selection.method].labels
+    given = getattr(selection.parameters, own)
+    return given if labels is None else load_labels(labels, n_samples)
 
 
 def content_of_labels(uri: str | None) -> dict[str, str]:

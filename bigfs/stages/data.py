@@ -38,6 +38,7 @@ def data_stage(settings: InputConfig, transform: str, stored: bool) -> Stage:
         depends,
         # Planned only: what runs is `copy_input`.
         lambda shape: Ingestion(shape, settings.missing, transform, stored),  # type: ignore[arg-type,return-value]
+        sparse=True,
     )
 
 
@@ -55,6 +56,9 @@ class Ingestion:
         shape, steps, stored = self.shape, [], 0
         if not self.stored:
             chunk = shape.chunk_rows * shape.n_features * shape.itemsize
+            if shape.n_entries is not None:
+                # As it is read, by rows of its own, in order and by chunks; and all row pointers.
+                chunk = shape.block_bytes + 4 * shape.n_samples
             reads = 2 if self.missing == "mean" else 1
             needed, requests = 4 * chunk + 32 * MIB, 2 * shape.n_chunks
             steps.append(Step("a chunk of the input", needed, 1, 1, requests, reads))

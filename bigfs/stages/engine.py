@@ -191,6 +191,8 @@ class Engine:
     ) -> None:
         """Run one stage; a file that changed meanwhile ends it before its result is committed."""
         blocks = self.blocks
+        if blocks is not None:
+            blocks = inputs.blocks = blocks if stage.sparse else blocks.dense()
         if planned is not None:
             strategy = planned.strategy
         else:

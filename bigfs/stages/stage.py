@@ -45,6 +45,8 @@ class Stage:
         none fits.
     beside : bool
         Whether it reads the data only, and no stage after it reads its result.
+    sparse : bool, default=False
+        Whether it takes CSR blocks where the data are sparse; else they are made dense for it.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Stage:
     settings: dict[str, Any]
     choose: Callable[[Any], Strategy]
     beside: bool = False
+    sparse: bool = False
 
     def key(self, *upstream: str) -> str:
         """Return the key of the stage's result, after stages or data with these keys."""

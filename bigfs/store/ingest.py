@@ -1,4 +1,7 @@
-"""Bring a matrix into a checked, row-chunked zarr store, one chunk at a time."""
+"""Bring a matrix into a checked, row-chunked zarr store, one chunk at a time.
+
+A sparse matrix becomes a store of CSR blocks (`bigfs.store.csr_ingest`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial as partial_of
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,10 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.core.paths import is_there
 from bigfs.runtime.progress import track
 from bigfs.store.chunking import chunk_rows
+from bigfs.store.csr import SparseSource
+from bigfs.store.csr_ingest import CSRCleaner, write_csr
 from bigfs.store.fingerprint import changed
+from bigfs.store.formats.csr_store import CSRWriter
 from bigfs.store.formats.zarr_array import UNFINISHED
 from bigfs.store.location import Location, as_location, is_within, remove_tree, zarr_store
 from bigfs.store.objects import ConflictError, ObjectPath
@@ -92,7 +99,8 @@ def ingest(
     overwrite : bool, default=False
         Replace a store that is already there: one that bigfs wrote, and that holds nothing else.
     rows : int or None, default=None
-        Rows per chunk; None: 8 to 32 MB per chunk.
+        Rows per chunk; None: 8 to 32 MB per chunk. A sparse matrix stays sparse: its chunks are
+        CSR blocks.
 
     Returns
     -------
@@ -215,18 +223,25 @@ def _write_chunks(
     matrix: Source, partial: Location, final: Location, missing: str, rows: int | None
 ) -> IngestReport:
     n_features, dtype = matrix.n_features, np.dtype(matrix.dtype)
-    rows = rows or chunk_rows(n_features, dtype.itemsize)
-    fill, sums = _fill_values(matrix, rows) if missing == "mean" else (None, None)
-    cleaner = _Cleaner(matrix, missing, fill, sums)
-    total = None if matrix.n_samples is None else -(-matrix.n_samples // rows)
-    with track("ingest", total, "chunks") as progress:
-        with _writing(final):
-            writer = _Writer(partial, rows, n_features, dtype, matrix.n_samples)
-        for chunk in _whole_chunks(cleaner.clean(matrix.iter_blocks(rows)), rows):
+    writer: _Writer | CSRWriter
+    cleaner: _Cleaner | CSRCleaner
+    if isinstance(matrix, SparseSource):
+        refuse = partial_of(refusal, matrix)
+        writing = partial_of(_writing, final)
+        writer, cleaner = write_csr(matrix, partial, rows, missing, refuse, writing)
+    else:
+        rows = rows or chunk_rows(n_features, dtype.itemsize)
+        fill, sums = _fill_values(matrix, rows) if missing == "mean" else (None, None)
+        cleaner = _Cleaner(matrix, missing, fill, sums)
+        total = None if matrix.n_samples is None else -(-matrix.n_samples // rows)
+        with track("ingest", total, "chunks") as progress:
             with _writing(final):
-                writer.append(chunk)
-            progress.advance(1)
-    cleaner.check_all_rows()
+                writer = _Writer(partial, rows, n_features, dtype, matrix.n_samples)
+            for chunk in _whole_chunks(cleaner.clean(matrix.iter_blocks(rows)), rows):
+                with _writing(final):
+                    writer.append(chunk)
+                progress.advance(1)
+    _check_all_rows(matrix, cleaner.n_read)
     if writer.n_samples < 2:
         raise InputError(
             f"{matrix.uri}: at least 2 samples are needed. Got {writer.n_samples}"
@@ -234,6 +249,7 @@ def _write_chunks(
         )
     with _writing(final):
         if matrix.index is not None:
+            assert isinstance(writer, _Writer) and isinstance(cleaner, _Cleaner)  # of a table
             writer.write_index(cleaner.kept(matrix.iter_index()))
         writer.finish(
             source=matrix.uri,
@@ -251,10 +267,19 @@ def _write_chunks(
         n_features=n_features,
         dtype=dtype.name,
         n_chunks=len(writer.checksums),
-        nbytes=writer.n_samples * n_features * dtype.itemsize,
+        nbytes=writer.nbytes,
         filled_values=cleaner.filled,
         dropped_rows=cleaner.dropped,
     )
+
+
+def _check_all_rows(matrix: Source, n_read: int) -> None:
+    """Raise InputError if the source ended before the rows it announced."""
+    if matrix.n_samples is not None and n_read != matrix.n_samples:
+        raise InputError(
+            f"{matrix.uri} has {n_read} rows, but its shape says {matrix.n_samples}. "
+            "It is damaged or changed while it was read; write it again."
+        )
 
 
 class _Writer:
@@ -316,6 +341,11 @@ class _Writer:
         if held:
             ids[start:] = np.array(held, dtype=object)
 
+    @property
+    def nbytes(self) -> int:
+        """Size of the values, uncompressed."""
+        return self.n_samples * self._array.shape[1] * self._array.dtype.itemsize
+
     def finish(self, **attributes: Any) -> None:
         """Set the true number of rows, and the attributes that make the group a store."""
         if self.n_samples != self._array.shape[0]:
@@ -365,16 +395,15 @@ class _Cleaner:
         self, matrix: Source, missing: str, fill: np.ndarray | None, sums: list[str] | None
     ) -> None:
         self._matrix, self._missing, self._fill, self._sums = matrix, missing, fill, sums
-        self._first_row = 0
         self._dropped: list[np.ndarray] = []
-        self.filled = self.dropped = 0
+        self.n_read = self.filled = self.dropped = 0
 
     def clean(self, blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
         for i, block in enumerate(blocks):
             if self._sums is not None and self._sums[i : i + 1] != [checksum(block)]:
                 raise changed(self._matrix.uri)
             cleaned = block if all_usable(block) else self._mend(block, usable(block))
-            self._first_row += len(block)
+            self.n_read += len(block)
             yield cleaned
 
     def dropped_positions(self) -> list[int]:
@@ -389,15 +418,6 @@ class _Cleaner:
             yield [text for i, text in enumerate(piece, row) if i not in dropped]
             row += len(piece)
 
-    def check_all_rows(self) -> None:
-        """Raise InputError if the source ended before the rows it announced."""
-        announced = self._matrix.n_samples
-        if announced is not None and self._first_row != announced:
-            raise InputError(
-                f"{self._matrix.uri} has {self._first_row} rows, but its shape says {announced}. "
-                "It is damaged or changed while it was read; write it again."
-            )
-
     def _mend(self, block: np.ndarray, good: np.ndarray) -> np.ndarray:
         """Return a block without NaN, or raise at the first value that must not be there."""
         nan = np.isnan(block)
@@ -407,7 +427,7 @@ class _Cleaner:
         if self._missing == "drop_rows":
             keep = ~nan.any(axis=1)
             self.dropped += int((~keep).sum())
-            self._dropped.append(self._first_row + np.flatnonzero(~keep))
+            self._dropped.append(self.n_read + np.flatnonzero(~keep))
             return block[keep]
         self.filled += int(nan.sum())
         return np.where(nan, np.zeros(1, block.dtype) if self._fill is None else self._fill, block)
@@ -415,23 +435,25 @@ class _Cleaner:
     def _refuse(self, block: np.ndarray, bad: np.ndarray) -> None:
         row = int(bad.any(axis=1).argmax())
         column = int(bad[row].argmax())
-        names = self._matrix.feature_names
-        name = f" ({names[column]!r})" if names else ""
-        value = block[row, column]
-        is_nan = bool(np.isnan(value))
-        if is_nan:
-            cure = (
-                "Remove or fill it, or choose a policy: missing = mean, zero or drop_rows "
-                "(--set input.missing=mean; ingest: --missing mean)."
-            )
-        elif np.isinf(value):
-            cure = "Infinity cannot be filled: correct the data."
-        else:
-            cure = TOO_LARGE
-        raise InputError(
-            f"{self._matrix.uri}: row {self._first_row + row}, column {column}{name} is "
-            f"{'NaN' if is_nan else value}. {cure} Rows and columns count from 0."
+        raise refusal(self._matrix, self.n_read + row, column, float(block[row, column]))
+
+
+def refusal(matrix: Source, row: int, column: int, value: float) -> InputError:
+    """Return the error for a value that cannot be used."""
+    name = f" ({matrix.feature_names[column]!r})" if matrix.feature_names else ""
+    if np.isnan(value):
+        cure = (
+            "Remove or fill it, or choose a policy: missing = mean, zero or drop_rows "
+            "(--set input.missing=mean; ingest: --missing mean)."
         )
+    elif np.isinf(value):
+        cure = "Infinity cannot be filled: correct the data."
+    else:
+        cure = TOO_LARGE
+    return InputError(
+        f"{matrix.uri}: row {row}, column {column}{name} is "
+        f"{'NaN' if np.isnan(value) else value}. {cure} Rows and columns count from 0."
+    )
 
 
 def _fill_values(matrix: Source, rows: int) -> tuple[np.ndarray, list[str]]:

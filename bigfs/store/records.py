@@ -39,8 +39,11 @@ OBJECTS = "objects.json"
 _ID = re.compile(r"[0-9a-f]{12}")
 # Metadata and chunks of zarr, version 3.
 _OF_ZARR = re.compile(r"(.*/)?(zarr\.json|c(/\d+)*)")
-# What an ingest writes: a group with one array.
-_OF_STORE = re.compile(r"zarr\.json|(X|index)/(zarr\.json|c(/\d+)*)")
+# What an ingest writes: a group with one array, or with three for each block of a sparse matrix.
+_OF_STORE = re.compile(
+    r"zarr\.json|(X|index)/(zarr\.json|c(/\d+)*)"
+    r"|X/\d+/(zarr\.json|(data|indices|indptr)/(zarr\.json|c/0))"
+)
 
 
 def is_attempt(value: Any) -> bool:

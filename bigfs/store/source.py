@@ -51,6 +51,8 @@ class Source(ABC):
     feature_names : list of str or None
     checked : bool
         Whether every value is known to be finite.
+    sparse : bool
+        Whether it is a `bigfs.store.csr.SparseSource`, which also hands out CSR blocks.
     watch : Watch or None
         Over the file or folder it was opened from.
     index : str or None
@@ -65,6 +67,7 @@ class Source(ABC):
     dtype: np.dtype
     feature_names: list[str] | None = None
     checked: bool = False
+    sparse: bool = False
     watch: Watch | None = None
     index: str | None = None
     dropped: Sequence[int] = ()
@@ -116,6 +119,10 @@ class RandomAccessSource(Source):
     @abstractmethod
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``; callers must not write into them."""
+
+    def read_columns(self, start: int, stop: int, columns: np.ndarray) -> np.ndarray:
+        """Return some columns of rows ``start`` to ``stop``."""
+        return self.read(start, stop)[:, columns]
 
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
@@ -283,9 +290,9 @@ def open_matrix(
 
         return ArraySource(X)  # read by slices, as an array in memory is
     if root == "dask":
-        from bigfs.store.formats.dask_array import DaskSource
+        from bigfs.store.formats.dask_array import open_dask
 
-        return DaskSource(X)
+        return open_dask(X)
     from bigfs.store.formats.memory import open_memory
 
     source = open_memory(X, roles)

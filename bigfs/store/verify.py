@@ -9,6 +9,8 @@ import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.runtime.progress import track
+from bigfs.store.csr import csr_checksum
+from bigfs.store.formats.csr_store import StoredCSR
 from bigfs.store.formats.zarr_array import missing_chunks
 from bigfs.store.ingest import checksum
 from bigfs.store.location import Location, as_location, zarr_store
@@ -69,7 +71,10 @@ def verify(path: str | Location) -> VerifyReport:
         raise InputError(f"{path} has no checksums: only stores made by bigfs have them.")
     try:
         group = zarr.open_group(zarr_store(folder), mode="r")
-        array, checksums = group["X"], group.attrs["checksums"]
+        checksums = group.attrs["checksums"]
+        if "csr" in group.attrs and isinstance(checksums, list):
+            return _verify_csr(folder, dict(group.attrs), checksums)
+        array = group["X"]
         if not isinstance(array, zarr.Array) or not isinstance(checksums, list):
             raise TypeError("X is not an array with a list of checksums")
     except StorageError:
@@ -91,6 +96,29 @@ def verify(path: str | Location) -> VerifyReport:
                 changed.append(f"X/{key}")
             progress.advance(1)
     return VerifyReport(folder, len(expected), [f"X/{key}" for key in missing], changed)
+
+
+def _verify_csr(folder: Location, attributes: dict[str, Any], checksums: list[Any]) -> VerifyReport:
+    """Read every block of a sparse store and compare it with its checksum."""
+    source = StoredCSR(folder, attributes, strict=False)
+    missing = source.missing()
+    incomplete = {name.split("/")[1] for name in missing}
+    changed = []
+    n_blocks = len(source.stored_entries)
+    with track("verify", n_blocks, "blocks") as progress:
+        for i in range(n_blocks):
+            if str(i) not in incomplete and _checksum_of_block(source, i) != checksums[i : i + 1]:
+                changed.append(f"X/{i}")
+            progress.advance(1)
+    return VerifyReport(folder, n_blocks, missing, changed)
+
+
+def _checksum_of_block(source: StoredCSR, i: int) -> list[str]:
+    """Return the checksum of a stored block; nothing if it cannot be decoded."""
+    try:
+        return [csr_checksum(source.read_block(i))]
+    except CorruptStoreError:
+        return []
 
 
 def _checksum_of(array: Any, start: int, rows: int) -> str:

@@ -137,6 +137,15 @@ def _zarr_group(X: np.ndarray, folder: Path) -> Path:
     return folder / "X.zarr"
 
 
+def _csr_store(X: np.ndarray, folder: Path) -> Path:
+    from scipy.sparse import csr_array
+
+    from bigfs.store.csr import CSRSource
+
+    ingest(CSRSource(csr_array(X), names=NAMES), folder / "csr.zarr", rows=20)
+    return folder / "csr.zarr"
+
+
 def _own_store(X: np.ndarray, folder: Path) -> Path:
     ingest(_frame(X, folder), folder / "X.zarr", rows=20)
     return folder / "X.zarr"
@@ -215,6 +224,7 @@ FORMATS: dict[str, tuple[Callable[..., Any], bool]] = {
     "zarr v3, sharded": (_zarr(3, (10, 7), shards=(40, 7)), False),
     "zarr group": (_zarr_group, True),
     "store of our own": (_own_store, True),
+    "store of CSR blocks": (_csr_store, True),
     "zarr.Array": (_zarr_object, False),
     "zarr.Group": (_zarr_group_object, True),
     "zarr.Array in memory": (_zarr_in_memory, False),
@@ -279,14 +289,17 @@ def test_shared_sources_are_read_after_a_journey(stored: tuple[Any, Any]) -> Non
 def test_ingest_gives_the_same_store(stored: tuple[Any, Any], tmp_path: Path) -> None:
     X, names = stored
     report = ingest(X, tmp_path / "out.zarr", rows=25)
+    assert report.n_chunks == 5
+    assert (report.n_samples, report.n_features) == (N_SAMPLES, N_FEATURES)
+    if open_matrix(X).sparse:  # in CSR blocks: tests/store/test_csr.py
+        np.testing.assert_array_equal(open_matrix(tmp_path / "out.zarr").read(0, 103), _matrix())
+        return
     group = zarr.open_group(str(tmp_path / "out.zarr"), mode="r")
     np.testing.assert_array_equal(group["X"][...], _matrix())
     assert group.attrs["feature_names"] == names
     ingest(_matrix(), tmp_path / "expected.zarr", rows=25)
     expected = zarr.open_group(str(tmp_path / "expected.zarr"), mode="r")
     assert group.attrs["checksums"] == expected.attrs["checksums"]
-    assert report.n_chunks == 5
-    assert (report.n_samples, report.n_features) == (N_SAMPLES, N_FEATURES)
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,6 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "'a' is there twice",
     ),
     "frame without columns": (lambda f: _frame(), r"Got shape \(0, 0\)"),
-    "sparse, large": (lambda f: _sparse((300_000, 2000)), "sparse input at scale.* 2 GiB dense"),
     "sparse, complex": (lambda f: _sparse((3, 3), "c8"), "Got complex64"),
     "sparse, one row": (lambda f: _sparse((1, 3)), r"Got shape \(1, 3\)"),
     "dask, unknown shape": (lambda f: _dask(f, unknown=True), "compute_chunk_sizes"),

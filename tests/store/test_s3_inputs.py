@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -225,3 +226,18 @@ def test_a_shuffle_in_a_bucket_reads_larger_slices_to_the_same_graph(
         found.append(graph.indices[:].tobytes() + graph.distances[:].tobytes())
     assert plans[0].run_blocks < plans[1].run_blocks
     assert found[0] == found[1]
+
+
+def test_a_sparse_store_lies_in_a_bucket(lab: ObjectPath) -> None:
+    from scipy.sparse import random_array
+
+    sparse = random_array((103, 9), density=0.2, format="csr", rng=np.random.default_rng(0))
+    ingest(sparse, lab / "X.zarr", rows=20)
+    source = open_matrix(str(lab / "X.zarr"))
+    assert source.sparse
+    stored = pickle.loads(pickle.dumps(source))
+    np.testing.assert_array_equal(stored.read(15, 90), sparse[15:90].toarray())
+    assert verify(lab / "X.zarr").ok
+    (lab / "X.zarr" / "X/1/data/c/0").unlink()
+    with pytest.raises(CorruptStoreError, match="block 1 cannot|X/1/data"):
+        stored.read(20, 40)

@@ -2,4 +2,6 @@
 
 from bigfs.selectors.method import Method
 
-METHOD = Method("max_variance", "MaxVariance", estimator="MaxVariance", module=__name__)
+METHOD = Method(
+    "max_variance", "MaxVariance", estimator="MaxVariance", module=__name__, sparse=True
+)

@@ -21,4 +21,5 @@ METHOD = Method(
     module=__name__,
     parameters=RandomSelectionParameters,
     scale_free=True,
+    sparse=True,
 )

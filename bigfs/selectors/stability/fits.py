@@ -293,13 +293,14 @@ def _fitted(
 
 
 def _of_sample(selection: Selection, fit: int, n_samples: int, numbers: np.ndarray) -> Selection:
-    """Return the settings of a fit: a seed of its own, and the labels of its rows to start from."""
+    """Return the settings of a fit: a seed of its own, and the labels of its rows."""
     seed = derive_seed(selection.random_state, "stability fit", fit)
     selection = selection.model_copy(update={"random_state": seed})
-    if METHODS[selection.method].starts:
+    labels = METHODS[selection.method].labels
+    if getattr(selection.parameters, labels, None) is not None:
         start = start_of(selection, n_samples)
         if not isinstance(start, str) and len(start) == n_samples:
-            return selection.with_parameters(init=np.asarray(start)[numbers])
+            return selection.with_parameters(**{labels: np.asarray(start)[numbers]})
     return selection
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError, InputTypeError
 from bigfs.runtime.execute import dask_get
+from bigfs.store.csr import CSRLayout, SparseSource, as_block
 from bigfs.store.source import Source, check_shape, work_dtype
 
 
@@ -37,11 +38,14 @@ class DaskSource(Source):
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         for start, stop in self._bands(rows):
-            band = self._X[start:stop].compute(scheduler=dask_get())
-            if hasattr(band, "toarray"):  # scipy sparse chunks
+            band = self._compute(start, stop)
+            if hasattr(band, "toarray"):  # sparse chunks that the array's meta does not speak of
                 band = band.toarray()
             for first in range(0, stop - start, rows):
                 yield np.ascontiguousarray(band[first : first + rows], dtype=self.dtype)
+
+    def _compute(self, start: int, stop: int) -> Any:
+        return self._X[start:stop].compute(scheduler=dask_get())
 
     def _bands(self, rows: int) -> Iterator[tuple[int, int]]:
         """Yield row ranges of whole chunks, about ``rows`` long, so each is computed once."""
@@ -53,3 +57,32 @@ class DaskSource(Source):
             stop += size
         if stop > start:
             yield start, stop
+
+
+class SparseDaskSource(DaskSource, SparseSource):
+    """A Dask array of scipy sparse chunks; how many entries they have, only reading them tells."""
+
+    sparse = True
+
+    @property
+    def layout(self) -> CSRLayout | None:
+        """None: not known before it is read."""
+        return None
+
+    def iter_csr(self, rows: int) -> Iterator[Any]:
+        """Yield consecutive CSR blocks of at most ``rows`` rows."""
+        for start, stop in self._bands(rows):
+            band = as_block(self._compute(start, stop), self.dtype)
+            for first in range(0, stop - start, rows):
+                yield band[first : first + rows]
+
+    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+        """Yield consecutive dense arrays of at most ``rows`` rows."""
+        for block in self.iter_csr(rows):
+            yield block.toarray()
+
+
+def open_dask(X: Any) -> DaskSource:
+    """Open a Dask array; its meta says whether its chunks are sparse."""
+    sparse = hasattr(getattr(X, "_meta", None), "tocsr")
+    return SparseDaskSource(X) if sparse else DaskSource(X)

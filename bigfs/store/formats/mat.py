@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
-from bigfs.store.formats.memory import ArraySource, SparseSource
+from bigfs.store.csr import CSRSource
+from bigfs.store.formats.memory import ArraySource
 from bigfs.store.location import Location
 from bigfs.store.source import RandomAccessSource, choose_member
 
@@ -35,7 +36,7 @@ def open_file(path: Location, variable: str | None) -> RandomAccessSource:
         raise InputError(f"{path}: {name!r} is a {kind}, not a matrix of numbers.")
     found = _scipy(loadmat, path, variable_names=[name], spmatrix=False)[name]
     uri = f"{path}::{name}"
-    return ArraySource(found, uri) if isinstance(found, np.ndarray) else SparseSource(found, uri)
+    return ArraySource(found, uri) if isinstance(found, np.ndarray) else CSRSource(found, uri)
 
 
 def list_variables(path: Location) -> list[tuple[str, tuple[int, ...], str]]:

@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.core.units import GIB, format_bytes
 from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
 from bigfs.store.source import RandomAccessSource, check_names, check_shape, work_dtype
-
-_DENSE_LIMIT_BYTES = 2 * GIB
 
 
 class ArraySource(RandomAccessSource):
@@ -103,30 +100,6 @@ def refuse_texts(X: Any) -> None:
     refuse_unusable(unusable, ALL_FEATURES, names, "X", in_memory=True)
 
 
-class SparseSource(RandomAccessSource):
-    """A scipy sparse matrix, made dense block by block; refused above 2 GiB."""
-
-    shareable = False
-
-    def __init__(self, X: Any, uri: str = "X") -> None:
-        self.uri = uri
-        self.dtype = work_dtype(X.dtype, uri)
-        check_shape(X.shape, uri)
-        self.n_samples, self.n_features = (int(size) for size in X.shape)
-        size = self.n_samples * self.n_features * self.dtype.itemsize
-        if size > _DENSE_LIMIT_BYTES:
-            raise InputError(
-                f"{uri}: sparse input at scale is not supported yet. It is made dense block by "
-                f"block, up to {format_bytes(_DENSE_LIMIT_BYTES)} dense; this matrix would be "
-                f"{format_bytes(size)}. Drop rare features first."
-            )
-        self._X = X.tocsr()
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Return rows ``start`` to ``stop``, dense."""
-        return np.ascontiguousarray(self._X[start:stop].toarray(), dtype=self.dtype)
-
-
 def open_memory(X: Any, roles: Roles = ALL_FEATURES) -> RandomAccessSource | None:
     """Return a source for an object in memory, None for one of another kind."""
     if isinstance(X, np.ma.MaskedArray):
@@ -135,7 +108,9 @@ def open_memory(X: Any, roles: Roles = ALL_FEATURES) -> RandomAccessSource | Non
         return ArraySource(X)
     root = type(X).__module__.split(".")[0]
     if root == "scipy" and hasattr(X, "tocsr"):
-        return SparseSource(X)
+        from bigfs.store.csr import CSRSource
+
+        return CSRSource(X)
     if root == "pandas" and hasattr(X, "columns"):
         return FrameSource(X, roles=roles)
     return None

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import BigfsError, CorruptStoreError, InputError, StorageError
+from bigfs.store.formats.csr_store import StoredCSR
 from bigfs.store.location import Location, as_location, files_below, zarr_store
 from bigfs.store.objects import ObjectPath
 from bigfs.store.source import RandomAccessSource, check_names, check_shape, work_dtype
@@ -233,8 +234,25 @@ def missing_chunks(array: Any, path: Location) -> list[str]:
     return [key for key in expected if key not in there]
 
 
-def open_zarr(node: Any, variable: str | None, uri: str | None = None) -> ZarrSource:
-    """Open a zarr array, or ``X`` (or ``variable``) of a group."""
+def _open_csr(group: Any, uri: str) -> StoredCSR:
+    """Open a store of CSR blocks, which its tasks open again by its place."""
+    import zarr
+
+    store = group.store_path.store
+    place: Location
+    if type(store) is zarr.storage.LocalStore:
+        place = Path(store.root).absolute()
+    elif isinstance(getattr(store, "path", None), ObjectPath):
+        place = store.path
+    else:
+        raise InputError(f"{uri}: a sparse store is read from a folder or a bucket. Give its path.")
+    if group.store_path.path:
+        place = place / group.store_path.path
+    return StoredCSR(place, dict(group.attrs))
+
+
+def open_zarr(node: Any, variable: str | None, uri: str | None = None) -> RandomAccessSource:
+    """Open a zarr array, ``X`` (or ``variable``) of a group, or a store of CSR blocks."""
     import zarr
 
     uri = uri or str(node.store_path).removeprefix("file://")
@@ -245,6 +263,8 @@ def open_zarr(node: Any, variable: str | None, uri: str | None = None) -> ZarrSo
     if not isinstance(node, zarr.Group):
         raise InputError(f"{uri}: only zarr arrays and groups are read. Got {type(node).__name__}.")
     name = variable or "X"
+    if "bigfs_store" in node.attrs and "csr" in node.attrs and name == "X":
+        return _open_csr(node, uri)
     found = node.get(name)
     if not isinstance(found, zarr.Array):
         with warnings.catch_warnings():
@@ -257,7 +277,7 @@ def open_zarr(node: Any, variable: str | None, uri: str | None = None) -> ZarrSo
     return ZarrSource(found, uri, name, dict(node.attrs))
 
 
-def open_file(path: Location, variable: str | None) -> ZarrSource:
+def open_file(path: Location, variable: str | None) -> RandomAccessSource:
     """Open a zarr folder."""
     import zarr
 

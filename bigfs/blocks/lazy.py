@@ -1,0 +1,86 @@
+"""Stored data as Dask arrays, whose chunks are row blocks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigfs.store.chunking import block_rows
+from bigfs.store.ingest import ingest
+from bigfs.store.scratch import Scratch
+from bigfs.store.source import TABLES, RandomAccessSource, Source, open_matrix
+
+
+def is_stored(X: Any) -> bool:
+    """Say whether X is read by blocks: a path, a Dask, zarr or HDF5 array, opened data.
+
+    Also a Dask array in an xarray, and what `open_matrix` refuses in words.
+    """
+    root = type(X).__module__.split(".")[0]
+    if root == "xarray":
+        return getattr(X, "chunks", None) is not None
+    return isinstance(X, (str, Path, Source)) or root in ("dask", "zarr", "h5py", "anndata")
+
+
+def open_stored(X: Any, names: Sequence[str]) -> Any:
+    """Open stored data of which features are wanted; a Dask array is returned as it is.
+
+    Of a table only the columns of these names are read, where there are names: the others need
+    not be numbers.
+    """
+    if type(X).__module__.startswith(("xarray", "dask")):
+        return X
+    is_table = isinstance(X, (str, Path)) and str(X).lower().endswith(TABLES)
+    return open_matrix(X, columns=list(names)) if names and is_table else open_matrix(X)
+
+
+def as_lazy(X: Any) -> Any:
+    """Return stored data as a Dask array; a Dask array as it is."""
+    import dask.array as da
+
+    X = X.data if type(X).__module__.startswith("xarray") else X
+    return X if isinstance(X, da.Array) else lazy_array(X)
+
+
+def lazy_array(X: Any) -> Any:
+    """Return stored data as a Dask array whose chunks are the row blocks.
+
+    What has no row ranges, such as a text table, is copied into a temporary store first.
+    """
+    import dask.array as da
+
+    source, scratch = open_matrix(X), None
+    if not isinstance(source, RandomAccessSource):  # rows come in order: a store of its own
+        scratch = Scratch()
+        ingest(source, scratch.path / "X.zarr")
+        source = open_matrix(scratch.path / "X.zarr")
+    assert isinstance(source, RandomAccessSource)
+    chunk = None if source.sparse else source.chunk_rows
+    rows = block_rows(source.n_features, source.dtype.itemsize, chunk)
+    view = _View(source, scratch)
+    return da.from_array(
+        view,
+        chunks=(rows, source.n_features),
+        name=f"bigfs-{uuid.uuid4().hex}",
+        meta=np.empty((0, 0), source.dtype),
+    )
+
+
+class _View:
+    """An array-like face of a source for Dask: shape, dtype and rows on demand."""
+
+    ndim = 2
+
+    def __init__(self, source: RandomAccessSource, scratch: Scratch | None) -> None:
+        self._source, self._scratch = source, scratch
+        self.shape = (source.n_samples, source.n_features)
+        self.dtype = np.dtype(source.dtype)
+
+    def __getitem__(self, key: tuple[slice, Any]) -> np.ndarray:
+        rows, columns = key
+        start, stop, _ = rows.indices(self.shape[0])
+        return np.asarray(self._source.read(start, stop)[:, columns])

@@ -1,0 +1,251 @@
+"""Sparse matrices as sources of CSR row blocks, and what every such block must be.
+
+A block is a ``scipy.sparse.csr_array`` with int32 indices in order, none twice and no stored zero.
+"""
+
+from __future__ import annotations
+
+import zlib
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import InputError
+from bigfs.core.units import GIB, format_bytes
+from bigfs.store.source import RandomAccessSource, Source, check_shape, work_dtype
+from bigfs.store.values import first_unusable
+
+# A pass copies a block several times: for sorting by columns, and as float64.
+_BLOCK_BYTES = 16 * 10**6
+# Rows with few entries: thin arrays with a row for each stay small too.
+_MOST_ROWS = 2**16
+DENSE_LIMIT_BYTES = 2 * GIB
+
+
+@dataclass(frozen=True)
+class CSRLayout:
+    """How a sparse matrix is cut into blocks, and what they hold.
+
+    Attributes
+    ----------
+    rows : int
+        Rows per block.
+    n_entries : int
+        Of the matrix.
+    block_entries : int
+        Of the largest block.
+    """
+
+    rows: int
+    n_entries: int
+    block_entries: int
+
+
+class SparseSource(Source):
+    """A sparse matrix that can be read from its first row to its last."""
+
+    sparse = True
+
+    @property
+    @abstractmethod
+    def layout(self) -> CSRLayout | None:
+        """How it is cut into blocks; None where only reading tells how many entries there are."""
+
+    @abstractmethod
+    def iter_csr(self, rows: int) -> Iterator[Any]:
+        """Yield consecutive CSR blocks of at most ``rows`` rows."""
+
+    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+        """Yield consecutive dense arrays of at most ``rows`` rows."""
+        for block in self.iter_csr(rows):
+            yield block.toarray()
+
+
+class RandomAccessSparse(SparseSource, RandomAccessSource):
+    """A sparse matrix whose rows can be read by range, as CSR or dense."""
+
+    @abstractmethod
+    def read_csr(self, start: int, stop: int) -> Any:
+        """Return rows ``start`` to ``stop`` in CSR form."""
+
+    @abstractmethod
+    def block_entries(self, rows: int) -> int:
+        """Return the entries of the largest block of so many rows, or a bound of them."""
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return rows ``start`` to ``stop``, dense."""
+        return np.ascontiguousarray(self.read_csr(start, stop).toarray())
+
+    def read_columns(self, start: int, stop: int, columns: np.ndarray) -> np.ndarray:
+        """Return some columns of rows ``start`` to ``stop``, dense."""
+        return np.ascontiguousarray(self.read_csr(start, stop)[:, columns].toarray())
+
+    def iter_csr(self, rows: int) -> Iterator[Any]:
+        """Yield consecutive CSR blocks of at most ``rows`` rows."""
+        for start in range(0, self.n_samples, rows):
+            yield self.read_csr(start, min(start + rows, self.n_samples))
+
+
+class CSRSource(RandomAccessSparse):
+    """A scipy sparse matrix in this process's memory."""
+
+    shareable = False
+
+    def __init__(self, X: Any, uri: str = "X", names: list[str] | None = None) -> None:
+        self.uri = uri
+        self._stored = X.dtype
+        self.dtype = work_dtype(X.dtype, uri)
+        check_shape(X.shape, uri)
+        self.n_samples, self.n_features = (int(size) for size in X.shape)
+        self.feature_names = names
+        from scipy.sparse import csr_array
+
+        try:
+            rows = X.tocsr()
+            # Another object on the same values: the check may set attributes.
+            self._X = csr_array((rows.data, rows.indices, rows.indptr), shape=rows.shape)
+            self._X.check_format(full_check=True)  # indices outside the shape would crash later
+        except ValueError as error:
+            raise InputError(f"{uri} is a damaged sparse matrix: {error}. Make it again.") from None
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """Type of the matrix."""
+        return self._stored
+
+    @cached_property
+    def layout(self) -> CSRLayout:
+        """Blocks of 8 to 16 MB of entries."""
+        return csr_layout(self._X.indptr, self.dtype.itemsize)
+
+    def block_entries(self, rows: int) -> int:
+        """Return the entries of the largest block of so many rows."""
+        return _largest(self._X.indptr, rows)
+
+    def read_csr(self, start: int, stop: int) -> Any:
+        """Return rows ``start`` to ``stop`` in CSR form."""
+        return as_block(self._X[start:stop], self.dtype)
+
+
+def entry_bytes(itemsize: int) -> int:
+    """Return the bytes of a stored entry: its value and its column."""
+    return itemsize + 4
+
+
+def rows_for(entries_per_row: float, itemsize: int) -> int:
+    """Return the rows of a block for rows of so many entries."""
+    row_bytes = 8 + entries_per_row * entry_bytes(itemsize)
+    return int(min(_MOST_ROWS, max(1, _BLOCK_BYTES // row_bytes)))
+
+
+def csr_layout(indptr: np.ndarray, itemsize: int) -> CSRLayout:
+    """Return the layout in which no block is above 16 MB, unless a single row is.
+
+    Parameters
+    ----------
+    indptr : ndarray of shape (n_samples + 1,)
+        Row pointers of the whole matrix.
+    itemsize : int
+        Bytes of a value.
+    """
+    n, n_entries = len(indptr) - 1, int(indptr[-1])
+    rows = min(n, rows_for(n_entries / n, itemsize))
+    while rows > 1 and _largest(indptr, rows) * entry_bytes(itemsize) > _BLOCK_BYTES:
+        rows = -(-rows // 2)
+    return CSRLayout(rows, n_entries, _largest(indptr, rows))
+
+
+def _largest(indptr: np.ndarray, rows: int) -> int:
+    edges = np.append(indptr[:-1:rows], indptr[-1:]).astype(np.int64)
+    return int(np.diff(edges).max())
+
+
+def as_block(X: Any, dtype: np.dtype) -> Any:
+    """Return sparse rows, or a dense array, as a CSR block; the rows themselves stay as they are.
+
+    Parameters
+    ----------
+    X : sparse matrix or ndarray of shape (n_rows, n_features)
+    dtype : numpy.dtype
+        float32 or float64.
+    """
+    from scipy.sparse import csr_array
+
+    block = csr_array(X)
+    if block.dtype != dtype:
+        block = block.astype(dtype)
+    if not block.has_canonical_format or not block.data.all():
+        block = block.copy()
+        block.sum_duplicates()
+        block.eliminate_zeros()
+    columns, pointers = (
+        part.astype(np.int32, copy=False) for part in (block.indices, block.indptr)
+    )
+    return csr_array((block.data, columns, pointers), shape=block.shape)
+
+
+def stack(blocks: list[Any]) -> Any:
+    """Return CSR blocks one below the other."""
+    from scipy.sparse import vstack
+
+    return blocks[0] if len(blocks) == 1 else as_block(vstack(blocks, "csr"), blocks[0].dtype)
+
+
+def csr_chunks(blocks: Iterator[Any], rows: int) -> Iterator[Any]:
+    """Regroup CSR blocks of any length into chunks of exactly ``rows`` rows and a last one."""
+    waiting: list[Any] = []
+    count = 0
+    for block in blocks:
+        while block.shape[0]:
+            taken, block = block[: rows - count], block[rows - count :]
+            waiting.append(taken)
+            count += taken.shape[0]
+            if count == rows:
+                yield stack(waiting)
+                waiting, count = [], 0
+    if waiting:
+        yield stack(waiting)
+
+
+def csr_checksum(block: Any) -> str:
+    """Return the CRC-32 of a block's values, columns and row pointers, as little-endian bytes."""
+    crc = 0
+    for part in (block.data, block.indices, block.indptr):
+        values = np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("<"))
+        crc = zlib.crc32(values.view(np.uint8).data, crc)
+    return f"{crc:08x}"
+
+
+def first_unusable_entry(block: Any) -> tuple[int, int, float] | None:
+    """Return row, column and value of the first entry that cannot be worked with, or None."""
+    place = first_unusable(block.data[None])
+    if place is None:
+        return None
+    entry = place[1]
+    row = int(np.searchsorted(block.indptr, entry, side="right")) - 1
+    return row, int(block.indices[entry]), float(block.data[entry])
+
+
+def check_dense(source: Source, what: str, cure: str = "Drop rare features first.") -> None:
+    """Raise InputError if a sparse matrix is too large to be made dense block by block.
+
+    Parameters
+    ----------
+    source : Source
+    what : str
+        What makes it dense, as the beginning of a sentence.
+    cure : str
+    """
+    if not source.sparse or source.estimated_samples is None:
+        return
+    size = source.estimated_samples * source.n_features * source.dtype.itemsize
+    if size > DENSE_LIMIT_BYTES:
+        raise InputError(
+            f"{source.uri}: {what} has no form for sparse matrices yet and makes them dense block "
+            f"by block, up to {format_bytes(DENSE_LIMIT_BYTES)} dense; this one would be "
+            f"{format_bytes(size)}. {cure}"
+        )

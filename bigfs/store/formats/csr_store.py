@@ -1,0 +1,210 @@
+"""The stores of sparse matrices that `ingest` writes: CSR row blocks of whole objects.
+
+The group ``X/i`` has ``data``, ``indices`` and ``indptr`` of block i, each one chunk, so that a
+task reads whole objects and nothing else. The attributes of the store say how it is cut.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import CorruptStoreError, StorageError
+from bigfs.store.csr import (
+    CSRLayout,
+    RandomAccessSparse,
+    as_block,
+    csr_checksum,
+    stack,
+)
+from bigfs.store.location import Location, as_location, files_below, zarr_store
+from bigfs.store.source import check_names, check_shape, work_dtype
+
+PARTS = ("data", "indices", "indptr")
+_SHOWN = 3
+_CURE = "Ingest the source again, then run 'bigfs inspect --verify'."
+
+
+class StoredCSR(RandomAccessSparse):
+    """A store of CSR row blocks; pickles to its address and shape.
+
+    Parameters
+    ----------
+    path : Path or ObjectPath
+    attributes : dict
+        Of the store.
+    strict : bool, default=True
+        Raise CorruptStoreError if an object is missing.
+
+    Attributes
+    ----------
+    stored_entries : ndarray of shape (n_blocks,), int64
+        How many entries each block has.
+    """
+
+    checked = True
+    chunk_rows: int
+
+    def __init__(self, path: Location, attributes: dict[str, Any], *, strict: bool = True) -> None:
+        self.uri = self._path = str(path)
+        try:
+            about = attributes["csr"]
+            self.n_samples, self.n_features = (int(size) for size in about["shape"])
+            self.dtype = work_dtype(about["dtype"], self.uri)
+            self._stored = np.dtype(attributes["stored_dtype"])
+            self.chunk_rows = int(about["rows"])
+            self.stored_entries = np.array(about["entries"], dtype=np.int64)
+            self.dropped = attributes.get("dropped", ())
+            names = attributes.get("feature_names")
+            self.feature_names = None if names is None else [str(name) for name in names]
+            if self.chunk_rows < 1 or len(self.stored_entries) != -(
+                -self.n_samples // self.chunk_rows
+            ):
+                raise ValueError(f"{len(self.stored_entries)} blocks for {self.n_samples} rows")
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptStoreError(
+                f"{path}: the metadata of the store is damaged ({error}). Ingest the source again."
+            ) from None
+        check_shape((self.n_samples, self.n_features), self.uri)
+        check_names(self.feature_names, self.n_features, self.uri)
+        missing = self.missing() if strict else []
+        if missing:
+            more = ", ..." if len(missing) > _SHOWN else ""
+            verb = "is" if len(missing) == 1 else "are"
+            raise CorruptStoreError(
+                f"{path}: {', '.join(missing[:_SHOWN])}{more} {verb} missing. {_CURE}"
+            )
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """Type of the values that it was made from."""
+        return self._stored
+
+    @property
+    def layout(self) -> CSRLayout:
+        """The stored blocks."""
+        entries = self.stored_entries
+        return CSRLayout(self.chunk_rows, int(entries.sum()), int(entries.max()))
+
+    def block_entries(self, rows: int) -> int:
+        """Return a bound of the entries of the largest block of so many rows."""
+        step = -(-rows // self.chunk_rows)
+        return int(
+            np.add.reduceat(self.stored_entries, np.arange(0, len(self.stored_entries), step)).max()
+        )
+
+    def missing(self) -> list[str]:
+        """Return the names of the objects that are not there."""
+        there = files_below(as_location(self._path) / "X")
+        expected = []
+        for i, entries in enumerate(self.stored_entries.tolist()):
+            expected += [f"{i}/{part}/zarr.json" for part in PARTS]
+            expected += [f"{i}/{part}/c/0" for part in PARTS if entries or part == "indptr"]
+        return [f"X/{name}" for name in expected if name not in there]
+
+    def read_csr(self, start: int, stop: int) -> Any:
+        """Return rows ``start`` to ``stop`` in CSR form."""
+        rows = self.chunk_rows
+        blocks = []
+        at_least = min(start, self.n_samples - 1) // rows  # for its shape, if no row is wanted
+        for i in range(at_least, max(at_least + 1, -(-stop // rows))):
+            block, first = self.read_block(i), i * rows
+            begin, end = max(0, start - first), min(rows, stop - first)
+            blocks.append(block if end - begin >= block.shape[0] else block[begin:end])
+        return stack(blocks)
+
+    def read_block(self, i: int) -> Any:
+        """Return one stored block.
+
+        Raises
+        ------
+        CorruptStoreError
+            If it cannot be decoded, or is no block of the store.
+        """
+        from scipy.sparse import csr_array
+
+        shape = (min(self.chunk_rows, self.n_samples - i * self.chunk_rows), self.n_features)
+        try:
+            block = csr_array(tuple(self._read(i, part) for part in PARTS), shape=shape)
+            block.check_format(full_check=True)  # what lies outside the shape would crash later
+            return as_block(block, self.dtype)
+        except StorageError:
+            raise
+        except Exception as error:  # whatever a codec raises for bytes that it never wrote
+            raise CorruptStoreError(
+                f"{self.uri}: block {i} cannot be decoded ({error}). {_CURE}"
+            ) from error
+
+    def _read(self, i: int, part: str) -> np.ndarray:
+        import zarr
+
+        name = f"X/{i}/{part}"
+        try:
+            store = zarr_store(as_location(self._path) / name, strict=True)
+            array = zarr.open_array(store, mode="r")
+            chunk = as_location(self._path) / name / "c/0"
+            if array.size and isinstance(chunk, Path) and not chunk.is_file():
+                raise FileNotFoundError("c/0")  # it would read as zeros
+            return np.asarray(array[:])
+        except StorageError:
+            raise
+        except (FileNotFoundError, KeyError) as error:
+            raise CorruptStoreError(f"{self.uri}: {name} is missing ({error}). {_CURE}") from error
+        except OSError as error:
+            raise StorageError(f"{self.uri}: {name} cannot be read: {error}.") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        # No task needs them, and they grow with the matrix.
+        return {**self.__dict__, "feature_names": None, "stored_entries": None, "dropped": ()}
+
+
+class CSRWriter:
+    """Writes the blocks of a new store, one after the other."""
+
+    def __init__(self, path: Location, rows: int, n_features: int, dtype: np.dtype) -> None:
+        import zarr
+
+        self._group = zarr.create_group(store=zarr_store(path))
+        self._blocks = self._group.create_group("X")
+        self._rows, self._n_features, self._dtype = rows, n_features, dtype
+        self.n_samples = 0
+        self.entries: list[int] = []
+        self.checksums: list[str] = []
+
+    def append(self, block: Any) -> None:
+        """Write one block; only the last one may be short."""
+        from zarr.codecs import BloscCodec, Crc32cCodec
+
+        group = self._blocks.create_group(str(len(self.entries)))
+        for name, values in zip(PARTS, (block.data, block.indices, block.indptr), strict=True):
+            array = group.create_array(
+                name,
+                shape=values.shape,
+                dtype=values.dtype,
+                chunks=(max(1, len(values)),),
+                # The CRC makes every read of a damaged object fail, as in dense stores.
+                compressors=[BloscCodec(cname="lz4", clevel=3, shuffle="shuffle"), Crc32cCodec()],
+                config={"write_empty_chunks": True},
+            )
+            array[:] = values
+        self.n_samples += block.shape[0]
+        self.entries.append(block.nnz)
+        self.checksums.append(csr_checksum(block))
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the entries, uncompressed."""
+        return sum(self.entries) * (self._dtype.itemsize + 4)
+
+    def finish(self, **attributes: Any) -> None:
+        """Set the attributes that make the group a store."""
+        about = {
+            "shape": [self.n_samples, self._n_features],
+            "dtype": self._dtype.str,
+            "rows": self._rows,
+            "entries": self.entries,
+        }
+        kept = {"bigfs_store": 1, "csr": about, "checksums": self.checksums, **attributes}
+        self._group.update_attributes(kept)

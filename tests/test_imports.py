@@ -168,6 +168,7 @@ def test_dependencies_are_what_is_imported():
         "yaml": "PyYAML",
         "dask_ml": "dask-ml",
         "dask_jobqueue": "dask-jobqueue",
+        "skmisc": "scikit-misc",
     }
     imported = set()
     for path in FILES:

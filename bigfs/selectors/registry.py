@@ -23,6 +23,7 @@ _MODULES = (
     "column_subset",
     "pivoted_qr",
     "random_selection",
+    "highly_variable",
 )
 
 METHODS: dict[str, Method] = {}

@@ -54,6 +54,20 @@ class Place:
         ingest(self.path / "X.npy", self.path / "X.zarr")
         return RowBlocks.from_any(self.path / "X.zarr", scratch=self.scratch(), rows=rows)
 
+    def sparse_blocks(self, n: int, d: int, rows: int | None = None) -> RowBlocks:
+        """Return counts in a store of CSR blocks, 100 entries a row."""
+        from scipy.sparse import csr_array
+
+        from bigfs import ingest
+
+        rng = np.random.default_rng(0)
+        columns = np.sort(rng.integers(d, size=(n, 100)), axis=1).astype(np.int32)
+        values = (1 + rng.poisson(1, size=columns.size)).astype(np.float32)
+        X = csr_array((values, columns.ravel(), np.arange(0, 100 * n + 1, 100)), shape=(n, d))
+        ingest(X, self.path / "X.zarr", rows=rows)
+        scratch = self.scratch()
+        return RowBlocks.from_any(self.path / "X.zarr", scratch=scratch, sparse=True)
+
     def graph(self, n: int, k: int) -> Any:
         """Return a graph as a search would: neighbors within one of 20 groups, a few beyond."""
         from bigfs.graph.cost import graph_block_rows

@@ -20,6 +20,7 @@ from bigfs.runtime.execute import inline, run_tasks
 from bigfs.selectors.configs import selection_model
 from bigfs.selectors.fsgmm.strategies import MixtureFit
 from bigfs.selectors.gfs_kmeans.strategies import GlobalSearch
+from bigfs.selectors.highly_variable.strategies import ClippedVariances, Deviances
 from bigfs.selectors.lfs.strategies import SearchOfAll, SearchOfSample
 from bigfs.selectors.m3fs.sample import SampledRows
 from bigfs.selectors.m3fs.strategies import ResidentRows, StreamedRows
@@ -88,6 +89,8 @@ class Case:
         The strategy is made for data for which the method would choose a faster one.
     stored : bool, default=False
         In a store: another file is checked as it is opened, and its moments are known by then.
+    sparse : bool, default=False
+        In a store of CSR blocks, 100 entries a row.
     """
 
     strategy: type
@@ -100,6 +103,7 @@ class Case:
     alone: bool = False
     forced: bool = False
     stored: bool = False
+    sparse: bool = False
 
     def settings(self, path: Path) -> dict[str, Any]:
         """Return the settings of the selection."""
@@ -116,7 +120,7 @@ class Case:
 
     def __str__(self) -> str:
         """Return the test's name."""
-        where = "-alone" if self.alone else ""
+        where = "-alone" if self.alone else "-csr" if self.sparse else ""
         return f"{self.method}-{self.strategy.__name__}-{self.n}x{self.d}{where}"
 
 
@@ -125,12 +129,16 @@ _MARGIN = {"n_clusters": 2, "init": labels, "max_iter": 3}
 _M3FS = {**_MARGIN, "criterion": "objective"}
 _LFS = {"n_clusters": 3, "init": centers, "drop": "many", "max_iter": 5}
 _OMP = {"n_clusters": 5, "regression": "omp"}
+_DEVIANCE = {"flavor": "deviance"}
 _FEW = {"n_clusters": 5, "max_iter": 2}
 
 CASES = (
     Case(FullGram, "mcfs", 4_000, 2_000, {"n_clusters": 5}, rows=500),
     Case(ForwardOnGram, "mcfs", 4_000, 2_000, _OMP, rows=500),
     Case(Variances, "max_variance", 60_000, 1_000, rows=20_000, stored=True),
+    Case(Variances, "max_variance", 80_000, 2_000, rows=40_000, sparse=True),
+    Case(Deviances, "highly_variable", 80_000, 2_000, _DEVIANCE, rows=40_000, sparse=True),
+    Case(ClippedVariances, "highly_variable", 80_000, 2_000, rows=40_000, sparse=True),
     Case(Draws, "random_selection", 60_000, 1_000, rows=20_000, stored=True),
     Case(PicksOnGram, "column_subset", 4_000, 2_000, rows=500),
     Case(PicksOnGram, "pivoted_qr", 4_000, 2_000, {"n_components": 10}, rows=500),
@@ -247,11 +255,14 @@ def test_measured_is_within_predicted(
 ) -> None:
     from distributed import Client
 
+    if case.strategy is ClippedVariances:
+        pytest.importorskip("skmisc", reason="the extra bigfs[anndata] is not installed")
     # Conjugate gradients need not be exact for their memory.
     monkeypatch.setattr(solve, "CG_TOL", 0.5)
     with local_cluster(1, 1, LIMIT) as cluster, Client(cluster) as client:
         place = Place(tmp_path)
         make = place.stored_blocks if case.stored else place.blocks
+        make = place.sparse_blocks if case.sparse else make
         blocks = make(case.n, case.d, rows=case.rows)
         settings = case.settings(tmp_path / "X.npy")
         finished = _stages(case, place, selection_model()(**settings), blocks)

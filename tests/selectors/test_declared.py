@@ -24,8 +24,8 @@ GRAPH = {"n_neighbors", "weight", "sigma", "metric"}
 FEWER = {"udfs": {"n_neighbors", "metric"}, "m3fs": {"n_neighbors", "sigma"}}
 # For what a scale common to all features changes the meaning of C.
 RESCALED = ("m3fs", "maximum_margin_clustering")
-# A pass for the variances draws nothing and needs a tile.
-WITHOUT_SEED_AND_LIMIT = ("max_variance",)
+# Passes for variances draw nothing, and need a tile.
+WITHOUT_SEED_AND_LIMIT = ("max_variance", "highly_variable")
 
 _ENTRY = re.compile(r"^(\w+(?:, \w+)*) : (.+)$")
 

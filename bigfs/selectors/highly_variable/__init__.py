@@ -1,0 +1,51 @@
+"""HighlyVariable: the features of counts that vary more than others of their mean."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Literal
+
+from pydantic import Field
+
+from bigfs.config.fields import Section, Start
+from bigfs.core.errors import InputError
+from bigfs.selectors.method import Method
+
+
+class HighlyVariableParameters(Section):
+    """Highly variable genes, and other counts (Stuart et al. 2019; Townes et al. 2019)."""
+
+    flavor: Literal["seurat_v3", "seurat_v3_paper", "deviance"] = Field(
+        "seurat_v3",
+        description="seurat_v3: the variance of clipped values over that of a trend, by median "
+        "rank over batches; seurat_v3_paper: by the number of batches first; deviance: from counts "
+        "that follow the totals of rows and features.",
+    )
+    batch_key: Start | None = Field(
+        None,
+        description="The batch of each row, which are scored apart: labels as in "
+        "evaluate.labels. null: one batch.",
+    )
+
+
+def _check(parameters: HighlyVariableParameters) -> None:
+    """Raise InputError if the package of the trend is not there."""
+    if parameters.flavor != "deviance" and importlib.util.find_spec("skmisc") is None:
+        raise InputError(
+            f"HighlyVariable: flavor '{parameters.flavor}' needs scikit-misc, for its trend. "
+            "Install it with: pip install 'bigfs[anndata]', or use flavor 'deviance'."
+        )
+
+
+METHOD = Method(
+    "highly_variable",
+    "HighlyVariable",
+    estimator="HighlyVariable",
+    module=__name__,
+    parameters=HighlyVariableParameters,
+    scale_free=True,
+    sparse=True,
+    labels="batch_key",
+    check=_check,
+    one_fit_up_to=0,
+)

@@ -1,0 +1,92 @@
+"""The estimator of HighlyVariable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bigfs.selectors.base import BaseSelector
+
+
+class HighlyVariable(BaseSelector):
+    """Keep the features of counts that vary more than others of their mean.
+
+    Made for counts as they were measured, such as cells by genes, dense or sparse: not for
+    normalized or centered values. Sparse data stay sparse.
+
+    Parameters
+    ----------
+    n_features_to_select : int or None, default=None
+        m, how many features to keep; None keeps half of them.
+    flavor : {"seurat_v3", "seurat_v3_paper", "deviance"}, default="seurat_v3"
+        "seurat_v3": the variance of clipped values over that of a trend [1]_; batches by median
+        rank. "seurat_v3_paper": the same scores; batches by the number in which a feature is
+        among the m best, then by median rank. "deviance": how far counts are from a constant
+        share of every row's total [2]_.
+    batch_key : array-like of shape (n_samples,), str or None, default=None
+        The batch of each row, which are scored apart, or a file of labels. None: one batch.
+    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
+default="none"
+        Applied while reading; leave it, since counts are asked for.
+
+    Attributes
+    ----------
+    scores_ : ndarray of shape (n_features,), float64
+        The mean over batches of the standardized variance; the sum over batches of the deviance.
+    ranking_ : ndarray of shape (n_features,), int64
+        Feature indices, best first; constant features come last. With batches, ranks count only
+        below m, so that another number of features needs a fit of its own.
+    means_, variances_ : ndarray of shape (n_features,), float64
+        Of all rows; variances with divisor n - 1.
+    n_batches_ : ndarray of shape (n_features,), int64
+        In how many batches a feature is among the m best (not "deviance").
+
+    Raises
+    ------
+    InputError
+        If a value is negative, a batch is too small for a trend, or scikit-misc, whose loess the
+        trend is, is not there (``pip install 'bigfs[anndata]'``; not "deviance").
+
+    Notes
+    -----
+    With N rows, mean mu_j and variance s_j^2 (divisor N - 1), the trend is a local quadratic
+    regression (span 0.3) of log10 s_j^2 on log10 mu_j over the features that vary, and sigma_j
+    what it expects. The score is ``sum_i (min(x_ij, mu_j + sigma_j sqrt(N)) - mu_j)^2 /
+    ((N - 1) sigma_j^2)``, as in Seurat 3 and in scanpy; 0 for constant features.
+
+    The deviance is ``2 [sum_i x log(x/n_i) + (n_i - x) log((n_i - x)/n_i)] - 2 [c log p +
+    (T - c) log(1 - p)]``, with n_i the total of row i, c that of the feature, T of all, p = c/T.
+
+    Cost: two passes over X; one for "deviance".
+
+    References
+    ----------
+    .. [1] T. Stuart et al., "Comprehensive integration of single-cell data", Cell 177, 2019,
+       doi:10.1016/j.cell.2019.05.031.
+    .. [2] F. W. Townes, S. C. Hicks, M. J. Aryee, R. A. Irizarry, "Feature selection and
+       dimension reduction for single-cell RNA-Seq based on a multinomial model", Genome Biology
+       20, 2019, doi:10.1186/s13059-019-1861-6.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from bigfs import HighlyVariable
+    >>> selector = HighlyVariable(n_features_to_select=3, flavor="deviance")
+    >>> selector.fit(load_digits().data).ranking_[:3]
+    array([42, 21, 43])
+    """
+
+    def __init__(
+        self,
+        n_features_to_select: int | None = None,
+        *,
+        flavor: str = "seurat_v3",
+        batch_key: Any = None,
+        preprocess: str = "none",
+    ) -> None:
+        self._keep(locals())
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that values must not be negative."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        return tags

@@ -1,0 +1,306 @@
+"""Scores of counts: one pass for the moments, and one for the clipped variances."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bigfs.blocks.kernels import Moments, merge_moments
+from bigfs.blocks.rowblocks import RowBlocks, fold_parts
+from bigfs.config import Selection
+from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.errors import InputError
+from bigfs.core.units import MIB
+from bigfs.selectors.highly_variable.kernels import (
+    Counts,
+    clipped_kernel,
+    count_kernel,
+    kernel_bytes,
+)
+from bigfs.selectors.stages import start_of
+from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stage import Inputs
+from bigfs.store.scratch import ArrayRef, Scratch
+
+logger = logging.getLogger("bigfs")
+
+_SPAN = 0.3
+# A local parabola takes three points, and fewer crash the package.
+_LEAST_FEATURES = 10
+_PSEUDOINVERSE = ("reciprocal condition number", "pseudoinverse used", "near singularities")
+# Vectors of a partial result: mean, squares, minimum, maximum, and sums for the deviance.
+_VECTORS = 5
+
+
+def choose(shape: Shape, selection: Selection) -> Deviances | ClippedVariances:
+    """Return the strategy of the flavor."""
+    codes = _batches(selection, None)
+    n_batches = 1 if codes is None else int(codes.max()) + 1
+    if selection.parameters.flavor == "deviance":
+        return Deviances(shape, n_batches, selection)
+    return ClippedVariances(shape, n_batches, selection)
+
+
+def _batches(selection: Selection, n_samples: int | None) -> np.ndarray | None:
+    """Return the batch of each row, numbered in sorted order; None if there is one batch only.
+
+    Parameters
+    ----------
+    selection : Selection
+    n_samples : int or None
+        How many rows there must be. None: not checked.
+    """
+    if selection.parameters.batch_key is None:
+        return None
+    values = np.asarray(start_of(selection, n_samples))
+    n_rows = values.size if n_samples is None else n_samples
+    if values.shape != (n_rows,) or values.dtype.kind not in "fiubUSO" or not n_rows:
+        raise InputError(
+            f"HighlyVariable: batch_key must name a batch for each of the {n_rows} rows. Got "
+            f"an array of {values.dtype} with shape {values.shape}."
+        )
+    try:
+        return np.unique(values, return_inverse=True)[1].astype(np.int32)
+    except TypeError:
+        raise InputError(
+            "HighlyVariable: batch_key has values of several kinds, which have no order. Make "
+            "all of them texts."
+        ) from None
+
+
+@dataclass(frozen=True)
+class _OfBatches:
+    """The passes over the counts that the flavors share.
+
+    Attributes
+    ----------
+    shape : Shape
+    n_batches : int
+    selection : Selection
+    """
+
+    shape: Shape
+    n_batches: int
+    selection: Selection
+    _deviance: ClassVar[bool] = False
+
+    def _pass(self, what: str, n_vectors: int) -> Step:
+        """Return the step of a pass with so many vectors for each batch as its result."""
+        vectors = 8 * n_vectors * self.n_batches * self.shape.n_features
+        deviance, batched = self._deviance, self.n_batches > 1
+        needed = kernel_bytes(self.shape, deviance=deviance, batched=batched) + 2 * vectors
+        step = pass_over(self.shape, what, needed)
+        folded = fold_parts(self.shape.n_blocks) * vectors
+        if folded <= step.task_bytes:
+            return step
+        what = f"{what}: sums of {self.n_batches:,} batches in a fold"
+        return Step(what, folded, self.shape.n_blocks, 1, self.shape.n_chunks)
+
+    def _counts(self, blocks: RowBlocks) -> tuple[Counts, ArrayRef | None]:
+        """Return the moments of every batch, and where the batch of each row is stored."""
+        codes, stored = _batches(self.selection, blocks.n_samples), None
+        if codes is not None:
+            name = blocks.scratch.unique("batches")
+            stored = blocks.scratch.create(name, codes.shape, codes.dtype, blocks.rows)
+            for start, stop in blocks.bounds:
+                stored.write(start, codes[start:stop])
+        counts = blocks.reduce(count_kernel, _add_counts, stored, self._deviance, label="counts")
+        if not counts.whole_numbers:
+            logger.warning(
+                "HighlyVariable: values are not whole numbers. It is made for counts as they "
+                "were measured, before they are normalized."
+            )
+        return counts, stored
+
+
+class Deviances(_OfBatches):
+    """The binomial deviance of every feature, from one pass."""
+
+    _deviance = True
+
+    def cost(self) -> StageCost:
+        """Return the cost of the pass."""
+        return StageCost((self._pass("a block and its deviances", _VECTORS),))
+
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return the deviances, added up over batches."""
+        counts, _ = self._counts(inputs.blocks)
+        scores = np.zeros(self.shape.n_features)
+        for batch in sorted(counts.moments):
+            moments = counts.moments[batch]
+            scores += deviance(moments.mean * moments.count, counts.log_products[batch])
+        total = _total(counts)
+        return FeatureScores.from_scores(scores, constant=total.constant, **_moments_of(total))
+
+
+class ClippedVariances(_OfBatches):
+    """Variances of clipped values over those of the trend, from two passes."""
+
+    def cost(self) -> StageCost:
+        """Return the cost of the passes and of the trend."""
+        d = self.shape.n_features
+        trend = Step("the trend of variances", 1024 * d + 16 * MIB, by_client=True)
+        return StageCost(
+            (
+                self._pass("a block and its moments", _VECTORS - 1),
+                trend,
+                self._pass("a block and its clipped values", 3),
+            )
+        )
+
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return the mean scores of the batches, ranked by the flavor's rule."""
+        blocks, parameters = inputs.blocks, self.selection.parameters
+        counts, stored = self._counts(blocks)
+        batches = [counts.moments[batch] for batch in range(self.n_batches)]
+        few = next((i for i, b in enumerate(batches) if b.count < 2), None)
+        if few is not None:
+            raise _too_small(few, self.n_batches, batches[few], "it has one row")
+        means = np.array([batch.mean for batch in batches])
+        deviations = np.array([self._trend(i, batch) for i, batch in enumerate(batches)])
+        n_rows = np.array([[batch.count] for batch in batches])
+        clips = means + deviations * np.sqrt(n_rows)
+        scratch = blocks.scratch
+        shared = [scratch.put(scratch.unique(name), values)
+                  for name, values in (("means", means), ("clips", clips))]  # fmt: skip
+        sums = blocks.reduce(clipped_kernel, np.add, stored, *shared, label="clipped variances")
+        scores = sums / ((n_rows - 1) * deviations**2)
+        total = _total(counts)
+        constant, m = total.constant, self.selection.n_features_to_select
+        ranking, n_high = rank_over_batches(
+            scores, m, constant, paper=parameters.flavor == "seurat_v3_paper"
+        )
+        mean_scores = scores.mean(axis=0)
+        details: dict[str, Any] = {**_moments_of(total), "n_batches": n_high}
+        return FeatureScores(mean_scores, ranking, details, constant=constant)
+
+    def _trend(self, batch: int, moments: Moments) -> np.ndarray:
+        """Return the standard deviation that the trend expects of each feature's mean."""
+        try:
+            return trend_deviations(moments.mean, moments.squares / (moments.count - 1))
+        except ValueError as error:
+            raise _too_small(batch, self.n_batches, moments, str(error)) from None
+
+
+def _too_small(batch: int, n_batches: int, moments: Moments, why: str) -> InputError:
+    which = f"batch {batch} (in sorted order)" if n_batches > 1 else "the data"
+    varying = int((moments.squares > 0).sum())
+    cure = "Merge it with another or drop it" if n_batches > 1 else "Give more rows or features"
+    return InputError(
+        f"HighlyVariable: {which}, {moments.count:,} rows with {varying:,} features that vary, "
+        f"has no trend of variances ({why}). {cure}, or use flavor 'deviance'."
+    )
+
+
+def trend_deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """Return what a local regression of log variance on log mean expects as deviation.
+
+    Parameters
+    ----------
+    mean, variance : ndarray of shape (n_features,), float64
+        Of counts; divisor n - 1.
+
+    Returns
+    -------
+    deviations : ndarray of shape (n_features,), float64
+        1 for features that do not vary.
+
+    Raises
+    ------
+    ValueError
+        If the regression has too few points.
+    """
+    varies = variance > 0
+    expected = np.zeros(len(mean))
+    if varies.any():
+        if varies.sum() < _LEAST_FEATURES:
+            raise ValueError(f"it takes {_LEAST_FEATURES}")
+        from skmisc.loess import loess
+
+        model = loess(np.log10(mean[varies]), np.log10(variance[varies]), span=_SPAN, degree=2)
+        try:
+            model.fit()
+        except ValueError as error:
+            # Where many features share a mean it takes a pseudoinverse, and says so as an error.
+            if not any(word in str(error) for word in _PSEUDOINVERSE):
+                raise
+            logger.warning(
+                "HighlyVariable: many features share a mean, and the trend was solved by a "
+                "pseudoinverse there (%s). Features that few rows have may be dropped first.",
+                error,
+            )
+        expected[varies] = model.outputs.fitted_values
+        if not np.isfinite(expected).all():
+            raise ValueError("the regression is not finite")
+    return np.sqrt(10**expected)
+
+
+def deviance(totals: np.ndarray, log_products: np.ndarray) -> np.ndarray:
+    """Return the binomial deviance of features from a constant share of every row.
+
+    Parameters
+    ----------
+    totals : ndarray of shape (n_features,), float64
+        c_j, the sum of each feature.
+    log_products : ndarray of shape (n_features,), float64
+        As in `Counts`.
+    """
+    from scipy.special import xlog1py, xlogy
+
+    total = totals.sum()
+    if total == 0:
+        return np.zeros(len(totals))
+    shares = totals / total
+    values = 2 * (log_products - xlogy(totals, shares) - xlog1py(total - totals, -shares))
+    # 0 in exact arithmetic for a feature that has the same share of every row. The share of one
+    # that has all counts may be rounded above 1, where the logarithm is no number.
+    return np.maximum(np.nan_to_num(values, nan=0.0), 0.0)
+
+
+def rank_over_batches(
+    scores: np.ndarray, n_selected: int, constant: np.ndarray, *, paper: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the features by their ranks in the batches, and in how many they are high.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n_batches, n_features), float64
+    n_selected : int
+        Ranks count only below it.
+    constant : ndarray of shape (n_features,), bool
+        Come last.
+    paper : bool
+        By the number of batches first, then by the median rank; else the reverse.
+
+    Returns
+    -------
+    ranking : ndarray of shape (n_features,), int64
+        Ties go to the lower index; features that are high in no batch come by mean score.
+    n_high : ndarray of shape (n_features,), int64
+        In how many batches the rank is below ``n_selected``.
+    """
+    order = np.argsort(-scores, axis=1, kind="stable")
+    ranks = np.argsort(order, axis=1, kind="stable").astype(np.float64)
+    high = ranks < n_selected
+    n_high = high.sum(axis=0).astype(np.int64)
+    median = np.ma.median(np.ma.masked_array(ranks, ~high), axis=0).filled(np.inf)
+    rest = np.where(n_high > 0, 0.0, -scores.mean(axis=0))
+    first, second = (-n_high, median) if paper else (median, -n_high)
+    ranking = np.lexsort((np.arange(scores.shape[1]), rest, second, first, constant))
+    return ranking.astype(np.int64), n_high
+
+
+def _add_counts(a: Counts, b: Counts) -> Counts:
+    return a.add(b)
+
+
+def _total(counts: Counts) -> Moments:
+    return reduce(merge_moments, (counts.moments[batch] for batch in sorted(counts.moments)))
+
+
+def _moments_of(total: Moments) -> dict[str, Any]:
+    return {"means": total.mean, "variances": total.squares / max(1, total.count - 1)}

@@ -1,0 +1,235 @@
+"""HighlyVariable: the scores of the papers, batch by batch, on dense and sparse counts."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import bigfs
+from bigfs import HighlyVariable, ingest
+from bigfs.core.errors import InputError
+from bigfs.selectors.highly_variable import strategies
+from tests._counts import counts
+from tests.reference import highly_variable as reference
+
+FLAVORS = ("seurat_v3", "seurat_v3_paper")
+NEEDS_TREND = "scikit-misc, of the extra bigfs[anndata], is not installed"
+
+
+@pytest.fixture
+def parabola(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A trend of one parabola instead of the local regression, which needs a package."""
+
+    def trend(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+        varies = variance > 0
+        expected = np.zeros(len(mean))
+        x = np.log10(mean[varies])
+        expected[varies] = np.polyval(np.polyfit(x, np.log10(variance[varies]), 2), x)
+        return np.sqrt(10**expected)
+
+    spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: spec("numpy" if name == "skmisc" else name)
+    )
+    monkeypatch.setattr(strategies, "trend_deviations", trend)
+    return trend
+
+
+@pytest.mark.parametrize("flavor", FLAVORS)
+@pytest.mark.parametrize("batched", [False, True])
+def test_scores_and_selection_are_those_of_the_paper(
+    flavor: str, batched: bool, parabola: Any
+) -> None:
+    X, batches = counts()
+    key = batches if batched else None
+    expected = reference.standardized_variances(
+        X.toarray(), batches if batched else np.zeros(len(batches)), parabola
+    )
+    for given in (X, X.toarray()):
+        for m in (10, 50):
+            found = HighlyVariable(m, flavor=flavor, batch_key=key).fit(given)
+            np.testing.assert_allclose(found.scores_, expected.mean(axis=0), rtol=1e-9)
+            chosen = reference.selected(expected, m, flavor)
+            np.testing.assert_array_equal(np.sort(found.ranking_[:m]), np.sort(chosen))
+            assert (found.n_batches_[chosen] > 0).all()
+            np.testing.assert_allclose(found.means_, X.toarray().mean(axis=0), rtol=1e-6)
+
+
+def test_flavors_differ_in_the_order_of_batches(parabola: Any) -> None:
+    X, batches = counts()
+    one, other = (HighlyVariable(30, flavor=f, batch_key=batches).fit(X) for f in FLAVORS)
+    np.testing.assert_array_equal(one.scores_, other.scores_)
+    assert set(one.ranking_[:30]) != set(other.ranking_[:30])
+    assert (np.diff(other.n_batches_[other.ranking_]) <= 0).all()
+
+
+def test_ties_go_to_the_lower_index() -> None:
+    scores = np.array([[3.0, 3.0, 1.0, 2.0, 0.0], [3.0, 3.0, 2.0, 1.0, 0.0]])
+    constant = np.array([False] * 4 + [True])
+    ranking, n_high = strategies.rank_over_batches(scores, 3, constant, paper=False)
+    assert ranking.tolist() == [0, 1, 2, 3, 4]
+    assert n_high.tolist() == [2, 2, 1, 1, 0]
+
+
+def test_the_trend_is_that_of_scikit_misc() -> None:
+    pytest.importorskip("skmisc", reason=NEEDS_TREND)
+    from skmisc.loess import loess
+
+    X, batches = counts(600, 800)
+    dense = X.toarray().astype(np.float64)
+    mean, variance = dense.mean(axis=0), dense.var(axis=0, ddof=1)
+    kept = variance > 0
+    model = loess(np.log10(mean[kept]), np.log10(variance[kept]), span=0.3, degree=2)
+    model.fit()
+    found = strategies.trend_deviations(mean, variance)
+    np.testing.assert_array_equal(found[kept], np.sqrt(10**model.outputs.fitted_values))
+    selector = HighlyVariable(50, batch_key=batches).fit(X)
+    expected = reference.standardized_variances(dense, batches, strategies.trend_deviations)
+    np.testing.assert_allclose(selector.scores_, expected.mean(axis=0), rtol=1e-9)
+    chosen = reference.selected(expected, 50, "seurat_v3")
+    np.testing.assert_array_equal(np.sort(selector.ranking_[:50]), np.sort(chosen))
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        counts()[0][:, 4:7],
+        sp.csr_array(
+            np.random.default_rng(0).permuted(np.eye(40, 30) * 2, axis=1) + np.eye(40, 30)
+        ),
+    ],
+    ids=["three features", "two means"],
+)
+def test_what_has_no_trend_is_refused(X: Any) -> None:
+    pytest.importorskip("skmisc", reason=NEEDS_TREND)
+    with pytest.raises(InputError, match="has no trend of variances.* flavor 'deviance'"):
+        HighlyVariable(1).fit(X)
+
+
+@pytest.mark.full
+def test_real_cells_have_scores_though_many_genes_share_a_mean(
+    data_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("skmisc", reason=NEEDS_TREND)
+    found = HighlyVariable(500).fit(str(data_dir / "worm_neuron.npz"))
+    assert "pseudoinverse" in caplog.text
+    assert found.scores_.argmax() == found.ranking_[0]
+
+
+def test_deviance_is_that_of_the_paper() -> None:
+    X, batches = counts(120, 60)
+    dense = X.toarray()
+    for given in (X, dense, X.tocsc()):
+        found = HighlyVariable(5, flavor="deviance").fit(given)
+        np.testing.assert_allclose(found.scores_, reference.deviance(dense), rtol=1e-9)
+    found = HighlyVariable(5, flavor="deviance", batch_key=batches).fit(X)
+    parts = sum(reference.deviance(dense[batches == batch]) for batch in "abc")
+    varied = dense.max(axis=0) > 0
+    np.testing.assert_allclose(found.scores_[varied], np.nan_to_num(parts)[varied], rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_an_absent_feature_in_a_batch_counts_nothing() -> None:
+    X = sp.csr_array(np.array([[1.0, 0, 3], [2, 0, 1], [0, 4, 1], [1, 5, 0]]))
+    found = HighlyVariable(2, flavor="deviance", batch_key=[0, 0, 1, 1]).fit(X)
+    assert np.isfinite(found.scores_).all() and (found.scores_ >= 0).all()
+
+
+@pytest.mark.parametrize("flavor", ["seurat_v3", "deviance"])
+@pytest.mark.parametrize(
+    "X",
+    [
+        np.zeros((4, 3)),
+        np.ones((4, 3)),
+        np.repeat([[1.0, 0, 3, 7, 2]], 6, axis=0),
+        np.array([[0.0, 1], [2, 1]]),
+        np.arange(6.0)[:, None],
+        np.eye(4, 30),
+    ],
+    ids=["zeros", "ones", "equal rows", "two rows", "one feature", "wide"],
+)
+def test_degenerate_counts(
+    X: np.ndarray, flavor: str, parabola: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def level(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+        return np.sqrt(np.where(variance > 0, variance.mean(), 1.0))
+
+    monkeypatch.setattr(strategies, "trend_deviations", level)
+    m = X.shape[1]
+    for given in (X, sp.csr_array(X)):
+        found = HighlyVariable(m, flavor=flavor).fit(given)
+        constant = X.min(axis=0) == X.max(axis=0)
+        assert sorted(found.ranking_) == list(range(m))
+        assert constant[found.ranking_].tolist() == sorted(constant)
+        assert np.isfinite(found.scores_).all() and (found.scores_ >= 0).all()
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "few batches": ({"batch_key": [0, 1]}, "a batch for each of the 300 rows"),
+    "no such file": ({"batch_key": "plate"}, "batch_key must be a file of labels. Got 'plate'"),
+    "one row": ({"batch_key": [0] * 299 + [1]}, r"batch 1 \(in sorted order\), 1 rows.*deviance"),
+    "mixed": ({"batch_key": [0, "a", None] * 100}, "several kinds"),
+    "flavor": ({"flavor": "seurat"}, "flavor"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_used_is_refused(case: str, parabola: Any) -> None:
+    settings, message = REFUSED[case]
+    with pytest.raises(InputError, match=message):
+        HighlyVariable(5, **settings).fit(counts()[0])
+
+
+def test_negative_values_are_named() -> None:
+    X = counts()[0].toarray()
+    X[40, 7] = -1
+    for given in (X, sp.csr_array(X)):
+        with pytest.raises(InputError, match="Negative values in data: row 40, column 7 is -1"):
+            HighlyVariable(5, flavor="deviance").fit(given)
+
+
+def test_fractions_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    HighlyVariable(5, flavor="deviance").fit(counts()[0] * 0.5)
+    assert "not whole numbers" in caplog.text
+
+
+def test_the_package_of_the_trend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"needs scikit-misc.*bigfs\[anndata\]"):
+        HighlyVariable(5).fit(counts()[0])
+
+
+def test_a_pipeline_takes_batches_from_a_file(tmp_path: Path, parabola: Any) -> None:
+    X, batches = counts()
+    sp.save_npz(tmp_path / "X.npz", sp.csr_matrix(X))
+    np.save(tmp_path / "batches.npy", batches)
+    settings = {
+        "run": str(tmp_path / "run"),
+        "input": {"uri": str(tmp_path / "X.npz")},
+        "method": "highly_variable",
+        "n_features_to_select": 20,
+        "highly_variable": {"batch_key": str(tmp_path / "batches.npy")},
+    }
+    result = bigfs.run(settings)
+    expected = HighlyVariable(20, batch_key=batches).fit(X)
+    np.testing.assert_array_equal(result.ranking, expected.ranking_)
+    np.testing.assert_array_equal(result.scores, expected.scores_)
+    assert result.stages["result"]["passes"] == 2
+
+
+@pytest.mark.full
+def test_every_scheduler_gives_the_same_bits(tmp_path: Path, scheduler: str) -> None:
+    X, batches = counts(400, 50)
+    ingest(X, tmp_path / "X.zarr", rows=30)
+    for settings in ({"flavor": "deviance"}, {"flavor": "deviance", "batch_key": batches}):
+        found = HighlyVariable(5, **settings).fit(tmp_path / "X.zarr")
+        with dask.config.set(scheduler="synchronous"):
+            expected = HighlyVariable(5, **settings).fit(tmp_path / "X.zarr")
+        np.testing.assert_array_equal(found.scores_, expected.scores_)
+        np.testing.assert_array_equal(found.variances_, expected.variances_)

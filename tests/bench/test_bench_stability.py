@@ -1,0 +1,32 @@
+"""The benches of stability run at toy size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from tests.bench.bench_stability import main
+
+
+def test_halves(tmp_path: Path) -> None:
+    digits = load_digits()
+    np.savez(tmp_path / "digits.npz", X=digits.data, y=digits.target)
+    size = ["--rows", "400", "--selected", "10", "--pairs", "5"]
+    [found] = main(["halves", str(tmp_path), "--sets", "digits", *size])
+    assert found["rows"] == 100
+    assert 0 < found["single"] <= 1 and set(found["consensus"]) == {5}
+
+
+def test_coverage() -> None:
+    found = main(["coverage", "--sets-of-data", "2", "--truth", "20"])
+    assert len(found) == 13
+    assert all(0 <= one["held"] <= 1 for one in found)
+
+
+def test_quick(tmp_path: Path) -> None:
+    size = ["--rows", "20000", "--features", "20", "--pairs", "2", "--repeats", "1"]
+    [found] = main(["quick", str(tmp_path), *size])
+    assert found["right"] == 4
+    assert found["peak"] <= found["predicted"]

@@ -164,7 +164,7 @@ def _tiles(result: Result, facts: Facts) -> list[tuple[str, str]]:
         tiles.append((f"{enough}", f"of them explain {100 * _ENOUGH:.0f} % of that"))
     sure = result.stability
     if sure is not None:
-        text = f"features that two samples of {sure.sample_size:,} rows have in common"
+        text = f"of the features are common to two samples of {sure.sample_size:,} rows"
         tiles.insert(0, (sure.share_line(), text))
     if result.evaluation is not None:
         mine, whole = (100 * result.evaluation[k]["nmi_mean"] for k in ("selected", "all"))

@@ -15,6 +15,7 @@ from bigfs.solvers.agreement import (
     rarely_selected_bound,
     stability_curve,
     stability_of,
+    step_of,
 )
 
 
@@ -96,9 +97,13 @@ class Stability:
         return len(self.rankings)
 
     @property
+    def _step(self) -> float:
+        return step_of(self.n_selected, len(self.frequencies))
+
+    @property
     def stability(self) -> Agreement:
         """The mean agreement within pairs, with its interval."""
-        return stability_of(self.pair_agreements, self.shared_rows)
+        return stability_of(self.pair_agreements, self.shared_rows, self._step)
 
     def curve(self) -> np.ndarray:
         """Return the stability of the first 1, 2, ... features of the fits' rankings.
@@ -125,15 +130,15 @@ class Stability:
 
     def lowest_of_another(self) -> float:
         """Return the agreement that two further samples hardly fall below: 2.5 % of them do."""
-        return difference_limit(self.pair_agreements)
+        return difference_limit(self.pair_agreements, self._step)
 
     def share_line(self) -> str:
         """Return what two samples have in common, as text."""
         found = self.stability
         value, low, high = (100 * self.in_common(a) for a in (found.value, found.low, found.high))
         if self.n_fits == 2:
-            return f"{value:.0f} % of {self.n_selected} (one pair: no interval)"
-        return f"{value:.0f} % of {self.n_selected} ({max(low, 0.0):.0f} to {high:.0f} %)"
+            return f"{value:.0f} % (one pair: no interval)"
+        return f"{value:.0f} % ({max(low, 0.0):.0f} to {high:.0f} %)"
 
     def lines(self, threshold: float) -> list[str]:
         """Return how sure the selection is, in sentences."""
@@ -145,7 +150,8 @@ class Stability:
             rare = f"the bound on rarely selected ones among them, {bound:.3g}, says nothing here"
         return [
             f"{self.n_fits} fits on {self.sample_size:,} rows each: two samples without a common "
-            f"row share {self.share_line()} features; {100 * self.n_selected / d:.0f} % by chance",
+            f"row share {self.share_line()} of their {self.n_selected} features; "
+            f"{100 * self.n_selected / d:.0f} % by chance",
             f"stability {value.value:.2f}{interval}, agreement of all fits "
             f"{self.agreement.value:.2f}",
             f"{stable} features are in at least {100 * threshold:.0f} % of the fits; {rare}",

@@ -33,13 +33,14 @@ import bigfs
 from bigfs import MCFS, MaxVariance, StabilitySelection
 from bigfs.blocks import RowBlocks
 from bigfs.core.units import MIB, parse_bytes
-from bigfs.runtime import local_cluster
+from bigfs.runtime import local_cluster, on_every_process
 from bigfs.selectors.stability.rows import Draw
 from bigfs.solvers.agreement import (
     Agreement,
     agreement_of_pairs,
     consensus_ranking,
     stability_of,
+    step_of,
 )
 from bigfs.store.ingest import ingest
 from bigfs.store.source import Source, is_store
@@ -183,7 +184,7 @@ def coverage(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 rows = draw.rows_of(0, n, draw.counts(), range(2 * n_pairs))
                 fits = [select(X[rows[fit]], m) for fit in range(2 * n_pairs)]
                 found = agreement_of_pairs(_chosen(fits, d))
-                stated.append(stability_of(found, draw.shared_rows))
+                stated.append(stability_of(found, draw.shared_rows, step_of(m, d)))
             yield _covered(name, n, size, n_pairs, truth, stated)
     # The same by the estimator, whose selection here is that of the first family.
     size, n_pairs = 300, 10
@@ -242,6 +243,11 @@ class Groups(Source):
             yield X
 
 
+def _processor_seconds() -> float:
+    """Return the processor seconds of all processes so far."""
+    return float(sum(on_every_process(time.process_time).values()))
+
+
 class _Seconds(logging.Handler):
     """Keeps the seconds of each piece of work that is reported."""
 
@@ -271,12 +277,13 @@ def quick(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     logger.setLevel(logging.INFO)
     try:
         with local_cluster(2, 1, memory) as cluster, Client(cluster):
-            passes = []
+            passes, busy = [], []
             for _ in range(options.repeats):
-                began = time.perf_counter()
+                began, before = time.perf_counter(), _processor_seconds()
                 RowBlocks.from_any(store).gram()
                 passes.append(time.perf_counter() - began)
-            began = time.perf_counter()
+                busy.append(_processor_seconds() - before)
+            began, before = time.perf_counter(), _processor_seconds()
             result = bigfs.run(
                 {
                     "run": str(options.folder / "run"),
@@ -290,7 +297,7 @@ def quick(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 },
                 fresh=True,
             )
-            seconds = time.perf_counter() - began
+            seconds, worked = time.perf_counter() - began, _processor_seconds() - before
     finally:
         logger.removeHandler(heard)
         logger.setLevel(level)
@@ -306,10 +313,14 @@ def quick(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         "predicted": record["predicted_peak_bytes"],
     }
     once = statistics.median(passes)
-    print(f"{options.rows:,} x {options.features}: one Gram pass {once:.1f} s of {passes}")
+    print(
+        f"{options.rows:,} x {options.features}: one Gram pass {once:.1f} s of {passes}, "
+        f"{statistics.median(busy):.1f} s of processors"
+    )
     print(
         f"quick: {seconds:.1f} s; of these rows drawn {found['samples']:.1f} s, {sure.n_fits} fits "
-        f"{found['fits']:.1f} s; without the fits {(seconds - found['fits']) / once:.2f} passes"
+        f"{found['fits']:.1f} s; without the fits {(seconds - found['fits']) / once:.2f} passes; "
+        f"{worked:.1f} s of processors"
     )
     print(f"{found['right']} of {len(data.planted)} features are right; {sure.share_line()}")
     print(f"largest worker {found['peak'] / MIB:.0f} MiB, predicted {found['predicted'] / MIB:.0f}")

@@ -12,6 +12,7 @@ from bigfs.solvers.agreement import (
     rarely_selected_bound,
     stability_curve,
     stability_of,
+    step_of,
 )
 from tests.reference.agreement import kuncheva, phi, phi_deviation
 
@@ -56,13 +57,16 @@ def test_all_features_or_none_agree(size: int) -> None:
 
 def test_interval_of_the_stability() -> None:
     values = np.array([0.2, 0.4, 0.6])
-    alone = stability_of(values, 0.0)
+    alone = stability_of(values, 0.0, 0.0)
     # Student's quantile of 2 degrees of freedom is 4.302653.
     assert alone.high - alone.value == pytest.approx(4.302653 * 0.2 / 3**0.5, rel=1e-6)
-    shared = stability_of(values, 1.0)
+    shared = stability_of(values, 1.0, 0.0)
     assert shared.low == pytest.approx(0.4 - 4.302653 * 0.2 * (1 / 3 + 1 / 2) ** 0.5, rel=1e-6)
     assert shared.high == 1.0
-    assert stability_of(values[:1], 1.0).low == -1.0
+    assert stability_of(values[:1], 1.0, 0.0).low == -1.0
+    # Equal pairs: what is known is no finer than one feature.
+    equal = stability_of(np.full(3, 0.5), 0.0, step_of(5, 10))
+    assert equal.high - equal.value == pytest.approx(4.302653 * 0.4 / 6, rel=1e-6)
 
 
 def test_curve_has_the_stability_of_every_size() -> None:
@@ -72,7 +76,7 @@ def test_curve_has_the_stability_of_every_size() -> None:
     for m in range(1, 13):
         masks = np.zeros(rankings.shape, dtype=bool)
         np.put_along_axis(masks, rankings[:, :m], True, axis=1)
-        found = stability_of(agreement_of_pairs(masks), 0.5)
+        found = stability_of(agreement_of_pairs(masks), 0.5, step_of(m, 12))
         assert curve[m - 1] == pytest.approx([found.value, found.low, found.high])
         if m < 12:
             a, b = (set(ranking[:m].tolist()) for ranking in rankings[:2])

@@ -266,7 +266,7 @@ def test_a_quick_run_is_the_consensus(stored: Path) -> None:
 
 
 def test_a_difference_is_held_against_the_stability(stored: Path, digits: np.ndarray) -> None:
-    stability = {"n_pairs": 6, "sample_size": 100}
+    stability = {"n_pairs": 8, "sample_size": 200}
     first = run(_config(stored, stability=stability))
     again = run(_config(stored, run=str(stored / "again"), stability=None))
     found = diff_runs(first.path, again.path)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import os
 import re
 import socket
+import sys
 import threading
 import time
 import uuid
@@ -14,21 +17,25 @@ from pathlib import Path
 from typing import Any
 
 from bigfs.core.errors import InputError, RunLockedError, StorageError
-from bigfs.store.location import Location
+from bigfs.store.location import Location, read_small
 from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus, hurried
+from bigfs.store.records import MARK
 
+logger = logging.getLogger("bigfs")
 LEASE = "lease.json"
 HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 60.0
-_OF_LEASE = {"owner", "pid", "host", "beat"}
+_WATCH_SECONDS = 0.5
 
 
 class Lease:
     """Exclusive right to write a run directory, kept alive by a heartbeat.
 
     The lease is a file (or an object) created exclusively. Its owner rewrites it every 10
-    seconds; a lease whose last beat is 60 seconds old, or whose process on this machine is gone,
-    is taken over.
+    seconds. One whose process is gone is taken over, where that can be told: the owner ran in the
+    same process namespace since the last start of this machine. So is one that does not change
+    while it is watched for 60 seconds. Clocks of machines differ: a time that another one wrote
+    only ever saves the watching of a lease that is alive.
 
     Parameters
     ----------
@@ -78,25 +85,37 @@ class Lease:
         self._record.release()
 
     def check(self) -> None:
-        """Raise RunLockedError if the lease was lost, so that a frozen run commits nothing."""
-        if self._record.read().get("owner") != self._owner:
-            raise RunLockedError(lost(self._directory))
+        """Raise unless the lease is this one's still, so that a frozen run commits nothing.
+
+        Raises
+        ------
+        RunLockedError
+            If another run took it.
+        StorageError
+            If the directory is gone.
+        """
+        if self._record.read().get("owner") == self._owner:
+            return
+        if not (self._directory / MARK).exists():
+            raise StorageError(
+                f"{self._directory} was removed while this run was writing to it. Run again."
+            )
+        raise RunLockedError(lost(self._directory))
 
     def _acquire(self) -> None:
         for _ in range(3):
             if self._record.create(self._text()):
                 return
             held = self._record.read()
-            age = self._record.age(held)
-            if age is None:  # given back in the meantime
+            written = self._record.written(held)
+            if written is None:  # given back in the meantime
                 continue
-            self._record.check_ours(held)
-            if age < STALE_SECONDS and not _is_gone(held):
-                raise RunLockedError(
-                    f"{self._directory}: another run holds this directory (process "
-                    f"{held.get('pid', '?')} on {held.get('host', '?')}, last sign of life "
-                    f"{max(age, 0):.0f} s ago). Wait for it to end, or use another run directory."
-                )
+            if not _is_gone(held):
+                age = time.time() - written
+                if -HEARTBEAT_SECONDS < age < STALE_SECONDS:
+                    self._refuse(held, f"last sign of life {max(age, 0):.0f} s ago")
+                if self._is_beating(held):
+                    self._refuse(held, "which gave a sign of life just now")
             if not self._record.take_over(held, self._text()):
                 self.former = held.get("owner")
                 break
@@ -104,6 +123,29 @@ class Lease:
             raise RunLockedError(
                 f"{self._directory}: another run took the lease first. Wait for it to end."
             )
+
+    def _refuse(self, held: dict[str, Any], sign: str) -> None:
+        raise RunLockedError(
+            f"{self._directory}: another run holds this directory (process "
+            f"{held.get('pid', '?')} on {held.get('host', '?')}, {sign}). Wait for it to end, or "
+            "use another run directory."
+        )
+
+    def _is_beating(self, held: dict[str, Any]) -> bool:
+        """Watch a lease that looks dead; say whether it changes."""
+        logger.info(
+            "%s: held by process %s on %s, which may be gone; its lease is watched for %.0f s",
+            self._directory, held.get("pid", "?"), held.get("host", "?"), STALE_SECONDS,
+        )  # fmt: skip
+        deadline = time.monotonic() + STALE_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, _WATCH_SECONDS, STALE_SECONDS / 4))
+            now = self._record.read()
+            if now and now != held:
+                return True
+            if not now and self._record.written(now) is None:  # given back
+                return False
+        return False
 
     def _keep(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
@@ -119,6 +161,7 @@ class Lease:
                 "owner": self._owner,
                 "pid": os.getpid(),
                 "host": socket.gethostname(),
+                "kernel": _kernel(),
                 "beat": time.time(),
             }
         )
@@ -155,31 +198,35 @@ class _LeaseFile:
         """Return what the lease says; one being written or removed says nothing."""
         return _read(self._path)
 
-    def age(self, held: dict[str, Any]) -> float | None:
-        """Return the seconds since the last beat, None where there is no lease."""
+    def written(self, held: dict[str, Any]) -> float | None:
+        """Return the time of the last beat, None where there is no lease.
+
+        Raises
+        ------
+        InputError
+            If the file is no lease; one that was cut off is empty.
+        """
         try:
-            return time.time() - float(held.get("beat", self._path.stat().st_mtime))
+            if not held and self._path.lstat().st_size:
+                held = self.read()  # it may have been written since
+                if not held:
+                    raise _not_ours(self._path)
+            return float(held.get("beat", self._path.lstat().st_mtime))
         except FileNotFoundError:
             return None
-
-    def check_ours(self, held: dict[str, Any]) -> None:
-        """Raise InputError if the file is no lease; one that was cut off is empty."""
-        with suppress(FileNotFoundError):
-            if not _OF_LEASE <= held.keys() and self._path.read_bytes():
-                raise _not_ours(self._path)
 
     def take_over(self, held: dict[str, Any], text: str) -> bool:
         """Move a dead lease aside, then create; say whether to try again.
 
-        Of several takers one wins the rename. A slower one may move the winner's new lease
-        instead: it sees another owner in what it moved, and puts it back.
+        Of several takers one wins the rename. A slower one may move the winner's new lease, or one
+        that beats again: it sees that what it moved is another one, and puts it back.
         """
         aside = self._path.with_name(f"lease.stale-{self._owner}")
         try:
             self._path.rename(aside)
         except FileNotFoundError:
             return True
-        if _read(aside).get("owner") != held.get("owner"):
+        if _read(aside) != held:
             aside.replace(self._path)
             return False
         aside.unlink()
@@ -222,22 +269,26 @@ class _LeaseObject:
         """Return what the lease says, and remember which version of it that was."""
         try:
             text, self._seen = self._path.read_status()
-            record = json.loads(text)
         except FileNotFoundError:
             self._seen = None
             return {}
         except ValueError:
             return {}
-        return record if isinstance(record, dict) else {}
+        return _record(text)
 
-    def age(self, held: dict[str, Any]) -> float | None:
-        """Return the seconds since the last beat, None where there is no lease."""
-        return None if self._seen is None else time.time() - float(held.get("beat", 0.0))
+    def written(self, held: dict[str, Any]) -> float | None:
+        """Return the time of the last beat, None where there is no lease.
 
-    def check_ours(self, held: dict[str, Any]) -> None:
-        """Raise InputError if the object is no lease."""
-        if self._seen is not None and not _OF_LEASE <= held.keys():
+        Raises
+        ------
+        InputError
+            If the object is no lease.
+        """
+        if self._seen is None:
+            return None
+        if not held:
             raise _not_ours(self._path)
+        return float(held["beat"])
 
     def take_over(self, held: dict[str, Any], text: str) -> bool:
         """Replace the dead lease that was read; say whether to try again."""
@@ -281,20 +332,46 @@ def _not_ours(path: Location) -> InputError:
 def _read(path: Path) -> dict[str, Any]:
     """Return what a lease file says; one being written or removed says nothing."""
     try:
-        record = json.loads(path.read_text())
+        return _record(read_small(path))
     except (OSError, ValueError):
         return {}
-    return record if isinstance(record, dict) else {}
+
+
+def _record(text: str) -> dict[str, Any]:
+    """Return what a text says as a lease, nothing if it is none."""
+    try:
+        found = json.loads(text)
+        is_lease = (
+            all(isinstance(found[name], str) for name in ("owner", "host"))
+            and type(found["pid"]) is int
+            and type(found["beat"]) in (int, float)
+            and math.isfinite(found["beat"])
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return {}
+    return dict(found) if is_lease else {}
+
+
+def _kernel() -> str:
+    """Return what process ids count in: this start of this machine, and the namespace of them.
+
+    Containers may have the machine's name and ids of their own. Empty where nothing tells.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return "" if Path("/proc").exists() else sys.platform
 
 
 def _is_gone(held: dict[str, Any]) -> bool:
-    """Say whether the owner was a process of this machine that no longer exists."""
-    pid = held.get("pid")
-    if held.get("host") != socket.gethostname() or not isinstance(pid, int):
+    """Say whether the owner was a process that this one could see and that no longer exists."""
+    kernel = _kernel()
+    if not kernel or (held.get("host"), held.get("kernel")) != (socket.gethostname(), kernel):
         return False
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        os.kill(held["pid"], 0)
+    except (ProcessLookupError, OverflowError):
         return True
     except PermissionError:
         return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +20,8 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.store.objects import SCHEMES, ObjectPath
 
 Location: TypeAlias = Path | ObjectPath
+# Records are far smaller: a manifest names stages, not chunks.
+SMALL_BYTES = 16 * 2**20
 
 
 def as_location(uri: str | Location) -> Location:
@@ -222,6 +225,31 @@ def unnamed_file(place: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]
             beside.replace(place)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def read_small(place: Location, most_bytes: int = SMALL_BYTES) -> str:
+    """Return the text of a file that is small unless somebody made it large.
+
+    Raises
+    ------
+    ValueError
+        If it is no text, no file, or larger than ``most_bytes``.
+    OSError
+        If it cannot be read.
+    """
+    if isinstance(place, ObjectPath):
+        size = place.stat().st_size
+        if size > most_bytes:
+            raise ValueError(f"it has {size:,} bytes")
+        return place.read_text()
+    # A device would never end, and a pipe would wait for ever.
+    with open(os.open(place, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no file")
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes:,} bytes")
+    return content.decode()
 
 
 def write_atomic(place: Location, text: str) -> None:

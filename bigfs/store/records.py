@@ -9,6 +9,7 @@ only if it is a plain one, below the run directory.
 from __future__ import annotations
 
 import json
+import os
 import re
 import uuid
 from pathlib import Path
@@ -273,3 +274,29 @@ def refuse_links(folder: Location, names: list[str]) -> None:
                 "and none is followed elsewhere. Put the folder in its place, or use another run "
                 "directory."
             )
+
+
+def refuse_nested(path: Path) -> None:
+    """Raise InputError if a folder lies in that of another run's stage."""
+    stage = next((folder for folder in path.parents if is_taken(folder / STAMP)), None)
+    if stage is not None:
+        raise InputError(
+            f"{path} lies in {stage}, which a stage of another run made and may replace. Give "
+            "another folder."
+        )
+
+
+def contents(path: Location) -> dict[str, int]:
+    """Return how many files a folder holds, and their bytes; in a bucket, of those committed."""
+    sizes = {name: size for name, (size, _) in files_below(path).items()}
+    if isinstance(path, ObjectPath):
+        if OBJECTS not in sizes:
+            return {"files": 0, "bytes": 0}
+        committed = json.loads((path / OBJECTS).read_text())
+        sizes = {name: size for name, size in committed.items() if sizes.get(name) == size}
+    return {"files": len(sizes), "bytes": sum(sizes.values())}
+
+
+def is_taken(path: Location) -> bool:
+    """Say whether there is anything at a place, be it a link that leads nowhere."""
+    return path.exists() if isinstance(path, ObjectPath) else os.path.lexists(path)

@@ -22,8 +22,15 @@ from bigfs.core.errors import StorageError
 from bigfs.runtime.interrupt import check_interrupt
 from bigfs.store.location import Location, files_below, remove_tree, write_atomic
 from bigfs.store.objects import ObjectPath
-from bigfs.store.records import CHECKPOINTS, CHECKSUMS, OBJECTS, write_stamp
-from bigfs.store.runfolder import RunFolder, contents, is_taken
+from bigfs.store.records import (
+    CHECKPOINTS,
+    CHECKSUMS,
+    OBJECTS,
+    contents,
+    is_taken,
+    write_stamp,
+)
+from bigfs.store.runfolder import RunFolder
 from bigfs.store.scratch import Scratch
 
 _PART_BYTES = 2**20

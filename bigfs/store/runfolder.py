@@ -9,7 +9,6 @@ whatever its name.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ from typing import Any, Self
 from bigfs.core.errors import InputError, RunLockedError, StorageError
 from bigfs.core.paths import check_writable, is_there
 from bigfs.store.lease import LEASE, Lease, lost
-from bigfs.store.location import Location, as_location, files_below, remove_tree, replaced_file
+from bigfs.store.location import Location, as_location, read_small, remove_tree, replaced_file
 from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus, hurried
 from bigfs.store.records import (
     ATTEMPTS,
@@ -27,21 +26,22 @@ from bigfs.store.records import (
     FORMAT,
     MANIFEST,
     MARK,
-    OBJECTS,
     OUTPUTS,
-    STAMP,
     check_manifest,
+    contents,
     create_mark,
     files_of_earlier_version,
     foreign_files,
     is_attempt,
     is_of_earlier_version,
+    is_taken,
     mark_text,
     new_id,
     read_mark,
     read_stamp,
     refuse_foreign_files,
     refuse_links,
+    refuse_nested,
     remove_report,
 )
 
@@ -98,6 +98,8 @@ class RunFolder:
                 try:
                     yield self
                 except BaseException as error:
+                    if isinstance(error, Exception):
+                        self._check_lease(error)
                     self._record_end(error)
                     raise
                 finally:
@@ -150,7 +152,7 @@ class RunFolder:
             if isinstance(path, ObjectPath):
                 text, self._version = path.read_status()
                 return text
-            return path.read_text()
+            return read_small(path)
         except FileNotFoundError:
             return None
         except (ValueError, OSError) as error:
@@ -167,10 +169,12 @@ class RunFolder:
         Raises
         ------
         RunLockedError
-            If another run has written the manifest in a bucket since this one read it.
+            If another run has the lease or, in a bucket, has written the manifest since this one
+            read it.
         """
         path, text = self.path / MANIFEST, json.dumps(self.manifest, indent=2) + "\n"
         if not isinstance(path, ObjectPath):
+            self.lease.check()
             self._write(MANIFEST, text.encode())
             return
         try:
@@ -242,7 +246,7 @@ class RunFolder:
         if isinstance(self.path, ObjectPath):
             is_new = not self.path.exists()
         else:
-            _refuse_nested(self.path)
+            refuse_nested(self.path)
             is_new = not is_there(self.path, "the run")
         was_empty, run_id = True, new_id()
         if not is_new:
@@ -422,6 +426,19 @@ class RunFolder:
             with suppress(OSError):  # there are others, or files that are not ours
                 checkpoint.parent.rmdir()
 
+    def _check_lease(self, error: Exception) -> None:
+        """Raise what the lease says instead of an error that came of its loss."""
+        if isinstance(error, RunLockedError):
+            return
+        try:
+            with hurried():
+                self.lease.check()
+        except StorageError as reason:
+            if isinstance(self.path, Path):  # else the storage is gone, which the error says
+                raise reason from error
+        except RunLockedError as reason:
+            raise reason from error
+
     def _record_end(self, error: BaseException) -> None:
         """Note how a run ended that did not finish, where that can still be written."""
         if isinstance(self.path, ObjectPath) and isinstance(error, StorageError):
@@ -463,32 +480,6 @@ class RunFolder:
             if {path.name for path in self.path.iterdir()} <= ours:
                 self.remove_files(OUTPUTS)
                 (self.path / MANIFEST).unlink(missing_ok=True)
-
-
-def _refuse_nested(path: Path) -> None:
-    """Raise InputError if a folder lies in that of another run's stage."""
-    stage = next((folder for folder in path.parents if is_taken(folder / STAMP)), None)
-    if stage is not None:
-        raise InputError(
-            f"{path} lies in {stage}, which a stage of another run made and may replace. Give "
-            "another folder."
-        )
-
-
-def contents(path: Location) -> dict[str, int]:
-    """Return how many files a folder holds, and their bytes; in a bucket, of those committed."""
-    sizes = {name: size for name, (size, _) in files_below(path).items()}
-    if isinstance(path, ObjectPath):
-        if OBJECTS not in sizes:
-            return {"files": 0, "bytes": 0}
-        committed = json.loads((path / OBJECTS).read_text())
-        sizes = {name: size for name, size in committed.items() if sizes.get(name) == size}
-    return {"files": len(sizes), "bytes": sum(sizes.values())}
-
-
-def is_taken(path: Location) -> bool:
-    """Say whether there is anything at a place, be it a link that leads nowhere."""
-    return path.exists() if isinstance(path, ObjectPath) else os.path.lexists(path)
 
 
 def _remove(path: Path) -> None:

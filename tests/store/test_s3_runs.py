@@ -110,7 +110,8 @@ def test_leftovers_of_a_killed_run_are_swept(lab: ObjectPath) -> None:
     left = dead.stage_target("spectral")
     # As if it had been killed: nothing is cleaned up, and the lease is not renewed.
     dead.lease._stop.set()
-    _write_lease(lab, beat=0.0)
+    record = json.loads((lab / "lease.json").read_text())
+    (lab / "lease.json").write_text(json.dumps({**record, "pid": 2**40}))
     with RunDirectory(lab).open() as directory:
         assert directory.finished("graph", "key") is not None
         assert not left.exists() and not dead.attempt_path.exists()
@@ -155,16 +156,20 @@ def _write_lease(lab: ObjectPath, **record: Any) -> None:
     (lab / "lease.json").write_text(json.dumps(held))
 
 
-def test_a_lease_is_taken_over_when_it_is_stale_or_its_process_is_gone(lab: ObjectPath) -> None:
+def test_a_lease_is_taken_over_when_it_does_not_change_or_its_process_is_gone(
+    lab: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _write_lease(lab, beat=time.time() - 59)
     with pytest.raises(RunLockedError, match="on elsewhere"), Lease(lab):
         pass
-    _write_lease(lab, beat=time.time() - 61)
+    monkeypatch.setattr(lease, "STALE_SECONDS", 0.5)
+    _write_lease(lab, beat=time.time() + 61)
     with Lease(lab):
         assert json.loads((lab / "lease.json").read_text())["pid"] == os.getpid()
     child = os.spawnlp(os.P_NOWAIT, "true", "true")
     os.waitpid(child, 0)
-    _write_lease(lab, host=socket.gethostname(), pid=child)
+    monkeypatch.setattr(lease, "STALE_SECONDS", 60.0)
+    _write_lease(lab, host=socket.gethostname(), pid=child, kernel=lease._kernel())
     with Lease(lab):
         pass
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bigfs.config import Config, dump_yaml
+from bigfs.core.errors import CorruptStoreError, StorageError
 from bigfs.core.memory import task_budget
 from bigfs.evaluate.stage import stages_of
 from bigfs.pipeline.data import check_outside, method_of_run, open_data, refuse_other
@@ -159,7 +160,7 @@ def run_in_directory(
     def all_of_it() -> T:
         preflight(directory.attempt_path)
         _begin(directory, config)
-        result = work(directory)
+        result = _healing(work, directory)
         directory.finish()
         return result
 
@@ -171,6 +172,25 @@ def run_in_directory(
         reporting_performance(performance_report),
     ):
         return run_apart(all_of_it, watch_cluster(config.cluster))
+
+
+def _healing(work: Callable[[RunDirectory], T], directory: RunDirectory) -> T:
+    """Do the work; where data that an earlier run brought in are damaged, bring them in again."""
+    try:
+        return work(directory)
+    except CorruptStoreError as error:
+        read = directory.manifest.get("data", {}).get("path")
+        if "data" not in directory.manifest["stages"] or read != str(directory.stage_path("data")):
+            raise  # the store is the user's
+        is_new = directory.manifest["stages"]["data"]["attempt"] == directory.attempt
+        directory.drop("data")
+        if is_new:
+            raise StorageError(
+                f"{error} It was written by this run: check the disk of {directory.path}, then run "
+                "again."
+            ) from error
+        logger.warning("the data in the run directory are damaged and brought in again: %s", error)
+        return _healing(work, directory)
 
 
 def _begin(directory: RunDirectory, config: Any) -> None:

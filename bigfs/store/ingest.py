@@ -25,7 +25,15 @@ from bigfs.store.csr_ingest import CSRCleaner, write_csr
 from bigfs.store.fingerprint import changed
 from bigfs.store.formats.csr_store import CSRWriter
 from bigfs.store.formats.zarr_array import UNFINISHED
-from bigfs.store.location import Location, as_location, is_within, remove_tree, zarr_store
+from bigfs.store.location import (
+    Location,
+    as_location,
+    is_within,
+    remove_tree,
+    sync_path,
+    sync_tree,
+    zarr_store,
+)
 from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.records import beside_the_matrix
 from bigfs.store.source import ENDINGS, Header, Source, is_store, listed, open_matrix
@@ -140,6 +148,7 @@ def ingest(
         report = _write(matrix, partial, final, missing, rows)
         _check_dest(final, overwrite)  # again: somebody may have put something there since
         with _writing(final):
+            sync_tree(partial)
             if final.exists():
                 final.rename(replaced)
             try:
@@ -148,6 +157,7 @@ def ingest(
                 if replaced.exists():
                     replaced.rename(final)
                 raise
+            sync_path(final.parent)
     finally:
         remove_tree(partial)
         if final.exists():

@@ -6,6 +6,7 @@ differs (renaming, exclusive creation, removing trees, free space) is a function
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -186,9 +187,40 @@ def replaced_file(
                 file.flush()
                 os.fsync(file.fileno())
         partial.replace(place)
+        if sync:
+            sync_path(place.parent)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise StorageError(f"Cannot write {place}: {error}.") from error
+
+
+def sync_tree(folder: Path) -> None:
+    """Write a folder and all it holds to the disk, so that it outlives a power failure.
+
+    Raises
+    ------
+    StorageError
+        If the disk refuses: what was written is lost.
+    """
+    try:
+        for path, _, names in os.walk(folder, topdown=False):
+            for name in names:
+                sync_path(Path(path) / name)
+            sync_path(Path(path))
+    except OSError as error:
+        raise StorageError(f"Cannot write {error.filename or folder}: {error}.") from error
+
+
+def sync_path(path: Path) -> None:
+    """Write a file, or the names in a folder, to the disk."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system without folders' sync
+            raise
+    finally:
+        os.close(number)
 
 
 @contextmanager

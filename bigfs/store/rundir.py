@@ -15,12 +15,20 @@ import hashlib
 import json
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bigfs.core.errors import StorageError
 from bigfs.runtime.interrupt import check_interrupt
-from bigfs.store.location import Location, files_below, remove_tree, write_atomic
+from bigfs.store.location import (
+    Location,
+    files_below,
+    remove_tree,
+    sync_path,
+    sync_tree,
+    write_atomic,
+)
 from bigfs.store.objects import ObjectPath
 from bigfs.store.records import (
     CHECKPOINTS,
@@ -85,12 +93,18 @@ class RunDirectory(RunFolder):
     def damaged(self, name: str) -> str | None:
         """Return the name of a file of a finished stage whose bytes have changed, None if none.
 
-        Data brought in are not read here: each of their chunks is checked whenever it is read.
-        A bucket keeps checksums itself.
+        Of data brought in only the metadata are read here: each of their chunks is checked whenever
+        it is read. A bucket keeps checksums itself.
         """
         folder = self.stage_path(name)
         sums = folder / CHECKSUMS
-        if name == "data" or isinstance(folder, ObjectPath) or not sums.exists():
+        if isinstance(folder, ObjectPath):
+            return None
+        if name == "data":
+            stored = self.manifest["stages"][name].get("metadata", {})
+            found = _checksums(folder, _is_metadata) if stored else {}
+            return next((file for file in sorted(found) if stored.get(file) != found[file]), None)
+        if not sums.exists():
             return None
         try:
             stored = dict(json.loads(sums.read_text()))
@@ -169,8 +183,11 @@ class RunDirectory(RunFolder):
             for part in source.rglob("*.partial"):  # of chunks that killed workers were writing
                 part.unlink(missing_ok=True)
             write_stamp(source, self.manifest["id"], name, self.attempt)
-            if name != "data":
+            if name == "data":
+                record["metadata"] = _checksums(source, _is_metadata)
+            else:
                 write_atomic(source / CHECKSUMS, json.dumps(_checksums(source)))
+            sync_tree(source)
             self._commit_folder(name, source, {**record, "stored": contents(source)})
         self._drop_checkpoint(name)
 
@@ -183,6 +200,7 @@ class RunDirectory(RunFolder):
         assert isinstance(final, Path)
         try:
             source.rename(final)
+            sync_path(final.parent)
         except OSError as error:
             raise StorageError(f"Cannot commit stage '{name}' to {final}: {error}.") from error
         self.manifest["stages"][name] = record
@@ -236,11 +254,15 @@ def _shown(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _checksums(folder: Path) -> dict[str, str]:
-    """Return the CRC-32 of every file of a folder, by its name relative to it."""
+def _is_metadata(name: str) -> bool:
+    return name.rpartition("/")[2] == "zarr.json"
+
+
+def _checksums(folder: Path, which: Callable[[str], bool] | None = None) -> dict[str, str]:
+    """Return the CRC-32 of every file of a folder, or of some, by its name relative to it."""
     found = {}
     for name in files_below(folder):
-        if name != CHECKSUMS:
+        if name != CHECKSUMS and (which is None or which(name)):
             value = 0
             with (folder / name).open("rb") as file:
                 while part := file.read(_PART_BYTES):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -18,7 +19,7 @@ from bigfs.core.errors import (
 )
 from bigfs.core.units import format_bytes
 from bigfs.runtime.program import exit_code, interrupts, messages
-from bigfs.runtime.terminal import choose_format
+from bigfs.runtime.terminal import choose_format, show
 from bigfs.selectors.configs import json_schema, load_comparison, load_config
 
 _pipeline = click.argument("pipeline", type=click.Path(dir_okay=False))
@@ -119,7 +120,7 @@ def run(
         lines = [result.summary()]
         if config.report is not None:
             lines += report_of_run(result.path)
-    click.echo("\n".join(lines))
+    show("\n".join(lines))
 
 
 @cli.command()
@@ -150,7 +151,7 @@ def plan(pipeline: str, overrides: tuple[str, ...], scheduler: str | None, form:
     from bigfs.plan.planning import plan_pipeline
 
     found = plan_pipeline(config, scheduler=scheduler)
-    click.echo(found.text() if form == "text" else json.dumps(found.as_dict(), indent=2))
+    show(found.text() if form == "text" else json.dumps(found.as_dict(), indent=2))
     if not found.fits:
         sys.exit(EXIT_DOES_NOT_FIT)
 
@@ -218,14 +219,14 @@ def ingest(
             index=index,
             overwrite=overwrite,
         )
-    click.echo(
+    show(
         f"{report.path}: {report.n_samples:,} samples x {report.n_features:,} features, "
         f"{report.dtype}, {format_bytes(report.nbytes)}"
     )
     if report.filled_values:
-        click.echo(f"{report.filled_values:,} missing values were replaced ({missing}).")
+        show(f"{report.filled_values:,} missing values were replaced ({missing}).")
     if report.dropped_rows:
-        click.echo(f"{report.dropped_rows:,} rows with missing values were dropped.")
+        show(f"{report.dropped_rows:,} rows with missing values were dropped.")
 
 
 @cli.command()
@@ -249,7 +250,7 @@ def inspect(path: str, verify: bool, variable: str | None, quiet: bool) -> None:
 
     with messages(quiet):
         text = inspect_path(path, verify=verify, variable=variable)
-    click.echo(text)
+    show(text)
 
 
 @cli.command()
@@ -301,7 +302,7 @@ def evaluate(
         evaluation = evaluate_result(
             result, labels=labels, n_repetitions=n_repetitions, n_init=n_init, init=init
         )
-    click.echo(evaluation.summary())
+    show(evaluation.summary())
 
 
 @cli.command()
@@ -360,7 +361,7 @@ def compare(
         else:
             found, ranks = compare_all(configs, folder, scheduler=scheduler, fresh=fresh)
             tables = [*(found if form == "text" else []), ranks]
-    click.echo("\n\n".join(getattr(table, form)().rstrip("\n") for table in tables))
+    show("\n\n".join(getattr(table, form)().rstrip("\n") for table in tables))
 
 
 @cli.command()
@@ -378,7 +379,7 @@ def report(run: str, output: str | None) -> None:
     """
     from bigfs.pipeline.reports import write_report
 
-    click.echo(f"{write_report(run, output)} is written.")
+    show(f"{write_report(run, output)} is written.")
 
 
 @cli.command()
@@ -415,7 +416,7 @@ def export(
         place = open_result(run).export(
             dest, n_features_to_select=n_features, by_rank=by_rank, ids=ids, overwrite=overwrite
         )
-    click.echo(f"{place} is written.")
+    show(f"{place} is written.")
 
 
 @cli.command()
@@ -442,7 +443,7 @@ def diff(first: str, second: str, fail_below: float | None, form: str) -> int:
     from bigfs.pipeline.diff import diff_runs
 
     found = diff_runs(first, second)
-    click.echo(getattr(found, form)().rstrip("\n"))
+    show(getattr(found, form)().rstrip("\n"))
     failed = fail_below is not None and not found.share >= fail_below
     return EXIT_DIFFERENT if failed else EXIT_DONE
 
@@ -466,10 +467,10 @@ def init(template: str, output: str | None, listed: bool) -> None:
     from bigfs.config.templates import template_names, write_template
 
     if listed:
-        click.echo("\n".join(template_names()))
+        show("\n".join(template_names()))
         return
     file, command = write_template(template, output)
-    click.echo(f"{file} is written. Name your data in it (input.uri), then: bigfs {command} {file}")
+    show(f"{file} is written. Name your data in it (input.uri), then: bigfs {command} {file}")
 
 
 @cli.command()
@@ -484,7 +485,7 @@ def schema(kind: str) -> None:
         bigfs schema > bigfs.schema.json
         bigfs schema compare > bigfs-compare.schema.json
     """
-    click.echo(json.dumps(json_schema(kind), indent=2))
+    show(json.dumps(json_schema(kind), indent=2))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -510,8 +511,9 @@ def program() -> None:
             raise
         # All is cleaned up. Leaving in the ordinary way would wait for the threads' tasks, and
         # a compiled kernel can take minutes.
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(EXIT_INTERRUPTED)
 
 

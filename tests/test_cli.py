@@ -167,12 +167,21 @@ def test_a_bug_keeps_its_traceback(bigfs_command, failing_command):
     assert shown.err.endswith("please report it with the lines above\n")
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_exit_130_without_a_traceback(bigfs_command, failing_command, signum):
     failing_command(lambda: os.kill(os.getpid(), signum))
     shown = bigfs_command("fail")
     assert shown.code == 130
     assert shown.err.strip() == "bigfs: interrupted; no result was written"
+
+
+def test_a_terminal_that_nohup_has_ignored_stays_ignored(bigfs_command, failing_command):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        failing_command(lambda: os.kill(os.getpid(), signal.SIGHUP))
+        assert bigfs_command("fail").code == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_init_writes_a_template_once(bigfs_command, tmp_path, monkeypatch):
@@ -245,14 +254,18 @@ def test_ingest_says_what_it_did_about_missing_values(bigfs_command, tmp_path):
     assert "1 rows with missing values were dropped." in shown.out
 
 
-def test_a_reader_that_stops_is_no_traceback():
+@pytest.mark.parametrize("target", ["/dev/full", "a pipe that nobody reads"])
+def test_what_cannot_be_shown_is_no_failure_of_the_work(target):
     command = [sys.executable, "-c", "from bigfs.cli import main; main(['schema'])"]
+    stdout = open(target, "w") if target == "/dev/full" else subprocess.PIPE  # noqa: SIM115
     with subprocess.Popen(
-        command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, cwd=REPO, stdout=stdout, stderr=subprocess.PIPE, text=True
     ) as process:
-        process.stdout.close()
-        assert "Traceback" not in process.stderr.read()
-    assert process.returncode == 1
+        (process.stdout or stdout).close()
+        said = process.stderr.read()
+    full = "bigfs: the output cannot be written: No space left on device\n"
+    assert said == (full if target == "/dev/full" else "")
+    assert process.returncode == 0
 
 
 def test_the_command_starts_without_numpy():

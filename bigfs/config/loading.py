@@ -18,8 +18,10 @@ from bigfs.config.messages import explain
 from bigfs.config.templates import find_template, template_names
 from bigfs.config.words import shown
 from bigfs.core.errors import ConfigError
+from bigfs.core.files import read_small
 from bigfs.core.yamltext import read_yaml, write_yaml
 
+_SHOWN = 100
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -51,7 +53,7 @@ def _read_file(path: str | Path) -> dict[str, Any]:
     """Return the settings of a file, or of the template of that name where there is no file."""
     try:
         file = Path(path) if os.path.lexists(path) else find_template(path) or Path(path)
-        text = file.read_text(encoding="utf-8")
+        text = read_small(file)
     except FileNotFoundError:
         raise ConfigError(
             f"There is no pipeline file {path}, and no template of that name. Give the path of a "
@@ -95,7 +97,7 @@ def _override(settings: dict[str, Any], override: str) -> None:
                 "section with keys."
             )
         section = below
-    section[keys[-1]] = read_yaml(text, f"--set {override}")
+    section[keys[-1]] = read_yaml(text, f"--set {override[:_SHOWN]}")
 
 
 def validated(

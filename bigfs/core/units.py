@@ -9,6 +9,7 @@ from bigfs.core.errors import InputError
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
+_MOST_BYTES = 2**63
 
 _FACTORS = {
     "": 1,
@@ -34,14 +35,21 @@ def parse_bytes(value: int | float | str) -> int:
     """
     if isinstance(value, bool):
         raise InputError(f"a size must be a number or a text such as '4 GiB'. Got {value!r}.")
-    text = str(value).strip()
+    text = "" if isinstance(value, int) and abs(value) >= _MOST_BYTES else str(value).strip()
     match = re.fullmatch(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)", text)
     if match is None or match.group(2).lower() not in _FACTORS:
-        raise InputError(f"a size must look like '4 GiB', '500 MB' or 1000000. Got {value!r}.")
-    size = int(float(match.group(1)) * _FACTORS[match.group(2).lower()])
-    if size <= 0:
-        raise InputError(f"a size must be above zero bytes. Got {value!r}.")
-    return size
+        raise InputError(
+            f"a size must look like '4 GiB', '500 MB' or 1000000. Got {_shown(value)}."
+        )
+    size = float(match.group(1)) * _FACTORS[match.group(2).lower()]
+    if not 1 <= size < _MOST_BYTES:
+        raise InputError(f"a size must be above zero bytes and below 8 EiB. Got {_shown(value)}.")
+    return int(size)
+
+
+def _shown(value: object) -> str:
+    text = repr(value) if not isinstance(value, int) or abs(value) < _MOST_BYTES else "a larger one"
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def format_bytes(size: int | float) -> str:

@@ -9,6 +9,12 @@ import yaml
 
 from bigfs.core.errors import ConfigError
 
+_MOST_DIGITS = 100
+# Pipelines are a few kilobytes. A megabyte takes some ten seconds to read.
+_MOST_CHARACTERS = 500_000
+# Aliases stand for what they name wherever they are: nine levels of nine are 400 million values.
+_MOST_VALUES = 100_000
+
 
 def read_yaml(text: str, where: str) -> Any:
     """Return what a YAML text holds: plain values, lists and dicts.
@@ -25,6 +31,11 @@ def read_yaml(text: str, where: str) -> Any:
     ConfigError
         If it is not YAML, repeats a key or asks for Python objects.
     """
+    if len(text) > _MOST_CHARACTERS:
+        raise ConfigError(
+            f"{where} has {len(text):,} characters, and pipeline files at most "
+            f"{_MOST_CHARACTERS:,}. Give the path of a pipeline file."
+        )
     try:
         # The class derives from SafeLoader: no Python objects.
         return yaml.load(text, Loader=_Loader)
@@ -55,6 +66,24 @@ def write_yaml(value: Any) -> str:
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.2 scalars (``no`` is a text, ``1e-6`` a number) and no key twice."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        """Return the one document, unless its aliases stand for too much."""
+        node = super().get_single_node()
+        if node is not None and _n_values(node, {}) > _MOST_VALUES:
+            problem = f"its aliases (*name) stand for more than {_MOST_VALUES:,} values"
+            raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
+        return node
+
+
+def _n_values(node: yaml.Node, known: dict[int, int]) -> int:
+    """Return how many values a node holds where every alias is written out."""
+    if id(node) not in known:
+        known[id(node)] = _MOST_VALUES + 1  # of a node that holds itself
+        below = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = (part for pair in below for part in (pair if isinstance(pair, tuple) else (pair,)))
+        known[id(node)] = 1 + sum(_n_values(part, known) for part in parts)
+    return known[id(node)]
 
 
 class _Dumper(yaml.SafeDumper):
@@ -92,4 +121,13 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     return loader.construct_mapping(node, deep=True)
 
 
+def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
+    """Build a whole number; Python takes minutes for one of a million digits."""
+    if len(node.value) > _MOST_DIGITS:
+        problem = f"a number has {len(node.value):,} digits"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    return int(node.value)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)

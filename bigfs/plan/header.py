@@ -18,6 +18,7 @@ from bigfs.runtime.execute import worker_slots
 from bigfs.store.chunking import block_rows, chunk_rows
 from bigfs.store.csr import CSRLayout, SparseSource
 from bigfs.store.location import as_location, files_below, free_bytes
+from bigfs.store.records import MARK
 from bigfs.store.source import RandomAccessSource, Source, is_store
 
 
@@ -122,6 +123,6 @@ def free_scratch(run: str) -> int | None:
     while isinstance(there, Path) and not os.path.exists(there) and there != there.parent:
         there = there.parent
     free = free_bytes(there)
-    if free is None or there != place or not there.is_dir():
+    if free is None or there != place or not (place / MARK).is_file():
         return free
     return free + sum(size for size, _ in files_below(place).values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 import warnings
 from collections.abc import Iterator
@@ -109,22 +110,37 @@ def local_cluster(n_workers: int, threads_per_worker: int, memory_limit: int) ->
     from distributed import LocalCluster
 
     try:
-        return LocalCluster(
-            n_workers=n_workers,
-            threads_per_worker=threads_per_worker,
-            processes=True,
-            host=LOOPBACK,
-            # None would still open the well-known port 8787, and warn if it is taken.
-            dashboard_address=f"{LOOPBACK}:0",
-            worker_dashboard_address=None,
-            scheduler_kwargs={"dashboard": False},
-            memory_limit=memory_limit,
-        )
+        with _unheard_by_children():
+            return LocalCluster(
+                n_workers=n_workers,
+                threads_per_worker=threads_per_worker,
+                processes=True,
+                host=LOOPBACK,
+                # None would still open the well-known port 8787, and warn if it is taken.
+                dashboard_address=f"{LOOPBACK}:0",
+                worker_dashboard_address=None,
+                scheduler_kwargs={"dashboard": False},
+                memory_limit=memory_limit,
+            )
     except RuntimeError as error:
         raise ClusterError(
             f"Cannot start {n_workers} worker processes here: {error.__cause__ or error}. Close "
             "other programs if memory is short, or lower cluster.n_workers, and run again."
         ) from error
+
+
+@contextmanager
+def _unheard_by_children() -> Iterator[None]:
+    """Keep Ctrl-C from the processes of threads that begin in the block, those they restart too.
+
+    A terminal sends it to all of them; this process alone acts on it, and ends the others. One that
+    comes meanwhile is heard at the end of the block.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

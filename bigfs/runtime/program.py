@@ -17,7 +17,7 @@ from bigfs.core.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, Bigfs
 from bigfs.runtime.terminal import reporting, say
 
 EXIT_BUG = 1
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # What an interrupted command leaves behind.
 _KEPT = dict.fromkeys(
     ("run", "compare"), "finished stages are kept, run the same command to continue"
@@ -26,7 +26,10 @@ _KEPT = dict.fromkeys(
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Treat a batch system's SIGTERM as Ctrl-C; a second signal does not wait for the cleanup."""
+    """Treat a batch system's SIGTERM, and SIGHUP of a terminal that is closed, as Ctrl-C.
+
+    A second signal does not wait for the cleanup. What nohup has SIGHUP ignored for stays so.
+    """
     seen: list[int] = []
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
@@ -35,7 +38,9 @@ def interrupts() -> Iterator[None]:
         seen.append(signum)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    handled = [number for number in _SIGNALS if not (ignored and number == signal.SIGHUP)]
+    before = {number: signal.signal(number, interrupt) for number in handled}
     try:
         yield
     finally:
@@ -66,10 +71,6 @@ def exit_code(cli: click.Group, arguments: list[str] | None) -> int:
             traceback.print_exc()
         _tell("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), error.exit_code)
         return error.exit_code
-    except BrokenPipeError:
-        # The reader of our output (head, less) is gone; Python must not write there at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BUG
     except Exception:
         traceback.print_exc()
         _tell("error: this should not happen; please report it with the lines above", EXIT_BUG)

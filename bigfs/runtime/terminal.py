@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
@@ -47,7 +49,23 @@ def say(text: str, level: int, **fields: Any) -> None:
         record = logging.LogRecord("bigfs", level, "", 0, text, None, None)
         record.fields = fields
         line = _JsonFormatter().format(record)
-    print(line, file=sys.stderr, flush=True)
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def show(text: str) -> None:
+    """Print what a command found. It is done then, whether or not anybody reads it.
+
+    The reader may be gone (head, less), or the disk that stdout goes to full: then that is said on
+    stderr, and the exit code stays that of the work.
+    """
+    try:
+        click.echo(text)
+    except OSError as error:
+        # Python would try again, and fail again, at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            say(f"the output cannot be written: {error.strerror}", logging.WARNING, event="message")
 
 
 @contextmanager

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 from urllib.parse import urlsplit
 
+from bigfs.core import files
 from bigfs.core.errors import InputError, StorageError
 from bigfs.store.objects import SCHEMES, ObjectPath
 
 Location: TypeAlias = Path | ObjectPath
-# Records are far smaller: a manifest names stages, not chunks.
-SMALL_BYTES = 16 * 2**20
 
 
 def as_location(uri: str | Location) -> Location:
@@ -122,10 +121,12 @@ def files_below(place: Location) -> dict[str, tuple[int, str]]:
     if isinstance(place, ObjectPath):
         return place.objects_below()
     found = {}
-    for path in sorted(place.rglob("*")):
-        if path.is_file():
+    for path in sorted(Path(top) / name for top, _, names in os.walk(place) for name in names):
+        with suppress(FileNotFoundError):  # removed meanwhile, or a link that leads nowhere
             status = path.stat()
-            found[path.relative_to(place).as_posix()] = (status.st_size, str(status.st_mtime_ns))
+            if stat.S_ISREG(status.st_mode):
+                times = str(status.st_mtime_ns)
+                found[path.relative_to(place).as_posix()] = (status.st_size, times)
     return found
 
 
@@ -259,7 +260,7 @@ def unnamed_file(place: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]
         beside.unlink(missing_ok=True)
 
 
-def read_small(place: Location, most_bytes: int = SMALL_BYTES) -> str:
+def read_small(place: Location, most_bytes: int = files.SMALL_BYTES) -> str:
     """Return the text of a file that is small unless somebody made it large.
 
     Raises
@@ -274,14 +275,7 @@ def read_small(place: Location, most_bytes: int = SMALL_BYTES) -> str:
         if size > most_bytes:
             raise ValueError(f"it has {size:,} bytes")
         return place.read_text()
-    # A device would never end, and a pipe would wait for ever.
-    with open(os.open(place, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("it is no file")
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise ValueError(f"it has more than {most_bytes:,} bytes")
-    return content.decode()
+    return files.read_small(place, most_bytes)
 
 
 def write_atomic(place: Location, text: str) -> None:

@@ -37,6 +37,30 @@ STAMP = ".bigfs-stage"
 CHECKSUMS = "checksums.json"
 # The objects of a stage in a bucket, where a task that was given up may add more later.
 OBJECTS = "objects.json"
+_SHOWN = 60
+_LARGEST = 2**63
+_NUMBER = (int, float)
+# Types of what else a manifest holds, and its record of a stage.
+_OF_MANIFEST: dict[str, Any] = {
+    "status": str,
+    "error": str,
+    "versions": dict,
+    "data": dict,
+    "series": (str, type(None)),
+    "stages": dict,
+    "attempts": dict,
+    "checkpoints": dict,
+    "files": list,
+}
+_OF_STAGE: dict[str, Any] = {
+    **dict.fromkeys(("settings", "stored", "metadata"), dict),
+    **dict.fromkeys(("seconds", "committed"), _NUMBER),
+    **dict.fromkeys(("version", "passes", "bytes_read", "measured_peak_bytes"), int),
+    **dict.fromkeys(("dropped_rows", "filled_values", "n_samples", "n_features"), int),
+    **dict.fromkeys(("baseline_bytes", "predicted_peak_bytes"), (int, type(None))),
+    "notes": list,
+    "strategy": str,
+}
 _ID = re.compile(r"[0-9a-f]{12}")
 # Metadata and chunks of zarr, version 3.
 _OF_ZARR = re.compile(r"(.*/)?(zarr\.json|c(/\d+)*)")
@@ -122,7 +146,10 @@ def check_manifest(manifest: Any) -> None:
     if manifest["format"] != FORMAT:
         raise ValueError(f"its format is {manifest['format']}, not {FORMAT}")
     _check(is_attempt(manifest.get("id", "0" * 12)), "it has the id", manifest.get("id"))
+    _check_types(manifest, _OF_MANIFEST, "it")
     for name, record in manifest["stages"].items():
+        _check_types(record, _OF_STAGE, f"stage {name[:_SHOWN]}")
+        _check("stored" in record, f"stage {name[:_SHOWN]} has no files", record.keys())
         key, attempt = record["key"], record["attempt"]
         _check(is_plain(name), "a stage is named", name)
         _check(is_plain(key), f"stage {name} has the key", key)
@@ -143,9 +170,20 @@ def check_manifest(manifest: Any) -> None:
         _check(name in OUTPUTS, "a file is named", name)
 
 
+def _check_types(record: dict[str, Any], types: dict[str, Any], what: str) -> None:
+    for name, kinds in types.items():
+        if name in record:
+            value = record[name]
+            is_right = isinstance(value, kinds) and not isinstance(value, bool)
+            is_right &= not isinstance(value, (int, float)) or abs(value) < _LARGEST
+            _check(is_right, f"{what} has as {name}", value)
+
+
 def _check(is_right: bool, what: str, value: Any) -> None:
     if not is_right:
-        raise ValueError(f"it is damaged: {what} {value!r}, which no run has written")
+        shown = repr(value)
+        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+        raise ValueError(f"it is damaged: {what} {shown}, which no run has written")
 
 
 def is_of_earlier_version(folder: Location) -> bool:

@@ -30,6 +30,8 @@ ENDINGS = {
 # Readers of tables, whose columns have names.
 _TABLES = ("csv", "parquet")
 TABLES = tuple(ending for ending, reader in ENDINGS.items() if reader in _TABLES)
+# An array with more is a damaged header.
+_MOST_VALUES = 2**56
 # Names that a message shows.
 _LISTED = 12
 # Whether the first line of a text table names the columns.
@@ -156,6 +158,10 @@ def check_shape(shape: tuple[int, ...], uri: str) -> None:
     if shape[0] < 2 or shape[1] < 1:
         raise InputError(
             f"{uri}: at least 2 samples and 1 feature are needed. Got shape {tuple(shape)}."
+        )
+    if shape[0] * shape[1] > _MOST_VALUES:
+        raise InputError(
+            f"{uri}: its shape cannot be true: {shape[0]:.3g} x {shape[1]:.3g} values fit no disk."
         )
 
 

@@ -30,8 +30,10 @@ def write_config(folder: Path, config: dict[str, Any]) -> Path:
     return path
 
 
-def start(path: Path, *options: str, **environment: str) -> subprocess.Popen[str]:
-    """Start ``bigfs run`` in a session of its own; a canary is in its run directory.
+def start(
+    path: Path, *options: str, new_session: bool = False, **environment: str
+) -> subprocess.Popen[str]:
+    """Start ``bigfs run``, in a session of its own if asked; a canary is in its run directory.
 
     `finish` looks after it.
     """
@@ -43,6 +45,7 @@ def start(path: Path, *options: str, **environment: str) -> subprocess.Popen[str
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=new_session,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
     if (run / "notes.txt").exists():

@@ -88,6 +88,21 @@ def test_a_signal_does_not_wait_for_a_compiled_kernel(
     assert not [child for child in family if child.is_running()], "processes are left"
 
 
+def test_ctrl_c_of_a_terminal_reaches_the_workers_too(tmp_path: Path) -> None:
+    """It goes to every process of the group: only the command itself has something to say."""
+    changes = {"cluster": LOCAL | {"n_workers": 2}}
+    path = write_config(tmp_path, {**_in_lapack(tmp_path), **changes})
+    process = start(path, new_session=True)
+    wait_until(in_stage(tmp_path / "run", "result"), process)
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)
+    said = finish(process)
+    assert process.returncode == 130, said
+    _assert_cleaned_up(tmp_path, said)
+    psutil.wait_procs(family, timeout=5)
+    assert not [child for child in family if child.is_running()], "processes are left"
+
+
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     process = start(write_config(tmp_path, _in_lapack(tmp_path)))
     wait_until(in_stage(tmp_path / "run", "result"), process)

@@ -40,9 +40,13 @@ class ZarrSource(RandomAccessSource):
         self.dtype = work_dtype(stored, uri)
         self._stored_dtype = _named_dtype(attributes.get("stored_dtype")) or stored
         check_shape(array.shape, uri)
+        if 0 in (*array.chunks, *(array.shards or ())):
+            raise InputError(f"{uri}: its metadata are damaged, chunks have no rows or columns.")
         self.n_samples, self.n_features = (int(size) for size in array.shape)
         self.chunk_rows = self._readable_chunk(int(array.chunks[0]))
         names = attributes.get("feature_names")
+        if names is not None and not isinstance(names, list):
+            raise InputError(f"{uri}: its attribute feature_names must be a list of texts.")
         self.feature_names = None if names is None else [str(name) for name in names]
         check_names(self.feature_names, self.n_features, uri)
         self.checked = member == "X" and "bigfs_store" in attributes
@@ -89,11 +93,12 @@ class ZarrSource(RandomAccessSource):
             rows = np.asarray(self._array[start:stop])
         except BigfsError:
             raise
-        except OSError as error:
-            raise StorageError(
-                f"{self.uri}: rows {start} to {stop} cannot be read: {error}."
-            ) from error
         except Exception as error:  # whatever a codec raises for bytes that it never wrote
+            # An error of the system has a number; gzip's own for damage is one without.
+            if isinstance(error, OSError) and error.errno is not None:
+                raise StorageError(
+                    f"{self.uri}: rows {start} to {stop} cannot be read: {error}."
+                ) from error
             raise CorruptStoreError(
                 f"{self.uri}: rows {start} to {stop} cannot be decoded ({error}). Ingest the "
                 "source again, then run 'bigfs inspect --verify'."

@@ -1,0 +1,30 @@
+"""Small files that somebody may have made large: devices, pipes, and sizes are looked at first."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+# Records are far smaller: a manifest names stages, not chunks.
+SMALL_BYTES = 16 * 2**20
+
+
+def read_small(path: Path, most_bytes: int = SMALL_BYTES) -> str:
+    """Return the text of a file that is small unless somebody made it large.
+
+    Raises
+    ------
+    ValueError
+        If it is no text, no file, or larger than ``most_bytes``.
+    OSError
+        If it cannot be read.
+    """
+    # A device would never end, and a pipe would wait for ever.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no file")
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes:,} bytes")
+    return content.decode()

@@ -42,8 +42,10 @@ def parse_bytes(value: int | float | str) -> int:
             f"a size must look like '4 GiB', '500 MB' or 1000000. Got {_shown(value)}."
         )
     size = float(match.group(1)) * _FACTORS[match.group(2).lower()]
-    if not 1 <= size < _MOST_BYTES:
-        raise InputError(f"a size must be above zero bytes and below 8 EiB. Got {_shown(value)}.")
+    if size < 1:
+        raise InputError(f"a size must be above zero bytes. Got {_shown(value)}.")
+    if size >= _MOST_BYTES:
+        raise InputError(f"a size must be below 8 EiB. Got {_shown(value)}.")
     return int(size)
 
 

@@ -79,7 +79,7 @@ class _Loader(yaml.SafeLoader):
 def _n_values(node: yaml.Node, known: dict[int, int]) -> int:
     """Return how many values a node holds where every alias is written out."""
     if id(node) not in known:
-        known[id(node)] = _MOST_VALUES + 1  # of a node that holds itself
+        known[id(node)] = 1  # a node that holds itself is refused where it is built
         below = node.value if isinstance(node, yaml.CollectionNode) else []
         parts = (part for pair in below for part in (pair if isinstance(pair, tuple) else (pair,)))
         known[id(node)] = 1 + sum(_n_values(part, known) for part in parts)

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,8 @@ def _unheard_by_children() -> Iterator[None]:
     A terminal sends it to all of them; this process alone acts on it, and ends the others. One that
     comes meanwhile is heard at the end of the block.
     """
+    # Python starts it on the way otherwise, and lets the thread that does so hear the signal again.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
     try:
         yield

@@ -37,9 +37,9 @@ def test_damaged_data_of_a_run_are_brought_in_again(
 ) -> None:
     run(settings())
     damage(folder / "runs" / "a" / "data.zarr" / name)
-    # Another method: the former result, which is finished, would not read the data.
-    found = run(settings(method="pivoted_qr"))
-    expected = run(settings(method="pivoted_qr", run="runs/b"))
+    # With another setting: the former result, which is finished, would not read the data.
+    found = run(settings(preprocess="minmax"))
+    expected = run(settings(preprocess="minmax", run="runs/b"))
     np.testing.assert_array_equal(found.scores, expected.scores)
 
 

@@ -61,7 +61,7 @@ def test_a_run_in_a_folder_of_the_system(
     [
         (f"a: {_DIGITS}", "5,000 digits"),
         (_NESTED, "aliases"),
-        ("a: &a [*a]", "aliases"),
+        ("a: &a [*a]", "recursive"),
         ("a: 1\n" * 200_000, "characters"),
         ("[" * 100_000, "nested too deeply"),
     ],

@@ -23,6 +23,7 @@ from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import TREE_ARITY, crosses_processes, map_reduce, run_tasks
+from bigfs.runtime.progress import silenced
 from bigfs.store.chunking import block_bounds, block_rows
 from bigfs.store.csr import RandomAccessSparse, check_dense, first_unusable_entry
 from bigfs.store.ingest import ingest
@@ -314,9 +315,10 @@ class RowBlocks:
                     for start, stop in (self.bounds[place] for place in places)]  # fmt: skip
             reader = self.start_pass(0)
             merge = kernels.merge_moments
-            moments = map_reduce(
-                _on_block, some, merge, reader, _moments_kernel, (), label="scales"
-            )
+            with silenced():  # a glance at some rows, of no stage
+                moments = map_reduce(
+                    _on_block, some, merge, reader, _moments_kernel, (), label="scales"
+                )
             shown = f" (of {moments.count:,} rows)"
         spread = np.sqrt(moments.variance)
         varying = np.flatnonzero(~moments.constant & (spread > 0))

@@ -123,7 +123,6 @@ class Scoring:
             logger.warning(note)
         notes = [*scale_notes(blocks, selection.method), *self.notes]
         result = self.strategy.run(inputs, out)
-        notes = list(self.notes)
         if not result.scores.any():
             notes.append(
                 "All scores are 0: no feature varies, or this method tells none apart. The ranking "

@@ -204,10 +204,10 @@ def test_what_is_not_the_runs_stays_whatever_its_name(folder: Path) -> None:
     first = run(settings(method="mcfs", mcfs={"n_clusters": 3}))
     plant(first.path)
     for changes, fresh in (
-        ({}, False),
         ({}, True),
-        ({"method": "mcfs", "mcfs": {"n_clusters": 4}}, False),
+        ({}, False),
         ({"method": "mcfs", "mcfs": {"n_clusters": 4}}, True),
+        ({"method": "mcfs", "mcfs": {"n_clusters": 5}}, False),
         ({"input": {"uri": "sklearn:iris"}}, True),
     ):
         run(settings(**changes), fresh=fresh)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
+import sys
 from pathlib import Path
 
 from bigfs.core.errors import MemoryLimitError
@@ -21,6 +23,9 @@ COMPILED_BYTES = 220 * MIB
 # Measured with pynndescent 0.7, numba 0.68, scikit-learn 1.9: such a process is 640 to 740 MiB.
 # What lies beyond the share comes out of the limit's other 0.35.
 _COMPILED_BASELINE = 760 * MIB
+# Arrays from this size on go back to the system when they are freed; the name is of malloc.h.
+_LARGE_ARRAY_BYTES = 4 * MIB
+_M_MMAP_THRESHOLD = -3
 # For the nanny, the process that watches a worker, and its tracker: 71 MiB measured.
 NANNY_BYTES = 256 * MIB
 
@@ -108,6 +113,21 @@ def warmed_bytes(modules: tuple[str, ...]) -> int:
         if hasattr(module, "warm_up"):
             module.warm_up()
     return _status_bytes("VmRSS") or 0
+
+
+def return_large_arrays() -> None:
+    """Have the C library give large freed arrays back to the system at once (glibc only).
+
+    Its own limit for that grows to 32 MiB with the first such array that is freed, and then blocks
+    of the data pile up in the heaps of the threads: one pass took 270 MiB instead of 150. Workers
+    have it from Dask's nanny, which sets the environment.
+    """
+    if "MALLOC_TRIM_THRESHOLD_" in os.environ or not sys.platform.startswith("linux"):
+        return
+    try:
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_ARRAY_BYTES)
+    except (OSError, AttributeError):
+        pass
 
 
 def reset_peak() -> None:

@@ -22,6 +22,8 @@ SOLVERS = ("auto", "eigsh", "lobpcg", "chebyshev")
 _LARGE_ROWS = 100_000
 # From here on chebyshev runs on row blocks even where one task could hold all of it.
 _MANY_ROWS = 2_000_000
+# Eigenvalues of a normalized Laplacian far below this belong to groups as good as apart.
+_NEARLY_ZERO = 0.01
 
 
 def largest_count(n_clusters: int | str) -> int:
@@ -187,18 +189,19 @@ def suggest_n_clusters(eigenvalues: np.ndarray) -> int:
     Returns
     -------
     n_clusters : int
-        The c in [2, n_components] that maximizes ``(l_{c+1} - l_c) / l_{c+1}``, the smallest of
-        several, where ``l_1 = 0`` is the trivial eigenvalue. With several connected components,
-        their number; ``n_components`` if there are more of them.
+        The c in [2, n_components] that maximizes ``(l_{c+1} - l_c) / (l_{c+1} + 0.01)``, the
+        smallest of several, where ``l_1 = 0`` is the trivial eigenvalue; ``n_components`` if all
+        are zero.
 
     Notes
     -----
     von Luxburg, "A tutorial on spectral clustering", Statistics and Computing 17, 2007, section
-    8.3, with the gap relative to its upper end. Values below 1e-9 count as zero.
+    8.3, with the gap relative to its upper end. Values below 1e-9 count as zero. Those far below
+    0.01 hardly differ: they belong to groups that a few edges, or none, connect with the others.
     """
     values = np.where(eigenvalues < 1e-9, 0.0, eigenvalues)
     upper = values[1:]
     if not upper.any():
         return len(values)
-    gaps = (upper - values[:-1]) / np.where(upper > 0, upper, 1.0)
+    gaps = (upper - values[:-1]) / (upper + _NEARLY_ZERO)
     return int(gaps.argmax()) + 2

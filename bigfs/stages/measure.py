@@ -9,7 +9,13 @@ from typing import Any
 
 from bigfs.core.cost import StagePlan
 from bigfs.core.errors import MemoryLimitError
-from bigfs.core.memory import baseline_bytes, peak_bytes, reset_peak, warmed_bytes
+from bigfs.core.memory import (
+    baseline_bytes,
+    peak_bytes,
+    reset_peak,
+    return_large_arrays,
+    warmed_bytes,
+)
 from bigfs.core.units import format_bytes
 from bigfs.runtime import on_every_process
 from bigfs.runtime.execute import active_client, at_most_at_once
@@ -30,6 +36,7 @@ TASK_MODULES = (
 def _warmed(modules: tuple[str, ...]) -> tuple[int, bool]:
     """Import what tasks will; return this process's size, and whether it has pynndescent."""
     size = warmed_bytes(modules)
+    return_large_arrays()
     reset_peak()
     return size, "pynndescent" in sys.modules
 

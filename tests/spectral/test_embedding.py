@@ -72,6 +72,8 @@ def test_the_number_of_clusters_is_at_the_largest_relative_gap() -> None:
     assert suggest_n_clusters(np.array([0.1, 0.9, 0.91])) == 2
     assert suggest_n_clusters(np.array([0.0, 0.0, 0.2, 0.25])) == 3
     assert suggest_n_clusters(np.zeros(7)) == 7
+    # Ten groups, most of them as good as apart.
+    assert suggest_n_clusters(np.array([0.0, *np.geomspace(4e-5, 2e-3, 8), 0.36, 0.362])) == 10
     assert suggest_n_clusters(np.array([0.1, 0.2])) == 2
 
 

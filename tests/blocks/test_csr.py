@@ -150,3 +150,17 @@ def test_selected_columns_are_exported_from_entries(tmp_path: Path, matrix: Any)
     result.export(tmp_path / "X.npy")
     expected = matrix.toarray()[:, np.sort(result.selected)]
     np.testing.assert_array_equal(np.load(tmp_path / "X.npy"), expected)
+
+
+def test_damaged_entries_of_a_run_are_brought_in_again(tmp_path: Path, matrix: Any) -> None:
+    sp.save_npz(tmp_path / "X.npz", matrix)
+    settings = {"run": str(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.npz")}}
+    settings |= {"method": "max_variance", "n_features_to_select": 3}
+    expected = bigfs.run(settings).scores
+    for m, part in ((4, "data"), (5, "indptr")):
+        chunk = tmp_path / "run" / "data.zarr" / "X" / "0" / part / "c" / "0"
+        content = bytearray(chunk.read_bytes())
+        content[len(content) // 2] ^= 255
+        chunk.write_bytes(content)
+        result = bigfs.run({**settings, "n_features_to_select": m})
+        np.testing.assert_array_equal(result.scores, expected)

@@ -229,6 +229,7 @@ class Methods(Section):
                     "n_features_to_select": n_features,
                     "memory_limit": self.memory_limit,
                     "random_state": self.random_state,
+                    "curves": False,  # the table judges numbers of features
                     **({"blocks": self.blocks.model_dump()} if hasattr(self, "blocks") else {}),
                     **settings,
                 }

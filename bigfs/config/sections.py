@@ -11,10 +11,16 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    PlainSerializer,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
     model_validator,
 )
 
 from bigfs.config.fields import NonEmpty, PositiveInt, Section, as_list, fill, positive_or
+from bigfs.config.messages import explain
 from bigfs.config.words import quoted
 from bigfs.core.addresses import check_address
 
@@ -146,6 +152,50 @@ class StabilityConfig(Section):
     threshold: Annotated[float, Field(gt=0.5, le=1)] = Field(
         0.6, description="Features that at least this share of the fits selects are called stable."
     )
+
+
+class Auto(Section):
+    """How the number of features is chosen."""
+
+    auto: Literal["explained_variance", "explained_eigenvectors", "neighbors_kept"] = Field(
+        "explained_variance", description="The curve over the number of features that decides."
+    )
+    share: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.95, description="Share of the curve's plateau that is enough."
+    )
+    at_most: PositiveInt = Field(200, description="The most features to look at.")
+
+
+def _number_or_auto(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
+    """Accept a whole number, ``auto``, or a section that says how it is chosen."""
+    if isinstance(value, Auto):
+        return value
+    if value == "auto":
+        return Auto()
+    if isinstance(value, dict):
+        try:
+            return Auto.model_validate(value)
+        except ValidationError as error:
+            lines = [explain(Auto, detail) for detail in error.errors(include_url=False)]
+            raise ValueError(" ".join(lines)) from None
+    return number(value)
+
+
+# A number, or `Auto`; type checkers see the number that it is when a method reads it.
+NumberOfFeatures = Annotated[
+    PositiveInt,
+    WrapValidator(_number_or_auto),
+    PlainSerializer(lambda value: value.model_dump() if isinstance(value, Auto) else value),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"const": "auto"},
+                {"type": "integer", "minimum": 1},
+                Auto.model_json_schema(),
+            ]
+        }
+    ),
+]
 
 
 class ReportConfig(Section):

@@ -19,6 +19,7 @@ from bigfs.config.sections import (
     EvaluateConfig,
     GraphConfig,
     InputConfig,
+    NumberOfFeatures,
     ReportConfig,
     SpectralConfig,
     StabilityConfig,
@@ -67,7 +68,11 @@ class Selection(Section):
         "none", description="Applied to the values as they are read; unit_norm scales rows."
     )
     method: str = Field("mcfs", description="The method that scores the features.")
-    n_features_to_select: PositiveInt = Field(description="How many features to keep.")
+    n_features_to_select: NumberOfFeatures = Field(
+        description="How many features to keep. auto: as many as their curve says; {auto: "
+        "explained_variance | explained_eigenvectors | neighbors_kept, share: 0.95, at_most: 200} "
+        "says which curve."
+    )
     graph: GraphConfig | None = Field(
         None, description="The neighbor graph (methods that use one). null: the defaults."
     )
@@ -208,6 +213,11 @@ class Config(Selection, _Place):
         False,
         description="The result is what the fits of stability agree on; no graph of all rows is "
         "built.",
+    )
+    curves: bool = Field(
+        True,
+        description="One more pass over the data: what fewer and more features would do, and why "
+        "each one is in or out; not with quick. false: only where n_features_to_select is auto.",
     )
     report: ReportConfig | None = Field(
         ReportConfig(), description="report.html of the command line. null: none."

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bigfs.config import Config
-from bigfs.config.sections import EvaluateConfig
+from bigfs.config.sections import Auto, EvaluateConfig
 from bigfs.core.cost import Shape, StageCost, Step, pass_over
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.evaluate.selection import compare_with_all, in_memory_bytes
+from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.stability.fits import check_stability, stability_stage
 from bigfs.selectors.stages import (
     check_settings,
@@ -20,10 +21,11 @@ from bigfs.selectors.stages import (
     content_of_labels,
     stages_of_selection,
 )
+from bigfs.stages.curves import selected_features
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.labels import load_classes
 from bigfs.store.location import is_remote
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import Scratch
 
 # Distances of a block of rows, and what k-means allocates whatever the rows.
 _JUDGING_BYTES = 64 * MIB
@@ -35,7 +37,10 @@ def stages_of(config: Config) -> list[Stage]:
     if config.stability is not None:
         stages.append(stability_stage(config, config.stability, quick=config.quick))
     if not config.quick:
-        stages = [*stages_of_selection(config, remote=is_remote(config.run)), *stages]
+        before = stages_of_selection(config, remote=is_remote(config.run))
+        if config.curves or isinstance(config.n_features_to_select, Auto):
+            before.append(curves_stage(config))
+        stages = [*before, *stages]
     if config.evaluate is not None:
         stages.append(evaluation_stage(config, config.evaluate))
     return stages
@@ -84,7 +89,8 @@ def evaluation_stage(config: Config, settings: EvaluateConfig) -> Stage:
     """Return the stage that compares the selection, and all features, with known labels."""
     depends = {**settings.model_dump(), "random_state": config.random_state}
     depends |= content_of_labels(settings.labels)
-    m, seed, limit = config.n_features_to_select, config.random_state, config.memory_limit
+    number, seed, limit = config.n_features_to_select, config.random_state, config.memory_limit
+    m = number.at_most if isinstance(number, Auto) else number
     return Stage(
         "evaluation", 2, depends, lambda shape: Evaluation(shape, settings, m, seed, limit)
     )
@@ -135,7 +141,7 @@ class Evaluation:
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the figures of the selected columns and of all."""
-        selected = ArrayRef.at(inputs.finished["result"] / "selected").load()
+        selected = selected_features(inputs.finished)
         found = compare_with_all(
             inputs.blocks,
             selected,

@@ -18,6 +18,7 @@ from bigfs.report.axis import check_image, read_axis
 from bigfs.report.facts import Facts, gather
 from bigfs.report.style import STYLE
 from bigfs.results.result import Result
+from bigfs.stages.curves import Curves
 
 # What the page shows at most; features.csv has all.
 _CHIPS, _BARS, _CELLS = 60, 40, 60
@@ -53,7 +54,7 @@ def run_page(result: Result) -> str:
         _sure(result),
         *_places(result, settings),
         _scores(result),
-        _curve(result, facts),
+        _curves(result, facts),
         _correlation(result, facts),
         _map(facts),
         _quality(result),
@@ -153,14 +154,19 @@ def _answer(result: Result, facts: Facts, title: str) -> str:
 def _tiles(result: Result, facts: Facts) -> list[tuple[str, str]]:
     n_selected = len(result.selected)
     tiles = []
-    if n_selected > len(facts.explained):
-        share, first = float(facts.explained[-1]), len(facts.explained)
-        text = f"of the features' variance explained by the first {first}, on average"
+    explained, mean = facts.explained, ", on average"
+    if result.curves is not None:
+        explained, mean = _every_m(result.curves, "explained_variance"), ""
+    if n_selected > len(explained):
+        share, first = float(explained[-1]), len(explained)
+        text = f"of the features' variance explained by the first {first}{mean}"
         tiles.append((f"{100 * share:.0f} %", text))
     else:
-        share = float(facts.explained[n_selected - 1])
-        tiles.append((f"{100 * share:.0f} %", "of the features' variance explained, on average"))
-        enough = int(np.searchsorted(facts.explained, _ENOUGH * share)) + 1
+        share = float(explained[n_selected - 1])
+        if result.curves is not None:
+            share = float(result.curves.adds.sum())
+        tiles.append((f"{100 * share:.0f} %", f"of the features' variance explained{mean}"))
+        enough = int(np.searchsorted(explained, _ENOUGH * share)) + 1
         tiles.append((f"{enough}", f"of them explain {100 * _ENOUGH:.0f} % of that"))
     sure = result.stability
     if sure is not None:
@@ -221,17 +227,66 @@ def _scores(result: Result) -> str:
     often = [""] * len(shown)
     if sure is not None:
         often = [f"<td>{100 * sure.frequencies[f]:.0f} %</td>" for f in shown]
+    why = _why(result)
     rows = "".join(
         f"<tr{'' if f in kept else ' class=out'}><td>{rank}</td>"
         f"<th>{_name(result.name_of(f))}</th>"
         f'<td class="bar"><i style="width:{100 * (result.scores[f] - low) / size:.1f}%"></i></td>'
-        f"<td>{result.scores[f]:.4g}</td>{often[rank - 1]}</tr>"
+        f"<td>{result.scores[f]:.4g}</td>{often[rank - 1]}{why.get(f, '')}</tr>"
         for rank, f in enumerate(shown, start=1)
     )
     note = f"The first {len(shown)}; features.csv has all {result.n_features:,}."
     column = "" if sure is None else "<td>frequency</td>"
+    column += "<td>why</td>" if why else ""
     head = f"<tr><td>rank</td><th>feature</th><td></td><td>score</td>{column}</tr>"
     return _section("Scores", f'<p>{note}</p><table class="scores">{head}{rows}</table>')
+
+
+def _why(result: Result) -> dict[int, str]:
+    """Return a cell for each feature: what it adds, or the selected one that is closest."""
+    curves = result.curves
+    if curves is None:
+        return {}
+    cells = {}
+    for feature, adds, part in zip(
+        curves.order.tolist(), curves.adds, curves.explains, strict=True
+    ):
+        also = f", {escape(part)}" if part else ""
+        cells[feature] = f"<td>adds {100 * adds:.1f} %{also}</td>"
+    for feature in np.setdiff1d(result.ranking, curves.order).tolist():
+        closest = int(curves.closest[feature])
+        name = _name(result.name_of(closest)) if closest >= 0 else ""
+        text = f"{curves.correlation[feature]:.2f} with {name}" if name else "tied to none"
+        cells[feature] = f"<td>{text}</td>"
+    return cells
+
+
+def _every_m(curves: Curves, name: str) -> np.ndarray:
+    """Return a curve for 1, 2, ... features, read linearly between those it was computed for."""
+    return np.interp(np.arange(1, curves.sizes[-1] + 1), curves.sizes, curves.values[name])
+
+
+def _curves(result: Result, facts: Facts) -> str:
+    curves = result.curves
+    if curves is None:
+        return _curve(result, facts)
+    texts = {
+        "explained_variance": "Percent of the variance of all features that linear regressions on "
+        "the first features of the ranking explain, on all rows.",
+        "explained_eigenvectors": "Percent of the eigenvectors of the graph that linear "
+        "regressions on them explain, in the mean.",
+        "neighbors_kept": f"Percent of the {curves.n_neighbors} nearest rows that are also nearest "
+        f"in these features alone, among {curves.n_rows:,} sampled rows.",
+    }
+    content = f"<p>The line marks the {len(result.selected)} selected."
+    if curves.number is not None:
+        content += f" Their number is {escape(curves.number['rule'])}."
+    content += "</p>"
+    for name, text in texts.items():
+        if name in curves.values:
+            values = _every_m(curves, name)
+            content += f"<p>{text}</p>{svg.curve(values, len(result.selected), text)}"
+    return _section("How many features", content)
 
 
 def _curve(result: Result, facts: Facts) -> str:

@@ -14,6 +14,8 @@ from bigfs.core.errors import InputError
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.yamltext import read_yaml
 from bigfs.results.export import Columns, export_columns, open_run_data
+from bigfs.results.features import as_csv, feature_columns, number_lines
+from bigfs.stages.curves import Curves
 from bigfs.stages.scores import FeatureScores, check_n_selected
 from bigfs.stages.stability import Stability
 from bigfs.store.location import Location, as_location, is_within
@@ -45,6 +47,9 @@ class Result:
         Feature indices, best first.
     selected : ndarray of shape (n_features_to_select,), int64
         Indices of the selected features, ascending.
+    curves : Curves or None
+        What more and fewer features would do, how the number was chosen, and why each feature is
+        in or out; None for runs without that stage.
     evaluation : dict or None
         The evaluation stage's figures, if the run had one.
     stages : dict
@@ -59,6 +64,7 @@ class Result:
     scores: np.ndarray
     ranking: np.ndarray
     selected: np.ndarray
+    curves: Curves | None
     evaluation: dict[str, Any] | None
     stages: dict[str, dict[str, Any]]
 
@@ -289,22 +295,10 @@ class Result:
         return self.feature_names[feature] if self.feature_names else str(feature)
 
     def to_frame(self) -> Any:
-        """Return all features as a pandas frame, best first.
-
-        Columns are rank, index, name, score, selected and, where there is a stability, frequency.
-        """
+        """Return all features as a pandas frame, best first, with the columns of features.csv."""
         import pandas as pd
 
-        columns = {
-            "rank": np.arange(1, self.n_features + 1),
-            "index": self.ranking,
-            "name": [self.name_of(feature) for feature in self.ranking.tolist()],
-            "score": self.scores[self.ranking],
-            "selected": np.isin(self.ranking, self.selected),
-        }
-        if self.stability is not None:
-            columns["frequency"] = self.stability.frequencies[self.ranking]
-        return pd.DataFrame(columns)
+        return pd.DataFrame(feature_columns(self))
 
     def __repr__(self) -> str:
         return f"<Result of {self._outcome()}: {self.path}>"
@@ -341,22 +335,11 @@ class Result:
         )
 
     def features_csv(self) -> str:
-        """Return the table of all features: the columns of `to_frame`."""
-        import csv
-        import io
+        """Return the table of all features: the columns of `to_frame`.
 
-        kept = set(self.selected.tolist())
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
-        sure = self.stability
-        more = [] if sure is None else ["frequency"]
-        table.writerow(["rank", "index", "name", "score", "selected", *more])
-        for rank, feature in enumerate(self.ranking.tolist(), start=1):
-            score = repr(float(self.scores[feature]))
-            more = [] if sure is None else [repr(float(sure.frequencies[feature]))]
-            row = [rank, feature, self.name_of(feature), score, int(feature in kept), *more]
-            table.writerow(row)
-        return text.getvalue()
+        A cell is empty where a column says nothing of a feature.
+        """
+        return as_csv(feature_columns(self))
 
     def summary(self) -> str:
         """Return the result in words, for a terminal."""
@@ -374,6 +357,8 @@ class Result:
         lines += self._subset_lines()
         if self.stability is not None:
             lines += ["", "  how sure", *(f"  {line}" for line in self.stability_lines)]
+        if self.curves is not None:
+            lines += ["", *number_lines(self.curves)]
         if self.evaluation is not None:
             lines += ["", *evaluation_lines(self.evaluation, len(self.selected))]
         lines += ["", *self._stage_lines(), "", *self._quality_lines(), *self.notes]
@@ -494,6 +479,17 @@ def open_result(path: str | Location) -> Result:
             f"'bigfs run {directory.path / 'config.yaml'}'; it continues where it stopped."
         )
     about = read_attributes(stored)
+    ranking, selected = (ArrayRef.at(stored / name).load() for name in ("ranking", "selected"))
+    curves = None
+    if directory.is_intact("curves"):
+        curves = Curves.open(directory.stage_path("curves"))
+        selected = np.sort(curves.order)
+        ranking = curves.reordered(ranking)
+    elif about.get("largest") is not None:
+        raise InputError(
+            f"{path}: this run has not chosen the number of features yet. Run it again with "
+            f"'bigfs run {directory.path / 'config.yaml'}'; it continues where it stopped."
+        )
     evaluation = None
     if directory.is_intact("evaluation"):
         evaluation = read_attributes(directory.stage_path("evaluation"))
@@ -504,8 +500,9 @@ def open_result(path: str | Location) -> Result:
         n_features=about["n_features"],
         feature_names=about["feature_names"],
         scores=ArrayRef.at(stored / "scores").load(),
-        ranking=ArrayRef.at(stored / "ranking").load(),
-        selected=ArrayRef.at(stored / "selected").load(),
+        ranking=ranking,
+        selected=selected,
+        curves=curves,
         evaluation=evaluation,
         stages=stages,
     )

@@ -16,10 +16,11 @@ from bigfs.blocks.lazy import as_lazy, is_stored, open_stored
 from bigfs.blocks.preprocess import Transform
 from bigfs.config import Selection, validated
 from bigfs.config.fields import fresh_seed
-from bigfs.config.sections import GraphConfig
+from bigfs.config.sections import Auto, GraphConfig
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import check_seed
 from bigfs.selectors.configs import selection_model
+from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.registry import method_of
 from bigfs.selectors.stages import (
     check_form,
@@ -27,6 +28,7 @@ from bigfs.selectors.stages import (
     stages_of_selection,
     warn_of_scales,
 )
+from bigfs.stages.curves import Curves
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores, check_n_selected, support_of
 from bigfs.stages.stage import Stage
@@ -37,11 +39,14 @@ from bigfs.store.source import open_matrix
 
 logger = logging.getLogger("bigfs")
 
+# "auto", or a dict as in a pipeline: see the attribute ``curves_`` of a fitted estimator.
+NumberOfFeatures = int | str | dict[str, Any] | None
+
 
 class BaseSelector(SelectorMixin, BaseEstimator):
     """Base of the selectors: `fit` opens the data and runs the stages of the method."""
 
-    n_features_to_select: int | None
+    n_features_to_select: NumberOfFeatures
     preprocess: str
 
     def _keep(self, arguments: dict[str, Any]) -> None:
@@ -81,8 +86,9 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         warn_of_scales(blocks, selection.method)
         for sentence in suspicious_columns(blocks.source):
             logger.warning(sentence)
-        n_selected = check_n_selected(name, self._n_wanted(), blocks.n_features)
-        selection = selection.model_copy(update={"n_features_to_select": n_selected})
+        if not isinstance(selection.n_features_to_select, Auto):
+            n_selected = check_n_selected(name, self._n_wanted(), blocks.n_features)
+            selection = selection.model_copy(update={"n_features_to_select": n_selected})
         check_settings(selection, blocks.n_samples, blocks.n_features)
         stages = self._stages(selection, blocks)
         store = TemporaryStages(scratch.child("stages"))
@@ -91,7 +97,12 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         self.scores_ = result.scores
         self.ranking_ = result.ranking
         self._supports = result.supports
-        self.n_features_to_select_ = n_selected
+        self.n_features_to_select_ = selection.n_features_to_select
+        self.__dict__.pop("curves_", None)  # of an earlier fit
+        if "curves" in finished:
+            self.curves_ = Curves.open(finished["curves"])
+            self.n_features_to_select_ = len(self.curves_.order)
+            self.ranking_ = self.curves_.reordered(result.ranking)
         if hasattr(self, "random_state"):
             self.random_state_ = selection.random_state
         self._keep_details(result.details, scratch if is_stored(X) else None)
@@ -99,13 +110,16 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         self._columns = None if columns is None else columns.load()
         return self
 
-    def _n_wanted(self) -> int | None:
+    def _n_wanted(self) -> Any:
         """Return how many features are asked for."""
         return self.n_features_to_select
 
     def _stages(self, selection: Selection, blocks: RowBlocks) -> list[Stage]:
         """Return the stages of a fit."""
-        return stages_of_selection(selection)
+        stages = stages_of_selection(selection)
+        if isinstance(selection.n_features_to_select, Auto):
+            stages.append(curves_stage(selection))
+        return stages
 
     def _keep_details(self, details: dict[str, Any], scratch: Scratch | None) -> None:
         """Store further results under their names, each with an underscore behind it.
@@ -129,7 +143,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
                 section = settings.setdefault(method.name, {})
             elif name in GraphConfig.model_fields:
                 section = settings.setdefault("graph", dict(method.graph_defaults))
-            if name != "n_features_to_select":
+            if name != "n_features_to_select" or isinstance(value, (str, dict)):
                 section[name] = value.item() if isinstance(value, np.generic) else value
         return validated(selection_model(), settings, type(self).__name__, nested=False)
 

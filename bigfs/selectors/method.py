@@ -132,6 +132,10 @@ class Method:
         The parameter that may name labels, one for each row.
     one_fit_up_to : float
         One fit ranks for all numbers of features up to this one; a larger number has its own fit.
+    explains : callable or None, default=None
+        ``explains(details)`` returns what its parts are called, such as "cluster", and how much
+        each feature tells of each: shape (n_features, n_parts), or bool. None: the eigenvectors
+        of the graph, where it takes them.
     """
 
     name: str
@@ -150,6 +154,7 @@ class Method:
     check: Callable[[Any], None] | None = None
     labels: str = "init"
     one_fit_up_to: float = math.inf
+    explains: Callable[[dict[str, Any]], tuple[str, Any]] | None = None
 
     @property
     def sections(self) -> Callable[[Any], tuple[str, ...]]:

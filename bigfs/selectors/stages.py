@@ -11,11 +11,12 @@ from typing import Any
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.preprocess import keeps_sparse
 from bigfs.config import Selection
-from bigfs.config.sections import GraphConfig
+from bigfs.config.sections import Auto, GraphConfig
 from bigfs.core.cost import Shape, StageCost
 from bigfs.core.errors import InputError
 from bigfs.graph.local import check_n_neighbors
 from bigfs.selectors.method import MethodStrategy
+from bigfs.selectors.number import check_criterion, largest_number
 from bigfs.selectors.registry import METHODS
 from bigfs.stages.graph import graph_stage
 from bigfs.stages.scores import check_n_selected
@@ -52,9 +53,10 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
         n_components = method.n_components(parameters)
         spectral, graph = selection.used_spectral, selection.used_graph
         stages.append(spectral_stage(spectral, n_components, graph, **seeds))
+    number = selection.n_features_to_select
     settings: dict[str, Any] = {
         "method": selection.method,
-        "m": selection.n_features_to_select,
+        "m": {"at_most": number.at_most} if isinstance(number, Auto) else number,
         **data,
         **seeds,
         method.name: _as_values(parameters),
@@ -69,11 +71,16 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
 def choose_scoring(shape: Shape, selection: Selection) -> Scoring:
     """Return the strategy of a selection's method for data of a shape."""
     used, notes = _lowered(selection, shape)
-    return Scoring(METHODS[selection.method].choose(shape, used), used, notes)
+    chosen_later = isinstance(selection.n_features_to_select, Auto)
+    return Scoring(METHODS[selection.method].choose(shape, used), used, notes, chosen_later)
 
 
 def _lowered(selection: Selection, shape: Shape) -> tuple[Selection, tuple[str, ...]]:
-    """Return the selection with defaults that fit data of a shape, and what was changed."""
+    """Return the selection with numbers that fit data of a shape, and what was changed."""
+    number = selection.n_features_to_select
+    if isinstance(number, Auto):
+        largest_m = largest_number(number, shape.n_samples, shape.n_features)
+        selection = selection.model_copy(update={"n_features_to_select": largest_m})
     sizes = {"n_samples": shape.n_samples, "n_features": shape.n_features}
     changes, notes = {}, []
     for bound in METHODS[selection.method].bounds:
@@ -111,6 +118,7 @@ class Scoring:
     strategy: MethodStrategy
     selection: Selection
     notes: tuple[str, ...] = ()
+    chosen_later: bool = False
 
     def cost(self) -> StageCost:
         """Return the cost of the method's strategy."""
@@ -135,6 +143,7 @@ class Scoring:
             out,
             method=selection.method,
             n_features_to_select=n_selected,
+            largest=n_selected if self.chosen_later else None,
             n_samples=blocks.n_samples,
             n_features=blocks.n_features,
             feature_names=blocks.source.feature_names,
@@ -182,7 +191,11 @@ def check_settings(selection: Selection, n_samples: int | None, n_features: int)
     n_features : int
     """
     method = METHODS[selection.method]
-    check_n_selected(method.title, selection.n_features_to_select, n_features)
+    number = selection.n_features_to_select
+    if isinstance(number, Auto):
+        check_criterion(number, method.title, method.needs(selection.parameters))
+    else:
+        check_n_selected(method.title, number, n_features)
     if method.check is not None:
         method.check(selection.parameters)
     if n_samples is not None and selection.graph is not None:

@@ -15,7 +15,7 @@ def test_batch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments += ["--clusters", "4", "--selected", "8", "--memory", "1 GiB"]
     found = main(arguments)
     assert (found["rows"], found["features"]) == (4000, 64)
-    assert set(found["stages"]) == {"graph", "spectral", "result"}
+    assert set(found["stages"]) == {"graph", "spectral", "result", "curves"}
     assert found["workers_started"] == 1
     # A read or two more than the stages count: compiled files, the manifest, scratch.
     assert 0 < found["passes_bytes_over_X"] < found["all_reads_over_X"]

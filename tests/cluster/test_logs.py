@@ -40,7 +40,7 @@ def test_json_lines_of_a_run_on_workers_and_its_report(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
     lines = _lines(found.stderr)
     begun = [line["stage"] for line in lines if line["event"] == "begin"]
-    assert begun == ["data", "graph", "spectral", "result"]
+    assert begun == ["data", "graph", "spectral", "result", "curves"]
     done = [line for line in lines if line["event"] == "done"]
     assert {line["stage"] for line in done} == set(begun)
     assert all(line["done"] == line["total"] or line["total"] is None for line in done)

@@ -75,7 +75,7 @@ def test_a_run_leaves_what_the_design_promises(finished: Path) -> None:
     names = {path.name for path in finished.iterdir()}
     assert names == {
         ".bigfs-run", "config.yaml", "manifest.json", "features.csv", "data.zarr", "graph.zarr",
-        "spectral.zarr", "result.zarr", "evaluation.zarr",
+        "spectral.zarr", "result.zarr", "curves.zarr", "evaluation.zarr",
     }  # fmt: skip
     manifest = json.loads((finished / "manifest.json").read_text())
     assert manifest["status"] == "done"
@@ -134,9 +134,9 @@ def test_a_changed_setting_redoes_what_it_touches(tmp_path: Path) -> None:
     run(_config(tmp_path, mcfs={"n_clusters": 10, "fit_intercept": False}))
     after = json.loads(path.read_text())["stages"]
     redone = {name for name in after if after[name]["attempt"] != before[name]["attempt"]}
-    assert redone == {"result"}
+    assert redone == {"result", "curves"}
     run(_config(tmp_path, method="max_variance", mcfs=None), fresh=True)
-    assert set(json.loads(path.read_text())["stages"]) == {"data", "result"}
+    assert set(json.loads(path.read_text())["stages"]) == {"data", "result", "curves"}
 
 
 def test_changed_data_are_seen(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_what_is_redone_is_what_changed_and_says_why(
     np.save(tmp_path / "y.npy", y)
     evaluate = {"labels": str(tmp_path / "y.npy"), "n_repetitions": 1, "n_init": 1}
     config = _config(tmp_path, input={"uri": str(tmp_path / "X.npy")}, evaluate=evaluate)
-    every = ["data", "graph", "spectral", "result", "evaluation"]
+    every = ["data", "graph", "spectral", "result", "curves", "evaluation"]
     assert _stages_redone(config, caplog) == dict.fromkeys(every, "not yet run")
     assert _stages_redone(config, caplog) == {}
     # What does not touch the result: where it runs, and what it is called.
@@ -186,6 +186,7 @@ def test_what_is_redone_is_what_changed_and_says_why(
     assert _stages_redone(config, caplog) == {
         "spectral": "tol is 1e-08, was 1e-06",
         "result": later,
+        "curves": later,
         "evaluation": later,
     }
     config["evaluate"] = {**evaluate, "n_init": 2}
@@ -198,6 +199,7 @@ def test_what_is_redone_is_what_changed_and_says_why(
         "graph": f"memory_limit is {3 * 2**30}, was {4 * 2**30}",
         "spectral": f"memory_limit is {3 * 2**30}, was {4 * 2**30}",
         "result": f"memory_limit is {3 * 2**30}, was {4 * 2**30}",
+        "curves": f"memory_limit is {3 * 2**30}, was {4 * 2**30}",
         "evaluation": later,
     }
     os.utime(tmp_path / "X.npy", ns=(1, 1))

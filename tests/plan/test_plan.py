@@ -235,7 +235,8 @@ def test_the_plan_reads_the_header_only(tmp_path: Path):
     config = _config(run=str(tmp_path / "run"), input={"uri": str(data)}, memory_limit="2 GiB")
     plan = plan_pipeline(config)
     assert plan.shape.n_samples == 3_000_000
-    assert [stage.name for stage in plan.stages] == ["data", "graph", "spectral", "result"]
+    names = ["data", "graph", "spectral", "result", "curves"]
+    assert [stage.name for stage in plan.stages] == names
     assert plan.by_stage["graph"].cost.passes == 3
     assert not (tmp_path / "run").exists()
 

@@ -16,7 +16,7 @@ import pytest
 import bigfs
 from bigfs.core.errors import InputError
 from bigfs.pipeline.reports import write_report
-from bigfs.report.facts import explained_shares, gather
+from bigfs.report.facts import explained_shares
 from tests.test_cli import bigfs_command  # noqa: F401
 
 HOSTILE = [
@@ -79,7 +79,7 @@ def test_the_answer_comes_first_and_the_figures_are_those_of_the_result(finished
     assert [beginning.index(name) for name in best] == sorted(
         beginning.index(name) for name in best
     )
-    share = gather(result).explained[19]
+    share = result.curves.adds.sum()
     assert f"{100 * share:.0f} %of the features' variance" in beginning
     for title in ("Scores", "How many features", "Correlation", "Map of the rows", "Quality",
                   "Cost against plan", "How to repeat it", "graph recall"):  # fmt: skip

@@ -10,7 +10,7 @@ from bigfs.blocks.rowblocks import moments_step
 from bigfs.config import Selection
 from bigfs.config.fields import PositiveFloat, Section
 from bigfs.core.cost import Shape, StageCost
-from bigfs.selectors.base import BaseSelector
+from bigfs.selectors.base import BaseSelector, NumberOfFeatures
 from bigfs.selectors.method import Method
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
@@ -60,8 +60,9 @@ class FeatureRange(BaseSelector):
 
     Parameters
     ----------
-    n_features_to_select : int or None, default=None
-        How many features to keep; None keeps half of them.
+    n_features_to_select : int, "auto", dict or None, default=None
+        How many features to keep; None keeps half of them, "auto"
+        as many as a curve says; a dict says which curve, as in a pipeline.
     power : float, default=1.0
         What the range is raised to.
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
@@ -71,7 +72,7 @@ default="none"
 
     def __init__(
         self,
-        n_features_to_select: int | None = None,
+        n_features_to_select: NumberOfFeatures = None,
         *,
         power: float = 1.0,
         preprocess: str = "none",

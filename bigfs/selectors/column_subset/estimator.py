@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector
+from bigfs.selectors.base import BaseSelector, NumberOfFeatures
 
 
 class ColumnSubset(BaseSelector):
@@ -15,8 +15,9 @@ class ColumnSubset(BaseSelector):
 
     Parameters
     ----------
-    n_features_to_select : int or None, default=None
-        How many features to keep; None keeps half of them.
+    n_features_to_select : int, "auto", dict or None, default=None
+        How many features to keep; None keeps half of them, "auto"
+        as many as a curve says; a dict says which curve, as in a pipeline.
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
 default="none"
         Applied while reading. Columns are centered afterwards.
@@ -88,7 +89,7 @@ default="none"
 
     def __init__(
         self,
-        n_features_to_select: int | None = None,
+        n_features_to_select: NumberOfFeatures = None,
         *,
         preprocess: str = "none",
         random_state: int | None = 0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector
+from bigfs.selectors.base import BaseSelector, NumberOfFeatures
 
 
 class FSGMM(BaseSelector):
@@ -15,8 +15,9 @@ class FSGMM(BaseSelector):
 
     Parameters
     ----------
-    n_features_to_select : int or None, default=None
-        How many features to keep; None keeps half of them.
+    n_features_to_select : int, "auto", dict or None, default=None
+        How many features to keep; None keeps half of them, "auto"
+        as many as a curve says; a dict says which curve, as in a pipeline.
     n_clusters : int, default=30
         Components at the start: well above the number of clusters expected.
     min_clusters : int, default=1
@@ -98,7 +99,7 @@ default="none"
 
     def __init__(
         self,
-        n_features_to_select: int | None = None,
+        n_features_to_select: NumberOfFeatures = None,
         *,
         n_clusters: int = 30,
         min_clusters: int = 1,

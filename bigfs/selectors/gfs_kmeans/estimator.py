@@ -7,7 +7,7 @@ from typing import Any
 from sklearn.base import ClusterMixin
 
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector
+from bigfs.selectors.base import BaseSelector, NumberOfFeatures
 
 
 class GFSKMeans(ClusterMixin, BaseSelector):
@@ -19,8 +19,9 @@ class GFSKMeans(ClusterMixin, BaseSelector):
 
     Parameters
     ----------
-    n_features_to_select : int or None, default=None
-        How many features to keep; None keeps those at which the search stops.
+    n_features_to_select : int, "auto", dict or None, default=None
+        How many features to keep; None keeps those at which the search
+        stops, "auto" as many as a curve says; a dict says which curve, as in a pipeline.
     n_clusters : int or "auto", default=8
         Number of clusters, in [1, 60].
     init : "k-means++" or array-like, default="k-means++"
@@ -86,7 +87,7 @@ default="none"
 
     def __init__(
         self,
-        n_features_to_select: int | None = None,
+        n_features_to_select: NumberOfFeatures = None,
         *,
         n_clusters: int | str = 8,
         init: Any = "k-means++",

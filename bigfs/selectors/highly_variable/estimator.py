@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bigfs.selectors.base import BaseSelector
+from bigfs.selectors.base import BaseSelector, NumberOfFeatures
 
 
 class HighlyVariable(BaseSelector):
@@ -15,8 +15,9 @@ class HighlyVariable(BaseSelector):
 
     Parameters
     ----------
-    n_features_to_select : int or None, default=None
-        m, how many features to keep; None keeps half of them.
+    n_features_to_select : int, "auto", dict or None, default=None
+        m, how many features to keep; None keeps half of them, "auto"
+        as many as a curve says; a dict says which curve, as in a pipeline.
     flavor : {"seurat_v3", "seurat_v3_paper", "deviance"}, default="seurat_v3"
         "seurat_v3": the variance of clipped values over that of a trend [1]_; batches by median
         rank. "seurat_v3_paper": the same scores; batches by the number in which a feature is
@@ -77,7 +78,7 @@ default="none"
 
     def __init__(
         self,
-        n_features_to_select: int | None = None,
+        n_features_to_select: NumberOfFeatures = None,
         *,
         flavor: str = "seurat_v3",
         batch_key: Any = None,

@@ -59,4 +59,5 @@ METHOD = Method(
     needs=needs_eigengap,
     starts=("k-means++",),
     bounds=(Bound("n_clusters", "n_samples"),),
+    explains=lambda details: ("cluster", details["feature_masks"].T.astype(bool)),
 )

@@ -10,7 +10,7 @@ from sklearn.base import ClusterMixin
 from bigfs.blocks import RowBlocks
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.threads import single_thread
-from bigfs.selectors.base import LabelingSelector
+from bigfs.selectors.base import LabelingSelector, NumberOfFeatures
 from bigfs.selectors.lfs.held import kind_of_passes
 from bigfs.selectors.lfs.kernels import Assignment, Clusterings, Rules
 from bigfs.store.scratch import ArrayRef
@@ -25,8 +25,9 @@ class LFS(ClusterMixin, LabelingSelector):
 
     Parameters
     ----------
-    n_features_to_select : int or None, default=None
-        Length of the one list (`get_support`, `transform`); None keeps what any cluster keeps.
+    n_features_to_select : int, "auto", dict or None, default=None
+        Length of the one list (`get_support`, `transform`); None keeps what any cluster
+        keeps, "auto" as many as a curve says; a dict says which curve, as in a pipeline.
     n_clusters : int or "auto", default=8
         Number of clusters, in [1, 60].
     alpha, beta : float, default=4.0
@@ -125,7 +126,7 @@ default="none"
 
     def __init__(
         self,
-        n_features_to_select: int | None = None,
+        n_features_to_select: NumberOfFeatures = None,
         *,
         n_clusters: int | str = 8,
         alpha: float = 4.0,

@@ -6,7 +6,7 @@ from typing import Any
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import LabelingSelector
+from bigfs.selectors.base import LabelingSelector, NumberOfFeatures
 from bigfs.selectors.m3fs.sample import label_rows
 from bigfs.store.scratch import ArrayRef
 
@@ -27,8 +27,9 @@ class M3FS(MarginSelector):
 
     Parameters
     ----------
-    n_features_to_select : int or None, default=None
-        m, how many features to keep and the sum of sigma; None keeps half of them.
+    n_features_to_select : int, "auto", dict or None, default=None
+        m, how many features to keep and the sum of sigma; None keeps half of them, "auto"
+        as many as a curve says; a dict says which curve, as in a pipeline.
     n_clusters : int or "auto", default=2
         Number of clusters, at least 2.
     C : float, default=10.0
@@ -151,7 +152,7 @@ default="rescale"
 
     def __init__(
         self,
-        n_features_to_select: int | None = None,
+        n_features_to_select: NumberOfFeatures = None,
         *,
         n_clusters: int | str = 2,
         C: float = 10.0,

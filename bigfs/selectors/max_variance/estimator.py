@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bigfs.selectors.base import BaseSelector
+from bigfs.selectors.base import BaseSelector, NumberOfFeatures
 
 
 class MaxVariance(BaseSelector):
@@ -10,8 +10,9 @@ class MaxVariance(BaseSelector):
 
     Parameters
     ----------
-    n_features_to_select : int or None, default=None
-        How many features to keep; None keeps half of them.
+    n_features_to_select : int, "auto", dict or None, default=None
+        How many features to keep; None keeps half of them, "auto"
+        as many as a curve says; a dict says which curve, as in a pipeline.
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
 default="none"
         Applied while reading.
@@ -41,6 +42,6 @@ default="none"
     """
 
     def __init__(
-        self, n_features_to_select: int | None = None, *, preprocess: str = "none"
+        self, n_features_to_select: NumberOfFeatures = None, *, preprocess: str = "none"
     ) -> None:
         self._keep(locals())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
+from bigfs.selectors.base import NumberOfFeatures
 from bigfs.selectors.m3fs.estimator import MarginSelector
 
 
@@ -15,8 +16,10 @@ class MaximumMarginClustering(MarginSelector):
 
     Parameters
     ----------
-    n_features_to_select : int or None, default=None
-        How many features to keep; None keeps half of them. The clusters do not depend on it.
+    n_features_to_select : int, "auto", dict or None, default=None
+        How many features to keep; None keeps half of them, "auto"
+        as many as a curve says; a dict says which curve, as in a pipeline. The
+        clusters do not depend on it.
     n_clusters : int or "auto", default=2
         Number of clusters, at least 2.
     C : float, default=10.0
@@ -80,7 +83,7 @@ default="rescale"
 
     def __init__(
         self,
-        n_features_to_select: int | None = None,
+        n_features_to_select: NumberOfFeatures = None,
         *,
         n_clusters: int | str = 2,
         C: float = 10.0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector
+from bigfs.selectors.base import BaseSelector, NumberOfFeatures
 
 
 class MCFS(BaseSelector):
@@ -15,8 +15,9 @@ class MCFS(BaseSelector):
 
     Parameters
     ----------
-    n_features_to_select : int or None, default=None
-        How many features to keep; None keeps half of them.
+    n_features_to_select : int, "auto", dict or None, default=None
+        How many features to keep; None keeps half of them, "auto"
+        as many as a curve says; a dict says which curve, as in a pipeline.
     n_clusters : int or "auto", default=8
         Number of eigenvectors K; the paper sets it to the number of clusters. "auto": where
         the relative gap between the first 30 eigenvalues is largest.
@@ -125,7 +126,7 @@ default="none"
 
     def __init__(
         self,
-        n_features_to_select: int | None = None,
+        n_features_to_select: NumberOfFeatures = None,
         *,
         n_clusters: int | str = 8,
         n_components: int | None = None,

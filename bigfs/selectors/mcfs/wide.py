@@ -207,7 +207,7 @@ def cross_pass(
     blocks: RowBlocks, centered: bool, features: np.ndarray | None, Y: ArrayRef | None
 ) -> Cross:
     """Return X'X_C or X'Y in one pass; of centered columns, or as they are."""
-    total: Cross = blocks.reduce(_cross_kernel, _merge_cross, features, Y, label="regression")
+    total: Cross = blocks.reduce(_cross_kernel, merge_cross, features, Y, label="regression")
     if not centered:
         total.cross += total.count * np.multiply.outer(total.mean, total.other_mean)
     return total
@@ -236,7 +236,7 @@ def _cross_kernel(
     return Cross(len(X), mean, other_mean, cross, squares)
 
 
-def _merge_cross(a: Cross, b: Cross) -> Cross:
+def merge_cross(a: Cross, b: Cross) -> Cross:
     """Merge two sets of rows (Chan, Golub, LeVeque 1979), using the memory of the first."""
     from scipy.linalg.blas import dger
 

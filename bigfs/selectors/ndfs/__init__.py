@@ -78,4 +78,5 @@ METHOD = Method(
     graph_defaults={"weight": "heat"},
     starts=("spectral",),
     bounds=(Bound("n_clusters", "n_samples", 1),),
+    explains=lambda details: ("cluster", details["coef"]),
 )

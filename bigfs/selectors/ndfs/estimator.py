@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector
+from bigfs.selectors.base import BaseSelector, NumberOfFeatures
 
 
 class NDFS(BaseSelector):
@@ -17,8 +17,9 @@ class NDFS(BaseSelector):
 
     Parameters
     ----------
-    n_features_to_select : int or None, default=None
-        How many features to keep; None keeps half of them.
+    n_features_to_select : int, "auto", dict or None, default=None
+        How many features to keep; None keeps half of them, "auto"
+        as many as a curve says; a dict says which curve, as in a pipeline.
     n_clusters : int or "auto", default=8
         Number of clusters c, roughly that of the groups in the data. "auto": where the graph's
         eigenvalues have their largest relative gap (`bigfs.spectral.choice.suggest_n_clusters`);
@@ -155,7 +156,7 @@ default="none"
 
     def __init__(
         self,
-        n_features_to_select: int | None = None,
+        n_features_to_select: NumberOfFeatures = None,
         *,
         n_clusters: int | str = 8,
         alpha: float = 1.0,

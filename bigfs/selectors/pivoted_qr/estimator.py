@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector
+from bigfs.selectors.base import BaseSelector, NumberOfFeatures
 
 
 class PivotedQR(BaseSelector):
@@ -16,8 +16,9 @@ class PivotedQR(BaseSelector):
 
     Parameters
     ----------
-    n_features_to_select : int or None, default=None
-        How many features to keep; None keeps half of them.
+    n_features_to_select : int, "auto", dict or None, default=None
+        How many features to keep; None keeps half of them, "auto"
+        as many as a curve says; a dict says which curve, as in a pipeline.
     n_components : int or None, default=None
         Leading principal components whose loadings are decomposed instead of the data. There are
         no more picks than components: what follows them is in the order of the index.
@@ -86,7 +87,7 @@ default="none"
 
     def __init__(
         self,
-        n_features_to_select: int | None = None,
+        n_features_to_select: NumberOfFeatures = None,
         *,
         n_components: int | None = None,
         preprocess: str = "none",

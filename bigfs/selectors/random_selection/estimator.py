@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector
+from bigfs.selectors.base import BaseSelector, NumberOfFeatures
 
 
 class RandomSelection(BaseSelector):
@@ -14,8 +14,9 @@ class RandomSelection(BaseSelector):
 
     Parameters
     ----------
-    n_features_to_select : int or None, default=None
-        How many features to keep; None keeps half of them.
+    n_features_to_select : int, "auto", dict or None, default=None
+        How many features to keep; None keeps half of them, "auto"
+        as many as a curve says; a dict says which curve, as in a pipeline.
     n_draws : int, default=10
         How many rankings are drawn.
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
@@ -50,7 +51,7 @@ default="none"
 
     def __init__(
         self,
-        n_features_to_select: int | None = None,
+        n_features_to_select: NumberOfFeatures = None,
         *,
         n_draws: int = 10,
         preprocess: str = "none",

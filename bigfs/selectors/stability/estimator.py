@@ -119,10 +119,9 @@ class StabilitySelection(BaseSelector):
         selection = self.selector._selection()
         return selection.model_copy(update={"random_state": int(seed)})
 
-    def _n_wanted(self) -> int | None:
+    def _n_wanted(self) -> Any:
         """Return how many features the selector is asked for."""
-        wanted: int | None = self.selector.n_features_to_select
-        return wanted
+        return self.selector.n_features_to_select
 
     def _settings(self) -> StabilityConfig:
         """Return the parameters, checked as those of a pipeline are."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.config import Selection
-from bigfs.config.sections import StabilityConfig
+from bigfs.config.sections import Auto, StabilityConfig
 from bigfs.core.cost import Shape, StageCost, Step, pass_over
 from bigfs.core.errors import BigfsError, InputError, MemoryLimitError, StorageError
 from bigfs.core.memory import format_limit, limit_for, task_budget
@@ -81,6 +81,11 @@ def check_stability(
     n_features : int
     quick : bool, default=False
     """
+    if isinstance(selection.n_features_to_select, Auto):
+        raise InputError(
+            "stability and quick take a number: n_features_to_select 'auto' chooses one from all "
+            "rows. Run it without them, then give the number that it chose."
+        )
     if n_samples is None:
         return
     if n_samples < 4:

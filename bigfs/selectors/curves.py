@@ -1,0 +1,395 @@
+"""The stage of the curves: one pass over the data, after the scores, for every method.
+
+The pass gives the products of the leading features with all features and the eigenvectors, and a
+sample of the rows; the rest are small matrices on the client. Wide data are no exception: d x d is
+never formed, and where a worker has no room for as many leading features, fewer are looked at.
+
+Runs on workers; imports no scikit-learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks.csr_kernels import csr_moments, kernel_bytes
+from bigfs.blocks.kernels import column_means, tile_rows
+from bigfs.blocks.rowblocks import fold_parts
+from bigfs.config import Selection
+from bigfs.config.sections import Auto, GraphConfig
+from bigfs.core.cost import Shape, StageCost, Step
+from bigfs.core.memory import task_budget
+from bigfs.core.threads import single_thread
+from bigfs.core.units import MIB
+from bigfs.graph.recall import sample_rows
+from bigfs.selectors.mcfs.wide import Cross, merge_cross
+from bigfs.selectors.number import choose_number, largest_number, rule_in_words
+from bigfs.selectors.registry import METHODS
+from bigfs.solvers import nested
+from bigfs.spectral.choice import largest_count
+from bigfs.stages.curves import Curves
+from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stage import Inputs, Stage
+from bigfs.store.scratch import ArrayRef, Scratch
+
+# Numbers of features from one to the next; between them curves are read linearly.
+_RATIO = 1.25
+# Curves go up to so many times the selected features, and no farther than this.
+_BEYOND, _FAR = 4, 200
+# Rows of the sample, and the values in it.
+_SAMPLE_ROWS, _SAMPLE_VALUES = 500, 2**23
+
+
+def curves_stage(selection: Selection) -> Stage:
+    """Return the stage that follows the result of a selection."""
+    number = selection.n_features_to_select
+    settings = {
+        "n_features_to_select": number.model_dump() if isinstance(number, Auto) else number,
+        "n_neighbors": _n_neighbors(selection),
+        "random_state": selection.random_state,
+        "memory_limit": selection.memory_limit,
+    }
+    return Stage("curves", 1, settings, lambda shape: OnePass.of(shape, selection), sparse=True)
+
+
+def _n_neighbors(selection: Selection) -> int:
+    return (selection.graph or GraphConfig()).n_neighbors
+
+
+def curve_sizes(largest: int) -> np.ndarray:
+    """Return the numbers of features that curves are computed at: 1, 2, ... and ever wider."""
+    sizes = [1]
+    while sizes[-1] < largest:
+        sizes.append(min(largest, max(sizes[-1] + 1, round(sizes[-1] * _RATIO))))
+    return np.array(sizes)
+
+
+@dataclass(frozen=True)
+class OnePass:
+    """Products of the leading features with all, and a sample of rows, from one pass.
+
+    Attributes
+    ----------
+    shape : Shape
+    number : int or Auto
+        How many features to select.
+    largest : int
+        The largest number of features that the curves look at.
+    n_leading : int
+        The most features whose products are taken.
+    n_targets : int
+        Eigenvectors, at most.
+    n_rows : int
+        Rows of the sample.
+    n_neighbors, random_state : int
+    explains : callable or None
+        As in `Method`.
+    notes : tuple of str
+    """
+
+    shape: Shape
+    number: int | Auto
+    largest: int
+    n_leading: int
+    n_targets: int
+    n_rows: int
+    n_neighbors: int
+    random_state: int
+    explains: Callable[[dict[str, Any]], tuple[str, np.ndarray]] | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of(cls, shape: Shape, selection: Selection) -> OnePass:
+        """Return the strategy for data of a shape."""
+        method, number = METHODS[selection.method], selection.n_features_to_select
+        d, n_targets, notes = shape.n_features, 0, []
+        if "spectral" in method.needs(selection.parameters):
+            n_targets = largest_count(method.n_components(selection.parameters))
+        if isinstance(number, Auto):
+            largest = largest_number(number, shape.n_samples, d)
+            if largest > method.one_fit_up_to:
+                notes.append(
+                    f"The order of {method.title} depends on how many features it selects: this "
+                    f"one is for {largest}. Run it with the number that was chosen for its own."
+                )
+        else:
+            largest = min(d, max(number, min(_BEYOND * number, _FAR)))
+        # Where each number has a selection of its own, all of them together are more features.
+        own = np.isfinite(method.one_fit_up_to)
+        wanted = min(d, 2 * largest if own else largest)
+        budget = task_budget(selection.memory_limit)
+        room = budget // 2 - shape.read_bytes - _tile_bytes(d + n_targets)
+        each = 8 * (d + n_targets) * _parts(shape)
+        n_leading = max(1, min(wanted, room // each))
+        return cls(
+            shape,
+            number,
+            min(largest, n_leading),
+            n_leading,
+            n_targets,
+            min(shape.n_samples, _SAMPLE_ROWS, max(20, min(_SAMPLE_VALUES, budget // 200) // d)),
+            min(_n_neighbors(selection), shape.n_samples - 1),
+            selection.random_state,
+            method.explains,
+            tuple(notes),
+        )
+
+    def cost(self) -> StageCost:
+        """Return the cost of the pass, and of the client's matrices."""
+        shape, d = self.shape, self.shape.n_features
+        products = 8 * self.n_leading * (d + self.n_targets)
+        rows = self.n_rows * d * shape.itemsize
+        what = f"products of {self.n_leading:,} leading features with {d:,}"
+        block = shape.read_bytes + _tile_bytes(d + self.n_targets) + kernel_bytes(shape)
+        needed = block + _parts(shape) * products + 2 * rows
+        client = 4 * products + 3 * 8 * self.n_rows * d + 8 * 8 * self.n_rows**2 + 8 * MIB
+        return StageCost(
+            (
+                Step(what, needed, shape.n_blocks, 1, shape.n_chunks),
+                Step(f"curves from the {what}", client, by_client=True),
+            )
+        )
+
+    def run(self, inputs: Inputs, out: Scratch) -> None:
+        """Store the curves, and the selection."""
+        result = FeatureScores.open(inputs.finished["result"])
+        targets = inputs.spectral.embedding_ref if "spectral" in inputs.finished else None
+        with single_thread():
+            self.measure(inputs, result, targets).store(out)
+
+    def measure(self, inputs: Inputs, result: FeatureScores, targets: ArrayRef | None) -> Curves:
+        """Return the curves of opened data."""
+        blocks = inputs.blocks
+        first = [] if isinstance(self.number, Auto) else _path(result, self.number).tolist()
+        leading, largest = _leading(result, first[: self.n_leading], self.largest, self.n_leading)
+        sizes = curve_sizes(largest)
+        if not isinstance(self.number, Auto) and self.number <= largest:
+            sizes = np.union1d(sizes, [self.number])
+        paths = [_path(result, m) for m in sizes.tolist()]
+        sample = (blocks.n_samples, self.random_state, self.n_rows)
+        cross, rows = blocks.reduce(_kernel, _merge, leading, targets, sample, label="curves")
+        products = _Products(cross, leading, blocks.n_samples, blocks.n_features)
+        values = products.curves(paths)
+        kept = _kept(np.concatenate(rows).astype(np.float64), paths, self.n_neighbors)
+        values["neighbors_kept"] = kept.mean(axis=1)
+        errors = {"neighbors_kept": kept.std(axis=1) / np.sqrt(kept.shape[1])}
+        number, about = self.number, None
+        if isinstance(number, Auto):
+            chosen = choose_number(number, sizes, values, errors, blocks.n_samples)
+            about = {**number.model_dump(), "n_features_to_select": chosen}
+            about |= {"largest": int(sizes[-1]), "rule": rule_in_words(number)}
+            number = chosen
+        return Curves(
+            sizes=sizes,
+            values=values,
+            errors=errors,
+            **self._reasons(_path(result, number), result, products),
+            number=about,
+            n_rows=kept.shape[1],
+            n_neighbors=self.n_neighbors,
+            notes=list(self.notes),
+        )
+
+    def _reasons(
+        self, order: np.ndarray, result: FeatureScores, products: _Products
+    ) -> dict[str, Any]:
+        """Return the selection, and why each feature is in it or not."""
+        known = order[np.isin(order, products.leading)]
+        gains, d = products.gains(known), self.shape.n_features
+        adds = np.full(len(order), np.nan)
+        adds[np.isin(order, known)] = gains[:, :d].sum(axis=1) / products.total
+        closest, correlation = products.closest(known)
+        closest[order], correlation[order] = -1, 0.0
+        what, parts = "eigenvector", np.zeros((d, gains.shape[1] - d))
+        if self.explains is not None:
+            what, parts = self.explains(result.details)
+        else:
+            parts[known] = gains[:, d:] / _or_one(products.squares[d:])
+        explains = [_part(what, parts[feature]) for feature in order.tolist()]
+        return {
+            "order": order,
+            "adds": adds,
+            "explains": explains,
+            "closest": closest,
+            "correlation": correlation,
+        }
+
+
+def _or_one(values: np.ndarray) -> np.ndarray:
+    """Return values to divide by: 1 in place of 0."""
+    return np.where(values > 0, values, 1.0)
+
+
+def _tile_bytes(n_columns: int) -> int:
+    """Return the bytes of a block in float64: a tile, its origin, and leading columns."""
+    return 3 * 8 * tile_rows(n_columns) * n_columns
+
+
+def _parts(shape: Shape) -> int:
+    """Return how many partial products a worker holds: those of a fold, and one on its way."""
+    return fold_parts(shape.n_blocks) + 1
+
+
+def _path(result: FeatureScores, m: int) -> np.ndarray:
+    """Return the selection of m features, in the order of the ranking."""
+    return result.ranking[np.isin(result.ranking, result.support(m))]
+
+
+def _leading(
+    result: FeatureScores, first: list[int], largest: int, most: int
+) -> tuple[np.ndarray, int]:
+    """Return the features of the selections of 1, 2, ... features, and how far they fit.
+
+    Parameters
+    ----------
+    result : FeatureScores
+    first : list of int
+        Features that are among them anyway.
+    largest : int
+        Up to which number of features.
+    most : int
+        Features that there is room for.
+    """
+    together = dict.fromkeys(first)
+    for m in range(1, largest + 1):
+        fresh = [feature for feature in _path(result, m).tolist() if feature not in together]
+        if len(together) + len(fresh) > most:
+            largest = max(1, m - 1)
+            break
+        together |= dict.fromkeys(fresh)
+    return np.array(list(together)[:most], dtype=np.int64), largest
+
+
+def _part(what: str, weights: np.ndarray) -> str:
+    """Return the part that a feature tells most of; of yes and no all that say yes."""
+    weights = np.asarray(weights)
+    if not weights.any():
+        return ""
+    if weights.dtype == bool:
+        return f"{what} {', '.join(map(str, np.flatnonzero(weights).tolist()))}"
+    return f"{what} {int(np.abs(weights).argmax())}"
+
+
+@dataclass
+class _Products:
+    """The products of the leading columns with all, and what follows from them.
+
+    Attributes
+    ----------
+    cross : Cross
+        Of the columns of X, then the eigenvectors, with the leading features.
+    leading : ndarray of shape (n_leading,), int64
+    n, d : int
+        Rows and features.
+    """
+
+    cross: Cross
+    leading: np.ndarray
+    n: int
+    d: int
+
+    @property
+    def squares(self) -> np.ndarray:
+        """Squared norms of the centered columns, eigenvectors last."""
+        return self.cross.squares
+
+    @property
+    def total(self) -> float:
+        """Sum of the squared norms of all features, 1 if all are constant."""
+        return float(self.squares[: self.d].sum()) or 1.0
+
+    def _rows(self, path: np.ndarray) -> np.ndarray:
+        places = {feature: place for place, feature in enumerate(self.leading.tolist())}
+        chosen = [places[feature] for feature in path.tolist()]
+        return np.ascontiguousarray(self.cross.cross.T[chosen])
+
+    def gains(self, path: np.ndarray) -> np.ndarray:
+        """Return what each feature of a path adds; see `bigfs.solvers.nested.explained_by`."""
+        return nested.explained_by(self._rows(path), path)
+
+    def curves(self, paths: list[np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the explained shares of selections; those that continue each other at once."""
+        d, last = self.d, paths[-1]
+        is_path = all(np.array_equal(path, last[: len(path)]) for path in paths)
+        of_last = self._shares(last) if is_path else np.empty(0)
+        rows = [of_last[len(p) - 1] if is_path else self._shares(p)[-1] for p in paths]
+        names = ["explained_variance", "explained_others", "explained_eigenvectors"]
+        kept = names[: 3 if len(self.squares) > d else 2]
+        return {name: np.array([row[i] for row in rows]) for i, name in enumerate(kept)}
+
+    def _shares(self, path: np.ndarray) -> np.ndarray:
+        """Return the explained shares of the first 1, 2, ... features, shape (n_path, 3)."""
+        gains, d = self.gains(path), self.d
+        variance = np.cumsum(gains[:, :d].sum(axis=1)) / self.total
+        others = nested.explained_others(gains[:, :d], path, self.squares[:d], self.n)
+        eigenvectors = np.zeros(len(path))
+        if len(self.squares) > d:
+            shares = np.cumsum(gains[:, d:], axis=0) / _or_one(self.squares[d:])
+            eigenvectors = shares.mean(axis=1)
+        return np.column_stack([variance, others, eigenvectors])
+
+    def closest(self, selected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the closest selected feature of every feature, and their correlation."""
+        scale = _or_one(np.sqrt(self.squares[: self.d]))
+        rows = self._rows(selected)[:, : self.d]
+        rows /= scale[selected][:, None]
+        rows /= scale
+        best = np.abs(rows).argmax(axis=0)
+        correlation = np.clip(rows[best, np.arange(self.d)], -1.0, 1.0)
+        return np.where(correlation != 0, selected[best], -1), correlation
+
+
+def _kept(rows: np.ndarray, paths: list[np.ndarray], k: int) -> np.ndarray:
+    """Return the share of its nearest rows that each row keeps, shape (n_paths, n_rows)."""
+    rows = rows - rows.mean(axis=0)
+    k = min(k, len(rows) - 1)
+    in_all = nested.squared_distances(rows)
+    near = in_all <= nested.kth_smallest(in_all, k)
+    return np.array(
+        [nested.neighbors_kept(nested.squared_distances(rows[:, path]), near, k) for path in paths]
+    )
+
+
+def _kernel(
+    X: np.ndarray,
+    first_row: int,
+    leading: np.ndarray,
+    Y: ArrayRef | None,
+    sample: tuple[int, int, int],
+) -> tuple[Cross, list[np.ndarray]]:
+    """Return the products of ``[X Y]`` with leading columns of X, and the sampled rows."""
+    from scipy.linalg.blas import dgemm
+
+    n = X.shape[0]
+    parts = [X] if Y is None else [X, Y.read(first_row, first_row + n)]
+    sparse = hasattr(X, "indptr")
+    means = [csr_moments(X).mean if sparse else column_means(X), *map(column_means, parts[1:])]
+    mean = np.concatenate(means)
+    cross = np.zeros((len(mean), len(leading)), order="F")
+    squares = np.zeros(len(mean))
+    step = tile_rows(len(mean))
+    for begin in range(0, n, step):
+        rows = [_dense(part[begin : begin + step]) for part in parts]
+        tile = np.hstack(rows, dtype=np.float64) - mean
+        side = np.ascontiguousarray(tile[:, leading])
+        # C-ordered tiles are their own transposes in Fortran order: no copies are made.
+        cross = dgemm(1.0, tile.T, side.T, trans_b=1, beta=1.0, c=cross, overwrite_c=1)
+        squares += np.einsum("ij,ij->j", tile, tile)
+    chosen = sample_rows(*sample)
+    inside = chosen[(chosen >= first_row) & (chosen < first_row + n)] - first_row
+    return Cross(n, mean, mean[leading], cross, squares), [_dense(X[inside])]
+
+
+def _dense(rows: Any) -> np.ndarray:
+    """Return some rows of a block, dense ones as they are."""
+    dense: np.ndarray = rows.toarray() if hasattr(rows, "indptr") else rows
+    return dense
+
+
+def _merge(
+    a: tuple[Cross, list[np.ndarray]], b: tuple[Cross, list[np.ndarray]]
+) -> tuple[Cross, list[np.ndarray]]:
+    return merge_cross(a[0], b[0]), a[1] + b[1]

@@ -1,0 +1,116 @@
+"""Curves over the number of features, and why each feature is in or out: in memory and stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bigfs.store.location import Location
+from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
+
+_ARRAYS = ("sizes", "order", "adds", "closest", "correlation")
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What more and fewer features would do, measured on all rows or on a sample of them.
+
+    Attributes
+    ----------
+    sizes : ndarray of shape (n_sizes,), int64
+        Numbers of features.
+    values : dict of str to ndarray of shape (n_sizes,), float64
+        The curves, each between 0 and 1:
+
+        - ``explained_variance``: share of the variance of all features that linear regressions on
+          the first m explain;
+        - ``explained_others``: the same without what each feature explains of itself, and less
+          what features of noise would explain;
+        - ``explained_eigenvectors``: share of the eigenvectors of the graph, in the mean, that
+          linear regressions on the first m explain; only where the method takes eigenvectors;
+        - ``neighbors_kept``: share of their nearest rows in all features, by Euclidean distance,
+          that rows keep among their nearest in the first m, within a sample.
+    errors : dict of str to ndarray of shape (n_sizes,), float64
+        Standard errors of the curves that are measured on a sample.
+    order : ndarray of shape (n_selected,), int64
+        The selected features, best first.
+    adds : ndarray of shape (n_selected,), float64
+        The share of the variance of all features that each adds to those before it; NaN for those
+        beyond what a worker has room for.
+    explains : list of n_selected str
+        The eigenvector or the clusters that each tells most of, numbered from 0; empty where
+        that is not known.
+    closest : ndarray of shape (n_features,), int64
+        Of features that are not selected the selected one of largest absolute correlation; -1 for
+        selected ones, and where all correlations are 0.
+    correlation : ndarray of shape (n_features,), float64
+        The correlation with that one; 0 where there is none.
+    number : dict or None
+        How the number of features was chosen: ``auto`` (the criterion), ``share``, ``at_most``,
+        ``n_features_to_select`` and ``rule``, in words. None where it was given.
+    n_rows : int
+        Rows of the sample.
+    n_neighbors : int
+        Nearest rows that were looked at.
+    """
+
+    sizes: np.ndarray
+    values: dict[str, np.ndarray]
+    errors: dict[str, np.ndarray]
+    order: np.ndarray
+    adds: np.ndarray
+    explains: list[str]
+    closest: np.ndarray
+    correlation: np.ndarray
+    number: dict[str, Any] | None = None
+    n_rows: int = 0
+    n_neighbors: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def reordered(self, ranking: np.ndarray) -> np.ndarray:
+        """Return a ranking with the selected features first."""
+        chosen = np.isin(ranking, self.order)
+        return np.concatenate([self.order, ranking[~chosen]])
+
+    def store(self, out: Scratch) -> None:
+        """Write everything into a folder."""
+        for name in _ARRAYS:
+            out.put(name, getattr(self, name))
+        out.put("selected", np.sort(self.order))
+        for name, curve in self.values.items():
+            out.put(name, curve)
+        for name, curve in self.errors.items():
+            out.put(f"{name}_error", curve)
+        out.describe(
+            curves=list(self.values),
+            errors=list(self.errors),
+            explains=self.explains,
+            number=self.number,
+            n_rows=self.n_rows,
+            n_neighbors=self.n_neighbors,
+            notes=self.notes,
+        )
+
+    @classmethod
+    def open(cls, path: Location) -> Curves:
+        """Read what was stored in a folder."""
+        about = read_attributes(path)
+        arrays = {name: ArrayRef.at(path / name).load() for name in _ARRAYS}
+        return cls(
+            values={name: ArrayRef.at(path / name).load() for name in about["curves"]},
+            errors={name: ArrayRef.at(path / f"{name}_error").load() for name in about["errors"]},
+            explains=about["explains"],
+            number=about["number"],
+            n_rows=about["n_rows"],
+            n_neighbors=about["n_neighbors"],
+            notes=about["notes"],
+            **arrays,
+        )
+
+
+def selected_features(finished: dict[str, Location]) -> np.ndarray:
+    """Return the selected features, ascending, from the stage that decided on them."""
+    deciding = finished.get("curves", finished["result"])
+    return ArrayRef.at(deciding / "selected").load()

@@ -213,7 +213,7 @@ def test_what_is_not_the_runs_stays_whatever_its_name(folder: Path) -> None:
         run(settings(**changes), fresh=fresh)
         check(first.path)
     names = {".bigfs-run", "config.yaml", "manifest.json", "features.csv"}
-    assert own(first.path) == names | {"data.zarr", "result.zarr"}
+    assert own(first.path) == names | {"data.zarr", "result.zarr", "curves.zarr"}
 
 
 def test_a_stage_goes_elsewhere_where_its_name_is_taken(folder: Path) -> None:
@@ -234,7 +234,8 @@ def test_a_stage_goes_elsewhere_where_its_name_is_taken(folder: Path) -> None:
         stages = found.stages
         for name in ("data", "graph", "spectral"):
             assert stages[name]["folder"] == f"{name}-{stages[name]['attempt']}.zarr"
-        ours = {"result.zarr", *(stages[name]["folder"] for name in ("data", "graph", "spectral"))}
+        folders = [stages[name]["folder"] for name in ("data", "graph", "spectral")]
+        ours = {"result.zarr", "curves.zarr", *folders}
         assert {name for name in own(place) if name.endswith(".zarr")} == {
             *before, "spectral.zarr", *ours,
         }  # fmt: skip

@@ -231,7 +231,7 @@ def test_a_run_directory_of_an_earlier_version_is_adopted(folder: Path) -> None:
     assert "folder" not in changed.stages["spectral"], "the former one was removed"
     run(config, fresh=True)
     names = {".bigfs-run", "config.yaml", "manifest.json", "features.csv", "mine.zarr", "data.zarr"}
-    assert own(before.path) == names | {"graph.zarr", "spectral.zarr", "result.zarr"}
+    assert own(before.path) == names | {"graph.zarr", "spectral.zarr", "result.zarr", "curves.zarr"}
 
 
 def test_tables_put_into_a_run_of_an_earlier_version_are_not_its_own(folder: Path) -> None:

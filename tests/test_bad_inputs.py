@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -219,14 +220,16 @@ def test_in_python_nan_is_named_with_its_place_too(selector: type) -> None:
 
     X = np.random.default_rng(0).normal(size=(40, 4))
     X[33, 2] = np.nan
+    of_another = issubclass(selector, bigfs.StabilitySelection)
+    make = partial(selector, bigfs.MaxVariance()) if of_another else selector
     with pytest.raises(InputError, match="X: row 33, column 2 is NaN. Every value must be finite"):
-        selector().fit(X)
+        make().fit(X)
     with pytest.raises(InputError, match=r"X: row 33, column 2 \('c'\) is NaN"):
-        selector().fit(pd.DataFrame(X, columns=list("abcd")))
-    if "random_state" in selector().get_params():
+        make().fit(pd.DataFrame(X, columns=list("abcd")))
+    if "random_state" in make().get_params():
         for seed in (-1, 0.5, np.random.RandomState(0)):
             with pytest.raises(InputError, match="random_state must be an int of at least 0"):
-                selector(random_state=seed).fit(np.nan_to_num(X))
+                make(random_state=seed).fit(np.nan_to_num(X))
 
 
 def test_in_python_a_configuration_of_no_kind_is_refused() -> None:

@@ -181,6 +181,7 @@ def plan(pipeline: str, overrides: tuple[str, ...], scheduler: str | None, form:
 )
 @click.option("--index", metavar="NAME", help="Column of a table with the rows' ids.")
 @click.option("--overwrite", is_flag=True, help="Replace a store that is already there.")
+@click.option("--memory-limit", metavar="SIZE", help="What this process may use (4 GiB).")
 @_quiet
 def ingest(
     source: str,
@@ -191,6 +192,7 @@ def ingest(
     columns: str | None,
     index: str | None,
     overwrite: bool,
+    memory_limit: str | None,
     quiet: bool,
 ) -> None:
     """Write a matrix as a chunked zarr store.
@@ -218,6 +220,7 @@ def ingest(
             columns=None if columns is None else read_yaml(columns, "--columns"),
             index=index,
             overwrite=overwrite,
+            memory_limit=memory_limit,
         )
     show(
         f"{report.path}: {report.n_samples:,} samples x {report.n_features:,} features, "

@@ -21,7 +21,8 @@ from bigfs.blocks.kernels import Gram, Moments, Products
 from bigfs.blocks.preprocess import Transform
 from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import CorruptStoreError, InputError
-from bigfs.core.units import MIB
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
+from bigfs.core.units import MIB, parse_bytes
 from bigfs.runtime.execute import TREE_ARITY, crosses_processes, map_reduce, run_tasks
 from bigfs.runtime.progress import silenced
 from bigfs.store.chunking import block_bounds, block_rows
@@ -168,6 +169,7 @@ class RowBlocks:
         rows: int | None = None,
         variable: str | None = None,
         sparse: bool = False,
+        memory_limit: int | None = None,
     ) -> RowBlocks:
         """Open anything `open_matrix` takes, check it, and resolve the preprocessing.
 
@@ -189,11 +191,15 @@ class RowBlocks:
         sparse : bool, default=False
             Hand out CSR blocks where the data are sparse and the transform leaves zeros as they
             are. Else sparse data are made dense block by block, up to 2 GiB dense.
+        memory_limit : int or None
+            Of this process, where the input has to be read as a whole. None: 4 GiB.
 
         Raises
         ------
         InputError
             If the data cannot be used; the first offending row and column are named.
+        MemoryLimitError
+            If the input has to be read as a whole and does not fit.
         """
         if isinstance(X, RowBlocks):
             return X
@@ -204,10 +210,14 @@ class RowBlocks:
         if not sparse:
             check_dense(source, "this step" if transform == "none" else f"'{transform}'")
         if isinstance(source, RandomAccessSource) and (source.shareable or not crosses_processes()):
+            if source.held_bytes:
+                limit = memory_limit or parse_bytes(DEFAULT_MEMORY_LIMIT)
+                check_fits("data", source.held_bytes, limit, "reading the input")
             source.begin()
         else:
             path = scratch.path / scratch.unique("input.zarr")
-            ingest(source, path, rows=rows if sparse or not source.sparse else None)
+            kept = rows if sparse or not source.sparse else None
+            ingest(source, path, rows=kept, memory_limit=memory_limit)
             source = open_matrix(path)
         assert isinstance(source, RandomAccessSource)
         blocks = cls(source, scratch, rows, sparse=sparse)

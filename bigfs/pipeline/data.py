@@ -12,6 +12,7 @@ from typing import Any
 from bigfs.blocks import RowBlocks
 from bigfs.config import Config
 from bigfs.core.errors import BigfsError, ConfigError, InputError
+from bigfs.core.memory import peak_bytes, reset_peak
 from bigfs.evaluate.stage import check_labels, check_shape
 from bigfs.runtime.progress import in_stage
 from bigfs.selectors.registry import METHODS
@@ -83,11 +84,18 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
         why = directory.why_stale("data", key, stage.version, stage.settings)
         logger.info("stage data: %s", why, extra={"fields": {"event": "begin", "stage": "data"}})
         footprint = Footprint()
+        reset_peak()  # of this process, which reads, also where others are the workers
         with in_stage("data"):
-            copied = copy_input(source, directory.stage_target("data"), config.input.missing)
+            target, limit = directory.stage_target("data"), config.memory_limit
+            copied = copy_input(source, target, config.input.missing, limit)
         if fingerprint(uri) != content:
             raise changed(uri)
-        record: dict[str, Any] = {**footprint.record(), "passes": 1, "bytes_read": 0, **copied}
+        record: dict[str, Any] = {
+            **footprint.record(peak_bytes()),
+            "passes": 1,
+            "bytes_read": 0,
+            **copied,
+        }
         record |= {"version": stage.version, "settings": stage.settings}
         directory.commit("data", key, record)
     return directory.stage_path("data"), key

@@ -39,6 +39,8 @@ class Header:
         Whether ``n_samples`` is the true number.
     csr : CSRLayout or None, default=None
         How a sparse input is cut. None: it is dense.
+    held_bytes : int
+        What reading the input takes beyond blocks of it.
     """
 
     n_samples: int | None
@@ -48,6 +50,7 @@ class Header:
     stored: bool
     exact: bool
     csr: CSRLayout | None = None
+    held_bytes: int = 0
 
     def shape(self, rows: int | None, *, sparse: bool = False) -> Shape | None:
         """Return the shape with so many rows in a block; None: as many as the stages choose.
@@ -85,6 +88,7 @@ def header_of(source: Source, uri: str, missing: str = "error") -> Header:
         stored,
         source.n_samples is not None and missing != "drop_rows",
         source.layout if isinstance(source, SparseSource) else None,
+        source.held_bytes,
     )
 
 

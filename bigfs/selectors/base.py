@@ -81,7 +81,11 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         source = open_matrix(self._checked(X))
         check_form(stages_of_selection(selection), selection, source)
         blocks = RowBlocks.from_any(
-            source, scratch=scratch, transform=selection.preprocess, sparse=True
+            source,
+            scratch=scratch,
+            transform=selection.preprocess,
+            sparse=True,
+            memory_limit=selection.memory_limit,
         )
         warn_of_scales(blocks, selection.method)
         for sentence in suspicious_columns(blocks.source):

@@ -9,16 +9,15 @@ from bigfs.blocks import preprocess
 from bigfs.blocks.rowblocks import moments_step
 from bigfs.config.sections import InputConfig
 from bigfs.core.cost import Shape, StageCost, Step
-from bigfs.core.units import MIB
 from bigfs.stages.stage import Stage
-from bigfs.store.ingest import ingest
+from bigfs.store.ingest import ingest, ingest_bytes
 from bigfs.store.location import Location
 from bigfs.store.source import Source
 
 INGEST_VERSION = 2
 
 
-def data_stage(settings: InputConfig, transform: str, stored: bool) -> Stage:
+def data_stage(settings: InputConfig, transform: str, stored: bool, held_bytes: int = 0) -> Stage:
     """Return the data stage.
 
     Parameters
@@ -28,6 +27,8 @@ def data_stage(settings: InputConfig, transform: str, stored: bool) -> Stage:
         The preprocessing, which may need the moments of the features.
     stored : bool
         Whether the input is a store already.
+    held_bytes : int, default=0
+        What the source holds while it is read.
     """
     depends = settings.model_dump(include={"variable", "header", "missing"})
     chosen = settings.model_dump(include={"columns", "index", "labels"})
@@ -37,7 +38,7 @@ def data_stage(settings: InputConfig, transform: str, stored: bool) -> Stage:
         INGEST_VERSION,
         depends,
         # Planned only: what runs is `copy_input`.
-        lambda shape: Ingestion(shape, settings.missing, transform, stored),  # type: ignore[arg-type,return-value]
+        lambda shape: Ingestion(shape, settings.missing, transform, stored, held_bytes),  # type: ignore[arg-type,return-value]
         sparse=True,
     )
 
@@ -50,6 +51,7 @@ class Ingestion:
     missing: str
     transform: str
     stored: bool
+    held_bytes: int = 0
 
     def cost(self) -> StageCost | None:
         """Return what the copy takes, and the moments that a transform needs."""
@@ -60,7 +62,7 @@ class Ingestion:
                 # As it is read, by rows of its own, in order and by chunks; and all row pointers.
                 chunk = shape.block_bytes + 4 * shape.n_samples
             reads = 2 if self.missing == "mean" else 1
-            needed, requests = 4 * chunk + 32 * MIB, 2 * shape.n_chunks
+            needed, requests = ingest_bytes(chunk, self.held_bytes), 2 * shape.n_chunks
             steps.append(Step("a chunk of the input", needed, 1, 1, requests, reads))
             stored = shape.nbytes
         if preprocess.needs_moments(self.transform):
@@ -68,9 +70,9 @@ class Ingestion:
         return StageCost(tuple(steps), stored, stored) if steps else None
 
 
-def copy_input(source: Source, out: Location, missing: str) -> dict[str, Any]:
+def copy_input(source: Source, out: Location, missing: str, memory_limit: int) -> dict[str, Any]:
     """Copy an opened input into a store; return what the manifest keeps of it."""
-    report = ingest(source, out, missing=missing)
+    report = ingest(source, out, missing=missing, memory_limit=memory_limit)
     return {
         "n_samples": report.n_samples,
         "n_features": report.n_features,

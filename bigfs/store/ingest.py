@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.paths import is_there
+from bigfs.core.units import MIB, parse_bytes
 from bigfs.runtime.progress import track
 from bigfs.store.chunking import chunk_rows
 from bigfs.store.csr import SparseSource
@@ -79,6 +81,7 @@ def ingest(
     missing: str = "error",
     overwrite: bool = False,
     rows: int | None = None,
+    memory_limit: int | str | None = None,
 ) -> IngestReport:
     """Stream a matrix into a zarr v3 store of row chunks with checksums.
 
@@ -109,6 +112,8 @@ def ingest(
     rows : int or None, default=None
         Rows per chunk; None: 8 to 32 MB per chunk. A sparse matrix stays sparse: its chunks are
         CSR blocks.
+    memory_limit : int, str or None, default=None
+        Resident size that this process may reach, such as ``"2 GiB"``. None: 4 GiB.
 
     Returns
     -------
@@ -119,6 +124,8 @@ def ingest(
     InputError
         If the source cannot be used, naming row and column, if it changes while it is read, or
         if ``dest`` exists.
+    MemoryLimitError
+        If the source has to be read as a whole and does not fit the limit.
     StorageError
         If writing fails.
     """
@@ -132,6 +139,12 @@ def ingest(
             "another kind. Give NAME.zarr."
         )
     matrix = open_matrix(source, variable=variable, header=header, columns=columns, index=index)
+    chunk = 0  # of a sparse matrix, which is cut by its entries
+    if not matrix.sparse:
+        rows = rows or chunk_rows(matrix.n_features, matrix.dtype.itemsize)
+        chunk = rows * matrix.n_features * matrix.dtype.itemsize
+    limit = parse_bytes(memory_limit or DEFAULT_MEMORY_LIMIT)
+    check_fits("data", ingest_bytes(chunk, matrix.held_bytes), limit, "reading the input")
     if isinstance(final, ObjectPath):
         if overwrite:
             if is_within(as_location(matrix.uri), final):
@@ -163,6 +176,11 @@ def ingest(
         if final.exists():
             remove_tree(replaced)
     return report
+
+
+def ingest_bytes(chunk: int, held: int = 0) -> int:
+    """Return the memory that an ingest takes: chunks of some bytes, and what its source holds."""
+    return 4 * chunk + 32 * MIB + held
 
 
 def _ingest_objects(

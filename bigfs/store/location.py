@@ -22,6 +22,8 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.store.objects import SCHEMES, ObjectPath
 
 Location: TypeAlias = Path | ObjectPath
+# Of zarr: the names of a million features and the checksums of as many chunks fit.
+METADATA_BYTES = 64 * 2**20
 
 
 def as_location(uri: str | Location) -> Location:

@@ -13,7 +13,7 @@ import numpy as np
 from bigfs.core.errors import InputError, InputTypeError, StorageError
 from bigfs.store.columns import Roles, roles_of
 from bigfs.store.fingerprint import Watch
-from bigfs.store.location import Location, as_location
+from bigfs.store.location import METADATA_BYTES, Location, as_location, read_small
 from bigfs.store.objects import ObjectPath
 
 # Ending of a file's name -> module of the reader. Folders are zarr.
@@ -61,6 +61,9 @@ class Source(ABC):
         Name of the column with the rows' ids.
     dropped : sequence of int
         Rows of the original that an ingest left out.
+    held_bytes : int
+        What this process holds while rows are read, beyond blocks of them: the file, if its format
+        cannot be read by rows.
     """
 
     uri: str
@@ -73,6 +76,7 @@ class Source(ABC):
     watch: Watch | None = None
     index: str | None = None
     dropped: Sequence[int] = ()
+    held_bytes: int = 0
 
     @property
     def stored_dtype(self) -> np.dtype:
@@ -318,10 +322,12 @@ def is_store(uri: str | Location) -> bool:
     import json
 
     try:
-        attributes = json.loads((path / "zarr.json").read_text()).get("attributes", {})
+        attributes = json.loads(read_small(path / "zarr.json", METADATA_BYTES)).get(
+            "attributes", {}
+        )
     except StorageError:
         raise
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False
     return isinstance(attributes, dict) and "bigfs_store" in attributes
 

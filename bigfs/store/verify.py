@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from bigfs.runtime.progress import track
 from bigfs.store.csr import csr_checksum
 from bigfs.store.formats.csr_store import StoredCSR
 from bigfs.store.formats.zarr_array import missing_chunks
+from bigfs.store.formats.zarr_files import CheckedFiles
 from bigfs.store.ingest import checksum
 from bigfs.store.location import Location, as_location, zarr_store
 from bigfs.store.source import is_store
@@ -70,13 +72,16 @@ def verify(path: str | Location) -> VerifyReport:
     if not is_store(folder):
         raise InputError(f"{path} has no checksums: only stores made by bigfs have them.")
     try:
-        group = zarr.open_group(zarr_store(folder), mode="r")
+        files = CheckedFiles(folder) if isinstance(folder, Path) else zarr_store(folder)
+        group = zarr.open_group(files, mode="r")
         checksums = group.attrs["checksums"]
         if "csr" in group.attrs and isinstance(checksums, list):
             return _verify_csr(folder, dict(group.attrs), checksums)
         array = group["X"]
         if not isinstance(array, zarr.Array) or not isinstance(checksums, list):
             raise TypeError("X is not an array with a list of checksums")
+        if isinstance(files, CheckedFiles):
+            files.expect(array)
     except StorageError:
         raise
     except (KeyError, OSError, ValueError, TypeError) as error:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
+import os
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +17,12 @@ import numpy as np
 import pytest
 import zarr
 
-from bigfs.core.errors import ConfigError, InputError
+from bigfs import MCFS, ingest
+from bigfs.core.errors import ConfigError, InputError, MemoryLimitError
 from bigfs.core.units import parse_bytes
 from bigfs.core.yamltext import read_yaml
+from bigfs.store.formats import csv, zarr_array
+from bigfs.store.formats.zarr_files import MOST_CHUNKS, _unpacks_beyond
 from bigfs.store.source import open_matrix
 from tests.store._folder import call
 
@@ -133,6 +141,7 @@ def test_a_chunk_that_is_no_gzip_is_bad_input(tmp_path: Path, form: int) -> None
         open_matrix(store).read(0, 10)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "change",
     [
@@ -166,3 +175,139 @@ def test_a_damaged_manifest_is_named_and_fresh_starts_over(
         assert code == 2 and "manifest.json is not a manifest" in shown, shown
     shutil.rmtree(folder / "runs" / "a" / "data.zarr")
     assert call(capsys, "run", "base.yaml", "--fresh")[0] == 0
+
+
+def _codec(name: str) -> Any:
+    import numcodecs
+
+    known = {"gzip": "GZip", "zlib": "Zlib", "bz2": "BZ2", "lzma": "LZMA", "lz4": "LZ4"}
+    return getattr(numcodecs, known.get(name, name.title()))()
+
+
+@pytest.mark.parametrize("name", ["gzip", "zlib", "bz2", "lzma", "lz4", "blosc", "zstd", None])
+@pytest.mark.parametrize("kind", ["random", "zeros"])
+def test_chunks_of_every_codec_are_read(tmp_path: Path, name: str | None, kind: str) -> None:
+    X = np.random.default_rng(0).normal(size=(1000, 40))
+    X = X if kind == "random" else np.zeros_like(X)
+    array = zarr.create_array(
+        tmp_path / "X.zarr", shape=X.shape, dtype=X.dtype, chunks=(400, 23), zarr_format=2,
+        compressors=None if name is None else _codec(name), config={"write_empty_chunks": True},
+    )  # fmt: skip
+    array[:] = X
+    np.testing.assert_array_equal(open_matrix(tmp_path / "X.zarr").read(100, 1000), X[100:])
+
+
+@pytest.mark.parametrize("name", ["gzip", "zlib", "bz2", "lzma", "lz4", "blosc", "zstd"])
+def test_a_chunk_that_unpacks_to_more_than_a_chunk_is_refused(tmp_path: Path, name: str) -> None:
+    array = zarr.create_array(
+        tmp_path / "X.zarr", shape=(10, 3), dtype="f8", chunks=(5, 3), zarr_format=2,
+        compressors=_codec(name),
+    )  # fmt: skip
+    array[:] = 1.0
+    bomb = _codec(name).encode(np.zeros(20 * 2**20, np.uint8))
+    (tmp_path / "X.zarr" / "0.0").write_bytes(bomb)
+    with pytest.raises(InputError, match=r"0\.0 holds more than the 1 MiB that a chunk can"):
+        open_matrix(tmp_path / "X.zarr").read(0, 10)
+
+
+def test_what_a_packed_chunk_gives_is_counted_without_holding_it() -> None:
+    zeros = bytes(2**22)
+    streamed = {"gzip": gzip.compress, "zlib": zlib.compress, "bz2": bz2.compress}
+    for name, pack in (*streamed.items(), ("lzma", lzma.compress)):
+        packed = memoryview(pack(zeros))
+        assert _unpacks_beyond(packed, name, 2**22 - 1)
+        assert not _unpacks_beyond(packed, name, 2**22)
+
+
+def test_chunks_are_read_in_groups_and_too_many_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zarr_array, "_CHUNKS_AT_ONCE", 30)
+    array = zarr.create_array(tmp_path / "X.zarr", shape=(100, 1), dtype="u1", chunks=(1, 1))
+    array[:] = np.arange(100)[:, None]
+    assert open_matrix(tmp_path / "X.zarr").read(4, 98).ravel().tolist() == list(range(4, 98))
+    for form in (2, 3):
+        place = tmp_path / f"{form}.zarr"
+        shape = (MOST_CHUNKS * 1000, 1)
+        zarr.create_array(place, shape=shape, dtype="u1", chunks=(1, 1), zarr_format=form)
+        with pytest.raises(InputError, match="1,000,000,000 chunks of 1 x 1 values are too many"):
+            open_matrix(place)
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "pipe", "large"])
+def test_a_chunk_that_is_no_file_or_too_large_is_not_read(tmp_path: Path, target: str) -> None:
+    store = _store(tmp_path / "X.zarr", lambda m: None)
+    chunk = store / "c" / "0" / "0"
+    chunk.unlink()
+    if target == "/dev/zero":
+        chunk.symlink_to(target)
+    elif target == "pipe":
+        os.mkfifo(chunk)
+    else:
+        with chunk.open("wb") as file:
+            file.truncate(10**12)
+    with pytest.raises(InputError, match="is no file|holds more than"):
+        open_matrix(store).read(0, 10)
+
+
+def test_metadata_that_never_end(tmp_path: Path) -> None:
+    store = _store(tmp_path / "X.zarr", lambda m: None)
+    (store / "zarr.json").unlink()
+    (store / "zarr.json").symlink_to("/dev/zero")
+    with pytest.raises(InputError, match="damaged zarr folder"):
+        open_matrix(store)
+
+
+def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv, "_LINE_BYTES", 2**21)
+    for name, begin in (("first", b""), ("later", b"a,b\n1,2\n")):
+        path = tmp_path / f"{name}.csv.gz"
+        path.write_bytes(gzip.compress(begin + b"1," * 2**22))
+        with pytest.raises(InputError, match="is longer than 2 MiB"):
+            source = open_matrix(path)
+            list(source.iter_blocks(10))
+
+
+def test_lines_longer_than_a_piece_of_text_are_read(tmp_path: Path) -> None:
+    X = np.arange(700_000.0).reshape(2, 350_000)[:, ::-1]
+    path = tmp_path / "X.csv"
+    path.write_text("\n".join(",".join(map(repr, row.tolist())) for row in X))
+    np.testing.assert_array_equal(np.concatenate(list(open_matrix(path).iter_blocks(10))), X)
+
+
+def _mat(path: Path, X: np.ndarray) -> Path:
+    from scipy.io import savemat
+
+    savemat(path, {"fea": X, "gnd": np.arange(len(X))}, do_compression=True)
+    return path
+
+
+@pytest.mark.full
+def test_a_file_that_is_read_as_a_whole_is_planned_and_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A few kilobytes that are 64 MB once they are unpacked, and another 64 as an array."""
+    _mat(folder / "X.mat", np.zeros((4_000, 2_000)))
+    small = ["--set", "input.uri=X.mat", "--set", "memory_limit=768MiB"]
+    code, shown = call(capsys, "plan", "base.yaml", *small)
+    assert code == 3 and "data" in shown and "memory_limit to '1." in shown, shown
+    assert call(capsys, "run", "base.yaml", *small)[0] == 3
+    with pytest.raises(MemoryLimitError, match="Stage 'data' needs .* for reading the input"):
+        ingest("X.mat", "X.zarr", memory_limit="768 MiB")
+    with pytest.raises(MemoryLimitError, match="Stage 'data' needs .* for reading the input"):
+        MCFS(n_features_to_select=2, memory_limit="768 MiB").fit("X.mat")
+    code, shown = call(capsys, "ingest", "X.mat", "X.zarr", "--memory-limit", "768MiB")
+    assert code == 3 and "for reading the input" in shown
+
+
+def test_a_matlab_variable_that_unpacks_to_more_than_it_announces(tmp_path: Path) -> None:
+    """Its header says 10 x 3, and 4 MB follow."""
+    path = _mat(tmp_path / "X.mat", np.zeros((10, 3)))
+    content = path.read_bytes()
+    size = int.from_bytes(content[132:136], "little")
+    variable = zlib.decompress(content[136 : 136 + size]) + bytes(2**22)
+    packed = zlib.compress(variable)
+    head = content[:132] + len(packed).to_bytes(4, "little")
+    path.write_bytes(head + packed + content[136 + size :])
+    with pytest.raises(InputError, match="unpacks to more than"):
+        ingest(path, tmp_path / "X.zarr")

@@ -24,6 +24,8 @@ logger = logging.getLogger("bigfs")
 _TEXT_BYTES = 10**6
 # What a first column without a name is called: pandas writes its index so.
 UNNAMED = "Unnamed: 0"
+# A million columns of 30 characters. A file without line breaks would be held as a whole.
+_LINE_BYTES = 32 * 2**20
 # Lines that a first line of increasing numbers is compared with, and cells of it that are shown.
 _COMPARED_LINES = 100
 _SHOWN_CELLS = 5
@@ -48,10 +50,11 @@ class CsvSource(Source):
         self.separator = "\t" if ".tsv" in path.name.lower() else ","
         first, lines = self._first_record()
         self._width = len(first)
-        texts = [cell.strip() for cell in first if cell.strip()]
+        texts = (cell for cell in first if cell.strip())
         # pandas writes an index under an empty cell, and numbers columns that have no names.
-        numbers = [str(j) for j in range(len(texts))]
-        indexed = len(first) > 1 and [cell.strip() for cell in first] == ["", *numbers]
+        indexed = len(first) > 1 and all(
+            cell.strip() == ("" if j == 0 else str(j - 1)) for j, cell in enumerate(first)
+        )
         named = header is True or indexed or any(as_number(cell) is None for cell in texts)
         self._header_lines = lines if header is not False and named else 0
         self.names = [str(j) for j in range(self._width)]
@@ -155,7 +158,7 @@ class CsvSource(Source):
                 if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
                     file.seek(0)
                 for _ in range(self._header_lines):
-                    file.readline()
+                    file.readline(_LINE_BYTES)
                 yield from self._pieces(file)
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"{self.uri} cannot be read: {error}. Write it again.") from None
@@ -164,14 +167,29 @@ class CsvSource(Source):
         """Yield number of the first line and lines; empty lines at the end are left out."""
         line = 1 + self._header_lines
         held: list[bytes] = []
-        while texts := file.readlines(_TEXT_BYTES):
-            texts = held + texts
+        rest = b""
+        while text := file.read(_TEXT_BYTES):
+            # The end of a piece is a part of a line, unless the file ends.
+            text = rest + text
+            end = text.rfind(b"\n") + 1
+            rest = text[end:]
+            if len(rest) > _LINE_BYTES:
+                raise self._too_long(line + len(held) + text.count(b"\n"))
+            texts = held + io.BytesIO(text[:end]).readlines()
             full = len(texts)
             while full and not texts[full - 1].strip(b"\r\n "):
                 full -= 1
             if full:
                 yield line, texts[:full]
             line, held = line + full, texts[full:]
+        if rest.strip(b"\r\n "):
+            yield line, [*held, rest]
+
+    def _too_long(self, line: int) -> InputError:
+        return InputError(
+            f"{self.uri}: line {line} is longer than {_LINE_BYTES / 2**20:g} MiB. Every sample "
+            "needs a line of its own."
+        )
 
     def _parse(self, texts: list[bytes], first_line: int) -> np.ndarray:
         """Return the numbers of some lines, after checking that each has all its cells."""
@@ -262,8 +280,7 @@ class CsvSource(Source):
         """Return the cells of the first line, and how many lines they take (quoted breaks)."""
         try:
             with self._open() as file:
-                text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-                reader = text_csv.reader(text, delimiter=self.separator)
+                reader = text_csv.reader(self._first_lines(file), delimiter=self.separator)
                 first = next(reader, [])
         except StorageError:
             raise
@@ -276,6 +293,15 @@ class CsvSource(Source):
         if any("\0" in cell for cell in first):
             raise InputError(f"{self.uri} is not a text table: it holds zero bytes.")
         return first, reader.line_num
+
+    def _first_lines(self, file: IO[bytes]) -> Iterator[str]:
+        """Yield lines for the first record, which takes several where a name has a line break."""
+        left = _LINE_BYTES
+        while text := file.readline(left + 1):
+            left -= len(text)
+            if left < 0:
+                raise self._too_long(1)
+            yield text.removeprefix(codecs.BOM_UTF8).decode()
 
     def _open(self) -> Any:
         packed = self._path.name.lower().endswith(".gz")

@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from bigfs.core.errors import BigfsError, CorruptStoreError, InputError, StorageError
 from bigfs.store.formats.csr_store import StoredCSR
+from bigfs.store.formats.zarr_files import CheckedFiles, chunk_bytes
 from bigfs.store.location import Location, as_location, files_below, zarr_store
 from bigfs.store.objects import ObjectPath
 from bigfs.store.source import RandomAccessSource, check_names, check_shape, work_dtype
@@ -23,6 +25,11 @@ _SHOWN = 3
 UNFINISHED = "ingest.unfinished"
 # The largest band of whole chunks that is decoded at once.
 _BAND_BYTES = 256 * 10**6
+# Each chunk that is read at once takes some kilobytes beside its content.
+_CHUNKS_AT_ONCE = 10_000
+# What zarr decodes at once, and what blocks and chunks of the usual sizes take in all.
+_DECODED_AT_ONCE = 10
+_USUAL_BYTES = 64 * 10**6
 
 
 class ZarrSource(RandomAccessSource):
@@ -52,15 +59,18 @@ class ZarrSource(RandomAccessSource):
         self.checked = member == "X" and "bigfs_store" in attributes
         self.index = attributes.get("index") if self.checked else None
         self.dropped = attributes.get("dropped", ()) if self.checked else ()
+        self.held_bytes = 0 if self.checked else self._decoded_bytes(array)
         self._prefix = f"{member}/" if member else ""
         self._array = array
         store = array.store_path.store
         self.shareable = not isinstance(store, zarr.storage.MemoryStore)
         self._path = self._stamp = None
-        if type(store) is zarr.storage.LocalStore:
+        if type(store) in (zarr.storage.LocalStore, CheckedFiles):
             folder = Path(store.root).absolute() / array.store_path.path
             self._path, self._stamp = str(folder), _stamp(folder)
+            CheckedFiles(folder).expect(array)
             self._check_chunks(missing_chunks(array, folder))
+            self._array = None  # opened again so that chunks are looked at before they are read
         elif isinstance(getattr(store, "path", None), ObjectPath):
             place = store.path / array.store_path.path if array.store_path.path else store.path
             self._path, self._stamp = str(place), _stamp(place)
@@ -78,6 +88,13 @@ class ZarrSource(RandomAccessSource):
         )  # fmt: skip
         return None
 
+    def _decoded_bytes(self, array: Any) -> int:
+        """Return what decoding takes beyond a block: a band of chunks, and some of them packed."""
+        band = min(int(array.chunks[0]), self.n_samples) * self.n_features * array.dtype.itemsize
+        at_once = min(_DECODED_AT_ONCE, int(np.prod(_grid(array))))
+        beside = 2 * at_once * chunk_bytes(array) + (0 if self.chunk_rows is None else 2 * band)
+        return beside if beside > _USUAL_BYTES else 0
+
     @property
     def stored_dtype(self) -> np.dtype:
         """Type of the array; of a store that bigfs wrote, that of what it was made from."""
@@ -90,7 +107,7 @@ class ZarrSource(RandomAccessSource):
         if self.checked and self._path is not None and "://" not in self._path:
             self._check_range(start, stop)
         try:
-            rows = np.asarray(self._array[start:stop])
+            rows = self._rows(start, stop)
         except BigfsError:
             raise
         except Exception as error:  # whatever a codec raises for bytes that it never wrote
@@ -115,6 +132,15 @@ class ZarrSource(RandomAccessSource):
         ids = zarr.open_array(zarr_store(place.parent / "index"), mode="r")
         for start in range(0, self.n_samples, ids.chunks[0]):
             yield [str(text) for text in np.asarray(ids[start : start + ids.chunks[0]])]
+
+    def _rows(self, start: int, stop: int) -> np.ndarray:
+        """Return rows as they are stored; of small chunks a limited number is read at a time."""
+        chunk, grid = int(self._array.chunks[0]), _grid(self._array)
+        step = max(1, _CHUNKS_AT_ONCE // grid[1]) * chunk
+        if stop - start <= step:
+            return np.asarray(self._array[start:stop])
+        bounds = [start, *range(start // step * step + step, stop, step), stop]
+        return np.concatenate([np.asarray(self._array[a:b]) for a, b in pairwise(bounds)])
 
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows; chunks are decoded once."""
@@ -195,7 +221,12 @@ def _open_array(path: str, stamp: int | str | None, strict: bool) -> Any:
     import zarr
 
     try:
-        return zarr.open_array(zarr_store(path, strict=strict), mode="r")
+        if "://" in path:
+            return zarr.open_array(zarr_store(path, strict=strict), mode="r")
+        files = CheckedFiles(path)
+        array = zarr.open_array(files, mode="r")
+        files.expect(array)
+        return array
     except StorageError:
         raise
     except OSError as error:
@@ -292,7 +323,9 @@ def open_file(path: Location, variable: str | None) -> RandomAccessSource:
             "ingest again with --overwrite."
         )
     try:
-        node = zarr.open(zarr_store(path), mode="r")
+        node = zarr.open(
+            CheckedFiles(path) if isinstance(path, Path) else zarr_store(path), mode="r"
+        )
     except StorageError:
         raise
     except Exception as error:  # zarr has no one error for folders that are something else

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from contextlib import suppress
 from typing import Any
 
 import click
@@ -15,10 +13,9 @@ from bigfs.core.errors import (
     EXIT_DIFFERENT,
     EXIT_DOES_NOT_FIT,
     EXIT_DONE,
-    EXIT_INTERRUPTED,
 )
 from bigfs.core.units import format_bytes
-from bigfs.runtime.program import exit_code, interrupts, messages
+from bigfs.runtime.program import as_program, exit_code, interrupts, messages
 from bigfs.runtime.terminal import choose_format, show
 from bigfs.selectors.configs import json_schema, load_comparison, load_config
 
@@ -507,17 +504,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def program() -> None:
     """Run the command line as a program of its own: an interrupt ends it at once."""
-    try:
-        main()
-    except SystemExit as end:
-        if end.code != EXIT_INTERRUPTED:
-            raise
-        # All is cleaned up. Leaving in the ordinary way would wait for the threads' tasks, and
-        # a compiled kernel can take minutes.
-        with suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(EXIT_INTERRUPTED)
+    as_program(main)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 import click
@@ -75,6 +75,21 @@ def exit_code(cli: click.Group, arguments: list[str] | None) -> int:
         traceback.print_exc()
         _tell("error: this should not happen; please report it with the lines above", EXIT_BUG)
         return EXIT_BUG
+
+
+def as_program(main: Callable[[], None]) -> None:
+    """Run ``main()``, which ends with SystemExit; an interrupt ends the process at once."""
+    try:
+        main()
+    except SystemExit as end:
+        if end.code != EXIT_INTERRUPTED:
+            raise
+        # All is cleaned up. Leaving in the ordinary way would wait for the threads' tasks, and
+        # a compiled kernel can take minutes.
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(EXIT_INTERRUPTED)
 
 
 def _tell(text: str, code: int) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
+from bigfs.core.units import GIB
 from bigfs.store.formats.csv import CsvSource
 from bigfs.store.formats.npy import read_header
 from bigfs.store.formats.npz import member_header, member_names
@@ -16,6 +19,7 @@ from bigfs.store.location import Location, zarr_store
 from bigfs.store.source import as_path, is_reachable, listed
 
 _KINDS = "fiubUS"
+_MOST_BYTES = 2 * GIB
 
 
 def load_labels(uri: str, n_samples: int | None = None, dropped: Sequence[int] = ()) -> np.ndarray:
@@ -78,6 +82,8 @@ def load_classes(uri: str, n_samples: int | None = None, dropped: Sequence[int] 
 
 def _check_shape(shape: tuple[int, ...], dtype: Any, uri: str) -> None:
     """Refuse what is no vector before it is read: somebody may name the matrix itself."""
+    if math.prod(shape) * np.dtype(dtype).itemsize > _MOST_BYTES:
+        raise InputError(f"{uri}: labels of shape {tuple(shape)} and type {dtype} are too many.")
     vector = len(shape) == 1 or (len(shape) == 2 and 1 in shape)
     if not vector or np.dtype(dtype).kind not in _KINDS or 0 in shape:
         raise InputError(
@@ -186,12 +192,17 @@ def _read_parquet(path: Location, column: str) -> np.ndarray:
 def _read_zarr(path: Location, name: str) -> np.ndarray:
     import zarr
 
+    from bigfs.store.formats.zarr_files import CheckedFiles
+
     try:
-        node = zarr.open(zarr_store(path), mode="r")
+        files = CheckedFiles(path) if isinstance(path, Path) else zarr_store(path)
+        node = zarr.open(files, mode="r")
         array = node[name or "y"] if isinstance(node, zarr.Group) else node
         if isinstance(array, zarr.Group):
             raise TypeError(f"{array.name} is a group, not an array")
         shape, dtype = array.shape, array.dtype
+        if isinstance(files, CheckedFiles):
+            files.expect(array)
     except StorageError:
         raise
     except Exception as error:  # zarr has no one error for what it cannot open

@@ -290,7 +290,7 @@ def test_a_file_that_is_read_as_a_whole_is_planned_and_refused(
     _mat(folder / "X.mat", np.zeros((4_000, 2_000)))
     small = ["--set", "input.uri=X.mat", "--set", "memory_limit=768MiB"]
     code, shown = call(capsys, "plan", "base.yaml", *small)
-    assert code == 3 and "data" in shown and "memory_limit to '1." in shown, shown
+    assert code == 3 and "data" in shown and "memory_limit to '1 GiB'" in shown, shown
     assert call(capsys, "run", "base.yaml", *small)[0] == 3
     with pytest.raises(MemoryLimitError, match="Stage 'data' needs .* for reading the input"):
         ingest("X.mat", "X.zarr", memory_limit="768 MiB")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import IO, Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import numpy as np
 from bigfs.core.errors import InputError, StorageError
 from bigfs.store.location import Location, as_location, is_remote
 from bigfs.store.source import RandomAccessSource, check_no_variable, check_shape, work_dtype
+
+_MOST_HEADER_BYTES = 10_000
+_SAID = 200
 
 
 class NpySource(RandomAccessSource):
@@ -83,14 +87,20 @@ def read_header(file: IO[bytes], uri: str) -> tuple[tuple[int, ...], bool, np.dt
     """
     try:
         version = np.lib.format.read_magic(file)
+        size = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
+        if size > _MOST_HEADER_BYTES:
+            raise ValueError(f"its header has {size:,} bytes")
+        file.seek(np.lib.format.MAGIC_LEN)
         read: Any = (
             np.lib.format.read_array_header_1_0
             if version == (1, 0)
             else np.lib.format.read_array_header_2_0
         )
         shape, fortran, dtype = read(file)
-    except (ValueError, EOFError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
+    except (StorageError, OSError, zlib.error):
+        raise
+    except Exception as error:  # NumPy reads it as a Python text, and raises whatever that does
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:_SAID].rstrip(".")
         raise InputError(f"{uri} is not in NumPy's .npy format: {reason}.") from None
     if dtype.hasobject:
         raise InputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,7 @@ from bigfs.store.source import RandomAccessSource, check_names, check_shape, wor
 
 logger = logging.getLogger("bigfs")
 _SHOWN = 3
+_SAID = 200
 # In a bucket, which has no renames: the store that this object is in is being written.
 UNFINISHED = "ingest.unfinished"
 # The largest band of whole chunks that is decoded at once.
@@ -298,19 +300,29 @@ def open_zarr(node: Any, variable: str | None, uri: str | None = None) -> Random
         return ZarrSource(node, uri, "", dict(node.attrs))
     if not isinstance(node, zarr.Group):
         raise InputError(f"{uri}: only zarr arrays and groups are read. Got {type(node).__name__}.")
-    name = variable or "X"
+    name, members = variable or "X", "no arrays"
     if "bigfs_store" in node.attrs and "csr" in node.attrs and name == "X":
         return _open_csr(node, uri)
-    found = node.get(name)
+    try:
+        found = node.get(name)
+    except StorageError:
+        raise
+    except Exception as error:  # zarr has no one error for damaged metadata
+        raise _damaged(uri, error) from None
     if not isinstance(found, zarr.Array):
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), suppress(Exception):
             warnings.simplefilter("ignore")  # zarr warns of other files in the folder
-            members = ", ".join(sorted(node.array_keys())) or "no arrays"
+            members = ", ".join(sorted(node.array_keys())) or members
         raise InputError(
             f"{uri} is a zarr group without an array {name!r}. It has {members}; name one with "
             "variable= (--variable)."
         )
     return ZarrSource(found, uri, name, dict(node.attrs))
+
+
+def _damaged(uri: str, error: Exception) -> InputError:
+    said = f"{type(error).__name__}: {error}"[:_SAID]
+    return InputError(f"{uri} is a damaged zarr folder ({said}). Write it again.")
 
 
 def open_file(path: Location, variable: str | None) -> RandomAccessSource:
@@ -332,6 +344,5 @@ def open_file(path: Location, variable: str | None) -> RandomAccessSource:
         known = any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
         if not known:
             raise InputError(f"{path} is a folder, but no zarr array or group.") from None
-        what = f"a damaged zarr folder ({type(error).__name__}: {error})"
-        raise InputError(f"{path} is {what}. Write it again.") from None
+        raise _damaged(str(path), error) from None
     return open_zarr(node, variable, str(path))

@@ -11,6 +11,8 @@ import numpy as np
 
 from bigfs.blocks import BlockReader, RowBlocks
 from bigfs.blocks.kernels import tile_rows
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, format_limit, limit_for, task_budget
+from bigfs.core.units import parse_bytes
 from bigfs.graph.knn import KNNGraph, knn_graph
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
@@ -22,6 +24,8 @@ logger = logging.getLogger("bigfs")
 COPIED_SHARE = 0.01
 # Over all rows: one to find the copies, one to store the others.
 _PASSES = 2
+# What one task takes to tell which rows are equal, for each row of the data.
+_TASK_BYTES = 72
 
 
 def without_copies(
@@ -49,6 +53,14 @@ def without_copies(
     words = f"{n_copied:,} of {n:,} rows equal at least {graph.n_neighbors} others"
     if n_copied <= COPIED_SHARE * n:
         return _noted(graph, f"{words}: their neighbors in the graph are copies of them.")
+    limit = parse_bytes(settings.get("memory_limit") or DEFAULT_MEMORY_LIMIT)
+    if _TASK_BYTES * n > task_budget(limit):
+        needed = format_limit(limit_for(_TASK_BYTES * n))
+        return _noted(
+            graph,
+            f"{words}: their neighbors in the graph are copies of them. A memory_limit of "
+            f"'{needed}' would have their neighbors searched among the rows that differ.",
+        )
     working = scratch.child(scratch.unique("distinct"))
     try:
         hashes = working.create("hashes", (n, 2), np.uint64, blocks.rows)

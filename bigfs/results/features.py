@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bigfs.core.text import spreadsheet_cell
 from bigfs.stages.curves import Curves
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _cell(value: Any) -> str:
         return str(int(value))
     if isinstance(value, float):
         return "" if np.isnan(value) else repr(value)
-    return str(value)
+    return spreadsheet_cell(str(value))
 
 
 def number_lines(curves: Curves) -> list[str]:

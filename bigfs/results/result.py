@@ -11,6 +11,7 @@ import numpy as np
 
 from bigfs.blocks.lazy import as_lazy, is_stored, open_stored
 from bigfs.core.errors import InputError
+from bigfs.core.text import printable
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.yamltext import read_yaml
 from bigfs.results.export import Columns, export_columns, open_run_data
@@ -375,7 +376,8 @@ class Result:
     def _subset_lines(self) -> list[str]:
         lines = []
         for cluster, subset in enumerate(self.feature_subsets or []):
-            names = ", ".join(self.name_of(feature) for feature in subset[:_SHOWN].tolist())
+            kept = subset[:_SHOWN].tolist()
+            names = ", ".join(_shortened(self.name_of(feature)) for feature in kept)
             more = f" and {len(subset) - _SHOWN} more" if len(subset) > _SHOWN else ""
             lines.append(f"  cluster {cluster} keeps {names}{more}")
         return ["", *lines] if lines else []
@@ -423,6 +425,7 @@ class Result:
 
 
 def _shortened(name: str) -> str:
+    name = printable(name).replace("\n", " ").replace("\t", " ")
     return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 3]}..."
 
 

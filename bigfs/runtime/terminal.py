@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
+from bigfs.core.text import printable
 from bigfs.core.units import format_seconds
 from bigfs.runtime.progress import LogReporter, Reporter, current_stage, set_reporter
 
@@ -44,7 +45,7 @@ def say(text: str, level: int, **fields: Any) -> None:
         What a JSON line says beside the text.
     """
     if _format == "text":
-        line = f"bigfs: {text}"
+        line = f"bigfs: {printable(text)}"
     else:
         record = logging.LogRecord("bigfs", level, "", 0, text, None, None)
         record.fields = fields
@@ -60,7 +61,7 @@ def show(text: str) -> None:
     stderr, and the exit code stays that of the work.
     """
     try:
-        click.echo(text)
+        click.echo(printable(text))
     except OSError as error:
         # Python would try again, and fail again, at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -158,7 +159,9 @@ class _ConsoleHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         style = "yellow" if record.levelno >= logging.WARNING else None
-        self._console.print(self.format(record), style=style, markup=False, highlight=False)
+        self._console.print(
+            printable(self.format(record)), style=style, markup=False, highlight=False
+        )
 
 
 class _PlainHandler(logging.StreamHandler[TextIO]):
@@ -172,7 +175,14 @@ class _PlainHandler(logging.StreamHandler[TextIO]):
 def _formatter() -> logging.Formatter:
     if _format == "json":
         return _JsonFormatter()
-    return logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
+    return _PrintableFormatter("%(asctime)s %(message)s", "%H:%M:%S")
+
+
+class _PrintableFormatter(logging.Formatter):
+    """Messages name features and files, whose names may hold anything."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 class _JsonFormatter(logging.Formatter):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+
+from bigfs.core.errors import InputError
 
 # Sums of squares of smaller values, over any data set, are far below 1.8e308, the float64 maximum.
 LARGEST = 1e140
@@ -10,6 +15,43 @@ TOO_LARGE = (
     f"Values beyond {LARGEST:.0e} overflow when they are squared and added up: divide the data by "
     "a power of ten, or correct the value."
 )
+
+# Whole numbers beyond it are not all there in float64.
+EXACT = 2**53
+
+
+def as_floats(X: np.ndarray, dtype: Any, uri: str, first_row: int = 0) -> np.ndarray:
+    """Return values in the type of the kernels, which must hold all of them."""
+    check_exact(X, uri, first_row)
+    return np.ascontiguousarray(X, dtype=dtype)
+
+
+def check_exact(
+    X: np.ndarray, uri: str, first_row: int = 0, columns: Sequence[object] | None = None
+) -> None:
+    """Raise InputError for whole numbers beyond 2^53: in float64 different ones become the same.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_rows, n_columns)
+    uri : str
+    first_row : int, default=0
+        The number of its first row, for the message.
+    columns : sequence or None, default=None
+        Names of the columns. None: 0, 1, 2...
+    """
+    if X.dtype.kind not in "iu" or X.itemsize < 8 or not X.size:
+        return
+    if -EXACT <= X.min() and X.max() <= EXACT:
+        return
+    bad = (X > EXACT) | (X < -EXACT) if X.dtype.kind == "i" else X > EXACT
+    row, column = (int(i) for i in np.unravel_index(int(bad.argmax()), X.shape))
+    name = column if columns is None else repr(columns[column])
+    raise InputError(
+        f"{uri}: row {first_row + row}, column {name} is {X[row, column]}. Whole numbers beyond "
+        "2^53 would be rounded. Drop such columns (ids), subtract an offset (times), or convert them to "
+        "float64 yourself."
+    )
 
 
 def all_usable(X: np.ndarray) -> bool:

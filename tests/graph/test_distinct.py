@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bigfs.blocks import RowBlocks
-from bigfs.graph import KNNGraph, affinity, connected_components, knn_graph
+from bigfs.graph import KNNGraph, affinity, connected_components, distinct, knn_graph
 from bigfs.graph.distinct import without_copies
 from bigfs.store.scratch import Scratch
 from tests.graph._brute import manifold
 
 
-def _graph(X: np.ndarray, folder: Path, n_neighbors: int = 4) -> KNNGraph:
+def _graph(X: np.ndarray, folder: Path, n_neighbors: int = 4, **more: Any) -> KNNGraph:
     blocks = RowBlocks.from_any(X, rows=70)
     scratch = Scratch(folder / "graph")
-    settings = {"n_neighbors": n_neighbors}
+    settings = {"n_neighbors": n_neighbors, **more}
     return without_copies(
         knn_graph(blocks, **settings, scratch=scratch), blocks, scratch, **settings
     )
@@ -66,3 +67,28 @@ def test_a_few_copies_are_told_only(tmp_path: Path, caplog: pytest.LogCaptureFix
 def test_rows_that_are_all_equal_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert _graph(np.ones((30, 3)), tmp_path).n_neighbors == 4
     assert "All 30 rows are equal: there is nothing to tell apart" in caplog.text
+
+
+def test_more_rows_than_one_task_can_tell_apart_keep_their_graph(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = np.repeat(manifold(60, 6), 9, axis=0)
+    monkeypatch.setattr(distinct, "_TASK_BYTES", 10**6)
+    graph = _graph(X, tmp_path, memory_limit="1 GiB")
+    assert "A memory_limit of '1.5 GiB' would have their neighbors searched" in caplog.text
+    assert "n_distinct" not in graph.details and len(graph.details["notes"]) == 1
+
+
+def test_what_one_task_takes_to_tell_rows_apart(tmp_path: Path) -> None:
+    import tracemalloc
+
+    n = 100_000
+    scratch = Scratch(tmp_path)
+    values = np.random.default_rng(0).integers(0, 3 * n // 4, size=(n, 2)).astype(np.uint64)
+    hashes = scratch.put("hashes", values)
+    place = scratch.create("place", (n,), np.int32, n)
+    tracemalloc.start()
+    distinct._distinct_task(str(tmp_path / "ids"), hashes, place)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= distinct._TASK_BYTES * n + 2**20 <= 2 * peak

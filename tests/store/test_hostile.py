@@ -311,3 +311,48 @@ def test_a_matlab_variable_that_unpacks_to_more_than_it_announces(tmp_path: Path
     path.write_bytes(head + packed + content[136 + size :])
     with pytest.raises(InputError, match="unpacks to more than"):
         ingest(path, tmp_path / "X.zarr")
+
+
+def test_names_that_a_terminal_or_a_spreadsheet_would_act_upon(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["\x1b[2Jgene", "=cmd|' /C calc'!A0", "@a", "+x", "-5.5", "plain"]
+    X = np.random.default_rng(0).normal(size=(20, 6))
+    lines = [",".join(names), *(",".join(map(repr, row)) for row in X.tolist())]
+    Path("X.csv").write_text("\n".join(lines))
+    for command in (["run", "base.yaml", "--set", "input.uri=X.csv"], ["inspect", "runs/a"]):
+        code, shown = call(capsys, *command)
+        assert code == 0 and "\x1b" not in shown and "\\x1b[2Jgene" in shown
+    found = (folder / "runs" / "a" / "features.csv").read_text()
+    cells = {line.split(",")[2] for line in found.splitlines()[1:]}
+    assert cells == {names[0], "'=cmd|' /C calc'!A0", "'@a", "'+x", "-5.5", "plain"}
+    Path("X.csv").write_text(Path("X.csv").read_text().replace("plain", "\x1b[2Jgene"))
+    code, shown = call(capsys, "ingest", "X.csv", "X.zarr")
+    assert code == 2 and "\x1b" not in shown and "is there twice" in shown
+
+
+def _formats_of(X: np.ndarray, folder: Path) -> dict[str, Any]:
+    import dask.array
+    import pandas
+    from scipy.io import savemat
+
+    np.save(folder / "X.npy", X)
+    np.savez(folder / "X.npz", X=X)
+    savemat(folder / "X.mat", {"X": X})
+    frame = pandas.DataFrame(X, columns=["a", "b"])
+    frame.to_parquet(folder / "X.parquet")
+    zarr.create_array(folder / "X.zarr", shape=X.shape, dtype=X.dtype, chunks=(2, 2))[:] = X
+    paths = {name: folder / f"X.{name}" for name in ("npy", "npz", "mat", "parquet", "zarr")}
+    lazy = dask.array.from_array(X, chunks=(2, 2))
+    return {**paths, "array": X, "frame": frame, "dask": lazy}
+
+
+def test_whole_numbers_that_would_be_rounded_are_refused(tmp_path: Path) -> None:
+    X = np.array([[1, 2], [3, 4], [5, 2**53 + 1]])
+    for given in _formats_of(X, tmp_path).values():
+        with pytest.raises(InputError, match=r"row 2, column (1|'b') is 9007199254740993.*rounded"):
+            list(open_matrix(given).iter_blocks(2))
+    X[2, 1] -= 1
+    (tmp_path / "exact").mkdir()
+    for given in _formats_of(X, tmp_path / "exact").values():
+        assert np.concatenate(list(open_matrix(given).iter_blocks(2)))[2, 1] == 2.0**53

@@ -12,6 +12,7 @@ from bigfs.core.errors import InputError, InputTypeError
 from bigfs.runtime.execute import dask_get
 from bigfs.store.csr import CSRLayout, SparseSource, as_block
 from bigfs.store.source import Source, check_shape, work_dtype
+from bigfs.store.values import as_floats
 
 
 class DaskSource(Source):
@@ -42,7 +43,8 @@ class DaskSource(Source):
             if hasattr(band, "toarray"):  # sparse chunks that the array's meta does not speak of
                 band = band.toarray()
             for first in range(0, stop - start, rows):
-                yield np.ascontiguousarray(band[first : first + rows], dtype=self.dtype)
+                piece = np.asarray(band[first : first + rows])
+                yield as_floats(piece, self.dtype, self.uri, start + first)
 
     def _compute(self, start: int, stop: int) -> Any:
         return self._X[start:stop].compute(scheduler=dask_get())

@@ -10,6 +10,7 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
 from bigfs.store.source import RandomAccessSource, check_names, check_shape, work_dtype
+from bigfs.store.values import as_floats, check_exact
 
 
 class ArraySource(RandomAccessSource):
@@ -33,7 +34,7 @@ class ArraySource(RandomAccessSource):
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
-        return np.ascontiguousarray(self._X[start:stop], dtype=self.dtype)
+        return as_floats(np.asarray(self._X[start:stop]), self.dtype, self.uri, start)
 
 
 class FrameSource(RandomAccessSource):
@@ -75,7 +76,10 @@ class FrameSource(RandomAccessSource):
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``; missing values are NaN."""
-        rows = self._frame.iloc[start:stop].to_numpy(dtype=self.dtype, na_value=np.nan)
+        piece = self._frame.iloc[start:stop]
+        whole = piece.select_dtypes(["int64", "uint64"])
+        check_exact(whole.to_numpy(), self.uri, start, list(whole.columns))
+        rows = piece.to_numpy(dtype=self.dtype, na_value=np.nan)
         return np.ascontiguousarray(rows)
 
 

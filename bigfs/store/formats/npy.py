@@ -10,6 +10,7 @@ import numpy as np
 from bigfs.core.errors import InputError, StorageError
 from bigfs.store.location import Location, as_location, is_remote
 from bigfs.store.source import RandomAccessSource, check_no_variable, check_shape, work_dtype
+from bigfs.store.values import as_floats
 
 _MOST_HEADER_BYTES = 10_000
 _SAID = 200
@@ -57,7 +58,7 @@ class NpySource(RandomAccessSource):
             raise
         except OSError as error:
             raise StorageError(f"Cannot read {self.uri}: {error}.") from error
-        return np.ascontiguousarray(rows, dtype=self.dtype)
+        return as_floats(rows, self.dtype, self.uri, start)
 
     def _gather(self, file: IO[bytes], start: int, stop: int) -> np.ndarray:
         """Read a piece of each column."""

@@ -16,6 +16,7 @@ from bigfs.store.csr import CSRLayout, CSRSource, SparseSource, as_block, csr_la
 from bigfs.store.formats.npy import read_header
 from bigfs.store.location import Location
 from bigfs.store.source import Source, check_shape, choose_member, work_dtype
+from bigfs.store.values import as_floats
 
 _CSR = {"data", "indices", "indptr", "shape"}
 # What scipy writes for every sparse form.
@@ -48,7 +49,7 @@ class NpzSource(Source):
             for start in range(0, n_samples, rows):
                 block = np.empty((min(rows, n_samples - start), self.n_features), self._stored)
                 unpack(file, block.reshape(-1).view(np.uint8).data, self.uri)
-                yield block.astype(self.dtype, copy=False)
+                yield as_floats(block, self.dtype, self.uri, start)
 
 
 class NpzCSRSource(SparseSource):

@@ -11,6 +11,7 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
 from bigfs.store.location import Location, is_remote
 from bigfs.store.source import Source, check_names, check_no_variable, check_shape, work_dtype
+from bigfs.store.values import check_exact
 
 # Pages are read through a buffer for each column, so that a row group is never whole in memory;
 # Arrow still keeps a dictionary page (1 MB by default) for each column that has one.
@@ -56,7 +57,7 @@ class ParquetSource(Source):
         import pyarrow as pa
 
         largest = max(1, _BATCH_BYTES // (self.n_features * self.dtype.itemsize))
-        size, columns = min(rows, largest), self.feature_names
+        size, columns, row = min(rows, largest), self.feature_names, 0
         try:
             with open_parquet(self._path) as file:
                 for batch in file.iter_batches(size, columns=columns, use_threads=False):
@@ -64,7 +65,10 @@ class ParquetSource(Source):
                     for column, values in enumerate(batch.columns):
                         if pa.types.is_boolean(values.type):
                             values = values.cast(pa.uint8())
-                        block[:, column] = values.to_numpy(zero_copy_only=False)
+                        numbers = values.to_numpy(zero_copy_only=False)
+                        check_exact(numbers[:, None], self.uri, row, [batch.schema.names[column]])
+                        block[:, column] = numbers
+                    row += len(block)
                     yield block
         except StorageError:
             raise

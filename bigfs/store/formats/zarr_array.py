@@ -19,6 +19,7 @@ from bigfs.store.formats.zarr_files import CheckedFiles, chunk_bytes
 from bigfs.store.location import Location, as_location, files_below, zarr_store
 from bigfs.store.objects import ObjectPath
 from bigfs.store.source import RandomAccessSource, check_names, check_shape, work_dtype
+from bigfs.store.values import as_floats
 
 logger = logging.getLogger("bigfs")
 _SHOWN = 3
@@ -122,7 +123,7 @@ class ZarrSource(RandomAccessSource):
                 f"{self.uri}: rows {start} to {stop} cannot be decoded ({error}). Ingest the "
                 "source again, then run 'bigfs inspect --verify'."
             ) from error
-        return np.ascontiguousarray(rows, dtype=self.dtype)
+        return as_floats(rows, self.dtype, self.uri, start)
 
     def iter_index(self) -> Iterator[list[str]]:
         """Yield the ids of the rows that an ingest kept, chunk by chunk."""

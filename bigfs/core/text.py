@@ -1,0 +1,29 @@
+"""Texts of others, such as names of features, made safe to be shown."""
+
+from __future__ import annotations
+
+# What a spreadsheet takes for the beginning of a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def printable(text: str) -> str:
+    """Return a text with characters that a terminal would act upon written out.
+
+    Line breaks and tabs stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def spreadsheet_cell(text: str) -> str:
+    """Return a text that no spreadsheet runs: a formula gets ``'`` in front, a number does not."""
+    if not text.startswith(_FORMULA):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text

@@ -49,8 +49,8 @@ def check_exact(
     name = column if columns is None else repr(columns[column])
     raise InputError(
         f"{uri}: row {first_row + row}, column {name} is {X[row, column]}. Whole numbers beyond "
-        "2^53 would be rounded. Drop such columns (ids), subtract an offset (times), or convert them to "
-        "float64 yourself."
+        "2^53 would be rounded. Drop such columns (ids), subtract an offset (times), or convert "
+        "them to float64 yourself."
     )
 
 

@@ -279,7 +279,7 @@ def _open_csr(group: Any, uri: str) -> StoredCSR:
 
     store = group.store_path.store
     place: Location
-    if type(store) is zarr.storage.LocalStore:
+    if type(store) in (zarr.storage.LocalStore, CheckedFiles):
         place = Path(store.root).absolute()
     elif isinstance(getattr(store, "path", None), ObjectPath):
         place = store.path

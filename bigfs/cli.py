@@ -9,12 +9,7 @@ from typing import Any
 import click
 
 from bigfs import __version__
-from bigfs.core.errors import (
-    EXIT_DIFFERENT,
-    EXIT_DOES_NOT_FIT,
-    EXIT_DONE,
-)
-from bigfs.core.units import format_bytes
+from bigfs.core.errors import EXIT_DIFFERENT, EXIT_DOES_NOT_FIT, EXIT_DONE
 from bigfs.runtime.program import as_program, exit_code, interrupts, messages
 from bigfs.runtime.terminal import choose_format, show
 from bigfs.selectors.configs import json_schema, load_comparison, load_config
@@ -34,6 +29,14 @@ _fresh = click.option(
     "--fresh", is_flag=True, help="Do finished stages again; each is kept until then."
 )
 _quiet = click.option("--quiet", is_flag=True, help="Show warnings and the result only.")
+_form = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="What to print.",
+)
 _log_format = click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
@@ -124,14 +127,7 @@ def run(
 @_pipeline
 @_overrides
 @_scheduler
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="What to print.",
-)
+@_form
 def plan(pipeline: str, overrides: tuple[str, ...], scheduler: str | None, form: str) -> None:
     """Say what a pipeline will cost, without running it.
 
@@ -219,14 +215,7 @@ def ingest(
             overwrite=overwrite,
             memory_limit=memory_limit,
         )
-    show(
-        f"{report.path}: {report.n_samples:,} samples x {report.n_features:,} features, "
-        f"{report.dtype}, {format_bytes(report.nbytes)}"
-    )
-    if report.filled_values:
-        show(f"{report.filled_values:,} missing values were replaced ({missing}).")
-    if report.dropped_rows:
-        show(f"{report.dropped_rows:,} rows with missing values were dropped.")
+    show(report.text())
 
 
 @cli.command()
@@ -428,7 +417,7 @@ def export(
     type=click.FloatRange(0, 1),
     help="Exit with code 6 if the selections share less than this, such as 0.8 of the larger one.",
 )
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@_form
 def diff(first: str, second: str, fail_below: float | None, form: str) -> int:
     """Say what changed between the selections of two runs.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 # From this absolute correlation on, a feature is as good as its closest selected one.
 ALIKE = 0.9
+_BARS, _BLUE, _GRAY = 100, "#0072b2", "#bbbbbb"
 
 
 def feature_columns(result: Result) -> dict[str, Any]:
@@ -89,3 +91,19 @@ def number_lines(curves: Curves) -> list[str]:
             "more with a selected one."
         )
     return lines
+
+
+def score_bars(result: Result) -> str:
+    """Return the best scores as bars of an SVG picture, the selected ones in blue."""
+    best = result.ranking[:_BARS]
+    scores = result.scores[best]
+    heights = 4 + 76 * (scores - scores.min()) / (np.ptp(scores) or 1.0)
+    bars = "".join(
+        f'<rect x="{6 * i}" y="{80 - height:.0f}" width="5" height="{height:.0f}" '
+        f'fill="{_BLUE if is_kept else _GRAY}">'
+        f"<title>{html.escape(result.name_of(feature))}</title></rect>"
+        for i, (feature, height, is_kept) in enumerate(
+            zip(best.tolist(), heights, np.isin(best, result.selected), strict=True)
+        )
+    )
+    return f'<svg width="{6 * len(best)}" height="80" role="img">{bars}</svg>'

@@ -15,7 +15,7 @@ from bigfs.core.text import printable
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.yamltext import read_yaml
 from bigfs.results.export import Columns, export_columns, open_run_data
-from bigfs.results.features import as_csv, feature_columns, number_lines
+from bigfs.results.features import as_csv, feature_columns, number_lines, score_bars
 from bigfs.stages.curves import Curves
 from bigfs.stages.scores import FeatureScores, check_n_selected
 from bigfs.stages.stability import Stability
@@ -27,7 +27,6 @@ from bigfs.store.scratch import ArrayRef, read_attributes
 from bigfs.store.source import Source
 
 _SHOWN = 10
-_BARS, _BLUE, _GRAY = 100, "#0072b2", "#bbbbbb"
 _WIDEST = 40
 
 
@@ -305,29 +304,10 @@ class Result:
         return f"<Result of {self._outcome()}: {self.path}>"
 
     def _repr_html_(self) -> str:
-        """Return the beginning of the ranking as a table, for notebooks."""
+        """Return the beginning of the ranking as a table with a picture, for notebooks."""
         table = self.to_frame().head(max(_SHOWN, min(len(self.selected), _WIDEST)))
         title = html.escape(self._outcome())
-        return f"<p><b>{title}</b></p>{self._picture()}{table.to_html(index=False)}"
-
-    def _picture(self) -> str:
-        """Return the best scores as bars, the selected ones in blue."""
-        best = self.scores[self.ranking[:_BARS]]
-        span = np.ptp(best) or 1.0
-        kept = np.isin(self.ranking[:_BARS], self.selected)
-        bars = "".join(
-            f'<rect x="{6 * i}" y="{80 - height:.0f}" width="5" height="{height:.0f}" '
-            f'fill="{_BLUE if is_kept else _GRAY}"><title>{html.escape(name)}</title></rect>'
-            for i, (height, is_kept, name) in enumerate(
-                zip(
-                    (4 + 76 * (best - best.min()) / span).tolist(),
-                    kept.tolist(),
-                    (self.name_of(feature) for feature in self.ranking[:_BARS].tolist()),
-                    strict=True,
-                )
-            )
-        )
-        return f'<svg width="{6 * len(best)}" height="80" role="img">{bars}</svg>'
+        return f"<p><b>{title}</b></p>{score_bars(self)}{table.to_html(index=False)}"
 
     def _outcome(self) -> str:
         return (

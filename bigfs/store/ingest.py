@@ -6,7 +6,6 @@ A sparse matrix becomes a store of CSR blocks (`bigfs.store.csr_ingest`).
 from __future__ import annotations
 
 import uuid
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,12 +18,12 @@ import numpy as np
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.paths import is_there
-from bigfs.core.units import MIB, parse_bytes
+from bigfs.core.units import MIB, format_bytes, parse_bytes
 from bigfs.runtime.progress import track
 from bigfs.store.chunking import chunk_rows
+from bigfs.store.cleaning import Cleaner, fill_values, refusal
 from bigfs.store.csr import SparseSource
 from bigfs.store.csr_ingest import CSRCleaner, write_csr
-from bigfs.store.fingerprint import changed
 from bigfs.store.formats.csr_store import CSRWriter
 from bigfs.store.formats.zarr_array import UNFINISHED
 from bigfs.store.location import (
@@ -39,7 +38,7 @@ from bigfs.store.location import (
 from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.records import beside_the_matrix
 from bigfs.store.source import ENDINGS, Header, Source, is_store, listed, open_matrix
-from bigfs.store.values import TOO_LARGE, all_usable, usable
+from bigfs.store.values import checksum
 
 MISSING = ("error", "mean", "zero", "drop_rows")
 
@@ -68,6 +67,18 @@ class IngestReport:
     nbytes: int
     filled_values: int
     dropped_rows: int
+
+    def text(self) -> str:
+        """Return the report as lines for a terminal."""
+        lines = [
+            f"{self.path}: {self.n_samples:,} samples x {self.n_features:,} features, "
+            f"{self.dtype}, {format_bytes(self.nbytes)}"
+        ]
+        if self.filled_values:
+            lines.append(f"{self.filled_values:,} missing values were replaced.")
+        if self.dropped_rows:
+            lines.append(f"{self.dropped_rows:,} rows with missing values were dropped.")
+        return "\n".join(lines)
 
 
 def ingest(
@@ -252,15 +263,15 @@ def _write_chunks(
 ) -> IngestReport:
     n_features, dtype = matrix.n_features, np.dtype(matrix.dtype)
     writer: _Writer | CSRWriter
-    cleaner: _Cleaner | CSRCleaner
+    cleaner: Cleaner | CSRCleaner
     if isinstance(matrix, SparseSource):
         refuse = partial_of(refusal, matrix)
         writing = partial_of(_writing, final)
         writer, cleaner = write_csr(matrix, partial, rows, missing, refuse, writing)
     else:
         rows = rows or chunk_rows(n_features, dtype.itemsize)
-        fill, sums = _fill_values(matrix, rows) if missing == "mean" else (None, None)
-        cleaner = _Cleaner(matrix, missing, fill, sums)
+        fill, sums = fill_values(matrix, rows) if missing == "mean" else (None, None)
+        cleaner = Cleaner(matrix, missing, fill, sums)
         total = None if matrix.n_samples is None else -(-matrix.n_samples // rows)
         with track("ingest", total, "chunks") as progress:
             with _writing(final):
@@ -277,7 +288,7 @@ def _write_chunks(
         )
     with _writing(final):
         if matrix.index is not None:
-            assert isinstance(writer, _Writer) and isinstance(cleaner, _Cleaner)  # of a table
+            assert isinstance(writer, _Writer) and isinstance(cleaner, Cleaner)  # of a table
             writer.write_index(cleaner.kept(matrix.iter_index()))
         writer.finish(
             source=matrix.uri,
@@ -382,12 +393,6 @@ class _Writer:
         self._group.update_attributes(kept)
 
 
-def checksum(chunk: np.ndarray) -> str:
-    """Return the CRC-32 of a chunk's values as little-endian bytes."""
-    values = np.ascontiguousarray(chunk, dtype=chunk.dtype.newbyteorder("<"))
-    return f"{zlib.crc32(values.view(np.uint8).data):08x}"
-
-
 def _whole_chunks(blocks: Iterator[np.ndarray], rows: int) -> Iterator[np.ndarray]:
     """Regroup blocks of any length into chunks of exactly ``rows`` rows and a last one.
 
@@ -411,99 +416,3 @@ def _whole_chunks(blocks: Iterator[np.ndarray], rows: int) -> Iterator[np.ndarra
                 count = 0
     if buffer is not None and count:
         yield buffer[:count]
-
-
-class _Cleaner:
-    """Checks every value, and fills or drops NaN as the policy says.
-
-    ``sums`` are the checksums of the blocks when they were read for the first time, if they were.
-    """
-
-    def __init__(
-        self, matrix: Source, missing: str, fill: np.ndarray | None, sums: list[str] | None
-    ) -> None:
-        self._matrix, self._missing, self._fill, self._sums = matrix, missing, fill, sums
-        self._dropped: list[np.ndarray] = []
-        self.n_read = self.filled = self.dropped = 0
-
-    def clean(self, blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-        for i, block in enumerate(blocks):
-            if self._sums is not None and self._sums[i : i + 1] != [checksum(block)]:
-                raise changed(self._matrix.uri)
-            cleaned = block if all_usable(block) else self._mend(block, usable(block))
-            self.n_read += len(block)
-            yield cleaned
-
-    def dropped_positions(self) -> list[int]:
-        """Return which rows were dropped."""
-        return np.concatenate(self._dropped).tolist() if self._dropped else []
-
-    def kept(self, pieces: Iterator[list[str]]) -> Iterator[list[str]]:
-        """Yield the ids of all rows that were not dropped."""
-        dropped = set(self.dropped_positions())
-        row = 0
-        for piece in pieces:
-            yield [text for i, text in enumerate(piece, row) if i not in dropped]
-            row += len(piece)
-
-    def _mend(self, block: np.ndarray, good: np.ndarray) -> np.ndarray:
-        """Return a block without NaN, or raise at the first value that must not be there."""
-        nan = np.isnan(block)
-        bad = ~good if self._missing == "error" else ~good & ~nan
-        if bad.any():
-            self._refuse(block, bad)
-        if self._missing == "drop_rows":
-            keep = ~nan.any(axis=1)
-            self.dropped += int((~keep).sum())
-            self._dropped.append(self.n_read + np.flatnonzero(~keep))
-            return block[keep]
-        self.filled += int(nan.sum())
-        return np.where(nan, np.zeros(1, block.dtype) if self._fill is None else self._fill, block)
-
-    def _refuse(self, block: np.ndarray, bad: np.ndarray) -> None:
-        row = int(bad.any(axis=1).argmax())
-        column = int(bad[row].argmax())
-        raise refusal(self._matrix, self.n_read + row, column, float(block[row, column]))
-
-
-def refusal(matrix: Source, row: int, column: int, value: float) -> InputError:
-    """Return the error for a value that cannot be used."""
-    name = f" ({matrix.feature_names[column]!r})" if matrix.feature_names else ""
-    if np.isnan(value):
-        cure = (
-            "Remove or fill it, or choose a policy: missing = mean, zero or drop_rows "
-            "(--set input.missing=mean; ingest: --missing mean)."
-        )
-    elif np.isinf(value):
-        cure = "Infinity cannot be filled: correct the data."
-    else:
-        cure = TOO_LARGE
-    return InputError(
-        f"{matrix.uri}: row {row}, column {column}{name} is "
-        f"{'NaN' if np.isnan(value) else value}. {cure} Rows and columns count from 0."
-    )
-
-
-def _fill_values(matrix: Source, rows: int) -> tuple[np.ndarray, list[str]]:
-    """Return the means of the columns without NaN, and the blocks' checksums: one read."""
-    sums = []
-    total = np.zeros(matrix.n_features)
-    count = np.zeros(matrix.n_features, dtype=np.int64)
-    with track("column means", matrix.n_samples, "rows") as progress:
-        for block in matrix.iter_blocks(rows):
-            there = np.isfinite(block)
-            with np.errstate(over="ignore"):  # refused below
-                total += np.where(there, block, 0).sum(axis=0, dtype=np.float64)
-            count += there.sum(axis=0)
-            sums.append(checksum(block))
-            progress.advance(len(block))
-    useless = (count == 0) | ~np.isfinite(total)
-    if useless.any():
-        column = int(useless.argmax())
-        name = f" ({matrix.feature_names[column]!r})" if matrix.feature_names else ""
-        why = "values too large to add up" if count[column] else "no values at all"
-        raise InputError(
-            f"{matrix.uri}: column {column}{name} has {why}, so it has no mean. Drop it, or use "
-            "missing = zero."
-        )
-    return (total / count).astype(matrix.dtype), sums

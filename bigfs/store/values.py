@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,3 +80,9 @@ def first_unusable(X: np.ndarray) -> tuple[int, int] | None:
     bad = ~usable(X)
     row = int(bad.any(axis=1).argmax())
     return row, int(bad[row].argmax())
+
+
+def checksum(chunk: np.ndarray) -> str:
+    """Return the CRC-32 of a chunk's values as little-endian bytes."""
+    values = np.ascontiguousarray(chunk, dtype=chunk.dtype.newbyteorder("<"))
+    return f"{zlib.crc32(values.view(np.uint8).data):08x}"

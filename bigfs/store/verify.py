@@ -14,9 +14,9 @@ from bigfs.store.csr import csr_checksum
 from bigfs.store.formats.csr_store import StoredCSR
 from bigfs.store.formats.zarr_array import missing_chunks
 from bigfs.store.formats.zarr_files import CheckedFiles
-from bigfs.store.ingest import checksum
 from bigfs.store.location import Location, as_location, zarr_store
 from bigfs.store.source import is_store
+from bigfs.store.values import checksum
 
 
 @dataclass(frozen=True)

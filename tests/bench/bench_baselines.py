@@ -76,7 +76,9 @@ def cases() -> list[Case]:
         (
             "FSGMM",
             FSGMM(5, n_clusters=6, max_iter=15),
-            lambda X: fsgmm.fsgmm(X, _start(len(X), 6), 15)["saliency"],
+            lambda X: fsgmm.fsgmm(X, _start(len(X), 6), 15, least_variance=FSGMM().least_variance)[
+                "saliency"
+            ],
         ),
     ]
 

@@ -105,6 +105,7 @@ def _large() -> Any:
     return sp.csr_array((np.ones(5, np.float32), (rows, columns)), shape=(100_000, 10_000))
 
 
+@pytest.mark.full
 def test_large_matrices_are_worked_on_or_refused_before_any_work(tmp_path: Path) -> None:
     X = _large()
     assert MaxVariance(3).fit(X).scores_[:6].tolist()[5] == 0

@@ -70,6 +70,7 @@ def test_one_pass_per_iteration() -> None:
     assert blocks.passes - before == 1 + found.n_iter + 1
 
 
+@pytest.mark.full
 @given(st.integers(0, 300), st.integers(5, 60), st.integers(1, 5))
 @settings(max_examples=30)
 def test_inertia_never_rises(seed: int, rows: int, k: int) -> None:

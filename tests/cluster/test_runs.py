@@ -137,9 +137,8 @@ def test_an_interrupted_run_keeps_what_is_finished(
     before = json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"]
     result = run(_config(tmp_path))
     _assert_same(result, finished)
-    assert {s: r["attempt"] for s, r in result.stages.items()} == {
-        s: r["attempt"] for s, r in before.items()
-    }
+    attempts = {stage: result.stages[stage]["attempt"] for stage in before}
+    assert attempts == {stage: record["attempt"] for stage, record in before.items()}
     assert not (tmp_path / "run" / "attempts").exists()
 
 

@@ -136,6 +136,7 @@ def test_a_second_run_takes_everything_over(finished: Path, monkeypatch) -> None
     assert (finished / "table.json").read_bytes() == before
 
 
+@pytest.mark.full
 def test_an_interrupted_run_continues_and_dropped_methods_go(tmp_path: Path, monkeypatch) -> None:
     original = Variances.run
 
@@ -156,6 +157,7 @@ def test_an_interrupted_run_continues_and_dropped_methods_go(tmp_path: Path, mon
     assert len(list((tmp_path / "run").glob("*.zarr"))) == 1 + 1 + 3
 
 
+@pytest.mark.full
 @pytest.mark.cluster
 def test_workers_give_the_same_table(finished: Path, tmp_path: Path, client) -> None:
     ours = compare(_settings(tmp_path, methods=METHODS[:1] + METHODS[3:]))

@@ -259,6 +259,7 @@ def test_clusters_of_the_method_itself_or_of_k_means(tmp_path: Path) -> None:
     assert _row(table, method="all_features", score="error").value < 20
 
 
+@pytest.mark.full
 @pytest.mark.cluster
 @pytest.mark.parametrize("make", [_settings, _grid])
 def test_workers_give_the_same_table(tmp_path: Path, client, make) -> None:

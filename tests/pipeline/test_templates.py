@@ -35,6 +35,7 @@ def test_the_template_of_the_baselines_names_their_settings_and_holds_the_defaul
         assert written == REGISTERED[name].parameters().model_dump(), name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", METHODS)
 def test_the_template_of_the_baselines_runs_with_each(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

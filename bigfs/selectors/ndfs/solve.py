@@ -114,8 +114,11 @@ class Regression:
     def with_intercept(self, coef: np.ndarray, xtf: np.ndarray) -> np.ndarray:
         """Return coefficients with the intercept, or zeros, as their last row."""
         intercept = np.zeros(coef.shape[1])
+        # A matrix that was stored comes back in the other order of memory, in which products round
+        # otherwise; so they do in several threads.
+        coef = np.ascontiguousarray(coef)
         if self.mean is not None:
-            intercept = xtf[-1] / self.count - self.mean @ coef
+            intercept = xtf[-1] / self.count - np.einsum("i,ij->j", self.mean, coef)
         return np.vstack([coef, intercept])
 
     def explained_by_intercept(self, xtf: np.ndarray) -> float:
@@ -263,7 +266,9 @@ def streamed_by_cg(passes: Streamed, parameters: NDFSParameters) -> tuple[Regres
 
     def apply_gram(V: np.ndarray) -> np.ndarray:
         # The mean of the rows' products is the last row, as the intercept is of coefficients.
-        shared = blocks.scratch.put(blocks.scratch.unique("V"), np.vstack([V, -(offset @ V)]))
+        shared = blocks.scratch.put(
+            blocks.scratch.unique("V"), np.vstack([V, -np.einsum("i,ij->j", offset, V)])
+        )
         try:
             product = blocks.reduce(_gram_product, np.add, shared, label="ndfs cg")
             return np.asarray(product[:-1] - np.multiply.outer(offset, product[-1]))

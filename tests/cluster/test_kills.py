@@ -108,14 +108,17 @@ def test_a_worker_killed_in_every_stage(method: str, tmp_path: Path, store: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["mcfs", "ndfs"])
-def test_a_worker_killed_in_pynndescent(method: str, tmp_path: Path, store: Path) -> None:
+def test_a_worker_killed_in_pynndescent(
+    method: str, tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from distributed import Client
 
     graph = {"algorithm": "pynndescent", "n_neighbors": 5}
     (tmp_path / "whole").mkdir()
     with local_cluster(1, 1, GIB) as cluster, Client(cluster):
         whole = run(_config(tmp_path / "whole", store, method, graph=graph))
-    # A new process compiles the search for about 25 s, and is killed within.
+    # Without kept code a new process compiles the search for about 25 s, and is killed within.
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     with (
         local_cluster(1, 1, GIB) as cluster,
         Client(cluster),

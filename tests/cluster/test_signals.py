@@ -72,7 +72,8 @@ def test_a_signal_does_not_wait_for_a_compiled_kernel(
     tmp_path: Path, sent: int, config: Any, stage: str, changes: Any, environment: dict[str, str]
 ) -> None:
     path = write_config(tmp_path, {**config(tmp_path), **changes})
-    process = start(path, **environment)
+    # In an empty cache folder there is no kept code.
+    process = start(path, **environment, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     wait_until(in_stage(tmp_path / "run", stage), process)
     time.sleep(2)  # by now it is in the kernel
     family = psutil.Process(process.pid).children(recursive=True)

@@ -146,8 +146,9 @@ def search_bytes(n_clusters: int, n_features: int, held: bool) -> int:
     """Return what the process needs that compares candidates, beside its passes."""
     square, candidates = 8 * n_features**2, 8 * n_clusters * n_features**2
     # The Gram matrix, the covariance and those within the clusters, with slices that are solved.
-    # Centers of all candidates: the start, the ends, sums twice; passes keep more on their way.
-    return 16 * MIB + 10 * square + (4 if held else 9) * candidates
+    # Centers of all candidates: the start, the ends, sums twice; passes keep more on their way. A
+    # process that holds the rows begins all of them at the same centers.
+    return 16 * MIB + 10 * square + (1 if held else 9) * candidates
 
 
 def _search(

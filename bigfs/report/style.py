@@ -26,7 +26,8 @@ border-bottom:1px solid var(--line)}
 .scores th,.facts td{overflow-wrap:anywhere}
 .across{column-span:all}
 .wide{overflow-x:auto}
-.scores .bar{width:40%;min-width:5rem}
+.scores th{min-width:5.5rem}
+.scores .bar{width:25%;min-width:3rem}
 .scores i{display:block;height:.7rem;background:var(--accent);border-radius:2px}
 .out{color:var(--soft)}
 .out i{background:var(--line)}

@@ -159,7 +159,7 @@ def _write_lease(lab: ObjectPath, **record: Any) -> None:
 def test_a_lease_is_taken_over_when_it_does_not_change_or_its_process_is_gone(
     lab: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _write_lease(lab, beat=time.time() - 59)
+    _write_lease(lab, beat=time.time() - 40)
     with pytest.raises(RunLockedError, match="on elsewhere"), Lease(lab):
         pass
     monkeypatch.setattr(lease, "STALE_SECONDS", 0.5)

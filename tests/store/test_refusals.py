@@ -125,6 +125,15 @@ def _flipped(write: Callable[[Path], Path], position: int) -> Callable[[Path], P
     return flip
 
 
+def _zip_of_later(folder: Path) -> Path:
+    """A .npz whose directory asks for version 25.5 of zip."""
+    path = _npz(X=X)(folder)
+    content = bytearray(path.read_bytes())
+    content[content.rindex(b"PK\x01\x02") + 6] = 255
+    path.write_bytes(content)
+    return path
+
+
 def _dask(folder: Path, unknown: bool = False) -> Any:
     import dask.array as da
 
@@ -200,6 +209,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "npz by columns": (_npz(X=np.asfortranarray(X)), "Fortran order.*ascontiguousarray"),
     "npz pickled": (_npz(X=X.astype(object)), "X.npz::X holds pickled"),
     "npz damaged": (_flipped(_npz(X=np.zeros((99, 99))), 5000), "X.npz::X is damaged.*CRC"),
+    "npz of a later zip": (_zip_of_later, "is not a .npz file"),
     "npz cut off": (_cut(_npz(X=X), 0.8), "is not a .npz file"),
     "npz, bad CSR": (
         _npz(data=[1.0], indices=[9], indptr=[0, 1, 1], shape=[2, 3]),
@@ -218,6 +228,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "csv text cell": (_text("X.csv", "a,b\n1,2\n3,dog\n"), r"line 3, column 1 \('b'\) is 'dog'"),
     "csv quoted text": (_text("X.csv", '1,2\n3,"4,5"\n'), "line 2, column 1 is '4,5'"),
     "csv underscore": (_text("X.csv", "1,2\n3,1_000\n"), "line 2, column 1 is '1_000'"),
+    "csv lone return": (_text("X.csv", "1,2\n3,4\r5,6\n7,8\n"), "begins with '3,4.r5,6' cannot be"),
     "csv true": (_text("X.csv", "1,2\n3,True\n"), "is 'True', which is no number"),
     "csv semicolons": (_text("X.csv", "a;b\n1;2\n"), "holds '1;2'.*Cells are separated by ','"),
     "csv name twice": (_text("X.csv", "a,a\n1,2\n"), "the feature name 'a' is there twice"),

@@ -262,8 +262,13 @@ class CsvSource(Source):
 
     def _cells(self, text: bytes) -> list[str]:
         line = text.decode("utf-8", errors="replace").rstrip("\r\n")
-        # As many columns as there are: an empty line is one empty cell.
-        return next(text_csv.reader([line], delimiter=self.separator), None) or [""]
+        try:
+            # As many columns as there are: an empty line is one empty cell.
+            return next(text_csv.reader([line], delimiter=self.separator), None) or [""]
+        except text_csv.Error as error:  # a carriage return alone, a cell without an end
+            raise InputError(
+                f"{self.uri}: the line that begins with {line[:40]!r} cannot be read: {error}."
+            ) from None
 
     def _check_header(self) -> None:
         """Names must be there and unique."""

@@ -153,7 +153,7 @@ def member_names(path: Location) -> list[str]:
     try:
         with open_zip(path) as archive:
             return [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
-    except zipfile.BadZipFile as error:
+    except _DAMAGE as error:
         raise InputError(f"{path} is not a .npz file: {error}.") from None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bigfs.core.errors import CorruptStoreError, InputError
+from bigfs.core.errors import InputError
 from bigfs.pipeline.describe import describe
 from bigfs.results.result import open_result
 from bigfs.store.lease import LEASE
@@ -67,16 +67,8 @@ def _inspect_run(path: Location, verify: bool) -> str:
 def _verified_stage(directory: RunDirectory, name: str) -> str:
     if name == "data":
         return _verified(directory.stage_path(name))
-    what = "files are missing"
-    if directory.is_intact(name):
-        file = directory.damaged(name)
-        if file is None:
-            return f"{name}: all its files are there and match"
-        what = f"{file} was changed"
-    raise CorruptStoreError(
-        f"{directory.stage_path(name)}: {what}. Give the command of the run again: it does stage "
-        f"'{name}' anew."
-    )
+    directory.check_unchanged(name)
+    return f"{name}: all its files are there and match"
 
 
 def _inspect_matrix(path: str | Location, verify: bool, variable: str | None) -> str:

@@ -444,6 +444,8 @@ def open_result(path: str | Location) -> Result:
     ------
     InputError
         If the path is not a run directory, or its run has not finished.
+    CorruptStoreError
+        If a file of the result was changed.
     """
     directory = RunDirectory(followed(path))
     if not (directory.path / "manifest.json").exists():
@@ -461,10 +463,12 @@ def open_result(path: str | Location) -> Result:
             f"{path}: this run has no whole result (finished stages: {done}). Run it again with "
             f"'bigfs run {directory.path / 'config.yaml'}'; it continues where it stopped."
         )
+    directory.check_unchanged("result")
     about = read_attributes(stored)
     ranking, selected = (ArrayRef.at(stored / name).load() for name in ("ranking", "selected"))
     curves = None
     if directory.is_intact("curves"):
+        directory.check_unchanged("curves")
         curves = Curves.open(directory.stage_path("curves"))
         selected = np.sort(curves.order)
         ranking = curves.reordered(ranking)

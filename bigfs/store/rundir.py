@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bigfs.core.errors import StorageError
+from bigfs.core.errors import CorruptStoreError, StorageError
 from bigfs.runtime.interrupt import check_interrupt
 from bigfs.store.location import (
     Location,
@@ -112,6 +112,19 @@ class RunDirectory(RunFolder):
             return CHECKSUMS
         found = _checksums(folder)
         return next((file for file in sorted(found) if stored.get(file) != found[file]), None)
+
+    def check_unchanged(self, name: str) -> None:
+        """Raise CorruptStoreError if files of a finished stage are missing or were changed."""
+        what = "files are missing"
+        if self.is_intact(name):
+            file = self.damaged(name)
+            if file is None:
+                return
+            what = f"{file} was changed"
+        raise CorruptStoreError(
+            f"{self.stage_path(name)}: {what}. Give the command of the run again: it does stage "
+            f"'{name}' anew."
+        )
 
     def why_stale(self, name: str, key: str, version: int, settings: dict[str, Any]) -> str:
         """Say in a few words why a stage has to run."""

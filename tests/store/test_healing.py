@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bigfs import run
-from bigfs.core.errors import StorageError
+from bigfs import open_result, run
+from bigfs.core.errors import CorruptStoreError, StorageError
 from bigfs.store.ingest import ingest
 from bigfs.store.rundir import RunDirectory
 from tests.store._folder import finish, settings
@@ -116,3 +116,21 @@ def test_a_store_is_on_the_disk_before_it_is_named(
     events = _watch(monkeypatch)
     ingest(np.ones((60, 3)), tmp_path / "X.zarr", rows=20)
     _assert_synced_before_it_is_named(events, tmp_path / "X.zarr")
+
+
+@pytest.mark.parametrize("stage", ["result", "curves"])
+def test_a_changed_byte_of_a_result_is_said_and_done_again(tmp_path: Path, stage: str) -> None:
+    config = {
+        "run": str(tmp_path / "run"),
+        "input": {"uri": "sklearn:iris"},
+        "method": "max_variance",
+        "n_features_to_select": 2,
+    }
+    whole = run(config)
+    array = {"result": "scores", "curves": "adds"}[stage]
+    [chunk] = (tmp_path / "run" / f"{stage}.zarr" / array / "c").iterdir()
+    _flip(chunk)
+    with pytest.raises(CorruptStoreError, match=rf"{stage}.zarr: {array}/c/0 was changed"):
+        open_result(tmp_path / "run")
+    assert run(config).scores.tobytes() == whole.scores.tobytes()
+    assert open_result(tmp_path / "run").features_csv() == whole.features_csv()

@@ -18,10 +18,14 @@ hypothesis.settings.load_profile("bigfs")
 
 REPO = Path(__file__).parents[1]
 
-# A shell has SIGINT ignored in what it starts in the background, and in all that this starts.
-# Tests send it.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell has SIGINT ignored in what it starts in the background, and nohup SIGHUP, both in all that
+# is started from there. Tests send them.
+for _number, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 
 # The second tier, which .ci/run runs after the README's command: what needs clusters, servers,

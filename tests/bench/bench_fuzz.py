@@ -114,9 +114,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 def fuzz(good: Path, kinds: list[str], first: int, cases: int, seed: int) -> int:
     """Run cases on copies of the good files; return how many did not end as they should."""
-    from bigfs.store import lease
-
-    lease.STALE_SECONDS = 0.2
     for name in _WARM:
         importlib.import_module(name)
     place = good.with_name("case")
@@ -190,7 +187,9 @@ def _run_child(command: list[str], place: Path, said: Path) -> None:
         limit = _virtual() + LIMIT_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         from bigfs.cli import main as bigfs
+        from bigfs.store import lease
 
+        lease.STALE_SECONDS = 0.2  # in this process only
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         try:
             bigfs(command)

@@ -215,7 +215,7 @@ def ingest(
             overwrite=overwrite,
             memory_limit=memory_limit,
         )
-    show(report.text())
+    show(report.text(missing))
 
 
 @cli.command()

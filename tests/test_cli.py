@@ -249,7 +249,7 @@ def test_ingest_says_what_it_did_about_missing_values(bigfs_command, tmp_path):
     assert refused.code == 2
     assert "row 1" in refused.err
     shown = bigfs_command("ingest", str(source), store, "--missing", "mean")
-    assert "1 missing values were replaced." in shown.out
+    assert "1 missing values were replaced (mean)." in shown.out
     shown = bigfs_command("ingest", str(source), store, "--missing", "drop_rows", "--overwrite")
     assert "1 rows with missing values were dropped." in shown.out
 

@@ -170,9 +170,7 @@ def test_support_serves_smaller_numbers(selector: Any, digits: np.ndarray) -> No
 
 @pytest.mark.parametrize("bad", [0, 65, -1, 2.5, True, "3"])
 def test_number_of_features_is_checked(bad: Any, digits: np.ndarray) -> None:
-    with pytest.raises(
-        InputError, match=r"must be (an int in \[1, 64\], since X has 64|a whole number)"
-    ):
+    with pytest.raises(InputError, match=r"must be an int in \[1, 64\], since X has 64 features"):
         MaxVariance(n_features_to_select=bad).fit(digits)
 
 

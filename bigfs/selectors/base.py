@@ -147,7 +147,9 @@ class BaseSelector(SelectorMixin, BaseEstimator):
                 section = settings.setdefault(method.name, {})
             elif name in GraphConfig.model_fields:
                 section = settings.setdefault("graph", dict(method.graph_defaults))
-            if name != "n_features_to_select" or isinstance(value, (str, dict)):
+            # A number is checked when that of the features is known.
+            chosen_later = isinstance(value, dict) or (isinstance(value, str) and value == "auto")
+            if name != "n_features_to_select" or chosen_later:
                 section[name] = value.item() if isinstance(value, np.generic) else value
         return validated(selection_model(), settings, type(self).__name__, nested=False)
 

@@ -68,14 +68,14 @@ class IngestReport:
     filled_values: int
     dropped_rows: int
 
-    def text(self) -> str:
-        """Return the report as lines for a terminal."""
+    def text(self, missing: str) -> str:
+        """Return the report as lines for a terminal; ``missing`` is the policy that was asked."""
         lines = [
             f"{self.path}: {self.n_samples:,} samples x {self.n_features:,} features, "
             f"{self.dtype}, {format_bytes(self.nbytes)}"
         ]
         if self.filled_values:
-            lines.append(f"{self.filled_values:,} missing values were replaced.")
+            lines.append(f"{self.filled_values:,} missing values were replaced ({missing}).")
         if self.dropped_rows:
             lines.append(f"{self.dropped_rows:,} rows with missing values were dropped.")
         return "\n".join(lines)

@@ -240,7 +240,6 @@ def test_a_run_without_curves_opens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        ("many", "must be a whole number"),
         ({"auto": "explained_varianc"}, "did you mean 'explained_variance'"),
         ({"auto": "explained_variance", "share": 2.0}, "share must be a number of at most 1"),
         ({"share": 0.9, "atmost": 3}, "did you mean 'at_most'"),
@@ -253,6 +252,13 @@ def test_what_cannot_be_a_number_is_refused(number: object, message: str) -> Non
     if "none" not in message:
         with pytest.raises(InputError, match=message):
             make_config(run="r", input={"uri": "x.npy"}, n_features_to_select=number)
+
+
+def test_a_word_is_no_number() -> None:
+    with pytest.raises(InputError, match=r"must be an int in \[1, 4\], since X has 4.*Got 'many'"):
+        bigfs.MaxVariance("many").fit(np.eye(4))
+    with pytest.raises(InputError, match="must be a whole number. Got 'many'"):
+        make_config(run="r", input={"uri": "x.npy"}, n_features_to_select="many")
 
 
 def test_auto_is_a_setting_that_is_written_in_full() -> None:

@@ -334,6 +334,7 @@ def test_a_bucket_that_is_gone_after_any_request(
     """As a kill is: nothing can be removed any more, and the next run goes on."""
     answer, step, over = proxy._next, 1, False
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 1000.0)
+    monkeypatch.setattr(lease, "STALE_SECONDS", 0.2)  # a dead lease is watched for this long
     while not over:
         place = lab / f"run-{step}" / "run"
         plant(place)

@@ -27,6 +27,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,7 +46,10 @@ _WARM = (
     "scipy.sparse", "numcodecs", "zarr", "dask.threaded", "dask.array",
     *(f"bigfs.store.formats.{name}" for name in ("csv", "mat", "npy", "npz", "zarr_array")),
 )  # fmt: skip
-_INGEST = (["ingest", "{}", "out/x.zarr"], ["inspect", "{}"], ["plan", "{}.yaml"])
+# "fit" is `MaxVariance.fit` in Python; everything else is a command of bigfs.
+_INGEST = (
+    ["ingest", "{}", "out/x.zarr"], ["inspect", "{}"], ["plan", "{}.yaml"], ["fit", "{}"],
+)  # fmt: skip
 _RUN = (
     ["run", "run.yaml", "--quiet"], ["inspect", "runs/a"], ["report", "runs/a"],
     ["export", "runs/a", "out/x.npy"], ["diff", "runs/a", "runs/b"],
@@ -104,9 +108,12 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     good = chosen.folder.absolute() / "good"
     if not good.exists():
-        # In a process of its own: what starts threads must not be forked.
-        command = [sys.executable, "-m", "tests.bench.bench_fuzz", "--write", str(good)]
+        # In a process of its own: what starts threads must not be forked. They are written where
+        # they are used, since a finished run knows where its input is.
+        place = good.with_name("case")
+        command = [sys.executable, "-m", "tests.bench.bench_fuzz", "--write", str(place)]
         subprocess.run(command, check=True)
+        place.rename(good)
     wrong = fuzz(good, chosen.kinds, chosen.first, chosen.cases, chosen.seed)
     if wrong:
         sys.exit(f"{wrong} of {chosen.cases} cases did not end as they should")
@@ -192,13 +199,28 @@ def _run_child(command: list[str], place: Path, said: Path) -> None:
         lease.STALE_SECONDS = 0.2  # in this process only
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         try:
-            bigfs(command)
+            _fit(command[1]) if command[0] == "fit" else bigfs(command)
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 98
         sys.stdout.flush()
         sys.stderr.flush()
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _fit(path: str) -> None:
+    """Fit a file in Python; end with the exit code of an error of ours."""
+    from bigfs import MaxVariance
+    from bigfs.core.errors import BigfsError
+
+    try:
+        MaxVariance(n_features_to_select=3).fit(path)
+    except BigfsError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    sys.exit(0)
 
 
 def _virtual() -> int:

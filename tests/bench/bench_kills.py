@@ -1,15 +1,18 @@
-"""Kills at random times: of workers within a run, and of the whole job, resumed each time.
+"""Kills at random times: of workers, of the whole job, and runs that are frozen and replaced.
 
     python -m tests.bench.bench_kills FOLDER [--methods mcfs ndfs] [--worker-kills 20]
-                                      [--job-kills 30] [--rows 6000] [--workers 2] [--seed 0]
+        [--job-kills 30] [--takeovers 0] [--rows 6000] [--columns 40] [--algorithm exact]
+        [--workers 2] [--seed 0]
 
 For each method a run on two worker processes (0: on threads) is left undisturbed first. Then (a)
 random workers are killed with -9 at random times, through as many runs as it takes; a run that Dask
-gives up (one task was with four workers that died) is started again, as its exit code says; and (b)
-the job is killed with -9 at random times and started again: a third of the times from its start on,
-the others from its first stage on. Every run must end with the same scores, bit for bit; no stage
-that was finished may be done again; afterwards there is no lease, no process and no file in the run
-directory that the undisturbed run does not have.
+gives up (one task was with four workers that died) is started again, as its exit code says; (b) the
+job is killed with -9 and started again: a fifth of the times while it starts, the others within its
+next stage; and (c) a job is stopped within a stage, a second one takes its place, and the first one
+wakes up while the second one works, or later: it must end with 75. Every run must end with the same
+scores, bit for bit; no stage that was finished may be done again; afterwards there is no lease, no
+process and no file in the run directory that the undisturbed run does not have, and the files of
+somebody else in and beside it are as they were.
 """
 
 from __future__ import annotations
@@ -17,9 +20,13 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +39,11 @@ from bigfs.store.ingest import ingest
 from tests.cluster._jobs import finish, manifest_of, start, workers_of, write_config
 
 _POLL_SECONDS = 0.02
+_SECONDS = 900.0
+# A run is refused as long as the lease of another one is younger than a minute; then it watches
+# the lease for a minute. So many wait at a time.
+_LEASE_SECONDS = 55.0
+_FROZEN_AT_ONCE = 4
 
 
 @dataclass
@@ -44,7 +56,7 @@ class Undisturbed:
     folder: Path
     config: dict[str, Any]
     seconds: float
-    work_seconds: float
+    stage_seconds: dict[str, float]
     scores: bytes
     files: Counter[str]
 
@@ -53,6 +65,7 @@ class Undisturbed:
 class Series:
     """What was done to a series of runs, and what it found."""
 
+    action: str
     kills: int = 0
     runs: int = 0
     starts: int = 0
@@ -63,8 +76,8 @@ class Series:
         """Return the series in a line."""
         stages = ", ".join(f"{name} {count}" for name, count in sorted(self.in_stage.items()))
         return (
-            f"{what}: {self.kills} kills in {self.runs} runs ({self.starts} starts), same scores, "
-            f"nothing left; by stage: {stages}; {time.monotonic() - self.began:.0f} s"
+            f"{what}: {self.kills} {self.action} in {self.runs} runs ({self.starts} starts), same "
+            f"scores, nothing left; by stage: {stages}; {time.monotonic() - self.began:.0f} s"
         )
 
 
@@ -75,54 +88,72 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="+", default=["mcfs", "ndfs"])
     parser.add_argument("--worker-kills", type=int, default=20)
     parser.add_argument("--job-kills", type=int, default=30)
+    parser.add_argument("--takeovers", type=int, default=0)
     parser.add_argument("--rows", type=int, default=6000)
+    parser.add_argument("--columns", type=int, default=40)
+    parser.add_argument("--algorithm", default="exact")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     chosen.folder.mkdir(parents=True, exist_ok=True)
+    data = write_data(chosen.folder, chosen.rows, chosen.columns)
+    cluster = {"kind": "local", "n_workers": chosen.workers} if chosen.workers else None
     for method in chosen.methods:
         dice = random.Random(f"{chosen.seed} {method}")
-        whole = undisturbed(chosen.folder, method, chosen.rows, chosen.workers)
+        config = {
+            "input": {"uri": str(data)},
+            "method": method,
+            "n_features_to_select": 10,
+            "graph": {"n_neighbors": 8, "algorithm": chosen.algorithm},
+            method: {"n_clusters": 6},
+            "blocks": {"rows": -(-chosen.rows // 6)},
+            "cluster": cluster,
+        }
+        if method == "ndfs":
+            config["ndfs"] = {"n_clusters": 6, "max_iter": 40, "tol": 0.0}
+        whole = undisturbed(chosen.folder, config)
         print(f"{method}: {whole.seconds:.1f} s undisturbed", flush=True)
         if chosen.worker_kills and chosen.workers:
-            found = kill_workers(whole, chosen.worker_kills, dice)
-            print(found.line(f"{method}, workers"), flush=True)
+            series = kill_workers(whole, chosen.worker_kills, dice)
+            print(series.line(f"{method}, workers"), flush=True)
         if chosen.job_kills:
-            found = kill_jobs(whole, chosen.job_kills, dice)
-            print(found.line(f"{method}, job"), flush=True)
+            series = kill_jobs(whole, chosen.job_kills, dice)
+            print(series.line(f"{method}, job"), flush=True)
+        if chosen.takeovers:
+            series = take_over(whole, chosen.takeovers, dice)
+            print(series.line(f"{method}, frozen"), flush=True)
 
 
-def undisturbed(folder: Path, method: str, rows: int, workers: int) -> Undisturbed:
-    """Write the data and run the method without a kill."""
-    data, block = folder / "X.zarr", -(-rows // 6)
+def write_data(folder: Path, rows: int, columns: int) -> Path:
+    """Write rows of six groups."""
+    data = folder / "X.zarr"
     if not data.exists():
         rng = np.random.default_rng(0)
-        centers = rng.normal(scale=2.0, size=(6, 40))
-        X = centers[rng.integers(6, size=rows)] + rng.normal(size=(rows, 40))
-        ingest(X.astype(np.float32), data, rows=block)
-    config = {
-        "run": str(folder / method),
-        "input": {"uri": str(data)},
-        "method": method,
-        "n_features_to_select": 10,
-        "graph": {"n_neighbors": 8, "algorithm": "exact"},
-        method: {"n_clusters": 6},
-        "blocks": {"rows": block},
-        "cluster": {"kind": "local", "n_workers": workers} if workers else None,
-    }
-    if method == "ndfs":
-        config["ndfs"] = {"n_clusters": 6, "max_iter": 40, "tol": 0.0}
+        centers = rng.normal(scale=2.0, size=(6, columns))
+        X = centers[rng.integers(6, size=rows)] + rng.normal(size=(rows, columns))
+        ingest(X.astype(np.float32), data, rows=-(-rows // 6))
+    return data
+
+
+def undisturbed(folder: Path, settings: dict[str, Any]) -> Undisturbed:
+    """Run the method without a kill."""
+    run = folder / settings["method"] / "run"
+    config = {**settings, "run": str(run)}
     began = time.monotonic()
-    process = _start(folder, config)
-    said = finish(process, 600)
+    process = _start(config)
+    said = finish(process, _SECONDS)
     assert process.returncode == 0, said
     seconds = time.monotonic() - began
-    run = folder / method
-    work = sum(stage["seconds"] for stage in manifest_of(run)["stages"].values())
-    return Undisturbed(folder, config, seconds, work, scores_of(run), files_of(run))
+    return Undisturbed(folder, config, seconds, _stage_seconds(run), scores_of(run), files_of(run))
 
 
-def _start(folder: Path, config: dict[str, Any]) -> subprocess.Popen[str]:
+def _stage_seconds(run: Path) -> dict[str, float]:
+    return {name: stage["seconds"] for name, stage in manifest_of(run)["stages"].items()}
+
+
+def _start(config: dict[str, Any]) -> subprocess.Popen[str]:
+    folder = Path(config["run"]).parent
+    folder.mkdir(exist_ok=True)
     return start(write_config(folder, config))
 
 
@@ -147,7 +178,7 @@ def _in_stage(run: Path) -> str:
 
 
 def _disturbed(whole: Undisturbed, number: int) -> tuple[Path, dict[str, Any]]:
-    run = whole.folder / f"{whole.config['method']}-{number}"
+    run = whole.folder / f"{whole.config['method']}-{number}" / "run"
     return run, {**whole.config, "run": str(run)}
 
 
@@ -161,17 +192,17 @@ def _check_end(whole: Undisturbed, run: Path) -> None:
 
 def kill_workers(whole: Undisturbed, kills: int, dice: random.Random) -> Series:
     """Kill random workers until there were so many kills; every run must complete."""
-    series = Series()
+    series = Series("kills")
     while series.kills < kills:
         run, config = _disturbed(whole, series.runs)
         series.runs += 1
         code, said = 4, ""
         began, before = time.monotonic(), series.kills
         while code == 4:
-            process = _start(whole.folder, config)
+            process = _start(config)
             series.starts += 1
             _disturb(process, run, whole.seconds / 2, kills, dice, series)
-            said = finish(process)
+            said = finish(process, _SECONDS)
             code = process.returncode
         assert code == 0, said
         if series.kills == before:
@@ -213,47 +244,63 @@ def _alive(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def kill_jobs(whole: Undisturbed, kills: int, dice: random.Random) -> Series:
     """Kill the job at random times and start it again, until there were so many kills."""
-    series = Series()
+    series = Series("kills")
     while series.kills < kills:
         run, config = _disturbed(whole, 1000 + series.runs)
         series.runs += 1
-        before: dict[str, str] = {}
-        while True:
-            process = _start(whole.folder, config)
-            series.starts += 1
-            if series.kills < kills:
-                _kill_later(process, whole, dice, run, series)
-            said = finish(process)
-            after = {n: r["attempt"] for n, r in manifest_of(run)["stages"].items()}
-            redone = {name for name, attempt in before.items() if after.get(name) != attempt}
-            assert not redone, f"{run}: {redone} were finished, and done again"
-            before = after
-            if process.returncode != -9:
-                assert process.returncode == 0, said
-                stages = manifest_of(run)["stages"].values()
-                whole.work_seconds = sum(stage["seconds"] for stage in stages)
-                break
+        code = -9
+        while code == -9:
+            with _nothing_done_twice(run):
+                process = _start(config)
+                series.starts += 1
+                if series.kills < kills and _wait_for_moment(process, whole, dice, run, 0.2):
+                    _kill(process, run, series)
+                said = finish(process, _SECONDS)
+            code = process.returncode
+        assert code == 0, said
+        whole.stage_seconds = _stage_seconds(run)
         _check_end(whole, run)
     return series
 
 
-def _kill_later(
+@contextmanager
+def _nothing_done_twice(run: Path) -> Iterator[None]:
+    """Compare the stages that were finished before with those that are there after."""
+    before = manifest_of(run)["stages"]
+    yield
+    after = {name: record["attempt"] for name, record in manifest_of(run)["stages"].items()}
+    redone = [name for name in before if after.get(name) != before[name]["attempt"]]
+    assert not redone, f"{run}: {redone} were finished, and done again"
+
+
+def _wait_for_moment(
     process: subprocess.Popen[str],
     whole: Undisturbed,
     dice: random.Random,
     run: Path,
-    series: Series,
-) -> None:
-    """Kill a job after a while, unless it has ended; its workers must end with it."""
-    from_start = dice.random() < 1 / 3
-    pause = dice.uniform(0.0, whole.seconds if from_start else 3 * whole.work_seconds)
+    share_of_starts: float,
+) -> bool:
+    """Wait for a time while the job starts, or within its next stage; say whether it runs."""
+    left = [seconds for name, seconds in whole.stage_seconds.items() if not _is_done(run, name)]
+    if dice.random() < share_of_starts or not left:
+        pause = dice.uniform(0.0, max(1.0, whole.seconds - sum(whole.stage_seconds.values())))
+    else:
+        # A little more than the stage took, so that some kills fall between two stages.
+        pause = dice.uniform(0.0, 1.2 * left[0] + 0.1)
+        while process.poll() is None and _in_stage(run) == "start":
+            time.sleep(_POLL_SECONDS)
     deadline = time.monotonic() + pause
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            return
-        if not from_start and _in_stage(run) == "start":
-            deadline = time.monotonic() + pause
+    while process.poll() is None and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
+    return process.poll() is None
+
+
+def _is_done(run: Path, stage: str) -> bool:
+    return stage in manifest_of(run)["stages"]
+
+
+def _kill(process: subprocess.Popen[str], run: Path, series: Series) -> None:
+    """Kill a job, unless it has just ended; its workers must end with it."""
     family = psutil.Process(process.pid).children(recursive=True)
     stage = _in_stage(run)
     process.kill()
@@ -264,6 +311,57 @@ def _kill_later(
     series.in_stage[stage] += 1
     _, alive = psutil.wait_procs(family, timeout=20)
     assert not alive, f"processes outlive the job: {alive}"
+
+
+def take_over(whole: Undisturbed, takeovers: int, dice: random.Random) -> Series:
+    """Freeze jobs within a stage; another one takes the place of each, and the first wakes up."""
+    series = Series("takeovers")
+    seeds = [dice.random() for _ in range(takeovers)]
+    with ThreadPoolExecutor(_FROZEN_AT_ONCE) as pool:
+        for stage in pool.map(
+            _take_over, [whole] * takeovers, range(2000, 2000 + takeovers), seeds
+        ):
+            series.in_stage[stage] += 1
+            series.kills, series.runs = series.kills + 1, series.runs + 1
+            series.starts += 2
+    return series
+
+
+def _take_over(whole: Undisturbed, number: int, seed: float) -> str:
+    """Return the stage in which a job was frozen."""
+    run, config = _disturbed(whole, number)
+    dice = random.Random(seed)
+    frozen = _start(config)
+    assert _wait_for_moment(frozen, whole, dice, run, 0.0), "the job ended before it was frozen"
+    frozen.send_signal(signal.SIGSTOP)
+    try:
+        stage, holder = _in_stage(run), (run / "lease.json").read_bytes()
+        time.sleep(_LEASE_SECONDS)
+        with _nothing_done_twice(run):
+            code = 75
+            while code == 75:
+                second = _start(config)
+                while second.poll() is None and _lease(run) == holder:
+                    time.sleep(_POLL_SECONDS)
+                if second.poll() is None and dice.random() < 0.5:
+                    time.sleep(dice.uniform(0.0, 0.5 * sum(whole.stage_seconds.values())))
+                    frozen.send_signal(signal.SIGCONT)
+                said = finish(second, _SECONDS)
+                code = second.returncode
+            assert code == 0, said
+    finally:
+        frozen.send_signal(signal.SIGCONT)
+    said = finish(frozen, _SECONDS)
+    assert frozen.returncode == 75, f"{frozen.returncode}: {said}"
+    _check_end(whole, run)
+    return stage
+
+
+def _lease(run: Path) -> bytes:
+    try:
+        return (run / "lease.json").read_bytes()
+    except OSError:
+        return b""
 
 
 if __name__ == "__main__":

@@ -186,7 +186,9 @@ def _tiles(result: Result, facts: Facts) -> list[tuple[str, str]]:
     elif n_selected < result.n_features:
         scores = np.sort(result.scores)[::-1]
         last, first = scores[n_selected - 1], scores[n_selected]
-        tiles.append((f"{last:.3g} | {first:.3g}", "score of the last kept and the first left out"))
+        tiles.append(
+            (f"{last:#.3g} | {first:#.3g}", "score of the last kept and the first left out")
+        )
     return tiles
 
 
@@ -214,7 +216,8 @@ def _sure(result: Result) -> str:
     sure = result.stability
     if sure is None:
         return ""
-    said = "".join(f"<p>{escape(line)}.</p>" for line in result.stability_lines)
+    lines = [line[0].upper() + line[1:] for line in result.stability_lines]
+    said = "".join(f"<p>{escape(line)}.</p>" for line in lines)
     return _section("How sure", said)
 
 
@@ -372,10 +375,11 @@ def _repeat(result: Result) -> str:
     command = f"bigfs run {result.path}/config.yaml --set run=ANOTHER"
     versions = result.manifest.get("versions", {})
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    used = {name: value for name, value in result.settings.items() if value is not None}
     return _section(
         "How to repeat it",
         f"<pre>{escape(command)}</pre><p>{escape(listed)}</p><details open><summary>Configuration"
-        f"</summary><pre>{escape(write_yaml(result.settings))}</pre></details>",
+        f"</summary><pre>{escape(write_yaml(used))}</pre></details>",
     )
 
 

@@ -47,5 +47,9 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;padding:.6rem;border-radius:.4re
 background:color-mix(in srgb,var(--line) 40%,transparent);font-size:.85rem}
 @media print{:root{--ink:#000;--soft:#333;--line:#bbb;--paper:#fff;--accent:#0072b2}
 main{padding:0;max-width:none}
+section{break-inside:auto}
+h2,p:not(:last-child){break-after:avoid}
+p,svg,tr,.wide,.facts{break-inside:avoid}
+.square{max-width:300px}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """

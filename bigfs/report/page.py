@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.config.comparison import ALL_FEATURES, CHANCE
 from bigfs.core.errors import InputError
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.yamltext import write_yaml
@@ -91,7 +92,8 @@ def comparison_page(table: dict[str, Any], figure: str, folder: str) -> str:
     key, what = (
         ("nmi_mean", "Highest NMI") if table["n_classes"] else ("explained", "Most explained")
     )
-    methods = [row for row in rows if row["method"] is not None and key in row["scores"]]
+    kept = [row for row in rows if row["name"] not in (ALL_FEATURES, CHANCE)]
+    methods = [row for row in kept if key in row["scores"]]
     said = ""
     if methods:
         best = max(methods, key=lambda row: row["scores"][key])

@@ -213,7 +213,8 @@ def test_a_comparison_has_a_report(tmp_path: Path) -> None:
         }
     )
     page = _parsed(write_report(tmp_path / "run"))
-    assert "Highest NMI" in page.text and "Selections in common" in page.text
+    assert "2 methods on sklearn:iris" in page.text and "Highest NMI" in page.text
+    assert "Selections in common" in page.text
     assert not any(attrs.get("src") or attrs.get("href", "#")[0] != "#" for _, attrs in page.tags)
 
 

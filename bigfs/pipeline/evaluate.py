@@ -7,13 +7,10 @@ import tempfile
 from pathlib import Path
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.yamltext import read_yaml
 from bigfs.evaluate.selection import compare_with_all
 from bigfs.results.export import open_run_data
 from bigfs.results.result import Result, open_result
 from bigfs.selectors.configs import make_config
-from bigfs.store.records import CONFIG
-from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch
 
 
@@ -51,9 +48,7 @@ def evaluate_result(
         If there is no result, or the labels do not fit the data.
     """
     result = open_result(path)
-    directory = RunDirectory(result.path).read()
-    stored = directory.path / CONFIG
-    config = make_config(**read_yaml(stored.read_text(), str(stored)))
+    config = make_config(**result.settings)
     with tempfile.TemporaryDirectory(prefix="bigfs-") as folder:
         blocks = RowBlocks.from_any(
             open_run_data(result.path),

@@ -8,7 +8,7 @@ from bigfs.core.errors import InputError
 from bigfs.pipeline.describe import describe
 from bigfs.results.result import open_result
 from bigfs.store.lease import LEASE
-from bigfs.store.location import Location, as_location
+from bigfs.store.location import Location, as_location, read_output
 from bigfs.store.records import MANIFEST, TABLE, read_stamp
 from bigfs.store.retention import followed
 from bigfs.store.rundir import RunDirectory
@@ -59,7 +59,7 @@ def _inspect_run(path: Location, verify: bool) -> str:
     if directory.is_intact("result"):
         return "\n".join([*lines, open_result(path).summary()])
     if status == "done" and (path / TABLE).exists():  # of a comparison
-        return "\n".join([*lines, (path / TABLE).read_text().rstrip()])
+        return "\n".join([*lines, read_output(path / TABLE).rstrip()])
     done = ", ".join(manifest["stages"]) or "none"
     return "\n".join([*lines, f"finished stages: {done}"])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from bigfs.core.errors import BigfsError, InputError, StorageError
 from bigfs.report.page import page_of_comparison, run_page
 from bigfs.results.result import open_result
-from bigfs.store.location import Location, unnamed_file, write_atomic
+from bigfs.store.location import Location, read_output, unnamed_file, write_atomic
 from bigfs.store.records import (
     MANIFEST,
     REPORT,
@@ -50,7 +50,7 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
     manifest = RunDirectory(folder).read().manifest
     run_id = manifest.get("id", "")
     if (folder / TABLE).exists() and "result" not in manifest["stages"]:
-        texts = {name: (folder / name).read_text() for name in ("table.json", "curves.svg")}
+        texts = {name: read_output(folder / name) for name in ("table.json", "curves.svg")}
         page = page_of_comparison(texts, str(folder))
     else:
         page = run_page(open_result(path))

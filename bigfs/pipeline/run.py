@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bigfs.config import Config, dump_yaml
-from bigfs.core.errors import CorruptStoreError, StorageError
+from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.core.memory import task_budget
 from bigfs.evaluate.stage import stages_of
 from bigfs.pipeline.data import check_outside, method_of_run, open_data, refuse_other
@@ -30,6 +31,7 @@ from bigfs.selectors.configs import load_config
 from bigfs.selectors.stages import warn_of_scales
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
+from bigfs.store.location import read_output
 from bigfs.store.records import CONFIG, FEATURES, remove_report
 from bigfs.store.retention import SERIES, finish_series
 from bigfs.store.rundir import RunDirectory
@@ -196,8 +198,9 @@ def _healing(work: Callable[[RunDirectory], T], directory: RunDirectory) -> T:
 def _begin(directory: RunDirectory, config: Any) -> None:
     """Write the resolved configuration and note what runs."""
     text, versions = dump_yaml(config), package_versions()
-    stored = directory.path / CONFIG
-    former = stored.read_text() if stored.is_file() else ""
+    former = ""
+    with suppress(InputError):  # none yet, or a damaged one
+        former = read_output(directory.path / CONFIG)
     directory.is_repeat = text == former and directory.manifest.get("versions") == versions
     directory.write_file(CONFIG, text)
     directory.manifest.pop("error", None)

@@ -19,7 +19,7 @@ from bigfs.results.features import as_csv, feature_columns, number_lines, score_
 from bigfs.stages.curves import Curves
 from bigfs.stages.scores import FeatureScores, check_n_selected
 from bigfs.stages.stability import Stability
-from bigfs.store.location import Location, as_location, is_within
+from bigfs.store.location import Location, as_location, is_within, read_output
 from bigfs.store.records import CONFIG, FEATURES, TABLE
 from bigfs.store.retention import followed
 from bigfs.store.rundir import RunDirectory
@@ -106,7 +106,7 @@ class Result:
     def settings(self) -> dict[str, Any]:
         """The resolved configuration, as sections."""
         stored = self.path / CONFIG
-        settings: dict[str, Any] = read_yaml(stored.read_text(), str(stored))
+        settings: dict[str, Any] = read_yaml(read_output(stored), str(stored))
         return settings
 
     @property

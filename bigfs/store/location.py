@@ -280,6 +280,25 @@ def read_small(place: Location, most_bytes: int = files.SMALL_BYTES) -> str:
     return files.read_small(place, most_bytes)
 
 
+def read_output(place: Location) -> str:
+    """Return the text of a file that a run wrote beside its stages.
+
+    Raises
+    ------
+    InputError
+        If it is not there, no text or too large.
+    StorageError
+        If a bucket does not answer.
+    """
+    try:
+        return read_small(place)
+    except StorageError:
+        raise
+    except (ValueError, OSError) as error:
+        message = f"{place} cannot be read: {error}. Run again: it is written anew."
+        raise InputError(message) from None
+
+
 def write_atomic(place: Location, text: str) -> None:
     """Write a text file so that readers see the old or the new one, never a part.
 

@@ -177,6 +177,21 @@ def test_a_damaged_manifest_is_named_and_fresh_starts_over(
     assert call(capsys, "run", "base.yaml", "--fresh")[0] == 0
 
 
+def test_a_configuration_in_a_run_that_is_no_text(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call(capsys, "run", "base.yaml")[0] == 0
+    place = folder / "runs" / "a" / "config.yaml"
+    whole = place.read_bytes()
+    place.write_bytes(b"\xa9" + whole)
+    for command in (["report", "runs/a"], ["evaluate", "runs/a", "--labels", "y.npy"]):
+        code, shown = call(capsys, *command)
+        assert code == 2 and "config.yaml cannot be read" in shown, shown
+    assert call(capsys, "run", "base.yaml")[0] == 0
+    assert place.read_bytes() == whole
+
+
 def _codec(name: str) -> Any:
     import numcodecs
 

@@ -106,6 +106,8 @@ def _columns_of_text(place: Any) -> tuple[list[Column], int]:
         table = CsvSource(place, "auto", Roles(index=UNNAMED))
     count = max(2, min(_LOOKED_AT_ROWS, _LOOKED_AT_VALUES // len(table.names)))
     rows = table.first_rows(count)
+    if not rows:
+        return [], 0
     found = []
     for name, cells in zip(table.names, zip(*rows, strict=True), strict=True):
         numbers = [as_number(cell) for cell in cells]
@@ -240,7 +242,9 @@ def _members(path: str | Location) -> list[str]:
 def _values(source: Source) -> list[str]:
     """Return what the first rows of a matrix hold."""
     rows = max(1, min(_LOOKED_AT_ROWS, _LOOKED_AT_VALUES // source.n_features))
-    block: Any = next(source.iter_blocks(rows))
+    block: Any = next(source.iter_blocks(rows), None)
+    if block is None or block.shape[0] == 0:
+        return ["bigfs run would say: at least 2 samples are needed. Got 0."]
     X = block if isinstance(block, np.ndarray) else block.toarray()
     finite = np.isfinite(X)
     lines = []

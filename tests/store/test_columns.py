@@ -263,3 +263,9 @@ def test_the_arrays_of_a_file_with_several_are_listed(tmp_path: Path) -> None:
     assert said[1:3] == ["  a: 4 x 3 float64", "  b: 3 x 3 float64"]
     assert "input.variable" in said[-1]
     assert "4 samples x 3 features" in describe(str(tmp_path / "two.npz"), "a")[0]
+
+
+def test_a_table_without_rows_is_described(tmp_path: Path) -> None:
+    (tmp_path / "empty.csv").write_text("a,b\n")
+    said = describe(str(tmp_path / "empty.csv"))
+    assert said[-1] == "bigfs run would say: at least 2 samples are needed. Got 0."

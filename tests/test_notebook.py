@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,9 @@ CELLS = (
     "try:\n    bigfs.MaxVariance(2).fit(frame)\nexcept ValueError as error:\n    print(error)",
     "X = bigfs.open_matrix(frame, columns=['g*'], index='sample', labels='kind')\n"
     "bigfs.MaxVariance(2).fit(X).get_feature_names_out()",
+    "from bigfs.runtime import display\n"
+    "display.FIRST_SECONDS = 0  # else a fit takes two seconds until it shows a bar\n"
+    "_ = bigfs.NDFS(2, n_clusters=3, max_iter=300, tol=0).fit(X)",
     "settings = {'run': 'runs/{input}-{method}', 'method': 'max_variance', 'report': None,\n"
     "            'n_features_to_select': 2,\n"
     "            'input': {'uri': 'cells.csv', 'columns': ['g*'], 'index': 'sample'}}\n"
@@ -42,6 +46,8 @@ def test_a_notebook_shows_the_ranking_and_a_picture(tmp_path: Path) -> None:
     ).execute()
     said = book.cells[1].outputs[0].text
     assert "2 columns are no numbers" in said and "X.drop(columns=['sample', 'kind'])" in said
+    [progress] = book.cells[3].outputs
+    assert re.fullmatch(r"NDFS: \d.*s", progress.data["text/plain"]), "what the bar leaves"
     shown = book.cells[-1].outputs[-1].data
     assert "<table" in shown["text/html"] and "<svg" in shown["text/html"]
     assert shown["text/plain"].startswith("<Result of max_variance: 2 of 4")

@@ -66,6 +66,18 @@ def descend(data: np.ndarray, width: int, seed: int) -> np.ndarray:
         numba.set_num_threads(threads)
 
 
+def is_compiled() -> bool:
+    """Say whether the search runs at once: its machine code is in this process, or on disk."""
+    if _unusable:
+        return True  # since the search that met it
+    try:
+        descent = _kept_index().descent  # type: ignore[attr-defined]
+        # numba has no public name for the index of what it keeps.
+        return bool(descent.signatures or descent._cache._cache_file._load_index())
+    except Exception:
+        return False
+
+
 def _index(rows: np.ndarray, **settings: Any) -> Any:
     """Return pynndescent's index, by code of ours if its functions are those known here."""
     import numba
@@ -118,7 +130,7 @@ def _kept_index() -> Callable[..., Any]:
         )  # fmt: skip
 
     begin = _with_globals(module.NNDescent.__init__, nn_descent=nn_descent)
-    return type("KeptNNDescent", (module.NNDescent,), {"__init__": begin})
+    return type("KeptNNDescent", (module.NNDescent,), {"__init__": begin, "descent": descent})
 
 
 def _with_globals(function: Callable[..., Any], name: str | None = None, **values: Any) -> Any:

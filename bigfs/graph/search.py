@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,13 +11,18 @@ from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import reset_peak
 from bigfs.core.seeds import derive_seed
+from bigfs.graph.descent import is_compiled
 from bigfs.graph.local import as_distances, prepare_rows, search_prepared
 from bigfs.graph.merge import result_columns
 from bigfs.graph.partition import Cells, PartitionPlan, group_tiny
 from bigfs.graph.shuffle import Column, Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
+from bigfs.runtime.progress import silenced
 from bigfs.store.scratch import ArrayRef, Scratch
 
+logger = logging.getLogger("bigfs")
+
+COMPILING = "Compiling the neighbor search (about 30 s, once)"
 # Partitions are written to a few sets of runs: a set is deleted when its partitions are done.
 _PARTITIONS_PER_SHELF = 4
 _MOST_SHELVES = 8
@@ -246,6 +252,8 @@ def search_partitions(
     sizes = np.array([spread.counts[list(group)].sum() for group in groups])
     # A group is searched while the first of its shelves is still there.
     shelf_of = np.array([group[0] // spread.width for group in groups])
+    if sizes.max() > search.exact_rows:
+        _compile_first()
     receipts: dict[int, Receipt] = {}
     held, most = spread.nbytes, 0
     for shelf, runs in enumerate(spread.shelves):
@@ -270,6 +278,24 @@ def search_partitions(
     ordered = [receipts[i] for i in range(len(groups))]
     columns = result_columns(search.n_neighbors)
     return commit_runs(working, folder, columns, ordered), most
+
+
+def _compile_first() -> None:
+    """Compile pynndescent's search where no process has, and say so: it takes half a minute."""
+    with silenced():
+        [is_ready] = run_tasks(_is_compiled, [None], label="search")
+    if not is_ready:
+        logger.info(COMPILING)
+        run_tasks(_compile_task, [None], label=COMPILING, unit="")
+
+
+def _is_compiled(item: None) -> bool:
+    return is_compiled()
+
+
+def _compile_task(item: None) -> None:
+    rows = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    search_prepared(rows, 5, "euclidean", 0, exact_rows=0)
 
 
 def _search_task(

@@ -15,6 +15,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.graph.knn import knn_graph
 from bigfs.graph.recall import neighbors_of
+from bigfs.runtime.display import showing
 from bigfs.store.scratch import Scratch
 
 MODES = ("distance", "connectivity")
@@ -40,6 +41,8 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         Resident size promised for one worker process, and for the matrix that is returned.
     random_state : int, default=0
         Seed of everything random.
+    verbose : int, default=1
+        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------
@@ -65,6 +68,7 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         recall_target: float | None = None,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         random_state: int = 0,
+        verbose: int = 1,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.mode = mode
@@ -73,6 +77,7 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         self.recall_target = recall_target
         self.memory_limit = memory_limit
         self.random_state = random_state
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> KNeighborsTransformer:
         """Find the neighbors of every row.
@@ -88,6 +93,11 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         -------
         self : object
         """
+        with showing(type(self).__name__, self.verbose):
+            return self._fit(X)
+
+    def _fit(self, X: Any) -> KNeighborsTransformer:
+        """Find the neighbors of every row."""
         if self.mode not in MODES:
             raise InputError(f"mode must be 'distance' or 'connectivity'. Got {self.mode!r}.")
         scratch = Scratch()

@@ -24,6 +24,7 @@ from bigfs.runtime import (
     reporting_performance,
     scheduler_address,
 )
+from bigfs.runtime.display import showing
 from bigfs.runtime.failures import cluster_failures, storage_failures
 from bigfs.runtime.interrupt import run_apart
 from bigfs.runtime.watch import watch_cluster
@@ -172,6 +173,7 @@ def run_in_directory(
         connect(address, config.cluster, config.memory_limit),
         cluster_failures("run"),
         reporting_performance(performance_report),
+        showing(str(directory.path)),
     ):
         return run_apart(all_of_it, watch_cluster(config.cluster))
 

@@ -12,18 +12,20 @@ import functools
 import itertools
 import os
 import threading
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from bigfs.core.errors import InputError
 from bigfs.core.threads import single_thread
 from bigfs.runtime.failures import cluster_failures
 from bigfs.runtime.interrupt import check_interrupt, task
-from bigfs.runtime.progress import Reporter, silenced, track
+from bigfs.runtime.progress import Work, silenced, track, working_on
 
 TREE_ARITY = 8
 MAX_TASKS = 100_000
@@ -126,7 +128,12 @@ def worker_slots() -> tuple[int, int]:
 
 
 def run_tasks(
-    fn: Callable[..., Any], items: Sequence[Any], *shared: Any, label: str, unit: str = "tasks"
+    fn: Callable[..., Any],
+    items: Sequence[Any],
+    *shared: Any,
+    label: str,
+    unit: str = "tasks",
+    notes: bool = False,
 ) -> list[Any]:
     """Return ``[fn(item, *shared) for item in items]``, run in parallel.
 
@@ -139,7 +146,9 @@ def run_tasks(
     *shared : object
         Small descriptors that every task gets.
     label, unit : str
-        What the progress line says.
+        What the progress line says; an empty unit counts nothing.
+    notes : bool, default=False
+        Whether the tasks say where they stand, by `bigfs.runtime.progress.say_where`.
 
     Returns
     -------
@@ -152,7 +161,11 @@ def run_tasks(
         If the cluster lost the work.
     """
     with track(label, len(items), unit) as progress:
-        return _run(fn, items, shared, None, progress, label)
+        client = active_client() if notes else None
+        if client is None:
+            return _run(fn, items, shared, None, progress, label)
+        with _heard(client, progress) as topic:
+            return _run(_Sending(fn, topic), items, shared, None, progress, label)
 
 
 def map_reduce(
@@ -184,6 +197,50 @@ def map_reduce(
     """
     with track(label, len(items), unit) as progress:
         return _run(fn, items, shared, combine, progress, label)[0]
+
+
+@contextmanager
+def _heard(client: Any, progress: Work) -> Iterator[str]:
+    """Yield a topic; what workers send under it is where the work stands."""
+    topic = f"bigfs-{uuid.uuid4().hex}"
+
+    def hear(event: tuple[float, str]) -> None:
+        progress.advance(note=event[1])
+
+    client.subscribe_topic(topic, hear)
+    try:
+        yield topic
+    finally:
+        with suppress(Exception):  # the scheduler may be gone
+            client.unsubscribe_topic(topic)
+
+
+@dataclass(frozen=True)
+class _Sending:
+    """A task that sends where it stands to the client, once a second at most."""
+
+    fn: Callable[..., Any]
+    topic: str
+
+    def __call__(self, *args: Any) -> Any:
+        with working_on(_Sender(self.topic)):
+            return self.fn(*args)
+
+
+class _Sender:
+    """What `say_where` reaches on a worker."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic, self._sent = topic, 0.0
+
+    def advance(self, note: str) -> None:
+        """Send a note."""
+        from distributed import get_worker
+
+        now = time.monotonic()
+        if now - self._sent >= 1:
+            self._sent = now
+            get_worker().log_event(self._topic, note)
 
 
 def _call(
@@ -231,7 +288,7 @@ def _run(
     items: Sequence[Any],
     shared: tuple[Any, ...],
     combine: Callable[[Any, Any], Any] | None,
-    progress: Reporter,
+    progress: Work,
     label: str,
 ) -> list[Any]:
     if len(items) > MAX_TASKS:
@@ -273,7 +330,7 @@ def _run_local(
     items: Sequence[Any],
     shared: tuple[Any, ...],
     combine: Callable[[Any, Any], Any] | None,
-    progress: Reporter,
+    progress: Work,
 ) -> list[Any]:
     """Run on threads, processes or in this thread: one Dask graph of descriptors."""
     from dask.callbacks import Callback
@@ -322,7 +379,7 @@ def _map_on_cluster(
     fn: Callable[..., Any],
     items: Sequence[Any],
     shared: tuple[Any, ...],
-    progress: Reporter,
+    progress: Work,
     label: str,
 ) -> list[Any]:
     from distributed import as_completed
@@ -374,7 +431,7 @@ def _reduce_on_cluster(
     items: Sequence[Any],
     shared: tuple[Any, ...],
     combine: Callable[[Any, Any], Any],
-    progress: Reporter,
+    progress: Work,
     label: str,
 ) -> Any:
     """Submit groups of TREE_ARITY blocks and their fold; hold folds only, never blocks.
@@ -416,7 +473,7 @@ def _reduce_on_cluster(
         raise
 
 
-def _wait_for_oldest(in_flight: deque[tuple[Any, int]], progress: Reporter) -> None:
+def _wait_for_oldest(in_flight: deque[tuple[Any, int]], progress: Work) -> None:
     from distributed import wait
 
     node, size = in_flight[0]

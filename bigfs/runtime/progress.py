@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from bigfs.core.units import format_seconds
 from bigfs.runtime.interrupt import check_interrupt
@@ -16,17 +16,89 @@ from bigfs.runtime.interrupt import check_interrupt
 logger = logging.getLogger("bigfs")
 
 
+@dataclass
+class Work:
+    """A piece of work, as displays see it and as whoever does it reports on it.
+
+    Attributes
+    ----------
+    label : str
+    total : int or None
+        Its units; None: not known.
+    unit : str
+        In the plural; empty where there is nothing to count.
+    reporter : Reporter
+    stage : str or None
+        That it is a part of.
+    done : int
+        Finished units.
+    note : str
+        Where it stands, such as "objective 12.3".
+    """
+
+    label: str
+    total: int | None
+    unit: str
+    reporter: Reporter
+    stage: str | None = None
+    done: int = 0
+    note: str = ""
+    began: float = field(default_factory=time.monotonic)
+    _resumed: int = 0
+
+    def advance(self, count: int = 0, note: str | None = None) -> None:
+        """Add finished units and say where the work stands; an interrupt is heard here."""
+        self.done += count
+        self.note = self.note if note is None else note
+        self.reporter.change(self)
+        check_interrupt()
+
+    def resume(self, done: int) -> None:
+        """Begin with what an earlier run has finished, which says nothing of the rate."""
+        self._resumed = done
+        self.advance(done)
+
+    @property
+    def title(self) -> str:
+        """The stage and the label, said once where they are the same."""
+        known = self.stage is None or self.label.startswith(self.stage)
+        return self.label if known else f"{self.stage}, {self.label}"
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.began
+
+    def rate(self, seconds: float) -> float:
+        """Return units per second."""
+        return (self.done - self._resumed) / seconds if seconds > 0 else 0.0
+
+    def figures(self, seconds: float) -> str:
+        """Return ``3/10 blocks (30 %), 1.5 blocks/s, 4.7 s left, objective 12.3``."""
+        parts = [self.note] if self.note else []
+        if self.unit:
+            rate = self.rate(seconds)
+            if self.total and rate > 0:
+                parts.insert(0, f"{format_seconds((self.total - self.done) / rate)} left")
+            parts.insert(0, f"{rate:.3g} {self.unit}/s")
+            of, share = "", ""
+            if self.total:
+                of, share = f"/{self.total}", f" ({100 * self.done // self.total} %)"
+            parts.insert(0, f"{self.done}{of} {self.unit}{share}")
+        return ", ".join(parts or [format_seconds(seconds)])
+
+
 class Reporter(Protocol):
-    """Interface of progress displays: a terminal bar or plain log lines."""
+    """Interface of progress displays: a terminal bar, a notebook's or plain log lines."""
 
-    def start(self, label: str, total: int | None, unit: str) -> None:
-        """Begin a piece of work of ``total`` units (None: not known)."""
+    def start(self, work: Work) -> None:
+        """Begin to show a piece of work."""
 
-    def advance(self, count: int) -> None:
-        """Add finished units."""
+    def change(self, work: Work) -> None:
+        """Show that it went on."""
 
-    def finish(self, failed: bool) -> None:
-        """End the piece of work."""
+    def finish(self, work: Work, failed: bool) -> None:
+        """End it."""
 
 
 class LogReporter:
@@ -34,88 +106,93 @@ class LogReporter:
 
     interval_seconds = 10.0
 
-    def start(self, label: str, total: int | None, unit: str) -> None:
+    def start(self, work: Work) -> None:
         """Begin a piece of work."""
-        self._label, self._total, self._unit, self._done = label, total, unit, 0
-        self._began = self._said = time.monotonic()
+        self._said = work.began
 
-    def advance(self, count: int) -> None:
-        """Add finished units, and say so every ten seconds."""
-        self._done += count
+    def change(self, work: Work) -> None:
+        """Say how far it is, every ten seconds."""
         now = time.monotonic()
         if now - self._said >= self.interval_seconds:
             self._said = now
-            seconds = now - self._began
-            line = progress_line(self._label, self._done, self._total, self._unit, seconds)
-            self._say("progress", line, seconds)
+            seconds = work.seconds
+            self._say("progress", work, f"{work.title}: {work.figures(seconds)}", seconds)
 
-    def finish(self, failed: bool) -> None:
+    def finish(self, work: Work, failed: bool) -> None:
         """End the piece of work with its duration."""
-        seconds = time.monotonic() - self._began
+        seconds = work.seconds
         state = "stopped after" if failed else "done,"
-        line = f"{self._label}: {state} {self._done} {self._unit} in {format_seconds(seconds)}"
-        self._say("stopped" if failed else "done", line, seconds)
+        count = f"{work.done} {work.unit} in " if work.unit else ""
+        note = f", {work.note}" if work.note else ""
+        line = f"{work.title}: {state} {count}{format_seconds(seconds)}{note}"
+        self._say("stopped" if failed else "done", work, line, seconds)
 
-    def _say(self, event: str, line: str, seconds: float) -> None:
-        rate = self._done / seconds if seconds > 0 else 0.0
-        left = (self._total - self._done) / rate if self._total is not None and rate > 0 else None
+    def _say(self, event: str, work: Work, line: str, seconds: float) -> None:
+        rate, total = work.rate(seconds), work.total
+        left = (total - work.done) / rate if total is not None and rate > 0 else None
         fields = {
             "event": event,
-            "work": self._label,
-            "unit": self._unit,
-            "done": self._done,
-            "total": self._total,
+            "stage": work.stage,
+            "work": work.label,
+            "unit": work.unit,
+            "done": work.done,
+            "total": total,
+            "note": work.note,
             "per_second": round(rate, 4),
             "seconds": round(seconds, 3),
             "seconds_left": None if left is None else round(left, 1),
         }
-        logger.info("%s", line, extra={"fields": fields})
+        logger.info("%s", line, extra={"fields": fields, "work": work})
 
 
-def progress_line(label: str, done: int, total: int | None, unit: str, seconds: float) -> str:
-    """Return ``label: 3/10 blocks, 1.5 blocks/s, 4.7 s left``."""
-    rate = done / seconds if seconds > 0 else 0.0
-    if total is None:
-        return f"{label}: {done} {unit}, {rate:.3g} {unit}/s"
-    left = f", {format_seconds((total - done) / rate)} left" if rate > 0 else ""
-    return f"{label}: {done}/{total} {unit}, {rate:.3g} {unit}/s{left}"
-
-
-_reporter: Reporter = LogReporter()
-
-
-def set_reporter(reporter: Reporter) -> Reporter:
-    """Install a reporter for this process and return the one it replaces."""
-    global _reporter
-    previous, _reporter = _reporter, reporter
-    return previous
-
-
-class _SilentReporter:
+class SilentReporter:
     """Shows nothing."""
 
-    def start(self, label: str, total: int | None, unit: str) -> None: ...
+    def start(self, work: Work) -> None:
+        """Show nothing."""
 
-    def advance(self, count: int) -> None: ...
+    def change(self, work: Work) -> None:
+        """Show nothing."""
 
-    def finish(self, failed: bool) -> None: ...
+    def finish(self, work: Work, failed: bool) -> None:
+        """Show nothing."""
 
 
-@dataclass(frozen=True)
-class _Interruptible:
-    """A reporter that hears of an interrupt whenever something is reported."""
+# Of this context, which threads of Dask share: fits in two threads each have their own.
+_reporter: ContextVar[Reporter | None] = ContextVar("bigfs_reporter", default=None)
+_work: ContextVar[Any] = ContextVar("bigfs_work", default=None)
 
-    reporter: Reporter
 
-    def start(self, label: str, total: int | None, unit: str) -> None:
-        self.reporter.start(label, total, unit)
+def has_reporter() -> bool:
+    """Say whether somebody shows the progress already, such as the command line."""
+    return _reporter.get() is not None
 
-    def advance(self, count: int) -> None:
-        self.reporter.advance(count)
-        check_interrupt()
 
-    def finish(self, failed: bool) -> None:
-        self.reporter.finish(failed)
+@contextmanager
+def reported_by(reporter: Reporter) -> Iterator[None]:
+    """Show progress by a reporter within the block."""
+    token = _reporter.set(reporter)
+    try:
+        yield
+    finally:
+        _reporter.reset(token)
+
+
+def say_where(note: str) -> None:
+    """Say where the work stands that this, perhaps a task of it, is a part of."""
+    work = _work.get()
+    if work is not None:
+        work.advance(note=note)
+
+
+@contextmanager
+def working_on(work: Any) -> Iterator[None]:
+    """Have `say_where` within the block go to a piece of work, or to what sends it there."""
+    token = _work.set(work)
+    try:
+        yield
+    finally:
+        _work.reset(token)
 
 
 _stage: ContextVar[str | None] = ContextVar("bigfs_stage", default=None)
@@ -140,8 +217,11 @@ def in_stage(name: str) -> Iterator[None]:
 _silent: ContextVar[bool] = ContextVar("bigfs_silent", default=False)
 
 
-# Of work within work only errors are said: fifty fits would say the same fifty times.
-logger.addFilter(lambda record: record.levelno >= logging.ERROR or not _silent.get())
+# Of work within work only errors are said: fifty fits would say the same fifty times. Its own
+# progress is that of what it is a part of.
+logger.addFilter(
+    lambda record: record.levelno >= logging.ERROR or hasattr(record, "work") or not _silent.get()
+)
 
 
 @contextmanager
@@ -155,17 +235,19 @@ def silenced() -> Iterator[None]:
 
 
 @contextmanager
-def track(label: str, total: int | None, unit: str = "blocks") -> Iterator[Reporter]:
+def track(label: str, total: int | None, unit: str = "blocks") -> Iterator[Work]:
     """Report one piece of work; call ``advance`` on what it yields.
 
     Whatever reports its progress can be interrupted there.
     """
     check_interrupt()
-    reporter = _SilentReporter() if _silent.get() else _reporter
-    reporter.start(label, total, unit)
+    reporter = SilentReporter() if _silent.get() else _reporter.get() or LogReporter()
+    work = Work(label, total, unit, reporter, current_stage())
+    reporter.start(work)
     failed = True
     try:
-        yield _Interruptible(reporter)
+        with working_on(work):
+            yield work
         failed = False
     finally:
-        reporter.finish(failed)
+        reporter.finish(work, failed)

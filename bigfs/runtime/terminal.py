@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -18,8 +17,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
 from bigfs.core.text import printable
-from bigfs.core.units import format_seconds
-from bigfs.runtime.progress import LogReporter, Reporter, current_stage, set_reporter
+from bigfs.runtime.progress import LogReporter, Work, current_stage, reported_by
 
 logger = logging.getLogger("bigfs")
 
@@ -85,17 +83,16 @@ def reporting(quiet: bool = False) -> Iterator[None]:
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
     logger.propagate = False
-    previous = set_reporter(BarReporter(console) if live else LogReporter())
     try:
-        yield
+        with reported_by(BarReporter(console) if live else LogReporter()):
+            yield
     finally:
-        set_reporter(previous)
         logger.removeHandler(handler)
         logger.setLevel(level)
         logger.propagate = propagates
 
 
-class BarReporter(Reporter):
+class BarReporter(LogReporter):
     """One bar for the work at hand; it leaves a line with its duration.
 
     Parameters
@@ -107,47 +104,37 @@ class BarReporter(Reporter):
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def start(self, label: str, total: int | None, unit: str) -> None:
-        """Show a bar for a piece of work of ``total`` units (None: not known)."""
-        self._label, self._unit, self._began = label, unit, time.monotonic()
+    def start(self, work: Work) -> None:
+        """Show a bar for a piece of work."""
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            _Rate(unit),
+            _Figures(work),
             console=self._console,
             transient=True,
         )
-        self._task = self._progress.add_task(label, total=total)
+        self._task = self._progress.add_task(work.title, total=work.total, completed=work.done)
         self._progress.start()
 
-    def advance(self, count: int) -> None:
-        """Add finished units."""
-        self._progress.advance(self._task, count)
+    def change(self, work: Work) -> None:
+        """Move the bar."""
+        self._progress.update(self._task, completed=work.done)
 
-    def finish(self, failed: bool) -> None:
+    def finish(self, work: Work, failed: bool) -> None:
         """Take the bar away and say how long it took."""
-        done = int(self._progress.tasks[0].completed)
         self._progress.stop()
-        seconds = format_seconds(time.monotonic() - self._began)
-        state = "stopped after" if failed else "done,"
-        logger.info("%s: %s %d %s in %s", self._label, state, done, self._unit, seconds)
+        super().finish(work, failed)
 
 
-class _Rate(ProgressColumn):
-    """Units done, units per second and the time left."""
+class _Figures(ProgressColumn):
+    """Units done, their share, units per second, the time left and where the work stands."""
 
-    def __init__(self, unit: str) -> None:
+    def __init__(self, work: Work) -> None:
         super().__init__()
-        self._unit = unit
+        self._work = work
 
     def render(self, task: Any) -> Text:
-        total = "" if task.total is None else f"/{int(task.total)}"
-        parts = [f"{int(task.completed)}{total} {self._unit}"]
-        if task.speed:
-            parts.append(f"{task.speed:.3g} {self._unit}/s")
-        if task.time_remaining is not None:
-            parts.append(f"{format_seconds(task.time_remaining)} left")
-        return Text(", ".join(parts))
+        return Text(printable(self._work.figures(self._work.seconds)))
 
 
 class _ConsoleHandler(logging.Handler):

@@ -19,6 +19,7 @@ from bigfs.config.fields import fresh_seed
 from bigfs.config.sections import Auto, GraphConfig
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import check_seed
+from bigfs.runtime.display import showing
 from bigfs.selectors.configs import selection_model
 from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.registry import method_of
@@ -75,6 +76,11 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         MemoryLimitError
             If a step does not fit ``memory_limit``.
         """
+        with showing(type(self).__name__, getattr(self, "verbose", 1)):
+            return self._fit(X)
+
+    def _fit(self, X: Any) -> BaseSelector:
+        """Score and rank the features."""
         name = type(self).__name__
         selection = self._selection()
         scratch = Scratch()
@@ -142,6 +148,8 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         method = method_of(type(self))
         settings: dict[str, Any] = {"method": method.name, "n_features_to_select": 1}
         for name, value in self.get_params(deep=False).items():
+            if name == "verbose":
+                continue
             section = settings
             if name in method.parameters.model_fields:
                 section = settings.setdefault(method.name, {})

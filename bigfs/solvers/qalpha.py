@@ -39,7 +39,12 @@ class QAlphaResult:
 
 
 def q_alpha(
-    gram: np.ndarray, n_components: int, *, max_iter: int = 100, tol: float = 1e-8
+    gram: np.ndarray,
+    n_components: int,
+    *,
+    max_iter: int = 100,
+    tol: float = 1e-8,
+    on_iteration: Callable[[float], None] | None = None,
 ) -> QAlphaResult:
     """Maximize ``sum_j lambda_j(A)^2`` over weights of norm one, ``A = sum_i alpha_i m_i m_i'``.
 
@@ -55,6 +60,8 @@ def q_alpha(
     max_iter : int, default=100
     tol : float, default=1e-8
         Stop when no weight changes by more.
+    on_iteration : callable or None, default=None
+        Called with the objective of each iteration.
 
     Returns
     -------
@@ -64,11 +71,16 @@ def q_alpha(
     def leading(shadow: np.ndarray, alpha: np.ndarray) -> tuple[float, np.ndarray]:
         return _leading(gram * (shadow.T @ shadow), alpha)
 
-    return _iterate(_coordinates(gram), leading, n_components, max_iter, tol)
+    return _iterate(_coordinates(gram), leading, n_components, max_iter, tol, on_iteration)
 
 
 def q_alpha_of_rows(
-    rows: np.ndarray, n_components: int, *, max_iter: int = 100, tol: float = 1e-8
+    rows: np.ndarray,
+    n_components: int,
+    *,
+    max_iter: int = 100,
+    tol: float = 1e-8,
+    on_iteration: Callable[[float], None] | None = None,
 ) -> QAlphaResult:
     """Do what `q_alpha` does where there are fewer rows than features: nothing of n_features^2.
 
@@ -79,7 +91,7 @@ def q_alpha_of_rows(
     ----------
     rows : ndarray of shape (n_samples, n_features), float64
         Columns of norm one.
-    n_components, max_iter, tol
+    n_components, max_iter, tol, on_iteration
         As in `q_alpha`.
     """
     from scipy.sparse.linalg import LinearOperator, eigsh
@@ -100,7 +112,7 @@ def q_alpha_of_rows(
         )  # fmt: skip
         return float(found[0][0]), found[1][:, 0]
 
-    return _iterate(coordinates, leading, n_components, max_iter, tol)
+    return _iterate(coordinates, leading, n_components, max_iter, tol, on_iteration)
 
 
 def _iterate(
@@ -109,6 +121,7 @@ def _iterate(
     n_components: int,
     max_iter: int,
     tol: float,
+    on_iteration: Callable[[float], None] | None,
 ) -> QAlphaResult:
     """Alternate between weights and components, in the coordinates of the features' span."""
     rank, n_features = coordinates.shape
@@ -122,6 +135,8 @@ def _iterate(
         if found.sum() < 0:
             found = -found
         objective.append(level)
+        if on_iteration is not None:
+            on_iteration(level)
         Q = np.linalg.qr(coordinates @ (found[:, None] * shadow.T))[0]
         converged = bool(np.abs(found - alpha).max() <= tol)
         alpha = found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -142,7 +143,13 @@ class ProductForm:
 
 
 def sparse_basis(
-    form: Form, n_columns: int, gamma: float, *, max_iter: int, tol: float
+    form: Form,
+    n_columns: int,
+    gamma: float,
+    *,
+    max_iter: int,
+    tol: float,
+    on_iteration: Callable[[float], None] | None = None,
 ) -> SparseBasis:
     """Minimize ``tr(B'MB) + gamma |B|_2,1`` over B with ``B'B = I``, by reweighting.
 
@@ -156,6 +163,8 @@ def sparse_basis(
     max_iter : int
     tol : float
         Stop when the objective changes by less than this share.
+    on_iteration : callable or None, default=None
+        Called with the objective of each iteration.
     """
     weights = form.first_weights(n_columns)
     B = None
@@ -167,6 +176,8 @@ def sparse_basis(
         now = form.quadratic(B) + gamma * smoothed_l21(B, _EPSILON)
         converged = bool(objective) and abs(objective[-1] - now) <= tol * abs(objective[-1])
         objective.append(now)
+        if on_iteration is not None:
+            on_iteration(now)
     assert B is not None
     return SparseBasis(B, np.array(objective), converged)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from bigfs.core.errors import ConvergenceError
 from bigfs.core.seeds import rng
+from bigfs.runtime.progress import say_where
 from bigfs.spectral.problem import GROUP, Eigenpairs, Problem
 
 logger = logging.getLogger("bigfs")
@@ -129,6 +130,8 @@ def _largest(
 
     def apply(x: np.ndarray) -> np.ndarray:
         problem.n_products += 1
+        if problem.n_products % 10 == 0:
+            say_where(f"{problem.n_products} products")  # ARPACK tells no residuals
         x = x.ravel()
         # As in the dense solver, what is known ends up below all other eigenvalues.
         return scaled @ x - 3.0 * project(x)

@@ -252,7 +252,7 @@ def spectral_embedding(
         )  # fmt: skip
     else:
         task = _Eigenproblem(choice.solver, n_computed, tol, random_state)
-        [found] = run_tasks(_solve, [task], W, out, label="spectral", unit="problems")
+        [found] = run_tasks(_solve, [task], W, out, label="spectral", unit="", notes=True)
     spectrum = found["eigenvalues"]
     if n_components == "auto":
         kept = suggest_n_clusters(spectrum)

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bigfs.runtime.progress import say_where
 from bigfs.spectral.eigsh import DENSE_ROWS
 from bigfs.spectral.problem import GROUP, Goal
 
@@ -208,6 +209,7 @@ class Iteration:
             mu, residuals = self._rayleigh_ritz()
             goal.edge = 1.0 - float(mu[-1])
             needed = self._needed(mu, residuals)
+            say_where(f"round {goal.n_iterations}, {self._progress(residuals, needed)}")
             if residuals[:needed].max(initial=0.0) <= self._target():
                 if not self._is_coarse():
                     if needed == len(mu):
@@ -219,6 +221,14 @@ class Iteration:
             self._lock(mu, residuals)
         # Whether that is enough, the residuals in float64 will say.
         return self._found(mu, needed)
+
+    def _progress(self, residuals: np.ndarray, needed: int) -> str:
+        """Say how far the eigenvectors are."""
+        largest = residuals[:needed].max(initial=0.0)
+        return (
+            f"{len(self.locked_mu)} of {self.goal.n_missing} eigenvectors done, largest residual "
+            f"{largest:.1e}, to reach {self._target():.0e}"
+        )
 
     def _found(self, mu: np.ndarray, needed: int) -> np.ndarray:
         """Return the eigenvalues of what was asked for, to the end of its last group."""

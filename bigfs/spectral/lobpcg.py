@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.seeds import derive_seed, rng
+from bigfs.runtime.progress import say_where
 from bigfs.spectral.eigsh import is_small, solve_dense
 from bigfs.spectral.problem import Eigenpairs, Problem
 
@@ -70,6 +71,7 @@ def _iterate(problem: Problem, random_state: int) -> tuple[np.ndarray, np.ndarra
 
     def laplacian(X: np.ndarray) -> np.ndarray:
         problem.n_products += 1 if X.ndim == 1 else X.shape[1]
+        say_where(f"{problem.n_products} products")
         return X - scaled @ X
 
     cycle = _multigrid(problem, scaled, derive_seed(random_state, "multigrid"))

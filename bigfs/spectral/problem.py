@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import ConvergenceError, InputError
+from bigfs.runtime.progress import say_where
 from bigfs.spectral.components import NullSpace, canonical_basis, fix_signs, null_space
 
 logger = logging.getLogger("bigfs")
@@ -205,6 +206,7 @@ class Problem(Goal):
         fix_signs(vectors)
         residuals = self._residuals(values, vectors)
         self.edge = max(self.edge, values.max(), 1.0 - mu.min(initial=1.0))
+        say_where(f"largest residual {residuals.max(initial=0.0):.1e}")
         self.check(values, residuals)
         return Eigenpairs(
             eigenvalues=values,

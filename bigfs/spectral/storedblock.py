@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.runtime.execute import map_reduce, run_tasks
-from bigfs.runtime.progress import Reporter
+from bigfs.runtime.progress import Work
 from bigfs.spectral import rowblocks as tasks
 from bigfs.spectral.iteration import Window
 from bigfs.spectral.rowblocks import Change, Iterate, select
@@ -109,15 +109,13 @@ class StoredBlock:
     ----------
     graph : RowGraph
     scratch : Scratch
-    progress : Reporter
+    progress : Work
         Counts products.
     record : Record
         Where iterates are committed.
     """
 
-    def __init__(
-        self, graph: RowGraph, scratch: Scratch, progress: Reporter, record: Record
-    ) -> None:
+    def __init__(self, graph: RowGraph, scratch: Scratch, progress: Work, record: Record) -> None:
         self.graph, self.scratch, self.record = graph, scratch, record
         self._stale: list[Iterate | Strips] = []
         self._filtering: Any = None

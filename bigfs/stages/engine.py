@@ -11,6 +11,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost, StagePlan
 from bigfs.core.memory import check_fits
 from bigfs.core.paths import plain_name
+from bigfs.runtime.progress import in_stage
 from bigfs.stages.graph import WEIGHTS
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.location import Location
@@ -66,7 +67,8 @@ class TemporaryStages(StageStore):
         self, name: str, key: str, stage: Stage, inputs: Inputs, planned: StagePlan | None
     ) -> Iterator[Scratch]:
         """Yield the stage's folder."""
-        yield self._scratch.child(f"{name}.zarr")
+        with in_stage(stage.name):
+            yield self._scratch.child(f"{name}.zarr")
 
 
 class SharedStages(StageStore):

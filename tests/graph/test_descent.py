@@ -20,12 +20,14 @@ import numpy as np
 from bigfs.graph import descent
 
 X = np.random.default_rng(0).normal(size=(3000, 20)).astype(np.float32)
+was_compiled = descent.is_compiled()
 began = time.process_time()
 neighbors = descent.descend(X, 10, seed=1)
 seconds = time.process_time() - began
 digest = hashlib.sha256(neighbors.tobytes()).hexdigest()
 errors = [type(error).__name__ for error in descent._unusable]
-print(json.dumps({"neighbors": digest, "seconds": seconds, "errors": errors}))
+print(json.dumps({"neighbors": digest, "seconds": seconds, "errors": errors,
+                  "was_compiled": was_compiled, "is_compiled": descent.is_compiled()}))
 """
 
 
@@ -52,6 +54,9 @@ def test_the_code_is_compiled_once_and_a_damaged_file_changes_nothing(
     compiled = [_result(process) for process in compiling]
     [kept] = tmp_path.rglob(f"*_run_{pynndescent.__version__}*.nbc")
     loaded = _result(_start(tmp_path))
+    # What is said before: "Compiling the neighbor search (about 30 s, once)", or nothing.
+    assert not any(result["was_compiled"] for result in compiled)
+    assert loaded["was_compiled"] and all(result["is_compiled"] for result in compiled)
     assert loaded["seconds"] < min(result["seconds"] for result in compiled) / 4
     kept.write_bytes(kept.read_bytes()[:1000])
     by_pynndescent_alone = _result(_start(tmp_path))

@@ -18,7 +18,7 @@ from bigfs.core.cost import StageCost, StagePlan
 from bigfs.core.units import MIB
 from bigfs.runtime import local_cluster
 from bigfs.runtime.execute import inline
-from bigfs.runtime.progress import Reporter
+from bigfs.runtime.progress import SilentReporter, Work
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
 from bigfs.selectors.gfs_kmeans.strategies import _search
 from bigfs.selectors.lfs.held import HeldRows
@@ -46,8 +46,8 @@ class _Enough(Exception):
     """Ends a search after its first step."""
 
 
-class _OneStep(Reporter):
-    def advance(self, count: int) -> None:
+class _OneStep(Work):
+    def advance(self, count: int = 0, note: str | None = None) -> None:
         raise _Enough
 
 
@@ -65,7 +65,7 @@ def _gfs_alone(path: Path, settings: dict[str, Any]) -> None:
         usable = ~blocks.moments().constant
         _search(
             HeldRows(blocks, gram.mean), parameters.init - gram.mean, usable,
-            gram.gram / gram.count, parameters, _OneStep(),
+            gram.gram / gram.count, parameters, _OneStep("gfs", None, "", SilentReporter()),
         )  # fmt: skip
 
 

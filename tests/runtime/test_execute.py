@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -113,30 +114,46 @@ def test_tasks_run_with_one_blas_thread(scheduler):
 
 
 def test_progress_counts_every_task(scheduler):
-    class Counter:
-        def start(self, label, total, unit):
-            self.told, self.count = (label, total, unit), 0
+    class Counter(progress.SilentReporter):
+        def start(self, work):
+            self.work = work
 
-        def advance(self, count):
-            self.count += count
-
-        def finish(self, failed):
+        def finish(self, work, failed):
             self.failed = failed
 
     counter = Counter()
-    previous = progress.set_reporter(counter)
-    try:
+    with progress.reported_by(counter):
         map_reduce(_small, [1.0] * 20, _add, label="moments")
-        assert counter.told == ("moments", 20, "blocks")
-        assert (counter.count, counter.failed) == (20, False)
+        assert (counter.work.label, counter.work.total, counter.work.unit) == (
+            "moments", 20, "blocks",
+        )  # fmt: skip
+        assert (counter.work.done, counter.failed) == (20, False)
         run_tasks(_small, [1.0] * 20, label="paths")
-        assert counter.told == ("paths", 20, "tasks")
-        assert (counter.count, counter.failed) == (20, False)
+        assert (counter.work.label, counter.work.unit) == ("paths", "tasks")
+        assert (counter.work.done, counter.failed) == (20, False)
         with pytest.raises(InputError):
             run_tasks(_fail_at_three, list(range(20)), label="checks")
         assert counter.failed
-    finally:
-        progress.set_reporter(previous)
+
+
+def _say_where(item):
+    progress.say_where(f"round {item}")
+
+
+def test_a_task_says_where_it_stands_wherever_it_runs(scheduler):
+    notes, heard = [], threading.Event()
+
+    class Listener(progress.SilentReporter):
+        def change(self, work):
+            notes.append(work.note)
+            if work.note:
+                heard.set()
+
+    with progress.reported_by(Listener()):
+        run_tasks(_say_where, [7], label="rounds", unit="", notes=True)
+        # From a worker the note takes a way of its own; it may come after the result.
+        assert heard.wait(0 if scheduler != "processes" else 10)
+    assert "round 7" in notes
 
 
 def test_a_graph_has_a_bound(monkeypatch):
@@ -162,13 +179,9 @@ def test_tasks_on_a_cluster_are_submitted_in_a_window(client):
     assert window == 2 * 2
     submitted, finished = [], []
 
-    class Watcher:
-        def start(self, label, total, unit): ...
-
-        def advance(self, count):
-            finished.append(count)
-
-        def finish(self, failed): ...
+    class Watcher(progress.SilentReporter):
+        def change(self, work):
+            finished.append(1)
 
     def items():
         for i in range(50):
@@ -180,11 +193,8 @@ def test_tasks_on_a_cluster_are_submitted_in_a_window(client):
         def __iter__(self):
             return items()
 
-    previous = progress.set_reporter(Watcher())
-    try:
+    with progress.reported_by(Watcher()):
         assert run_tasks(_small, Lazy([0.0] * 50), label="w") == [float(i) for i in range(50)]
-    finally:
-        progress.set_reporter(previous)
     assert len(submitted) == 50
 
 
@@ -269,16 +279,13 @@ def test_a_task_may_run_tasks_of_its_own_in_its_thread(scheduler: str) -> None:
 def test_what_runs_inside_a_task_reports_no_progress() -> None:
     advanced = []
 
-    class Counting(progress.LogReporter):
-        def advance(self, count: int) -> None:
-            advanced.append(count)
+    class Counting(progress.SilentReporter):
+        def change(self, work: progress.Work) -> None:
+            advanced.append(work.label)
 
-    previous = progress.set_reporter(Counting())
-    try:
+    with progress.reported_by(Counting()):
         run_tasks(_total_inside, [0, 10, 20], label="outer")
-    finally:
-        progress.set_reporter(previous)
-    assert sum(advanced) == 3
+    assert advanced == ["outer"] * 3
 
 
 def _overlap(item: int, folder: str) -> int:

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from bigfs.runtime import progress, terminal
-from bigfs.runtime.progress import LogReporter, track
+from bigfs.runtime.progress import LogReporter, reported_by, track
 from bigfs.runtime.terminal import BarReporter, reporting, say
 
 logger = logging.getLogger("bigfs")
@@ -41,35 +41,31 @@ def test_quiet_keeps_warnings(capsys):
 
 
 def test_nothing_is_left_behind():
-    before = (list(logger.handlers), logger.level, logger.propagate, progress._reporter)
+    before = (list(logger.handlers), logger.level, logger.propagate, progress.has_reporter())
     with pytest.raises(KeyboardInterrupt), reporting():
         raise KeyboardInterrupt
-    assert (list(logger.handlers), logger.level, logger.propagate, progress._reporter) == before
+    after = (list(logger.handlers), logger.level, logger.propagate, progress.has_reporter())
+    assert after == before and not progress.has_reporter()
 
 
 @pytest.mark.parametrize("total", [4, None])
 def test_bar_counts_and_leaves_a_line(total, caplog):
     screen = io.StringIO()
-    previous = progress.set_reporter(BarReporter(Console(file=screen, force_terminal=True)))
-    try:
-        with caplog.at_level(logging.INFO, "bigfs"):
-            _work(total)
-    finally:
-        progress.set_reporter(previous)
+    with (
+        caplog.at_level(logging.INFO, "bigfs"),
+        reported_by(BarReporter(Console(file=screen, force_terminal=True))),
+    ):
+        _work(total)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
     assert ("4/4 blocks" if total else "4 blocks") in shown
     assert caplog.messages[-1].startswith("graph: done, 4 blocks in ")
 
 
 def test_work_that_fails_says_where_it_stopped(caplog):
-    previous = progress.set_reporter(LogReporter())
-    try:
-        with caplog.at_level(logging.INFO, "bigfs"), pytest.raises(ValueError, match="no"):
-            with track("graph", 10) as reporter:
-                reporter.advance(3)
-                raise ValueError("no")
-    finally:
-        progress.set_reporter(previous)
+    with caplog.at_level(logging.INFO, "bigfs"), pytest.raises(ValueError, match="no"):
+        with track("graph", 10) as work:
+            work.advance(3)
+            raise ValueError("no")
     assert caplog.messages[-1].startswith("graph: stopped after 3 blocks in ")
 
 

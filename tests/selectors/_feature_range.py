@@ -68,6 +68,8 @@ class FeatureRange(BaseSelector):
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
 default="none"
         Applied while reading.
+    verbose : int, default=1
+        Progress is shown after two seconds; 0: none.
     """
 
     def __init__(
@@ -76,5 +78,6 @@ default="none"
         *,
         power: float = 1.0,
         preprocess: str = "none",
+        verbose: int = 1,
     ) -> None:
         self._keep(locals())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from sklearn.base import clone
 from bigfs import MCFS, run, spectral_embedding
 from bigfs.core.errors import ConfigError, ConvergenceError, InputError, MemoryLimitError
 from bigfs.core.units import GIB, MIB
+from bigfs.runtime.progress import LogReporter
 from bigfs.selectors.configs import make_config
 from bigfs.spectral.choice import choose_solver, solver_bytes, suggest_n_clusters
 from bigfs.spectral.lobpcg import solve_lobpcg
@@ -137,3 +140,23 @@ def test_auto_beside_a_number_of_eigenvectors_is_refused() -> None:
         make_config(
             run="r", input={"uri": "x.npy"}, n_features_to_select=3, mcfs={"n_clusters": "many"}
         )
+
+
+@pytest.mark.parametrize(
+    "solver, pattern",
+    [
+        (
+            "chebyshev",
+            r"^spectral: round 1, 0 of 3 eigenvectors done, largest residual [\d.e+-]+, to",
+        ),
+        ("eigsh", r"^spectral: \d+ products$"),
+    ],
+)
+def test_progress_is_rounds_and_residuals(
+    solver: str, pattern: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LogReporter, "interval_seconds", 0.0)
+    caplog.set_level(logging.INFO, "bigfs")
+    spectral_embedding(neighbor_graph(900), 3, solver=solver)
+    assert any(re.match(pattern, message) for message in caplog.messages), caplog.messages
+    assert re.match(r"^spectral: done, .*, largest residual [\d.e+-]+$", caplog.messages[-1])

@@ -111,12 +111,12 @@ def fit(
     """Run EM from a state until the fewest components have settled, or for ``max_iter`` passes."""
     n, n_kept = blocks.n_samples, columns.kept.shape[0]
     with track("fsgmm", parameters.max_iter, "passes") as progress, silenced():
-        progress.advance(len(state.lengths))
+        progress.resume(len(state.lengths))
         while not state.finished:
             sums = one_pass(blocks, columns, state.current, folder)
             _advance(state, sums, n, n_kept, parameters)
             state.finished = state.finished or len(state.lengths) >= parameters.max_iter
-            progress.advance(1)
+            progress.advance(1, f"message length {state.lengths[-1]:.6g}")
             if file is not None:
                 save(file, state)
     return state

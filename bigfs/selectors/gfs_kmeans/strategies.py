@@ -15,7 +15,7 @@ from bigfs.core.seeds import rng
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import inline, run_tasks
-from bigfs.runtime.progress import Reporter, silenced, track
+from bigfs.runtime.progress import Work, silenced, track
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
 from bigfs.selectors.lfs.held import HeldRows, kind_of_passes
 from bigfs.selectors.lfs.kernels import Assignment, Clusterings, Rules, Sweep
@@ -157,7 +157,7 @@ def _search(
     usable: np.ndarray,
     total: np.ndarray,
     parameters: GFSKMeansParameters,
-    progress: Reporter,
+    progress: Work,
 ) -> tuple[Clusterings, list[int]]:
     """Drop the feature without which the clusters are most separate, while they are no less so."""
     k, d = centers.shape
@@ -184,7 +184,7 @@ def _search(
         order.append(int(kept[best]))
         now = candidates.take(np.array([best]))
         swept = Sweep(tried.counts[[best]], tried.sums[[best]], tried.codes, tried.joint[[best]])
-        progress.advance(1)
+        progress.advance(1, f"log ratio of the criterion {values[best]:.3g}")
     return Clusterings(_means(swept, 0, now.centers[0])[None], now.masks), order
 
 

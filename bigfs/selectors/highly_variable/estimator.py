@@ -28,6 +28,8 @@ class HighlyVariable(BaseSelector):
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
 default="none"
         Applied while reading; leave it, since counts are asked for.
+    verbose : int, default=1
+        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------
@@ -83,6 +85,7 @@ default="none"
         flavor: str = "seurat_v3",
         batch_key: Any = None,
         preprocess: str = "none",
+        verbose: int = 1,
     ) -> None:
         self._keep(locals())
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.units import MIB
-from bigfs.runtime.progress import Reporter
+from bigfs.runtime.progress import Work
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
 from bigfs.selectors.lfs import LFSParameters
 from bigfs.selectors.lfs.compare import OldValues, matches, measure_errors
@@ -133,7 +133,7 @@ def search(
     passes: Passes,
     state: State,
     parameters: LFSParameters,
-    progress: Reporter | None = None,
+    progress: Work | None = None,
     save: Any = None,
 ) -> State:
     """Drop features until no candidate is better.
@@ -144,7 +144,7 @@ def search(
     state : State
         Changed in place.
     parameters : LFSParameters
-    progress : Reporter or None
+    progress : Work or None
         Hears of every feature that goes.
     save : callable or None
         Called with the state after every step.
@@ -160,7 +160,8 @@ def search(
         state.next_cluster = (cluster + 1) % k
         state.round += state.next_cluster == 0
         if progress is not None:
-            progress.advance(before - int(state.subsets.sum()))
+            dropped = before - int(state.subsets.sum())
+            progress.advance(dropped, f"round {state.round + 1}, cluster {cluster}")
         if save is not None:
             save(state)
     return state

@@ -13,7 +13,7 @@ from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.cost import Shape
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
-from bigfs.runtime.progress import silenced, track
+from bigfs.runtime.progress import say_where, silenced, track
 from bigfs.selectors.m3fs.passes import (
     MemoryRows,
     Request,
@@ -84,6 +84,7 @@ def run_resident(
         shared,
         label="m3fs",
         unit="starts",
+        notes=True,
     )
     as_location(shared).unlink()
     clusters.write(0, np.column_stack([rows for _, rows, _ in ended]))
@@ -113,6 +114,8 @@ def _run_start(
         if state.ids:
             state.solved(_solved(state.program(settings, mean, smooth), state.sigma))
         state.absorb(advance(X, state.V, Request.of(state, settings), rows), settings, n)
+        if state.n_rounds:
+            say_where(f"start {number}: round {state.n_rounds}, objective {state.objective:.6g}")
     clusters, hinges = finish_block(X, [state.V])
     state.planes = np.empty(0)
     return state, clusters[:, 0], float(hinges[0])
@@ -154,7 +157,7 @@ def run_streamed(
     shared = write_arrays(passes.folder / "shared.npz", **_given(mean, smooth))
     saved = time.monotonic()
     with track("m3fs", settings.max_iter, "rounds") as progress:
-        progress.advance(max(state.n_rounds for state in states))
+        progress.resume(max(state.n_rounds for state in states))
         while active := [state for state in states if not state.done]:
             with silenced():
                 _solve_all(
@@ -164,7 +167,8 @@ def run_streamed(
                 totals = passes.step(requests, [state.V for state in active])
             for state, sums in zip(active, totals, strict=True):
                 state.absorb(sums, settings, n)
-            progress.advance(1)
+            best = min(state.objective for state in states)
+            progress.advance(1, f"objective {best:.6g}" if np.isfinite(best) else None)
             if checkpoint is not None and time.monotonic() - saved > _CHECKPOINT_SECONDS:
                 _save(checkpoint, states)
                 saved = time.monotonic()

@@ -16,6 +16,8 @@ class MaxVariance(BaseSelector):
     preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
 default="none"
         Applied while reading.
+    verbose : int, default=1
+        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------
@@ -42,6 +44,10 @@ default="none"
     """
 
     def __init__(
-        self, n_features_to_select: NumberOfFeatures = None, *, preprocess: str = "none"
+        self,
+        n_features_to_select: NumberOfFeatures = None,
+        *,
+        preprocess: str = "none",
+        verbose: int = 1,
     ) -> None:
         self._keep(locals())

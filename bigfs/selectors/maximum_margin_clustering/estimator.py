@@ -50,6 +50,8 @@ default="rescale"
         Seed of everything random.
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process.
+    verbose : int, default=1
+        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------
@@ -99,5 +101,6 @@ default="rescale"
         tol: float = 0.01,
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
+        verbose: int = 1,
     ) -> None:
         self._keep(locals())

@@ -49,6 +49,8 @@ default="none"
         Seed of everything random.
     memory_limit : int or str, default="4 GiB"
         Resident size promised for one worker process.
+    verbose : int, default=1
+        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------
@@ -140,5 +142,6 @@ default="none"
         coef_scale: str = "explained",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
+        verbose: int = 1,
     ) -> None:
         self._keep(locals())

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import StorageError
-from bigfs.runtime.progress import Reporter
+from bigfs.runtime.progress import Work
 from bigfs.selectors.ndfs import NDFSParameters
 from bigfs.selectors.ndfs.kernels import PassSums, Update, inverse_norms
 from bigfs.selectors.ndfs.passes import Passes
@@ -71,7 +71,7 @@ def iterate(
     ftf: np.ndarray,
     parameters: NDFSParameters,
     checkpoint: Location | None = None,
-    progress: Reporter | None = None,
+    progress: Work | None = None,
 ) -> Iterate:
     """Run algorithm 1 and return where it ended; F stays with the passes.
 
@@ -85,7 +85,7 @@ def iterate(
     parameters : NDFSParameters
     checkpoint : Path, ObjectPath or None, default=None
         File of the checkpoint: read if it is there, written every few iterations.
-    progress : Reporter or None, default=None
+    progress : Work or None, default=None
         Told of every iteration, and of those that a checkpoint saved.
     """
     update = Update(parameters.update, parameters.alpha, parameters.gamma)
@@ -95,13 +95,15 @@ def iterate(
         delta = np.full(len(first), regression.weights.delta)
         now = Iterate(0, first, regression.with_intercept(first, xtf), delta, xtf, ftf)
     if progress is not None:
-        progress.advance(now.done)
+        progress.resume(now.done)
     saved = time.monotonic()
     while now.done < parameters.max_iter and not _converged(now, parameters.tol):
         sums = passes.step(now.coef, now.ftf, update)
         _advance(now, sums, passes, regression, parameters)
         if progress is not None:
-            progress.advance(1)
+            # The last value known is one iteration old.
+            known = now.totals[-2:-1]
+            progress.advance(1, f"objective {known[0]:.6g}" if len(known) else None)
         late = time.monotonic() - saved > CHECKPOINT_SECONDS
         if checkpoint is not None and (now.done % CHECKPOINT_ITERATIONS == 0 or late):
             _save(checkpoint, now, passes)

@@ -295,7 +295,8 @@ class DirectStrategy(NDFSStrategy):
             passes = Resident(X, W.load(), W.degrees.load(), F)
             regression = self._resident_regression(passes, blocks)
             xtf = with_sums(X.T @ F, F.sum(axis=0))
-            last = iterate(passes, regression, xtf, F.T @ F, self.parameters, file)
+            with track("ndfs", self.parameters.max_iter, "iterations") as progress:
+                last = iterate(passes, regression, xtf, F.T @ F, self.parameters, file, progress)
             return self._result(last, passes, regression, labels)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from bigfs.blocks.rowblocks import RowBlocks, gram_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.threads import single_thread
+from bigfs.runtime.progress import track
 from bigfs.selectors.q_alpha import QAlphaParameters
 from bigfs.solvers.qalpha import (
     DENSE_FEATURES,
@@ -92,7 +95,18 @@ class FeatureWeights:
             gram = gram[np.ix_(varies, varies)]
         gram /= norms[varies]
         gram /= norms[varies][:, None]
-        return q_alpha(gram, n_clusters, max_iter=self.parameters.max_iter, tol=self.parameters.tol)
+        return self._iterated(q_alpha, gram, n_clusters)
+
+    def _iterated(self, solve: Callable[..., QAlphaResult], *given: Any) -> QAlphaResult:
+        """Return what a solver makes of the data, which says how far it is."""
+        most, tol = self.parameters.max_iter, self.parameters.tol
+        with track("q_alpha", most, "iterations") as progress:
+            return solve(
+                *given,
+                max_iter=most,
+                tol=tol,
+                on_iteration=lambda value: progress.advance(1, f"objective {value:.6g}"),
+            )
 
 
 class WeightsOfFewRows(FeatureWeights):
@@ -116,6 +130,4 @@ class WeightsOfFewRows(FeatureWeights):
     def _solved(self, rows: np.ndarray, norms: np.ndarray, n_clusters: int) -> QAlphaResult:
         varies = norms > 0
         rows = rows / norms if varies.all() else rows[:, varies] / norms[varies]
-        return q_alpha_of_rows(
-            rows, n_clusters, max_iter=self.parameters.max_iter, tol=self.parameters.tol
-        )
+        return self._iterated(q_alpha_of_rows, rows, n_clusters)

@@ -37,6 +37,8 @@ class StabilitySelection(BaseSelector):
         Features of at least this frequency are called stable; above 1/2.
     random_state : int or None, default=0
         Seed of the samples, and of what is random in the fits.
+    verbose : int, default=1
+        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------
@@ -102,6 +104,7 @@ class StabilitySelection(BaseSelector):
         sample_size: int | None = None,
         threshold: float = 0.6,
         random_state: int | None = 0,
+        verbose: int = 1,
     ) -> None:
         self._keep(locals())
 

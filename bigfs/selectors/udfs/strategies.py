@@ -10,6 +10,7 @@ from bigfs.blocks.rowblocks import moments_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.threads import single_thread
+from bigfs.runtime.progress import track
 from bigfs.selectors.udfs import UDFSParameters
 from bigfs.selectors.udfs.kernels import local_scatter, product_form, scatter_step
 from bigfs.solvers.udfs import (
@@ -94,13 +95,14 @@ class SparseProjection:
                 coef=coef,
                 **chosen,
             )
-        with single_thread():
+        with single_thread(), track("udfs", parameters.max_iter, "iterations") as progress:
             basis = sparse_basis(
                 form,
                 coef.shape[1],
                 parameters.gamma * n_rows,
                 max_iter=parameters.max_iter,
                 tol=parameters.tol,
+                on_iteration=lambda value: progress.advance(1, f"objective {value:.6g}"),
             )
         coef[kept] = basis.B
         scores[kept] = np.linalg.norm(basis.B, axis=1)

@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "metrics": {"evaluate"},
     "plan": _METHODS,
     "results": _ENGINE,
-    "report": {"core", "config", "results", "stages"},
+    "report": {"core", "config", "results", "spectral", "stages"},
     "pipeline": _METHODS | {"plan", "results", "report"},
     "__main__": {"cli"},
     "cli": {"__init__"} | _METHODS | {"plan", "results", "report", "pipeline"},

@@ -19,6 +19,7 @@ from bigfs.report.axis import check_image, read_axis
 from bigfs.report.facts import Facts, gather
 from bigfs.report.style import STYLE
 from bigfs.results.result import Result
+from bigfs.spectral.choice import suggest_n_clusters
 from bigfs.stages.curves import Curves
 
 # What the page shows at most; features.csv has all.
@@ -339,6 +340,11 @@ def _quality(result: Result) -> str:
     if spectrum is not None and len(spectrum):
         shown = ", ".join(f"{value:.3g}" for value in np.asarray(spectrum)[:12].tolist())
         rows.append(["eigenvalues of the graph", shown])
+        if len(spectrum) > 1 and spectrum[-1] > 0:
+            n_groups = suggest_n_clusters(np.asarray(spectrum))
+            low, high = spectrum[n_groups - 2], spectrum[n_groups - 1]
+            gap = f"{low:.3g} to {high:.3g}, as of {n_groups} groups"
+            rows.append(["largest relative gap", gap])
     for name, title in (
         ("n_clusters", "clusters"),
         ("n_connected_components", "connected components"),

@@ -85,6 +85,7 @@ def test_the_answer_comes_first_and_the_figures_are_those_of_the_result(finished
                   "Cost against plan", "How to repeat it", "graph recall"):  # fmt: skip
         assert title in page.text
     assert f"NMI {100 * result.evaluation['selected']['nmi_mean']:.1f} %" in page.text
+    assert "largest relative gap" in page.text
     assert sum(tag == "rect" and "fill" in attrs for tag, attrs in page.tags) == 20 + 20 * 20
 
 

@@ -28,6 +28,11 @@ _scheduler = click.option(
 _fresh = click.option(
     "--fresh", is_flag=True, help="Do finished stages again; each is kept until then."
 )
+_quick = click.option(
+    "--quick",
+    is_flag=True,
+    help="What fits on small samples agree on, with its interval; no graph of all rows.",
+)
 _quiet = click.option("--quiet", is_flag=True, help="Show warnings and the result only.")
 _form = click.option(
     "--format",
@@ -77,11 +82,7 @@ def cli() -> None:
 @_overrides
 @_scheduler
 @_fresh
-@click.option(
-    "--quick",
-    is_flag=True,
-    help="What fits on small samples agree on, with its interval; no graph of all rows.",
-)
+@_quick
 @click.option(
     "--performance-report",
     metavar="FILE.html",
@@ -127,8 +128,11 @@ def run(
 @_pipeline
 @_overrides
 @_scheduler
+@_quick
 @_form
-def plan(pipeline: str, overrides: tuple[str, ...], scheduler: str | None, form: str) -> None:
+def plan(
+    pipeline: str, overrides: tuple[str, ...], scheduler: str | None, quick: bool, form: str
+) -> None:
     """Say what a pipeline will cost, without running it.
 
     For each stage: the largest resident size of a worker, bytes of the data read, passes over
@@ -139,8 +143,9 @@ def plan(pipeline: str, overrides: tuple[str, ...], scheduler: str | None, form:
     Examples:
         bigfs plan pipelines/mcfs.yaml
         bigfs plan my.yaml --set memory_limit=2GiB --scheduler tcp://127.0.0.1:8786
+        bigfs plan my.yaml --quick
     """
-    config = load_config(pipeline, overrides)
+    config = load_config(pipeline, [*overrides, *(["quick=true"] if quick else [])])
     from bigfs.plan.planning import plan_pipeline
 
     found = plan_pipeline(config, scheduler=scheduler)

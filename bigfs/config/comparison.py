@@ -13,12 +13,15 @@ from pydantic import BeforeValidator, Field, ValidationError, create_model, mode
 from bigfs.config.fields import Bytes, PositiveInt, Section, Seed, as_list
 from bigfs.config.messages import explain
 from bigfs.config.sections import (
+    Auto,
     BlocksConfig,
     ClusterConfig,
     EvaluateConfig,
     GraphConfig,
     InputConfig,
+    NumberOfFeatures,
     SpectralConfig,
+    StabilityConfig,
     link_labels,
 )
 from bigfs.config.selection import (
@@ -106,7 +109,7 @@ class Methods(Section):
     def _every_method_is_whole(self) -> Methods:
         names: list[str] = []
         for entry in self.methods:
-            found = list(self._expand(entry, {"uri": "unknown"}, max(self.n_features_to_select)))
+            found = list(self._expand(entry, {"uri": "unknown"}, 1))
             names.append(found[0].name)
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -119,7 +122,7 @@ class Methods(Section):
         self,
         entry: Any,
         source: dict[str, Any],
-        n_features: int,
+        n_features: int | Auto,
         *,
         common: dict[str, Any] | None = None,
         above: dict[str, Any] | None = None,
@@ -217,7 +220,7 @@ class Methods(Section):
         method: str,
         settings: dict[str, Any],
         source: dict[str, Any],
-        n_features: int,
+        n_features: int | Auto,
     ) -> Config:
         try:
             made = self.pipeline.model_validate(
@@ -230,6 +233,7 @@ class Methods(Section):
                     "memory_limit": self.memory_limit,
                     "random_state": self.random_state,
                     "curves": False,  # the table judges numbers of features
+                    "stability": getattr(self, "stability", None),
                     **({"blocks": self.blocks.model_dump()} if hasattr(self, "blocks") else {}),
                     **settings,
                 }
@@ -256,6 +260,9 @@ class Comparison(Methods):
     """Several methods on one data set, with one table and one figure."""
 
     input: InputConfig = Field(description="The matrix to read.")
+    n_features_to_select: Annotated[  # type: ignore[assignment]  # also numbers that are chosen
+        list[NumberOfFeatures], BeforeValidator(as_list), Field(min_length=1)
+    ] = Field(description="Numbers of features to keep; auto: each method chooses its own.")
     preprocess: Preprocess = Field(
         "none", description="Applied to the values as they are read; unit_norm scales rows."
     )
@@ -266,6 +273,9 @@ class Comparison(Methods):
     )
     compare: CompareConfig = Field(
         CompareConfig(), description="What every method is held against: chance."
+    )
+    stability: StabilityConfig | None = Field(
+        None, description="Say of every selection how sure it is, by fits on samples. null: do not."
     )
     blocks: BlocksConfig = Field(BlocksConfig(), description="The pieces the data is read in.")
 
@@ -284,7 +294,7 @@ class Comparison(Methods):
             raise ValueError(f"{quoted(sorted(reserved))} names a row of its own; choose another")
         return self
 
-    def entries(self, n_features: int, *more: dict[str, Any]) -> list[Entry]:
+    def entries(self, n_features: int | Auto, *more: dict[str, Any]) -> list[Entry]:
         """Return the methods, and ``more``, each as a configuration that keeps ``n_features``.
 
         The points of a grid have names of their own, such as "ndfs (alpha 1)".

@@ -157,8 +157,15 @@ class StabilityConfig(Section):
 class Auto(Section):
     """How the number of features is chosen."""
 
-    auto: Literal["explained_variance", "explained_eigenvectors", "neighbors_kept"] = Field(
-        "explained_variance", description="The curve over the number of features that decides."
+    auto: Literal[
+        "explained_variance",
+        "explained_eigenvectors",
+        "neighbors_kept",
+        "stability",
+    ] = Field(
+        "explained_variance",
+        description="The curve over the number of features that decides; that of stability is of "
+        "fits on samples, as its section says.",
     )
     share: Annotated[float, Field(gt=0, le=1)] = Field(
         0.95, description="Share of the curve's plateau that is enough."

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from bigfs.config.fields import Bytes, PositiveInt, Section, Seed, fill
 from bigfs.config.sections import (
+    Auto,
     BlocksConfig,
     ClusterConfig,
     EvaluateConfig,
@@ -207,7 +208,9 @@ class Config(Selection, _Place):
         None, description="Compare the selection with known labels at the end. null: do not."
     )
     stability: StabilityConfig | None = Field(
-        None, description="Say how sure the selection is, by fits on samples. null: do not."
+        None,
+        description="Say how sure the selection is, by fits on samples. null: only where they are "
+        "asked for by quick or by n_features_to_select.",
     )
     quick: bool = Field(
         False,
@@ -217,7 +220,7 @@ class Config(Selection, _Place):
     curves: bool = Field(
         True,
         description="One more pass over the data: what fewer and more features would do, and why "
-        "each one is in or out; not with quick. false: only where n_features_to_select is auto.",
+        "each one is in or out. false, and with quick: only where n_features_to_select is auto.",
     )
     report: ReportConfig | None = Field(
         ReportConfig(), description="report.html of the command line. null: none."
@@ -229,8 +232,9 @@ class Config(Selection, _Place):
     )
 
     @model_validator(mode="after")
-    def _quick_is_by_stability(self) -> Config:
-        if self.quick:
+    def _fits_on_samples_have_a_section(self) -> Config:
+        number = self.n_features_to_select
+        if self.quick or (isinstance(number, Auto) and number.auto == "stability"):
             fill(self, "stability", StabilityConfig())
         return self
 

@@ -33,14 +33,14 @@ _JUDGING_BYTES = 64 * MIB
 
 def stages_of(config: Config) -> list[Stage]:
     """Return the stages of a pipeline after the data are in place, in order."""
-    stages = []
+    stages, fits, quick = [], None, config.quick
+    if not quick:
+        stages += stages_of_selection(config, remote=is_remote(config.run))
     if config.stability is not None:
-        stages.append(stability_stage(config, config.stability, quick=config.quick))
-    if not config.quick:
-        before = stages_of_selection(config, remote=is_remote(config.run))
-        if config.curves or isinstance(config.n_features_to_select, Auto):
-            before.append(curves_stage(config))
-        stages = [*before, *stages]
+        fits = stability_stage(config, config.stability, quick=quick)
+        stages.append(fits)
+    if isinstance(config.n_features_to_select, Auto) or (config.curves and not quick):
+        stages.append(curves_stage(config, fits, quick=quick))
     if config.evaluate is not None:
         stages.append(evaluation_stage(config, config.evaluate))
     return stages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.config import Comparison, Config, PaperTable
-from bigfs.config.comparison import ALL_FEATURES, CHANCE, Entry
+from bigfs.config.comparison import ALL_FEATURES, CHANCE
+from bigfs.config.sections import Auto
 from bigfs.core.memory import task_budget
 from bigfs.evaluate.protocols import Protocol
 from bigfs.evaluate.selection import (
@@ -35,12 +36,16 @@ from bigfs.plan.planning import check_config, check_plan, plan_for, plan_input
 from bigfs.selectors.configs import load_comparison
 from bigfs.selectors.random_selection import METHOD as RANDOM_SELECTION
 from bigfs.selectors.stages import check_settings, warn_of_scales
+from bigfs.solvers.agreement import Agreement
+from bigfs.stages.curves import selected_features
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
 from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stability import Stability
 from bigfs.stages.stage import Inputs, unplanned_stage
 from bigfs.store.csr import check_dense
 from bigfs.store.labels import load_classes
+from bigfs.store.location import Location
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch, read_attributes
 from bigfs.store.source import Source, open_matrix
@@ -101,15 +106,15 @@ def compare(
     if isinstance(config, PaperTable):
         return run_paper(config, scheduler=scheduler, fresh=fresh)
     task_budget(config.memory_limit)
-    entries = _entries(config)
-    for entry in entries:
-        check_outside(entry.config)
+    fits = _fits(config)
+    for fit in fits:
+        check_outside(fit.config)
     if config.evaluate is not None:
         check_apart(config.run, "evaluate.labels", str(config.evaluate.labels))
-    labels = {name for entry in entries for name in entry.config.opening["labels"] or ()}
+    labels = {name for fit in fits for name in fit.config.opening["labels"] or ()}
     opening = {**config.input.opening, "labels": sorted(labels)}
     source = open_matrix(config.input.uri, **opening)
-    fits = _checked_fits(config, source)
+    _check_fits(fits, config, source)
     place = place_of(fits[0].config, scheduler)
     for fit in fits:
         fit.plan = plan_input(fit.config, source, place)
@@ -124,14 +129,6 @@ def compare(
     return run_in_directory(config, work, TABLES, scheduler=scheduler, fresh=fresh)
 
 
-def _entries(config: Comparison) -> list[Entry]:
-    """Return the methods to fit: chance, unless it is not wanted, and those of the comparison."""
-    chosen, method = config.compare, RANDOM_SELECTION.name
-    chance = {"method": method, "name": CHANCE, method: {"n_draws": chosen.n_draws}}
-    entries = config.entries(max(config.n_features_to_select), *[chance] * chosen.chance)
-    return sorted(entries, key=lambda entry: entry.name != CHANCE)
-
-
 @dataclass
 class _Fit:
     """A fit of the comparison: its configuration, the sizes it serves, and its plan."""
@@ -142,20 +139,37 @@ class _Fit:
     plan: Plan | None = None
 
 
-def _checked_fits(config: Comparison, source: Source) -> list[_Fit]:
-    """Return the fits; refuse what cannot work before anything is written."""
-    entries = _entries(config)
+def _fits(config: Comparison) -> list[_Fit]:
+    """Return the fits; that of chance is the last: it also serves numbers that others choose."""
+    chosen, numbers = config.compare, config.n_features_to_select
+    given = [m for m in numbers if not isinstance(m, Auto)]
+    fits = [
+        _Fit(entry.name, fitted, sizes)
+        for entry in (config.entries(max(given)) if given else [])
+        for fitted, sizes in fits_for(entry.config, given)
+    ]
+    fits += [
+        _Fit(f"{entry.name} (auto {number.auto})", entry.config, [])
+        for number in numbers
+        if isinstance(number, Auto)
+        for entry in config.entries(number)
+    ]
+    if chosen.chance:
+        method = RANDOM_SELECTION.name
+        settings = {"method": method, "name": CHANCE, method: {"n_draws": chosen.n_draws}}
+        chance = config.entries(max(given, default=1), settings)[-1].config
+        fits.append(_Fit(CHANCE, chance.model_copy(update={"stability": None}), given))
+    return fits
+
+
+def _check_fits(fits: list[_Fit], config: Comparison, source: Source) -> None:
+    """Refuse what cannot work before anything is written."""
     check_dense(source, "a comparison, which judges all features,")
-    for entry in entries:
-        check_config(entry.config, source)
+    for fit in fits:
+        check_config(fit.config, source)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
     if config.evaluate is not None:
         load_classes(str(config.evaluate.labels), kept)
-    return [
-        _Fit(entry.name, fitted, sizes)
-        for entry in entries
-        for fitted, sizes in fits_for(entry.config, config.n_features_to_select)
-    ]
 
 
 def _run(
@@ -174,19 +188,30 @@ def _run(
     store = RunStages(directory, config.memory_limit, shared=True)
     engine = Engine(store, blocks, key)
     judge = _Judge(config, engine, blocks, y)
-    rows = [judge.row(ALL_FEATURES, None, [np.arange(blocks.n_features)], 0.0)]
+    rows: list[Row] = []
     for fit in fits:
         assert fit.plan is not None
-        logger.info("method %s, %d features", fit.name, fit.config.n_features_to_select)
+        logger.info("method %s, %s features", fit.name, _shown(fit.config.n_features_to_select))
         planned = plan_for(fit.config, fit.plan, blocks).by_stage
-        path = engine.run(stages_of(fit.config), planned)["result"]
-        seconds = store.record_at(path)["seconds"]
-        result = FeatureScores.open(path)
-        for m in fit.sizes:
-            if fit.name == CHANCE and m == blocks.n_features:
-                continue  # nothing to draw
-            selections = result.selections(m)
-            rows.append(judge.row(fit.name, fit.config.method, selections, seconds))
+        finished = engine.run(stages_of(fit.config), planned)
+        seconds = store.record_at(finished["result"])["seconds"]
+        result = FeatureScores.open(finished["result"])
+        selections = {m: result.selections(m) for m in fit.sizes}
+        if "curves" in finished:
+            chosen = selected_features(finished)
+            selections[len(chosen)] = [chosen]
+        elif fit.name == CHANCE:
+            sizes = sorted({*fit.sizes, *(row.n_features for row in rows)} - {blocks.n_features})
+            selections = {m: result.selections(m) for m in sizes}
+        of_fit = [
+            replace(
+                judge.row(fit.name, fit.config.method, found, seconds),
+                stability=_stability(finished, m),
+            )
+            for m, found in selections.items()
+        ]
+        rows = [*of_fit, *rows] if fit.name == CHANCE else [*rows, *of_fit]
+    rows = [judge.row(ALL_FEATURES, None, [np.arange(blocks.n_features)], 0.0), *rows]
     store.forget_others({"data", *engine.used})
     return ComparisonResult(
         directory.path,
@@ -198,6 +223,18 @@ def _run(
         rows,
         dict(directory.manifest["stages"]),
     )
+
+
+def _shown(number: int | Auto) -> str:
+    return f"auto {number.auto}" if isinstance(number, Auto) else str(number)
+
+
+def _stability(finished: dict[str, Location], n_selected: int) -> Agreement | None:
+    """Return the stability of a fit's selection of some features, where it was measured."""
+    if "stability" not in finished:
+        return None
+    details = FeatureScores.open(finished["stability"]).details
+    return Stability.from_details(details).at(n_selected).stability
 
 
 class _Judge:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from bigfs.config.comparison import CHANCE
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.evaluate.metrics import Overlap, selection_overlap
 from bigfs.report.curves import Curve, draw_curves
+from bigfs.solvers.agreement import Agreement
 from bigfs.store.location import Location
 from bigfs.store.records import TABLE
 from bigfs.store.rundir import RunDirectory
@@ -58,6 +59,8 @@ class Row:
         Of the method's own stage, without what it shares.
     n_draws: int
         Random selections that the scores are of; ``selected`` is the first. Else 1.
+    stability : Agreement or None
+        Of selections by the method on samples; None where not asked for.
     """
 
     name: str
@@ -67,6 +70,7 @@ class Row:
     scores: dict[str, float]
     seconds: float
     n_draws: int = 1
+    stability: Agreement | None = None
 
     def value(self, score: str) -> float | None:
         """Return the mean of a score, or the score where it is not repeated."""
@@ -130,6 +134,7 @@ class ComparisonResult:
             "",
             f"{'method':<{width}}  {'m':>6}  "
             + "  ".join(f"{title:<12}" for _, title in columns)
+            + ("  stability (95 %)    " if self._has_stability else "")
             + "  seconds"
             + self._chance_title(),
         ]
@@ -137,7 +142,8 @@ class ComparisonResult:
             cells = "  ".join(f"{_cell(row, name):<12}" for name, _ in columns)
             took = f"{row.seconds:>7.1f}" if row.method else f"{'-':>7}"
             against = "  ".join(f"{word:<7}" for word in self.than_chance(row).values())
-            line = f"{row.name:<{width}}  {row.n_features:>6}  {cells}  {took}  {against}"
+            sure = f"  {_sure(row):<20}" if self._has_stability else ""
+            line = f"{row.name:<{width}}  {row.n_features:>6}  {cells}{sure}  {took}  {against}"
             lines.append(line.rstrip())
         lines += self._chance_lines()
         return "\n".join([*lines, *self._overlap_lines(width), "", *self._shared_lines()])
@@ -162,6 +168,10 @@ class ComparisonResult:
         """
         chance = self._chance.get(row.n_features)
         return row.than(chance) if chance and row.method and row.name != CHANCE else {}
+
+    @property
+    def _has_stability(self) -> bool:
+        return any(row.stability is not None for row in self.rows)
 
     @cached_property
     def _chance(self) -> dict[int, Row]:
@@ -196,11 +206,15 @@ class ComparisonResult:
         table = csv.writer(text, lineterminator="\n")
         judged = [score for score, _, _ in JUDGED] if self._chance else []
         than = [f"{score}_than_chance" for score in judged]
-        table.writerow(["name", "method", "n_features", *names, "seconds", *than])
+        sure = ["stability", "stability_low", "stability_high"] if self._has_stability else []
+        table.writerow(["name", "method", "n_features", *names, *sure, "seconds", *than])
         for row in self.rows:
             values = [repr(row.scores[n]) if n in row.scores else "" for n in names]
             method = row.method or ""
             words = [self.than_chance(row).get(score, "") for score in judged]
+            if sure:
+                found = row.stability
+                values += ["", "", ""] if found is None else map(repr, astuple(found))
             table.writerow([row.name, method, row.n_features, *values, row.seconds, *words])
         return text.getvalue()
 
@@ -214,6 +228,7 @@ class ComparisonResult:
                 "seconds": row.seconds,
                 "scores": row.scores,
                 "n_draws": row.n_draws,
+                "stability": None if row.stability is None else asdict(row.stability),
                 "than_chance": self.than_chance(row),
                 "selected": None if row.method is None else row.selected.tolist(),
             }
@@ -325,6 +340,11 @@ class ComparisonResult:
             f"Stages: {'; '.join(parts)}. Largest process: {format_bytes(peak)}.",
             f"Table and figure: {self.path / TABLE}, {CSV}, {JSON}, {', '.join(FIGURES)}",
         ]
+
+
+def _sure(row: Row) -> str:
+    found = row.stability
+    return "-" if found is None else f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
 def _cell(row: Row, score: str) -> str:

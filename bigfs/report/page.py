@@ -20,7 +20,7 @@ from bigfs.report.facts import Facts, gather
 from bigfs.report.style import STYLE
 from bigfs.results.result import Result
 from bigfs.spectral.choice import suggest_n_clusters
-from bigfs.stages.curves import Curves
+from bigfs.stages.curves import curve_sizes
 
 # What the page shows at most; features.csv has all.
 _CHIPS, _BARS, _CELLS = 60, 40, 60
@@ -80,16 +80,18 @@ def comparison_page(table: dict[str, Any], figure: str, folder: str) -> str:
     """
     rows = table["rows"]
     names = [key for key in _SCORES if any(_score(row, key) for row in rows)]
+    sure = ["stability (95 %)"] if any(_agreement(row) for row in rows) else []
     body = [
         [
             row["name"],
             f"{row['n_features']:,}",
             *(_score(row, key) for key in names),
+            *(_agreement(row) for _ in sure),
             "" if row["method"] is None else f"{row['seconds']:.1f}",
         ]
         for row in rows
     ]
-    head = ["method", "m", *(_SCORES[key] for key in names), "seconds"]
+    head = ["method", "m", *(_SCORES[key] for key in names), *sure, "seconds"]
     key, what = (
         ("nmi_mean", "Highest NMI") if table["n_classes"] else ("explained", "Most explained")
     )
@@ -132,6 +134,12 @@ def _score(row: dict[str, Any], key: str) -> str:
     return "" if value is None else f"{100 * value:.1f}"
 
 
+def _agreement(row: dict[str, Any]) -> str:
+    """Return the stability of a row with its interval, or nothing."""
+    found = row.get("stability")
+    return "{value:.2f} ({low:.2f} to {high:.2f})".format(**found) if found else ""
+
+
 def _answer(result: Result, facts: Facts, title: str) -> str:
     kept = set(result.selected.tolist())
     order = [feature for feature in result.ranking.tolist() if feature in kept]
@@ -159,7 +167,10 @@ def _tiles(result: Result, facts: Facts) -> list[tuple[str, str]]:
     tiles = []
     explained, mean = facts.explained, ", on average"
     if result.curves is not None:
-        explained, mean = _every_m(result.curves, "explained_variance"), ""
+        explained, mean = (
+            _every_m(result.curves.sizes, result.curves.values["explained_variance"]),
+            "",
+        )
     if n_selected > len(explained):
         share, first = float(explained[-1]), len(explained)
         text = f"of the features' variance explained by the first {first}{mean}"
@@ -267,43 +278,52 @@ def _why(result: Result) -> dict[int, str]:
     return cells
 
 
-def _every_m(curves: Curves, name: str) -> np.ndarray:
+def _every_m(sizes: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return a curve for 1, 2, ... features, read linearly between those it was computed for."""
-    return np.interp(np.arange(1, curves.sizes[-1] + 1), curves.sizes, curves.values[name])
+    return np.interp(np.arange(1, sizes[-1] + 1), sizes, values)
 
 
 def _curves(result: Result, facts: Facts) -> str:
-    curves = result.curves
+    curves, n_selected = result.curves, len(result.selected)
+    content = f"<p>The line marks the {n_selected} selected."
+    shown: list[tuple[str, np.ndarray]] = []
     if curves is None:
-        return _curve(result, facts)
-    texts = {
-        "explained_variance": "Percent of the variance of all features that linear regressions on "
-        "the first features of the ranking explain, on all rows.",
-        "explained_eigenvectors": "Percent of the eigenvectors of the graph that linear "
-        "regressions on them explain, in the mean.",
-        "neighbors_kept": f"Percent of the {curves.n_neighbors} nearest rows that are also nearest "
-        f"in these features alone, among {curves.n_rows:,} sampled rows.",
-    }
-    content = f"<p>The line marks the {len(result.selected)} selected."
-    if curves.number is not None:
-        content += f" Their number is {escape(curves.number['rule'])}."
+        text = (
+            "Percent of the variance of all features, in the mean, that the first features of the "
+            "ranking explain by linear regression (adjusted R squared, on "
+            f"{facts.n_rows:,} rows)."
+        )
+        shown.append((text, facts.explained))
+    else:
+        if curves.number is not None:
+            content += f" Their number is {escape(curves.number['rule'])}."
+        texts = {
+            "explained_variance": "Percent of the variance of all features that linear "
+            "regressions on the first features of the ranking explain, on all rows.",
+            "explained_eigenvectors": "Percent of the eigenvectors of the graph that linear "
+            "regressions on them explain, in the mean.",
+            "neighbors_kept": f"Percent of the {curves.n_neighbors} nearest rows that are also "
+            f"nearest in these features alone, among {curves.n_rows:,} sampled rows.",
+        }
+        shown += [
+            (text, _every_m(curves.sizes, curves.values[name]))
+            for name, text in texts.items()
+            if name in curves.values
+        ]
+    if result.stability is not None:
+        # Of selections of all features there is nothing to say.
+        most = min(len(shown[0][1]), max(n_selected, result.n_features - 1))
+        sizes = curve_sizes(most)
+        text = (
+            "Stability in percent: how far selections of so many features agree on samples of "
+            f"{result.stability.sample_size:,} rows, 0 for chance."
+        )
+        values = result.stability.curves(sizes)[0]["stability"]
+        shown.append((text, np.maximum(_every_m(sizes, values), 0.0)))
     content += "</p>"
-    for name, text in texts.items():
-        if name in curves.values:
-            values = _every_m(curves, name)
-            content += f"<p>{text}</p>{svg.curve(values, len(result.selected), text)}"
+    for text, values in shown:
+        content += f"<p>{text}</p>{svg.curve(values, n_selected, text)}"
     return _section("How many features", content)
-
-
-def _curve(result: Result, facts: Facts) -> str:
-    text = (
-        f"Percent of the variance of all features, in the mean, that the first features of the "
-        f"ranking explain by linear regression (adjusted R squared, on {facts.n_rows:,} rows). "
-        f"The line marks the {len(result.selected)} selected."
-    )
-    label = "Explained variance by number of features"
-    picture = svg.curve(facts.explained, len(result.selected), label)
-    return _section("How many features", f"<p>{text}</p>{picture}")
 
 
 def _correlation(result: Result, facts: Facts) -> str:

@@ -128,7 +128,7 @@ class Result:
         """How sure the selection is, by fits on samples of the rows; None where not asked for."""
         if "stability" in self.stages:
             stored = FeatureScores.open(self._directory.stage_path("stability"))
-            return Stability.from_details(stored.details)
+            return Stability.from_details(stored.details).at(len(self.selected))
         return Stability.from_details(self.details) if self.is_quick else None
 
     @property

@@ -16,13 +16,15 @@ from bigfs.blocks.lazy import as_lazy, is_stored, open_stored
 from bigfs.blocks.preprocess import Transform
 from bigfs.config import Selection, validated
 from bigfs.config.fields import fresh_seed
-from bigfs.config.sections import Auto, GraphConfig
+from bigfs.config.sections import Auto, GraphConfig, StabilityConfig
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import check_seed
 from bigfs.runtime.display import showing
 from bigfs.selectors.configs import selection_model
 from bigfs.selectors.curves import curves_stage
+from bigfs.selectors.number import is_by_fits
 from bigfs.selectors.registry import method_of
+from bigfs.selectors.stability.fits import check_stability, stability_stage
 from bigfs.selectors.stages import (
     check_form,
     check_settings,
@@ -126,9 +128,14 @@ class BaseSelector(SelectorMixin, BaseEstimator):
 
     def _stages(self, selection: Selection, blocks: RowBlocks) -> list[Stage]:
         """Return the stages of a fit."""
-        stages = stages_of_selection(selection)
-        if isinstance(selection.n_features_to_select, Auto):
-            stages.append(curves_stage(selection))
+        stages, number, fits = stages_of_selection(selection), selection.n_features_to_select, None
+        if is_by_fits(number):
+            settings = StabilityConfig()
+            check_stability(selection, settings, blocks.n_samples, blocks.n_features)
+            fits = stability_stage(selection, settings)
+            stages.append(fits)
+        if isinstance(number, Auto):
+            stages.append(curves_stage(selection, fits))
         return stages
 
     def _keep_details(self, details: dict[str, Any], scratch: Scratch | None) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,25 +27,38 @@ from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.graph.recall import sample_rows
 from bigfs.selectors.mcfs.wide import Cross, merge_cross
-from bigfs.selectors.number import choose_number, largest_number, rule_in_words
+from bigfs.selectors.number import (
+    choose_number,
+    is_by_fits,
+    largest_number,
+    rule_in_words,
+)
 from bigfs.selectors.registry import METHODS
 from bigfs.solvers import nested
 from bigfs.spectral.choice import largest_count
-from bigfs.stages.curves import Curves
+from bigfs.stages.curves import Curves, curve_sizes
 from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stability import Stability
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.scratch import ArrayRef, Scratch
 
-# Numbers of features from one to the next; between them curves are read linearly.
-_RATIO = 1.25
 # Curves go up to so many times the selected features, and no farther than this.
 _BEYOND, _FAR = 4, 200
 # Rows of the sample, and the values in it.
 _SAMPLE_ROWS, _SAMPLE_VALUES = 500, 2**23
 
 
-def curves_stage(selection: Selection) -> Stage:
-    """Return the stage that follows the result of a selection."""
+def curves_stage(selection: Selection, fits: Stage | None = None, *, quick: bool = False) -> Stage:
+    """Return the stage that follows the result of a selection.
+
+    Parameters
+    ----------
+    selection : Selection
+    fits : Stage or None, default=None
+        The stability of the selection, if there is one.
+    quick : bool, default=False
+        Whether the result is the consensus of fits on samples, which has chosen the number.
+    """
     number = selection.n_features_to_select
     settings = {
         "n_features_to_select": number.model_dump() if isinstance(number, Auto) else number,
@@ -52,19 +66,14 @@ def curves_stage(selection: Selection) -> Stage:
         "random_state": selection.random_state,
         "memory_limit": selection.memory_limit,
     }
-    return Stage("curves", 1, settings, lambda shape: OnePass.of(shape, selection), sparse=True)
+    if fits is not None and is_by_fits(number):
+        settings["stability"] = fits.settings
+    choose = partial(OnePass.of, selection=selection, quick=quick)
+    return Stage("curves", 1, settings, choose, sparse=True)
 
 
 def _n_neighbors(selection: Selection) -> int:
     return (selection.graph or GraphConfig()).n_neighbors
-
-
-def curve_sizes(largest: int) -> np.ndarray:
-    """Return the numbers of features that curves are computed at: 1, 2, ... and ever wider."""
-    sizes = [1]
-    while sizes[-1] < largest:
-        sizes.append(min(largest, max(sizes[-1] + 1, round(sizes[-1] * _RATIO))))
-    return np.array(sizes)
 
 
 @dataclass(frozen=True)
@@ -102,15 +111,15 @@ class OnePass:
     notes: tuple[str, ...] = field(default=())
 
     @classmethod
-    def of(cls, shape: Shape, selection: Selection) -> OnePass:
+    def of(cls, shape: Shape, selection: Selection, *, quick: bool = False) -> OnePass:
         """Return the strategy for data of a shape."""
         method, number = METHODS[selection.method], selection.n_features_to_select
         d, n_targets, notes = shape.n_features, 0, []
-        if "spectral" in method.needs(selection.parameters):
+        if not quick and "spectral" in method.needs(selection.parameters):
             n_targets = largest_count(method.n_components(selection.parameters))
         if isinstance(number, Auto):
             largest = largest_number(number, shape.n_samples, d)
-            if largest > method.one_fit_up_to:
+            if largest > method.one_fit_up_to and not quick:
                 notes.append(
                     f"The order of {method.title} depends on how many features it selects: this "
                     f"one is for {largest}. Run it with the number that was chosen for its own."
@@ -133,7 +142,7 @@ class OnePass:
             min(shape.n_samples, _SAMPLE_ROWS, max(20, min(_SAMPLE_VALUES, budget // 200) // d)),
             min(_n_neighbors(selection), shape.n_samples - 1),
             selection.random_state,
-            method.explains,
+            None if quick else method.explains,
             tuple(notes),
         )
 
@@ -176,12 +185,17 @@ class OnePass:
         kept = _kept(np.concatenate(rows).astype(np.float64), paths, self.n_neighbors)
         values["neighbors_kept"] = kept.mean(axis=1)
         errors = {"neighbors_kept": kept.std(axis=1) / np.sqrt(kept.shape[1])}
-        number, about = self.number, None
+        if is_by_fits(self.number) and "stability" in inputs.finished:
+            fits = FeatureScores.open(inputs.finished["stability"]).details
+            of_fits, their_errors = Stability.from_details(fits).curves(sizes)
+            values, errors = values | of_fits, errors | their_errors
+        number, about = self.number, result.details.get("number")
         if isinstance(number, Auto):
-            chosen = choose_number(number, sizes, values, errors, blocks.n_samples)
-            about = {**number.model_dump(), "n_features_to_select": chosen}
-            about |= {"largest": int(sizes[-1]), "rule": rule_in_words(number)}
-            number = chosen
+            if about is None:
+                chosen = choose_number(number, sizes, values, errors, blocks.n_samples)
+                about = {**number.model_dump(), "n_features_to_select": chosen}
+                about |= {"largest": int(sizes[-1]), "rule": rule_in_words(number)}
+            number = about["n_features_to_select"]
         return Curves(
             sizes=sizes,
             values=values,

@@ -30,7 +30,7 @@ class Criterion:
     errors : str, default=""
         Name of its standard errors among those of `Curves`, where it has some.
     stage : str, default=""
-        The stage that a method must take for it.
+        The stage that it reads, besides the result.
     """
 
     title: str
@@ -58,14 +58,27 @@ CRITERIA: dict[str, Criterion] = {
         lambda sizes, values, n_samples: values["neighbors_kept"],
         errors="neighbors_kept",
     ),
+    # The share in common itself is 1 where one feature always comes first: its number peaks where
+    # the features begin that samples do not agree on.
+    "stability": Criterion(
+        "the number of features that two samples have in common beyond chance",
+        lambda sizes, values, n_samples: values["in_common"],
+        stage="stability",
+    ),
 }
+
+
+def is_by_fits(number: int | Auto) -> bool:
+    """Say whether the number of features is chosen by the stability of fits on samples."""
+    return isinstance(number, Auto) and CRITERIA[number.auto].stage == "stability"
 
 
 def check_criterion(auto: Auto, method: str, stages: tuple[str, ...]) -> None:
     """Raise InputError if a method does not take what the criterion is computed from."""
-    needed = CRITERIA[auto.auto].stage
-    if needed and needed not in stages:
-        others = [name for name, criterion in CRITERIA.items() if not criterion.stage]
+    # Fits on samples are there for every method.
+    there = ("", "stability", *stages)
+    if CRITERIA[auto.auto].stage not in there:
+        others = [name for name, criterion in CRITERIA.items() if criterion.stage in there]
         raise InputError(
             f"n_features_to_select: {auto.auto} is for methods that take eigenvectors of the "
             f"graph, and {method} takes none. Use {' or '.join(others)}."

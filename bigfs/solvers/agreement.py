@@ -188,34 +188,6 @@ def consensus_ranking(
     return np.lexsort((ranks, -scores, -frequencies)).astype(np.int64)
 
 
-def stability_curve(rankings: np.ndarray, shared_rows: float) -> np.ndarray:
-    """Return the stability of the first 1, 2, ... features of rankings.
-
-    Parameters
-    ----------
-    rankings : ndarray of shape (2 * n_pairs, n_features), int
-        Best first; rows 2i and 2i + 1 are a pair.
-    shared_rows : float
-        As in `stability_of`.
-
-    Returns
-    -------
-    curve : ndarray of shape (n_features, 3), float64
-        Stability, and its interval, by the number of features.
-    """
-    n, d = rankings.shape
-    k, common = np.arange(1, d + 1), np.empty((n // 2, d))
-    for i in range(n // 2):
-        places = np.empty((2, d), dtype=np.int64)
-        for place, ranking in zip(places, rankings[2 * i : 2 * i + 2], strict=True):
-            place[ranking] = np.arange(d)
-        common[i] = np.cumsum(np.bincount(places.max(axis=0), minlength=d))
-    agreements = _of_two(k - common, k, d)
-    steps = [step_of(size, d) for size in k.tolist()]
-    found = [stability_of(a, shared_rows, s) for a, s in zip(agreements.T, steps, strict=True)]
-    return np.array([[one.value, one.low, one.high] for one in found])
-
-
 def difference_limit(agreements: np.ndarray, step: float) -> float:
     """Return the agreement below which that of one further pair falls in 2.5 % of all cases.
 

@@ -10,6 +10,8 @@ import numpy as np
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
+# Numbers of features from one to the next; between them curves are read linearly.
+_RATIO = 1.25
 _ARRAYS = ("sizes", "order", "adds", "closest", "correlation")
 
 
@@ -31,7 +33,11 @@ class Curves:
         - ``explained_eigenvectors``: share of the eigenvectors of the graph, in the mean, that
           linear regressions on the first m explain; only where the method takes eigenvectors;
         - ``neighbors_kept``: share of their nearest rows in all features, by Euclidean distance,
-          that rows keep among their nearest in the first m, within a sample.
+          that rows keep among their nearest in the first m, within a sample;
+        - ``stability``, where it chooses the number: the agreement of selections of m features on
+          two samples without a common row;
+        - ``in_common``, beside it: features that two such selections have in common beyond
+          chance, as a share of all.
     errors : dict of str to ndarray of shape (n_sizes,), float64
         Standard errors of the curves that are measured on a sample.
     order : ndarray of shape (n_selected,), int64
@@ -108,6 +114,14 @@ class Curves:
             notes=about["notes"],
             **arrays,
         )
+
+
+def curve_sizes(largest: int) -> np.ndarray:
+    """Return the numbers of features that curves are computed at: 1, 2, ... and ever wider."""
+    sizes = [1]
+    while sizes[-1] < largest:
+        sizes.append(min(largest, max(sizes[-1] + 1, round(sizes[-1] * _RATIO))))
+    return np.array(sizes)
 
 
 def selected_features(finished: dict[str, Location]) -> np.ndarray:

@@ -13,10 +13,10 @@ from bigfs.solvers.agreement import (
     agreement_of_pairs,
     difference_limit,
     rarely_selected_bound,
-    stability_curve,
     stability_of,
     step_of,
 )
+from bigfs.stages.scores import support_of
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,9 @@ class Stability:
         Rows of a fit.
     shared_rows : float
         The share of the rows that a pair takes; 0 if no row is in two pairs.
+    supports : ndarray of shape (2 * n_pairs, n_sizes * (n_sizes + 1) / 2) or None
+        The fits' selections of 1, 2, ... features, as in `FeatureScores`; None for methods whose
+        selections are the first of their rankings.
     """
 
     frequencies: np.ndarray
@@ -48,47 +51,48 @@ class Stability:
     n_selected: int
     sample_size: int
     shared_rows: float
+    supports: np.ndarray | None = None
 
     @classmethod
     def of_fits(
-        cls, masks: np.ndarray, rankings: np.ndarray, sample_size: int, shared_rows: float
+        cls,
+        n_selected: int,
+        rankings: np.ndarray,
+        supports: np.ndarray | None,
+        sample_size: int,
+        shared_rows: float,
     ) -> Stability:
-        """Return the stability of fits, from what they select and their rankings.
-
-        Parameters
-        ----------
-        masks : ndarray of shape (2 * n_pairs, n_features), bool
-        rankings : ndarray of shape (2 * n_pairs, n_features), int
-        sample_size : int
-        shared_rows : float
-        """
+        """Return the stability of selections of a number of features; see the attributes."""
+        masks = _masks(n_selected, rankings, supports)
         return cls(
             masks.mean(axis=0),
             rankings,
             agreement_of_pairs(masks),
             agreement_of_all(masks),
-            int(masks[0].sum()),
+            n_selected,
             sample_size,
             shared_rows,
+            supports,
         )
+
+    def at(self, n_selected: int) -> Stability:
+        """Return the same for another number of features, of the same fits."""
+        if n_selected == self.n_selected:
+            return self
+        shared = (self.rankings, self.supports, self.sample_size, self.shared_rows)
+        return Stability.of_fits(n_selected, *shared)
 
     def as_details(self) -> dict[str, Any]:
         """Return everything as details of `FeatureScores`."""
         value = self.agreement
-        return {
-            "frequencies": self.frequencies,
-            "rankings": self.rankings,
-            "pair_agreements": self.pair_agreements,
-            "agreement": [value.value, value.low, value.high],
-            "n_selected": self.n_selected,
-            "sample_size": self.sample_size,
-            "shared_rows": self.shared_rows,
-        }
+        kept = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        kept["agreement"] = [value.value, value.low, value.high]
+        return {name: value for name, value in kept.items() if value is not None}
 
     @classmethod
     def from_details(cls, details: dict[str, Any]) -> Stability:
         """Return what `as_details` wrote."""
-        kept = {name: details[name] for name in cls.__dataclass_fields__}
+        kept = {name: details[name] for name in cls.__dataclass_fields__ if name in details}
         return cls(**{**kept, "agreement": Agreement(*kept["agreement"])})
 
     @property
@@ -105,15 +109,26 @@ class Stability:
         """The mean agreement within pairs, with its interval."""
         return stability_of(self.pair_agreements, self.shared_rows, self._step)
 
-    def curve(self) -> np.ndarray:
-        """Return the stability of the first 1, 2, ... features of the fits' rankings.
+    def curves(self, sizes: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Return the stability of selections of other numbers of features, and standard errors.
+
+        Parameters
+        ----------
+        sizes : ndarray of shape (n_sizes,), int
 
         Returns
         -------
-        curve : ndarray of shape (n_features, 3), float64
-            Stability, and its interval.
+        values, errors : dict of str to ndarray of shape (n_sizes,), float64
+            As in `Curves`: ``stability`` and ``in_common``.
         """
-        return stability_curve(self.rankings, self.shared_rows)
+        d = len(self.frequencies)
+        pairs = np.array(
+            [agreement_of_pairs(_masks(m, self.rankings, self.supports)) for m in sizes.tolist()]
+        )
+        found = pairs.mean(axis=1), pairs.std(axis=1) / np.sqrt(pairs.shape[1])
+        varying = sizes * (1 - sizes / d) / d
+        values, errors = ({"stability": one, "in_common": one * varying} for one in found)
+        return values, errors
 
     def stable_features(self, threshold: float) -> np.ndarray:
         """Return the features of at least a frequency, ascending."""
@@ -156,3 +171,11 @@ class Stability:
             f"{self.agreement.value:.2f}",
             f"{stable} features are in at least {100 * threshold:.0f} % of the fits; {rare}",
         ]
+
+
+def _masks(n_selected: int, rankings: np.ndarray, supports: np.ndarray | None) -> np.ndarray:
+    """Return the selections of so many features, shape (n_fits, n_features), bool."""
+    masks = np.zeros(rankings.shape, dtype=bool)
+    for i, (mask, ranking) in enumerate(zip(masks, rankings, strict=True)):
+        mask[support_of(ranking, None if supports is None else supports[i], n_selected)] = True
+    return masks

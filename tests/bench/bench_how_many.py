@@ -1,6 +1,6 @@
 """How many features n_features_to_select: auto chooses, where the number is planted and elsewhere.
 
-    python -m tests.bench.bench_how_many planted
+    python -m tests.bench.bench_how_many planted [--criteria stability] [--methods mcfs]
     python -m tests.bench.bench_how_many sets FOLDER
     python -m tests.bench.bench_how_many cost
 
@@ -10,6 +10,8 @@ all others are mixtures of three of them with noise; ``both``, where half of the
 mixtures and half are noise; and ``clusters``, where they carry eight clusters and all others are
 noise. ``sets`` prints what the criteria say on sets in FOLDER, NAME.npz with ``X`` (labels are not
 read), and on digits. ``cost`` compares processor seconds of runs with and without curves.
+
+The criterion ``stability`` has ten pairs of halves here, and all others one fit.
 """
 
 from __future__ import annotations
@@ -17,13 +19,16 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 from sklearn.datasets import load_digits
 
 import bigfs
+from bigfs import StabilitySelection
 from bigfs.config.sections import Auto
 from bigfs.core.threads import single_thread
 from bigfs.selectors.number import CRITERIA, choose_number
@@ -57,30 +62,47 @@ def planted(kind: str, m: int, n: int, d: int, seed: int) -> np.ndarray:
     return np.hstack([sources, mixed, noise])[:, rng.permutation(d)]
 
 
-def numbers(method: str, X: np.ndarray) -> dict[str, int]:
-    """Return what each criterion that a method has chooses, from one fit."""
-    curves = METHODS[method]("auto").fit(X).curves_
-    return {
-        name: choose_number(Auto(auto=name), curves.sizes, curves.values, curves.errors, len(X))
-        for name, criterion in CRITERIA.items()
-        if not criterion.stage or "explained_eigenvectors" in curves.values
-    }
+def numbers(
+    method: str, X: np.ndarray, criteria: Sequence[str] = tuple(CRITERIA), n_pairs: int = 10
+) -> dict[str, int]:
+    """Return what each of some criteria chooses, where the method has it."""
+    found = {}
+    with dask.config.set(scheduler="synchronous"):
+        if "stability" in criteria:
+            of_fits = StabilitySelection(METHODS[method]({"auto": "stability"}), n_pairs).fit(X)
+            found["stability"] = int(of_fits.n_features_to_select_)
+        others = [name for name in criteria if name != "stability"]
+        curves = METHODS[method]("auto").fit(X).curves_ if others else None
+    for name in others:
+        stage = CRITERIA[name].stage
+        if not stage or "explained_eigenvectors" in curves.values:
+            found[name] = choose_number(
+                Auto(auto=name), curves.sizes, curves.values, curves.errors, len(X)
+            )
+    return found
 
 
 def on_planted(
-    truths: tuple[int, ...] = (5, 20, 60), draws: int = 10, n: int = 1000, d: int = 200
+    truths: tuple[int, ...] = (5, 20, 60),
+    draws: int = 10,
+    n: int = 1000,
+    d: int = 200,
+    criteria: Sequence[str] = tuple(CRITERIA),
+    methods: Sequence[str] = tuple(METHODS),
+    n_pairs: int = 10,
 ) -> dict[tuple[str, str, str, int], list[int]]:
     """Print how often each criterion is within 20 % of the truth, and its median."""
     found: dict[tuple[str, str, str, int], list[int]] = {}
     head = "".join(f"{f'm = {m}':>14}" for m in truths)
     print(f"{'kind':<10}{'method':<17}{'criterion':<24}{head}   (of {draws} draws; median)")
     for kind in KINDS:
-        for method in METHODS:
+        for method in methods:
             for m in truths:
                 for seed in range(draws):
-                    for name, number in numbers(method, planted(kind, m, n, d, seed)).items():
+                    X = planted(kind, m, n, d, seed)
+                    for name, number in numbers(method, X, criteria, n_pairs).items():
                         found.setdefault((kind, method, name, m), []).append(number)
-            for name in CRITERIA:
+            for name in criteria:
                 if (kind, method, name, truths[0]) not in found:
                     continue
                 cells = ""
@@ -92,14 +114,18 @@ def on_planted(
     return found
 
 
-def on_sets(sets: dict[str, np.ndarray]) -> dict[tuple[str, str], dict[str, int]]:
+def on_sets(
+    sets: dict[str, np.ndarray],
+    criteria: Sequence[str] = tuple(CRITERIA),
+    methods: Sequence[str] = tuple(METHODS),
+) -> dict[tuple[str, str], dict[str, int]]:
     """Print what each criterion says of data without a known number."""
     found = {}
-    print(f"{'set':<10}{'method':<17}" + "".join(f"{name:>24}" for name in CRITERIA))
+    print(f"{'set':<10}{'method':<17}" + "".join(f"{name:>24}" for name in criteria))
     for name, X in sets.items():
-        for method in METHODS:
-            found[name, method] = numbers(method, X)
-            cells = "".join(f"{found[name, method].get(c, '-'):>24}" for c in CRITERIA)
+        for method in methods:
+            found[name, method] = numbers(method, X, criteria)
+            cells = "".join(f"{found[name, method].get(c, '-'):>24}" for c in criteria)
             print(f"{name:<10}{method:<17}{cells}", flush=True)
     return found
 
@@ -134,13 +160,17 @@ def main(arguments: list[str] | None = None) -> Any:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=["planted", "sets", "cost"])
     parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--criteria", nargs="+", choices=list(CRITERIA), default=list(CRITERIA))
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--draws", type=int, default=10)
     options = parser.parse_args(arguments)
+    chosen = {"criteria": options.criteria, "methods": options.methods}
     if options.part == "planted":
-        return on_planted()
+        return on_planted(draws=options.draws, **chosen)
     digits = load_digits().data
     if options.part == "sets":
         loaded = {name: np.load(options.folder / f"{name}.npz")["X"] for name in SETS}
-        return on_sets({"digits": digits, **loaded})
+        return on_sets({"digits": digits, **loaded}, **chosen)
     rng = np.random.default_rng(0)
     large = rng.normal(size=(100_000, 200)).astype(np.float32)
     return cost({"digits": digits, "100,000 x 200": large})

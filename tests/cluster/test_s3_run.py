@@ -13,15 +13,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 
 from bigfs import spectral_embedding
 from bigfs.cli import main
-from bigfs.core.errors import StorageError
+from bigfs.core.errors import NumericalError, StorageError
 from bigfs.pipeline import compare
 from bigfs.pipeline.run import run
 from bigfs.results.result import Result
+from bigfs.selectors.stability import fits
 from bigfs.spectral import choice
 from bigfs.store import objects
 from bigfs.store.ingest import ingest
@@ -333,6 +335,40 @@ def test_commands_take_addresses_in_a_bucket(
     code, said = call("run", _yaml(tmp_path, config), "--fresh")
     assert code == 2 and "X/c/0/0 is missing (1 of 1)" in said
     _assert_no_credentials(lab)
+
+
+def test_fits_on_samples_are_kept_in_a_bucket(
+    lab: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _place_data(tmp_path, tmp_path)
+    stability = {"n_pairs": 2, "sample_size": 100}
+    changes = {"stability": stability, "n_features_to_select": {"auto": "stability"}}
+    for name, quick in (("beside", False), ("quick", True)):
+        expected, found = (
+            {**_config(root, "ndfs", **changes, quick=quick), "run": f"{root}/runs/{name}"}
+            for root in (tmp_path, lab)
+        )
+        if quick:
+            fitted, done = fits._fitted, []
+
+            def until_the_third(*inputs: Any, then: Any = fitted, done: Any = done) -> Any:
+                done.append(1)
+                if len(done) == 3:
+                    raise NumericalError("stop")
+                return then(*inputs)
+
+            monkeypatch.setattr(fits, "_fitted", until_the_third)
+            with dask.config.set(scheduler="synchronous"), pytest.raises(NumericalError):
+                run(found)
+            kept = [name for name in files_below(lab / "runs" / name) if "fit-" in name]
+            assert len(kept) == 2
+        ours, theirs = run(found), run(expected)
+        if quick:
+            assert len(done) == 3 + 2 + 4, "of four fits two were there"
+        _assert_same(ours, theirs)
+        assert ours.features_csv() == theirs.features_csv()
+        assert ours.stability_lines == theirs.stability_lines
+        _assert_tidy(lab / "runs" / name)
 
 
 def test_comparisons_in_a_bucket(lab: ObjectPath, tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from bigfs import RandomSelection, ingest
+from bigfs import RandomSelection, ingest, run
+from bigfs.core.errors import InputError
 from bigfs.pipeline import compare
 from bigfs.pipeline.table import BETTER, NEITHER, WORSE, ComparisonResult, Row
+from bigfs.report.page import comparison_page
 
 
 def _planted(folder: Path) -> dict[str, Any]:
@@ -94,6 +96,37 @@ def test_without_chance_nothing_is_drawn(tmp_path: Path) -> None:
     found = compare(settings | {"n_features_to_select": 8})
     assert [row.name for row in found.rows] == ["all features", "max_variance"]
     assert "than chance" not in found.text()
+
+
+@pytest.mark.full
+def test_methods_choose_their_numbers_and_say_how_sure(tmp_path: Path) -> None:
+    settings = _planted(tmp_path) | {"methods": ["max_variance"], "stability": {"n_pairs": 3}}
+    settings |= {"evaluate": None, "compare": {"n_draws": 3}}
+    by_stability = {"auto": "stability"}
+    found = compare(settings | {"n_features_to_select": [8, "auto", by_stability]})
+    single = {k: settings[k] for k in ("input", "stability")} | {"method": "max_variance"}
+    for number, name in (
+        (8, "max_variance"),
+        ("auto", "max_variance (auto explained_variance)"),
+        (by_stability, "max_variance (auto stability)"),
+    ):
+        place = {"run": str(tmp_path / "single"), "n_features_to_select": number}
+        alone = run(single | place, fresh=True)
+        [row] = [row for row in found.rows if row.name == name]
+        assert row.selected.tolist() == alone.selected.tolist()
+        assert alone.stability is not None and row.stability == alone.stability.stability
+        assert found.than_chance(row)
+    assert abs(row.n_features - 10) <= 2, "ten features differ in their variance"
+    chance = [row.n_features for row in found.rows if row.name == "chance"]
+    assert chance == sorted({row.n_features for row in found.rows if row.method} - {80})
+    assert "stability (95 %)" in found.text() and "(auto stability)" in found.text()
+    rows = list(csv.DictReader(io.StringIO(found.csv())))
+    assert float(rows[-1]["stability_low"]) <= float(rows[-1]["stability"])
+    table = json.loads(found.json())
+    assert "stability (95 %)" in comparison_page(table, "<svg/>", "run")
+    assert compare(settings | {"n_features_to_select": "auto"}).rows[-1].n_features
+    with pytest.raises(InputError, match="MaxVariance takes none"):
+        compare(settings | {"n_features_to_select": {"auto": "explained_eigenvectors"}})
 
 
 def test_draws_are_permutations_that_differ_with_constant_features_last() -> None:

@@ -16,9 +16,9 @@ from bigfs.config.sections import Auto
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.selectors.configs import make_config, selection_model
-from bigfs.selectors.curves import OnePass, curve_sizes
+from bigfs.selectors.curves import OnePass
 from bigfs.selectors.number import smallest_enough
-from bigfs.stages.curves import Curves
+from bigfs.stages.curves import Curves, curve_sizes
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch

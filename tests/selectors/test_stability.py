@@ -22,6 +22,7 @@ from bigfs.selectors.configs import make_config
 from bigfs.selectors.stability import fits, rows
 from bigfs.selectors.stability.fits import choose_fits
 from bigfs.selectors.stability.rows import Draw
+from bigfs.stages.stability import Stability
 from tests.reference.agreement import kuncheva, phi
 from tests.test_estimators import CHEAP
 
@@ -106,6 +107,75 @@ def test_chance_has_no_stability_and_clear_data_have_all(digits: np.ndarray) -> 
     assert clear.get_support(indices=True).tolist() == [8, 9, 10, 11]
     assert clear.stable_features_.tolist() == [8, 9, 10, 11]
     assert clear.bound_ == pytest.approx(16 / (0.2 * 12))
+
+
+def _first(rankings: np.ndarray, m: int) -> list[set[int]]:
+    return [set(ranking[:m].tolist()) for ranking in rankings]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["one order", "a selection for each number"])
+def test_selections_of_other_numbers_of_features(own: bool) -> None:
+    rng, d = np.random.default_rng(0), 12
+    rankings = np.array([np.argsort(np.arange(d) + 4 * rng.random(d)) for _ in range(6)])
+    others = np.array([rng.permutation(d) for _ in range(6)])
+    supports = np.array([np.concatenate([np.sort(o[:m]) for m in range(1, 6)]) for o in others])
+    found = Stability.of_fits(3, rankings, supports if own else None, 40, 0.5)
+    values, errors = found.curves(np.arange(1, d + 1))
+    for m in range(1, d):
+        selections = _first(others if own and m <= 5 else rankings, m)
+        at = found.at(m)
+        often = [sum(j in one for one in selections) / 6 for j in range(d)]
+        np.testing.assert_allclose(at.frequencies, often)
+        assert at.n_selected == m
+        pairs = [kuncheva(*selections[i : i + 2], d) for i in (0, 2, 4)]
+        assert values["stability"][m - 1] == pytest.approx(np.mean(pairs))
+        assert at.stability.value == pytest.approx(np.mean(pairs))
+        assert errors["stability"][m - 1] == pytest.approx(np.std(pairs) / 3**0.5)
+        common = np.mean([len(selections[i] & selections[i + 1]) for i in (0, 2, 4)])
+        assert values["in_common"][m - 1] == pytest.approx((common - m * m / d) / d)
+    assert (values["stability"][-1], values["in_common"][-1]) == (1, 0)
+    restored = Stability.from_details(found.at(4).as_details())
+    assert restored.n_selected == 4 and (restored.supports is None) == (not own)
+
+
+def _clusters(m: int, n: int = 300, d: int = 40) -> np.ndarray:
+    """Return groups that differ in the first m features."""
+    rng = np.random.default_rng(m)
+    X = rng.normal(size=(n, d))
+    X[:, :m] += rng.normal(scale=3.0, size=(6, m))[rng.integers(6, size=n)]
+    return X
+
+
+def test_the_number_is_where_samples_stop_to_agree() -> None:
+    X = _clusters(12)
+    number = {"auto": "stability"}
+    alone = MaxVariance(number).fit(X)
+    assert abs(alone.n_features_to_select_ - 12) <= 2
+    assert alone.get_support().sum() == alone.n_features_to_select_
+    assert {"stability", "in_common"} <= set(alone.curves_.values)
+    assert "two samples have in common beyond chance" in alone.curves_.number["rule"]
+    sure = StabilitySelection(MaxVariance(number), n_pairs=5).fit(X)
+    assert abs(sure.n_features_to_select_ - 12) <= 2
+    fixed = StabilitySelection(MaxVariance(sure.n_features_to_select_), n_pairs=5).fit(X)
+    np.testing.assert_array_equal(sure.frequencies_, fixed.frequencies_)
+    np.testing.assert_array_equal(sure.get_support(), fixed.get_support())
+    assert sure.stability_ == fixed.stability_
+    with pytest.raises(InputError, match="stability needs 4 rows at least"):
+        MaxVariance(number).fit(X[:3])
+
+
+def test_fits_choose_the_number_from_their_own_rows() -> None:
+    X = _clusters(12)
+    sure = StabilitySelection(MaxVariance("auto"), n_pairs=2).fit(X)
+    own = [
+        MaxVariance("auto").fit(X[numbers]).n_features_to_select_
+        for numbers in _samples(Draw(300, 150, 2, 0), 300).values()
+    ]
+    chosen = sure.n_features_to_select_
+    assert chosen == int(np.median(own)) == sure.get_support().sum()
+    assert f"say {min(own)} to {max(own)}" in sure.curves_.number["rule"]
+    assert set(sure.ranking_[:chosen]) == set(sure.get_support(indices=True))
+    assert np.isfinite(sure.curves_.adds).all()
 
 
 def test_settings_that_do_not_go_with_the_rows_are_refused(digits: np.ndarray) -> None:
@@ -211,11 +281,11 @@ def test_a_run_that_failed_goes_on_with_the_fits_that_are_there(
     whole = run(_config(stored, run=str(stored / "whole")))
     once, done = fits._fitted, []
 
-    def until_the_fourth(X: np.ndarray, selection: Any, scratch: Any) -> Any:
+    def until_the_fourth(X: np.ndarray, selection: Any, *others: Any) -> Any:
         done.append(selection.random_state)
         if len(done) == 4:
             raise NumericalError("stop")
-        return once(X, selection, scratch)
+        return once(X, selection, *others)
 
     import dask
 
@@ -247,8 +317,9 @@ def test_stability_stands_beside_the_selection(stored: Path) -> None:
     assert "6 fits on 50 rows each: two samples without a common row share" in said
     assert "says nothing here" in said or "are to be expected" in said
     assert found.stages["stability"]["passes"] == 1
-    curve = found.stability.curve()
-    assert curve[4, 0] == pytest.approx(found.stability.stability.value)
+    values, errors = found.stability.curves(np.array([1, 5]))
+    assert values["stability"][1] == pytest.approx(found.stability.stability.value)
+    assert errors["stability"][1] == pytest.approx(found.stability.pair_agreements.std() / 3**0.5)
 
 
 def test_a_quick_run_is_the_consensus(stored: Path) -> None:
@@ -263,6 +334,40 @@ def test_a_quick_run_is_the_consensus(stored: Path) -> None:
     assert "no graph of all rows was built" in found.summary()
     default = make_config(**_config(stored, stability=None, quick=True))
     assert default.stability is not None and default.stability.n_pairs == 25
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("criterion", ["explained_variance", "neighbors_kept", "stability"])
+def test_runs_that_choose_the_number(stored: Path, criterion: str) -> None:
+    number = {"auto": criterion, "at_most": 30}
+    quick = run(_config(stored, n_features_to_select=number, quick=True))
+    assert list(quick.stages) == ["result", "curves"]
+    assert quick.stages["result"]["passes"] == quick.stages["curves"]["passes"] == 1
+    chosen = len(quick.selected)
+    assert quick.curves is not None and quick.curves.number is not None
+    assert quick.curves.number["n_features_to_select"] == chosen
+    assert quick.stability is not None and quick.stability.n_selected == chosen
+    assert set(quick.selected) == set(quick.ranking[:chosen])
+    assert quick.stability.frequencies.sum() == pytest.approx(chosen)
+    alone = StabilitySelection(MaxVariance(number), n_pairs=3, sample_size=50)
+    alone.fit(stored / "X.zarr")
+    np.testing.assert_array_equal(quick.ranking, alone.ranking_)
+    np.testing.assert_array_equal(quick.selected, alone.get_support(indices=True))
+
+    beside = run(_config(stored, run=str(stored / "beside"), n_features_to_select=number))
+    assert beside.stability is not None and beside.curves is not None
+    assert beside.stability.n_selected == len(beside.selected)
+    given = run(
+        _config(stored, run=str(stored / "given"), n_features_to_select=len(beside.selected))
+    )
+    assert given.stability is not None
+    np.testing.assert_array_equal(beside.stability.frequencies, given.stability.frequencies)
+    # The criterion alone changes: fits and scores stay.
+    before = {name: record["attempt"] for name, record in beside.stages.items()}
+    number["auto"] = "neighbors_kept" if criterion == "stability" else "stability"
+    again = run(_config(stored, run=str(stored / "beside"), n_features_to_select=number))
+    now = {name: record["attempt"] for name, record in again.stages.items()}
+    assert {name for name in now if now[name] != before[name]} == {"curves"}
 
 
 def test_a_difference_is_held_against_the_stability(stored: Path, digits: np.ndarray) -> None:

@@ -10,11 +10,10 @@ from bigfs.solvers.agreement import (
     agreement_of_pairs,
     consensus_ranking,
     rarely_selected_bound,
-    stability_curve,
     stability_of,
     step_of,
 )
-from tests.reference.agreement import kuncheva, phi, phi_deviation
+from tests.reference.agreement import phi, phi_deviation
 
 
 def _masks(n: int, d: int, sizes: list[int], seed: int = 0) -> np.ndarray:
@@ -67,20 +66,6 @@ def test_interval_of_the_stability() -> None:
     # Equal pairs: what is known is no finer than one feature.
     equal = stability_of(np.full(3, 0.5), 0.0, step_of(5, 10))
     assert equal.high - equal.value == pytest.approx(4.302653 * 0.4 / 6, rel=1e-6)
-
-
-def test_curve_has_the_stability_of_every_size() -> None:
-    rng = np.random.default_rng(0)
-    rankings = np.array([np.argsort(np.arange(12) + 4 * rng.random(12)) for _ in range(8)])
-    curve = stability_curve(rankings, 0.5)
-    for m in range(1, 13):
-        masks = np.zeros(rankings.shape, dtype=bool)
-        np.put_along_axis(masks, rankings[:, :m], True, axis=1)
-        found = stability_of(agreement_of_pairs(masks), 0.5, step_of(m, 12))
-        assert curve[m - 1] == pytest.approx([found.value, found.low, found.high])
-        if m < 12:
-            a, b = (set(ranking[:m].tolist()) for ranking in rankings[:2])
-            assert agreement_of_pairs(masks)[0] == pytest.approx(kuncheva(a, b, 12))
 
 
 def test_consensus_goes_by_frequency_score_and_rank() -> None:

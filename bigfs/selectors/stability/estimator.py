@@ -9,10 +9,11 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.config import Selection, validated
 from bigfs.config.fields import fresh_seed
-from bigfs.config.sections import StabilityConfig
+from bigfs.config.sections import Auto, StabilityConfig
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import check_seed
 from bigfs.selectors.base import BaseSelector
+from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.stability.fits import check_stability, stability_stage
 from bigfs.stages.stability import Stability
 from bigfs.stages.stage import Stage
@@ -28,7 +29,9 @@ class StabilitySelection(BaseSelector):
     Parameters
     ----------
     selector : estimator
-        A selector of bigfs. It is not fitted itself; how many features to keep is its parameter.
+        A selector of bigfs. It is not fitted itself; how many features to keep is its parameter:
+        "auto" is the median of the numbers that fits choose from their own rows, and the criterion
+        "stability" reads the number off what they agree on.
     n_pairs : int, default=25
         Pairs of samples; the selector is fitted twice as often.
     sample_size : int or None, default=None
@@ -63,6 +66,11 @@ class StabilitySelection(BaseSelector):
         Of each fit, best first; rows 2i and 2i + 1 are a pair.
     sample_size_ : int
         Rows of a sample.
+    n_features_to_select_ : int
+        How many features are kept.
+    curves_ : Curves
+        What more and fewer features would do, on all rows, and how their number was chosen; only
+        with "auto".
 
     Raises
     ------
@@ -79,7 +87,7 @@ class StabilitySelection(BaseSelector):
     the same with B = 2. ``get_support`` has the m most frequent features. ``bound_`` is
     q^2 / ((2t-1) d) with q = m and t the threshold [1]_: its features are rarely selected, which
     is not to say that they are wrong. Cost: one pass over X, then every fit is one task in one
-    process.
+    process; one more pass with "auto".
 
     References
     ----------
@@ -138,7 +146,10 @@ class StabilitySelection(BaseSelector):
         check_stability(selection, settings, blocks.n_samples, blocks.n_features)
         size = settings.sample_size or blocks.n_samples // 2
         settings = settings.model_copy(update={"sample_size": size})
-        return [stability_stage(selection, settings, quick=True)]
+        stages = [stability_stage(selection, settings, quick=True)]
+        if isinstance(selection.n_features_to_select, Auto):
+            stages.append(curves_stage(selection, quick=True))
+        return stages
 
     def _keep_details(self, details: dict[str, Any], scratch: Scratch | None) -> None:
         """Store how sure the selection is."""

@@ -21,10 +21,13 @@ from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.seeds import derive_seed
 from bigfs.core.units import MIB, format_bytes
 from bigfs.runtime.execute import inline, run_tasks
+from bigfs.selectors.curves import curves_stage
+from bigfs.selectors.number import choose_number, is_by_fits, largest_number, rule_in_words
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.stability.rows import Draw, DrawnRows, draw_rows
 from bigfs.selectors.stages import check_settings, stages_of_selection, start_of
 from bigfs.solvers.agreement import consensus_ranking
+from bigfs.stages.curves import Curves, curve_sizes
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stability import Stability
@@ -53,13 +56,29 @@ def stability_stage(
     """
     used = {
         stage.name: {**stage.settings, "version": stage.version}
-        for stage in stages_of_selection(selection)
+        for stage in _stages_of_fit(selection, quick)
     }
     size = settings.sample_size or (QUICK_ROWS if quick else None)
     used["stability"] = {"n_pairs": settings.n_pairs, "sample_size": size, "quick": quick}
-    choose = partial(choose_fits, selection=selection, n_pairs=settings.n_pairs, sample_size=size)
+    number = selection.n_features_to_select
+    if quick and isinstance(number, Auto):
+        used["stability"]["n_features_to_select"] = number.model_dump()
+    choose = partial(
+        choose_fits,
+        selection=selection,
+        n_pairs=settings.n_pairs,
+        sample_size=size,
+        quick=quick,
+    )
     # It reads no other stage: a graph that is built anew leaves it as it is.
-    return Stage("result" if quick else "stability", 1, used, choose, beside=not quick)
+    return Stage("result" if quick else "stability", 2, used, choose, beside=not quick)
+
+
+def _stages_of_fit(selection: Selection, quick: bool) -> list[Stage]:
+    """Return the stages of a fit: with curves where it is to choose a number of features."""
+    number = selection.n_features_to_select
+    chooses = quick and isinstance(number, Auto) and not is_by_fits(number)
+    return [*stages_of_selection(selection), *([curves_stage(selection)] if chooses else [])]
 
 
 def check_stability(
@@ -81,11 +100,6 @@ def check_stability(
     n_features : int
     quick : bool, default=False
     """
-    if isinstance(selection.n_features_to_select, Auto):
-        raise InputError(
-            "stability and quick take a number: n_features_to_select 'auto' chooses one from all "
-            "rows. Run it without them, then give the number that it chose."
-        )
     if n_samples is None:
         return
     if n_samples < 4:
@@ -105,7 +119,12 @@ def check_stability(
 
 
 def choose_fits(
-    shape: Shape, selection: Selection, n_pairs: int, sample_size: int | None
+    shape: Shape,
+    selection: Selection,
+    n_pairs: int,
+    sample_size: int | None,
+    *,
+    quick: bool = False,
 ) -> SampledFits:
     """Return the only strategy.
 
@@ -115,13 +134,13 @@ def choose_fits(
         If a fit does not fit a worker; it names the largest sample that does.
     """
     size = max(2, min(sample_size or shape.n_samples, shape.n_samples // 2))
-    fits = SampledFits(shape, selection, n_pairs, size)
+    fits = SampledFits(shape, selection, n_pairs, size, quick)
     budget = task_budget(selection.memory_limit)
     if not fits.is_within(budget):
         low, high = 1, size
         while high - low > 1:
             middle = (low + high) // 2
-            smaller = SampledFits(shape, selection, n_pairs, middle)
+            smaller = SampledFits(shape, selection, n_pairs, middle, quick)
             low, high = (middle, high) if smaller.is_within(budget) else (low, middle)
         needed = fits.fit_bytes()
         cure = f"stability.sample_size to {low:,} or less, or " if low > 1 else ""
@@ -146,12 +165,16 @@ class SampledFits:
     n_pairs : int
     sample_size : int
         Rows of each fit.
+    quick : bool, default=False
+        Whether the consensus is the result of the run, with a number of features of its own where
+        it is "auto"; else fits have as many as another stage may choose.
     """
 
     shape: Shape
     selection: Selection
     n_pairs: int
     sample_size: int
+    quick: bool = False
 
     @property
     def draw(self) -> Draw:
@@ -190,7 +213,8 @@ class SampledFits:
         d, itemsize = self.shape.n_features, self.shape.itemsize
         rows = block_rows(d, itemsize)
         sample = Shape(self.sample_size, d, itemsize, rows, rows)
-        costs = [stage.choose(sample).cost() for stage in stages_of_selection(self.selection)]
+        stages = _stages_of_fit(self.selection, self.quick)
+        costs = [stage.choose(sample).cost() for stage in stages]
         return [cost for cost in costs if cost is not None]
 
     def fit_bytes(self) -> int:
@@ -217,13 +241,13 @@ class SampledFits:
             logger.info("stability: %d of %d fits are there", n_fits - len(missing), n_fits)
         if missing:
             rows = draw_rows(blocks, self.draw, missing, work.child("rows"))
-            job = (rows, self.selection, blocks.n_samples, n_fits, str(kept.path))
+            job = (rows, self.selection, self.quick, blocks.n_samples, n_fits, str(kept.path))
             run_tasks(_fit_task, missing, *job, label="stability", unit="fits")
         found = [_read_fit(_file(kept.path, fit)) for fit in range(n_fits)]
-        result, stability, notes = _consensus(found, self)
+        result, notes = _consensus(found, self)
         if self.n_pairs == 1:
             notes.append("stability: one pair of samples tells no interval.")
-        n_selected = self.selection.n_features_to_select
+        n_selected = result.details["n_selected"]
         out.put("selected", result.support(n_selected))
         result.store(
             out,
@@ -256,6 +280,7 @@ def _fit_task(
     fit: int,
     rows: DrawnRows,
     selection: Selection,
+    quick: bool,
     n_samples: int,
     n_fits: int,
     kept: str,
@@ -266,8 +291,9 @@ def _fit_task(
         # Many small arrays that nobody else reads. In the run's folder, a task that was given up
         # would bring back what the end of its attempt has removed.
         scratch = Scratch()
+        own = _of_sample(selection, fit, n_samples, numbers)
         try:
-            result, notes = _fitted(X, _of_sample(selection, fit, n_samples, numbers), scratch)
+            result, number, notes = _fitted(X, own, _stages_of_fit(own, quick), scratch)
         except BigfsError as error:
             error.add_note(
                 f"It was fit {fit + 1} of the stability's {n_fits}, on {len(X):,} of the "
@@ -276,25 +302,28 @@ def _fit_task(
             raise
         finally:
             scratch.close()
+        supports = result.supports
         with replaced_file(_file(as_location(kept), fit)) as file:
             np.savez(
                 file,
                 scores=result.scores,
                 ranking=result.ranking.astype(np.int32),
-                selected=result.support(selection.n_features_to_select).astype(np.int32),
+                supports=np.array([] if supports is None else supports, dtype=np.int32),
+                number=number,
                 notes=np.array(json.dumps(notes)),
             )
 
 
 def _fitted(
-    X: np.ndarray, selection: Selection, scratch: Scratch
-) -> tuple[FeatureScores, list[str]]:
-    """Return the scores of a method on rows in memory, and what its stages note."""
+    X: np.ndarray, selection: Selection, stages: list[Stage], scratch: Scratch
+) -> tuple[FeatureScores, int, list[str]]:
+    """Return a method's scores on rows in memory, the number it chose (0: none), and notes."""
     blocks = RowBlocks.from_any(X, scratch=scratch, transform=selection.preprocess)
     store = TemporaryStages(scratch.child("stages"))
-    finished = Engine(store, blocks).run(stages_of_selection(selection))
+    finished = Engine(store, blocks).run(stages)
     notes = [note for path in finished.values() for note in read_attributes(path).get("notes", [])]
-    return FeatureScores.open(finished["result"]), notes
+    number = len(Curves.open(finished["curves"]).order) if "curves" in finished else 0
+    return FeatureScores.open(finished["result"]), number, notes
 
 
 def _of_sample(selection: Selection, fit: int, n_samples: int, numbers: np.ndarray) -> Selection:
@@ -311,17 +340,29 @@ def _of_sample(selection: Selection, fit: int, n_samples: int, numbers: np.ndarr
 
 def _consensus(
     found: Sequence[dict[str, Any] | None], fits: SampledFits
-) -> tuple[FeatureScores, Stability, list[str]]:
-    """Return the scores of all fits together, their stability, and their notes."""
+) -> tuple[FeatureScores, list[str]]:
+    """Return the scores of all fits together, with their stability, and their notes."""
     outcomes = [one for one in found if one is not None]
     if len(outcomes) < len(found):
         raise StorageError("Fits of the stability are missing or damaged. Run again.")
     rankings = np.array([one["ranking"] for one in outcomes])
-    masks = np.zeros(rankings.shape, dtype=bool)
-    for mask, one in zip(masks, outcomes, strict=True):
-        mask[one["selected"]] = True
+    supports = np.array([one["supports"] for one in outcomes])
     scores = np.mean([one["scores"] for one in outcomes], axis=0)
-    stability = Stability.of_fits(masks, rankings, fits.sample_size, fits.draw.shared_rows)
+    number, details = fits.selection.n_features_to_select, {}
+    most = number
+    if isinstance(number, Auto):
+        most = largest_number(number, fits.sample_size, fits.shape.n_features)
+    stability = Stability.of_fits(
+        most,
+        rankings,
+        supports if supports.size else None,
+        fits.sample_size,
+        fits.draw.shared_rows,
+    )
+    if fits.quick and isinstance(number, Auto):
+        details["number"] = _number(number, stability, [int(one["number"]) for one in outcomes])
+        stability = stability.at(details["number"]["n_features_to_select"])
+    details |= stability.as_details()
     ranking = consensus_ranking(stability.frequencies, scores, rankings)
     noted = [notes for one in outcomes if (notes := json.loads(str(one["notes"])))]
     summary = []
@@ -329,4 +370,22 @@ def _consensus(
         summary = [
             f"{len(noted)} of {len(found)} fits of the stability note, such as: {noted[0][0]}"
         ]
-    return FeatureScores(scores, ranking, stability.as_details()), stability, summary
+    return FeatureScores(scores, ranking, details), summary
+
+
+def _number(number: Auto, stability: Stability, of_fits: list[int]) -> dict[str, Any]:
+    """Return how many features fits choose, as `Curves` has it.
+
+    It is read off the curve of the stability, or the median of the numbers that fits chose.
+    """
+    rule, largest = rule_in_words(number), stability.n_selected
+    if is_by_fits(number):
+        sizes = curve_sizes(largest)
+        chosen = choose_number(number, sizes, *stability.curves(sizes), stability.sample_size)
+    else:
+        chosen = int(np.median(of_fits))
+        between = f"{min(of_fits)} to {max(of_fits)}"
+        rule = f"the median over {len(of_fits)} samples, which say {between}, of {rule}"
+    return {
+        **number.model_dump(), "n_features_to_select": chosen, "largest": largest, "rule": rule,
+    }  # fmt: skip

@@ -1,0 +1,44 @@
+"""Predicted against measured memory of fits on samples of the rows; see _measure.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bigfs.blocks import RowBlocks
+from bigfs.core.cost import StageCost
+from bigfs.runtime import local_cluster
+from bigfs.selectors.configs import selection_model
+from bigfs.selectors.stability.fits import SampledFits, choose_fits
+from bigfs.stages.stage import Inputs
+from tests.memory._measure import LIMIT, Place, hold_to_the_bar
+
+pytestmark = [pytest.mark.memory, pytest.mark.cluster]
+
+
+def _strategy(blocks: RowBlocks, settings: dict[str, Any], size: int) -> SampledFits:
+    selection = selection_model()(n_features_to_select=20, memory_limit=LIMIT, **settings)
+    return choose_fits(blocks.layout, selection, 1, size, quick=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "n", "d"),
+    [
+        ({"method": "max_variance"}, 600_000, 100),
+        ({"method": "mcfs", "mcfs": {"n_clusters": 5}}, 10_000, 3000),
+    ],
+    ids=lambda value: value["method"] if isinstance(value, dict) else None,
+)
+def test_measured_is_within_predicted(
+    settings: dict[str, Any], n: int, d: int, tmp_path: Path
+) -> None:
+    from distributed import Client
+
+    with local_cluster(1, 1, LIMIT) as cluster, Client(cluster):
+        blocks = Place(tmp_path).stored_blocks(n, d)
+        strategy = _strategy(blocks, settings, n // 2)
+        out = blocks.scratch.child("out")
+        cost = StageCost(tuple(strategy.cost().by_workers))
+        hold_to_the_bar(cost, lambda: strategy.run(Inputs(blocks), out))

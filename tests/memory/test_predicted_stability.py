@@ -27,7 +27,7 @@ def _strategy(blocks: RowBlocks, settings: dict[str, Any], size: int) -> Sampled
     ("settings", "n", "d"),
     [
         ({"method": "max_variance"}, 600_000, 100),
-        ({"method": "mcfs", "mcfs": {"n_clusters": 5}}, 10_000, 3000),
+        ({"method": "mcfs", "mcfs": {"n_clusters": 5}}, 8000, 2500),
     ],
     ids=lambda value: value["method"] if isinstance(value, dict) else None,
 )

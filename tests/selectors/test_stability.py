@@ -18,6 +18,7 @@ from bigfs.core.errors import InputError, MemoryLimitError, NumericalError
 from bigfs.core.seeds import derive_seed
 from bigfs.pipeline.diff import diff_runs
 from bigfs.plan.planning import plan_pipeline
+from bigfs.report.page import run_page
 from bigfs.selectors.configs import make_config
 from bigfs.selectors.stability import fits, rows
 from bigfs.selectors.stability.fits import choose_fits
@@ -348,6 +349,7 @@ def test_runs_that_choose_the_number(stored: Path, criterion: str) -> None:
     assert quick.curves.number["n_features_to_select"] == chosen
     assert quick.stability is not None and quick.stability.n_selected == chosen
     assert set(quick.selected) == set(quick.ranking[:chosen])
+    assert "Stability in percent" in run_page(quick)
     assert quick.stability.frequencies.sum() == pytest.approx(chosen)
     alone = StabilitySelection(MaxVariance(number), n_pairs=3, sample_size=50)
     alone.fit(stored / "X.zarr")

@@ -188,6 +188,7 @@ def _run(
     store = RunStages(directory, config.memory_limit, shared=True)
     engine = Engine(store, blocks, key)
     judge = _Judge(config, engine, blocks, y)
+    everything = judge.row(ALL_FEATURES, None, [np.arange(blocks.n_features)], 0.0)
     rows: list[Row] = []
     for fit in fits:
         assert fit.plan is not None
@@ -211,7 +212,6 @@ def _run(
             for m, found in selections.items()
         ]
         rows = [*of_fit, *rows] if fit.name == CHANCE else [*rows, *of_fit]
-    rows = [judge.row(ALL_FEATURES, None, [np.arange(blocks.n_features)], 0.0), *rows]
     store.forget_others({"data", *engine.used})
     return ComparisonResult(
         directory.path,
@@ -220,7 +220,7 @@ def _run(
         blocks.n_features,
         None if y is None else int(y.max()) + 1,
         judge.settings,
-        rows,
+        [everything, *rows],
         dict(directory.manifest["stages"]),
     )
 

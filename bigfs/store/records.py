@@ -46,11 +46,11 @@ _OF_MANIFEST: dict[str, Any] = {
     "error": str,
     "versions": dict,
     "data": dict,
-    "series": (str, type(None)),
+    **dict.fromkeys(("method", "series"), (str, type(None))),
+    **dict.fromkeys(("notes", "files"), list),
     "stages": dict,
     "attempts": dict,
     "checkpoints": dict,
-    "files": list,
 }
 _OF_STAGE: dict[str, Any] = {
     **dict.fromkeys(("settings", "stored", "metadata"), dict),
@@ -61,6 +61,8 @@ _OF_STAGE: dict[str, Any] = {
     "notes": list,
     "strategy": str,
 }
+_IN_EVERY_STAGE = {"key", "attempt", "stored"}
+_MEASURED = {"settings", "seconds", "measured_peak_bytes", "passes"}
 _ID = re.compile(r"[0-9a-f]{12}")
 # Metadata and chunks of zarr, version 3.
 _OF_ZARR = re.compile(r"(.*/)?(zarr\.json|c(/\d+)*)")
@@ -147,9 +149,12 @@ def check_manifest(manifest: Any) -> None:
         raise ValueError(f"its format is {manifest['format']}, not {FORMAT}")
     _check(is_attempt(manifest.get("id", "0" * 12)), "it has the id", manifest.get("id"))
     _check_types(manifest, _OF_MANIFEST, "it")
+    # A manifest without a status is no run's: nothing was measured.
+    needed = _IN_EVERY_STAGE | (_MEASURED if "status" in manifest else set())
     for name, record in manifest["stages"].items():
         _check_types(record, _OF_STAGE, f"stage {name[:_SHOWN]}")
-        _check("stored" in record, f"stage {name[:_SHOWN]} has no files", record.keys())
+        lacking = sorted(needed - record.keys())
+        _check(not lacking, f"stage {name[:_SHOWN]} lacks", lacking)
         key, attempt = record["key"], record["attempt"]
         _check(is_plain(name), "a stage is named", name)
         _check(is_plain(key), f"stage {name} has the key", key)
@@ -157,6 +162,9 @@ def check_manifest(manifest: Any) -> None:
         folder = record.get("folder", f"{name}.zarr")
         known = (f"{name}.zarr", f"{name}-{attempt}.zarr")
         _check(folder in known, f"stage {name} has the folder", folder)
+    for record in (manifest, *manifest["stages"].values()):
+        notes = record.get("notes", [])
+        _check(all(isinstance(note, str) for note in notes), "it has the notes", notes)
     for attempt, folders in manifest.get("attempts", {}).items():
         _check(is_attempt(attempt), "an attempt has the id", attempt)
         for folder in folders:

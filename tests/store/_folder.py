@@ -13,6 +13,8 @@ import pytest
 from bigfs.cli import main
 from bigfs.store.rundir import RunDirectory
 
+# What is recorded of every stage.
+MEASURED = {"settings": {}, "seconds": 1.0, "measured_peak_bytes": 0, "passes": 0}
 VALUES = np.random.default_rng(0).normal(size=(60, 8))
 
 
@@ -57,4 +59,4 @@ def all_files(folder: Path) -> dict[str, bytes]:
 
 def finish(directory: RunDirectory, name: str, key: str) -> None:
     directory.stage_scratch(name).put("values", np.arange(3.0))
-    directory.commit(name, key, {"seconds": 1.0, "version": 1, "settings": {}})
+    directory.commit(name, key, {"version": 1, **MEASURED})

@@ -158,6 +158,9 @@ def test_a_chunk_that_is_no_gzip_is_bad_input(tmp_path: Path, form: int) -> None
         lambda m: m.update(error={}),
         lambda m: m.update(files={"a": 1}),
         lambda m: m.update(stages=[1]),
+        lambda m: m.update(notes=5),
+        lambda m: m["stages"]["result"].update(notes=[5]),
+        lambda m: m["stages"]["result"].pop("seconds"),
     ],
 )
 def test_a_damaged_manifest_is_named_and_fresh_starts_over(

@@ -17,6 +17,7 @@ from bigfs.store.location import Location, as_location
 from bigfs.store.retention import finish_series, finished_runs
 from bigfs.store.rundir import RunDirectory
 from tests._canary import BESIDE, own
+from tests.store._folder import MEASURED
 
 SERIES = "nightly-{date}"
 
@@ -26,7 +27,7 @@ def _finished(place: Location, status: str = "done", series: str | None = SERIES
     with RunDirectory(place).open(outputs=("config.yaml",)) as directory:
         directory.write_file("config.yaml", "run: x")
         directory.stage_scratch("result").put("scores", np.arange(3.0))
-        directory.commit("result", "key", {})
+        directory.commit("result", "key", MEASURED)
         directory.manifest.update(status=status, series=series)
         directory.write()
     return place

@@ -16,11 +16,12 @@ from bigfs.store.lease import Lease
 from bigfs.store.rundir import RunDirectory, stage_key, write_atomic
 from bigfs.store.scratch import ArrayRef, Scratch
 from tests._canary import own
+from tests.store._folder import MEASURED
 
 
 def _finish(directory: RunDirectory, name: str, key: str) -> None:
     directory.stage_scratch(name).put("values", np.arange(3.0))
-    directory.commit(name, key, {"seconds": 1.0})
+    directory.commit(name, key, MEASURED)
 
 
 def test_a_finished_stage_is_found_by_its_key(tmp_path: Path) -> None:

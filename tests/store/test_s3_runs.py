@@ -24,6 +24,7 @@ from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 from tests._canary import own
 from tests._s3 import Proxy
+from tests.store._folder import MEASURED
 
 
 def test_arrays_are_written_by_chunks_and_read_by_rows(place: Location) -> None:
@@ -70,7 +71,7 @@ def test_reading_rows_takes_one_request_of_these_rows(proxy: Proxy, lab: ObjectP
 
 def _finish(directory: RunDirectory, name: str, key: str, values: Any = (0, 1, 2)) -> None:
     directory.stage_scratch(name).put("values", np.array(values))
-    directory.commit(name, key, {"seconds": 1.0})
+    directory.commit(name, key, MEASURED)
 
 
 def _names(place: ObjectPath) -> set[str]:

@@ -11,6 +11,10 @@ from bigfs.core.cost import Shape
 
 # The values of a block by columns, their means and deviations from them are float64.
 _KERNEL_BYTES = 3 * 8
+# Columns of a thin dense array that are multiplied at a time.
+_GROUP = 128
+# Entries of the differences of rows that are looked at together.
+_TILE_ENTRIES = 2**20
 
 
 def kernel_bytes(shape: Shape) -> int:
@@ -28,6 +32,7 @@ class ColumnEntries:
     Attributes
     ----------
     values : ndarray of shape (n_entries,), float64
+    rows : ndarray of shape (n_entries,), int32
     counts : ndarray of shape (n_features,), int64
         How many entries each column has.
     """
@@ -35,6 +40,7 @@ class ColumnEntries:
     def __init__(self, X: Any) -> None:
         by_column = X.tocsc()
         self.values = by_column.data.astype(np.float64, copy=False)
+        self.rows = by_column.indices
         self.counts = np.diff(by_column.indptr).astype(np.int64)
         self._filled = self.counts > 0
         self._starts = by_column.indptr[:-1][self._filled]
@@ -65,3 +71,74 @@ def csr_moments(X: Any) -> Moments:
     deviations = entries.values - entries.spread(mean)
     squares = entries.reduce(np.add, np.square(deviations, out=deviations)) + zeros * mean**2
     return Moments(n, mean, squares, minimum, maximum)
+
+
+def csr_cross(X: Any, side: np.ndarray, side_mean: np.ndarray) -> tuple[Moments, np.ndarray]:
+    """Return the moments of a CSR block, and its centered products with thin dense columns.
+
+    Parameters
+    ----------
+    X : csr_array of shape (n_rows, n_features)
+    side : ndarray of shape (n_rows, n_columns), float64
+        Overwritten.
+    side_mean : ndarray of shape (n_columns,)
+
+    Returns
+    -------
+    moments : Moments
+    cross : ndarray of shape (n_features, n_columns), float64, Fortran order
+        ``X'S - n x s'``; exactly zero for features that are constant in these rows.
+    """
+    moments = csr_moments(X)
+    side -= side_mean
+    turned = X.astype(np.float64).T
+    cross = np.empty((X.shape[1], side.shape[1]), order="F")
+    for begin in range(0, side.shape[1], _GROUP):
+        part = np.ascontiguousarray(side[:, begin : begin + _GROUP])
+        products = turned @ part
+        products -= np.multiply.outer(moments.mean, part.sum(axis=0))
+        cross[:, begin : begin + _GROUP] = products
+    cross[moments.constant] = 0.0
+    return moments, cross
+
+
+def cross_bytes(shape: Shape, n_columns: int) -> int:
+    """Return what `csr_cross` needs beside a CSR block and its result."""
+    group = min(_GROUP, n_columns)
+    thin = 8 * (shape.rows * (n_columns + group) + 2 * shape.n_features * group)
+    return kernel_bytes(shape) + thin
+
+
+def csr_edge_sum(X: Any, i: np.ndarray, Z: Any, j: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the sum of ``w (x_i - z_j)^2`` per feature over edges, float64, in tiles of edges."""
+    total = np.zeros(X.shape[1])
+    # Rows of one edge have as many entries together, at most.
+    ends = np.cumsum(np.diff(X.indptr)[i].astype(np.int64) + np.diff(Z.indptr)[j])
+    begin = 0
+    while begin < len(i):
+        reach = _TILE_ENTRIES + (ends[begin - 1] if begin else 0)
+        end = max(begin + 1, int(np.searchsorted(ends, reach, side="right")))
+        part = slice(begin, end)
+        gap = X[i[part]].astype(np.float64) - Z[j[part]].astype(np.float64)
+        squares = np.repeat(weights[part], np.diff(gap.indptr)) * gap.data**2
+        total += np.bincount(gap.indices, squares, minlength=len(total))
+        begin = end
+    return total
+
+
+def edge_bytes(shape: Shape) -> int:
+    """Return what `csr_edge_sum` and `csr_spread` need beside their CSR blocks."""
+    return 2 * kernel_bytes(shape) + 80 * _TILE_ENTRIES
+
+
+def csr_spread(X: Any, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the degree-weighted mean and squared deviations of the columns of a CSR block."""
+    entries, weight = ColumnEntries(X), float(degrees.sum())
+    own = degrees[entries.rows]
+    mean = entries.reduce(np.add, own * entries.values) / weight
+    moments = csr_moments(X)
+    # The rounded mean of equal values can differ from them in the last bit.
+    mean = np.where(moments.constant, moments.minimum, mean)
+    squares = entries.reduce(np.add, own * (entries.values - entries.spread(mean)) ** 2)
+    of_zeros = np.where(entries.counts == X.shape[0], 0.0, weight - entries.reduce(np.add, own))
+    return mean, squares + np.maximum(of_zeros, 0.0) * mean**2

@@ -15,7 +15,12 @@ from bigfs.blocks.kernels import Moments
 from bigfs.core.errors import InputError
 from bigfs.store.scratch import ArrayRef, Scratch
 
-KINDS = ("none", "standardize", "rescale", "minmax", "unit_norm", "log1p")
+KINDS = (
+    "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", "normalize_total",
+    "normalize_log1p",
+)  # fmt: skip
+# The sum of every row under ``normalize_total``.
+TOTAL = 1e4
 
 
 @dataclass(frozen=True)
@@ -24,9 +29,10 @@ class Transform:
 
     Attributes
     ----------
-    kind : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}
+    kind : one of `KINDS`
     columns : ArrayRef of shape (2, n_features) or None
-        Shift and scale: a value x becomes ``(x - shift) * scale``.
+        Shift and scale: a value x becomes ``(x - shift) * scale``. Entries of CSR blocks are
+        scaled only, so that zeros stay: see `offset`.
     """
 
     kind: str = "none"
@@ -38,29 +44,42 @@ class Transform:
         Raises
         ------
         InputError
-            For a row of zeros under ``unit_norm`` or a value of -1 or less under ``log1p``.
+            For a row of zeros under ``unit_norm``, a value of -1 or less under ``log1p``, or a
+            negative one under ``normalize_total``.
         """
         if self.kind == "none":
             return X
         if self.columns is not None:
             shift, scale = self.columns.load()
+            if hasattr(X, "indptr"):
+                return _scaled(X, scale)
             out = X - shift.astype(X.dtype)
             out *= scale.astype(X.dtype)
             return out
+        if self.kind.startswith("normalize"):
+            X = _normalize_total(X, first_row)
+            if self.kind == "normalize_total":
+                return X
         if hasattr(X, "indptr"):
             return _on_entries(self.kind, X, first_row)
         return _unit_norm(X, first_row) if self.kind == "unit_norm" else _log1p(X, first_row)
+
+    def offset(self) -> np.ndarray | None:
+        """Return what the columns of CSR blocks lack, ``-shift * scale``; None: nothing.
+
+        Means, minima and maxima of entries are without it; all that is centered is the same.
+        """
+        if self.columns is None:
+            return None
+        shift, scale = self.columns.load()
+        found: np.ndarray = -shift * scale
+        return found if found.any() else None
 
 
 def check_kind(kind: str) -> None:
     """Raise InputError unless the transform is known."""
     if kind not in KINDS:
         raise InputError(f"preprocess must be one of {', '.join(KINDS)}. Got {kind!r}.")
-
-
-def keeps_sparse(kind: str) -> bool:
-    """Say whether a transform leaves zeros as they are, so that it acts on stored entries only."""
-    return not needs_moments(kind)
 
 
 def needs_moments(kind: str) -> bool:
@@ -73,7 +92,8 @@ def resolve(kind: str, moments: Moments | None, scratch: Scratch) -> Transform:
 
     ``standardize`` gives columns mean 0 and variance 1, ``minmax`` maps them to [0, 1],
     ``rescale`` gives them mean 0 and divides all by one number, so that their mean variance is 1;
-    a constant column becomes 0 under all three. ``unit_norm`` scales rows to Euclidean norm 1.
+    a constant column becomes 0 under all three. ``unit_norm`` scales rows to Euclidean norm 1,
+    ``normalize_total`` to a sum of 10,000; ``normalize_log1p`` takes ``log1p`` of that.
     """
     check_kind(kind)
     if moments is None or not needs_moments(kind):
@@ -104,6 +124,39 @@ def _on_entries(kind: str, X: Any, first_row: int) -> Any:
         entry = int((X.data <= -1).argmax())
         raise _below_log1p(first_row + int(row_of[entry]), int(X.indices[entry]), X.data[entry])
     out.data = np.log1p(X.data)
+    return out
+
+
+def _scaled(X: Any, scale: np.ndarray) -> Any:
+    """Return a CSR block whose columns are scaled; those that become zero keep no entries."""
+    out = X.copy()
+    out.data *= scale[X.indices].astype(X.dtype)
+    if not scale.all():
+        out.eliminate_zeros()
+    return out
+
+
+def _normalize_total(X: Any, first_row: int) -> Any:
+    """Return rows, dense or CSR, with a sum of `TOTAL` each; rows of zeros stay."""
+    sparse = hasattr(X, "indptr")
+    row_of = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)) if sparse else None
+    values = X.data if sparse else X
+    if values.size and values.min() < 0:
+        place = np.unravel_index(int(values.argmin()), values.shape)
+        row = place[0] if row_of is None else row_of[place[0]]
+        raise InputError(
+            f"preprocess 'normalize_total': row {first_row + int(row)} has {values[place]:g}; "
+            "values must not be negative. Use another preprocess."
+        )
+    if row_of is None:
+        totals = X.sum(axis=1, dtype=np.float64)
+    else:
+        totals = np.bincount(row_of, X.data, minlength=X.shape[0])
+    factors = np.divide(TOTAL, totals, out=np.ones(len(totals)), where=totals > 0).astype(X.dtype)
+    if row_of is None:
+        return X * factors[:, None]
+    out = X.copy()
+    out.data *= factors[row_of]
     return out
 
 

@@ -182,15 +182,15 @@ class RowBlocks:
         X : RowBlocks, array-like, path or URI
         scratch : Scratch or None, default=None
             None: a temporary folder.
-        transform : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}
+        transform : one of `preprocess.KINDS`, default="none"
             Preprocessing, applied whenever a block is read.
         rows : int or None
             Rows per block.
         variable : str or None
             Which array of a file that holds several.
         sparse : bool, default=False
-            Hand out CSR blocks where the data are sparse and the transform leaves zeros as they
-            are. Else sparse data are made dense block by block, up to 2 GiB dense.
+            Hand out CSR blocks where the data are sparse; what a transform would add to zeros is
+            their `offset`. Else sparse data are made dense block by block, up to 2 GiB dense.
         memory_limit : int or None
             Of this process, where the input has to be read as a whole. None: 4 GiB.
 
@@ -206,7 +206,7 @@ class RowBlocks:
         preprocess.check_kind(transform)
         scratch = scratch or Scratch()
         source: Source = open_matrix(X, variable=variable)
-        sparse = sparse and source.sparse and preprocess.keeps_sparse(transform)
+        sparse = sparse and source.sparse
         if not sparse:
             check_dense(source, "this step" if transform == "none" else f"'{transform}'")
         if isinstance(source, RandomAccessSource) and (source.shareable or not crosses_processes()):
@@ -306,8 +306,23 @@ class RowBlocks:
     def moments(self) -> Moments:
         """Return per-feature moments; one pass, remembered."""
         if self._moments is None:
-            self._moments = self.reduce(_moments_kernel, kernels.merge_moments, label="moments")
+            found = self.reduce(_moments_kernel, kernels.merge_moments, label="moments")
+            if self.offset is not None:
+                shifted = (
+                    part + self.offset for part in (found.mean, found.minimum, found.maximum)
+                )
+                found.mean, found.minimum, found.maximum = shifted
+            self._moments = found
         return self._moments
+
+    @property
+    def offset(self) -> np.ndarray | None:
+        """What is added to the columns of CSR blocks, (n_features,), float64; None: nothing.
+
+        It is never added to entries, which would fill zeros in. Sums of centered columns are those
+        of the blocks as they are; to means it is added at the end of a pass.
+        """
+        return self.transform.offset() if self.sparse else None
 
     @cached_property
     def scale_notes(self) -> list[str]:

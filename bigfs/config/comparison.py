@@ -264,7 +264,7 @@ class Comparison(Methods):
         list[NumberOfFeatures], BeforeValidator(as_list), Field(min_length=1)
     ] = Field(description="Numbers of features to keep; auto: each method chooses its own.")
     preprocess: Preprocess = Field(
-        "none", description="Applied to the values as they are read; unit_norm scales rows."
+        "auto", description="Applied to the values as they are read, as in a pipeline."
     )
     evaluate: EvaluateConfig | None = Field(
         None,

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from bigfs.config.comparison import Entry, Methods, Sizes
 from bigfs.config.fields import PositiveInt, Section
-from bigfs.config.selection import Preprocess, section_models
+from bigfs.config.selection import Transforms, section_models
 from bigfs.config.words import quoted, shown
 
 Score = Literal["nmi", "acc", "rand", "majority", "error", "nearest_neighbor_error"]
@@ -63,7 +63,7 @@ class SetConfig(Section):
     n_features_to_select: Sizes | None = Field(
         None, description="Numbers of features to keep. null: those of the table."
     )
-    preprocess: Preprocess | None = Field(None, description="null: that of the table.")
+    preprocess: Transforms | None = Field(None, description="null: that of the table.")
     settings: dict[str, Any] = Field(
         {}, description="Settings of methods on this set, by dotted names, such as ndfs.beta: 10."
     )
@@ -112,7 +112,7 @@ class PaperTable(Methods):
     scale: Literal["none", "maximum"] = Field(
         "none", description="Divide all values by their maximum."
     )
-    preprocess: Preprocess = Field("none", description="Applied to the values as they are read.")
+    preprocess: Transforms = Field("none", description="Applied to the values as they are read.")
     scores: Annotated[list[Score], Field(min_length=1)] = Field(description="What is reported.")
     n_draws: PositiveInt = Field(20, description="Draws of classes (protocol: draws).")
     n_repetitions: PositiveInt = Field(1, description="Runs of k-means that are averaged.")

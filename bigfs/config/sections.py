@@ -88,10 +88,11 @@ class GraphConfig(Section):
     algorithm: Literal["auto", "exact", "pynndescent"] = Field(
         "auto", description="Neighbor search; auto is exact for small data."
     )
-    representation: Annotated[str, Field(pattern=r"^(raw|pca:[1-9][0-9]*)$")] = Field(
-        "raw",
+    representation: Annotated[str, Field(pattern=r"^(auto|raw|pca:[1-9][0-9]*)$")] = Field(
+        "auto",
         description="What samples are compared by: raw features, or pca:p, the first p principal "
-        "components.",
+        "components. auto: pca:50 for sparse counts that preprocess auto normalizes, raw for all "
+        "other data.",
     )
     eps: Annotated[float, Field(ge=0, le=10)] | None = Field(
         None,
@@ -110,7 +111,7 @@ class GraphConfig(Section):
 
     @model_validator(mode="after")
     def _components_are_euclidean(self) -> GraphConfig:
-        if self.representation != "raw" and self.metric != "euclidean":
+        if self.representation.startswith("pca") and self.metric != "euclidean":
             raise ValueError(
                 f"representation '{self.representation}' needs metric 'euclidean', since "
                 f"centering changes angles, and metric is '{self.metric}'; change one of them"

@@ -31,7 +31,11 @@ from bigfs.config.words import quoted, shown
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 
 DATE = "{date}"
-Preprocess = Literal["none", "standardize", "rescale", "minmax", "unit_norm", "log1p"]
+Transforms = Literal[
+    "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", "normalize_total",
+    "normalize_log1p",
+]  # fmt: skip
+Preprocess = Literal["auto", Transforms]
 SHARED_SECTIONS: dict[str, type[Section]] = {"graph": GraphConfig, "spectral": SpectralConfig}
 _Model = TypeVar("_Model", bound="Selection")
 
@@ -66,7 +70,10 @@ class Selection(Section):
     methods: ClassVar[Mapping[str, Declared]] = {}
 
     preprocess: Preprocess = Field(
-        "none", description="Applied to the values as they are read; unit_norm scales rows."
+        "auto",
+        description="Applied to the values as they are read; unit_norm scales rows to norm 1, "
+        "normalize_total to a sum of 10,000, and normalize_log1p takes log1p of that. auto: "
+        "normalize_log1p for sparse counts (highly_variable: none), none for all other data.",
     )
     method: str = Field("mcfs", description="The method that scores the features.")
     n_features_to_select: NumberOfFeatures = Field(

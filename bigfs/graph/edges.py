@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bigfs.blocks.csr_kernels import csr_edge_sum, csr_spread, edge_bytes
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.cost import Shape, Step, pass_over
+from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.graph.affinity import AffinityMatrix
-from bigfs.runtime.execute import map_reduce
+from bigfs.runtime.execute import map_reduce, run_tasks
 
 
 @dataclass
@@ -36,28 +38,113 @@ class EdgeMoments:
     spread: np.ndarray
 
 
-def edge_moments(blocks: RowBlocks, W: AffinityMatrix) -> EdgeMoments:
+def edge_moments(blocks: RowBlocks, W: AffinityMatrix, n_groups: int = 1) -> EdgeMoments:
     """Return ``f'Lf`` and the degree-weighted spread of every feature.
 
     Each block is one task, which also reads the rows its edges lead to, one other block at a
-    time; an edge is counted where its smaller end lives.
+    time; an edge is counted where its smaller end lives. Of sparse data each task holds some
+    columns of all rows instead, so that it need not read blocks again.
 
     Parameters
     ----------
     blocks : RowBlocks of shape (n_samples, n_features)
     W : AffinityMatrix
         Over the same rows.
+    n_groups : int, default=1
+        Groups of columns of sparse data, each of them a pass.
     """
+    if blocks.sparse:
+        return _by_columns(blocks, W, n_groups)
     reader = blocks.start_pass()
     return map_reduce(_edge_task, blocks.bounds, _merge, reader, W, blocks.rows, label="edges")
 
 
-def edges_step(shape: Shape, n_neighbors: int) -> Step:
+def edges_step(shape: Shape, n_neighbors: int, n_groups: int = 1) -> Step:
     """Return the step of `edge_moments`: each block with one other at a time."""
+    if shape.n_entries is not None:
+        needed = _fixed_bytes(shape, n_neighbors) + _group_bytes(shape, n_groups)
+        what = "columns of all rows" if n_groups == 1 else f"a group of columns, one of {n_groups}"
+        return Step(what, needed, n_groups, n_groups, n_groups * shape.n_chunks)
     edges = 2 * shape.rows * n_neighbors
     needed = shape.read_bytes + 40 * edges + 32 * MIB
     # Rows of one neighborhood lie in few blocks where rows are in order, in all where they are not.
     return pass_over(shape, "a block, one that its edges lead to", needed)
+
+
+def column_groups(shape: Shape, n_neighbors: int, memory_limit: int) -> int:
+    """Return how many groups of columns `edge_moments` takes: as few as fit half of a task."""
+    if shape.n_entries is None:
+        return 1
+    room = task_budget(memory_limit) // 2 - _fixed_bytes(shape, n_neighbors)
+    fits = (n for n in range(1, shape.n_features) if _group_bytes(shape, n) <= room)
+    return next(fits, shape.n_features)
+
+
+def _fixed_bytes(shape: Shape, n_neighbors: int) -> int:
+    """Return what a task needs beside its columns: a block as it is read, its edges, a tile."""
+    return shape.read_bytes + edge_bytes(shape) + 80 * shape.rows * n_neighbors
+
+
+def _group_bytes(shape: Shape, n_groups: int) -> int:
+    """Return the bytes of a group of columns, in parts and put together.
+
+    Columns differ in their entries: a group of several may have a quarter more than its share,
+    and one column more.
+    """
+    assert shape.n_entries is not None
+    share = shape.n_entries / n_groups
+    entries = share if n_groups == 1 else min(1.25 * share + shape.n_samples, shape.n_entries)
+    return int(2 * 12 * entries + 8 * shape.n_samples)
+
+
+def _by_columns(blocks: RowBlocks, W: AffinityMatrix, n_groups: int) -> EdgeMoments:
+    """Return the sums of sparse data: a task for each group, which takes every n-th column."""
+    reader = blocks.start_pass(n_groups)
+    shared = (n_groups, reader, W, tuple(blocks.bounds))
+    parts = run_tasks(_column_task, range(n_groups), *shared, label="edges", unit="groups")
+    sums = np.empty((3, blocks.n_features))
+    for group, part in enumerate(parts):
+        sums[:, group::n_groups] = part.smoothness, part.mean, part.spread
+    if blocks.offset is not None:
+        sums[1] += blocks.offset
+    return EdgeMoments(sums[0], parts[0].weight, sums[1], sums[2])
+
+
+def _column_task(
+    group: int,
+    n_groups: int,
+    reader: BlockReader,
+    W: AffinityMatrix,
+    bounds: tuple[tuple[int, int], ...],
+) -> EdgeMoments:
+    """Sum over all edges, for a group of columns."""
+    from scipy.sparse import vstack
+
+    parts = [reader.read(*block)[:, group::n_groups].astype(np.float64) for block in bounds]
+    X = vstack(parts, "csr")
+    del parts
+    total: EdgeMoments | None = None
+    for start, stop in bounds:
+        heads, tails, weights = _edges_once(W, start, stop)
+        smoothness = csr_edge_sum(X, heads, X, tails, weights)
+        degrees = W.degrees.read(start, stop)
+        own = EdgeMoments(smoothness, float(degrees.sum()), *csr_spread(X[start:stop], degrees))
+        total = own if total is None else _merge(total, own)
+    assert total is not None
+    return total
+
+
+def _edges_once(
+    W: AffinityMatrix, start: int, stop: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return heads, tails and weights of the edges whose smaller end is in some rows."""
+    indptr = W.indptr.read(start, stop + 1)
+    first, last = int(indptr[0]), int(indptr[-1])
+    heads = np.repeat(np.arange(start, stop), np.diff(indptr))
+    tails = W.indices.read(first, last)
+    weights = W.data.read(first, last).astype(np.float64)
+    once = heads < tails
+    return heads[once], tails[once], weights[once]
 
 
 def _edge_task(
@@ -66,13 +153,7 @@ def _edge_task(
     """Sum over the edges whose smaller end is in one block."""
     start, stop = bounds
     X = reader.read(start, stop)
-    indptr = W.indptr.read(start, stop + 1)
-    first, last = int(indptr[0]), int(indptr[-1])
-    heads = np.repeat(np.arange(start, stop), np.diff(indptr))
-    tails = W.indices.read(first, last)
-    weights = W.data.read(first, last).astype(np.float64)
-    once = heads < tails
-    heads, tails, weights = heads[once], tails[once], weights[once]
+    heads, tails, weights = _edges_once(W, start, stop)
     smoothness = np.zeros(X.shape[1])
     home = tails // rows
     for other in np.unique(home):

@@ -7,17 +7,24 @@ a third writes the projected rows.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.csr_kernels import kernel_bytes
 from bigfs.blocks.kernels import tile_rows
+from bigfs.blocks.rowblocks import fold_parts, moments_step
+from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import rng
+from bigfs.store.chunking import block_rows
+from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
 from bigfs.store.source import RandomAccessSource, open_matrix
 
 _SPARE = 10
+PRINCIPAL = "principal"
 
 
 def check_representation(representation: str, metric: str) -> int | None:
@@ -81,9 +88,10 @@ def principal_rows(
             f"{blocks.n_samples} rows and {blocks.n_features} features."
         )
     moments = blocks.moments()
+    center = moments.mean if blocks.offset is None else moments.mean - blocks.offset
     width = min(blocks.n_features, n_components + _SPARE)
     Q = rng(random_state, "pca").normal(size=(blocks.n_features, width))
-    mean = scratch.put(scratch.unique("mean"), moments.mean)
+    mean = scratch.put(scratch.unique("mean"), center)
     for _ in range(2):
         Q, _ = np.linalg.qr(Q)
         stored = scratch.put(scratch.unique("Q"), Q)
@@ -96,14 +104,38 @@ def principal_rows(
         scratch.remove(stored)
     stored = scratch.put(scratch.unique("components"), components)
     shape = (blocks.n_samples, n_components)
-    out = scratch.create(scratch.unique("principal"), shape, np.float32, blocks.rows)
+    out = scratch.create(PRINCIPAL, shape, np.float32, blocks.rows)
     blocks.map_blocks(_project_kernel, mean, stored, out, label="project")
     scratch.remove(stored, mean)
-    source = open_matrix(out.path)
-    assert isinstance(source, RandomAccessSource)
     total = float(moments.squares.sum())
     explained = float(values[order].sum()) / total if total > 0 else 1.0
-    return RowBlocks(source, scratch), explained
+    return open_principal(scratch.path, scratch), explained
+
+
+def open_principal(path: Location, scratch: Scratch) -> RowBlocks:
+    """Return the projected rows that `principal_rows` stored in a folder."""
+    source = open_matrix(path / PRINCIPAL)
+    assert isinstance(source, RandomAccessSource)
+    return RowBlocks(source, scratch)
+
+
+def principal_shape(shape: Shape, n_components: int) -> Shape:
+    """Return the shape of the projected rows of data of a shape."""
+    rows = block_rows(n_components, 4, shape.rows)
+    return Shape(shape.n_samples, n_components, 4, rows, shape.rows)
+
+
+def principal_steps(shape: Shape, n_components: int) -> tuple[Step, ...]:
+    """Return the steps of `principal_rows`."""
+    width = min(shape.n_features, n_components + _SPARE)
+    sums = 8 * shape.n_features * width
+    # Sums of a fold, the one on its way, directions and their product with a block.
+    needed = (fold_parts(shape.n_blocks) + 3) * sums + 24 * shape.rows * width
+    if shape.n_entries is not None:
+        needed += kernel_bytes(shape)
+    client = Step("the principal directions", 8 * sums, by_client=True)
+    what = "a block and its principal components"
+    return (moments_step(shape), pass_over(shape, what, needed, times=3), client)
 
 
 def _fixed_signs(components: np.ndarray) -> np.ndarray:
@@ -115,6 +147,11 @@ def _fixed_signs(components: np.ndarray) -> np.ndarray:
 def _covariance_kernel(X: np.ndarray, first_row: int, mean: ArrayRef, Q: ArrayRef) -> np.ndarray:
     """Return ``Xc'(Xc Q)`` of one block, (n_features, width), float64."""
     center, directions = mean.load(), Q.load()
+    if hasattr(X, "indptr"):
+        projected = _project_entries(X, center, directions)
+        sums = X.astype(np.float64).T @ projected
+        sums -= np.multiply.outer(center, projected.sum(axis=0))
+        return np.asarray(sums)
     total = np.zeros(directions.shape)
     step = tile_rows(X.shape[1])
     for begin in range(0, len(X), step):
@@ -123,10 +160,20 @@ def _covariance_kernel(X: np.ndarray, first_row: int, mean: ArrayRef, Q: ArrayRe
     return total
 
 
+def _project_entries(X: Any, center: np.ndarray, directions: np.ndarray) -> np.ndarray:
+    """Return ``(X - 1 m') Q`` of a CSR block, (n_rows, width), float64."""
+    projected: np.ndarray = X.astype(np.float64) @ directions
+    projected -= center @ directions
+    return projected
+
+
 def _project_kernel(
     X: np.ndarray, first_row: int, mean: ArrayRef, components: ArrayRef, out: ArrayRef
 ) -> None:
     center, directions = mean.load(), components.load()
+    if hasattr(X, "indptr"):
+        out.write(first_row, _project_entries(X, center, directions).astype(np.float32))
+        return
     projected = np.empty((len(X), directions.shape[1]), np.float32)
     step = tile_rows(X.shape[1])
     for begin in range(0, len(X), step):

@@ -35,7 +35,8 @@ from bigfs.plan.plan import Plan
 from bigfs.plan.planning import check_config, check_plan, plan_for, plan_input
 from bigfs.selectors.configs import load_comparison
 from bigfs.selectors.random_selection import METHOD as RANDOM_SELECTION
-from bigfs.selectors.stages import check_settings, warn_of_scales
+from bigfs.selectors.registry import METHODS
+from bigfs.selectors.stages import check_settings, resolved, warn_of_scales
 from bigfs.solvers.agreement import Agreement
 from bigfs.stages.curves import selected_features
 from bigfs.stages.engine import Engine
@@ -114,6 +115,8 @@ def compare(
     labels = {name for fit in fits for name in fit.config.opening["labels"] or ()}
     opening = {**config.input.opening, "labels": sorted(labels)}
     source = open_matrix(config.input.uri, **opening)
+    for fit in fits:
+        fit.config = resolved(fit.config, source)
     _check_fits(fits, config, source)
     place = place_of(fits[0].config, scheduler)
     for fit in fits:
@@ -175,7 +178,9 @@ def _check_fits(fits: list[_Fit], config: Comparison, source: Source) -> None:
 def _run(
     directory: RunDirectory, config: Comparison, source: Source, fits: list[_Fit]
 ) -> ComparisonResult:
-    blocks, key = open_data(directory, fits[0].config, source)
+    # Selections are judged on what most methods see, not on counts as they were measured.
+    common = next((f.config for f in fits if not METHODS[f.config.method].raw_counts), None)
+    blocks, key = open_data(directory, common or fits[0].config, source)
     blocks.keeps_gram = True
     with discarding_data(directory):
         for fit in fits:
@@ -190,11 +195,22 @@ def _run(
     judge = _Judge(config, engine, blocks, y)
     everything = judge.row(ALL_FEATURES, None, [np.arange(blocks.n_features)], 0.0)
     rows: list[Row] = []
+    engines = {blocks.transform.kind: engine}
     for fit in fits:
         assert fit.plan is not None
         logger.info("method %s, %s features", fit.name, _shown(fit.config.n_features_to_select))
         planned = plan_for(fit.config, fit.plan, blocks).by_stage
-        finished = engine.run(stages_of(fit.config), planned)
+        kind = fit.config.preprocess
+        if kind not in engines:  # a method that is made for counts as they were measured
+            own = RowBlocks.from_any(
+                blocks.source,
+                scratch=blocks.scratch,
+                transform=kind,
+                rows=fit.config.blocks.rows,
+                sparse=True,
+            )
+            engines[kind] = Engine(store, own, key)
+        finished = engines[kind].run(stages_of(fit.config), planned)
         seconds = store.record_at(finished["result"])["seconds"]
         result = FeatureScores.open(finished["result"])
         selections = {m: result.selections(m) for m in fit.sizes}
@@ -212,7 +228,7 @@ def _run(
             for m, found in selections.items()
         ]
         rows = [*of_fit, *rows] if fit.name == CHANCE else [*rows, *of_fit]
-    store.forget_others({"data", *engine.used})
+    store.forget_others({"data"}.union(*(one.used for one in engines.values())))
     return ComparisonResult(
         directory.path,
         config.input.uri,
@@ -272,7 +288,7 @@ class _Judge:
         settings = {
             **known,
             "selected": judged if drawn else judged[0],
-            "preprocess": self._config.preprocess,
+            "preprocess": blocks.transform.kind,
             "rows": blocks.rows,
         }
 

@@ -29,7 +29,7 @@ from bigfs.runtime.failures import cluster_failures, storage_failures
 from bigfs.runtime.interrupt import run_apart
 from bigfs.runtime.watch import watch_cluster
 from bigfs.selectors.configs import load_config
-from bigfs.selectors.stages import warn_of_scales
+from bigfs.selectors.stages import resolved, warn_of_scales
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
 from bigfs.store.location import read_output
@@ -95,6 +95,7 @@ def run(
     task_budget(config.memory_limit)
     check_outside(config)
     source = open_matrix(config.input.uri, **config.opening)
+    config = resolved(config, source)
     check_config(config, source)
     check_report(config.report, source.n_features)
     plan = plan_input(config, source, place_of(config, scheduler))

@@ -9,14 +9,13 @@ from contextlib import suppress
 from typing import Any
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.preprocess import keeps_sparse
 from bigfs.config import Config
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import LIMIT_STEP_BYTES, SMALLEST_LIMIT_BYTES, format_limit
 from bigfs.evaluate.stage import check_labels, check_shape, stages_of
 from bigfs.plan.header import Header, header_of, place_of
 from bigfs.plan.plan import Place, Plan, make_plan
-from bigfs.selectors.stages import check_form
+from bigfs.selectors.stages import check_form, resolved
 from bigfs.stages.data import data_stage
 from bigfs.store.source import Source, open_matrix
 
@@ -49,6 +48,7 @@ def plan_pipeline(config: Config, *, scheduler: str | None = None) -> Plan:
         If the scheduler does not answer or has no workers.
     """
     source = open_matrix(config.input.uri, **config.opening)
+    config = resolved(config, source)
     check_config(config, source)
     return plan_input(config, source, place_of(config, scheduler))
 
@@ -110,7 +110,7 @@ def _with_cures(config: Config, header: Header, place: Place) -> Plan:
 
 def plan_of(config: Config, header: Header, place: Place) -> Plan:
     """Return the plan for a header and a place, without looking for cures."""
-    shape = header.shape(config.blocks.rows, sparse=keeps_sparse(config.preprocess))
+    shape = header.shape(config.blocks.rows, sparse=True)
     place = dataclasses.replace(place, memory_limit=config.memory_limit)
     if shape is None:
         unknown = "The number of rows is known only once the input is read; so is all else."

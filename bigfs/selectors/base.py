@@ -28,6 +28,7 @@ from bigfs.selectors.stability.fits import check_stability, stability_stage
 from bigfs.selectors.stages import (
     check_form,
     check_settings,
+    resolved,
     stages_of_selection,
     warn_of_scales,
 )
@@ -87,6 +88,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         selection = self._selection()
         scratch = Scratch()
         source = open_matrix(self._checked(X))
+        selection = resolved(selection, source)
         check_form(stages_of_selection(selection), selection, source)
         blocks = RowBlocks.from_any(
             source,
@@ -118,6 +120,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         if hasattr(self, "random_state"):
             self.random_state_ = selection.random_state
         self._keep_details(result.details, scratch if is_stored(X) else None)
+        self.preprocess_ = selection.preprocess
         columns = blocks.transform.columns
         self._columns = None if columns is None else columns.load()
         return self
@@ -176,7 +179,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         blocks = RowBlocks.from_any(X, scratch=scratch)
         self._check_shape((blocks.n_samples, blocks.n_features))
         columns = None if self._columns is None else scratch.put("columns", self._columns)
-        blocks.transform = Transform(self.preprocess, columns)
+        blocks.transform = Transform(self.preprocess_, columns)
         return blocks
 
     def support(self, n_features_to_select: int) -> np.ndarray:

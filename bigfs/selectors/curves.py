@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.blocks.csr_kernels import csr_moments, kernel_bytes
 from bigfs.blocks.kernels import column_means, tile_rows
 from bigfs.blocks.rowblocks import fold_parts
 from bigfs.config import Selection
@@ -26,7 +25,7 @@ from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.graph.recall import sample_rows
-from bigfs.selectors.mcfs.wide import Cross, merge_cross
+from bigfs.selectors.mcfs.wide import Cross, merge_cross, side_bytes, sparse_cross
 from bigfs.selectors.number import (
     choose_number,
     is_by_fits,
@@ -130,8 +129,9 @@ class OnePass:
         own = np.isfinite(method.one_fit_up_to)
         wanted = min(d, 2 * largest if own else largest)
         budget = task_budget(selection.memory_limit)
-        room = budget // 2 - shape.read_bytes - _tile_bytes(d + n_targets)
+        room = budget // 2 - shape.read_bytes - _tile_bytes(d + n_targets) - side_bytes(shape, 1)
         each = 8 * (d + n_targets) * _parts(shape)
+        each += 0 if shape.n_entries is None else 16 * shape.rows
         n_leading = max(1, min(wanted, room // each))
         return cls(
             shape,
@@ -152,7 +152,8 @@ class OnePass:
         products = 8 * self.n_leading * (d + self.n_targets)
         rows = self.n_rows * d * shape.itemsize
         what = f"products of {self.n_leading:,} leading features with {d:,}"
-        block = shape.read_bytes + _tile_bytes(d + self.n_targets) + kernel_bytes(shape)
+        block = shape.read_bytes + _tile_bytes(d + self.n_targets)
+        block += side_bytes(shape, self.n_leading)
         needed = block + _parts(shape) * products + 2 * rows
         client = 4 * products + 3 * 8 * self.n_rows * d + 8 * 8 * self.n_rows**2 + 8 * MIB
         return StageCost(
@@ -375,26 +376,47 @@ def _kernel(
     sample: tuple[int, int, int],
 ) -> tuple[Cross, list[np.ndarray]]:
     """Return the products of ``[X Y]`` with leading columns of X, and the sampled rows."""
+    n = X.shape[0]
+    rows = None if Y is None else Y.read(first_row, first_row + n)
+    if hasattr(X, "indptr"):
+        total = sparse_cross(X, X[:, leading])
+        if rows is not None:
+            total = _below(total, rows, _dense(X[:, leading]))
+    else:
+        total = _dense_cross([X] if rows is None else [X, rows], leading)
+    chosen = sample_rows(*sample)
+    inside = chosen[(chosen >= first_row) & (chosen < first_row + n)] - first_row
+    return total, [_dense(X[inside])]
+
+
+def _dense_cross(parts: list[np.ndarray], leading: np.ndarray) -> Cross:
+    """Return the products of dense columns, side by side, with the leading ones."""
     from scipy.linalg.blas import dgemm
 
-    n = X.shape[0]
-    parts = [X] if Y is None else [X, Y.read(first_row, first_row + n)]
-    sparse = hasattr(X, "indptr")
-    means = [csr_moments(X).mean if sparse else column_means(X), *map(column_means, parts[1:])]
-    mean = np.concatenate(means)
+    n, mean = len(parts[0]), np.concatenate([column_means(part) for part in parts])
     cross = np.zeros((len(mean), len(leading)), order="F")
     squares = np.zeros(len(mean))
     step = tile_rows(len(mean))
     for begin in range(0, n, step):
-        rows = [_dense(part[begin : begin + step]) for part in parts]
-        tile = np.hstack(rows, dtype=np.float64) - mean
+        tile = np.hstack([part[begin : begin + step] for part in parts], dtype=np.float64) - mean
         side = np.ascontiguousarray(tile[:, leading])
         # C-ordered tiles are their own transposes in Fortran order: no copies are made.
         cross = dgemm(1.0, tile.T, side.T, trans_b=1, beta=1.0, c=cross, overwrite_c=1)
         squares += np.einsum("ij,ij->j", tile, tile)
-    chosen = sample_rows(*sample)
-    inside = chosen[(chosen >= first_row) & (chosen < first_row + n)] - first_row
-    return Cross(n, mean, mean[leading], cross, squares), [_dense(X[inside])]
+    return Cross(n, mean, mean[leading], cross, squares)
+
+
+def _below(total: Cross, rows: np.ndarray, side: np.ndarray) -> Cross:
+    """Return the products of a CSR block with those of dense columns below them."""
+    of_rows = _dense_cross([rows, side], rows.shape[1] + np.arange(side.shape[1]))
+    k = rows.shape[1]
+    return Cross(
+        total.count,
+        np.concatenate([total.mean, of_rows.mean[:k]]),
+        total.other_mean,
+        np.asfortranarray(np.vstack([total.cross, of_rows.cross[:k]])),
+        np.concatenate([total.squares, of_rows.squares[:k]]),
+    )
 
 
 def _dense(rows: Any) -> np.ndarray:

@@ -126,6 +126,8 @@ class Method:
         Whether the scale of each feature makes no difference.
     sparse : bool, default=False
         Whether its strategies take CSR blocks; else sparse data are made dense block by block.
+    raw_counts : bool, default=False
+        Whether it is made for counts as they were measured: ``preprocess: auto`` leaves them.
     check : callable or None, default=None
         ``check(parameters)`` raises InputError for parameters that cannot be used here.
     labels : str, default="init"
@@ -151,6 +153,7 @@ class Method:
     bounds: tuple[Bound, ...] = ()
     scale_free: bool = False
     sparse: bool = False
+    raw_counts: bool = False
     check: Callable[[Any], None] | None = None
     labels: str = "init"
     one_fit_up_to: float = math.inf

@@ -6,10 +6,9 @@ import logging
 import os
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.preprocess import keeps_sparse
 from bigfs.config import Selection
 from bigfs.config.sections import Auto, GraphConfig
 from bigfs.core.cost import Shape, StageCost
@@ -18,17 +17,47 @@ from bigfs.graph.local import check_n_neighbors
 from bigfs.selectors.method import MethodStrategy
 from bigfs.selectors.number import check_criterion, largest_number
 from bigfs.selectors.registry import METHODS
-from bigfs.stages.graph import graph_stage
+from bigfs.stages.components import components_stage
+from bigfs.stages.graph import graph_stage, n_components_of
 from bigfs.stages.scores import check_n_selected
 from bigfs.stages.spectral import spectral_stage
 from bigfs.stages.stage import Inputs, Stage
-from bigfs.store.csr import check_dense
+from bigfs.store.csr import SparseSource, check_dense
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.labels import load_labels
 from bigfs.store.scratch import Scratch
 from bigfs.store.source import Source
 
 logger = logging.getLogger("bigfs")
+T = TypeVar("T", bound=Selection)
+# Principal components that rows of counts are compared by.
+N_COMPONENTS = 50
+
+
+def resolved(selection: T, source: Source) -> T:
+    """Return the selection with what ``auto`` stands for in its preprocessing and its graph.
+
+    Sparse counts are brought to one total by row and logged, and their rows are compared by
+    principal components; all other data stay as they are.
+
+    Parameters
+    ----------
+    selection : Selection
+    source : Source
+        The opened input, whose first rows tell whether it holds counts.
+    """
+    changes: dict[str, Any] = {}
+    graph, counts = selection.graph, False
+    if selection.preprocess == "auto":
+        wanted = not METHODS[selection.method].raw_counts
+        counts = wanted and isinstance(source, SparseSource) and source.holds_counts()
+        changes["preprocess"] = "normalize_log1p" if counts else "none"
+    if graph is not None and graph.representation == "auto":
+        large = source.n_features > N_COMPONENTS and (source.n_samples or 0) >= 2 * N_COMPONENTS
+        fits = graph.metric == "euclidean" and graph.weight in ("binary", "heat")
+        used = f"pca:{N_COMPONENTS}" if counts and large and fits else "raw"
+        changes["graph"] = graph.model_copy(update={"representation": used})
+    return selection.model_copy(update=changes) if changes else selection
 
 
 def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[Stage]:
@@ -48,6 +77,10 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
     if "graph" in needs:
         graph = selection.used_graph
         fewer = _takes_fewer_neighbors(selection)
+        compared = n_components_of(graph)
+        if compared is not None:
+            seed = selection.random_state
+            stages.append(components_stage(compared, random_state=seed, **data))
         stages.append(graph_stage(graph, remote=remote, fewer_neighbors=fewer, **data, **seeds))
     if "spectral" in needs:
         n_components = method.n_components(parameters)
@@ -130,6 +163,7 @@ class Scoring:
         for note in self.notes:
             logger.warning(note)
         notes = [*scale_notes(blocks, selection.method), *self.notes]
+        notes += _preprocessing(selection)
         result = self.strategy.run(inputs, out)
         if not result.scores.any():
             notes.append(
@@ -151,6 +185,18 @@ class Scoring:
         )
 
 
+def _preprocessing(selection: Selection) -> list[str]:
+    """Say in a sentence how counts were prepared; return none for other data."""
+    if not selection.preprocess.startswith("normalize"):
+        return []
+    logged = ", then log1p was taken" if selection.preprocess == "normalize_log1p" else ""
+    compared = ""
+    if selection.graph is not None and selection.graph.representation != "raw":
+        n_components = n_components_of(selection.graph)
+        compared = f" Rows are neighbors by {n_components} principal components."
+    return [f"Counts: every row was scaled to a sum of 10,000{logged}.{compared}"]
+
+
 def scale_notes(blocks: RowBlocks, *methods: str) -> list[str]:
     """Return a sentence if scales of features differ and one of the methods depends on them."""
     return [] if all(METHODS[name].scale_free for name in methods) else blocks.scale_notes
@@ -164,18 +210,17 @@ def warn_of_scales(blocks: RowBlocks, *methods: str) -> None:
 
 def check_form(stages: list[Stage], selection: Selection, source: Source) -> None:
     """Raise InputError if sparse data would be made dense, and are too large for it."""
-    if not source.sparse or (
-        keeps_sparse(selection.preprocess) and all(stage.sparse for stage in stages)
-    ):
+    dense = [stage.name for stage in stages if not stage.sparse]
+    if not source.sparse or not dense:
         return
     own = METHODS[selection.method]
-    dense = next((stage.name for stage in stages if not stage.sparse), "")
-    if not keeps_sparse(selection.preprocess):
-        what = f"preprocess '{selection.preprocess}'"
-    elif own.sparse:
-        what = f"stage '{dense}'"
-    else:
-        what = f"method '{own.name}'"
+    if own.sparse and "graph" in dense:
+        check_dense(
+            source,
+            f"the graph of representation '{selection.used_graph.representation}'",
+            "Set graph.representation to 'pca:50'.",
+        )
+    what = f"stage '{dense[0]}'" if own.sparse else f"method '{own.name}'"
     takers = ", ".join(name for name, method in METHODS.items() if method.sparse)
     check_dense(source, what, f"Drop rare features first, or use one of {takers}.")
 

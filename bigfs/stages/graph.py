@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bigfs.config.sections import GraphConfig
@@ -12,6 +12,7 @@ from bigfs.graph import affinity, knn_graph
 from bigfs.graph.cost import graph_cost
 from bigfs.graph.distinct import without_copies
 from bigfs.graph.knn import KNNGraph, missed_neighbors
+from bigfs.graph.representation import check_representation, open_principal, principal_shape
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.location import Location, copy_tree
 from bigfs.store.scratch import Scratch, read_attributes
@@ -31,6 +32,8 @@ def graph_stage(
 ) -> Stage:
     """Return the graph stage.
 
+    Where ``settings.representation`` is principal components, their stage comes before.
+
     Parameters
     ----------
     settings : GraphConfig
@@ -45,6 +48,8 @@ def graph_stage(
         Settings of the data that the stage reads.
     """
     common = {**depends, "random_state": random_state, "memory_limit": memory_limit}
+    if settings.representation == "auto":  # of data that nothing is known of
+        settings = settings.model_copy(update={"representation": "raw"})
 
     def choose(shape: Shape) -> GraphStrategy:
         most = shape.n_samples - 1
@@ -52,7 +57,15 @@ def graph_stage(
         used = settings.model_copy(update={"n_neighbors": most}) if fewer else settings
         return GraphStrategy(shape, used, random_state, memory_limit, remote)
 
-    return Stage("graph", 6, {**settings.model_dump(), **common}, choose)
+    sparse = n_components_of(settings) is not None
+    return Stage("graph", 6, {**settings.model_dump(), **common}, choose, sparse=sparse)
+
+
+def n_components_of(settings: GraphConfig) -> int | None:
+    """Return how many principal components the graph compares rows by; None: all features."""
+    if settings.representation == "auto":
+        return None
+    return check_representation(settings.representation, settings.metric)
 
 
 @dataclass(frozen=True)
@@ -70,18 +83,23 @@ class GraphStrategy:
 
     def cost(self) -> StageCost:
         """Return the cost of the neighbors and of the matrix."""
-        settings = self.settings
-        return graph_cost(
-            self.shape,
+        settings, shape = self.settings, self.shape
+        n_components = n_components_of(settings)
+        if n_components is not None:
+            shape = principal_shape(shape, n_components)
+        cost = graph_cost(
+            shape,
             settings.n_neighbors,
             self.memory_limit,
             algorithm=settings.algorithm,
-            representation=settings.representation,
-            metric=settings.metric,
             recall_target=settings.recall_target,
             weight=settings.weight,
             remote=self.remote,
         )
+        if n_components is None:
+            return cost
+        # Passes over the components are none over X.
+        return replace(cost, steps=tuple(replace(step, passes=0) for step in cost.steps))
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the neighbors, and the affinity matrix below them."""
@@ -105,10 +123,22 @@ class GraphStrategy:
         )
 
     def _neighbors(self, inputs: Inputs, out: Scratch) -> KNNGraph:
-        settings = self.settings.model_dump(exclude=set(WEIGHTS))
+        settings = self.settings.model_dump(exclude={*WEIGHTS, "representation"})
         settings |= {"memory_limit": self.memory_limit, "random_state": self.random_state}
-        graph = knn_graph(inputs.blocks, **settings, scratch=out)
-        return without_copies(graph, inputs.blocks, out, **settings)
+        if n_components_of(self.settings) is None:
+            graph = knn_graph(inputs.blocks, **settings, scratch=out)
+            return without_copies(graph, inputs.blocks, out, **settings)
+        path = inputs.finished["components"]
+        rows, about = open_principal(path, inputs.blocks.scratch), read_attributes(path)
+        graph = without_copies(knn_graph(rows, **settings, scratch=out), rows, out, **settings)
+        details = {
+            **graph.details,
+            "representation": self.settings.representation,
+            "explained_variance": about["explained_variance"],
+            "passes": 0,
+            "passes_over_components": graph.details["passes"],
+        }
+        return replace(graph, details=details)
 
 
 def _copied_neighbors(path: Location, out: Scratch) -> KNNGraph:

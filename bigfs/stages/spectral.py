@@ -46,6 +46,7 @@ def spectral_stage(
         4,
         {**settings.model_dump(), **common},
         lambda shape: SpectralStrategy(shape, settings, graph, **_within(common, shape)),
+        sparse=True,  # it does not read the data
     )
 
 

@@ -24,6 +24,8 @@ _BLOCK_BYTES = 16 * 10**6
 # Rows with few entries: thin arrays with a row for each stay small too.
 _MOST_ROWS = 2**16
 DENSE_LIMIT_BYTES = 2 * GIB
+# Rows whose values tell whether a matrix holds counts.
+_HEAD_ROWS = 1000
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ class SparseSource(Source):
         """Yield consecutive dense arrays of at most ``rows`` rows."""
         for block in self.iter_csr(rows):
             yield block.toarray()
+
+    def holds_counts(self) -> bool:
+        """Say whether the entries of the first 1,000 rows are positive whole numbers."""
+        values = next(self.iter_csr(_HEAD_ROWS)).data
+        return bool(len(values) and values.min() > 0 and (values == np.floor(values)).all())
 
 
 class RandomAccessSparse(SparseSource, RandomAccessSource):

@@ -71,10 +71,32 @@ def test_what_a_transform_refuses_is_named(transform: str, message: str) -> None
         RowBlocks.from_any(X, sparse=True, transform=transform).moments()
 
 
-def test_what_fills_zeros_in_is_made_dense(matrix: Any) -> None:
-    blocks = _blocks(matrix, sparse=True, transform="standardize")
-    assert not blocks.sparse
-    np.testing.assert_allclose(blocks.moments().variance, np.arange(8) != 1, atol=1e-6)
+@pytest.mark.parametrize("transform", ["standardize", "rescale", "minmax"])
+def test_what_would_fill_zeros_in_is_an_offset(transform: str, matrix: Any) -> None:
+    forms = [_blocks(matrix, sparse=sparse, transform=transform) for sparse in (True, False)]
+    assert forms[0].sparse and forms[1].offset is None
+    entries, dense = (blocks.start_pass().read(0, 300) for blocks in forms)
+    assert entries.nnz <= matrix.nnz
+    np.testing.assert_allclose(entries.toarray() + forms[0].offset, dense, atol=1e-12)
+    for name in ("mean", "variance", "minimum", "maximum", "constant"):
+        found, expected = (getattr(blocks.moments(), name) for blocks in forms)
+        np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_totals_of_rows_are_normalized(matrix: Any) -> None:
+    X = abs(matrix)
+    forms = [_blocks(X, sparse=sparse, transform="normalize_total") for sparse in (True, False)]
+    entries, dense = (blocks.start_pass().read(0, 300) for blocks in forms)
+    sums = np.where(X.sum(axis=1) > 0, 1e4, 0)
+    assert not sums[5]
+    np.testing.assert_allclose(dense.sum(axis=1), sums, rtol=1e-12)
+    np.testing.assert_allclose(entries.toarray(), dense, rtol=1e-14)
+    blocks = _blocks(X, sparse=True, transform="normalize_log1p")
+    logged = blocks.start_pass().read(0, 300)
+    np.testing.assert_allclose(logged.toarray(), np.log1p(dense), rtol=1e-14)
+    for given in (-X, -X.toarray()):
+        with pytest.raises(InputError, match=r"'normalize_total': row \d+ has -.*not be negative"):
+            _blocks(given, sparse=True, transform="normalize_total").moments()
 
 
 @pytest.mark.parametrize("kind", ["memory", "store", "dask"])
@@ -109,10 +131,11 @@ def _large() -> Any:
 def test_large_matrices_are_worked_on_or_refused_before_any_work(tmp_path: Path) -> None:
     X = _large()
     assert MaxVariance(3).fit(X).scores_[:6].tolist()[5] == 0
-    with pytest.raises(InputError, match=r"method 'mcfs' has no form.* 3.73 GiB.*max_variance"):
+    with pytest.raises(InputError, match=r"method 'ndfs' has no form.* 3.73 GiB.*max_variance"):
+        bigfs.NDFS(3).fit(X)
+    with pytest.raises(InputError, match=r"representation 'raw' has no form.*to 'pca:50'"):
         bigfs.MCFS(3).fit(X)
-    with pytest.raises(InputError, match="preprocess 'standardize' has no form"):
-        MaxVariance(3, preprocess="standardize").fit(X)
+    assert MaxVariance(3, preprocess="standardize").fit(X).scores_[:5] == pytest.approx(1)
     with pytest.raises(InputError, match="this step has no form"):
         bigfs.knn_graph(X, 5)
     sp.save_npz(tmp_path / "X.npz", X)

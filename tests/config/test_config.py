@@ -45,14 +45,14 @@ def refusal(load):
 
 def test_defaults_are_those_of_the_methods_page(load):
     config = load(BASE)
-    assert (config.method, config.preprocess, config.random_state) == ("mcfs", "none", 0)
+    assert (config.method, config.preprocess, config.random_state) == ("mcfs", "auto", 0)
     assert config.graph.model_dump() == {
         "n_neighbors": 5,
         "metric": "euclidean",
         "weight": "binary",
         "sigma": None,
         "algorithm": "auto",
-        "representation": "raw",
+        "representation": "auto",
         "eps": None,
         "recall_target": None,
         "if_missed": "error",

@@ -50,6 +50,17 @@ def pynndescent_partition(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     return cost, lambda: knn_graph(blocks, 10, **search, scratch=place.scratch().child("g"))
 
 
+def components_of_counts(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """Principal components from CSR blocks: sums of a fold, and thin rows."""
+    from bigfs.stages.components import components_stage
+    from bigfs.stages.stage import Inputs
+
+    blocks = place.sparse_blocks(80_000, 5_000, rows=20_000)
+    strategy = components_stage(50, random_state=0).choose(blocks.layout)
+    out = place.scratch().child("components")
+    return strategy.cost(), lambda: strategy.run(Inputs(blocks), out)
+
+
 def union_of_edges(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """Edges and their reverses, sorted."""
     from bigfs.graph import affinity
@@ -148,7 +159,11 @@ LONG = (
 
 @pytest.mark.parametrize(
     "case",
-    [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in LONG)],
+    [
+        *CASES,
+        pytest.param(components_of_counts, marks=pytest.mark.full),
+        *(pytest.param(case, marks=pytest.mark.slow) for case in LONG),
+    ],
     ids=lambda case: case.__name__,
 )
 def test_measured_is_within_predicted(case: Case, tmp_path: Path) -> None:

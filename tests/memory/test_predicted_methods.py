@@ -153,6 +153,11 @@ CASES = (
     Case(ProjectionOfFewRows, "udfs", 1_000, 4_000, _FEW, alone=True),
     Case(StreamedRows, "m3fs", 40_000, 500, _M3FS),
 )
+COUNTS = (
+    Case(EdgeScores, "laplacian_score", 80_000, 2_000, rows=20_000, sparse=True),
+    Case(ScreenedColumns, "mcfs", 80_000, 5_000, {"n_clusters": 5}, rows=20_000, sparse=True),
+    Case(ForwardOnColumns, "mcfs", 80_000, 5_000, _OMP, rows=20_000, sparse=True),
+)
 LONG = (
     Case(ScreenedColumns, "mcfs", 2_000, 20_000, {"n_clusters": 5}),
     Case(ForwardOnColumns, "mcfs", 2_000, 20_000, _OMP, n_selected=50),
@@ -247,7 +252,11 @@ def _alone(case: Case, settings: dict[str, Any], path: Path, finished: dict[str,
 
 @pytest.mark.parametrize(
     "case",
-    [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in LONG)],
+    [
+        *CASES,
+        *(pytest.param(case, marks=pytest.mark.full) for case in COUNTS),
+        *(pytest.param(case, marks=pytest.mark.slow) for case in LONG),
+    ],
     ids=str,
 )
 def test_measured_is_within_predicted(

@@ -65,8 +65,8 @@ class FeatureRange(BaseSelector):
         as many as a curve says; a dict says which curve, as in a pipeline.
     power : float, default=1.0
         What the range is raised to.
-    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
-default="none"
+    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading.
     verbose : int, default=1
         Progress is shown after two seconds; 0: none.
@@ -77,7 +77,7 @@ default="none"
         n_features_to_select: NumberOfFeatures = None,
         *,
         power: float = 1.0,
-        preprocess: str = "none",
+        preprocess: str = "auto",
         verbose: int = 1,
     ) -> None:
         self._keep(locals())

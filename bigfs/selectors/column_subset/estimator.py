@@ -18,8 +18,8 @@ class ColumnSubset(BaseSelector):
     n_features_to_select : int, "auto", dict or None, default=None
         How many features to keep; None keeps half of them, "auto"
         as many as a curve says; a dict says which curve, as in a pipeline.
-    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
-default="none"
+    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading. Columns are centered afterwards.
     random_state : int or None, default=0
         Seed of the sketch of wide data; nothing else is random.
@@ -93,7 +93,7 @@ default="none"
         self,
         n_features_to_select: NumberOfFeatures = None,
         *,
-        preprocess: str = "none",
+        preprocess: str = "auto",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

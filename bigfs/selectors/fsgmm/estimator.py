@@ -29,8 +29,8 @@ class FSGMM(BaseSelector):
         share.
     least_variance : float, default=0.3
         Least variance of a feature within a component, as a share of that of all rows. See Notes.
-    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
-default="none"
+    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading. The scale of a feature makes no difference.
     random_state : int or None, default=0
         Seed of the rows that the components start at.
@@ -108,7 +108,7 @@ default="none"
         max_iter: int = 500,
         tol: float = 1e-5,
         least_variance: float = 0.3,
-        preprocess: str = "none",
+        preprocess: str = "auto",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

@@ -33,8 +33,8 @@ class GFSKMeans(ClusterMixin, BaseSelector):
         Most iterations of k-means for a candidate.
     tol : float, default=1e-3
         A candidate's k-means stops when its centers move less than this share of their extent.
-    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
-default="none"
+    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading.
     random_state : int or None, default=0
         Seed of everything random.
@@ -96,7 +96,7 @@ default="none"
         n_init: int = 10,
         max_iter: int = 100,
         tol: float = 1e-3,
-        preprocess: str = "none",
+        preprocess: str = "auto",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

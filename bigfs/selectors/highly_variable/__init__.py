@@ -44,6 +44,7 @@ METHOD = Method(
     module=__name__,
     parameters=HighlyVariableParameters,
     scale_free=True,
+    raw_counts=True,
     sparse=True,
     labels="batch_key",
     check=_check,

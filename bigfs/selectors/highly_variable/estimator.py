@@ -25,8 +25,8 @@ class HighlyVariable(BaseSelector):
         share of every row's total [2]_.
     batch_key : array-like of shape (n_samples,), str or None, default=None
         The batch of each row, which are scored apart, or a file of labels. None: one batch.
-    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
-default="none"
+    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading; leave it, since counts are asked for.
     verbose : int, default=1
         Progress is shown after two seconds; 0: none.
@@ -84,7 +84,7 @@ default="none"
         *,
         flavor: str = "seurat_v3",
         batch_key: Any = None,
-        preprocess: str = "none",
+        preprocess: str = "auto",
         verbose: int = 1,
     ) -> None:
         self._keep(locals())

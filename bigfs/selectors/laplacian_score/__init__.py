@@ -8,4 +8,5 @@ METHOD = Method(
     estimator="LaplacianScore",
     module=__name__,
     needs=needs_graph,
+    sparse=True,
 )

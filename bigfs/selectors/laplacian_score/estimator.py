@@ -23,8 +23,8 @@ class LaplacianScore(BaseSelector):
         own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor.
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
         Distance between rows.
-    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
-default="none"
+    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading.
     random_state : int or None, default=0
         Seed of everything random.
@@ -66,7 +66,7 @@ default="none"
         weight: str = "binary",
         sigma: float | str | None = None,
         metric: str = "euclidean",
-        preprocess: str = "none",
+        preprocess: str = "auto",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bigfs.config import Selection
 from bigfs.core.cost import Shape
-from bigfs.selectors.spec.strategies import EdgeScores
+from bigfs.selectors.spec.strategies import EdgeScores, edge_scores
 
 
 def choose(shape: Shape, selection: Selection) -> EdgeScores:
     """Return the only strategy."""
-    return EdgeScores(shape, selection.used_graph.n_neighbors, "phi2")
+    return edge_scores(shape, selection, "phi2")

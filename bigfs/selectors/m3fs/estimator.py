@@ -50,8 +50,8 @@ class M3FS(MarginSelector):
         pairs the squared median neighbor distance.
     epsilon : float, default=0.01
         No plane is violated by more than this at the end.
-    preprocess : {"rescale", "standardize", "none", "minmax", "unit_norm", "log1p"}, \
-default="rescale"
+    preprocess : {"rescale", "standardize", "auto", "none", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="rescale"
         Applied while reading. The decision values scale with the features, and so does what C
         means. The default "rescale" divides all features by one number: right where they share a
         unit, as pixels do; else "standardize".

@@ -13,8 +13,8 @@ class MaxVariance(BaseSelector):
     n_features_to_select : int, "auto", dict or None, default=None
         How many features to keep; None keeps half of them, "auto"
         as many as a curve says; a dict says which curve, as in a pipeline.
-    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
-default="none"
+    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading.
     verbose : int, default=1
         Progress is shown after two seconds; 0: none.
@@ -47,7 +47,7 @@ default="none"
         self,
         n_features_to_select: NumberOfFeatures = None,
         *,
-        preprocess: str = "none",
+        preprocess: str = "auto",
         verbose: int = 1,
     ) -> None:
         self._keep(locals())

@@ -29,8 +29,8 @@ class MaximumMarginClustering(MarginSelector):
         clusters' values. None: no bound.
     epsilon : float, default=0.01
         No plane is violated by more than this at the end.
-    preprocess : {"rescale", "standardize", "none", "minmax", "unit_norm", "log1p"}, \
-default="rescale"
+    preprocess : {"rescale", "standardize", "auto", "none", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="rescale"
         Applied while reading, as in `M3FS`.
     fit_intercept : bool, default=True
         An intercept for every cluster.

@@ -59,6 +59,7 @@ METHOD = Method(
     module=__name__,
     parameters=MCFSParameters,
     needs=needs_eigenvectors,
+    sparse=True,
     n_components=lambda parameters: parameters.n_components or parameters.n_clusters,
     bounds=(Bound("n_clusters", "n_samples", 1), Bound("n_components", "n_samples", 1)),
     one_fit_up_to=MAX_STOPS,

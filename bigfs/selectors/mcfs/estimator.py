@@ -32,8 +32,8 @@ class MCFS(BaseSelector):
         own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor.
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
         Distance between rows.
-    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
-default="none"
+    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading.
     regression : {"lasso", "omp"}, default="lasso"
         "lasso": a sparse path for each eigenvector, as in the paper. "omp": forward regression of
@@ -136,7 +136,7 @@ default="none"
         weight: str = "binary",
         sigma: float | str | None = None,
         metric: str = "euclidean",
-        preprocess: str = "none",
+        preprocess: str = "auto",
         regression: str = "lasso",
         fit_intercept: bool = True,
         coef_scale: str = "explained",

@@ -20,7 +20,7 @@ from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.selectors.mcfs import MCFSParameters
-from bigfs.selectors.mcfs.wide import cross_pass
+from bigfs.selectors.mcfs.wide import cross_pass, side_bytes
 from bigfs.solvers.greedy import Columns, GramProducts, TargetPath
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.stages.scores import FeatureScores
@@ -132,8 +132,13 @@ class ForwardOnColumns(Forward):
     @property
     def _n_columns(self) -> int:
         """Columns of a pass: those of the features that explain most at that time."""
-        room = task_budget(self.memory_limit) - self.shape.read_bytes
-        return max(1, min(_COLUMNS, room // (8 * self.shape.n_features * self._n_parts)))
+        shape = self.shape
+        room = task_budget(self.memory_limit) - shape.read_bytes
+        each = 8 * shape.n_features * self._n_parts
+        if shape.n_entries is not None:  # the columns of a block are dense beside it
+            room -= side_bytes(shape, 1)
+            each += 16 * shape.rows
+        return max(1, min(_COLUMNS, room // each))
 
     @property
     def _n_parts(self) -> int:
@@ -144,9 +149,10 @@ class ForwardOnColumns(Forward):
         """Return the cost of the passes: one for each pick at most, and a few in practice."""
         shape, d, columns = self.shape, self.shape.n_features, self._n_columns
         what = f"Gram columns of {columns:,} of {d:,} features"
-        needed = shape.read_bytes + 8 * columns * d * self._n_parts
+        needed = shape.read_bytes + 8 * columns * d * self._n_parts + side_bytes(shape, columns)
+        beside = 8 * d * self.n_targets + side_bytes(shape, self.n_targets)
         steps = (
-            pass_over(shape, "products of a block with the eigenvectors", 8 * d * self.n_targets),
+            pass_over(shape, "products of a block with the eigenvectors", beside),
             Step(what, needed, shape.n_blocks, 1, shape.n_chunks, self.n_selected),
             self._on_client(what, columns),
         )

@@ -32,7 +32,8 @@ def choose(shape: Shape, selection: Selection) -> Regressions | Forward:
     parameters = selection.parameters
     n_targets = largest_count(METHOD.n_components(parameters))
     limit, n_selected = selection.memory_limit, selection.n_features_to_select
-    fits = gram_bytes(shape, n_targets) <= task_budget(limit)
+    # Of sparse data a Gram matrix would be dense, however few columns are needed.
+    fits = shape.n_entries is None and gram_bytes(shape, n_targets) <= task_budget(limit)
     kind: type[Regressions | Forward] = {
         "lasso": FullGram if fits else ScreenedColumns,
         "omp": ForwardOnGram if fits else ForwardOnColumns,

@@ -13,10 +13,12 @@ Runs on workers; imports no scikit-learn.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.csr_kernels import cross_bytes, csr_cross
 from bigfs.blocks.kernels import column_means, tile_rows
 from bigfs.blocks.rowblocks import fold_parts
 from bigfs.core.cost import Shape, Step, pass_over
@@ -168,6 +170,9 @@ def wide_room(shape: Shape, n_targets: int, memory_limit: int) -> int:
     """Return how many Gram columns of candidates may exist: a fold holds several partial sums."""
     column = 8 * fold_parts(shape.n_blocks) * shape.n_features
     budget = task_budget(memory_limit) - shape.read_bytes - column * n_targets
+    if shape.n_entries is not None:  # the columns of a block are dense beside it
+        budget -= side_bytes(shape, 1)
+        column += 16 * shape.rows
     return max(0, min(shape.n_features, budget // column))
 
 
@@ -176,12 +181,22 @@ def wide_steps(shape: Shape, n_targets: int, n_nonzero: int, memory_limit: int) 
     d, room = shape.n_features, wide_room(shape, n_targets, memory_limit)
     columns = min(room, max(1, min(_FIRST * n_nonzero, room // n_targets)) * n_targets)
     needed = shape.read_bytes + 8 * fold_parts(shape.n_blocks) * d * max(n_targets, columns)
+    needed += side_bytes(shape, columns)
     what = f"Gram columns of {columns:,} of {d:,} features"
     return (
-        pass_over(shape, "products of a block with the eigenvectors", 8 * d * n_targets),
+        pass_over(
+            shape,
+            "products of a block with the eigenvectors",
+            8 * d * n_targets + side_bytes(shape, n_targets),
+        ),
         Step(what, needed, shape.n_blocks, 1, shape.n_chunks, 4),
         Step(f"a path on {what}", 16 * d * columns, n_targets, 0, 2 * n_targets, 4),
     )
+
+
+def side_bytes(shape: Shape, n_columns: int) -> int:
+    """Return what the products of a block with some columns need of a CSR block beside it."""
+    return 0 if shape.n_entries is None else cross_bytes(shape, n_columns)
 
 
 def _check_room(n_columns: int, room: int, blocks: RowBlocks, memory_limit: int) -> None:
@@ -208,6 +223,10 @@ def cross_pass(
 ) -> Cross:
     """Return X'X_C or X'Y in one pass; of centered columns, or as they are."""
     total: Cross = blocks.reduce(_cross_kernel, merge_cross, features, Y, label="regression")
+    if blocks.offset is not None:
+        total.mean = total.mean + blocks.offset
+        if features is not None:
+            total.other_mean = total.other_mean + blocks.offset[features]
     if not centered:
         total.cross += total.count * np.multiply.outer(total.mean, total.other_mean)
     return total
@@ -218,6 +237,9 @@ def _cross_kernel(
 ) -> Cross:
     from scipy.linalg.blas import dgemm
 
+    if hasattr(X, "indptr"):
+        stop = first_row + X.shape[0]
+        return sparse_cross(X, X[:, features] if Y is None else Y.read(first_row, stop))
     mean = column_means(X)
     others = None if Y is None else Y.read(first_row, first_row + len(X))
     other_mean = mean[features] if others is None else others.mean(axis=0)
@@ -234,6 +256,15 @@ def _cross_kernel(
         cross = dgemm(1.0, tile.T, side.T, trans_b=1, beta=1.0, c=cross, overwrite_c=1)
         squares += np.einsum("ij,ij->j", tile, tile)
     return Cross(len(X), mean, other_mean, cross, squares)
+
+
+def sparse_cross(X: Any, side: Any) -> Cross:
+    """Return the products of a CSR block with some of its columns, or with dense ones."""
+    side = side.toarray() if hasattr(side, "indptr") else side
+    side = side.astype(np.float64)
+    mean = column_means(side)
+    moments, cross = csr_cross(X, side, mean)
+    return Cross(moments.count, moments.mean, mean, cross, moments.squares)
 
 
 def merge_cross(a: Cross, b: Cross) -> Cross:

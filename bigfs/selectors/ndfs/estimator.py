@@ -47,8 +47,8 @@ class NDFS(BaseSelector):
         each edge its own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor.
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
         Distance between rows.
-    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
-default="none"
+    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading.
     update : {"safe", "printed"}, default="safe"
         One whose objective never rises; or the paper's update (15), its denominator clamped and
@@ -170,7 +170,7 @@ default="none"
         weight: str = "heat",
         sigma: float | str | None = None,
         metric: str = "euclidean",
-        preprocess: str = "none",
+        preprocess: str = "auto",
         update: str = "safe",
         init: Any = "spectral",
         max_iter: int = 30,

@@ -22,8 +22,8 @@ class PivotedQR(BaseSelector):
     n_components : int or None, default=None
         Leading principal components whose loadings are decomposed instead of the data. There are
         no more picks than components: what follows them is in the order of the index.
-    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
-default="none"
+    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading. Columns are centered afterwards.
     random_state : int or None, default=0
         Seed of the sketch of wide data; nothing else is random.
@@ -92,7 +92,7 @@ default="none"
         n_features_to_select: NumberOfFeatures = None,
         *,
         n_components: int | None = None,
-        preprocess: str = "none",
+        preprocess: str = "auto",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

@@ -20,8 +20,8 @@ class QAlpha(BaseSelector):
         Most iterations.
     tol : float, default=1e-8
         Stop when no weight changes by more.
-    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
-default="none"
+    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading. Columns are centered and scaled to norm one afterwards.
     random_state : int or None, default=0
         Seed of everything random: only the choice of "auto" is.
@@ -84,7 +84,7 @@ default="none"
         n_clusters: int | str = 8,
         max_iter: int = 100,
         tol: float = 1e-8,
-        preprocess: str = "none",
+        preprocess: str = "auto",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

@@ -19,8 +19,8 @@ class RandomSelection(BaseSelector):
         as many as a curve says; a dict says which curve, as in a pipeline.
     n_draws : int, default=10
         How many rankings are drawn.
-    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
-default="none"
+    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading.
     random_state : int or None, default=0
         Seed of the draws.
@@ -56,7 +56,7 @@ default="none"
         n_features_to_select: NumberOfFeatures = None,
         *,
         n_draws: int = 10,
-        preprocess: str = "none",
+        preprocess: str = "auto",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

@@ -19,5 +19,11 @@ class SPECParameters(Section):
 
 
 METHOD = Method(
-    "spec", "SPEC", estimator="SPEC", module=__name__, parameters=SPECParameters, needs=needs_graph
+    "spec",
+    "SPEC",
+    estimator="SPEC",
+    module=__name__,
+    parameters=SPECParameters,
+    needs=needs_graph,
+    sparse=True,
 )

@@ -10,7 +10,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost
 from bigfs.graph import AffinityMatrix
-from bigfs.graph.edges import edge_moments, edges_step
+from bigfs.graph.edges import column_groups, edge_moments, edges_step
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
@@ -18,7 +18,14 @@ from bigfs.store.scratch import Scratch
 
 def choose(shape: Shape, selection: Selection) -> EdgeScores:
     """Return the only strategy."""
-    return EdgeScores(shape, selection.used_graph.n_neighbors, selection.parameters.ranking)
+    return edge_scores(shape, selection, selection.parameters.ranking)
+
+
+def edge_scores(shape: Shape, selection: Selection, ranking: str) -> EdgeScores:
+    """Return the strategy of a ranking function."""
+    n_neighbors = selection.used_graph.n_neighbors
+    n_groups = column_groups(shape, n_neighbors, selection.memory_limit)
+    return EdgeScores(shape, n_neighbors, ranking, n_groups)
 
 
 @dataclass(frozen=True)
@@ -31,15 +38,18 @@ class EdgeScores:
     n_neighbors : int
     ranking : {"phi1", "phi2", "phi3"}
         See `SPEC`; "phi2" is the Laplacian score.
+    n_groups : int, default=1
+        Groups of columns that sparse data are read in.
     """
 
     shape: Shape
     n_neighbors: int
     ranking: str
+    n_groups: int = 1
 
     def cost(self) -> StageCost:
         """Return the cost of the pass."""
-        return StageCost((edges_step(self.shape, self.n_neighbors),))
+        return StageCost((edges_step(self.shape, self.n_neighbors, self.n_groups),))
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores, larger is better (``phi1`` and ``phi2`` negated)."""
@@ -47,7 +57,7 @@ class EdgeScores:
 
     def score(self, blocks: RowBlocks, W: AffinityMatrix) -> FeatureScores:
         """Return the scores of opened data with this graph."""
-        sums = edge_moments(blocks, W)
+        sums = edge_moments(blocks, W, self.n_groups)
         varies = sums.spread > 0
         smooth, spread = sums.smoothness[varies], sums.spread[varies]
         total = spread + sums.weight * sums.mean[varies] ** 2  # f'Df

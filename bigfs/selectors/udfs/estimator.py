@@ -30,8 +30,8 @@ class UDFS(BaseSelector):
         Neighbors of each row in its neighborhood, besides itself.
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
         Distance between rows.
-    preprocess : {"none", "standardize", "rescale", "minmax", "unit_norm", "log1p"}, \
-default="none"
+    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading; the authors' code scales features to [0, 1].
     max_iter : int, default=30
         Most iterations; they need no pass.
@@ -113,7 +113,7 @@ default="none"
         unit: str = "rms",
         n_neighbors: int = 5,
         metric: str = "euclidean",
-        preprocess: str = "none",
+        preprocess: str = "auto",
         max_iter: int = 30,
         tol: float = 1e-5,
         random_state: int | None = 0,

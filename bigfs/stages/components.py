@@ -1,0 +1,52 @@
+"""The stage of the principal components that the graph compares rows by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bigfs.core.cost import Shape, StageCost
+from bigfs.graph.representation import principal_rows, principal_steps
+from bigfs.stages.stage import Inputs, Stage
+from bigfs.store.scratch import Scratch
+
+
+def components_stage(n_components: int, *, random_state: int, **depends: Any) -> Stage:
+    """Return the stage of the principal components.
+
+    Parameters
+    ----------
+    n_components : int
+    random_state : int
+    **depends
+        Settings of the data that the stage reads.
+    """
+    settings = {**depends, "n_components": n_components, "random_state": random_state}
+
+    def choose(shape: Shape) -> Components:
+        return Components(shape, n_components, random_state)
+
+    return Stage("components", 1, settings, choose, sparse=True)
+
+
+@dataclass(frozen=True)
+class Components:
+    """A streaming randomized PCA; attributes are those of `components_stage`."""
+
+    shape: Shape
+    n_components: int
+    random_state: int
+
+    def cost(self) -> StageCost:
+        """Return the cost of the passes, and the size of the projected rows."""
+        stored = 4 * self.shape.n_samples * self.n_components
+        directions = 16 * self.shape.n_features * (self.n_components + 10)
+        steps = principal_steps(self.shape, self.n_components)
+        return StageCost(steps, stored + directions, stored)
+
+    def run(self, inputs: Inputs, out: Scratch) -> None:
+        """Store the projected rows, and the share of the variance that they hold."""
+        blocks = inputs.blocks
+        before = blocks.passes
+        _, explained = principal_rows(blocks, self.n_components, self.random_state, out)
+        out.describe(explained_variance=explained, passes=blocks.passes - before)

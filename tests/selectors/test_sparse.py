@@ -1,0 +1,212 @@
+"""Methods on CSR blocks: the scores of the dense form of the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import bigfs
+from bigfs import ingest, open_matrix
+from bigfs.blocks import RowBlocks
+from bigfs.graph import affinity, knn_graph
+from bigfs.graph.edges import edge_moments
+from bigfs.graph.representation import principal_rows
+from bigfs.pipeline.inspect import inspect
+from bigfs.plan.planning import plan_pipeline
+from bigfs.selectors.configs import make_config
+from bigfs.selectors.stages import resolved, stages_of_selection
+from bigfs.stages.engine import Engine, TemporaryStages
+from bigfs.stages.scores import FeatureScores
+from bigfs.store.csr import RandomAccessSparse
+from bigfs.store.scratch import Scratch
+from tests._counts import counts
+
+
+@pytest.fixture(scope="module")
+def cells() -> Any:
+    """Counts with a feature of zeros, a constant one, two equal ones and equal rows."""
+    X = counts(240, 60)[0].toarray()
+    X[:, 7], X[:, 9], X[:, 11] = 0, 3, X[:, 12]
+    X[50:60] = X[50]
+    return sp.csr_array(X)
+
+
+@contextmanager
+def never_dense(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("a block was made dense")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RandomAccessSparse, "read", refuse)
+        yield
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "max_variance": {},
+    "laplacian_score": {},
+    "spec": {"spec": {"ranking": "phi3"}},
+    "mcfs": {"mcfs": {"n_clusters": 3}},
+    "mcfs omp": {"mcfs": {"n_clusters": 3, "regression": "omp", "fit_intercept": False}},
+    "mcfs plain": {"mcfs": {"n_clusters": 3, "fit_intercept": False, "coef_scale": "none"}},
+}
+
+
+GRAPH = {"representation": "pca:10", "n_neighbors": 4}
+
+
+def _settings(name: str, uri: Path, preprocess: str, **more: Any) -> dict[str, Any]:
+    method = name.partition(" ")[0]
+    settings = {
+        "run": str(uri.parent / "run"),
+        "input": {"uri": str(uri)},
+        "method": method,
+        "preprocess": preprocess,
+        "n_features_to_select": 12,
+        "curves": False,
+        **METHODS[name],
+        **more,
+    }
+    return settings if method == "max_variance" else {**settings, "graph": GRAPH}
+
+
+@pytest.fixture(scope="module", params=["normalize_log1p", "standardize"])
+def engines(
+    request: pytest.FixtureRequest, cells: Any, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, list[Engine]]:
+    """A preprocessing, and an engine for CSR blocks and for dense ones."""
+    made = []
+    for form in (cells, cells.toarray()):
+        scratch = Scratch(tmp_path_factory.mktemp("form"))
+        blocks = RowBlocks.from_any(
+            form, rows=70, sparse=True, scratch=scratch, transform=request.param
+        )
+        made.append(Engine(TemporaryStages(scratch.child("stages")), blocks))
+    return request.param, made
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_scores_are_those_of_the_dense_form(
+    name: str, engines: tuple[str, list[Engine]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preprocess, both = engines
+    stages = stages_of_selection(make_config(**_settings(name, Path("/x.npz"), preprocess)))
+    with never_dense(monkeypatch):
+        sparse, dense = (FeatureScores.open(e.run(stages)["result"]) for e in both)
+    assert both[0].blocks is not None and both[0].blocks.sparse
+    # float32 rows less their mean are rounded once more than entries.
+    close = 1e-6 * np.abs(dense.scores).max()
+    np.testing.assert_allclose(sparse.scores, dense.scores, atol=close)
+    if name != "max_variance" or preprocess != "standardize":  # else all are equal
+        np.testing.assert_array_equal(sparse.support(12), dense.support(12))
+    assert sparse.ranking[-1] == (7 if preprocess == "normalize_log1p" else 9)
+
+
+def test_sums_over_edges_do_not_depend_on_the_groups(cells: Any) -> None:
+    graph = knn_graph(cells.toarray(), 4)
+    W = affinity(graph, "heat")
+    expected = edge_moments(RowBlocks.from_any(cells.toarray(), rows=70), W)
+    blocks = RowBlocks.from_any(cells, rows=70, sparse=True)
+    first, before = edge_moments(blocks, W), blocks.passes
+    found = edge_moments(blocks, W, 7)
+    assert blocks.passes == before + 7
+    for part in ("smoothness", "mean", "spread"):
+        values = getattr(found, part)
+        np.testing.assert_allclose(values, getattr(expected, part), rtol=1e-11, atol=1e-11)
+        np.testing.assert_array_equal(values, getattr(first, part))
+    assert found.spread[7] == found.spread[9] == 0
+
+
+def test_components_are_those_of_the_dense_form(cells: Any, tmp_path: Path) -> None:
+    forms = (cells, cells.toarray().astype(np.float32))
+    rows = []
+    for number, X in enumerate(forms):
+        blocks = RowBlocks.from_any(X, rows=70, sparse=True, transform="standardize")
+        projected, explained = principal_rows(blocks, 6, 0, Scratch(tmp_path / str(number)))
+        rows.append((projected.source.read(0, 240), explained))
+        assert blocks.passes <= 5
+    np.testing.assert_allclose(rows[0][0], rows[1][0], atol=1e-4)
+    assert rows[0][1] == pytest.approx(rows[1][1], rel=1e-6)
+
+
+def test_the_components_are_a_stage_with_its_passes(cells: Any, tmp_path: Path) -> None:
+    ingest(cells, tmp_path / "X.zarr", rows=70)
+    config = make_config(**_settings("laplacian_score", tmp_path / "X.zarr", "normalize_log1p"))
+    plan, result = plan_pipeline(config), bigfs.run(config)
+    assert list(result.stages) == ["components", "graph", "result"]
+    for name, stage in result.stages.items():
+        planned = plan.by_stage[name].cost
+        assert planned is not None and stage["passes"] == planned.passes
+
+
+def test_auto_normalizes_counts_and_nothing_else(cells: Any, tmp_path: Path) -> None:
+    sp.save_npz(tmp_path / "X.npz", sp.hstack([cells, cells], format="csr"))
+    source = open_matrix(tmp_path / "X.npz")
+    settings = {"run": "r", "input": {"uri": "X.npz"}, "n_features_to_select": 3}
+    config = resolved(make_config(**settings), source)
+    assert config.preprocess == "normalize_log1p"
+    assert config.used_graph.representation == "pca:50"
+    for more, representation in (
+        ({"graph": {"weight": "cosine"}}, "raw"),
+        ({"graph": {"metric": "cosine"}}, "raw"),
+        ({"graph": {"representation": "pca:7"}}, "pca:7"),
+    ):
+        config = resolved(make_config(**settings, **more), source)
+        assert config.preprocess == "normalize_log1p"
+        assert config.used_graph.representation == representation
+    given = resolved(make_config(**settings, preprocess="log1p"), source)
+    assert (given.preprocess, given.used_graph.representation) == ("log1p", "raw")
+    raw = resolved(make_config(**settings, method="highly_variable"), source)
+    assert raw.preprocess == "none"
+    for other in (cells.toarray(), cells * 0.5, -cells, sp.csr_array((4, 60))):
+        config = resolved(make_config(**settings), open_matrix(other))
+        assert (config.preprocess, config.used_graph.representation) == ("none", "raw")
+
+
+def test_what_auto_did_is_told_and_kept(cells: Any, tmp_path: Path) -> None:
+    sp.save_npz(tmp_path / "X.npz", sp.hstack([cells, cells], format="csr"))
+    settings = {"run": str(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.npz")}}
+    settings |= {"method": "laplacian_score", "n_features_to_select": 3, "curves": False}
+    result = bigfs.run(settings)
+    told = "scaled to a sum of 10,000, then log1p was taken. Rows are neighbors by 50 principal"
+    assert told in result.summary() and told in inspect(tmp_path / "run")
+    assert result.settings["preprocess"] == "normalize_log1p"
+    fitted = bigfs.LaplacianScore(3).fit(sp.load_npz(tmp_path / "X.npz"))
+    assert fitted.preprocess_ == "normalize_log1p"
+    np.testing.assert_array_equal(fitted.scores_, result.scores)
+
+
+def test_a_comparison_gives_raw_counts_to_the_method_that_takes_them(
+    cells: Any, tmp_path: Path
+) -> None:
+    sp.save_npz(tmp_path / "X.npz", cells)
+    deviance = {"method": "highly_variable", "highly_variable": {"flavor": "deviance"}}
+    compared = bigfs.compare({
+        "run": str(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.npz")},
+        "methods": [deviance, "max_variance"], "n_features_to_select": 9,
+        "compare": {"chance": False},
+    })  # fmt: skip
+    for row, fitted in zip(
+        compared.rows[1:],
+        (bigfs.HighlyVariable(9, flavor="deviance"), bigfs.MaxVariance(9)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(row.selected, fitted.fit(cells).get_support(indices=True))
+
+
+@pytest.mark.full
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", ["mcfs", "mcfs omp", "laplacian_score"])
+def test_the_same_bits_whatever_the_workers(name: str, cells: Any, tmp_path: Path) -> None:
+    ingest(cells, tmp_path / "X.zarr", rows=20)
+    settings = _settings(name, tmp_path / "X.zarr", "normalize_log1p", memory_limit="1 GiB")
+    expected = bigfs.run(settings).scores
+    for n_workers in (1, 2, 4):
+        again = {**settings, "cluster": {"n_workers": n_workers}}
+        found = bigfs.run({**again, "run": f"{settings['run']}-{n_workers}"})
+        np.testing.assert_array_equal(found.scores, expected)

@@ -1,12 +1,12 @@
-"""Counts of cells in a sparse store: HighlyVariable and MaxVariance on workers of 2 GiB.
+"""Counts of cells in a sparse store: methods on workers of 2 GiB.
 
     python -m tests.bench.bench_counts FOLDER [--rows 100000] [--genes 20000] [--workers 2]
 
 Writes counts of 12 cell types with 100 marker genes each in three batches, block by block, into a
 CSR store (about 5 % are stored). Every cell draws its molecules from one of the 20 profiles of its
 type, which have gamma noise for each gene, at the depth of its batch. Then it runs the methods on
-the store and prints, of the scoring stage, seconds, predicted and measured peak, bytes read over
-stored bytes, and the share of the selected genes that are markers.
+the store and prints, of each stage and of all, seconds, predicted and measured peak, bytes read
+over stored bytes, and the share of the selected genes that are markers.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "deviance": {"method": "highly_variable", "highly_variable": {"flavor": "deviance"}},
     "seurat_v3": {"method": "highly_variable"},
     "seurat_v3, 3 batches": {"method": "highly_variable"},
+    "laplacian_score": {},
+    "mcfs": {"mcfs": {"n_clusters": TYPES}},
+    "mcfs omp": {"method": "mcfs", "mcfs": {"n_clusters": TYPES, "regression": "omp"}},
 }
 
 
@@ -86,6 +89,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--molecules", type=float, default=1200)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--selected", type=int, default=500)
+    parser.add_argument("--memory-limit", default="2 GiB")
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +109,8 @@ def _figures(name: str, options: argparse.Namespace, store: Path, labels: Path) 
         "input": {"uri": str(store)},
         "method": name,
         "n_features_to_select": options.selected,
-        "memory_limit": "2 GiB",
+        "memory_limit": options.memory_limit,
+        "curves": False,
         **METHODS[name],
     }
     if "batches" in name:
@@ -114,20 +119,25 @@ def _figures(name: str, options: argparse.Namespace, store: Path, labels: Path) 
         settings["cluster"] = {"n_workers": options.workers}
     before = os.times()
     result = bigfs.run(settings, fresh=True)
-    after, stage = os.times(), result.stages["result"]
+    after, stages = os.times(), result.stages
     source = bigfs.open_matrix(store)
     assert isinstance(source, SparseSource) and source.layout is not None
     figures = {
         "method": name,
         "rows": options.rows,
-        "seconds": stage["seconds"],
+        "seconds": sum(stage["seconds"] for stage in stages.values()),
         # With the start of the workers, which are this process's children.
         "cpu_seconds": sum(after[:4]) - sum(before[:4]),
-        "predicted_mib": stage["predicted_peak_bytes"] / MIB,
-        "measured_mib": stage["measured_peak_bytes"] / MIB,
-        "reads": stage["bytes_read"] / (8 * source.layout.n_entries),
+        "predicted_mib": max(s["predicted_peak_bytes"] for s in stages.values()) / MIB,
+        "measured_mib": max(s["measured_peak_bytes"] for s in stages.values()) / MIB,
+        "reads": sum(s["bytes_read"] for s in stages.values()) / (8 * source.layout.n_entries),
         "markers": float((result.selected < TYPES * MARKERS).mean()),
     }
+    for part, stage in stages.items() if len(stages) > 1 else ():
+        measured, predicted = (stage[f"{k}_peak_bytes"] / MIB for k in ("measured", "predicted"))
+        print(
+            f"  {part:12s} {stage['seconds']:6.1f} s  peak {measured:5.0f} of {predicted:5.0f} MiB"
+        )
     print(
         f"{name:22s} {options.rows:>9,} rows  {figures['seconds']:6.1f} s, "
         f"{figures['cpu_seconds']:6.1f} s CPU  peak {figures['measured_mib']:5.0f} of "

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.csr_kernels import kernel_bytes
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import fold_parts, moments_step
 from bigfs.core.cost import Shape, Step, pass_over
@@ -130,9 +129,8 @@ def principal_steps(shape: Shape, n_components: int) -> tuple[Step, ...]:
     width = min(shape.n_features, n_components + _SPARE)
     sums = 8 * shape.n_features * width
     # Sums of a fold, the one on its way, directions and their product with a block.
-    needed = (fold_parts(shape.n_blocks) + 3) * sums + 24 * shape.rows * width
-    if shape.n_entries is not None:
-        needed += kernel_bytes(shape)
+    needed = (fold_parts(shape.n_blocks) + 3) * sums + 16 * shape.rows * width
+    needed += 12 * (shape.block_entries or 0)  # in float64
     client = Step("the principal directions", 8 * sums, by_client=True)
     what = "a block and its principal components"
     return (moments_step(shape), pass_over(shape, what, needed, times=3), client)

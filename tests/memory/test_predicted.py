@@ -55,7 +55,7 @@ def components_of_counts(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     from bigfs.stages.components import components_stage
     from bigfs.stages.stage import Inputs
 
-    blocks = place.sparse_blocks(80_000, 5_000, rows=20_000)
+    blocks = place.sparse_blocks(120_000, 10_000, rows=40_000)
     strategy = components_stage(50, random_state=0).choose(blocks.layout)
     out = place.scratch().child("components")
     return strategy.cost(), lambda: strategy.run(Inputs(blocks), out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import shlex
 import signal
 import subprocess
@@ -72,6 +73,8 @@ def _check_line(out: str, err: str, case: Case) -> None:
     assert len(lines) == 1, err
     assert lines[0].startswith("bigfs: error: ")
     assert lines[0].endswith((".", ")", "?")), "a message is a sentence"
+    if re.search(r"\brow \d", lines[0], re.IGNORECASE):
+        assert re.search(r"ows .*from 0", lines[0]), "from which base rows count"
     for fragment in case.says:
         assert fragment in lines[0]
     for leak in ("Traceback", "pydantic", "secret", "[type=", "object at 0x"):
@@ -222,7 +225,8 @@ def test_in_python_nan_is_named_with_its_place_too(selector: type) -> None:
     X[33, 2] = np.nan
     of_another = issubclass(selector, bigfs.StabilitySelection)
     make = partial(selector, bigfs.MaxVariance()) if of_another else selector
-    with pytest.raises(InputError, match="X: row 33, column 2 is NaN. Every value must be finite"):
+    said = "X: row 33, column 2 is NaN. Every value must be finite.*missing='mean'.*count from 0"
+    with pytest.raises(InputError, match=said):
         make().fit(X)
     with pytest.raises(InputError, match=r"X: row 33, column 2 \('c'\) is NaN"):
         make().fit(pd.DataFrame(X, columns=list("abcd")))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.store.chunking import block_rows
-from bigfs.store.ingest import ingest
+from bigfs.store.ingest import copy_rows
 from bigfs.store.scratch import Scratch
 from bigfs.store.source import TABLES, RandomAccessSource, Source, open_matrix
 
@@ -56,7 +56,7 @@ def lazy_array(X: Any) -> Any:
     source, scratch = open_matrix(X), None
     if not isinstance(source, RandomAccessSource):  # rows come in order: a store of its own
         scratch = Scratch()
-        ingest(source, scratch.path / "X.zarr")
+        copy_rows(source, scratch.path / "X.zarr")
         source = open_matrix(scratch.path / "X.zarr")
     assert isinstance(source, RandomAccessSource)
     chunk = None if source.sparse else source.chunk_rows

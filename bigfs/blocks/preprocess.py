@@ -13,6 +13,7 @@ import numpy as np
 
 from bigfs.blocks.kernels import Moments
 from bigfs.core.errors import InputError
+from bigfs.core.text import FROM_0
 from bigfs.store.scratch import ArrayRef, Scratch
 
 KINDS = (
@@ -166,7 +167,7 @@ def _row_norms(squares: np.ndarray, first_row: int) -> np.ndarray:
         row = first_row + int((norms == 0).argmax())
         raise InputError(
             f"preprocess 'unit_norm': row {row} is all zeros and has no direction. "
-            "Drop such rows or use another preprocess."
+            f"Drop such rows or use another preprocess. {FROM_0}"
         )
     return norms
 
@@ -174,7 +175,7 @@ def _row_norms(squares: np.ndarray, first_row: int) -> np.ndarray:
 def _below_log1p(row: int, column: int, value: float) -> InputError:
     return InputError(
         f"preprocess 'log1p': row {row}, column {column} is {value:g}; values must be above -1. "
-        "Use another preprocess."
+        f"Use another preprocess. {FROM_0}"
     )
 
 

@@ -22,6 +22,7 @@ from bigfs.blocks.preprocess import Transform
 from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
+from bigfs.core.text import FROM_0
 from bigfs.core.units import MIB, parse_bytes
 from bigfs.runtime.execute import TREE_ARITY, crosses_processes, map_reduce, run_tasks
 from bigfs.runtime.progress import silenced
@@ -447,16 +448,18 @@ def _refusal(source: Source, row: int, column: int, value: float) -> InputError:
     feature = f" ('{names[column]}')" if names else ""
     where = f"{source.uri}: row {row}, column {column}{feature} is"
     if np.isfinite(value):
-        return InputError(f"{where} {value:g}. {TOO_LARGE}")
+        return InputError(f"{where} {value:g}. {TOO_LARGE} {FROM_0}")
     shown = "NaN" if np.isnan(value) else str(value)
     if source.checked:
         return CorruptStoreError(
             f"{where} {shown}, and was not when the data were ingested: the store was changed "
-            "since. Ingest the source again; 'bigfs inspect --verify' names the changed chunks."
+            "since. Ingest the source again; 'bigfs inspect --verify' names the changed chunks. "
+            f"{FROM_0}"
         )
     return InputError(
         f"{where} {shown}. Every value must be finite: remove or fill such values, or let "
-        "`bigfs ingest --missing mean|zero|drop_rows` do it for NaN."
+        "`bigfs ingest --missing mean|zero|drop_rows` do it for NaN (in Python "
+        f"bigfs.ingest(X, 'X.zarr', missing='mean'), then fit('X.zarr')). {FROM_0}"
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Behind every message that names a row of the data.
+FROM_0 = "Rows and columns count from 0."
+
 # What a spreadsheet takes for the beginning of a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 

@@ -11,6 +11,7 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
 from bigfs.core.memory import check_fits
+from bigfs.core.text import FROM_0
 from bigfs.core.units import parse_bytes
 from bigfs.graph.knn import KNNGraph
 from bigfs.graph.products import EdgeProducts, edge_products
@@ -297,7 +298,7 @@ def affinity_from_csr(W: Any, *, scratch: Scratch | None = None) -> AffinityMatr
         row = int(np.argmin(degrees > 0))
         raise InputError(
             f"graph: row {row} has degree {degrees[row]:.3g}; every degree must be positive. "
-            "Remove isolated rows."
+            f"Remove isolated rows. {FROM_0}"
         )
     scratch = scratch or Scratch()
     data = scratch.create("data", W.data.shape, np.float64, ENTRY_CHUNK)

@@ -16,6 +16,7 @@ import numpy as np
 
 from bigfs.core.compiling import compiled
 from bigfs.core.errors import InputError
+from bigfs.core.text import FROM_0
 from bigfs.graph.descent import descend
 from bigfs.graph.projection import PROJECTED_WIDTH, projected_rows
 
@@ -165,7 +166,7 @@ def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> n
             kind = "zero" if metric == "cosine" else "constant"
             raise InputError(
                 f"Row {row} is {kind} in every feature and has no {metric} distance to other "
-                "rows. Remove such rows or set metric to 'euclidean'."
+                f"rows. Remove such rows or set metric to 'euclidean'. {FROM_0}"
             )
         out[begin : begin + step] = tile / norms[:, None]
     return out
@@ -180,7 +181,7 @@ def _check_range(X: np.ndarray, ids: np.ndarray | None) -> None:
     raise InputError(
         f"Row {number}, column {column} is {X[row, column]:.3g}: distances between such rows are "
         "above 3e38, the range of float32. Scale the data, for instance with preprocess "
-        "'standardize'."
+        f"'standardize'. {FROM_0}"
     )
 
 

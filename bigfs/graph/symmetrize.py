@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.text import FROM_0
 from bigfs.graph.shuffle import Column, Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
@@ -202,7 +203,9 @@ def _write_entries(
     degree = np.bincount(np.repeat(np.arange(stop - start), per_row), weights, stop - start)
     if not (degree > 0).all():
         bad = int(np.argmin(degree > 0))
-        raise InputError(f"Row {start + bad} of the graph has degree {degree[bad]:.3g}{complaint}")
+        raise InputError(
+            f"Row {start + bad} of the graph has degree {degree[bad]:.3g}{complaint} {FROM_0}"
+        )
     counts.write(start, per_row.astype(np.int64))
     degrees.write(start, degree)
     values = {"column": columns, "weight": weights}

@@ -15,6 +15,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.paths import is_there
+from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import track
 from bigfs.store.chunking import block_rows
 from bigfs.store.fingerprint import changed, fingerprint
@@ -88,7 +89,8 @@ class Columns(RandomAccessSource):
                 row = start + int(beyond.any(axis=1).argmax())
                 raise InputError(
                     f"{self.uri}: row {row} has a whole number beyond 2^53, which was read as "
-                    f"float64 and may be rounded. Save the data as float64 to export them so."
+                    f"float64 and may be rounded. Save the data as float64 to export them so. "
+                    f"{FROM_0}"
                 )
         return rows.astype(self.dtype, copy=False)
 

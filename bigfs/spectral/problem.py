@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import ConvergenceError, InputError
+from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import say_where
 from bigfs.spectral.components import NullSpace, canonical_basis, fix_signs, null_space
 
@@ -261,7 +262,7 @@ def check_rows(
         bad = int((~(degrees > 0)).argmax())
         raise InputError(
             f"row {rows[bad]} of the graph has degree {degrees[bad]:g}; degrees must be positive. "
-            "Use binary weights or a wider heat kernel."
+            f"Use binary weights or a wider heat kernel. {FROM_0}"
         )
     if len(weights) and weights.min() < 0:
         place = int((weights < 0).argmax())
@@ -269,7 +270,7 @@ def check_rows(
         raise InputError(
             f"row {rows[bad]} of the graph has a negative weight, {weights[place]:g}: the "
             "eigenvalues of its Laplacian could be negative. Use weight 'binary' or 'heat', or "
-            "data whose dot products are not negative."
+            f"data whose dot products are not negative. {FROM_0}"
         )
 
 

@@ -7,10 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from bigfs.core.errors import InputError
+from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import track
 from bigfs.store.fingerprint import changed
 from bigfs.store.source import Source
 from bigfs.store.values import TOO_LARGE, all_usable, checksum, usable
+
+# The policy of copies that are read once: NaN stays.
+KEEP = "keep"
 
 
 class Cleaner:
@@ -53,6 +57,8 @@ class Cleaner:
         bad = ~good if self._missing == "error" else ~good & ~nan
         if bad.any():
             self._refuse(block, bad)
+        if self._missing == KEEP:
+            return block
         if self._missing == "drop_rows":
             keep = ~nan.any(axis=1)
             self.dropped += int((~keep).sum())
@@ -81,7 +87,7 @@ def refusal(matrix: Source, row: int, column: int, value: float) -> InputError:
         cure = TOO_LARGE
     return InputError(
         f"{matrix.uri}: row {row}, column {column}{name} is "
-        f"{'NaN' if np.isnan(value) else value}. {cure} Rows and columns count from 0."
+        f"{'NaN' if np.isnan(value) else value}. {cure} {FROM_0}"
     )
 
 

@@ -21,7 +21,7 @@ from bigfs.core.paths import is_there
 from bigfs.core.units import MIB, format_bytes, parse_bytes
 from bigfs.runtime.progress import track
 from bigfs.store.chunking import chunk_rows
-from bigfs.store.cleaning import Cleaner, fill_values, refusal
+from bigfs.store.cleaning import KEEP, Cleaner, fill_values, refusal
 from bigfs.store.csr import SparseSource
 from bigfs.store.csr_ingest import CSRCleaner, write_csr
 from bigfs.store.formats.csr_store import CSRWriter
@@ -231,6 +231,11 @@ def _check_dest(dest: Location, overwrite: bool) -> None:
     if others or (isinstance(dest, Path) and dest.is_symlink()):
         what = "is a link" if not others else f"holds {listed(others)} beside the matrix"
         raise InputError(f"{dest} {what}, and is not overwritten. Give another name.")
+
+
+def copy_rows(matrix: Source, folder: Path) -> None:
+    """Write a store for the caller alone, with the missing values of the matrix."""
+    _write(matrix, folder, folder, "error" if matrix.sparse else KEEP, None)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
+from bigfs.core.text import FROM_0
 from bigfs.core.units import GIB
 from bigfs.store.formats.csv import CsvSource
 from bigfs.store.formats.npy import read_header
@@ -62,7 +63,9 @@ def load_labels(uri: str, n_samples: int | None = None, dropped: Sequence[int] =
         )
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         row = int((~np.isfinite(values)).argmax())
-        raise InputError(f"{uri}: the label of row {row} is {values[row]}. Every row needs one.")
+        raise InputError(
+            f"{uri}: the label of row {row} is {values[row]}. Every row needs one. {FROM_0}"
+        )
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
@@ -96,9 +99,9 @@ def _read(uri: str) -> np.ndarray:
     name, _, part = uri.partition("::")
     path = as_path(name)
     if path is None:
-        from bigfs.store.formats.sklearn_sets import load_set
+        from bigfs.store.formats.sklearn_sets import load_classes_of
 
-        return np.asarray(load_set(name).target)
+        return load_classes_of(name)
     if not is_reachable(path):
         raise InputError(f"{name} does not exist. Check the path of the labels.")
     lower = path.name.lower()
@@ -164,7 +167,7 @@ def _read_csv(path: Location, column: str) -> np.ndarray:
         )
     texts = table.read_texts(position)
     if "" in texts:
-        raise InputError(f"{path}: the label of row {texts.index('')} is missing.")
+        raise InputError(f"{path}: the label of row {texts.index('')} is missing. {FROM_0}")
     try:
         return np.array(texts, dtype=np.float64)
     except ValueError:  # "NA" and "None" may be names of classes
@@ -184,7 +187,7 @@ def _read_parquet(path: Location, column: str) -> np.ndarray:
             )
         values = file.read(columns=[column]).column(0).to_pylist()
     if None in values:
-        raise InputError(f"{path}: the label of row {values.index(None)} is missing.")
+        raise InputError(f"{path}: the label of row {values.index(None)} is missing. {FROM_0}")
     is_number = all(isinstance(value, (int, float)) for value in values)
     return np.array(values if is_number else [str(value) for value in values])
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
+from bigfs.core.text import FROM_0
 
 # Sums of squares of smaller values, over any data set, are far below 1.8e308, the float64 maximum.
 LARGEST = 1e140
@@ -51,7 +52,7 @@ def check_exact(
     raise InputError(
         f"{uri}: row {first_row + row}, column {name} is {X[row, column]}. Whole numbers beyond "
         "2^53 would be rounded. Drop such columns (ids), subtract an offset (times), or convert "
-        "them to float64 yourself."
+        f"them to float64 yourself. {FROM_0}"
     )
 
 

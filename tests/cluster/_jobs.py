@@ -41,7 +41,7 @@ def start(
     if not run.exists():
         _canary.plant(run)
     process = subprocess.Popen(
-        [sys.executable, "-m", "bigfs.cli", "run", str(path), *options],
+        [sys.executable, "-m", "bigfs", "run", str(path), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -118,6 +118,13 @@ def test_the_summary_reads_well(finished: Path) -> None:
     assert "1-NN error" in text
     assert str(finished) in text
     assert text in inspect(finished)
+    assert "Graph recall: 100.0 % of the true neighbors (100.0 to 100.0 %)." in text
+    assert "Number of clusters: 10 (as given, or by default)." in text
+    assert f"The selected columns: bigfs export {finished} DEST.parquet" in text
+    # What a stage has warned about is said again.
+    result = open_result(finished)
+    result.manifest["notes"] = ["Scales of features differ."]
+    assert "Scales of features differ." in result.summary().splitlines()
 
 
 def test_a_second_run_of_the_same_takes_everything_over(finished: Path) -> None:

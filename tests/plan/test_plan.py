@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -189,6 +190,17 @@ def test_what_cannot_fit_is_refused_with_a_limit_that_would_do(method):
     assert plan_of(wide, header, place).fits
     less = wide.model_copy(update={"memory_limit": wide.memory_limit - 256 * MIB})
     assert not plan_of(less, header, place).fits, "a smaller one would do as well"
+
+
+def test_a_refusal_does_not_contradict_itself():
+    """381 MiB of data with 1 GiB: what is too large is larger than what it may be."""
+    config, header, place = _config(memory_limit="1 GiB"), _header(1_000_000, 100), Place(GIB)
+    plan = plan_of(config, header, place)
+    assert plan.refusals and cures(config, header, place) == ("memory_limit to '1.5 GiB'",)
+    pattern = r"Of a memory_limit of 1 GiB the (\d+ MiB) may be (\d+)% at most: Dask pauses"
+    for refusal in plan.refusals:
+        size, share = re.search(pattern, refusal).groups()
+        assert parse_bytes(size) > int(share) / 100 * GIB
 
 
 def test_a_solver_that_does_not_fit_has_one_that_does_as_its_cure():

@@ -292,6 +292,15 @@ def test_transform_keeps_the_columns_of_any_kind_of_data(
     np.testing.assert_array_equal(result.transform(tmp_path / "X.npy").compute(), expected)
     store = bigfs.ingest(shuffled, tmp_path / "shuffled.zarr").path
     np.testing.assert_array_equal(result.transform(store).compute(), expected)
+    missing = frame.astype(float)
+    missing.loc[3, ["a", "b, quoted", "d"]] = np.nan
+    missing.to_csv(tmp_path / "missing.csv", index=False)
+    missing.to_parquet(tmp_path / "missing.parquet")
+    np.save(tmp_path / "missing.npy", missing.to_numpy())
+    expected = missing.to_numpy()[:, [1, 3, 4]]
+    np.testing.assert_array_equal(result.transform(missing), expected)
+    for name in ("missing.csv", "missing.parquet", "missing.npy"):
+        np.testing.assert_allclose(result.transform(tmp_path / name).compute(), expected)
     with pytest.raises(InputError, match="the run had 5 features"):
         result.transform(expected)
     with pytest.raises(InputError, match="X has no column 'd'"):

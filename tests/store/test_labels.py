@@ -11,6 +11,7 @@ import pytest
 import zarr
 
 from bigfs.core.errors import InputError
+from bigfs.store.formats.sklearn_sets import _SETS, load_classes_of, load_set, open_set
 from bigfs.store.labels import load_labels
 
 TEXT = ["cat", "NA", "dog", "cat"]
@@ -124,3 +125,15 @@ def test_bad_labels_are_refused_in_words(tmp_path: Path, uri: str, message: str)
     where = uri if uri.startswith("sklearn:") else f"{tmp_path}/{uri}"
     with pytest.raises(InputError, match=message):
         load_labels(where, 3)
+
+
+@pytest.mark.parametrize("name", sorted(_SETS))
+def test_sets_of_scikit_learn_are_known_before_it_is_loaded(name: str) -> None:
+    """Their shapes are in a table, their classes are read from its files."""
+    expected = load_set(f"sklearn:{name}")
+    source = open_set(f"sklearn:{name}")
+    assert (source.n_samples, source.n_features) == expected.data.shape
+    assert source.dtype == expected.data.dtype
+    np.testing.assert_array_equal(source.read(0, source.n_samples), expected.data)
+    assert source.feature_names == [str(feature) for feature in expected.feature_names]
+    np.testing.assert_array_equal(load_classes_of(f"sklearn:{name}"), expected.target)

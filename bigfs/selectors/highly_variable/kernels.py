@@ -13,6 +13,7 @@ from bigfs.blocks.csr_kernels import kernel_bytes as csr_kernel_bytes
 from bigfs.blocks.kernels import Moments, merge_moments, tile_rows
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
+from bigfs.core.text import FROM_0
 from bigfs.core.units import MIB
 from bigfs.store.csr import as_block
 from bigfs.store.scratch import ArrayRef
@@ -124,7 +125,7 @@ def _check_counts(rows: Any, first_row: int) -> None:
         raise InputError(
             f"HighlyVariable: Negative values in data: row {row}, column "
             f"{int(rows.indices[entry])} is {rows.data[entry]:g}. Give it counts as they were "
-            "measured, not centered or scaled data."
+            f"measured, not centered or scaled data. {FROM_0}"
         )
 
 

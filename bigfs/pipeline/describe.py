@@ -198,7 +198,8 @@ def _verdict(path: str | Location, columns: list[Column], n_rows: int, refusal: 
     if refusal:
         lines.append(f"bigfs run would say: {refusal}")
     if gaps:
-        lines.append(f"{gaps:,} columns of numbers have missing values, which a run refuses.")
+        what = "column of numbers has" if gaps == 1 else "columns of numbers have"
+        lines.append(f"{gaps:,} {what} missing values, which a run refuses.")
     if not settings:
         return lines or ["bigfs run would take it as it is."]
     command = ["bigfs", "run", "mcfs", "--set", f"input.uri={path}"]

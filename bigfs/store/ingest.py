@@ -233,7 +233,7 @@ def _check_dest(dest: Location, overwrite: bool) -> None:
         raise InputError(f"{dest} {what}, and is not overwritten. Give another name.")
 
 
-def copy_rows(matrix: Source, folder: Path) -> None:
+def copy_rows(matrix: Source, folder: Location) -> None:
     """Write a store for the caller alone, with the missing values of the matrix."""
     _write(matrix, folder, folder, "error" if matrix.sparse else KEEP, None)
 

@@ -39,7 +39,7 @@ def load_classes_of(uri: str) -> np.ndarray:
     for file in sorted(
         Path(spec.origin or "").parent.glob(f"datasets/data/{name}*.csv*") if spec else ()
     ):
-        classes = np.genfromtxt(file, delimiter=",", skip_header=name != "digits", usecols=-1)
+        classes = np.genfromtxt(file, delimiter=",", skip_header=name != "digits", usecols=[-1])
         if len(classes) == _SETS[name][0] and np.isfinite(classes).all():
             return classes.astype(np.int64)
     return np.asarray(load_set(uri).target)

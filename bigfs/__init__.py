@@ -21,6 +21,7 @@ _HOMES = {
     "StabilitySelection": "bigfs.selectors.stability.estimator",
     "open_result": "bigfs.results.result",
     "run": "bigfs.pipeline.run",
+    "select": "bigfs.selectors.annotate",
     "spectral_embedding": "bigfs.spectral",
 }
 

@@ -158,6 +158,7 @@ def plan(
 @click.argument("source")
 @click.argument("dest")
 @click.option("--variable", metavar="NAME", help="Array to read where a file holds several.")
+@click.option("--layer", metavar="NAME", help="Layer of an AnnData to read, or raw.")
 @click.option(
     "--header",
     type=click.Choice(["auto", "true", "false"]),
@@ -184,20 +185,17 @@ def plan(
 def ingest(
     source: str,
     dest: str,
-    variable: str | None,
     header: str,
     missing: str,
     columns: str | None,
-    index: str | None,
-    overwrite: bool,
-    memory_limit: str | None,
     quiet: bool,
+    **options: Any,
 ) -> None:
     """Write a matrix as a chunked zarr store.
 
     It streams block by block, refuses what is not a number and keeps a checksum of each chunk.
-    SOURCE is a .npy, .npz, .csv, .parquet, .mat or .zarr path, or sklearn:NAME; SOURCE and DEST
-    may be s3://, gs:// or az:// addresses (pip install 'bigfs[s3]').
+    SOURCE is a .npy, .npz, .csv, .parquet, .mat, .h5ad or .zarr path, or sklearn:NAME; SOURCE and
+    DEST may be s3://, gs:// or az:// addresses (pip install 'bigfs[s3]').
 
     \b
     Examples:
@@ -212,13 +210,10 @@ def ingest(
         report = ingest_matrix(
             source,
             dest,
-            variable=variable,
             header="auto" if header == "auto" else header == "true",
             missing=missing,
             columns=None if columns is None else read_yaml(columns, "--columns"),
-            index=index,
-            overwrite=overwrite,
-            memory_limit=memory_limit,
+            **options,
         )
     show(report.text(missing))
 
@@ -227,8 +222,9 @@ def ingest(
 @click.argument("path")
 @click.option("--verify", is_flag=True, help="Read every chunk and compare its checksum.")
 @click.option("--variable", metavar="NAME", help="Array to describe where a file holds several.")
+@click.option("--layer", metavar="NAME", help="Layer of an AnnData to describe, or raw.")
 @_quiet
-def inspect(path: str, verify: bool, variable: str | None, quiet: bool) -> None:
+def inspect(path: str, quiet: bool, **options: Any) -> None:
     """Say what data, a store, a run or a result is, in words.
 
     Of data: the columns, what a run would say to them, and the settings with which it would take
@@ -243,7 +239,7 @@ def inspect(path: str, verify: bool, variable: str | None, quiet: bool) -> None:
     from bigfs.pipeline.inspect import inspect as inspect_path
 
     with messages(quiet):
-        text = inspect_path(path, verify=verify, variable=variable)
+        text = inspect_path(path, **options)
     show(text)
 
 
@@ -379,37 +375,32 @@ def report(run: str, output: str | None) -> None:
 @cli.command()
 @click.argument("run")
 @click.argument("dest")
-@click.option("--m", "n_features", metavar="M", type=int, help="Another number of features.")
+@click.option("--m", "n_features_to_select", metavar="M", type=int, help="Another number of them.")
 @click.option("--by-rank", is_flag=True, help="Columns from the best feature on.")
 @click.option("--ids", is_flag=True, help="Add the rows' ids, or their numbers from 0.")
+@click.option("--annotate", is_flag=True, help="All of an AnnData, with the result in its var.")
 @click.option("--overwrite", is_flag=True, help="Replace the file, or a store of bigfs's.")
 @_log_format
 @_quiet
-def export(
-    run: str,
-    dest: str,
-    n_features: int | None,
-    by_rank: bool,
-    ids: bool,
-    overwrite: bool,
-    quiet: bool,
-) -> None:
+def export(run: str, dest: str, annotate: bool, quiet: bool, **options: Any) -> None:
     """Write the selected columns of a run's data to DEST.
 
     The name of DEST says the format: .zarr, .parquet, .npy, .csv or .h5ad. Columns keep the order
-    of the input, their names and their type. DEST appears when it is complete.
+    of the input, their names and their type. DEST appears when it is complete. With --annotate
+    it is a copy of the input, a .h5ad or AnnData .zarr, with bigfs_rank, bigfs_score and
+    bigfs_selected in its var; or the .h5ad itself, with --overwrite.
 
     \b
     Examples:
         bigfs export runs/mcfs selected.npy
+        bigfs export runs/mcfs cells_selected.h5ad --annotate
         bigfs export runs/mcfs selected.parquet --m 20 --by-rank
     """
+    from bigfs.results.annotate import export_result
     from bigfs.results.result import open_result
 
     with messages(quiet):
-        place = open_result(run).export(
-            dest, n_features_to_select=n_features, by_rank=by_rank, ids=ids, overwrite=overwrite
-        )
+        place = export_result(open_result(run), dest, annotate=annotate, **options)
     show(f"{place} is written.")
 
 

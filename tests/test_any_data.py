@@ -291,9 +291,9 @@ def test_an_hdf5_dataset_and_a_lazy_xarray_are_read_by_blocks(
             np.testing.assert_array_equal(chosen.compute(), expected.transform(X))
 
 
-def test_an_anndata_is_refused_in_words() -> None:
-    class AnnData:
-        __module__ = "anndata._core.anndata"
+def test_a_part_of_an_anndata_is_refused_in_words() -> None:
+    class Raw:
+        __module__ = "anndata._core.raw"
 
-    with pytest.raises(InputError, match="X is an AnnData, which is not read yet. Pass its matrix"):
-        fit("max_variance", AnnData(), 1)
+    with pytest.raises(InputError, match="X is an Raw of anndata, which is not read. Pass the"):
+        fit("max_variance", Raw(), 1)

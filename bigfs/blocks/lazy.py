@@ -16,14 +16,19 @@ from bigfs.store.source import TABLES, RandomAccessSource, Source, open_matrix
 
 
 def is_stored(X: Any) -> bool:
-    """Say whether X is read by blocks: a path, a Dask, zarr or HDF5 array, opened data.
+    """Say whether X is read by blocks: a path, a Dask, zarr or HDF5 array, AnnData, opened data.
 
-    Also a Dask array in an xarray, and what `open_matrix` refuses in words.
+    Also a Dask array in an xarray.
     """
     root = type(X).__module__.split(".")[0]
     if root == "xarray":
         return getattr(X, "chunks", None) is not None
     return isinstance(X, (str, Path, Source)) or root in ("dask", "zarr", "h5py", "anndata")
+
+
+def is_annotated(X: Any) -> bool:
+    """Say whether X is an AnnData."""
+    return type(X).__module__.startswith("anndata.") and hasattr(X, "var_names")
 
 
 def open_stored(X: Any, names: Sequence[str]) -> Any:

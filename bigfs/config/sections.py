@@ -30,11 +30,15 @@ class InputConfig(Section):
 
     uri: str = Field(
         min_length=1,
-        description="The matrix: a .npy, .npz, .csv, .parquet, .mat or .zarr path, or "
-        "sklearn:NAME for a set that comes with scikit-learn (sklearn:digits).",
+        description="The matrix: a .npy, .npz, .csv, .parquet, .mat, .h5ad or .zarr path, 10x "
+        "counts (.h5 or a folder), or sklearn:NAME for a set that comes with scikit-learn "
+        "(sklearn:digits).",
     )
     variable: str | None = Field(
         None, description="Array to read where a file holds several. null: X, or the only one."
+    )
+    layer: NonEmpty | None = Field(
+        None, description="Layer of an AnnData (.h5ad, .zarr) to read, or raw. null: its X."
     )
     header: Literal["auto", True, False] = Field(
         "auto",
@@ -66,7 +70,8 @@ class InputConfig(Section):
     @property
     def opening(self) -> dict[str, Any]:
         """The settings that `bigfs.open_matrix` takes."""
-        return self.model_dump(include={"variable", "header", "columns", "index", "labels"})
+        names = {"variable", "layer", "header", "columns", "index", "labels"}
+        return self.model_dump(include=names)
 
 
 class GraphConfig(Section):

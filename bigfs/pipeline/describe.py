@@ -49,7 +49,9 @@ class Column:
     is_id: bool
 
 
-def describe(path: str | Location, variable: str | None = None) -> list[str]:
+def describe(
+    path: str | Location, variable: str | None = None, layer: str | None = None
+) -> list[str]:
     """Return lines on data: what they hold, what a run would say, and the settings it needs.
 
     Raises
@@ -59,7 +61,7 @@ def describe(path: str | Location, variable: str | None = None) -> list[str]:
     """
     refusal, source, lines = "", None, []
     try:
-        source = open_matrix(path, variable=variable)
+        source = open_matrix(path, variable=variable, layer=layer)
         rows = "an unknown number of" if source.n_samples is None else f"{source.n_samples:,}"
         lines.append(
             f"{source.uri}: {rows} samples x {source.n_features:,} features, {source.dtype}"
@@ -80,6 +82,8 @@ def describe(path: str | Location, variable: str | None = None) -> list[str]:
             lines.append(f"{path}: {len(columns):,} columns")
         return [*lines, *_table(columns, n_rows), "", *_verdict(path, columns, n_rows, refusal)]
     assert source is not None
+    if not source.starts_quickly:
+        return [*lines, "not stored by rows: a run brings it into order of rows first."]
     return [*lines, *_values(source)]
 
 

@@ -15,7 +15,13 @@ from bigfs.store.rundir import RunDirectory
 from bigfs.store.source import is_reachable, is_store
 
 
-def inspect(path: str | Location, *, verify: bool = False, variable: str | None = None) -> str:
+def inspect(
+    path: str | Location,
+    *,
+    verify: bool = False,
+    variable: str | None = None,
+    layer: str | None = None,
+) -> str:
     """Say in words what a run directory, a store or a data file holds.
 
     Parameters
@@ -26,6 +32,8 @@ def inspect(path: str | Location, *, verify: bool = False, variable: str | None 
         Recompute the checksums of a store's chunks.
     variable : str or None, default=None
         Array to describe where a file holds several.
+    layer : str or None, default=None
+        Layer of an AnnData to describe, or ``"raw"``.
 
     Raises
     ------
@@ -40,7 +48,12 @@ def inspect(path: str | Location, *, verify: bool = False, variable: str | None 
             folder = folder.parent
         if (folder / MANIFEST).is_file():
             return _inspect_run(folder, verify)
-    return _inspect_matrix(path, verify, variable)
+    verified = []
+    if verify:
+        if not is_store(path):
+            raise InputError(f"{path} has no checksums: only stores made by bigfs have them.")
+        verified = [_verified(as_location(path))]
+    return "\n".join([*describe(path, variable, layer), *verified])
 
 
 def _inspect_run(path: Location, verify: bool) -> str:
@@ -69,15 +82,6 @@ def _verified_stage(directory: RunDirectory, name: str) -> str:
         return _verified(directory.stage_path(name))
     directory.check_unchanged(name)
     return f"{name}: all its files are there and match"
-
-
-def _inspect_matrix(path: str | Location, verify: bool, variable: str | None) -> str:
-    verified = []
-    if verify:
-        if not is_store(path):
-            raise InputError(f"{path} has no checksums: only stores made by bigfs have them.")
-        verified = [_verified(as_location(path))]
-    return "\n".join([*describe(path, variable), *verified])
 
 
 def _verified(path: Location) -> str:

@@ -12,7 +12,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.lazy import as_lazy, is_stored, open_stored
+from bigfs.blocks.lazy import as_lazy, is_annotated, is_stored, open_stored
 from bigfs.blocks.preprocess import Transform
 from bigfs.config import Selection, validated
 from bigfs.config.fields import fresh_seed
@@ -63,7 +63,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like, sparse matrix, DataFrame, Dask array, zarr array, path or URI
+        X : array-like, sparse matrix, DataFrame, AnnData, Dask array, zarr array, path or URI
             Data of shape (n_samples, n_features). What is not in memory is read by blocks.
         y : None
             Ignored; here for scikit-learn's pipelines.
@@ -85,7 +85,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
     def _fit(self, X: Any) -> BaseSelector:
         """Score and rank the features."""
         name = type(self).__name__
-        selection = self._selection()
+        selection = self._selection(X)
         scratch = Scratch()
         source = open_matrix(self._checked(X))
         selection = resolved(selection, source)
@@ -152,8 +152,11 @@ class BaseSelector(SelectorMixin, BaseEstimator):
                 value = value.load() if scratch is None else value.open(scratch)
             setattr(self, f"{name}_", value)
 
-    def _selection(self) -> Selection:
-        """Return the parameters as the settings that a pipeline has, checked by the same model."""
+    def _selection(self, X: Any = None) -> Selection:
+        """Return the parameters as the settings that a pipeline has, checked by the same model.
+
+        Labels that are a column of the ``obs`` of an AnnData ``X`` are taken from there.
+        """
         check_seed(fresh_seed(getattr(self, "random_state", 0)))
         method = method_of(type(self))
         settings: dict[str, Any] = {"method": method.name, "n_features_to_select": 1}
@@ -161,6 +164,8 @@ class BaseSelector(SelectorMixin, BaseEstimator):
             if name == "verbose":
                 continue
             section = settings
+            if name == method.labels:
+                value = self.labels_in(X, value)
             if name in method.parameters.model_fields:
                 section = settings.setdefault(method.name, {})
             elif name in GraphConfig.model_fields:
@@ -181,6 +186,12 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         columns = None if self._columns is None else scratch.put("columns", self._columns)
         blocks.transform = Transform(self.preprocess_, columns)
         return blocks
+
+    @staticmethod
+    def labels_in(X: Any, value: Any) -> Any:
+        """Return the column of ``obs`` that a parameter names where ``X`` is an AnnData."""
+        named = isinstance(value, str) and is_annotated(X) and value in X.obs
+        return X.obs[value].to_numpy() if named else value
 
     def support(self, n_features_to_select: int) -> np.ndarray:
         """Return the indices of the best features, in ascending order.
@@ -203,13 +214,19 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         Returns
         -------
         X_selected : same kind as X
-            Lazy for lazy input: a Dask array for Dask and zarr arrays, paths and URIs.
+            Lazy for lazy input: a Dask array for Dask and zarr arrays, paths and URIs. Of an
+            AnnData the view of these features.
         """
         check_is_fitted(self, "ranking_")
         if not is_stored(X):
             return super().transform(X)
         kept, names = self.get_support(indices=True), getattr(self, "feature_names_in_", None)
         wanted = [] if names is None else names[kept].tolist()
+        if is_annotated(X):
+            if wanted and X.var_names.is_unique and X.var_names.isin(wanted).sum() == len(wanted):
+                return X[:, wanted]
+            self._check_shape(X.shape)
+            return X[:, kept]
         opened = open_stored(X, wanted)
         lazy = as_lazy(opened)
         places = {name: j for j, name in enumerate(getattr(opened, "feature_names", None) or ())}

@@ -31,7 +31,7 @@ def data_stage(settings: InputConfig, transform: str, stored: bool, held_bytes: 
         What the source holds while it is read.
     """
     depends = settings.model_dump(include={"variable", "header", "missing"})
-    chosen = settings.model_dump(include={"columns", "index", "labels"})
+    chosen = settings.model_dump(include={"layer", "columns", "index", "labels"})
     depends |= {name: value for name, value in chosen.items() if value is not None}
     return Stage(
         "data",

@@ -131,7 +131,7 @@ class CSRSource(RandomAccessSparse):
 
     def block_entries(self, rows: int) -> int:
         """Return the entries of the largest block of so many rows."""
-        return _largest(self._X.indptr, rows)
+        return largest_block(self._X.indptr, rows)
 
     def read_csr(self, start: int, stop: int) -> Any:
         """Return rows ``start`` to ``stop`` in CSR form."""
@@ -161,12 +161,13 @@ def csr_layout(indptr: np.ndarray, itemsize: int) -> CSRLayout:
     """
     n, n_entries = len(indptr) - 1, int(indptr[-1])
     rows = min(n, rows_for(n_entries / n, itemsize))
-    while rows > 1 and _largest(indptr, rows) * entry_bytes(itemsize) > _BLOCK_BYTES:
+    while rows > 1 and largest_block(indptr, rows) * entry_bytes(itemsize) > _BLOCK_BYTES:
         rows = -(-rows // 2)
-    return CSRLayout(rows, n_entries, _largest(indptr, rows))
+    return CSRLayout(rows, n_entries, largest_block(indptr, rows))
 
 
-def _largest(indptr: np.ndarray, rows: int) -> int:
+def largest_block(indptr: np.ndarray, rows: int) -> int:
+    """Return the entries of the largest block of so many rows."""
     edges = np.append(indptr[:-1:rows], indptr[-1:]).astype(np.int64)
     return int(np.diff(edges).max())
 

@@ -89,6 +89,7 @@ def ingest(
     header: Header = "auto",
     columns: str | Sequence[str] | None = None,
     index: str | None = None,
+    layer: str | None = None,
     missing: str = "error",
     overwrite: bool = False,
     rows: int | None = None,
@@ -114,6 +115,8 @@ def ingest(
     columns, index
         Features of a table, and the column with the ids of its rows, as in `open_matrix`. The ids
         are kept beside the rows.
+    layer : str or None, default=None
+        Layer of an AnnData, or ``"raw"``, as in `open_matrix`.
     missing : {"error", "mean", "zero", "drop_rows"}, default="error"
         What to do with NaN: stop and name the first, replace by the column's mean (one more
         read of the source) or by zero, or leave the row out. Infinity is always an error, and
@@ -149,7 +152,9 @@ def ingest(
             f"{dest}: an ingest writes a zarr store, a folder, and this is the name of a file of "
             "another kind. Give NAME.zarr."
         )
-    matrix = open_matrix(source, variable=variable, header=header, columns=columns, index=index)
+    matrix = open_matrix(
+        source, variable=variable, header=header, columns=columns, index=index, layer=layer
+    )
     chunk = 0  # of a sparse matrix, which is cut by its entries
     if not matrix.sparse:
         rows = rows or chunk_rows(matrix.n_features, matrix.dtype.itemsize)

@@ -30,7 +30,8 @@ def load_labels(uri: str, n_samples: int | None = None, dropped: Sequence[int] =
     ----------
     uri : str
         ``FILE.npy``, ``FILE.npz`` (its ``y``), ``FILE.npz::NAME``, ``FILE.csv::COLUMN``, a
-        zarr array (or ``GROUP.zarr::NAME``), or ``sklearn:NAME``. Numbers or texts.
+        zarr array (or ``GROUP.zarr::NAME``), a column of an AnnData's ``obs``
+        (``FILE.h5ad::COLUMN``, ``STORE.zarr::COLUMN``), or ``sklearn:NAME``. Numbers or texts.
     n_samples : int or None, default=None
         How many there must be.
     dropped : sequence of int, default=()
@@ -115,8 +116,12 @@ def _read(uri: str) -> np.ndarray:
         return _read_csv(path, part)
     if lower.endswith(".parquet"):
         return _read_parquet(path, part)
+    if lower.endswith(".h5ad"):
+        from bigfs.store.formats.annotated import read_obs
+
+        return read_obs(path, part)
     raise InputError(
-        f"{name}: labels are read from .npy, .npz, .csv, .tsv, .parquet and zarr arrays."
+        f"{name}: labels are read from .npy, .npz, .csv, .tsv, .parquet, .h5ad and zarr arrays."
     )
 
 
@@ -200,13 +205,17 @@ def _read_zarr(path: Location, name: str) -> np.ndarray:
     try:
         files = CheckedFiles(path) if isinstance(path, Path) else zarr_store(path)
         node = zarr.open(files, mode="r")
+        if isinstance(node, zarr.Group) and node.attrs.get("encoding-type") == "anndata":
+            from bigfs.store.formats.annotated import read_obs
+
+            return read_obs(path, name)
         array = node[name or "y"] if isinstance(node, zarr.Group) else node
         if isinstance(array, zarr.Group):
             raise TypeError(f"{array.name} is a group, not an array")
         shape, dtype = array.shape, array.dtype
         if isinstance(files, CheckedFiles):
             files.expect(array)
-    except StorageError:
+    except (InputError, StorageError):
         raise
     except Exception as error:  # zarr has no one error for what it cannot open
         raise InputError(

@@ -26,7 +26,13 @@ ENDINGS = {
     ".tsv.gz": "csv",
     ".parquet": "parquet",
     ".mat": "mat",
+    ".h5ad": "annotated",
+    ".h5": "tenx",
 }
+# A folder with one of them is Cell Ranger's.
+MARKET = ("matrix.mtx.gz", "matrix.mtx")
+# Readers of files that may hold layers beside X.
+_LAYERED = ("annotated", "zarr_array")
 # Readers of tables, whose columns have names.
 _TABLES = ("csv", "parquet")
 TABLES = tuple(ending for ending, reader in ENDINGS.items() if reader in _TABLES)
@@ -61,6 +67,8 @@ class Source(ABC):
         Name of the column with the rows' ids.
     dropped : sequence of int
         Rows of the original that an ingest left out.
+    starts_quickly : bool
+        Whether its first rows are read without the others.
     held_bytes : int
         What this process holds while rows are read, beyond blocks of them: the file, if its format
         cannot be read by rows.
@@ -76,6 +84,7 @@ class Source(ABC):
     watch: Watch | None = None
     index: str | None = None
     dropped: Sequence[int] = ()
+    starts_quickly: bool = True
     held_bytes: int = 0
 
     @property
@@ -233,14 +242,15 @@ def open_matrix(
     columns: str | Sequence[str] | None = None,
     index: str | None = None,
     labels: str | Sequence[str] | None = None,
+    layer: str | None = None,
 ) -> Source:
     """Open a matrix by path, URI or object.
 
     Parameters
     ----------
-    X : str, Path, ndarray, DataFrame, sparse matrix, Dask, zarr or HDF5 array, or Source
-        A path (or ``s3://`` URI) to .npy, .npz, .csv, .tsv, .parquet, .mat or a zarr array or
-        group with ``X``;
+    X : str, Path, ndarray, DataFrame, sparse matrix, AnnData, Dask, zarr or HDF5 array, or Source
+        A path (or ``s3://`` URI) to .npy, .npz, .csv, .tsv, .parquet, .mat, .h5ad, the .h5 or the
+        folder of Cell Ranger, or a zarr array or group with ``X``, such as an AnnData;
         ``sklearn:NAME`` for a set that scikit-learn ships; or an object.
     variable : str or None, default=None
         Array to read where a file or group holds several. None: ``X``, or the only one.
@@ -254,6 +264,8 @@ def open_matrix(
         Column of a table with the rows' ids, which are kept beside the rows.
     labels : str, list of str or None, default=None
         Columns of a table with known classes. They are never features.
+    layer : str or None, default=None
+        Layer of an AnnData (object, .h5ad or zarr), or ``"raw"``. None: its ``X``.
 
     Returns
     -------
@@ -276,42 +288,16 @@ def open_matrix(
         raise InputError(f"header must be 'auto', True or False. Got {header!r}.")
     roles = roles_of(columns, index, labels)
     if isinstance(X, (str, Path, ObjectPath)):
-        return _open_uri(str(X), variable, header, roles)
+        return _open_uri(str(X), variable, header, roles, layer)
     if roles.narrow and not hasattr(X, "iloc"):
         raise _no_table(X.uri if isinstance(X, Source) else "X")
     if header != "auto":
         raise _no_header(X.uri if isinstance(X, Source) else "X", header)
     if isinstance(X, Source):
+        if layer is not None:
+            raise _no_layers(X.uri, layer)
         return X
-    root = type(X).__module__.split(".")[0]
-    if root == "zarr":
-        from bigfs.store.formats.zarr_array import open_zarr
-
-        return open_zarr(X, variable)
-    if root == "anndata":
-        raise InputTypeError(
-            f"X is an {type(X).__name__}, which is not read yet. Pass its matrix: adata.X, or a "
-            "layer."
-        )
-    if root == "xarray" and X.chunks is not None:
-        return open_matrix(X.data)
-    if root == "h5py":
-        from bigfs.store.formats.memory import ArraySource
-
-        return ArraySource(X)  # read by slices, as an array in memory is
-    if root == "dask":
-        from bigfs.store.formats.dask_array import open_dask
-
-        return open_dask(X)
-    from bigfs.store.formats.memory import open_memory
-
-    source = open_memory(X, roles)
-    if source is None:
-        raise InputTypeError(
-            "a matrix must be a path, a NumPy array, a pandas DataFrame, a scipy sparse matrix, "
-            f"or a Dask or zarr array. Got {type(X).__name__}."
-        )
-    return source
+    return _open_object(X, variable, roles, layer)
 
 
 def is_store(uri: str | Location) -> bool:
@@ -351,7 +337,9 @@ def is_reachable(path: Location) -> bool:
     return True
 
 
-def _open_uri(uri: str, variable: str | None, header: Header, roles: Roles) -> Source:
+def _open_uri(
+    uri: str, variable: str | None, header: Header, roles: Roles, layer: str | None
+) -> Source:
     path = as_path(uri)
     is_table = path is not None and is_reachable(path) and _reader_of(path) in _TABLES
     if roles.narrow and not is_table and (path is None or path.exists()):
@@ -362,6 +350,8 @@ def _open_uri(uri: str, variable: str | None, header: Header, roles: Roles) -> S
         check_no_variable(Path(uri), variable)
         if header != "auto":
             raise _no_header(uri, header)
+        if layer is not None:
+            raise _no_layers(uri, layer)
         return open_set(uri)
     if not is_reachable(path):
         raise InputError(f"{uri} does not exist. Check the path.")
@@ -371,6 +361,10 @@ def _open_uri(uri: str, variable: str | None, header: Header, roles: Roles) -> S
         raise _no_header(uri, header)
     if is_table:
         options["roles"] = roles
+    if layer is not None:
+        if name not in _LAYERED:
+            raise _no_layers(uri, layer)
+        options["layer"] = layer
     reader = importlib.import_module(f"bigfs.store.formats.{name}")
     try:
         watch = Watch(path)
@@ -383,10 +377,50 @@ def _open_uri(uri: str, variable: str | None, header: Header, roles: Roles) -> S
     return source
 
 
+def _open_object(X: Any, variable: str | None, roles: Roles, layer: str | None) -> Source:
+    root = type(X).__module__.split(".")[0]
+    if root == "zarr":
+        from bigfs.store.formats.zarr_array import open_zarr
+
+        return open_zarr(X, variable, layer=layer)
+    if root == "anndata":
+        from bigfs.store.formats.annotated import open_object
+
+        return open_object(X, layer)
+    if layer is not None:
+        raise _no_layers("X", layer)
+    if root == "xarray" and X.chunks is not None:
+        return open_matrix(X.data)
+    if root == "h5py":
+        from bigfs.store.formats.memory import ArraySource
+
+        return ArraySource(X)  # read by slices, as an array in memory is
+    if root == "dask":
+        from bigfs.store.formats.dask_array import open_dask
+
+        return open_dask(X)
+    from bigfs.store.formats.memory import open_memory
+
+    source = open_memory(X, roles)
+    if source is None:
+        raise InputTypeError(
+            "a matrix must be a path, a NumPy array, a pandas DataFrame, a scipy sparse matrix, "
+            f"or a Dask or zarr array. Got {type(X).__name__}."
+        )
+    return source
+
+
 def _no_table(what: str) -> InputError:
     return InputError(
         f"{what} is no table with named columns (.csv, .tsv, .parquet, DataFrame), and only these "
         "take input.columns and input.index."
+    )
+
+
+def _no_layers(what: str, layer: str) -> InputError:
+    return InputError(
+        f"{what} is no AnnData (.h5ad, zarr, object), and only these have layers. Got layer "
+        f"{layer!r}; leave it out (input.layer, --layer, layer=)."
     )
 
 
@@ -400,7 +434,8 @@ def _no_header(what: str, header: Header) -> InputError:
 def _reader_of(path: Location) -> str:
     """Return the name of the module that reads a file or folder."""
     if path.is_dir():
-        return "zarr_array"
+        market = isinstance(path, Path) and any((path / name).is_file() for name in MARKET)
+        return "market" if market else "zarr_array"
     for ending, module in ENDINGS.items():
         if path.name.lower().endswith(ending):
             return module

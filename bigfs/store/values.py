@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError
+from bigfs.core.errors import BigfsError, CorruptStoreError, InputError, StorageError
 from bigfs.core.text import FROM_0
 
 # Sums of squares of smaller values, over any data set, are far below 1.8e308, the float64 maximum.
@@ -20,6 +21,32 @@ TOO_LARGE = (
 
 # Whole numbers beyond it are not all there in float64.
 EXACT = 2**53
+
+
+@contextmanager
+def decoding(what: str, cure: str = "Write it again.") -> Iterator[None]:
+    """Turn whatever a codec raises for bytes that it never wrote into CorruptStoreError.
+
+    Parameters
+    ----------
+    what : str
+        What is read, as the beginning of a sentence.
+    cure : str
+
+    Raises
+    ------
+    StorageError
+        If the system says that it cannot read.
+    """
+    try:
+        yield
+    except BigfsError:
+        raise
+    except Exception as error:
+        # An error of the system has a number; gzip's own for damage is one without.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise StorageError(f"{what} cannot be read: {error}.") from error
+        raise CorruptStoreError(f"{what} cannot be decoded ({error}). {cure}") from error
 
 
 def as_floats(X: np.ndarray, dtype: Any, uri: str, first_row: int = 0) -> np.ndarray:

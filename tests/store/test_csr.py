@@ -56,6 +56,15 @@ def _untidy(X: Any, folder: Path) -> Any:
     return sp.csr_array((data[order], col[order], indptr), shape=X.shape)
 
 
+def _h5ad(form: str) -> Callable[[Any, Path], Path]:
+    def make(X: Any, folder: Path) -> Path:
+        ad = pytest.importorskip("anndata", reason="anndata is not installed")
+        ad.AnnData(X.asformat(form)).write_h5ad(folder / "X.h5ad")
+        return folder / "X.h5ad"
+
+    return make
+
+
 FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "csr": lambda X, folder: X,
     "csr_matrix": lambda X, folder: sp.csr_matrix(X),
@@ -67,6 +76,8 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "npz coo": _saved("coo"),
     "npz parts": _parts,
     "dask": _dask,
+    "h5ad csr": _h5ad("csr"),
+    "h5ad csc": _h5ad("csc"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,51 @@ def _dask_sparse(X: np.ndarray, folder: Path) -> Any:
     return da.from_array(X, chunks=(30, 7)).map_blocks(csr_array)
 
 
+def _anndata(form: str = "csr_matrix") -> Callable[..., Any]:
+    """Return a maker of an AnnData that has X in one form."""
+
+    def make(X: np.ndarray, folder: Path) -> Any:
+        ad = pytest.importorskip("anndata", reason="anndata is not installed")
+        import pandas as pd
+        import scipy.sparse
+
+        matrix = X if form == "dense" else getattr(scipy.sparse, form)(X)
+        return ad.AnnData(matrix, var=pd.DataFrame(index=NAMES))
+
+    return make
+
+
+def _h5ad(form: str, **options: Any) -> Callable[..., Path]:
+    def write(X: np.ndarray, folder: Path) -> Path:
+        _anndata(form)(X, folder).write_h5ad(folder / "X.h5ad", **options)
+        return folder / "X.h5ad"
+
+    return write
+
+
+def _anndata_zarr(form: str, zarr_format: int, **options: Any) -> Callable[..., Path]:
+    def write(X: np.ndarray, folder: Path) -> Path:
+        adata = _anndata(form)(X, folder)
+        import anndata as ad
+
+        with warnings.catch_warnings(), ad.settings.override(zarr_write_format=zarr_format):
+            warnings.simplefilter("ignore")  # anndata's and zarr's, of what they write
+            adata.write_zarr(folder / "X.zarr")
+        return folder / "X.zarr"
+
+    return write
+
+
+def _backed(form: str) -> Callable[..., Any]:
+    def make(X: np.ndarray, folder: Path) -> Any:
+        path = _h5ad(form)(X, folder)
+        import anndata as ad
+
+        return ad.read_h5ad(path, backed="r")
+
+    return make
+
+
 # name -> (writer or maker, whether the format carries names)
 FORMATS: dict[str, tuple[Callable[..., Any], bool]] = {
     "npy": (_npy, False),
@@ -240,13 +286,31 @@ FORMATS: dict[str, tuple[Callable[..., Any], bool]] = {
     "dask": (_dask((13, 7)), False),
     "dask, column chunks": (_dask((90, 2)), False),
     "dask of sparse chunks": (_dask_sparse, False),
+    "h5ad": (_h5ad("dense"), True),
+    "h5ad CSR": (_h5ad("csr_matrix"), True),
+    "h5ad CSC": (_h5ad("csc_matrix"), True),
+    "AnnData zarr v3, CSR": (_anndata_zarr("csr_array", 3), True),
+    "AnnData": (_anndata(), True),
+}
+# Whose readers are those of another one above.
+ALIKE: dict[str, tuple[Callable[..., Any], bool]] = {
+    "h5ad gzipped": (_h5ad("dense", compression="gzip"), True),
+    "h5ad CSR gzipped": (_h5ad("csr_array", compression="gzip"), True),
+    "AnnData zarr v2": (_anndata_zarr("dense", 2), True),
+    "AnnData zarr v2, CSR": (_anndata_zarr("csr_matrix", 2), True),
+    "AnnData zarr v3": (_anndata_zarr("dense", 3), True),
+    "AnnData zarr v3, CSC": (_anndata_zarr("csc_matrix", 3), True),
+    "AnnData dense": (_anndata("dense"), True),
+    "AnnData backed": (_backed("dense"), True),
+    "AnnData backed CSR": (_backed("csr_matrix"), True),
+    "AnnData backed CSC": (_backed("csc_matrix"), True),
 }
 
 
-@pytest.fixture(params=FORMATS)
+@pytest.fixture(params=[*FORMATS, *(pytest.param(n, marks=pytest.mark.full) for n in ALIKE)])
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, list[str] | None]:
     """The matrix in one of the formats, and the names it should have."""
-    make, named = FORMATS[request.param]
+    make, named = {**FORMATS, **ALIKE}[request.param]
     return make(_matrix(), tmp_path), NAMES if named else None
 
 

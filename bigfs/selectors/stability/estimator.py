@@ -116,7 +116,7 @@ class StabilitySelection(BaseSelector):
     ) -> None:
         self._keep(locals())
 
-    def _selection(self) -> Selection:
+    def _selection(self, X: Any = None) -> Selection:
         """Return the settings of the selector's fits."""
         if not isinstance(self.selector, BaseSelector):
             raise InputError(
@@ -127,7 +127,7 @@ class StabilitySelection(BaseSelector):
             raise InputError("StabilitySelection: selector must not be one itself.")
         seed = fresh_seed(self.random_state)
         check_seed(seed)
-        selection = self.selector._selection()
+        selection = self.selector._selection(X)
         return selection.model_copy(update={"random_state": int(seed)})
 
     def _n_wanted(self) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -13,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import BigfsError, CorruptStoreError, InputError, StorageError
+from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.store.formats.csr_store import StoredCSR
 from bigfs.store.formats.zarr_files import CheckedFiles, chunk_bytes
 from bigfs.store.location import Location, as_location, files_below, zarr_store
 from bigfs.store.objects import ObjectPath
-from bigfs.store.source import RandomAccessSource, check_names, check_shape, work_dtype
-from bigfs.store.values import as_floats
+from bigfs.store.source import RandomAccessSource, Source, check_names, check_shape, work_dtype
+from bigfs.store.values import as_floats, decoding
 
 logger = logging.getLogger("bigfs")
 _SHOWN = 3
@@ -109,20 +110,9 @@ class ZarrSource(RandomAccessSource):
             self._array = _open_array(str(self._path), self._stamp, self.checked)
         if self.checked and self._path is not None and "://" not in self._path:
             self._check_range(start, stop)
-        try:
+        cure = "Ingest the source again, then run 'bigfs inspect --verify'."
+        with decoding(f"{self.uri}: rows {start} to {stop}", cure):
             rows = self._rows(start, stop)
-        except BigfsError:
-            raise
-        except Exception as error:  # whatever a codec raises for bytes that it never wrote
-            # An error of the system has a number; gzip's own for damage is one without.
-            if isinstance(error, OSError) and error.errno is not None:
-                raise StorageError(
-                    f"{self.uri}: rows {start} to {stop} cannot be read: {error}."
-                ) from error
-            raise CorruptStoreError(
-                f"{self.uri}: rows {start} to {stop} cannot be decoded ({error}). Ingest the "
-                "source again, then run 'bigfs inspect --verify'."
-            ) from error
         return as_floats(rows, self.dtype, self.uri, start)
 
     def iter_index(self) -> Iterator[list[str]]:
@@ -273,25 +263,83 @@ def missing_chunks(array: Any, path: Location) -> list[str]:
     return [key for key in expected if key not in there]
 
 
-def _open_csr(group: Any, uri: str) -> StoredCSR:
-    """Open a store of CSR blocks, which its tasks open again by its place."""
+def _folder_of(node: Any) -> Location | None:
+    """Return where an array or group is, so that a task can open it; None if only here."""
     import zarr
 
-    store = group.store_path.store
+    store = node.store_path.store
     place: Location
     if type(store) in (zarr.storage.LocalStore, CheckedFiles):
         place = Path(store.root).absolute()
     elif isinstance(getattr(store, "path", None), ObjectPath):
         place = store.path
     else:
+        return None
+    return place / node.store_path.path if node.store_path.path else place
+
+
+def _open_csr(group: Any, uri: str) -> StoredCSR:
+    """Open a store of CSR blocks, which its tasks open again by its place."""
+    place = _folder_of(group)
+    if place is None:
         raise InputError(f"{uri}: a sparse store is read from a folder or a bucket. Give its path.")
-    if group.store_path.path:
-        place = place / group.store_path.path
     return StoredCSR(place, dict(group.attrs))
 
 
-def open_zarr(node: Any, variable: str | None, uri: str | None = None) -> RandomAccessSource:
-    """Open a zarr array, ``X`` (or ``variable``) of a group, or a store of CSR blocks."""
+@dataclass(frozen=True)
+class ZarrPlace:
+    """The place of an array or group that a process opens when it reads.
+
+    Attributes
+    ----------
+    path : str
+    """
+
+    path: str
+
+    @contextmanager
+    def open(self) -> Iterator[ZarrPlace]:
+        """Return the group, whose arrays are its items."""
+        yield self
+
+    def warn_of_missing(self, names: Sequence[str]) -> None:
+        """Say which arrays have chunks that are not there."""
+        for name in names:
+            missing = missing_chunks(self[name], as_location(self.path) / name)
+            if missing:
+                logger.warning(
+                    "%s: %d chunks of %s (%s, ...) are not stored and read as zeros.",
+                    self.path, len(missing), name, missing[0],
+                )  # fmt: skip
+
+    def __getitem__(self, name: str) -> Any:
+        folder = as_location(self.path) / name
+        return _open_array(str(folder), _stamp(folder), False)
+
+
+def _open_annotated(group: Any, layer: str | None, uri: str) -> Source:
+    """Open a matrix of an AnnData."""
+    from bigfs.store.formats.annotated import open_stored
+    from bigfs.store.formats.parts import OpenPlace
+
+    folder = _folder_of(group)
+
+    def place(name: str) -> Any:
+        return OpenPlace(group[name]) if folder is None else ZarrPlace(str(folder / name))
+
+    try:
+        source = open_stored(group.get, place, uri, layer)
+    except (InputError, StorageError):
+        raise
+    except Exception as error:  # zarr has no one error for damaged metadata
+        raise _damaged(uri, error) from None
+    return source
+
+
+def open_zarr(
+    node: Any, variable: str | None, uri: str | None = None, layer: str | None = None
+) -> Source:
+    """Open a zarr array, ``X`` (or ``variable``) of a group, a store of CSR blocks, an AnnData."""
     import zarr
 
     uri = uri or str(node.store_path).removeprefix("file://")
@@ -301,6 +349,10 @@ def open_zarr(node: Any, variable: str | None, uri: str | None = None) -> Random
         return ZarrSource(node, uri, "", dict(node.attrs))
     if not isinstance(node, zarr.Group):
         raise InputError(f"{uri}: only zarr arrays and groups are read. Got {type(node).__name__}.")
+    if layer is not None and variable is not None:
+        raise InputError(f"{uri}: give a layer or a variable, not both.")
+    if variable is None and (layer is not None or node.attrs.get("encoding-type") == "anndata"):
+        return _open_annotated(node, layer, uri)
     name, members = variable or "X", "no arrays"
     if "bigfs_store" in node.attrs and "csr" in node.attrs and name == "X":
         return _open_csr(node, uri)
@@ -326,7 +378,7 @@ def _damaged(uri: str, error: Exception) -> InputError:
     return InputError(f"{uri} is a damaged zarr folder ({said}). Write it again.")
 
 
-def open_file(path: Location, variable: str | None) -> RandomAccessSource:
+def open_file(path: Location, variable: str | None, layer: str | None = None) -> Source:
     """Open a zarr folder."""
     import zarr
 
@@ -346,4 +398,4 @@ def open_file(path: Location, variable: str | None) -> RandomAccessSource:
         if not known:
             raise InputError(f"{path} is a folder, but no zarr array or group.") from None
         raise _damaged(str(path), error) from None
-    return open_zarr(node, variable, str(path))
+    return open_zarr(node, variable, str(path), layer)

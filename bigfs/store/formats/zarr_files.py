@@ -162,7 +162,7 @@ def _unpacks_beyond(packed: memoryview, codec: str, most: int) -> bool:
     if codec in _STREAMED:
         if len(packed) * 1032 <= most and codec in ("zlib", "gzip"):  # DEFLATE packs no better
             return False
-        return _counts_beyond(packed, _STREAMED[codec](), most)
+        return counts_beyond(packed, _STREAMED[codec](), most)
     if codec == "blosc":
         return int.from_bytes(packed[4:8], "little") > most
     if codec == "lz4":
@@ -170,7 +170,8 @@ def _unpacks_beyond(packed: memoryview, codec: str, most: int) -> bool:
     return _zstd_bytes(packed) > most
 
 
-def _counts_beyond(packed: memoryview, unpack: Any, most: int) -> bool:
+def counts_beyond(packed: memoryview, unpack: Any, most: int) -> bool:
+    """Say whether a decompressor gives more than so many bytes, without holding them."""
     count = 0
     for start in range(0, len(packed), _PIECE_BYTES):
         piece: Any = packed[start : start + _PIECE_BYTES]

@@ -1,0 +1,97 @@
+"""The selection in an AnnData: columns of its ``var``, as scanpy's functions leave them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks.lazy import is_annotated
+from bigfs.core.errors import InputError, InputTypeError
+from bigfs.selectors.base import BaseSelector
+from bigfs.selectors.registry import METHODS
+from bigfs.store.source import open_matrix
+
+
+def select(
+    adata: Any,
+    n_features_to_select: Any = None,
+    *,
+    method: str = "mcfs",
+    layer: str | None = None,
+    key_added: str = "bigfs",
+    copy: bool = False,
+    **parameters: Any,
+) -> Any:
+    """Select features of an AnnData and write rank, score and selection into its ``var``.
+
+    Parameters
+    ----------
+    adata : AnnData
+        In memory, backed or lazy.
+    n_features_to_select : int, "auto", dict or None, default=None
+        As in the estimator of the method.
+    method : str, default="mcfs"
+        A method, by its name in a pipeline.
+    layer : str or None, default=None
+        Layer to read. None: ``X``.
+    key_added : str, default="bigfs"
+        Beginning of the names of the columns: ``var["bigfs_rank"]`` (1 is the best),
+        ``var["bigfs_score"]`` (larger is better) and ``var["bigfs_selected"]``. Method and
+        parameters are in ``uns["bigfs"]``.
+    copy : bool, default=False
+        Return a copy with the columns; the object itself stays as it is.
+    **parameters
+        Further parameters of the estimator. Labels may be the name of a column of ``obs``, such as
+        ``batch_key="batch"`` of `HighlyVariable`.
+
+    Returns
+    -------
+    adata : AnnData or None
+        The copy, if one is asked for.
+
+    Raises
+    ------
+    InputError
+        If there is no such method, layer or parameter, or the data cannot be used.
+
+    Examples
+    --------
+    >>> import bigfs
+    >>> bigfs.select(adata, 2000, method="highly_variable", layer="counts")  # doctest: +SKIP
+    >>> adata[:, adata.var["bigfs_selected"]]  # doctest: +SKIP
+    """
+    if not is_annotated(adata):
+        raise InputTypeError(f"select takes an AnnData. Got {type(adata).__name__}.")
+    if method not in METHODS:
+        raise InputError(f"method must be one of {', '.join(METHODS)}. Got {method!r}.")
+    if not (isinstance(key_added, str) and key_added):
+        raise InputError(f"key_added must be a text. Got {key_added!r}.")
+    source = adata if layer is None else open_matrix(adata, layer=layer)
+    if layer is not None and source.feature_names != [str(name) for name in adata.var_names]:
+        raise InputError(
+            f"layer {layer!r} has features of its own, which have no place in var. Select in "
+            "adata.raw.to_adata()."
+        )
+    of_obs = METHODS[method].labels
+    parameters = {
+        name: BaseSelector.labels_in(adata, value) if name == of_obs else value
+        for name, value in parameters.items()
+    }
+    try:
+        selector = METHODS[method].estimator_class()(n_features_to_select, **parameters)
+    except TypeError as error:
+        raise InputError(f"{method}: {error}.") from None
+    selector.fit(source)
+    target = adata.copy() if copy else adata
+    target.var[f"{key_added}_rank"] = np.argsort(selector.ranking_) + 1
+    target.var[f"{key_added}_score"] = selector.scores_
+    target.var[f"{key_added}_selected"] = selector.get_support()
+    settings = {**selector.get_params(deep=False), "layer": layer}
+    target.uns[key_added] = {"method": method, "parameters": json.dumps(settings, default=_shown)}
+    return target if copy else None
+
+
+def _shown(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else f"an array of {np.shape(value)}"

@@ -1,0 +1,165 @@
+"""Arrays of HDF5 files, read by rows; what leads out of a file, or bursts memory, is refused."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import CorruptStoreError, InputError
+from bigfs.core.units import MIB
+from bigfs.store.formats.zarr_files import counts_beyond
+from bigfs.store.location import Location, as_location
+
+_GZIP = 1
+# DEFLATE packs no better; and up to here nobody counts what a chunk gives before it is read.
+_GZIP_FACTOR, _UNCOUNTED_BYTES = 1032, 256 * MIB
+
+
+@dataclass(frozen=True)
+class H5Place:
+    """The place of an array, or a group of arrays, in a file; opened anew for every read.
+
+    A file that stays open would be locked for whoever wants to write it.
+
+    Attributes
+    ----------
+    path : str
+    name : str
+        Of the array or group.
+    """
+
+    path: str
+    name: str
+
+    @contextmanager
+    def open(self) -> Iterator[Any]:
+        """Open the array, or the group, whose arrays are its items."""
+        with open_h5(as_location(self.path)) as file:
+            yield checked(member(file, self.name, self.path), f"{self.path}::{self.name}")
+
+
+class H5Rows:
+    """An array whose packed chunks are looked at before they are read."""
+
+    def __init__(self, dataset: Any, uri: str) -> None:
+        import h5py
+
+        self._dataset, self._uri = dataset, uri
+        self.shape, self.dtype, self.chunks = dataset.shape, dataset.dtype, dataset.chunks
+        if dataset.external or dataset.is_virtual:
+            raise InputError(f"{uri} keeps its values in other files, which is not read. Copy it.")
+        plist = dataset.id.get_create_plist()
+        filters = [plist.get_filter(i) for i in range(plist.get_nfilters())]
+        for code, _, _, name in filters:
+            if not h5py.h5z.filter_avail(code):
+                raise InputError(
+                    f"{uri} is packed by {name.decode(errors='replace') or code}, which this "
+                    "HDF5 cannot unpack. Write it again with gzip."
+                )
+        self._gzip = [i for i, chosen in enumerate(filters) if chosen[0] == _GZIP]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """Return a range of rows; of texts as objects."""
+        if self.chunks is not None:
+            self._check_packed(rows)
+        text = self.dtype.kind == "O"
+        return np.asarray(self._dataset.asstr()[rows] if text else self._dataset[rows])
+
+    def _check_packed(self, rows: slice) -> None:
+        """Raise CorruptStoreError if a chunk of some rows is more than its shape says."""
+        most = math.prod(self.chunks) * self.dtype.itemsize
+        starts = [range(rows.start // self.chunks[0], -(-rows.stop // self.chunks[0]))]
+        starts += [
+            range(-(-n // step)) for n, step in zip(self.shape[1:], self.chunks[1:], strict=True)
+        ]
+        for place in itertools.product(*starts):
+            offset = tuple(i * step for i, step in zip(place, self.chunks, strict=True))
+            chunk = self._dataset.id.get_chunk_info_by_coord(offset)
+            packed = any(not chunk.filter_mask >> i & 1 for i in self._gzip)
+            large = chunk.size > 2 * most + MIB
+            if packed and not large and chunk.size * _GZIP_FACTOR > most + _UNCOUNTED_BYTES:
+                _, content = self._dataset.id.read_direct_chunk(offset)
+                large = counts_beyond(memoryview(content), zlib.decompressobj(), most + MIB)
+            if large:
+                raise CorruptStoreError(
+                    f"{self._uri}: the chunk at {offset} holds more than a chunk can. Write the "
+                    "file again."
+                )
+
+
+class _H5Group:
+    """A group whose arrays are looked at before they are read."""
+
+    def __init__(self, group: Any, uri: str) -> None:
+        self._group, self._uri = group, uri
+
+    def __getitem__(self, name: str) -> Any:
+        return checked(member(self._group, name, self._uri), f"{self._uri}/{name}")
+
+
+def checked(node: Any, uri: str) -> Any:
+    """Return an open array or group of a file as what is read of it."""
+    return H5Rows(node, uri) if hasattr(node, "shape") else _H5Group(node, uri)
+
+
+@contextmanager
+def open_h5(path: Location) -> Iterator[Any]:
+    """Open a file for reading.
+
+    Raises
+    ------
+    InputError
+        If it is no HDF5 file, or the package h5py is not there.
+    """
+    try:
+        import h5py
+    except ImportError:
+        raise InputError(
+            f"{path}: HDF5 files need h5py. Install it with: pip install 'bigfs[h5ad]'."
+        ) from None
+    if isinstance(path, Path) and not path.is_file():
+        raise InputError(f"{path} is no file.")
+    try:
+        file = h5py.File(path if isinstance(path, Path) else path.open("rb"), "r")
+    except OSError as error:
+        raise InputError(f"{path} cannot be opened as an HDF5 file: {error}.") from None
+    with file:
+        yield file
+
+
+def find(group: Any, name: str, uri: str) -> Any:
+    """Return an array or group by its name, None if it is not there.
+
+    Raises
+    ------
+    InputError
+        If the name leads into another file, or the file is damaged there.
+    """
+    import h5py
+
+    for part in name.split("/"):
+        try:
+            link = group.get(part, getlink=True) if isinstance(group, h5py.Group) else None
+            outside = isinstance(link, h5py.ExternalLink)
+            group = None if link is None or outside else group.get(part)
+        except Exception as error:  # h5py has no one error for damage
+            raise InputError(f"{uri}: {name} is damaged ({error}). Write it again.") from None
+        if outside:
+            raise InputError(f"{uri}: {name} leads to another file, which is not read. Copy it.")
+    return group
+
+
+def member(group: Any, name: str, uri: str) -> Any:
+    """Return an array or group that has to be there."""
+    node = find(group, name, uri)
+    if node is None:
+        raise CorruptStoreError(f"{uri}: {name} is missing. Write the file again.")
+    return node

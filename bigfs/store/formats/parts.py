@@ -1,0 +1,324 @@
+"""Matrices of one array (dense) or three (CSR, CSC) in HDF5 and zarr, read by blocks of rows.
+
+A place says where the arrays are: ``open()`` is a context that gives the array, or the group that
+has ``data``, ``indices`` and ``indptr``.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import InputError
+from bigfs.core.units import GIB
+from bigfs.runtime.progress import track
+from bigfs.store.csr import (
+    CSRLayout,
+    RandomAccessSparse,
+    SparseSource,
+    as_block,
+    csr_layout,
+    largest_block,
+    rows_for,
+)
+from bigfs.store.source import RandomAccessSource, check_shape, work_dtype
+from bigfs.store.values import as_floats, check_exact, decoding
+
+PARTS = ("data", "indices", "indptr")
+# Entries of a matrix by columns that are handled at once, and those of a band of rows.
+_PIECE_ENTRIES, _BAND_ENTRIES = 2**20, 2**22
+# Chunks that are decoded beside a block: those of usual sizes are part of its price.
+_USUAL_BYTES = 64 * 10**6
+_MOST_POINTER_BYTES = 2 * GIB
+
+
+@dataclass(frozen=True)
+class OpenPlace:
+    """An array or group that is open in this process.
+
+    Attributes
+    ----------
+    node : h5py or zarr array or group
+    """
+
+    node: Any
+
+    @contextmanager
+    def open(self) -> Iterator[Any]:
+        """Return what is open."""
+        if type(self.node).__module__.startswith("h5py"):
+            from bigfs.store.formats.hdf5 import checked
+
+            yield checked(self.node, self.node.name)
+        else:
+            yield self.node
+
+
+class ArrayByRows(RandomAccessSource):
+    """A dense array, read where it lies."""
+
+    def __init__(self, place: Any, uri: str) -> None:
+        self.uri, self._place = uri, place
+        self.shareable = not isinstance(place, OpenPlace)
+        with place.open() as array:
+            self._stored = array.dtype
+            self.dtype = work_dtype(array.dtype, uri)
+            check_shape(array.shape, uri)
+            self.n_samples, self.n_features = (int(size) for size in array.shape)
+            chunks = array.chunks
+        self.held_bytes = _decoded(chunks, self._stored.itemsize)
+        row_bytes = self.n_features * self.dtype.itemsize
+        # Rows are read freely where a band of chunks is above the usual size of a block.
+        readable = chunks is not None and chunks[0] * row_bytes <= _USUAL_BYTES
+        self.chunk_rows = int(chunks[0]) if readable else None
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """Type of the array."""
+        return np.dtype(self._stored)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return rows ``start`` to ``stop``."""
+        with decoding(f"{self.uri}: rows {start} to {stop}"), self._place.open() as array:
+            rows = np.asarray(array[start:stop])
+        return as_floats(rows, self.dtype, self.uri, start)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "feature_names": None}
+
+
+class _Parts(SparseSource):
+    """The three arrays of a sparse matrix, of which only the sizes are read at first."""
+
+    n_samples: int
+
+    def __init__(self, place: Any, shape: Any, uri: str, *, by_columns: bool = False) -> None:
+        self.uri, self._place = uri, place
+        self.shareable = not isinstance(place, OpenPlace)
+        try:
+            sizes = tuple(int(size) for size in np.asarray(shape).tolist())
+        except (TypeError, ValueError):
+            raise self.damaged(f"its shape is {shape!r}") from None
+        check_shape(sizes, uri)
+        self.n_samples, self.n_features = sizes
+        n_pointers = sizes[by_columns] + 1
+        with decoding(uri), place.open() as parts:
+            data, indices, indptr = (parts[name] for name in PARTS)
+            self._stored = np.dtype(data.dtype)
+            self.dtype = work_dtype(data.dtype, uri)
+            if indptr.shape != (n_pointers,) or data.shape != indices.shape or data.shape[1:]:
+                raise self.damaged(
+                    f"data, indices and indptr have shapes {data.shape}, {indices.shape}, "
+                    f"{indptr.shape}"
+                )
+            if indices.dtype.kind not in "iu" or indptr.dtype.kind not in "iu":
+                raise self.damaged("indices and indptr must be whole numbers")
+            self.n_entries = int(data.shape[0])
+            decoded = sum(_decoded(part.chunks, part.dtype.itemsize) for part in (data, indices))
+        if 8 * n_pointers > _MOST_POINTER_BYTES or self.n_features >= 2**31:
+            raise InputError(f"{uri}: a sparse matrix of shape {sizes} is too large to be read.")
+        self.held_bytes = decoded + max(0, 16 * n_pointers - _USUAL_BYTES)
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """Type of the values."""
+        return self._stored
+
+    @cached_property
+    def _indptr(self) -> np.ndarray:
+        with decoding(self.uri), self._place.open() as parts:
+            indptr = parts["indptr"]
+            found = np.asarray(indptr[0 : indptr.shape[0]]).astype(np.int64)
+        if found[0] or found[-1] != self.n_entries or (np.diff(found) < 0).any():
+            raise self.damaged("indptr does not lead from the first to the last entry")
+        return found
+
+    def damaged(self, why: str) -> InputError:
+        """Return the error for parts that are no matrix."""
+        return InputError(f"{self.uri} does not hold the parts of a sparse matrix: {why}.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # No task needs them, and they grow with the matrix.
+        grown = ("feature_names", "_indptr", "layout")
+        return {k: v for k, v in self.__dict__.items() if k not in grown}
+
+
+class CSRParts(_Parts, RandomAccessSparse):
+    """A matrix by rows: a block is read where it lies."""
+
+    @cached_property
+    def layout(self) -> CSRLayout:
+        """Blocks of 8 to 16 MB of entries."""
+        return csr_layout(self._indptr, self.dtype.itemsize)
+
+    def block_entries(self, rows: int) -> int:
+        """Return the entries of the largest block of so many rows."""
+        return largest_block(self._indptr, rows)
+
+    def read_csr(self, start: int, stop: int) -> Any:
+        """Return rows ``start`` to ``stop`` in CSR form.
+
+        Raises
+        ------
+        InputError
+            If the parts are no matrix there, or cannot be decoded.
+        """
+        from scipy.sparse import csr_array
+
+        with decoding(f"{self.uri}: rows {start} to {stop}"), self._place.open() as parts:
+            pointers = np.asarray(parts["indptr"][start : stop + 1]).astype(np.int64)
+            first, last = int(pointers[0]), int(pointers[-1])
+            counts = np.diff(pointers)
+            if first < 0 or last > self.n_entries or (counts < 0).any():
+                raise self.damaged("indptr does not lead from the first to the last entry")
+            if (counts > self.n_features).any():
+                raise self.damaged("a row has more entries than there are features")
+            data, indices = (np.asarray(parts[name][first:last]) for name in PARTS[:2])
+        check_exact(data[None], self.uri, start)
+        try:
+            columns = indices.astype(np.int64, copy=False)
+            shape = (stop - start, self.n_features)
+            block = csr_array((data, columns, pointers - first), shape=shape)
+            block.check_format(full_check=True)  # what lies outside the shape would crash later
+        except ValueError as error:
+            raise self.damaged(str(error)) from None
+        return as_block(block, self.dtype)
+
+
+class ByBands(SparseSource):
+    """Entries in any order, brought into order of rows through a temporary file.
+
+    The rows' entries are counted in one read; in a second one each entry is put into its band of
+    rows. A matrix of one band needs no file. The file has 12 to 16 bytes an entry and lies where
+    temporary files do (TMPDIR).
+    """
+
+    n_samples: int
+    n_entries: int
+    starts_quickly = False
+    _stored: np.dtype
+    _rows: np.ndarray | None = None
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """Type of the values."""
+        return self._stored
+
+    @abstractmethod
+    def pieces(self) -> Iterator[np.ndarray]:
+        """Yield the entries in the order of the file, as records."""
+
+    def _check_sizes(self, n_pointers: int) -> None:
+        """Take down what is held while entries are put in order; refuse what is too large."""
+        if 8 * n_pointers > _MOST_POINTER_BYTES or self.n_features >= 2**31:
+            raise InputError(
+                f"{self.uri}: a sparse matrix of {self.n_samples} x {self.n_features} values is "
+                "too large to be read."
+            )
+        held = min(self.n_entries, _BAND_ENTRIES + 2 * _PIECE_ENTRIES)
+        self.held_bytes += 3 * held * self._record.itemsize + max(0, 16 * n_pointers - _USUAL_BYTES)
+
+    @property
+    def layout(self) -> CSRLayout:
+        """As the entries are counted; before that, as if rows had about as many each."""
+        if self._rows is not None:
+            return csr_layout(self._rows, self.dtype.itemsize)
+        mean = self.n_entries / self.n_samples
+        rows = min(self.n_samples, rows_for(mean, self.dtype.itemsize))
+        return CSRLayout(rows, self.n_entries, min(self.n_entries, int(2 * mean * rows) + 1))
+
+    def begin(self) -> None:
+        """Count the entries of every row."""
+        super().begin()
+        self._row_pointers()
+
+    def iter_csr(self, rows: int) -> Iterator[Any]:
+        """Yield consecutive CSR blocks of at most ``rows`` rows."""
+        from scipy.sparse import coo_array
+
+        pointers = self._row_pointers()
+        for start, stop, records in self._bands(pointers, rows):
+            values = as_floats(records["value"][None], self.dtype, self.uri, start)[0]
+            content = (values, (records["row"] - start, records["column"]))
+            band = as_block(coo_array(content, shape=(stop - start, self.n_features)), self.dtype)
+            for first in range(0, stop - start, rows):
+                yield band[first : first + rows]
+
+    @property
+    def _record(self) -> np.dtype:
+        return np.dtype([("row", np.int32 if self.n_samples < 2**31 else np.int64),
+                         ("column", np.int32), ("value", self._stored)])  # fmt: skip
+
+    def _row_pointers(self) -> np.ndarray:
+        if self._rows is None:
+            counts = np.zeros(self.n_samples + 1, dtype=np.int64)
+            with track("entries of the rows", self.n_entries, "entries") as progress:
+                for piece in self.pieces():
+                    np.add.at(counts, piece["row"] + 1, 1)
+                    progress.advance(len(piece))
+            self._rows = np.cumsum(counts, out=counts)
+        return self._rows
+
+    def _bands(self, pointers: np.ndarray, rows: int) -> Iterator[tuple[int, int, np.ndarray]]:
+        """Yield bands of whole blocks: first row, one past the last, and the entries by columns."""
+        edges = [0]
+        for stop in [*range(rows, self.n_samples, rows), self.n_samples]:
+            begun = len(edges) > 1 and pointers[stop] - pointers[edges[-2]] <= _BAND_ENTRIES
+            edges[-1:] = [stop] if begun else [edges[-1], stop]
+        if len(edges) == 2:
+            yield 0, self.n_samples, np.concatenate([np.empty(0, self._record), *self.pieces()])
+            return
+        with tempfile.TemporaryFile(prefix="bigfs-") as file:
+            places = pointers[edges[:-1]].copy()  # of the next entry of each band
+            for piece in self.pieces():
+                band = np.searchsorted(edges, piece["row"], side="right") - 1
+                order = np.argsort(band, kind="stable")
+                ends = np.cumsum(np.bincount(band, minlength=len(places)))
+                for i, part in enumerate(np.split(piece[order], ends[:-1])):
+                    if len(part):
+                        file.seek(int(places[i]) * piece.itemsize)
+                        file.write(part.data)
+                        places[i] += len(part)
+            for start, stop in zip(edges, edges[1:], strict=False):
+                first, last = int(pointers[start]), int(pointers[stop])
+                file.seek(first * self._record.itemsize)
+                content = file.read((last - first) * self._record.itemsize)
+                yield start, stop, np.frombuffer(content, self._record)
+
+
+class CSCParts(_Parts, ByBands):
+    """A matrix by columns."""
+
+    def __init__(self, place: Any, shape: Any, uri: str) -> None:
+        super().__init__(place, shape, uri, by_columns=True)
+        self._check_sizes(self.n_samples)
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        """Yield the entries in the order of the file, as records."""
+        edges = self._indptr
+        for start in range(0, self.n_entries, _PIECE_ENTRIES):
+            stop = min(start + _PIECE_ENTRIES, self.n_entries)
+            piece = np.empty(stop - start, self._record)
+            with decoding(self.uri), self._place.open() as parts:
+                piece["value"] = parts["data"][start:stop]
+                rows = np.asarray(parts["indices"][start:stop])
+            if rows.min() < 0 or rows.max() >= self.n_samples:
+                raise self.damaged("indices lead outside of the matrix")
+            piece["row"] = rows
+            first, last = np.searchsorted(edges, (start, stop - 1), side="right") - 1
+            inside = np.clip(edges[first : last + 2], start, stop)
+            piece["column"] = np.repeat(np.arange(first, last + 1), np.diff(inside))
+            yield piece
+
+
+def _decoded(chunks: tuple[int, ...] | None, itemsize: int) -> int:
+    """Return what decoding a chunk takes beyond what the price of a block has."""
+    size = 2 * itemsize * int(np.prod(chunks or (0,), dtype=np.float64))
+    return size if size > _USUAL_BYTES else 0

@@ -1,0 +1,55 @@
+"""HDF5 files of Cell Ranger (10x): counts of features by cells; rows here are the cells."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+import numpy as np
+
+from bigfs.core.errors import InputError
+from bigfs.store.formats.hdf5 import H5Place, find, open_h5
+from bigfs.store.formats.parts import CSRParts
+from bigfs.store.location import Location
+from bigfs.store.source import Source, check_names, check_no_variable
+from bigfs.store.values import decoding
+
+logger = logging.getLogger("bigfs")
+
+
+def open_file(path: Location, variable: str | None) -> Source:
+    """Open a filtered or raw feature-barcode matrix in HDF5."""
+    check_no_variable(path, variable)
+    uri, place = str(path), str(path.absolute())
+    with open_h5(path) as file, decoding(uri):
+        if find(file, "matrix/features/name", uri) is None:
+            raise InputError(
+                f"{uri} is no feature-barcode matrix of Cell Ranger 3 or later. Read it with "
+                "scanpy and write a .h5ad, or name a dataset of it in Python: h5py.File(...)[NAME]."
+            )
+        shape = find(file, "matrix/shape", uri)
+        sizes = np.asarray(shape[:2])[::-1] if shape is not None and shape.shape == (2,) else ()
+        source = CSRParts(H5Place(place, "matrix"), sizes, uri)
+        with H5Place(place, "matrix/features").open() as features:
+            texts = []
+            for name in ("name", "id"):
+                if features[name].shape != (source.n_features,):
+                    raise InputError(f"{uri}: there is not one {name} for each feature.")
+                values = features[name][0 : source.n_features].tolist()
+                texts.append([v.decode() if isinstance(v, bytes) else str(v) for v in values])
+        source.feature_names = unique_names(texts[0], texts[1], uri)
+    return source
+
+
+def unique_names(names: list[str], ids: list[str], uri: str) -> list[str]:
+    """Return names, with the id behind those that several features have."""
+    counts = Counter(names)
+    found = [
+        name if counts[name] == 1 else f"{name} ({feature})"
+        for name, feature in zip(names, ids, strict=True)
+    ]
+    shared = sum(1 for count in counts.values() if count > 1)
+    if shared:
+        logger.info("%s: %d names are those of several features; their ids follow.", uri, shared)
+    check_names(found, len(found), uri)
+    return found

@@ -1,0 +1,139 @@
+"""What Cell Ranger writes: HDF5 files, and folders with a Matrix Market file."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.io import mmwrite
+
+from bigfs import MaxVariance, ingest, open_matrix
+from bigfs.core.errors import InputError
+from bigfs.store.formats import parts
+
+N, D = 40, 9
+COUNTS = np.random.default_rng(0).poisson(0.5, (N, D))
+SYMBOLS = [f"gene {j}" for j in range(D - 1)] + ["gene 3"]  # one twice
+IDS = [f"ENSG{j}" for j in range(D)]
+NAMES = [*SYMBOLS[:3], "gene 3 (ENSG3)", *SYMBOLS[4:-1], "gene 3 (ENSG8)"]
+
+
+def _folder(path: Path, *, packed: bool = True, order: str = "csc", version: int = 3) -> Path:
+    path.mkdir()
+    cells = sp.coo_array(sp.csc_array(COUNTS.T) if order == "csc" else sp.csr_array(COUNTS.T))
+    mmwrite(path / "matrix.mtx", cells, comment="\nmetadata_json: {}", field="integer")
+    lines = [f"{i}\t{s}\tGene Expression" for i, s in zip(IDS, SYMBOLS, strict=True)]
+    name = "features.tsv" if version == 3 else "genes.tsv"
+    (path / name).write_text("\n".join(lines) + "\n")
+    (path / "barcodes.tsv").write_text("\n".join(f"AAC{i}-1" for i in range(N)) + "\n")
+    for file in list(path.iterdir()) if packed else []:
+        (path / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    return path
+
+
+def _h5(path: Path) -> Path:
+    h5py = pytest.importorskip("h5py", reason="the extra bigfs[h5ad] is not installed")
+    cells = sp.csr_array(COUNTS)
+    with h5py.File(path, "w") as file:
+        group = file.create_group("matrix")
+        for name in ("data", "indices", "indptr"):
+            group.create_dataset(name, data=getattr(cells, name), compression="gzip")
+        group["shape"] = np.array([D, N])
+        group["barcodes"] = np.array([f"AAC{i}-1" for i in range(N)], dtype="S")
+        group["features/name"] = np.array(SYMBOLS, dtype="S")
+        group["features/id"] = np.array(IDS, dtype="S")
+    return path
+
+
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "h5": lambda folder: _h5(folder / "filtered_feature_bc_matrix.h5"),
+    "folder": lambda folder: _folder(folder / "counts"),
+    "folder by genes": lambda folder: _folder(folder / "counts", order="csr"),
+    "folder of version 2": lambda folder: _folder(folder / "counts", packed=False, version=2),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_counts_are_read_by_cells(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "_BAND_ENTRIES", 50)
+    path = MAKERS[kind](tmp_path)
+    source = open_matrix(path)
+    assert source.sparse and (source.n_samples, source.n_features) == (N, D)
+    assert source.feature_names == NAMES
+    for rows in (1, 7, 100):
+        found = np.concatenate(list(open_matrix(path).iter_blocks(rows)))
+        np.testing.assert_array_equal(found, COUNTS)
+    ingest(path, tmp_path / "X.zarr")
+    np.testing.assert_array_equal(open_matrix(tmp_path / "X.zarr").read(0, N), COUNTS)
+    found, expected = MaxVariance(3).fit(path), MaxVariance(3).fit(COUNTS)
+    np.testing.assert_array_equal(found.ranking_, expected.ranking_)
+
+
+BROKEN: dict[str, tuple[str, str, str]] = {
+    "a word": ("matrix.mtx", "one two three\n", "no row, column and value"),
+    "two numbers": ("matrix.mtx", "1 2\n", "no row, column and value"),
+    "outside": ("matrix.mtx", "10 1 5\n", "lies outside of the matrix"),
+    "a zero": ("matrix.mtx", "0 1 5\n", "lies outside of the matrix"),
+    "one more": ("matrix.mtx", "1 1 5\n", "entries and has others"),
+    "more names": ("features.tsv", "a\tb\n", "10 lines for 9 features"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_folder_that_is_damaged_is_refused(case: str, tmp_path: Path) -> None:
+    name, added, said = BROKEN[case]
+    path = _folder(tmp_path / "counts", packed=False)
+    with (path / name).open("a") as file:
+        file.write(added)
+    with pytest.raises(InputError, match=said):
+        ingest(path, tmp_path / "X.zarr")
+    assert not (tmp_path / "X.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    "first, said",
+    [
+        ("%%MatrixMarket matrix array real general", "real coordinates"),
+        ("%%MatrixMarket matrix coordinate real symmetric", "real symmetric is not read"),
+        ("hello", "no Matrix Market file"),
+        ("%%MatrixMarket matrix coordinate integer general\n9 40", "three whole numbers"),
+        ("%%MatrixMarket matrix coordinate integer general\n9 99999999999999999 5", "true|large"),
+    ],
+)
+def test_headers_that_cannot_be(first: str, said: str, tmp_path: Path) -> None:
+    path = _folder(tmp_path / "counts", packed=False)
+    (path / "matrix.mtx").write_text(first + "\n1 1 1\n")
+    with pytest.raises(InputError, match=said):
+        open_matrix(path)
+
+
+def test_files_that_are_cut_off_or_missing(tmp_path: Path) -> None:
+    path = _folder(tmp_path / "counts")
+    content = (path / "matrix.mtx.gz").read_bytes()
+    (path / "matrix.mtx.gz").write_bytes(content[:-20])
+    with pytest.raises(InputError, match="damaged"):
+        ingest(path, tmp_path / "X.zarr")
+    (path / "features.tsv.gz").unlink()
+    (path / "matrix.mtx.gz").write_bytes(content)
+    with pytest.raises(InputError, match="has no features.tsv.gz"):
+        open_matrix(path)
+    shutil.rmtree(path)
+    os.mkdir(path)
+    with pytest.raises(InputError, match="no zarr array or group"):
+        open_matrix(path)
+    h5 = _h5(tmp_path / "X.h5")
+    import h5py
+
+    with h5py.File(h5, "r+") as file:
+        del file["matrix/features"]
+    with pytest.raises(InputError, match="no feature-barcode matrix of Cell Ranger 3"):
+        open_matrix(h5)

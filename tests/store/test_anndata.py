@@ -233,10 +233,10 @@ def test_the_header_is_enough_for_inspect_and_plan(
 ) -> None:
     annotated().write_h5ad(tmp_path / "X.h5ad")
     settings = {
-        "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 2,
+        "run": str(tmp_path / "run"), "method": "max_variance", "preprocess": "none", "n_features_to_select": 2,
         "input": {"uri": str(tmp_path / "X.h5ad"), "layer": "columns"},
     }  # fmt: skip
-    monkeypatch.setattr(parts.CSCParts, "pieces", lambda self: pytest.fail("entries were read"))
+    monkeypatch.setattr(parts.ByBands, "_row_pointers", lambda self: pytest.fail("rows are read"))
     assert plan_pipeline(load_config(settings, [])).fits
     lines = inspect(tmp_path / "X.h5ad", layer="columns")
     assert f"60 samples x 8 features, float32, sparse: {np.count_nonzero(COUNTS)} ent" in lines
@@ -260,8 +260,8 @@ def test_a_chunk_that_does_not_fit_is_priced(tmp_path: Path) -> None:
 def test_fit_and_transform(kind: str, tmp_path: Path) -> None:
     adata = annotated()
     X = _stored(kind, tmp_path, adata)
-    expected = MaxVariance(3).fit(COUNTS)
-    found = MaxVariance(3).fit(X)
+    expected = MaxVariance(3, preprocess="none").fit(COUNTS)
+    found = MaxVariance(3, preprocess="none").fit(X)
     np.testing.assert_array_equal(found.ranking_, expected.ranking_)
     kept = found.get_support(indices=True)
     assert found.get_feature_names_out().tolist() == [GENES[j] for j in kept]
@@ -281,23 +281,28 @@ def test_a_view_and_a_lazy_anndata(tmp_path: Path) -> None:
     import dask.array as da
 
     adata = annotated()
-    expected = MaxVariance(3).fit(COUNTS[10:])
+    expected = MaxVariance(3, preprocess="none").fit(COUNTS[10:])
     lazy = adata.copy()
     lazy.X = da.from_array(COUNTS, chunks=(20, D)).map_blocks(sp.csr_matrix)
     for X in (adata[10:], lazy[10:]):
-        np.testing.assert_allclose(MaxVariance(3).fit(X).scores_, expected.scores_, rtol=1e-12)
-    dense = MaxVariance(3).fit(open_matrix(adata[10:], layer="dense"))
+        np.testing.assert_allclose(
+            MaxVariance(3, preprocess="none").fit(X).scores_, expected.scores_, rtol=1e-12
+        )
+    dense = MaxVariance(3, preprocess="none").fit(open_matrix(adata[10:], layer="dense"))
     np.testing.assert_array_equal(dense.ranking_, expected.ranking_)
     adata.write_h5ad(tmp_path / "X.h5ad")
     with pytest.raises(InputError, match="view of a backed AnnData"):
-        MaxVariance(3).fit(ad.read_h5ad(tmp_path / "X.h5ad", backed="r")[10:])
+        MaxVariance(3, preprocess="none").fit(ad.read_h5ad(tmp_path / "X.h5ad", backed="r")[10:])
 
 
 def test_an_anndata_read_lazily(tmp_path: Path) -> None:
     pytest.importorskip("xarray", reason="xarray, of anndata's lazy reading, is not installed")
     annotated().write_zarr(tmp_path / "X.zarr")
     adata = ad.experimental.read_lazy(tmp_path / "X.zarr")
-    expected, found = MaxVariance(3).fit(COUNTS), MaxVariance(3).fit(adata)
+    expected, found = (
+        MaxVariance(3, preprocess="none").fit(COUNTS),
+        MaxVariance(3, preprocess="none").fit(adata),
+    )
     np.testing.assert_array_equal(found.ranking_, expected.ranking_)
     assert found.transform(adata).shape == (N, 3)
 
@@ -363,8 +368,8 @@ def test_columns_of_obs_are_labels(kind: str, tmp_path: Path) -> None:
 def test_select_writes_columns_of_var(kind: str, tmp_path: Path) -> None:
     adata = _stored(kind, tmp_path, annotated())
     adata.obs["batch"] = np.arange(N) % 3
-    expected = MaxVariance(3).fit(COUNTS)
-    assert select(adata, 3, method="max_variance") is None
+    expected = MaxVariance(3, preprocess="none").fit(COUNTS)
+    assert select(adata, 3, method="max_variance", preprocess="none") is None
     assert adata.var["bigfs_rank"].tolist() == (np.argsort(expected.ranking_) + 1).tolist()
     np.testing.assert_allclose(adata.var["bigfs_score"], expected.scores_)
     np.testing.assert_array_equal(adata.var["bigfs_selected"], expected.get_support())
@@ -412,10 +417,10 @@ def test_the_result_is_written_into_a_copy_or_in_place(
     source = _stored(kind, tmp_path, adata)
     read = ad.read_h5ad if kind == "h5ad" else ad.read_zarr
     settings = {
-        "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 3,
+        "run": str(tmp_path / "run"), "method": "max_variance", "preprocess": "none", "n_features_to_select": 3,
         "input": {"uri": str(source)}, "curves": False,
     }  # fmt: skip
-    result, expected = run(settings), MaxVariance(3).fit(COUNTS)
+    result, expected = run(settings), MaxVariance(3, preprocess="none").fit(COUNTS)
     dest = tmp_path / f"out.{kind}"
     before = source.read_bytes() if kind == "h5ad" else None
     code, shown = call(capsys, "export", str(tmp_path / "run"), str(dest), "--annotate")

@@ -211,6 +211,11 @@ class ByBands(SparseSource):
         """Type of the values."""
         return self._stored
 
+    def holds_counts(self) -> bool:
+        """Say whether the first entries of the file are positive whole numbers."""
+        values = next(self.pieces())["value"] if self.n_entries else np.empty(0)
+        return bool(len(values) and values.min() > 0 and (values == np.floor(values)).all())
+
     @abstractmethod
     def pieces(self) -> Iterator[np.ndarray]:
         """Yield the entries in the order of the file, as records."""

@@ -233,8 +233,8 @@ def test_the_header_is_enough_for_inspect_and_plan(
 ) -> None:
     annotated().write_h5ad(tmp_path / "X.h5ad")
     settings = {
-        "run": str(tmp_path / "run"), "method": "max_variance", "preprocess": "none", "n_features_to_select": 2,
-        "input": {"uri": str(tmp_path / "X.h5ad"), "layer": "columns"},
+        "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 2,
+        "preprocess": "none", "input": {"uri": str(tmp_path / "X.h5ad"), "layer": "columns"},
     }  # fmt: skip
     monkeypatch.setattr(parts.ByBands, "_row_pointers", lambda self: pytest.fail("rows are read"))
     assert plan_pipeline(load_config(settings, [])).fits
@@ -417,8 +417,8 @@ def test_the_result_is_written_into_a_copy_or_in_place(
     source = _stored(kind, tmp_path, adata)
     read = ad.read_h5ad if kind == "h5ad" else ad.read_zarr
     settings = {
-        "run": str(tmp_path / "run"), "method": "max_variance", "preprocess": "none", "n_features_to_select": 3,
-        "input": {"uri": str(source)}, "curves": False,
+        "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 3,
+        "preprocess": "none", "input": {"uri": str(source)}, "curves": False,
     }  # fmt: skip
     result, expected = run(settings), MaxVariance(3, preprocess="none").fit(COUNTS)
     dest = tmp_path / f"out.{kind}"

@@ -13,7 +13,7 @@ clusters; rows, intercepts and f make up a small system at the end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -66,8 +66,17 @@ class _Point:
 
     def moved(self, step: _Point, a: float) -> _Point:
         """Return the point ``self + a step``."""
-        pairs = ((getattr(self, f.name), getattr(step, f.name)) for f in fields(self))
-        return _Point(*(value + a * change for value, change in pairs))
+        return _Point(
+            self.cone + a * step.cone,
+            self.dual + a * step.dual,
+            self.f + a * step.f,
+            self.xi + a * step.xi,
+            self.w + a * step.w,
+            self.x + a * step.x,
+            self.y + a * step.y,
+            self.high + a * step.high,
+            self.eta + a * step.eta,
+        )
 
 
 @dataclass(frozen=True)
@@ -250,8 +259,8 @@ def _longest(now: _Point, step: _Point) -> float:
     longest = 1.0 / _TO_BOUNDARY
     if falling.any():
         longest = min(longest, float((values[falling] / -steps[falling]).min()))
-    longest = min(longest, soc.longest(now.cone, step.cone))
-    return min(longest, soc.longest(now.dual, step.dual))
+    pairs = np.concatenate([now.cone, now.dual]), np.concatenate([step.cone, step.dual])
+    return min(longest, soc.longest(*pairs))
 
 
 class _System:
@@ -268,22 +277,23 @@ class _System:
         self.a = (4 * q_t * q_s - 1) / (2 * q_t**2 * eta2) + now.high / (1 - self.sigma)
         self.b = q_v / (q_t * eta2)[:, None]
         self.c = -self.b / self.a[:, None]
-        self.h_solve = _hessian(problem.S, 2 / eta2, self.b / np.sqrt(self.a)[:, None])
+        U = self.b / np.sqrt(self.a)[:, None]
+        self.h_solve, self.h_products = _hessian(problem.S, 2 / eta2, U)
         (R, d, P), n_free = problem.A.shape, problem.F.shape[1]
         N = np.zeros((R + n_free + 1, d, P))
         N[:R] = problem.A
         for p in range(problem.n_intercepts):
             N[R + p, :, p] = -problem.coupling
         N[-1] = self.c
-        self.HN, self.flat = self.h_solve(N), N.reshape(len(N), -1)
-        self.factor = dgetrf(self._small())[:2]
+        self.flat = N.reshape(len(N), -1)
+        self.factor = dgetrf(self._small(N))[:2]
 
-    def _small(self) -> np.ndarray:
+    def _small(self, N: np.ndarray) -> np.ndarray:
         """Return the matrix for dx, df, d eta, d xi; the rows of f have their sign turned."""
         problem, now = self.problem, self.now
         R, n_free = problem.F.shape
         small = np.zeros((R + n_free + 2, R + n_free + 2))
-        small[:-1, :-1] = self.flat @ self.HN.reshape(len(self.HN), -1).T
+        small[:-1, :-1] = self.h_products(N)
         small[np.arange(R), np.arange(R)] += now.w / now.x
         small[:R, R : R + n_free] += problem.F
         small[R : R + n_free, :R] += problem.F.T
@@ -309,14 +319,14 @@ class _System:
         p_t, p_s, p_v = soc.split_dual(push)
         right_v = left.v + p_v - self.h_tv * (p_t / self.h_tt)[:, None]
         right_s = left.sigma + p_s - self.h_ts * p_t / self.h_tt - high_left / (1 - sigma)
-        base = self.h_solve((right_v + self.c * right_s[:, None])[None])[0]
-        seen = self.flat @ base.ravel()
+        right_v += self.c * right_s[:, None]
+        seen = self.flat @ self.h_solve(right_v).ravel()
         R = len(now.w)
         right = np.concatenate([left.w + wx / now.x, -left.f, [left.m], [left.xi + xy / now.xi]])
         right[:-1] -= seen
         right[-2] -= float((right_s / self.a).sum())
         found = dgetrs(*self.factor, right)[0]
-        dV = base + (found[:-1] @ self.HN.reshape(len(self.HN), -1)).reshape(base.shape)
+        dV = self.h_solve(right_v + (found[:-1] @ self.flat).reshape(right_v.shape))
         dx, df, d_eta, d_xi = found[:R], found[R:-2], float(found[-2]), float(found[-1])
         d_sigma = (right_s + d_eta - np.einsum("kp,kp->k", self.b, dV)) / self.a
         dt = p_t - self.h_ts * d_sigma - np.einsum("kp,kp->k", self.h_tv, dV)
@@ -334,29 +344,38 @@ class _System:
         )
 
 
-def _hessian(
-    S: np.ndarray | None, stiff: np.ndarray, U: np.ndarray
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what solves ``((diag(stiff) + S) x I - U U') Z = N`` for N of shape (n, d, P)."""
+_Solve = Callable[[np.ndarray], np.ndarray]
+
+
+def _hessian(S: np.ndarray | None, stiff: np.ndarray, U: np.ndarray) -> tuple[_Solve, _Solve]:
+    """Return functions of the inverse of ``H = (diag(stiff) + S) x I - U U'``.
+
+    The first returns ``H^-1 V`` for V of shape (d, P), the second the products ``N H^-1 N'``
+    of N of shape (n, d, P).
+    """
     d = len(stiff)
     if S is None:
         # Feature by feature: stiff - u u'.
         shrink = 1 / (stiff * (stiff - np.einsum("kp,kp->k", U, U)))
 
-        def solve_diagonal(N: np.ndarray) -> np.ndarray:
-            along = np.einsum("kp,nkp->nk", U, N) * shrink
-            return N / stiff[:, None] + along[:, :, None] * U
+        def solve_diagonal(V: np.ndarray) -> np.ndarray:
+            along = np.einsum("kp,kp->k", U, V) * shrink
+            return np.asarray(V / stiff[:, None] + along[:, None] * U)
 
-        return solve_diagonal
+        def products_diagonal(N: np.ndarray) -> np.ndarray:
+            along = np.einsum("kp,nkp->nk", U, N)
+            flat, scaled = N.reshape(len(N), -1), (N / stiff[:, None]).reshape(len(N), -1)
+            return np.asarray(flat @ scaled.T + along @ (along * shrink).T)
+
+        return solve_diagonal, products_diagonal
     # Matrices of d^2 are what a program takes: no more than three of these are alive at once.
     if U.shape[1] == 1:
         K = S + np.diag(stiff - U[:, 0] ** 2)
         only = _cholesky(K)
-
-        def solve_column(N: np.ndarray) -> np.ndarray:
-            return np.asarray(dpotrs(only, N[:, :, 0].T)[0].T[:, :, None])
-
-        return solve_column
+        return (
+            lambda V: np.asarray(dpotrs(only, V)[0]),
+            lambda N: np.asarray(N[:, :, 0] @ dpotrs(only, N[:, :, 0].T)[0]),
+        )
     root = 1 / np.sqrt(stiff)
     K = root[:, None] * S
     K *= root
@@ -375,15 +394,22 @@ def _hessian(
     inner = _cholesky(K)
     del K
 
-    def solve(N: np.ndarray) -> np.ndarray:
-        # All columns of all clusters side by side: one product by the matrix.
-        Z = inverse @ N.transpose(1, 0, 2).reshape(d, -1)
-        along = np.einsum("kp,knp->kn", U, Z.reshape(d, len(N), -1))
-        along = dpotrs(inner, along)[0]
-        Z += inverse @ (along[:, :, None] * U[:, None, :]).reshape(d, -1)
-        return np.ascontiguousarray(Z.reshape(d, len(N), -1).transpose(1, 0, 2))
+    def solve(V: np.ndarray) -> np.ndarray:
+        Z = inverse @ V
+        along = dpotrs(inner, np.einsum("kp,kp->k", U, Z))[0]
+        return np.asarray(Z + inverse @ (along[:, None] * U))
 
-    return solve
+    def products(N: np.ndarray) -> np.ndarray:
+        # Columns of all clusters side by side; rows of the balance have one column each.
+        columns = N.transpose(1, 0, 2).reshape(d, -1)
+        used = columns.any(axis=0)
+        Z = np.zeros_like(columns)
+        Z[:, used] = inverse @ columns[:, used]
+        along = np.einsum("kp,knp->kn", U, Z.reshape(d, len(N), -1))
+        Z = Z.reshape(d, len(N), -1).transpose(1, 0, 2).reshape(len(N), -1)
+        return np.asarray(N.reshape(len(N), -1) @ Z.T + along.T @ dpotrs(inner, along)[0])
+
+    return solve, products
 
 
 def _cholesky(K: np.ndarray) -> np.ndarray:

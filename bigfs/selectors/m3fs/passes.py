@@ -8,6 +8,7 @@ writes the same values again.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -41,8 +42,10 @@ class Request:
     ----------
     start : int
         Number of the start.
+    plane : int
+        Number under which the new plane is stored.
     round : int
-        Under which the new plane is stored.
+        Under which the clusters of V are stored.
     version : int
         Round of the clusters that the plane is drawn for; 0: the start's labels.
     take_over : bool
@@ -50,10 +53,11 @@ class Request:
     keep_clusters : bool
         Store the clusters of V.
     ids : tuple of int
-        Rounds of the older planes.
+        Numbers of the older planes.
     """
 
     start: int
+    plane: int
     round: int
     version: int
     take_over: bool
@@ -61,11 +65,15 @@ class Request:
     ids: tuple[int, ...]
 
     @classmethod
-    def of(cls, now: Trajectory, settings: Settings) -> Request:
-        """Return what a start asks for next."""
+    def of(cls, now: Trajectory, settings: Settings) -> list[tuple[Request, np.ndarray]]:
+        """Return what a start asks for next, and the points V that it asks it of."""
         every = settings.planes_outside and now.n_rounds > 0
         take_over = now.refresh or every
-        return cls(now.number, now.n_rounds, now.version, take_over, now.refresh, tuple(now.ids))
+        rest = (now.n_rounds, now.version, take_over, now.refresh, tuple(now.ids))
+        return [
+            (cls(now.number, 2 * now.n_rounds + i, *rest), V)
+            for i, V in enumerate(now.points(settings))
+        ]
 
 
 class RowStore(Protocol):
@@ -86,7 +94,7 @@ def advance(X: np.ndarray, V: np.ndarray, request: Request, rows: RowStore) -> P
     else:
         z = rows.get(request.start, "clusters", request.version)
     sums, plane, now = block_step(X, V, z, older)
-    rows.put(request.start, "plane", request.round, plane)
+    rows.put(request.start, "plane", request.plane, plane)
     if request.keep_clusters:
         rows.put(request.start, "clusters", request.round, now)
     return sums
@@ -178,7 +186,7 @@ class Streamed:
         self.blocks, self.labels, self.folder = blocks, labels, folder
         self.bits, self._keep = bits, (f"m3fs-{uuid.uuid4().hex[:8]}", keep_bytes)
 
-    def step(self, requests: list[Request], Vs: list[np.ndarray]) -> list[PassSums]:
+    def step(self, requests: Sequence[Request], Vs: Sequence[np.ndarray]) -> list[PassSums]:
         """Run one fused pass."""
         shared = self._share(Vs)
         sums: list[PassSums] = map_reduce(
@@ -211,7 +219,7 @@ class Streamed:
             client.run(forget, self._keep[0])
         forget(self._keep[0])
 
-    def _share(self, Vs: list[np.ndarray]) -> str:
+    def _share(self, Vs: Sequence[np.ndarray]) -> str:
         named = {f"v{i}": V for i, V in enumerate(Vs)}
         return write_arrays(self.folder / f"v-{uuid.uuid4().hex[:12]}.npz", **named)
 

@@ -33,7 +33,7 @@ from bigfs.store.scratch import ArrayRef
 # Of the cone programs: relative gap.
 _TOLERANCE = 1e-5
 _CHECKPOINT_SECONDS = 30.0
-_SMALL_ARRAYS = ("V", "sigma", "planes", "bounds", "multipliers", "sizes")
+_SMALL_ARRAYS = ("V", "sigma", "planes", "bounds", "multipliers", "best", "sizes")
 
 
 def program_bytes(n_rows_of_v: int, n_columns: int, smooth: bool) -> int:
@@ -111,11 +111,13 @@ def _run_start(
     rows = MemoryRows()
     rows.put(number, "clusters", 0, labels.load()[:, number])
     while not state.done:
-        if state.ids:
+        if state.ids and not state.refresh:
             state.solved(_solved(state.program(settings, mean, smooth), state.sigma))
-        state.absorb(advance(X, state.V, Request.of(state, settings), rows), settings, n)
-        if state.n_rounds:
-            say_where(f"start {number}: round {state.n_rounds}, objective {state.objective:.6g}")
+        asked = Request.of(state, settings)
+        state.absorb([advance(X, V, request, rows) for request, V in asked], settings, n)
+        if state.history:
+            where = f"round {len(state.history)}, objective {state.objective:.6g}"
+            say_where(f"start {number}: {where}")
     clusters, hinges = finish_block(X, [state.V])
     state.planes = np.empty(0)
     return state, clusters[:, 0], float(hinges[0])
@@ -161,12 +163,16 @@ def run_streamed(
         while active := [state for state in states if not state.done]:
             with silenced():
                 _solve_all(
-                    [state for state in active if state.ids], passes.folder, settings, shared
+                    [state for state in active if state.ids and not state.refresh],
+                    passes.folder,
+                    settings,
+                    shared,
                 )
-                requests = [Request.of(state, settings) for state in active]
-                totals = passes.step(requests, [state.V for state in active])
-            for state, sums in zip(active, totals, strict=True):
-                state.absorb(sums, settings, n)
+                asked = [Request.of(state, settings) for state in active]
+                requests, Vs = zip(*(pair for pairs in asked for pair in pairs), strict=True)
+                totals = iter(passes.step(requests, Vs))
+            for state, pairs in zip(active, asked, strict=True):
+                state.absorb([next(totals) for _ in pairs], settings, n)
             best = min(state.objective for state in states)
             progress.advance(1, f"objective {best:.6g}" if np.isfinite(best) else None)
             if checkpoint is not None and time.monotonic() - saved > _CHECKPOINT_SECONDS:

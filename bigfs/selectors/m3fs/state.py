@@ -2,8 +2,15 @@
 
 A round is one cone program and one pass over the rows. With the clusters outside, the pass looks
 for the most violated plane while the clusters stand still; once none is violated, the next pass
-takes the clusters of the last solution over and sums the planes for them again: a CCCP step. In
+takes the clusters of the best point over and sums the planes for them again: a CCCP step. In
 the paper's nesting every pass does both, and planes are drawn when the objective stands still.
+
+With the clusters outside a pass also draws a plane between the best point so far and the solution:
+solutions of few planes jump from side to side, and planes at them alone leave most of the rounds
+to undo that (Franc, Sonnenburg, "Optimized cutting plane algorithm", JMLR 10, 2009). Phases end
+when the best point, whose loss on all rows is known, is within C epsilon of the last solution,
+which no point is below: where that is the last solution itself, no plane is violated by more than
+epsilon.
 """
 
 from __future__ import annotations
@@ -15,10 +22,12 @@ import numpy as np
 from bigfs.selectors.m3fs import M3FSParameters
 from bigfs.selectors.m3fs.kernels import PassSums
 from bigfs.solvers.cone import ConeProgram
-from bigfs.solvers.msupport import ConeSolution
+from bigfs.solvers.msupport import ConeSolution, weights_of
 
 # A plane whose multiplier is below this share of C is dropped when the clusters change.
 _IDLE = 1e-6
+# The second plane of a round is drawn at this share of the way from the best point.
+_BETWEEN = 0.2
 
 
 @dataclass(frozen=True)
@@ -83,9 +92,10 @@ class Trajectory:
     bounds : ndarray of shape (n_kept,), float64
     multipliers : ndarray of shape (n_kept,), float64
     ids : list of int
-        The rounds that the planes were drawn in, under which they are stored.
+        The numbers that the planes are stored under: twice that of their round, and one more where
+        a plane was drawn between the best point and the solution.
     n_rounds : int
-        Cone programs solved, each followed by a pass.
+        Passes after the first one, each for a solution of the cone program or for new clusters.
     n_planes : int
         Planes drawn.
     n_steps : int
@@ -95,8 +105,16 @@ class Trajectory:
     refresh : bool
         The next pass takes over the clusters of V.
     violation : float
-        Loss of the most violated plane beyond the slack.
+        Loss of the most violated plane beyond the slack; with the clusters outside that of the
+        best point beyond what its share of the objective leaves.
+    best : ndarray of shape (D, P), float64
+        The point of the least objective over all rows for the present clusters.
+    best_rest, best_loss : float
+        The objective there without the loss, and the mean loss.
+    best_changed : int
+        Rows whose cluster under it is not the present one.
     sizes : ndarray of shape (n_clusters,), int64
+        Rows of each cluster under V; with the clusters outside under the best point.
     history : list of (float, float)
         Objective and violation of every round.
     done, converged : bool
@@ -119,6 +137,10 @@ class Trajectory:
     refresh: bool = False
     last: float = np.inf
     violation: float = np.inf
+    best: np.ndarray = field(default_factory=lambda: np.empty(0))
+    best_rest: float = np.inf
+    best_loss: float = np.inf
+    best_changed: int = 0
     sizes: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     history: list[tuple[float, float]] = field(default_factory=list)
     done: bool = False
@@ -143,47 +165,82 @@ class Trajectory:
         """Take over a solution."""
         self.V, self.sigma, self.multipliers = found.V, found.sigma, found.multipliers
         self.slack, self.objective, self.gap = found.slack, found.objective, found.gap
-        self.n_rounds += 1
 
-    def absorb(self, sums: PassSums, settings: Settings, n: int) -> None:
-        """Take what a pass found, and decide what the next round does."""
-        self.sizes = sums.sizes
+    def points(self, settings: Settings) -> list[np.ndarray]:
+        """Return where the next pass draws planes: at V, and between the best point and V."""
+        if not self.n_rounds or self.refresh or settings.planes_outside:
+            return [self.V]
+        return [self.V, self.best + _BETWEEN * (self.V - self.best)]
+
+    def absorb(self, found: list[PassSums], settings: Settings, n: int) -> None:
+        """Take what a pass found at each of its points, and decide what the next round does."""
+        sums = found[0]
+        if settings.planes_outside:
+            self.sizes = sums.sizes
+            self.violation = sums.hinge / n - self.slack
+        else:
+            self._compare(found, settings, n)
         if not self.n_rounds:
             # The first pass, at V = 0: every row is short of its margin for the start's clusters.
-            self._append(sums, n)
+            self._append(found, n)
+            self.n_rounds = 1
             return
         if self.refresh or settings.planes_outside:
             self.planes, self.bounds = sums.gradients / n, sums.counts / n
-        self.violation = sums.hinge / n - self.slack
         self.history.append((self.objective, self.violation))
         if self.n_rounds >= settings.max_iter:
             self.done, self.converged = True, self.violation <= settings.epsilon
         elif settings.planes_outside:
-            self._planes_outside(sums, settings, n)
+            self._planes_outside(found, settings, n)
         else:
-            self._clusters_outside(sums, settings, n)
+            self._clusters_outside(found, settings, n)
+        if not self.done:
+            self.n_rounds += 1
+        elif not settings.planes_outside:
+            self._take_best(settings)
 
-    def _clusters_outside(self, sums: PassSums, settings: Settings, n: int) -> None:
+    def _compare(self, found: list[PassSums], settings: Settings, n: int) -> None:
+        """Keep the best point; the slack is what the objective leaves for the loss there."""
+        rest = self.objective - settings.C * self.slack if self.n_rounds else 0.0
+        if self.refresh:
+            self.best_loss = np.inf  # it was that of other clusters
+        # The objective is convex: between two points it is at most between their values.
+        between = self.best_rest + _BETWEEN * (rest - self.best_rest)
+        for V, share, sums in zip(self.points(settings), (rest, between), found, strict=False):
+            loss = sums.hinge / n
+            if share + settings.C * loss < self.best_rest + settings.C * self.best_loss:
+                self.best, self.best_rest, self.best_loss = V, share, loss
+                self.best_changed, self.sizes = sums.changed, sums.sizes
+        self.slack = max(0.0, (self.objective - self.best_rest) / settings.C)
+        self.violation = self.best_loss - self.slack
+
+    def _take_best(self, settings: Settings) -> None:
+        """Go to the best point."""
+        self.V = self.best
+        norms = np.linalg.norm(self.V[: settings.n_features], axis=1)
+        self.sigma = weights_of(norms, settings.n_selected)
+
+    def _clusters_outside(self, found: list[PassSums], settings: Settings, n: int) -> None:
         """Draw planes until none is violated, then change the clusters, until they stay."""
+        if self.violation > settings.epsilon:
+            self._append(found, n)
         if self.refresh:
             self.refresh, self.version = False, self.n_rounds
             self.n_steps += 1
-            if self.violation > settings.epsilon:
-                self._append(sums, n)
             return
         if self.violation > settings.epsilon:
-            self._append(sums, n)
             return
         fell = self.last - self.objective
         self.last = self.objective
-        if sums.changed == 0 or fell <= settings.tol * abs(self.objective):
+        if self.best_changed == 0 or fell <= settings.tol * abs(self.objective):
             self.done = self.converged = True
             return
         self.refresh = True
+        self._take_best(settings)
         kept = self.multipliers > _IDLE * settings.C
         self.ids = [number for number, keep in zip(self.ids, kept, strict=True) if keep]
 
-    def _planes_outside(self, sums: PassSums, settings: Settings, n: int) -> None:
+    def _planes_outside(self, found: list[PassSums], settings: Settings, n: int) -> None:
         """Change the clusters until the objective stays, then draw a plane (algorithm 1)."""
         fell = self.last - self.objective
         self.last = self.objective
@@ -194,12 +251,13 @@ class Trajectory:
             self.done = self.converged = True
             return
         self.last = np.inf
-        self._append(sums, n)
+        self._append(found, n)
 
-    def _append(self, sums: PassSums, n: int) -> None:
-        """Add the plane of a pass."""
-        gradient, bound = sums.gradient[None] / n, [sums.chosen / n]
-        self.planes = np.concatenate([self.planes, gradient]) if self.ids else gradient
-        self.bounds = np.concatenate([self.bounds, bound]) if self.ids else np.array(bound)
-        self.ids = [*self.ids, self.n_rounds]
-        self.n_planes += 1
+    def _append(self, found: list[PassSums], n: int) -> None:
+        """Add the planes of a pass."""
+        for i, sums in enumerate(found):
+            gradient, bound = sums.gradient[None] / n, np.array([sums.chosen / n])
+            self.planes = np.concatenate([self.planes, gradient]) if self.ids else gradient
+            self.bounds = np.concatenate([self.bounds, bound]) if self.ids else bound
+            self.ids = [*self.ids, 2 * self.n_rounds + i]
+            self.n_planes += 1

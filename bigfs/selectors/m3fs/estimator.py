@@ -96,14 +96,16 @@ class M3FS(MarginSelector):
     intercept_ : ndarray of shape (1 or n_clusters,), float64
     objective_ : float
     objective_history_ : ndarray of shape (n_iter,), float64
-        After each cone program: rises with a plane, falls with a change of the clusters.
+        After each round: rises with planes, falls with a change of the clusters. A lower bound
+        of what the present clusters allow.
     violation_history_ : ndarray of shape (n_iter,), float64
     slack_ : float
-        xi.
+        xi: what the objective leaves for the mean loss.
     violation_ : float
         The certificate: mean loss under the final clusters beyond xi, at most epsilon.
     n_planes_, n_cccp_steps_, n_iter_ : int
-        Planes drawn, changes of the clusters, cone programs solved.
+        Planes drawn, changes of the clusters, rounds: each a pass for a solution of a cone
+        program, or for new clusters.
     smoothness_term_ : float
         ``smoothness * f'Ln f / n``.
     gap_ : float

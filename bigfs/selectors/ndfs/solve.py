@@ -244,14 +244,23 @@ def streamed_by_gram(passes: Streamed, parameters: NDFSParameters) -> tuple[Regr
 def streamed_by_kernel(
     passes: Streamed, parameters: NDFSParameters
 ) -> tuple[Regression, np.ndarray]:
-    """Solve on the n x n matrix for a matrix of many blocks; a solve is a pass of one task."""
+    """Solve on the n x n matrix for a matrix of many blocks; a solve is a pass of one task.
+
+    The last factor of an iteration is the first of the next one, and is stored in between.
+    """
     blocks = passes.blocks
+    factors: list[ArrayRef] = []
     weights, xtf, squares, constant, mean = _streamed_start(passes, parameters)
     shared = None if mean is None else blocks.scratch.put(blocks.scratch.unique("mean"), mean)
 
     def task() -> _KernelTask:
         scale = passes.scale.tolist()
-        return _KernelTask(blocks.start_pass(), passes.F, scale, weights.beta, shared)
+        name = blocks.scratch.unique("factor")
+        factors.append(blocks.scratch.create(name, (n, n), np.float64, blocks.rows))
+        if len(factors) > 2:
+            blocks.scratch.remove(factors.pop(0))
+        reader, held = blocks.start_pass(), (factors[-1], *factors[:-1])
+        return _KernelTask(reader, passes.F, scale, weights.beta, shared, held)
 
     n = blocks.n_samples
     return _remote(squares, constant, blocks.scratch, task, weights, mean, n), xtf
@@ -321,25 +330,38 @@ class _GramTask:
     gram: ArrayRef
     beta: float
 
-    def solver(self) -> Solve:
+    def solver(self, delta: np.ndarray) -> Solve:
         return GramSolver(self.gram.load(), self.beta).solve
 
 
 @dataclass(frozen=True)
 class _KernelTask:
-    """Makes the solver of a task from X and the current F."""
+    """Makes the solver of a task from X and the current F.
+
+    ``factors`` are where the task's last factor goes, and where that of the task before is.
+    """
 
     reader: BlockReader
     F: ArrayRef
     scale: list[float]
     beta: float
     mean: ArrayRef | None
+    factors: tuple[ArrayRef, ...]
 
-    def solver(self) -> Solve:
+    def solver(self, delta: np.ndarray) -> Solve:
         F = self.F.load() * np.array(self.scale)
         mean = None if self.mean is None else self.mean.load()
         kernel = KernelSolver(self._all_rows(), self.beta, mean)
-        return lambda delta, _: kernel.solve(delta, F)
+        if len(self.factors) > 1:
+            kernel.hold(delta, self.factors[1].load())
+
+        def solve(now: np.ndarray, _: np.ndarray) -> np.ndarray:
+            solution = kernel.solve(now, F)
+            if now is not delta or len(self.factors) == 1:
+                self.factors[0].write(0, kernel.factor)
+            return solution
+
+        return solve
 
     def _all_rows(self) -> np.ndarray:
         """Return X, read block by block: a copy made while reading is one of a block."""
@@ -391,7 +413,8 @@ def _store(scratch: Scratch, delta: np.ndarray, xtf: np.ndarray, epsilon: float)
 
 def _solve_task(task: _GramTask | _KernelTask, small: _Small, both: bool) -> list[np.ndarray]:
     """Return B, and with ``both`` the solution under the weights that B gives."""
-    solve, delta, xtf = task.solver(), small.delta.load(), small.xtf.load()
+    delta, xtf = small.delta.load(), small.xtf.load()
+    solve = task.solver(delta)
     if not both:
         return [solve(delta, xtf)]
     B, _, coef = _advance(solve, delta, xtf, small.epsilon)

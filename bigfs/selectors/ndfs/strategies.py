@@ -345,6 +345,10 @@ class Woodbury(DirectStrategy):
         # Resident data are counted already; others are read into one array, block by block.
         return needed if self.resident else shape.nbytes + max(needed, shape.read_bytes)
 
+    def _scratch_bytes(self) -> int:
+        # The factors of two solves, where tasks store them.
+        return super()._scratch_bytes() + (0 if self.resident else 16 * self.shape.n_samples**2)
+
     def _solve_steps(self) -> tuple[Step, ...]:
         shape, needed = self.shape, self._solver_bytes()
         what = f"all of X with {shape.n_samples:,} x {shape.n_samples:,} products of its rows"

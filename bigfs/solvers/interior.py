@@ -400,14 +400,25 @@ def _hessian(S: np.ndarray | None, stiff: np.ndarray, U: np.ndarray) -> tuple[_S
         return np.asarray(Z + inverse @ (along[:, None] * U))
 
     def products(N: np.ndarray) -> np.ndarray:
-        # Columns of all clusters side by side; rows of the balance have one column each.
-        columns = N.transpose(1, 0, 2).reshape(d, -1)
-        used = columns.any(axis=0)
-        Z = np.zeros_like(columns)
-        Z[:, used] = inverse @ columns[:, used]
-        along = np.einsum("kp,knp->kn", U, Z.reshape(d, len(N), -1))
-        Z = Z.reshape(d, len(N), -1).transpose(1, 0, 2).reshape(len(N), -1)
-        return np.asarray(N.reshape(len(N), -1) @ Z.T + along.T @ dpotrs(inner, along)[0])
+        # Rows of the balance are of one cluster each: one column of theirs is not zero.
+        n, P = len(N), N.shape[2]
+        used = N.any(axis=1)
+        narrow = np.flatnonzero(used.sum(axis=1) <= 1)
+        wide, of = np.setdiff1d(np.arange(n), narrow), used[narrow].argmax(axis=1)
+        rows, single = N[wide], N[narrow, :, of].T
+        # All columns of all clusters side by side: one product by the matrix.
+        Z = (inverse @ rows.transpose(1, 0, 2).reshape(d, -1)).reshape(d, len(wide), P)
+        z = inverse @ single
+        along = np.empty((d, n))
+        along[:, wide], along[:, narrow] = np.einsum("kp,knp->kn", U, Z), U[:, of] * z
+        found = np.asarray(along.T @ dpotrs(inner, along)[0])
+        Z = Z.transpose(1, 0, 2).reshape(len(wide), -1)
+        found[np.ix_(wide, wide)] += rows.reshape(len(wide), -1) @ Z.T
+        found[np.ix_(narrow, narrow)] += (single.T @ z) * np.equal.outer(of, of)
+        across = np.einsum("nks,ks->ns", rows[:, :, of], z)
+        found[np.ix_(wide, narrow)] += across
+        found[np.ix_(narrow, wide)] += across.T
+        return found
 
     return solve, products
 

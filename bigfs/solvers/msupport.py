@@ -183,9 +183,11 @@ def solve_active(
     x = np.zeros(len(rows.bounds))
     x[: rows.n_planes] = C / rows.n_planes
     slopes = bounds_of(rows, smooth, C, m, d, np.zeros((D, P)), x)[3]
-    if start is not None:
+    if start is not None and start.min() <= _SMALL:  # else it says nothing
         slopes = np.where(start > _SMALL, np.inf, slopes)
-    active = np.sort(np.argsort(-slopes, kind="stable")[: max(_FIRST_TIMES * m, _FIRST_LEAST)])
+    # All that mattered for the planes before: to add them anew takes programs of their own.
+    first = max(_FIRST_TIMES * m, _FIRST_LEAST, int(np.isinf(slopes).sum()))
+    active = np.sort(np.argsort(-slopes, kind="stable")[:first])
     rest, n_iter, gap = np.arange(d, D), 0, np.inf
     for _ in range(_MAX_ROUNDS):
         taken = np.concatenate([active, rest])

@@ -113,6 +113,7 @@ def test_the_result_solves_the_dense_problem(
     )
     # Planes to epsilon: at most C epsilon below the problem with a slack for every row.
     if nesting == "clusters_outside":
+        assert fitted.n_planes_ > fitted.n_iter_, "two planes in a round"
         assert fitted.objective_ <= dense.objective * (1 + 1e-4)
     assert fitted.objective_ >= dense.objective - C * epsilon - 1e-4
     assert mean_loss(_decisions(fitted, X)) - fitted.slack_ <= epsilon + 1e-9

@@ -22,6 +22,7 @@ from bigfs.selectors.ndfs.strategies import (
     Woodbury,
     choose,
 )
+from bigfs.solvers.l21 import KernelSolver
 from bigfs.store.chunking import block_rows, chunk_rows
 from tests.selectors._ndfs import ndfs_scores, selection
 
@@ -115,10 +116,17 @@ def test_a_block_with_the_graph_decides_where_one_process_ends() -> None:
 @pytest.mark.parametrize("rows", [None, 60])
 @pytest.mark.parametrize("strategy", [Cholesky, Woodbury, ConjugateGradients])
 def test_passes_are_at_most_those_of_the_cost(
-    strategy: type[NDFSStrategy], rows: int | None, init: str
+    strategy: type[NDFSStrategy], rows: int | None, init: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bigfs.spectral import spectral_embedding
 
+    kernel, kernels = KernelSolver._kernel, []
+
+    def counted(self: KernelSolver, delta: np.ndarray) -> np.ndarray:
+        kernels.append(delta)
+        return kernel(self, delta)
+
+    monkeypatch.setattr(KernelSolver, "_kernel", counted)
     X = load_digits().data[:150, 20:32] / 16
     blocks = RowBlocks.from_any(X, rows=rows)
     W = affinity(knn_graph(blocks, 5), weight="heat", blocks=blocks)
@@ -136,6 +144,7 @@ def test_passes_are_at_most_those_of_the_cost(
     if strategy is Woodbury:
         # The moments are known: data in memory are checked by a pass when they are opened.
         assert found.details["n_passes"] == cost.passes - 1 == 10
+        assert len(kernels) == 5, "one for the start, one for each iteration"
 
 
 @pytest.mark.parametrize("n, d", [(150, 12), (30, 64)])

@@ -402,7 +402,7 @@ def _hessian(S: np.ndarray | None, stiff: np.ndarray, U: np.ndarray) -> tuple[_S
     def products(N: np.ndarray) -> np.ndarray:
         # Rows of the balance are of one cluster each: one column of theirs is not zero.
         n, P = len(N), N.shape[2]
-        used = N.any(axis=1)
+        used = np.asarray(N.any(axis=1))
         narrow = np.flatnonzero(used.sum(axis=1) <= 1)
         wide, of = np.setdiff1d(np.arange(n), narrow), used[narrow].argmax(axis=1)
         rows, single = N[wide], N[narrow, :, of].T

@@ -202,7 +202,9 @@ def test_init_writes_a_template_once(bigfs_command, tmp_path, monkeypatch):
 def test_a_template_is_found_by_name_unless_there_is_a_file(bigfs_command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown = bigfs_command("plan", "quickstart")
-    assert shown.code == 0 and "data" in shown.out
+    assert shown.code == 0 and "data" in shown.out and "\n  graph" in shown.out
+    shown = bigfs_command("plan", "quickstart", "--quick")
+    assert shown.code == 0 and "\n  graph" not in shown.out
     (tmp_path / "quickstart").write_text(
         "run: x\ninput: {uri: none.npy}\nn_features_to_select: 1\n"
     )

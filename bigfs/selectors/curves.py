@@ -118,7 +118,7 @@ class OnePass:
             n_targets = largest_count(method.n_components(selection.parameters))
         if isinstance(number, Auto):
             largest = largest_number(number, shape.n_samples, d)
-            if largest > method.one_fit_up_to and not quick:
+            if largest > method.one_fit_up_to:
                 notes.append(
                     f"The order of {method.title} depends on how many features it selects: this "
                     f"one is for {largest}. Run it with the number that was chosen for its own."

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -182,12 +183,23 @@ class SampledFits:
         seed = self.selection.random_state
         return Draw(self.shape.n_samples, self.sample_size, self.n_pairs, seed)
 
+    @property
+    def largest(self) -> int:
+        """The most features that a fit selects."""
+        number = self.selection.n_features_to_select
+        if isinstance(number, Auto):
+            return largest_number(number, self.sample_size, self.shape.n_features)
+        return number
+
     def cost(self) -> StageCost:
         """Return the cost of the pass, of the fits and of the consensus."""
         n_fits, d, costs = 2 * self.n_pairs, self.shape.n_features, self._costs()
         draw, shape = self.draw, self.shape
         # Numbers of rows, and where they are in each sample that they are drawn for.
         places = shape.rows * (24 + 12 * draw.n_deals)
+        # Where each number has a selection of its own, a fit stores all of them.
+        own = METHODS[self.selection.method].one_fit_up_to
+        selections = 2 * min(self.largest, int(own)) ** 2 if isfinite(own) else 0
         drawn = draw.n_drawn * (d * shape.itemsize + 8) + 8 * n_fits * self.sample_size
         steps = (
             pass_over(shape, "a block and the rows drawn of it", places + 8 * MIB),
@@ -197,9 +209,11 @@ class SampledFits:
                 n_fits,
                 requests=n_fits * shape.n_blocks,
             ),
-            Step(f"the rankings of {n_fits} fits", n_fits * d * 24, by_client=True),
+            Step(
+                f"the rankings of {n_fits} fits", n_fits * (d * 24 + 2 * selections), by_client=True
+            ),
         )
-        stored = 8 * d * (n_fits + 4)
+        stored = 8 * d * (n_fits + 4) + n_fits * selections
         return StageCost(
             steps,
             drawn + 2 * stored,
@@ -349,11 +363,8 @@ def _consensus(
     supports = np.array([one["supports"] for one in outcomes])
     scores = np.mean([one["scores"] for one in outcomes], axis=0)
     number, details = fits.selection.n_features_to_select, {}
-    most = number
-    if isinstance(number, Auto):
-        most = largest_number(number, fits.sample_size, fits.shape.n_features)
     stability = Stability.of_fits(
-        most,
+        fits.largest,
         rankings,
         supports if supports.size else None,
         fits.sample_size,

@@ -19,7 +19,8 @@ pytestmark = [pytest.mark.memory, pytest.mark.cluster]
 
 
 def _strategy(blocks: RowBlocks, settings: dict[str, Any], size: int) -> SampledFits:
-    selection = selection_model()(n_features_to_select=20, memory_limit=LIMIT, **settings)
+    made = {"n_features_to_select": 20, "preprocess": "none", "memory_limit": LIMIT, **settings}
+    selection = selection_model()(**made)
     return choose_fits(blocks.layout, selection, 1, size, quick=True)
 
 

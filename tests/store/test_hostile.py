@@ -195,6 +195,16 @@ def test_a_configuration_in_a_run_that_is_no_text(
     assert place.read_bytes() == whole
 
 
+@pytest.mark.parametrize("kind", ["array", "group"])
+def test_attributes_that_are_none(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "v2.zarr"
+    inside = {"name": "X"} if kind == "group" else {}
+    zarr.create_array(place, data=np.ones((4, 3)), zarr_format=2, **inside)
+    (place / ".zattrs").write_text("5")
+    with pytest.raises(InputError, match="damaged zarr folder"):
+        open_matrix(str(place))
+
+
 def _codec(name: str) -> Any:
     import numcodecs
 

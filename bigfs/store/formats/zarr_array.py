@@ -346,15 +346,16 @@ def open_zarr(
     if isinstance(node, zarr.Array):
         if variable is not None:
             raise InputError(f"{uri} holds one matrix; variable must be None. Got {variable!r}.")
-        return ZarrSource(node, uri, "", dict(node.attrs))
+        return ZarrSource(node, uri, "", _attributes(node, uri))
     if not isinstance(node, zarr.Group):
         raise InputError(f"{uri}: only zarr arrays and groups are read. Got {type(node).__name__}.")
     if layer is not None and variable is not None:
         raise InputError(f"{uri}: give a layer or a variable, not both.")
-    if variable is None and (layer is not None or node.attrs.get("encoding-type") == "anndata"):
+    attributes = _attributes(node, uri)
+    if variable is None and (layer is not None or attributes.get("encoding-type") == "anndata"):
         return _open_annotated(node, layer, uri)
     name, members = variable or "X", "no arrays"
-    if "bigfs_store" in node.attrs and "csr" in node.attrs and name == "X":
+    if "bigfs_store" in attributes and "csr" in attributes and name == "X":
         return _open_csr(node, uri)
     try:
         found = node.get(name)
@@ -370,7 +371,14 @@ def open_zarr(
             f"{uri} is a zarr group without an array {name!r}. It has {members}; name one with "
             "variable= (--variable)."
         )
-    return ZarrSource(found, uri, name, dict(node.attrs))
+    return ZarrSource(found, uri, name, attributes)
+
+
+def _attributes(node: Any, uri: str) -> dict[str, Any]:
+    try:
+        return dict(node.attrs)
+    except (TypeError, ValueError) as error:
+        raise _damaged(uri, error) from None
 
 
 def _damaged(uri: str, error: Exception) -> InputError:

@@ -28,8 +28,9 @@ for _number, _handler in (
         signal.signal(_number, _handler)
 
 
-# The second tier, which .ci/run runs after the README's command: what needs clusters, servers,
-# processes of its own or compilations, and the batteries over all estimators and all bad inputs.
+# The second tier, which .ci/run runs after the README's command: tests that need workers, a server,
+# data sets of their own, processes or compilations, and the batteries over all estimators and all
+# bad inputs. So do tests marked `cluster` or `data` and those that use a bucket, in any file.
 SECOND_TIER = (
     "bench",
     "cluster",
@@ -46,9 +47,11 @@ SECOND_TIER = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the second tier by their file; single ones carry the mark themselves."""
+    """Mark the tests of the second tier; single ones carry the mark themselves."""
     for item in items:
-        if item.path.relative_to(REPO / "tests").as_posix().startswith(SECOND_TIER):
+        by_file = item.path.relative_to(REPO / "tests").as_posix().startswith(SECOND_TIER)
+        by_marker = any(item.get_closest_marker(name) for name in ("cluster", "data"))
+        if by_file or by_marker or "s3_endpoint" in getattr(item, "fixturenames", ()):
             item.add_marker("full")
 
 
@@ -60,6 +63,17 @@ def data_dir() -> Path:
     if not folder.is_dir():
         pytest.skip(f"the data sets are not here: set BIGFS_DATA to their folder (now {folder})")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced() -> Iterator[None]:
+    """Let the disk take its time: tests kill processes, and none cuts the power.
+
+    What is synced, and in which order, is watched in tests/store/test_healing.py.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda number: None)
+        yield
 
 
 @pytest.fixture

@@ -75,9 +75,20 @@ def digits() -> np.ndarray:
     return load_digits().data[:400]
 
 
-@pytest.fixture(params=CHEAP, ids=lambda e: type(e).__name__)
-def selector(request: pytest.FixtureRequest) -> Any:
-    return clone(request.param).set_params(n_features_to_select=10)
+@pytest.fixture(params=CHEAP, ids=lambda e: type(e).__name__, scope="module")
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def selector(kind: Any) -> Any:
+    return clone(kind).set_params(n_features_to_select=10)
+
+
+@pytest.fixture(scope="module")
+def fitted(kind: Any, digits: np.ndarray) -> Any:
+    """The selector, fitted once for all tests that only look at it."""
+    return clone(kind).set_params(n_features_to_select=10).fit(digits)
 
 
 def _inputs(X: np.ndarray, folder: Path) -> dict[str, Any]:
@@ -120,30 +131,23 @@ def test_every_kind_of_input_gives_the_same_ranking(
 
 
 def test_ranking_is_the_same_on_every_scheduler(
-    selector: Any, digits: np.ndarray, scheduler: str
+    selector: Any, fitted: Any, digits: np.ndarray, scheduler: str
 ) -> None:
-    import dask
-
-    found = selector.fit(digits).scores_
-    with dask.config.set(scheduler="synchronous"):
-        np.testing.assert_array_equal(selector.fit(digits).scores_, found)
+    np.testing.assert_array_equal(selector.fit(digits).scores_, fitted.scores_)
 
 
-def test_transform_is_lazy_for_lazy_input(
-    selector: Any, digits: np.ndarray, tmp_path: Path
-) -> None:
+def test_transform_is_lazy_for_lazy_input(fitted: Any, digits: np.ndarray, tmp_path: Path) -> None:
     import dask.array as da
 
-    selector.fit(digits)
-    expected = digits[:, selector.get_support()]
+    expected = digits[:, fitted.get_support()]
     inputs = _inputs(digits, tmp_path)
-    for kind in ("dask", "zarr", "path", "uri"):
-        lazy = selector.transform(inputs[kind])
-        assert isinstance(lazy, da.Array), kind
+    for form in ("dask", "zarr", "path", "uri"):
+        lazy = fitted.transform(inputs[form])
+        assert isinstance(lazy, da.Array), form
         np.testing.assert_array_equal(lazy.compute(), expected)
-    np.testing.assert_array_equal(selector.transform(digits), expected)
+    np.testing.assert_array_equal(fitted.transform(digits), expected)
     with pytest.raises(InputError, match="63 features.*64|64 features"):
-        selector.transform(inputs["dask"][:, :63])
+        fitted.transform(inputs["dask"][:, :63])
 
 
 def test_names_and_containers(selector: Any, digits: np.ndarray) -> None:
@@ -160,14 +164,13 @@ def test_in_a_pipeline(digits: np.ndarray) -> None:
     assert pipe.fit_transform(digits).shape == (400, 7)
 
 
-def test_support_serves_smaller_numbers(selector: Any, digits: np.ndarray) -> None:
-    selector.fit(digits)
-    smaller = clone(selector).set_params(n_features_to_select=3).fit(digits)
-    if not isinstance(selector, M3FS):  # its order depends on the number, as its class says
-        np.testing.assert_array_equal(selector.support(3), smaller.get_support(indices=True))
-    np.testing.assert_array_equal(selector.support(10), np.flatnonzero(selector.get_support()))
+def test_support_serves_smaller_numbers(fitted: Any, digits: np.ndarray) -> None:
+    smaller = clone(fitted).set_params(n_features_to_select=3).fit(digits)
+    if not isinstance(fitted, M3FS):  # its order depends on the number, as its class says
+        np.testing.assert_array_equal(fitted.support(3), smaller.get_support(indices=True))
+    np.testing.assert_array_equal(fitted.support(10), np.flatnonzero(fitted.get_support()))
     with pytest.raises(InputError, match=r"int in \[1, 64\].*Got 65"):
-        selector.support(65)
+        fitted.support(65)
 
 
 @pytest.mark.parametrize("bad", [0, 65, -1, 2.5, True, "3"])

@@ -19,6 +19,7 @@ PAGES = [
     REPO / "deploy" / "README.md",
     REPO / "pipelines" / "README.md",
     REPO / "pipelines" / "paper" / "README.md",
+    REPO / "tests" / "README.md",
     REPO / "tests" / "bench" / "README.md",
 ]
 BENCHES = sorted(path.stem for path in (REPO / "tests" / "bench").glob("bench_*.py"))
@@ -89,3 +90,13 @@ def test_the_page_of_benchmarks_lists_each() -> None:
     for name in BENCHES:
         usage = (REPO / "tests" / "bench" / f"{name}.py").read_text()
         assert f"python -m tests.bench.{name}" in usage, name
+
+
+def test_the_page_of_tests_names_files_that_are_there() -> None:
+    rows = re.findall(r"^\| (.*`.*) \| (.*`.*) \|$", (REPO / "tests/README.md").read_text(), re.M)
+    assert len(rows) > 40
+    for modules, tests in rows:
+        for name in re.findall(r"`([\w/*.]+(?:\.py|/))`", modules):
+            assert list((REPO / "bigfs").glob(name.rstrip("/"))), name
+        for name in re.findall(r"`(.*?)`", tests):
+            assert (REPO / name).is_file(), name

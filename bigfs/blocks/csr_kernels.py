@@ -18,7 +18,7 @@ _TILE_ENTRIES = 2**20
 
 
 def kernel_bytes(shape: Shape) -> int:
-    """Return what the kernels here need beside a CSR block."""
+    """Return the bytes that these kernels need beside a CSR block."""
     return _KERNEL_BYTES * (shape.block_entries or 0)
 
 
@@ -46,7 +46,7 @@ class ColumnEntries:
         self._starts = by_column.indptr[:-1][self._filled]
 
     def spread(self, per_column: np.ndarray) -> np.ndarray:
-        """Return the number of its column for every entry."""
+        """Return the column index of every entry."""
         return np.repeat(per_column, self.counts)
 
     def reduce(self, kind: np.ufunc, values: np.ndarray) -> np.ndarray:

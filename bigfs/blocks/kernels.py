@@ -12,7 +12,7 @@ import numpy as np
 
 # Rows converted to float64 at a time: the temporary stays near 8 MB whatever the block.
 _TILE_BYTES = 8 * 1024**2
-# Rows of a Gram product: they stay in a core's cache, unless so few would starve the product.
+# Rows of a Gram product: as many as a core's cache holds, but enough for an efficient product.
 _GRAM_TILE_BYTES = 256 * 1024
 _GRAM_TILE_ROWS = 128
 # Rows whose means are near enough to those of a block.
@@ -66,7 +66,7 @@ class Moments:
 
 
 @dataclass
-class Products:
+class PartialGram:
     """Centered products of the columns of ``Z = [X Y]`` over some rows: part of a Gram pass.
 
     Attributes
@@ -148,7 +148,7 @@ def merge_moments(a: Moments, b: Moments) -> Moments:
     )
 
 
-def block_gram(X: np.ndarray, Y: np.ndarray | None) -> Products:
+def block_gram(X: np.ndarray, Y: np.ndarray | None) -> PartialGram:
     """Return the centered products of the columns of ``[X Y]`` over one block.
 
     The rows go through one small buffer: converted, shifted and multiplied while in cache.
@@ -182,10 +182,10 @@ def block_gram(X: np.ndarray, Y: np.ndarray | None) -> Products:
         sums += ones[: len(tile)] @ tile
     offset = sums / len(X)
     joint = dsyrk(-float(len(X)), offset[:, None], beta=1.0, c=joint, overwrite_c=1)
-    return Products(len(X), shift + offset, joint)
+    return PartialGram(len(X), shift + offset, joint)
 
 
-def merge_gram(a: Products, b: Products) -> Products:
+def merge_gram(a: PartialGram, b: PartialGram) -> PartialGram:
     """Merge the products of two sets of rows, using the memory of the first."""
     from scipy.linalg.blas import dsyrk
 
@@ -195,10 +195,10 @@ def merge_gram(a: Products, b: Products) -> Products:
     # In place: at 10,000 features a temporary of d x d is 800 MB.
     weight = a.count * b.count / count
     joint = dsyrk(weight, delta[:, None], beta=1.0, c=a.joint, overwrite_c=1)
-    return Products(count, a.mean + delta * (b.count / count), joint)
+    return PartialGram(count, a.mean + delta * (b.count / count), joint)
 
 
-def complete_gram(total: Products, n_features: int) -> Gram:
+def complete_gram(total: PartialGram, n_features: int) -> Gram:
     """Return the Gram matrix and X'Y as parts of the merged products, without a copy."""
     gram = total.joint[:n_features, :n_features]
     for row in range(n_features - 1):

@@ -15,6 +15,7 @@ from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.sample import gather_parts
 from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError
+from bigfs.core.integers import is_int
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import TREE_ARITY, run_tasks
@@ -25,7 +26,7 @@ SAMPLE_ROWS = 10_000
 
 @dataclass(frozen=True)
 class KMeansResult:
-    """Centers and what became of the iteration.
+    """Centers, labels and the state in which the iteration ended.
 
     Attributes
     ----------
@@ -96,8 +97,7 @@ def kmeans(
     Cost: a pass for the sample, one per iteration, one for the labels. An empty cluster takes
     the row farthest from its center. The same bits whatever the workers.
     """
-    whole = isinstance(n_clusters, (int, np.integer)) and not isinstance(n_clusters, bool)
-    if not whole or not 1 <= n_clusters <= blocks.n_samples:
+    if not is_int(n_clusters) or not 1 <= n_clusters <= blocks.n_samples:
         raise InputError(
             f"n_clusters must be an int in [1, {blocks.n_samples}], since X has "
             f"{blocks.n_samples} rows. Got {n_clusters!r}."
@@ -178,10 +178,10 @@ def cluster_rows(
     centers = rows[plus_plus(rows, n_clusters, generator)].astype(rows.dtype)
     labels = np.full(len(rows), -1)
     for _ in range(max_iter):
-        found, _ = nearest_centers(rows, centers)
-        if np.array_equal(found, labels):
+        nearest, _ = nearest_centers(rows, centers)
+        if np.array_equal(nearest, labels):
             break
-        labels = found
+        labels = nearest
         counts, sums = _sum_by_label(rows, labels, len(centers))
         filled = counts > 0
         centers[filled] = sums[filled] / counts[filled, None]

@@ -66,7 +66,7 @@ def lazy_array(X: Any) -> Any:
     assert isinstance(source, RandomAccessSource)
     chunk = None if source.sparse else source.chunk_rows
     rows = block_rows(source.n_features, source.dtype.itemsize, chunk)
-    view = _View(source, scratch)
+    view = _SourceArray(source, scratch)
     return da.from_array(
         view,
         chunks=(rows, source.n_features),
@@ -75,8 +75,8 @@ def lazy_array(X: Any) -> Any:
     )
 
 
-class _View:
-    """An array-like face of a source for Dask: shape, dtype and rows on demand."""
+class _SourceArray:
+    """Array-like view of a source for Dask: shape, dtype and rows on demand."""
 
     ndim = 2
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import csr_kernels, kernels, preprocess
-from bigfs.blocks.kernels import Gram, Moments, Products
+from bigfs.blocks.kernels import Gram, Moments, PartialGram
 from bigfs.blocks.preprocess import Transform
 from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import CorruptStoreError, InputError
@@ -463,7 +463,7 @@ def _refusal(source: Source, row: int, column: int, value: float) -> InputError:
     )
 
 
-def _gram_kernel(X: np.ndarray, first_row: int, Y: ArrayRef | None) -> Products:
+def _gram_kernel(X: np.ndarray, first_row: int, Y: ArrayRef | None) -> PartialGram:
     rows = None if Y is None else Y.read(first_row, first_row + len(X))
     return kernels.block_gram(X, rows)
 

@@ -109,8 +109,8 @@ class Methods(Section):
     def _every_method_is_whole(self) -> Methods:
         names: list[str] = []
         for entry in self.methods:
-            found = list(self._expand(entry, {"uri": "unknown"}, 1))
-            names.append(found[0].name)
+            entries = list(self._expand(entry, {"uri": "unknown"}, 1))
+            names.append(entries[0].name)
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(
@@ -291,7 +291,8 @@ class Comparison(Methods):
             raise ValueError("keep: all is for the tables of papers that judge methods' clusters")
         reserved = {ALL_FEATURES, CHANCE} & {entry.name for entry in entries}
         if reserved:
-            raise ValueError(f"{quoted(sorted(reserved))} names a row of its own; choose another")
+            names = quoted(sorted(reserved))
+            raise ValueError(f"{names} is the name of a row of every table; choose another")
         return self
 
     def entries(self, n_features: int | Auto, *more: dict[str, Any]) -> list[Entry]:
@@ -300,8 +301,8 @@ class Comparison(Methods):
         The points of a grid have names of their own, such as "ndfs (alpha 1)".
         """
         source, methods = self.input.model_dump(), (*self.methods, *more)
-        found = [one for entry in methods for one in self._expand(entry, source, n_features)]
-        return [replace(e, name=f"{e.name} ({e.point})") if e.choice else e for e in found]
+        expanded = [point for entry in methods for point in self._expand(entry, source, n_features)]
+        return [replace(e, name=f"{e.name} ({e.point})") if e.choice else e for e in expanded]
 
 
 _Model = TypeVar("_Model", bound=Methods)

@@ -106,12 +106,12 @@ def positive_or(word: str) -> Any:
 
 
 def _check_start(value: Any) -> Any:
-    """Accept a text that is not empty, or an array-like."""
+    """Accept a non-empty text, or an array-like."""
     if isinstance(value, str) and value:
         return value
     if isinstance(value, (list, tuple)) or hasattr(value, "__array__"):
         return value
-    raise ValueError(f"must be a text that is not empty, or an array. Got {shown(value)}")
+    raise ValueError(f"must be a non-empty text, or an array. Got {shown(value)}")
 
 
 # Where an iteration begins: the name of a start, where labels are, or (in Python) an array.

@@ -61,7 +61,7 @@ def _read_file(path: str | Path) -> dict[str, Any]:
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(
-            f"Cannot read the pipeline file {path}: it is no text. Start from "
+            f"Cannot read the pipeline file {path}: it is not a text file. Start from "
             "pipelines/mcfs.yaml and name the data in it (input.uri)."
         ) from None
     except (OSError, ValueError) as error:

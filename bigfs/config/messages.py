@@ -17,11 +17,11 @@ _EXPECTED = {
     "finite_number": "a finite number",
     "int_type": "a whole number",
     "string_type": "a text",
-    "string_too_short": "a text that is not empty",
+    "string_too_short": "a non-empty text",
     "model_type": "a section with keys",
     "dict_type": "a section with keys",
     "list_type": "a list",
-    "too_short": "a list that is not empty",
+    "too_short": "a non-empty list",
     "string_pattern_mismatch": "raw or pca:p with a number p, such as pca:50",
 }
 _BOUNDS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
@@ -50,8 +50,8 @@ def explain(root: type[BaseModel], detail: Any, nested: bool = True) -> str:
         joint = " " if said.startswith("must ") else ": "
         return f"{name}{joint}{said}." if name else f"{said}."
     if kind == "literal_error":
-        found = re.findall(r"'([^']*)'|(True|False)", context["expected"])
-        choices = [text or truth.lower() for text, truth in found]
+        groups = re.findall(r"'([^']*)'|(True|False)", context["expected"])
+        choices = [text or truth.lower() for text, truth in groups]
         near = _nearest(str(value), choices)
         hint = f"; did you mean '{near}'?" if near else "."
         return f"{name} must be one of {', '.join(choices)}. Got {shown(value)}{hint}"

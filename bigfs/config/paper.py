@@ -133,40 +133,40 @@ class PaperTable(Methods):
 
     @model_validator(mode="after")
     def _names_are_known(self) -> PaperTable:
-        names = [one.name for one in self.sets]
+        names = [dataset.name for dataset in self.sets]
         sections = section_models(self.pipeline.methods)
-        for one in self.sets:
-            wrong = [k for k in one.settings if k.partition(".")[0] not in sections]
+        for dataset in self.sets:
+            wrong = [k for k in dataset.settings if k.partition(".")[0] not in sections]
             if wrong:
-                raise ValueError(f"{one.name}: settings: {quoted(wrong)} is of no method")
+                raise ValueError(f"{dataset.name}: settings: {quoted(wrong)} belongs to no method")
         unknown = [name for name in self.only or [] if name not in names]
         if unknown:
-            raise ValueError(f"only: {quoted(unknown)} is none of the sets {quoted(names)}")
+            raise ValueError(f"only: {quoted(unknown)} is not one of the sets {quoted(names)}")
         methods = {entry.name for entry in self.entries(self.sets[0])} | {ALL_FEATURES}
         methods |= set(self.not_run)
-        for one in self.sets:
-            self.entries(one)
-            for method in one.paper:
+        for dataset in self.sets:
+            self.entries(dataset)
+            for method in dataset.paper:
                 if method not in methods:
                     raise ValueError(
-                        f"{one.name}: the paper's values name '{method}', which is none of the "
-                        f"methods {quoted(sorted(methods))}"
+                        f"{dataset.name}: the paper's values name '{method}', which is not one of "
+                        f"the methods {quoted(sorted(methods))}"
                     )
         return self
 
-    def sizes(self, one: SetConfig) -> list[int]:
+    def sizes(self, dataset: SetConfig) -> list[int]:
         """Return the numbers of features to keep of a set."""
-        return one.n_features_to_select or self.n_features_to_select
+        return dataset.n_features_to_select or self.n_features_to_select
 
-    def entries(self, one: SetConfig, n_clusters: int | None = None) -> list[Entry]:
+    def entries(self, dataset: SetConfig, n_clusters: int | None = None) -> list[Entry]:
         """Return the methods on a set, each with all points of its grid.
 
         The number of clusters goes to the methods that have such a setting and do not give it.
         """
         common = {} if n_clusters is None else dict.fromkeys(_CLUSTERS, n_clusters)
-        m = max(self.sizes(one))
-        found: list[Entry] = []
+        m = max(self.sizes(dataset))
+        expanded: list[Entry] = []
         for entry in self.methods:
-            source = {"uri": one.uri or "none"}
-            found += self._expand(entry, source, m, common=common, above=one.settings)
-        return found
+            source = {"uri": dataset.uri or "none"}
+            expanded += self._expand(entry, source, m, common=common, above=dataset.settings)
+        return expanded

@@ -1,4 +1,4 @@
-"""Where Dask schedulers are, told from what is none before anything waits for an answer."""
+"""Addresses of Dask schedulers, checked before anything waits for an answer."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def check_address(address: str) -> str:
     """
     if is_scheduler_file(address):
         return address
-    found = _FORM.fullmatch(address)
-    if found is None or int(found.group(4) or 0) > 65535:
+    match = _FORM.fullmatch(address)
+    if match is None or int(match.group(4) or 0) > 65535:
         raise InputError(
             "the address of a Dask scheduler is its protocol, host and port, such as "
             f"tcp://127.0.0.1:8786, or the .json file that it writes. Got {address!r}."

@@ -1,4 +1,4 @@
-"""Functions compiled by numba, which is imported when the first of them is needed."""
+"""Compilation by numba, which is imported when the first function needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small files that somebody may have made large: devices, pipes, and sizes are looked at first."""
+"""Safe reading of small files: devices, pipes and files that are too large are refused."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ SMALL_BYTES = 16 * 2**20
 
 
 def read_small(path: Path, most_bytes: int = SMALL_BYTES) -> str:
-    """Return the text of a file that is small unless somebody made it large.
+    """Return the text of a file that should be small.
 
     Raises
     ------
     ValueError
-        If it is no text, no file, or larger than ``most_bytes``.
+        If it is not a text file, no file, or larger than ``most_bytes``.
     OSError
         If it cannot be read.
     """
     # A device would never end, and a pipe would wait for ever.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("it is no file")
+            raise ValueError("it is not a regular file")
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise ValueError(f"it has more than {most_bytes:,} bytes")

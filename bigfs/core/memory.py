@@ -1,4 +1,4 @@
-"""The memory promise: what one task may use, and how much a process has used."""
+"""Memory limits of tasks, and the measured memory of a process."""
 
 from __future__ import annotations
 

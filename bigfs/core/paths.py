@@ -1,4 +1,4 @@
-"""Whether a folder can be made at a path, said before any work instead of after it."""
+"""Checks of paths before any work: can a folder be created there, is a name a plain one."""
 
 from __future__ import annotations
 

@@ -1,20 +1,19 @@
-"""Random seeds: one per (run seed, stage, block), so that no draw depends on who drew first."""
+"""Random seeds, one per (run seed, stage, block): no draw depends on the order of execution."""
 
 from __future__ import annotations
 
 import zlib
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError
+from bigfs.core.integers import is_int
 
 
 def check_seed(random_state: Any) -> None:
     """Raise InputError unless a seed is a whole number of at least 0."""
-    whole = isinstance(random_state, Integral) and not isinstance(random_state, bool)
-    if not whole or random_state < 0:
+    if not is_int(random_state) or random_state < 0:
         raise InputError(
             "random_state must be an int of at least 0, or None for a fresh seed. "
             f"Got {random_state!r}."

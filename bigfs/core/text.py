@@ -1,4 +1,4 @@
-"""Texts of others, such as names of features, made safe to be shown."""
+"""Escaping of untrusted text, such as feature names, before it is shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def printable(text: str) -> str:
-    """Return a text with characters that a terminal would act upon written out.
+    """Return a text with control characters escaped.
 
     Line breaks and tabs stay.
     """
@@ -22,7 +22,7 @@ def printable(text: str) -> str:
 
 
 def spreadsheet_cell(text: str) -> str:
-    """Return a text that no spreadsheet runs: a formula gets ``'`` in front, a number does not."""
+    """Return a text that no spreadsheet executes: formulas get a leading ``'``, numbers do not."""
     if not text.startswith(_FORMULA):
         return text
     try:

@@ -14,7 +14,7 @@ from typing import Any
 _lock = threading.Lock()
 _depth = 0
 _blas: Any = None
-_found: tuple[int, Any] | None = None
+_cached_controller: tuple[int, Any] | None = None
 
 
 @contextmanager
@@ -43,8 +43,8 @@ def single_thread() -> Iterator[None]:
 
 def blas_kernels() -> str:
     """Return the types of processor whose kernels BLAS uses: its own, or OPENBLAS_CORETYPE."""
-    found = {library.get("architecture") for library in _controller().info()}
-    return ", ".join(sorted(found - {None}))
+    kernels = {library.get("architecture") for library in _controller().info()}
+    return ", ".join(sorted(kernels - {None}))
 
 
 def _controller() -> Any:
@@ -52,14 +52,14 @@ def _controller() -> Any:
 
     Looking for them reads the process's memory map: milliseconds, twice for every task.
     """
-    global _found
+    global _cached_controller
     # SciPy brings an OpenBLAS of its own: loaded within a block, it would have all threads there.
     import scipy.linalg  # noqa: F401
     from threadpoolctl import ThreadpoolController
 
-    if _found is None or _found[0] != len(sys.modules):
-        _found = (len(sys.modules), ThreadpoolController())
-    return _found[1]
+    if _cached_controller is None or _cached_controller[0] != len(sys.modules):
+        _cached_controller = (len(sys.modules), ThreadpoolController())
+    return _cached_controller[1]
 
 
 def _take_control() -> None:

@@ -1,4 +1,4 @@
-"""Bytes and seconds, read from and written for people."""
+"""Parsing and formatting of sizes and durations."""
 
 from __future__ import annotations
 

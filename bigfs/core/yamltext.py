@@ -1,4 +1,4 @@
-"""YAML as people expect it: 1.2 scalars, no key twice, errors with their line and column."""
+"""YAML with 1.2 scalars, without duplicate keys; errors name their line and column."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _n_values(node: yaml.Node, known: dict[int, int]) -> int:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that `_Loader`, or another YAML reader, would take for something else."""
+    """Quotes every text that `_Loader`, or another YAML reader, would not read as text."""
 
 
 # tag, pattern, first characters ("" stands for an empty value)
@@ -106,18 +106,18 @@ for _class in (_Loader, _Dumper):
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    """Build a mapping and refuse a key that is there twice."""
-    seen: set[Any] = set()
+    """Build a mapping and refuse a key that appears twice."""
+    keys: set[Any] = set()
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
             raise yaml.constructor.ConstructorError(
                 None, None, "a key must be a plain name", key.start_mark
             )
-        if key.value in seen:
+        if key.value in keys:
             raise yaml.constructor.ConstructorError(
-                None, None, f"the key '{key.value}' is there twice", key.start_mark
+                None, None, f"the key '{key.value}' appears twice", key.start_mark
             )
-        seen.add(key.value)
+        keys.add(key.value)
     return loader.construct_mapping(node, deep=True)
 
 

@@ -1,1 +1,1 @@
-"""How good a selection is: metrics, and the papers' protocols."""
+"""Evaluation of selections: metrics, and the papers' protocols."""

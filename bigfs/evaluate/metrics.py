@@ -1,4 +1,4 @@
-"""Agreement of two labelings, and what a set of features is worth."""
+"""Agreement of two labelings, nearest-neighbor error, and redundancy of a set of features."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bigfs.core.errors import InputError
 
 AVERAGES = ("max", "min", "arithmetic", "geometric")
 _STRIP_BYTES = 32 * 1024**2
-# More pairs of classes than this are no classes.
+# With more pairs of classes than this, labels are taken for continuous values.
 _MOST_PAIRS = 10**8
 
 
@@ -162,7 +162,7 @@ def count_nearest_errors(X: np.ndarray, y: np.ndarray, start: int, stop: int) ->
 
 @dataclass(frozen=True)
 class Frame:
-    """How rows become single precision: ``(x - center) * scale``, so that nothing overflows."""
+    """Shift and scale for single precision, ``(x - center) * scale``: nothing overflows."""
 
     center: np.ndarray
     scale: float

@@ -1,4 +1,4 @@
-"""K-means as the papers run it, and what its clusters say of known classes."""
+"""K-means as the papers run it, and the agreement of its clusters with known classes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bigfs.evaluate.metrics import (
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a selection is judged.
+    """Settings of the evaluation of a selection.
 
     Attributes
     ----------
@@ -91,5 +91,5 @@ def kmeans_scores(
     model = KMeans(n_clusters, init=init, n_init=n_init, random_state=seed)
     # scikit-learn brings its OpenMP along: the limit is set once it is loaded.
     with single_thread():
-        found = model.fit(X).labels_
-    return clustering_scores(y, found)
+        labels = model.fit(X).labels_
+    return clustering_scores(y, labels)

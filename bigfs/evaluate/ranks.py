@@ -85,12 +85,12 @@ class Ranks:
     def groups(self) -> list[list[str]]:
         """Return the largest groups of methods within the critical difference, best first."""
         order = np.argsort(self.mean_ranks, kind="stable")
-        found: list[list[str]] = []
+        largest: list[list[str]] = []
         last = -1
         for i, first in enumerate(order):
             reach = self.mean_ranks[first] + self.critical_difference
             end = int((self.mean_ranks[order] <= reach).sum())
             if end > last and end > i + 1:
-                found.append([self.names[j] for j in order[i:end]])
+                largest.append([self.names[j] for j in order[i:end]])
             last = max(last, end)
-        return found
+        return largest

@@ -1,4 +1,4 @@
-"""How good a selection is: k-means and nearest neighbors on its columns, judged by labels."""
+"""Evaluation of a selection: k-means and nearest neighbors on its columns, judged by labels."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class _Measurement:
 
 
 @dataclass(frozen=True)
-class _Columns:
-    """Where the tasks read the rows of a selection: stored columns, or the data themselves."""
+class _SelectedColumns:
+    """Source of a selection's rows for tasks: stored columns, or the data themselves."""
 
     reader: BlockReader
     stored: ArrayRef | None
@@ -86,7 +86,7 @@ def compare_with_all(
 
     Returns
     -------
-    found : dict
+    figures : dict
         JSON values: ``selected`` and ``all``, each as `measure_selection` returns it; and the
         settings.
 
@@ -141,7 +141,7 @@ def measure_selection(
 
     Returns
     -------
-    found : dict of str to float
+    scores : dict of str to float
         Mean and deviation of every score of `clustering_scores` (``nmi_mean``, ``nmi_std``,
         ...), ``nearest_neighbor_error`` if the protocol asks for it, and ``redundancy``.
     """
@@ -151,11 +151,11 @@ def measure_selection(
     labels = scratch.put(scratch.unique("labels"), y)
     columns = _store_columns(blocks, selected)
     if needed <= task_budget(parse_bytes(memory_limit)):
-        found = _in_memory(columns, n, labels, protocol)
+        scores = _in_memory(columns, n, labels, protocol)
     else:
-        found = _by_blocks(blocks, columns, width, labels, protocol)
+        scores = _by_blocks(blocks, columns, width, labels, protocol)
     scratch.remove(labels, *([columns.stored] if columns.stored else []))
-    return found
+    return scores
 
 
 def measure_draws(
@@ -165,7 +165,7 @@ def measure_draws(
     protocol: Protocol,
     memory_limit: int | str,
 ) -> dict[str, float]:
-    """Judge random selections: what they reach on average, and how far single ones scatter.
+    """Evaluate random selections: the mean of their scores and the spread of single draws.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def measure_draws(
 
     Returns
     -------
-    found : dict of str to float
+    scores : dict of str to float
         For every score of `measure_selection`: ``SCORE_mean`` and ``SCORE_std`` over the draws
         (divisor n - 1), and ``SCORE_low`` and ``SCORE_high``, which a further draw is between
         with a probability of 95 %: ``mean +- t std sqrt(1 + 1/n)``, with t the 0.975 quantile
@@ -210,13 +210,13 @@ def over_draws(
                 if not name.endswith("_std"):
                     scores.setdefault(name.removesuffix("_mean"), []).append(value)
             progress.advance(1)
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     for name, values in scores.items():
         mean, std = float(np.mean(values)), float(np.std(values, ddof=1))
         reach = float(stdtrit(n - 1, 0.975)) * std * float(np.sqrt(1 + 1 / n))
-        found |= {f"{name}_mean": mean, f"{name}_std": std}
-        found |= {f"{name}_low": mean - reach, f"{name}_high": mean + reach}
-    return found
+        summary |= {f"{name}_mean": mean, f"{name}_std": std}
+        summary |= {f"{name}_low": mean - reach, f"{name}_high": mean + reach}
+    return summary
 
 
 def measure_unlabeled(
@@ -234,7 +234,7 @@ def measure_unlabeled(
 
     Returns
     -------
-    found : dict of str to float
+    scores : dict of str to float
         ``explained``: the share of a feature's variance that a linear regression on the selected
         ones explains, the mean over the features that vary; left out where the products do not
         fit. ``redundancy``: the mean absolute correlation of two selected features.
@@ -251,16 +251,16 @@ def measure_unlabeled(
     total = blocks.reduce(_products_with, np.add, *shared, fits, label="explained")
     scratch.remove(*shared)
     gram = total[selected] if fits else total
-    found = {"redundancy": redundancy_of_products(gram)}
+    scores = {"redundancy": redundancy_of_products(gram)}
     if not fits:
-        return found
+        return scores
     spread = np.sqrt(np.maximum(gram.diagonal(), np.finfo(float).tiny))
     inverse = np.linalg.pinv(gram / spread / spread[:, None], rcond=1e-10, hermitian=True)
     scaled = total / spread
     explained = np.einsum("ij,jk,ik->i", scaled, inverse, scaled, optimize=True)
     varies = ~moments.constant & (moments.squares > 0)
     shares = np.clip(explained[varies] / moments.squares[varies], 0.0, 1.0)
-    return {"explained": float(shares.mean()) if len(shares) else 0.0, **found}
+    return {"explained": float(shares.mean()) if len(shares) else 0.0, **scores}
 
 
 def _products_with(
@@ -273,7 +273,7 @@ def _products_with(
 
 
 def _in_memory(
-    columns: _Columns, n_samples: int, labels: ArrayRef, protocol: Protocol
+    columns: _SelectedColumns, n_samples: int, labels: ArrayRef, protocol: Protocol
 ) -> dict[str, float]:
     edges = np.linspace(0, n_samples, _STRIPS + 1, dtype=int).tolist()
     strips = list(zip(edges[:-1], edges[1:], strict=True)) if protocol.nearest_neighbor else []
@@ -283,21 +283,21 @@ def _in_memory(
         *(_Measurement(repetition=i) for i in range(protocol.n_repetitions)),
     ]
     shared = (columns, n_samples, labels, protocol)
-    correlated, *found = run_tasks(
+    correlated, *results = run_tasks(
         _measure, tasks, *shared, label="evaluation", unit="measurements"
     )
-    return _summarize(correlated, found[: len(strips)], found[len(strips) :], n_samples)
+    return _summarize(correlated, results[: len(strips)], results[len(strips) :], n_samples)
 
 
-def _store_columns(blocks: RowBlocks, selected: np.ndarray | None) -> _Columns:
+def _store_columns(blocks: RowBlocks, selected: np.ndarray | None) -> _SelectedColumns:
     if selected is None:
-        return _Columns(blocks.start_pass(), None)
+        return _SelectedColumns(blocks.start_pass(), None)
     scratch = blocks.scratch
     wanted = scratch.put(scratch.unique("selected"), np.asarray(selected, dtype=np.int64))
     stored = blocks.create_rows(scratch.unique("columns"), len(selected), blocks.dtype)
     blocks.map_blocks(_take_columns, wanted, stored, label="columns")
     scratch.remove(wanted)
-    return _Columns(blocks.start_pass(), stored)
+    return _SelectedColumns(blocks.start_pass(), stored)
 
 
 def _take_columns(X: np.ndarray, first_row: int, wanted: ArrayRef, out: ArrayRef) -> None:
@@ -305,7 +305,11 @@ def _take_columns(X: np.ndarray, first_row: int, wanted: ArrayRef, out: ArrayRef
 
 
 def _measure(
-    task: _Measurement, columns: _Columns, n_samples: int, labels: ArrayRef, protocol: Protocol
+    task: _Measurement,
+    columns: _SelectedColumns,
+    n_samples: int,
+    labels: ArrayRef,
+    protocol: Protocol,
 ) -> Any:
     """Return the scores of one repetition, the errors of a strip, or the redundancy."""
     X, y = columns.read(0, n_samples), labels.load()
@@ -324,22 +328,22 @@ def _measure(
 
 
 def _by_blocks(
-    blocks: RowBlocks, columns: _Columns, width: int, labels: ArrayRef, protocol: Protocol
+    blocks: RowBlocks, columns: _SelectedColumns, width: int, labels: ArrayRef, protocol: Protocol
 ) -> dict[str, float]:
-    """Judge columns that no worker holds: dask-ml's k-means, neighbors block against block."""
+    """Evaluate columns larger than a worker: dask-ml's k-means, neighbors by pairs of blocks."""
     y, n = labels.load(), blocks.n_samples
-    rows = _View(columns, (n, width), blocks.dtype).as_dask(blocks.rows)
+    rows = _ColumnsArray(columns, (n, width), blocks.dtype).as_dask(blocks.rows)
     scores = []
     with track("evaluation", protocol.n_repetitions, "repetitions") as progress, single_thread():
         for i in range(protocol.n_repetitions):
-            found, _ = dask_kmeans(
+            clusters, _ = dask_kmeans(
                 rows,
                 protocol.n_clusters,
                 init=protocol.init,
                 n_init=protocol.n_init,
                 random_state=derive_seed(protocol.random_state, "evaluation", i),
             )
-            scores.append(clustering_scores(y, found))
+            scores.append(clustering_scores(y, clusters))
             progress.advance(1)
     total = map_reduce(_block_products, blocks.bounds, kernels.merge_gram, columns, label="gram")
     wrong = []
@@ -353,10 +357,10 @@ def _by_blocks(
 
 
 @dataclass(frozen=True)
-class _View:
-    """An array-like face of some columns for Dask: shape, type and rows on demand."""
+class _ColumnsArray:
+    """Array-like view of some columns for Dask: shape, type and rows on demand."""
 
-    columns: _Columns
+    columns: _SelectedColumns
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     ndim: int = 2
@@ -375,18 +379,18 @@ class _View:
         return da.from_array(self, chunks=(rows, self.shape[1]), name=name, meta=meta)
 
 
-def _block_products(bounds: tuple[int, int], columns: _Columns) -> kernels.Products:
+def _block_products(bounds: tuple[int, int], columns: _SelectedColumns) -> kernels.PartialGram:
     return kernels.block_gram(columns.read(*bounds), None)
 
 
-def _block_range(bounds: tuple[int, int], columns: _Columns) -> tuple[float, float]:
+def _block_range(bounds: tuple[int, int], columns: _SelectedColumns) -> tuple[float, float]:
     X = columns.read(*bounds)
     return float(X.min()), float(X.max())
 
 
 def _wrong_of_block(
     bounds: tuple[int, int],
-    columns: _Columns,
+    columns: _SelectedColumns,
     labels: ArrayRef,
     others: tuple[tuple[int, int], ...],
     frame: Frame,
@@ -402,10 +406,10 @@ def _wrong_of_block(
         for begin in range(0, n, step):
             end = min(begin + step, n)
             own = begin if first == bounds[0] else None
-            found, distance = nearest_rows(queries.part(begin, end), base, own)
+            candidates, distance = nearest_rows(queries.part(begin, end), base, own)
             # Blocks come in order: a tie stays with the lower row.
             closer = distance < squared[begin:end]
-            nearest[begin:end][closer] = found[closer] + first
+            nearest[begin:end][closer] = candidates[closer] + first
             squared[begin:end][closer] = distance[closer]
     return int((y[nearest] != y[bounds[0] : bounds[1]]).sum())
 
@@ -413,11 +417,11 @@ def _wrong_of_block(
 def _summarize(
     correlated: float, wrong: list[int], scores: list[dict[str, float]], n_samples: int
 ) -> dict[str, float]:
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     for name in scores[0]:
-        values = np.array([one[name] for one in scores])
-        found[f"{name}_mean"], found[f"{name}_std"] = float(values.mean()), float(values.std())
+        values = np.array([score[name] for score in scores])
+        summary[f"{name}_mean"], summary[f"{name}_std"] = float(values.mean()), float(values.std())
     if wrong:
-        found["nearest_neighbor_error"] = sum(wrong) / n_samples
-    found["redundancy"] = correlated
-    return found
+        summary["nearest_neighbor_error"] = sum(wrong) / n_samples
+    summary["redundancy"] = correlated
+    return summary

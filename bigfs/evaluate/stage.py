@@ -142,11 +142,11 @@ class Evaluation:
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the figures of the selected columns and of all."""
         selected = selected_features(inputs.finished)
-        found = compare_with_all(
+        figures = compare_with_all(
             inputs.blocks,
             selected,
             **self.settings.model_dump(),
             random_state=self.random_state,
             memory_limit=self.memory_limit,
         )
-        out.describe(**found)
+        out.describe(**figures)

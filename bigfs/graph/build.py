@@ -42,7 +42,7 @@ MORE_EFFORT = 1.5
 
 
 @dataclass(frozen=True)
-class Request:
+class GraphRequest:
     """Parameters of a graph; see `knn_graph`."""
 
     n_neighbors: int
@@ -68,9 +68,9 @@ class Built:
 
 
 def build_graph(
-    blocks: RowBlocks, request: Request, plan: PartitionPlan, scratch: Scratch
+    blocks: RowBlocks, request: GraphRequest, plan: PartitionPlan, scratch: Scratch
 ) -> Built:
-    """Build the graph in ``scratch``; what is needed on the way is removed at the end.
+    """Build the graph in ``scratch``; intermediate arrays are removed at the end.
 
     Raises
     ------
@@ -91,7 +91,7 @@ class _Build:
     """One construction: its inputs, and what the steps have measured so far."""
 
     blocks: RowBlocks
-    request: Request
+    request: GraphRequest
     plan: PartitionPlan
     scratch: Scratch
     working: Scratch
@@ -226,7 +226,7 @@ class _Build:
     def _search(
         self, spread: Distribution, cells: Cells, effort: float
     ) -> tuple[ArrayRef, ArrayRef]:
-        """Search the partitions and bring the neighbors home."""
+        """Search the partitions and merge their results by row."""
         n, k, request = self.blocks.n_samples, self.request.n_neighbors, self.request
         rows = graph_block_rows(k)
         # A task of an earlier search that was given up may still write: not into these arrays.
@@ -273,7 +273,7 @@ class _Build:
         return eps, effort * MORE_EFFORT
 
     def _missed(self, recall: RecallEstimate) -> None:
-        """Say that the target was not met."""
+        """Raise or log that the recall target was not met."""
         message = (
             f"recall_target {self.request.recall_target} is not met after {ATTEMPTS} attempts: "
             f"{recall}. Raise memory_limit, so that there are fewer partitions, or lower "

@@ -136,11 +136,11 @@ def _kept_index() -> Callable[..., Any]:
 def _with_globals(function: Callable[..., Any], name: str | None = None, **values: Any) -> Any:
     """Return a function that sees other values under some of its global names."""
     assert isinstance(function, FunctionType)
-    made = FunctionType(
+    copy = FunctionType(
         function.__code__, {**function.__globals__, **values}, argdefs=function.__defaults__
     )
-    made.__qualname__ = name or function.__qualname__
-    return made
+    copy.__qualname__ = name or function.__qualname__
+    return copy
 
 
 def _one() -> int:

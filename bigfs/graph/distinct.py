@@ -1,4 +1,4 @@
-"""Neighbors among distinct rows: where many rows are copies, they would only list each other."""
+"""Neighbors among distinct rows, for data with so many copies that they only list each other."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ def without_copies(
         ids, place = working.path / "ids", working.create("place", (n,), np.int32, blocks.rows)
         [n_distinct] = run_tasks(_distinct_task, [str(ids)], hashes, place, label="copies")
         if n_distinct < 2:
-            return _noted(graph, f"All {n:,} rows are equal: there is nothing to tell apart.")
+            return _noted(graph, f"All {n:,} rows are equal: no feature distinguishes them.")
         n_neighbors = min(graph.n_neighbors, n_distinct - 1)
         rows = RowBlocks.from_any(
             _rows_of(blocks, ArrayRef.at(ids), working).path, scratch=working.child("rows")
         )
         settings["n_neighbors"] = n_neighbors
-        found = knn_graph(rows, **settings, scratch=working.child("graph"))
+        distinct = knn_graph(rows, **settings, scratch=working.child("graph"))
         scratch.remove(graph.indices_ref, graph.distances_ref, graph.partitions_ref)
         return _noted(
-            _spread(found, ArrayRef.at(ids), place, graph, scratch),
+            _spread(distinct, ArrayRef.at(ids), place, graph, scratch),
             f"{words}. Neighbors are searched among the {n_distinct:,} rows that differ; every "
             "copy takes those of the row that it equals.",
         )
@@ -86,7 +86,7 @@ def without_copies(
 
 
 def _noted(graph: KNNGraph, note: str) -> KNNGraph:
-    """Say what was special, and return the graph with it in its details."""
+    """Log a note, and return the graph with it in its details."""
     logger.warning(note)
     return replace(graph, details={**graph.details, "notes": [note]})
 
@@ -123,10 +123,10 @@ def _distinct_task(ids: str, hashes: ArrayRef, place: ArrayRef) -> int:
     first = order[is_first]
     rank = np.empty(len(first), dtype=np.int32)
     rank[np.argsort(first)] = np.arange(len(first))
-    found = np.empty(len(values), dtype=np.int32)
-    found[order] = rank[group]
-    for start in range(0, len(found), place.chunk_rows):
-        place.write(start, found[start : start + place.chunk_rows])
+    group_of_row = np.empty(len(values), dtype=np.int32)
+    group_of_row[order] = rank[group]
+    for start in range(0, len(group_of_row), place.chunk_rows):
+        place.write(start, group_of_row[start : start + place.chunk_rows])
     folder, _, name = ids.rpartition("/")
     Scratch(folder).put(name, np.sort(first))
     return len(first)
@@ -152,23 +152,23 @@ def _copy_rows(
 
 
 def _spread(
-    found: KNNGraph, ids: ArrayRef, place: ArrayRef, graph: KNNGraph, scratch: Scratch
+    distinct: KNNGraph, ids: ArrayRef, place: ArrayRef, graph: KNNGraph, scratch: Scratch
 ) -> KNNGraph:
     """Store the graph of all rows from that of the distinct ones."""
     n, rows = graph.n_samples, graph.indices_ref.chunk_rows
-    shape = (n, found.n_neighbors)
+    shape = (n, distinct.n_neighbors)
     refs = (
         scratch.create("indices-distinct", shape, np.int32, rows),
         scratch.create("distances-distinct", shape, np.float32, rows),
         scratch.create("partitions", (n,), np.int32, rows),
     )
-    sources = (found.indices_ref, found.distances_ref, found.partitions_ref)
+    sources = (distinct.indices_ref, distinct.distances_ref, distinct.partitions_ref)
     run_tasks(_spread_task, graph.row_bounds, sources, ids, place, refs, label="copies")
-    peak = max(found.details["measured_peak_bytes"], graph.details["measured_peak_bytes"])
-    details = {**found.details, "n_distinct": ids.shape[0], "measured_peak_bytes": peak}
+    peak = max(distinct.details["measured_peak_bytes"], graph.details["measured_peak_bytes"])
+    details = {**distinct.details, "n_distinct": ids.shape[0], "measured_peak_bytes": peak}
     details["passes"] += graph.details["passes"] + _PASSES
     return replace(
-        found,
+        distinct,
         indices_ref=refs[0],
         distances_ref=refs[1],
         partitions_ref=refs[2],

@@ -1,4 +1,4 @@
-"""Edge passes: sums over the edges of a graph of what their two rows of X say."""
+"""Edge passes: sums over the edges of a graph, from the two rows of X that each connects."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.paths import plain_name
 from bigfs.core.units import parse_bytes
-from bigfs.graph.build import ATTEMPTS, MORE_EFFORT, Request, build_graph
+from bigfs.graph.build import ATTEMPTS, MORE_EFFORT, GraphRequest, build_graph
 from bigfs.graph.local import ALGORITHMS, check_metric, check_n_neighbors
 from bigfs.graph.partition import plan_partitions
 from bigfs.graph.recall import RecallEstimate
@@ -24,7 +24,7 @@ from bigfs.store.scratch import ArrayRef, Scratch
 
 logger = logging.getLogger("bigfs")
 
-# Below this share of true neighbors it is said, with what would help.
+# A warning with the remedy is given below this share of true neighbors.
 GOOD_RECALL = 0.9
 
 
@@ -267,7 +267,7 @@ def knn_graph(
             n_partitions=n_partitions,
             remote=is_remote(scratch.path),
         )
-        request = Request(
+        request = GraphRequest(
             n_neighbors, metric, algorithm, eps, recall_target, if_missed, random_state
         )
         built = build_graph(rows, request, plan, scratch)
@@ -293,7 +293,7 @@ def knn_graph(
 
 
 def missed_neighbors(graph: KNNGraph) -> list[str]:
-    """Say in a sentence, which is logged, if the graph misses many neighbors; else return none."""
+    """Return a warning, which is also logged, if the graph misses many neighbors; else none."""
     recall = graph.recall_
     if recall.value >= GOOD_RECALL:
         return []

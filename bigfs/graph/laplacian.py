@@ -109,8 +109,8 @@ def _components_task(edges: tuple[ArrayRef, ArrayRef | None], labels: ArrayRef) 
             heads = np.searchsorted(pointers, places, side="right").astype(np.int32) - 1
             _join(parent, heads, columns.read(first, last))
     roots = _find(parent, np.arange(n, dtype=np.int32))
-    numbers, found = np.unique(roots, return_inverse=True)
-    labels.write(0, found.astype(np.int32))
+    numbers, component_of_row = np.unique(roots, return_inverse=True)
+    labels.write(0, component_of_row.astype(np.int32))
     return len(numbers)
 
 

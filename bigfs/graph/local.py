@@ -16,6 +16,7 @@ import numpy as np
 
 from bigfs.core.compiling import compiled
 from bigfs.core.errors import InputError
+from bigfs.core.integers import is_int
 from bigfs.core.text import FROM_0
 from bigfs.graph.descent import descend
 from bigfs.graph.projection import PROJECTED_WIDTH, projected_rows
@@ -128,8 +129,7 @@ def check_n_neighbors(n_neighbors: int, n_samples: int) -> None:
     """Raise InputError unless every row has that many other rows."""
     if n_samples < 2:
         raise InputError(f"X has {n_samples} row(s): a neighbor graph needs at least 2.")
-    whole = isinstance(n_neighbors, (int, np.integer)) and not isinstance(n_neighbors, bool)
-    if not whole or not 1 <= n_neighbors < n_samples:
+    if not is_int(n_neighbors) or not 1 <= n_neighbors < n_samples:
         raise InputError(
             f"n_neighbors must be an int in [1, {n_samples - 1}], since X has {n_samples} rows. "
             f"Got {n_neighbors!r}."
@@ -240,7 +240,7 @@ def search_exact(
     width = max(1, _WIDE_BYTES // (8 * rows.shape[1]))
     spans = [slice(begin, begin + width) for begin in range(0, n, width)]
     kept = _widen(rows, center) if len(spans) == 1 else None
-    found = np.full((m, n_neighbors), -1, dtype=np.int32)
+    indices = np.full((m, n_neighbors), -1, dtype=np.int32)
     squared = np.full((m, n_neighbors), np.inf)
     step = max(1, _TILE_BYTES // (8 * max(n, rows.shape[1])))
     for begin in range(0, m, step):
@@ -259,8 +259,8 @@ def search_exact(
         slack = 8 * (rows.shape[1] + 4) * np.finfo(np.float64).eps * (part_norms + largest)
         themselves = np.flatnonzero(own[tile] >= 0)
         approximate[themselves, own[tile][themselves]] = np.inf
-        _select(rows, queries[tile], approximate, slack, metric, found[tile], squared[tile])
-    return found, squared
+        _select(rows, queries[tile], approximate, slack, metric, indices[tile], squared[tile])
+    return indices, squared
 
 
 def _widen(rows: np.ndarray, center: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -276,11 +276,11 @@ def _select(
     approximate: np.ndarray,
     slack: np.ndarray,
     metric: str,
-    found: np.ndarray,
+    indices: np.ndarray,
     squared: np.ndarray,
 ) -> None:
     """Fill in each query's best from approximate squared distances (n_queries, n_rows)."""
-    n, k = len(rows), found.shape[1]
+    n, k = len(rows), indices.shape[1]
     width = min(n, k + _SPARE)
     if width < n:
         pool = np.argpartition(approximate, width - 1, axis=1)[:, :width]
@@ -291,7 +291,7 @@ def _select(
     exact[np.isinf(nearest)] = np.inf
     best, values = _best(pool, exact, min(k, width), metric)
     keep = slice(0, best.shape[1])
-    found[:, keep] = np.where(np.isinf(values), -1, best)
+    indices[:, keep] = np.where(np.isinf(values), -1, best)
     squared[:, keep] = values
     if width == n:
         return
@@ -302,7 +302,7 @@ def _select(
         exact = _pair_distances(rows, queries[row : row + 1], wider)
         exact[np.isinf(approximate[row, wider])] = np.inf
         best, values = _best(wider, exact, k, metric)
-        found[row], squared[row] = best[0], values[0]
+        indices[row], squared[row] = best[0], values[0]
 
 
 def _pair_distances(rows: np.ndarray, queries: np.ndarray, pool: np.ndarray) -> np.ndarray:

@@ -1,22 +1,22 @@
-"""Neighbors come home: the results of all partitions, merged to the k best of each row."""
+"""Merging of the partitions' results into the k nearest neighbors of each row."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from bigfs.graph.shuffle import Column, Runs
+from bigfs.graph.shuffle import RunColumn, Runs
 from bigfs.store.scratch import ArrayRef
 
 # Entries sorted at a time: the temporaries stay near 60 MB.
 _TILE_ENTRIES = 2**20
 
 
-def result_columns(n_neighbors: int) -> tuple[Column, ...]:
+def result_columns(n_neighbors: int) -> tuple[RunColumn, ...]:
     """Return the columns of a partition's result run."""
     return (
-        Column("row", "int32"),
-        Column("neighbor", "int32", n_neighbors),
-        Column("distance", "float32", n_neighbors),
+        RunColumn("row", "int32"),
+        RunColumn("neighbor", "int32", n_neighbors),
+        RunColumn("distance", "float32", n_neighbors),
     )
 
 
@@ -72,7 +72,7 @@ def _best_distinct(ids: np.ndarray, far: np.ndarray, k: int) -> tuple[np.ndarray
 def merge_task(
     bounds: tuple[int, int], results: Runs, rows: int, indices: ArrayRef, distances: ArrayRef
 ) -> None:
-    """Write one home block of the graph."""
+    """Merge and write one block of the graph."""
     start, stop = bounds
     owners, neighbors, far = results.read(start // rows, "row", "neighbor", "distance")
     merged = merge_neighbors(owners, neighbors, far, start, stop - start)

@@ -1,4 +1,4 @@
-"""Choosing how far past a boundary rows are copied, before anything is searched.
+"""Choice of eps, how far past a boundary rows are copied, before the search.
 
 A neighbor can only be found where both rows are in one partition. For sampled rows and their
 true neighbors that is known for any eps from the centers alone.

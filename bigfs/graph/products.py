@@ -1,4 +1,4 @@
-"""Dot products and cosines of the rows at both ends of every edge, from the rows themselves."""
+"""Dot products and cosines of the two rows of every edge."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def edge_products(
         Where the values are stored.
     """
     values = working.create("products", indices.shape, np.float64, blocks.rows)
-    found = run_tasks(
+    results = run_tasks(
         _product_task,
         blocks.bounds,
         blocks.start_pass(),
@@ -60,9 +60,9 @@ def edge_products(
         label="products",
         unit="blocks",
     )
-    least = min(block_least for block_least, _ in found)
+    least = min(block_least for block_least, _ in results)
     return EdgeProducts(
-        values, least if np.isfinite(least) else 0.0, sum(n_unlike for _, n_unlike in found)
+        values, least if np.isfinite(least) else 0.0, sum(n_unlike for _, n_unlike in results)
     )
 
 
@@ -107,10 +107,10 @@ def _pair_products(
         # The order of a row's values decides the order of its sum.
         x = X[i[part]].astype(np.float64, order="C")
         z = Z[j[part]].astype(np.float64, order="C")
-        found = np.einsum("ef,ef->e", x, z)
+        dots = np.einsum("ef,ef->e", x, z)
         if cosine:
             lengths = np.sqrt(np.einsum("ef,ef->e", x, x)) * np.sqrt(np.einsum("ef,ef->e", z, z))
             # Rounding takes the cosine of parallel rows above 1.
-            found = np.clip(found / np.where(lengths > 0, lengths, np.inf), -1.0, 1.0)
-        products[part] = found
+            dots = np.clip(dots / np.where(lengths > 0, lengths, np.inf), -1.0, 1.0)
+        products[part] = dots
     return products

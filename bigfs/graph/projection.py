@@ -59,8 +59,8 @@ def projected_rows(rows: np.ndarray, n_neighbors: int, width: int, seed: int) ->
     projected = _project(rows, mean, components)
     for share in _SHARES:
         p = min(most, d // share)
-        found = _nearest(projected[:, :p], tests, np.zeros(p), width)
-        held = np.mean([np.isin(t, f).mean() for t, f in zip(true, found, strict=True)])
+        candidates = _nearest(projected[:, :p], tests, np.zeros(p), width)
+        held = np.mean([np.isin(t, f).mean() for t, f in zip(true, candidates, strict=True)])
         if held >= _ENOUGH:
             return np.ascontiguousarray(projected[:, :p])
     return None

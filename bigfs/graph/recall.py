@@ -1,4 +1,4 @@
-"""How good a graph is: its neighbors against exact ones, for a sample of rows."""
+"""Recall of a graph: its neighbors against exact ones, for a sample of rows."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def check_recall(samples: Runs, true: np.ndarray, distances: ArrayRef) -> Recall
     [ids] = samples.read(0, "ids")
     home = ids // distances.chunk_rows
     items = [(int(block), ids[home == block]) for block in np.unique(home)]
-    found = run_tasks(_read_rows, items, distances, label="check")
-    return estimate_recall(np.concatenate(found), true)
+    parts = run_tasks(_read_rows, items, distances, label="check")
+    return estimate_recall(np.concatenate(parts), true)
 
 
 def _read_rows(item: tuple[int, np.ndarray], values: ArrayRef) -> np.ndarray:
@@ -163,8 +163,8 @@ def _search_block(
             else search_within(piece, k, metric, queries, place, best[1][:, -1])
         )
         indices = np.where(indices < 0, -1, indices + np.int64(first_row + begin))
-        found = indices, as_distances(squared, metric)
-        best = found if best is None else _merge_exact(best, found)
+        neighbors = indices, as_distances(squared, metric)
+        best = neighbors if best is None else _merge_exact(best, neighbors)
         begin += len(piece)
     assert best is not None  # a block has rows
     return best
@@ -180,11 +180,11 @@ def _merge_exact(
     )
 
 
-def estimate_recall(found: np.ndarray, true: np.ndarray) -> RecallEstimate:
+def estimate_recall(distances: np.ndarray, true: np.ndarray) -> RecallEstimate:
     """Return the recall of found distances against true ones, both (n_rows, k), float32."""
     # Two ways of summing the same distance may differ in its last bit.
     reach = true[:, -1:] * np.float32(1 + 1e-6)
-    per_row = (found <= reach).mean(axis=1)
+    per_row = (distances <= reach).mean(axis=1)
     value, n_rows = float(per_row.mean()), len(per_row)
     low, high = _wilson(value, float(per_row.var()), n_rows, true.shape[1])
     return RecallEstimate(value, low, high, n_rows)

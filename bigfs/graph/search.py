@@ -15,7 +15,7 @@ from bigfs.graph.descent import is_compiled
 from bigfs.graph.local import as_distances, prepare_rows, search_prepared
 from bigfs.graph.merge import result_columns
 from bigfs.graph.partition import Cells, PartitionPlan, group_tiny
-from bigfs.graph.shuffle import Column, Receipt, Runs, commit_runs, write_run
+from bigfs.graph.shuffle import Receipt, RunColumn, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -28,7 +28,7 @@ _PARTITIONS_PER_SHELF = 4
 _MOST_SHELVES = 8
 # How far the sample may be wrong about copies, and shelves about being alike.
 _SAMPLE_ERROR = 1.1
-# Cells that a row goes to, as long as its data are not seen; the sample says it better.
+# Cells that a row goes to, for plans made before the data are sampled.
 _PLANNED_COPIES = 1.3
 
 
@@ -74,7 +74,7 @@ def predict_scratch(cells: Cells, shape: tuple[int, int], itemsize: int, n_neigh
 def planned_scratch(
     plan: PartitionPlan, shape: tuple[int, int], itemsize: int, n_neighbors: int
 ) -> int:
-    """Return the same before anything is known of the cells: as if most rows were near none."""
+    """Return the same bound for a plan, before the cells are known."""
     copies = _PLANNED_COPIES if plan.n_partitions > 1 else 1.0
     return _scratch_bytes(plan.n_partitions, copies, shape, itemsize, n_neighbors)
 
@@ -91,9 +91,9 @@ def _scratch_bytes(
     return int(_SAMPLE_ERROR * most) + 8 * n_neighbors * n
 
 
-def row_columns(blocks: RowBlocks) -> tuple[Column, ...]:
+def row_columns(blocks: RowBlocks) -> tuple[RunColumn, ...]:
     """Return the columns of a run of prepared rows."""
-    return Column("ids", "int32"), Column("rows", blocks.dtype.name, blocks.n_features)
+    return RunColumn("ids", "int32"), RunColumn("rows", blocks.dtype.name, blocks.n_features)
 
 
 def gather_rows(blocks: RowBlocks, ids: list[np.ndarray], metric: str, working: Scratch) -> Runs:
@@ -128,7 +128,7 @@ def distribute(
     working: Scratch,
     homes: ArrayRef,
 ) -> Distribution:
-    """Send every row to its partitions, note its own one in ``homes``: one pass over X.
+    """Write every row to its partitions and its own partition to ``homes``: one pass over X.
 
     Raises
     ------
@@ -206,7 +206,7 @@ def _distribute_task(
 
 @dataclass(frozen=True)
 class Search:
-    """How partitions are searched.
+    """Parameters of the search of a partition.
 
     Attributes
     ----------
@@ -259,7 +259,7 @@ def search_partitions(
     for shelf, runs in enumerate(spread.shelves):
         # The largest first, so that no worker is left with it at the end.
         mine = [int(i) for i in np.argsort(-sizes, kind="stable") if shelf_of[i] == shelf]
-        found = run_tasks(
+        results = run_tasks(
             _search_task,
             [(i, groups[i]) for i in mine],
             spread.shelves,
@@ -269,7 +269,7 @@ def search_partitions(
             label="neighbors",
             unit="partitions",
         )
-        receipts.update(zip(mine, found, strict=True))
+        receipts.update(zip(mine, results, strict=True))
         written = sum(receipt.nbytes for receipt in receipts.values())
         most = max(most, held + written)
         if not search.keep:

@@ -23,7 +23,7 @@ _TILE_BYTES = 8 * 1024**2
 
 
 @dataclass(frozen=True)
-class Column:
+class RunColumn:
     """One column of a run: ``width`` values of one type per row; 0 for a flat column."""
 
     name: str
@@ -53,7 +53,7 @@ class Runs:
     Attributes
     ----------
     folder : str
-    columns : tuple of Column
+    columns : tuple of RunColumn
         In file order.
     offsets : ArrayRef of shape (n_targets + 1, n_runs), int64
         First row of every target in every run.
@@ -66,7 +66,7 @@ class Runs:
     """
 
     folder: str
-    columns: tuple[Column, ...]
+    columns: tuple[RunColumn, ...]
     offsets: ArrayRef
     attempts: ArrayRef
     nbytes: int
@@ -195,7 +195,7 @@ def _write_rows(file: IO[bytes], column: np.ndarray, rows: np.ndarray) -> int:
 
 
 def commit_runs(
-    scratch: Scratch, folder: str, columns: tuple[Column, ...], receipts: Sequence[Receipt]
+    scratch: Scratch, folder: str, columns: tuple[RunColumn, ...], receipts: Sequence[Receipt]
 ) -> Runs:
     """Make the receipts' attempts the ones that are read; one receipt per run, in order."""
     offsets = np.stack([receipt.offsets for receipt in receipts], axis=1)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.text import FROM_0
-from bigfs.graph.shuffle import Column, Receipt, Runs, commit_runs, write_run
+from bigfs.graph.shuffle import Receipt, RunColumn, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -18,8 +18,12 @@ from bigfs.store.scratch import ArrayRef, Scratch
 # Entries per chunk of the stored matrix: 16 MB of weights.
 ENTRY_CHUNK = 2 * 1024**2
 
-_REVERSED = (Column("row", "int32"), Column("column", "int32"), Column("weight", "float64"))
-_ENTRIES = (Column("column", "int32"), Column("weight", "float64"))
+_REVERSED = (
+    RunColumn("row", "int32"),
+    RunColumn("column", "int32"),
+    RunColumn("weight", "float64"),
+)
+_ENTRIES = (RunColumn("column", "int32"), RunColumn("weight", "float64"))
 
 # What a task calls to get the directed edges (heads, tails, weights) of rows start to stop.
 EdgeReader = Callable[[int, int, Any], tuple[np.ndarray, np.ndarray, np.ndarray]]
@@ -187,7 +191,7 @@ def _write_entries(
     folder: str,
     complaint: str,
 ) -> Receipt:
-    """Unite a block's edges with those that came back, and sum its degrees."""
+    """Unite a block's edges with their reverses from other blocks, and sum its degrees."""
     from bigfs.core.errors import InputError
 
     start, stop = bounds

@@ -1,4 +1,4 @@
-"""Exact search where a bound is known: most rows are seen to be too far in single precision."""
+"""Exact search with a known bound: single precision rules out most of the rows."""
 
 from __future__ import annotations
 

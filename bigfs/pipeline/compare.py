@@ -296,12 +296,12 @@ class _Judge:
             blocks, limit = inputs.blocks, self._config.memory_limit
             if protocol is None or y is None:
                 judge = partial(measure_unlabeled, blocks, memory_limit=limit)
-                found = over_draws(columns, lambda s, _: judge(s)) if drawn else judge(columns[0])
+                figures = over_draws(columns, lambda s, _: judge(s)) if drawn else judge(columns[0])
             elif drawn:
-                found = measure_draws(blocks, y, columns, protocol, limit)
+                figures = measure_draws(blocks, y, columns, protocol, limit)
             else:
-                found = measure_selection(blocks, y, columns[0], protocol, limit)
-            out.describe(**found)
+                figures = measure_selection(blocks, y, columns[0], protocol, limit)
+            out.describe(**figures)
 
         stage = unplanned_stage("evaluation", 1, settings, measure)
         scores = read_attributes(self._engine.run([stage])["evaluation"])

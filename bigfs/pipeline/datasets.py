@@ -19,30 +19,30 @@ from bigfs.store.source import Source, open_matrix
 LOCALIZED = "generated:localized"
 
 
-def why_unavailable(config: PaperTable, one: SetConfig) -> str | None:
+def why_unavailable(config: PaperTable, dataset: SetConfig) -> str | None:
     """Return why a set cannot be run, or None."""
-    if one.uri is None:
-        return one.unavailable
-    if one.uri.startswith(("sklearn:", "generated:")):
+    if dataset.uri is None:
+        return dataset.unavailable
+    if dataset.uri.startswith(("sklearn:", "generated:")):
         return None
     if config.data is None:
         raise InputError(
-            f"{one.name}: the table reads {one.uri} from a folder of data sets. Say which: "
+            f"{dataset.name}: the table reads {dataset.uri} from a folder of data sets. Say which: "
             "--set data=FOLDER."
         )
     folder = as_location(config.data)
     if not folder.is_dir():
         raise InputError(f"data: {config.data} is not a folder. Give that of the data sets.")
-    path = folder / one.uri
-    return None if path.exists() else f"{one.uri} is not in the data folder"
+    path = folder / dataset.uri
+    return None if path.exists() else f"{dataset.uri} is not in the data folder"
 
 
-def content_key(config: PaperTable, one: SetConfig) -> str:
+def content_key(config: PaperTable, dataset: SetConfig) -> str:
     """Return a key of the content of a set."""
-    return one.uri if one.uri == LOCALIZED else fingerprint(set_uri(config, one))
+    return dataset.uri if dataset.uri == LOCALIZED else fingerprint(set_uri(config, dataset))
 
 
-def check_set(config: PaperTable, one: SetConfig) -> tuple[int, int]:
+def check_set(config: PaperTable, dataset: SetConfig) -> tuple[int, int]:
     """Return rows and features that a trial of a set has.
 
     Raises
@@ -50,51 +50,51 @@ def check_set(config: PaperTable, one: SetConfig) -> tuple[int, int]:
     InputError
         If the set cannot be read, or is not what its settings say.
     """
-    if one.uri == LOCALIZED:
+    if dataset.uri == LOCALIZED:
         return 400, 4
-    source, y = _open(config, one)
+    source, y = _open(config, dataset)
     n_classes = int(y.max()) + 1
-    wrong = [k for k in one.n_classes or [] if k > n_classes]
-    wrong += [k for k in one.classes or [] if k >= n_classes]
+    wrong = [k for k in dataset.n_classes or [] if k > n_classes]
+    wrong += [k for k in dataset.classes or [] if k >= n_classes]
     if wrong:
-        raise InputError(f"{one.name} has {n_classes} classes. Got {wrong[0]}.")
-    n_samples = one.sample.rows if one.sample else len(y)
+        raise InputError(f"{dataset.name} has {n_classes} classes. Got {wrong[0]}.")
+    n_samples = dataset.sample.rows if dataset.sample else len(y)
     if n_samples > len(y):
-        raise InputError(f"{one.name} has {len(y)} rows. Got {n_samples} for sample.rows.")
-    if one.pool is None:
+        raise InputError(f"{dataset.name} has {len(y)} rows. Got {n_samples} for sample.rows.")
+    if dataset.pool is None:
         return n_samples, source.n_features
-    if source.n_features != one.pool.height * one.pool.width:
+    if source.n_features != dataset.pool.height * dataset.pool.width:
         raise InputError(
-            f"{one.name}: pool takes images of {one.pool.height} x {one.pool.width} pixels, "
-            f"and the rows have {source.n_features} values."
+            f"{dataset.name}: pool takes images of {dataset.pool.height} x {dataset.pool.width} "
+            f"pixels, and the rows have {source.n_features} values."
         )
-    return n_samples, _pooled(np.zeros((1, source.n_features)), one).shape[1]
+    return n_samples, _pooled(np.zeros((1, source.n_features)), dataset).shape[1]
 
 
-def load_set(config: PaperTable, one: SetConfig) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def load_set(config: PaperTable, dataset: SetConfig) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield X and y of a data set, or of each draw of rows."""
-    draws = one.sample.draws if one.sample else 1
-    seeds = (rng(config.random_state, f"rows of {one.name}", draw) for draw in range(draws))
-    if one.uri == LOCALIZED:
+    draws = dataset.sample.draws if dataset.sample else 1
+    seeds = (rng(config.random_state, f"rows of {dataset.name}", draw) for draw in range(draws))
+    if dataset.uri == LOCALIZED:
         for generator in seeds:
             X, y = localized_clusters(generator)
-            yield _scaled(X, config, one), y
+            yield _scaled(X, config, dataset), y
         return
-    source, y = _open(config, one)
+    source, y = _open(config, dataset)
     source.begin()
     X = np.concatenate(list(source.iter_blocks(10_000)))
     source.check_unchanged()
-    if one.classes is not None:
-        kept = np.isin(y, one.classes)
+    if dataset.classes is not None:
+        kept = np.isin(y, dataset.classes)
         X, y = X[kept], np.unique(y[kept], return_inverse=True)[1]
-    if one.pool is not None:
-        X = _pooled(X, one)
-    if one.sample is None:
-        yield _scaled(X, config, one), y
+    if dataset.pool is not None:
+        X = _pooled(X, dataset)
+    if dataset.sample is None:
+        yield _scaled(X, config, dataset), y
         return
     for generator in seeds:
-        rows = np.sort(generator.choice(len(X), one.sample.rows, replace=False))
-        yield _scaled(X, config, one)[rows], np.unique(y[rows], return_inverse=True)[1]
+        rows = np.sort(generator.choice(len(X), dataset.sample.rows, replace=False))
+        yield _scaled(X, config, dataset)[rows], np.unique(y[rows], return_inverse=True)[1]
 
 
 def localized_clusters(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -106,23 +106,23 @@ def localized_clusters(generator: np.random.Generator) -> tuple[np.ndarray, np.n
     return np.array(means)[y] + np.array(deviations)[y] * noise, y
 
 
-def set_uri(config: PaperTable, one: SetConfig) -> str:
+def set_uri(config: PaperTable, dataset: SetConfig) -> str:
     """Return where the data of a set are."""
-    uri = one.uri or ""
+    uri = dataset.uri or ""
     return uri if uri.startswith("sklearn:") else str(as_location(config.data or "") / uri)
 
 
-def _open(config: PaperTable, one: SetConfig) -> tuple[Source, np.ndarray]:
-    uri = set_uri(config, one)
+def _open(config: PaperTable, dataset: SetConfig) -> tuple[Source, np.ndarray]:
+    uri = set_uri(config, dataset)
     source = open_matrix(uri, variable="X" if uri.endswith(".npz") else None)
     return source, load_labels(uri, source.n_samples)
 
 
-def _scaled(X: np.ndarray, config: PaperTable, one: SetConfig) -> np.ndarray:
+def _scaled(X: np.ndarray, config: PaperTable, dataset: SetConfig) -> np.ndarray:
     X = X.astype(np.float64)
     if config.scale == "maximum":
         X /= X.max()
-    kind = one.preprocess or config.preprocess
+    kind = dataset.preprocess or config.preprocess
     if kind == "none":
         return X
     blocks = RowBlocks.from_any(X, transform=kind)  # a reader alone does not keep X
@@ -130,9 +130,9 @@ def _scaled(X: np.ndarray, config: PaperTable, one: SetConfig) -> np.ndarray:
     return scaled
 
 
-def _pooled(X: np.ndarray, one: SetConfig) -> np.ndarray:
-    assert one.pool is not None
-    height, width, by = one.pool.height, one.pool.width, one.pool.by
+def _pooled(X: np.ndarray, dataset: SetConfig) -> np.ndarray:
+    assert dataset.pool is not None
+    height, width, by = dataset.pool.height, dataset.pool.width, dataset.pool.by
     images = X.reshape(len(X), height // by, by, width // by, by)
     pooled: np.ndarray = images.mean(axis=(2, 4))
     return pooled.reshape(len(X), -1)

@@ -25,7 +25,7 @@ _FEWEST_ROWS, _MOST_IDS = 20, 3
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column of a table, by its first rows.
 
     Attributes
@@ -87,7 +87,7 @@ def describe(
     return [*lines, *_values(source)]
 
 
-def _columns(path: str | Location) -> tuple[list[Column], int]:
+def _columns(path: str | Location) -> tuple[list[TableColumn], int]:
     """Return the columns of a table by its first rows, and how many these are."""
     place = as_path(str(path))
     name = "" if place is None or not is_reachable(place) or place.is_dir() else place.name.lower()
@@ -101,7 +101,7 @@ def _columns(path: str | Location) -> tuple[list[Column], int]:
     return [], 0
 
 
-def _columns_of_text(place: Any) -> tuple[list[Column], int]:
+def _columns_of_text(place: Any) -> tuple[list[TableColumn], int]:
     from bigfs.store.formats.csv import UNNAMED, CsvSource, as_number
 
     try:
@@ -112,7 +112,7 @@ def _columns_of_text(place: Any) -> tuple[list[Column], int]:
     rows = table.first_rows(count)
     if not rows:
         return [], 0
-    found = []
+    columns = []
     for name, cells in zip(table.names, zip(*rows, strict=True), strict=True):
         numbers = [as_number(cell) for cell in cells]
         is_number = None not in numbers
@@ -121,27 +121,29 @@ def _columns_of_text(place: Any) -> tuple[list[Column], int]:
             for number, cell in zip(numbers, cells, strict=True)
             if number is None or not math.isnan(number) or not is_number and cell.strip()
         ]
-        found.append(_column(name, "number" if is_number else "text", is_number, values, len(rows)))
-    return found, len(rows)
+        columns.append(
+            _column(name, "number" if is_number else "text", is_number, values, len(rows))
+        )
+    return columns, len(rows)
 
 
-def _columns_of_parquet(place: Any) -> tuple[list[Column], int]:
+def _columns_of_parquet(place: Any) -> tuple[list[TableColumn], int]:
     from bigfs.store.formats.parquet import is_usable, open_parquet
 
     with open_parquet(place) as file:
         schema = file.schema_arrow
         count = max(2, min(_LOOKED_AT_ROWS, _LOOKED_AT_VALUES // max(1, len(schema))))
         batch = next(file.iter_batches(count, use_threads=False), None)
-        found = []
+        columns = []
         for i, field in enumerate(schema):
             values = [] if batch is None else batch.column(i).to_pylist()
             there = [value for value in values if value is not None and value == value]
             kind = str(field.type).partition("<")[0].replace("dictionary", "category")
-            found.append(_column(field.name, kind, is_usable(field), there, len(values)))
-    return found, 0 if batch is None else batch.num_rows
+            columns.append(_column(field.name, kind, is_usable(field), there, len(values)))
+    return columns, 0 if batch is None else batch.num_rows
 
 
-def _column(name: str, kind: str, is_number: bool, values: Sequence[Any], rows: int) -> Column:
+def _column(name: str, kind: str, is_number: bool, values: Sequence[Any], rows: int) -> TableColumn:
     distinct = dict.fromkeys(map(str, values) if not is_number else values)
     if is_number:
         shown = f"{float(min(values)):.4g} .. {float(max(values)):.4g}" if values else ""
@@ -150,10 +152,10 @@ def _column(name: str, kind: str, is_number: bool, values: Sequence[Any], rows: 
     # Measurements may all differ, unless they are whole numbers.
     alike = not is_number or (rows >= _FEWEST_ROWS and all(float(v).is_integer() for v in values))
     is_id = alike and rows > 2 and len(distinct) == rows
-    return Column(name, kind, is_number, rows - len(values), len(distinct), shown, is_id)
+    return TableColumn(name, kind, is_number, rows - len(values), len(distinct), shown, is_id)
 
 
-def _table(columns: list[Column], n_rows: int) -> list[str]:
+def _table(columns: list[TableColumn], n_rows: int) -> list[str]:
     """Return the columns as a table: those that are no numbers first where they are many."""
     shown = columns
     if len(columns) > _SHOWN_COLUMNS:
@@ -177,7 +179,9 @@ def _table(columns: list[Column], n_rows: int) -> list[str]:
     return lines
 
 
-def _verdict(path: str | Location, columns: list[Column], n_rows: int, refusal: str) -> list[str]:
+def _verdict(
+    path: str | Location, columns: list[TableColumn], n_rows: int, refusal: str
+) -> list[str]:
     """Return what a run would say, and the settings with which it would take the table."""
     others = [column for column in columns if not column.is_number]
     gaps = sum(column.missing > 0 for column in columns if column.is_number)
@@ -221,25 +225,25 @@ def _members(path: str | Location) -> list[str]:
     place = as_path(str(path))
     if place is None or not place.exists():
         return []
-    lower, found = place.name.lower(), []
+    lower, arrays = place.name.lower(), []
     if place.is_dir():
         from bigfs.store.formats.zarr_array import list_arrays
 
-        found = list_arrays(place)
+        arrays = list_arrays(place)
     elif lower.endswith(".npz"):
         from bigfs.store.formats.npz import member_header, member_names
 
         for name in member_names(place):
             try:
                 shape, _, dtype = member_header(place, name)
-                found.append((name, shape, str(dtype)))
+                arrays.append((name, shape, str(dtype)))
             except InputError as error:
-                found.append((name, (), str(error)))
+                arrays.append((name, (), str(error)))
     elif lower.endswith(".mat"):
         from bigfs.store.formats.mat import list_variables
 
-        found = list_variables(place)
-    lines = [f"  {name}: {' x '.join(map(str, shape))} {what}" for name, shape, what in found]
+        arrays = list_variables(place)
+    lines = [f"  {name}: {' x '.join(map(str, shape))} {what}" for name, shape, what in arrays]
     more = len(lines) - _SHOWN_MEMBERS
     return lines if more <= 0 else [*lines[:_SHOWN_MEMBERS], f"  and {more:,} more"]
 
@@ -258,8 +262,8 @@ def _values(source: Source) -> list[str]:
         lines.append(f"features: {shown}{', ...' if source.n_features > 5 else ''}")
     there = X[finite]
     if len(there):
-        whole = "whole numbers" if (there == np.rint(there)).all() else "numbers"
-        text = f"the first {len(X):,} rows: {whole} from {there.min():.4g} to {there.max():.4g}"
+        kind = "whole numbers" if (there == np.rint(there)).all() else "numbers"
+        text = f"the first {len(X):,} rows: {kind} from {there.min():.4g} to {there.max():.4g}"
         zeros = float((there == 0).mean())
         text += f", {zeros:.0%} zeros" if zeros > 0.01 else ""
         constant = int((X == X[0]).all(axis=0).sum())

@@ -22,7 +22,7 @@ _NOT_OF_RESULTS = ("run", "date", "keep", "cluster", "evaluate", "report")
 
 @dataclass(frozen=True)
 class Moved:
-    """A feature of which the two runs think differently.
+    """A feature whose rank or selection differs between the two runs.
 
     Attributes
     ----------
@@ -121,12 +121,13 @@ class Difference:
             f"{100 * self.share:.1f} % of the larger; {100 * min(a, b) / self.n_features:.1f} % "
             "by chance",
         ]
-        for one in self.expected:
-            verdict = "no more" if self.agreement >= one.limit else "more"
+        for other in self.expected:
+            verdict = "no more" if self.agreement >= other.limit else "more"
             lines.append(
                 f"agreement {self.agreement:.2f}: {verdict} than other rows would change, by the "
-                f"stability of {one.run} ({one.stability:.2f}, {one.low:.2f} to {one.high:.2f}, on "
-                f"{one.sample_size:,} rows; two further samples agree by {one.limit:.2f} or more)"
+                f"stability of {other.run} ({other.stability:.2f}, {other.low:.2f} to "
+                f"{other.high:.2f}, on {other.sample_size:,} rows; two further samples agree by "
+                f"{other.limit:.2f} or more)"
             )
         if self.rank_correlation is not None:
             lines.append(f"rank correlation of all features: {self.rank_correlation:.3f}")
@@ -173,10 +174,10 @@ def diff_runs(first: str | Location, second: str | Location) -> Difference:
         [known[name] for name in names if name in part]
         for part in (chosen[1] - chosen[0], chosen[0] - chosen[1], chosen[0] & chosen[1])
     )
-    came.sort(key=lambda one: one.second_rank or 0)
-    went.sort(key=lambda one: one.first_rank or 0)
-    moved = [one for one in both if one.first_rank != one.second_rank]
-    moved.sort(key=lambda one: -abs((one.first_rank or 0) - (one.second_rank or 0)))
+    came.sort(key=lambda feature: feature.second_rank or 0)
+    went.sort(key=lambda feature: feature.first_rank or 0)
+    moved = [feature for feature in both if feature.first_rank != feature.second_rank]
+    moved.sort(key=lambda feature: -abs((feature.first_rank or 0) - (feature.second_rank or 0)))
     indices = [[i for i, name in enumerate(names) if name in part] for part in chosen]
     masks = np.array([[name in part for name in names] for part in chosen])
     about_a, about_b = _about(a), _about(b)
@@ -261,10 +262,10 @@ def _changed(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[A
 
 def _feature_lines(title: str, features: list[Moved]) -> list[str]:
     lines = [f"{title}: {len(features)}"]
-    width = max((len(one.name) for one in features[:_SHOWN]), default=0)
-    for one in features[:_SHOWN]:
-        ranks = [str(rank or "none") for rank in (one.first_rank, one.second_rank)]
-        lines.append(f"  {one.name:<{width}}  rank {ranks[0]} -> {ranks[1]}")
+    width = max((len(feature.name) for feature in features[:_SHOWN]), default=0)
+    for feature in features[:_SHOWN]:
+        ranks = [str(rank or "none") for rank in (feature.first_rank, feature.second_rank)]
+        lines.append(f"  {feature.name:<{width}}  rank {ranks[0]} -> {ranks[1]}")
     if len(features) > _SHOWN:
         lines.append(f"  ... and {len(features) - _SHOWN} more")
     return lines

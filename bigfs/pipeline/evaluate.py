@@ -56,7 +56,7 @@ def evaluate_result(
             transform=config.preprocess,
             rows=config.blocks.rows,
         )
-        found = compare_with_all(
+        figures = compare_with_all(
             blocks,
             result.selected,
             labels,
@@ -66,4 +66,4 @@ def evaluate_result(
             random_state=config.random_state,
             memory_limit=config.memory_limit,
         )
-    return dataclasses.replace(result, evaluation=found)
+    return dataclasses.replace(result, evaluation=figures)

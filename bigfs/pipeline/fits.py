@@ -1,4 +1,4 @@
-"""Which fits a comparison needs: one may serve several numbers of features."""
+"""The fits that a comparison needs: one may serve several numbers of features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our values beside a paper's: every row of its table, those without data too."""
+"""The table of a paper with our values beside the paper's, rows without data included."""
 
 from __future__ import annotations
 
@@ -146,10 +146,10 @@ class PaperResult:
                 same.append((row.method, row.value, row.paper))
         for (name, case, score), same in groups.items():
             sign = 1 if score in _SMALLER else -1
-            ours = sorted(same, key=lambda one: sign * one[1])
-            theirs = sorted(same, key=lambda one: sign * one[2])
+            ours = sorted(same, key=lambda cell: sign * cell[1])
+            theirs = sorted(same, key=lambda cell: sign * cell[2])
             if len(same) > 1:
-                yield name, case, score, [one[0] for one in ours], [one[0] for one in theirs]
+                yield name, case, score, [cell[0] for cell in ours], [cell[0] for cell in theirs]
 
     def _order_lines(self) -> list[str]:
         lines = []

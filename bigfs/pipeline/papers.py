@@ -70,11 +70,13 @@ def run_paper(
     MemoryLimitError
         If a data set does not fit a worker: the protocols hold it whole.
     """
-    chosen = [one for one in config.sets if config.only is None or one.name in config.only]
-    reasons = {one.name: why for one in chosen if (why := why_unavailable(config, one))}
-    for one in chosen:
-        if one.name not in reasons:
-            _check_before(config, one)
+    chosen = [
+        dataset for dataset in config.sets if config.only is None or dataset.name in config.only
+    ]
+    reasons = {dataset.name: why for dataset in chosen if (why := why_unavailable(config, dataset))}
+    for dataset in chosen:
+        if dataset.name not in reasons:
+            _check_before(config, dataset)
 
     def work(directory: RunDirectory) -> PaperResult:
         result = _run(directory, config, chosen, reasons)
@@ -91,44 +93,44 @@ def _run(
     """Run the cases of the sets whose data are there."""
     rows: list[PaperRow] = []
     used: set[str] = set()
-    for one in chosen:
-        if one.name in reasons:
-            rows += _rows_not_run(config, one, one.paper, "no data")
+    for dataset in chosen:
+        if dataset.name in reasons:
+            rows += _rows_not_run(config, dataset, dataset.paper, "no data")
         else:
-            rows += _rows_of_set(directory, config, one, used)
-            rows += _rows_not_run(config, one, config.not_run, "not run")
+            rows += _rows_of_set(directory, config, dataset, used)
+            rows += _rows_not_run(config, dataset, config.not_run, "not run")
     stages = {name: directory.manifest["stages"][name] for name in sorted(used)}
-    told = {f"No data for {name}": why for name, why in reasons.items()}
-    told |= {f"Not run, {name}": why for name, why in config.not_run.items()}
-    return PaperResult(directory.path, config.title, config.protocol, rows, told, stages)
+    remarks = {f"No data for {name}": why for name, why in reasons.items()}
+    remarks |= {f"Not run, {name}": why for name, why in config.not_run.items()}
+    return PaperResult(directory.path, config.title, config.protocol, rows, remarks, stages)
 
 
-def _check_before(config: PaperTable, one: SetConfig) -> None:
-    """Refuse what cannot work before anything is written or any cluster is started."""
+def _check_before(config: PaperTable, dataset: SetConfig) -> None:
+    """Check a set before anything is written or any cluster is started."""
     task_budget(config.memory_limit)
-    if one.uri != LOCALIZED:
-        check_apart(config.run, one.name, set_uri(config, one))
-    n_samples, n_features = check_set(config, one)
+    if dataset.uri != LOCALIZED:
+        check_apart(config.run, dataset.name, set_uri(config, dataset))
+    n_samples, n_features = check_set(config, dataset)
     chunk = chunk_rows(n_features, 8)
     shape = Shape(n_samples, n_features, 8, block_rows(n_features, 8, chunk), chunk)
     # Numbers of features above those of a set are left out, as long as there is one below.
-    m = min(config.sizes(one))
-    for entry in config.entries(one, n_clusters=2):
+    m = min(config.sizes(dataset))
+    for entry in config.entries(dataset, n_clusters=2):
         settings = entry.config.model_copy(update={"n_features_to_select": m})
         check_settings(settings, None, n_features)
         scoring = Stage(entry.name, 1, {}, partial(choose_scoring, selection=settings))
         make_plan([scoring], shape, Place(config.memory_limit)).check()
-    check_fits("table", 5 * shape.nbytes, config.memory_limit, f"{one.name} in memory")
+    check_fits("table", 5 * shape.nbytes, config.memory_limit, f"{dataset.name} in memory")
 
 
 def _rows_not_run(
-    config: PaperTable, one: SetConfig, methods: Iterable[str], why: str
+    config: PaperTable, dataset: SetConfig, methods: Iterable[str], why: str
 ) -> list[PaperRow]:
     """Return the paper's rows of some methods, without values of ours."""
-    m = config.sizes(one)[0] if config.protocol != "grid" else None
+    m = config.sizes(dataset)[0] if config.protocol != "grid" else None
     rows = [
         PaperRow(
-            one.name,
+            dataset.name,
             case,
             method,
             None if method == ALL_FEATURES else m,
@@ -136,17 +138,17 @@ def _rows_not_run(
             why=why,
             paper=value,
         )
-        for position, case in enumerate(_cases(one))
+        for position, case in enumerate(_cases(dataset))
         for score in config.scores
         for method in methods
-        if (value := one.value(method, score, position)) is not None
+        if (value := dataset.value(method, score, position)) is not None
     ]
     return rows + _averages(rows)
 
 
-def _cases(one: SetConfig) -> list[str]:
-    """Return what the table calls the cases of a set; of one case nothing."""
-    return [str(number) for number in one.n_classes or []] or [""]
+def _cases(dataset: SetConfig) -> list[str]:
+    """Return the names of a set's cases in the table; an empty one where there is one case."""
+    return [str(number) for number in dataset.n_classes or []] or [""]
 
 
 def _averages(rows: list[PaperRow]) -> list[PaperRow]:
@@ -154,7 +156,7 @@ def _averages(rows: list[PaperRow]) -> list[PaperRow]:
     groups: dict[tuple[str, str, int | None], list[PaperRow]] = {}
     for row in rows:
         groups.setdefault((row.score, row.method, row.n_features), []).append(row)
-    found = []
+    averages = []
     for same in groups.values():
         if len(same) > 1:
             paper, ours, spread = (
@@ -162,26 +164,26 @@ def _averages(rows: list[PaperRow]) -> list[PaperRow]:
                 for values in ([getattr(row, name) for row in same] for name in _NUMBERS)
             )
             case = replace(same[0], case="average", value=ours, std=spread, detail="", paper=paper)
-            found.append(case)
-    return found
+            averages.append(case)
+    return averages
 
 
 def _rows_of_set(
-    directory: RunDirectory, config: PaperTable, one: SetConfig, used: set[str]
+    directory: RunDirectory, config: PaperTable, dataset: SetConfig, used: set[str]
 ) -> list[PaperRow]:
     """Return the rows of a set, from stages of their own: each case, and each method if it may."""
     rows: list[PaperRow] = []
-    for position, case in enumerate(_cases(one)):
+    for position, case in enumerate(_cases(dataset)):
         of_case: list[PaperRow] = []
         for methods in _groups(config):
             part = config.model_copy(update={"methods": methods})
-            name = _run_case(directory, part, one, case)
+            name = _run_case(directory, part, dataset, case)
             used.add(name)
             for stored in read_attributes(directory.stage_path(name))["rows"]:
                 value = None
-                if stored["n_features"] in (None, config.sizes(one)[0]):
-                    value = one.value(stored["method"], stored["score"], position)
-                of_case.append(PaperRow(one.name, case, **stored, paper=value))
+                if stored["n_features"] in (None, config.sizes(dataset)[0]):
+                    value = dataset.value(stored["method"], stored["score"], position)
+                of_case.append(PaperRow(dataset.name, case, **stored, paper=value))
         rows += sorted(of_case, key=lambda row: config.scores.index(row.score))
     return rows + _averages(rows)
 
@@ -193,38 +195,38 @@ def _groups(config: PaperTable) -> list[list[Any]]:
     return [*([method] for method in config.methods), []]
 
 
-def _run_case(directory: RunDirectory, config: PaperTable, one: SetConfig, case: str) -> str:
+def _run_case(directory: RunDirectory, config: PaperTable, dataset: SetConfig, case: str) -> str:
     """Run the protocol unless a former run has; return the name of the stage with its rows."""
     work = directory.work_scratch("trials")
 
     def compute(_: Inputs, out: Scratch) -> None:
-        protocol, found = _PROTOCOLS[config.protocol], []
-        for X, y in load_set(config, one):
+        protocol, draws = _PROTOCOLS[config.protocol], []
+        for X, y in load_set(config, dataset):
             scratch = work.child(work.unique("trial"))
             trial = Trial(scratch.put("X", X), scratch.put("y", y), str(scratch.path))
-            values = protocol(config, one, trial, y, int(case or 0))
-            found.append([asdict(value) for value in values])
+            values = protocol(config, dataset, trial, y, int(case or 0))
+            draws.append([asdict(value) for value in values])
             scratch.close()
-        out.describe(rows=_mean_rows(found))
+        out.describe(rows=_mean_rows(draws))
 
     settings = {
         **config.model_dump(mode="json", exclude=_NOT_OF_RESULTS),
-        "set": one.model_dump(mode="json", exclude={"paper"}),
+        "set": dataset.model_dump(mode="json", exclude={"paper"}),
         "case": case,
     }
     engine = Engine(
-        RunStages(directory, config.memory_limit, shared=True), None, content_key(config, one)
+        RunStages(directory, config.memory_limit, shared=True), None, content_key(config, dataset)
     )
     engine.run([unplanned_stage("table", _VERSION, settings, compute)])
     return engine.used.pop()
 
 
-def _mean_rows(found: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def _mean_rows(draws: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return the rows of one draw, or their means over several."""
-    if len(found) == 1:
-        return found[0]
+    if len(draws) == 1:
+        return draws[0]
     means = []
-    for same in zip(*found, strict=True):
+    for same in zip(*draws, strict=True):
         values = [row["value"] for row in same]
         detail = f"mean of {len(same)} draws, {min(values):.1f} to {max(values):.1f}"
         mean = {name: float(np.mean([row[name] for row in same])) for name in ("value", "std")}

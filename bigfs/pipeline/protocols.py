@@ -53,7 +53,7 @@ class Value:
 
 
 def by_draws(
-    config: PaperTable, one: SetConfig, trial: Trial, y: np.ndarray, case: int
+    config: PaperTable, dataset: SetConfig, trial: Trial, y: np.ndarray, case: int
 ) -> list[Value]:
     """Draw classes, select features anew, cluster; mean and deviation over the draws (MCFS).
 
@@ -61,37 +61,37 @@ def by_draws(
     """
     total = int(y.max()) + 1
     n_classes = case or total
-    whole = n_classes == total
-    draws = 1 if whole else config.n_draws
-    entries = config.entries(one, n_clusters=n_classes)
-    nearest = whole and "nearest_neighbor_error" in config.scores
+    all_classes = n_classes == total
+    draws = 1 if all_classes else config.n_draws
+    entries = config.entries(dataset, n_clusters=n_classes)
+    nearest = all_classes and "nearest_neighbor_error" in config.scores
     protocol = _protocol(config, n_classes, nearest)
     trials = [
         Trial(
             trial.X,
             trial.y,
             f"{trial.folder}/draw-{n_classes}-{draw}",
-            None if whole else draw_classes(y, n_classes, draw, config.random_state),
+            None if all_classes else draw_classes(y, n_classes, draw, config.random_state),
         )
         for draw in range(draws)
     ]
-    label = f"{one.name}, {n_classes} classes"
-    found = run_tasks(
-        fit_and_judge, trials, entries, config.sizes(one), protocol, label=label, unit="draws"
+    label = f"{dataset.name}, {n_classes} classes"
+    results = run_tasks(
+        fit_and_judge, trials, entries, config.sizes(dataset), protocol, label=label, unit="draws"
     )
     values = []
     for score in config.scores:
         if score == "nearest_neighbor_error" and not nearest:
             continue
-        for name, m in sorted(found[0], key=lambda cell: cell[0] == ""):  # all features last
-            cells = [_percent(repeated, score) for each in found for repeated in each[name, m]]
+        for name, m in sorted(results[0], key=lambda cell: cell[0] == ""):  # all features last
+            cells = [_percent(repeated, score) for each in results for repeated in each[name, m]]
             method, size = (name, m) if name else (ALL_FEATURES, None)
             values.append(Value.over(cells, method, size, score))
     return values
 
 
 def best_of_grid(
-    config: PaperTable, one: SetConfig, trial: Trial, y: np.ndarray, case: int
+    config: PaperTable, dataset: SetConfig, trial: Trial, y: np.ndarray, case: int
 ) -> list[Value]:
     """Return the best over each method's grid and the numbers of features, by score (NDFS).
 
@@ -99,16 +99,16 @@ def best_of_grid(
     up: they cannot be the best. Without methods: all features.
     """
     n_clusters = int(y.max()) + 1
-    entries = config.entries(one, n_clusters=n_clusters)
-    found = _fit_all(one, trial, entries, config.sizes(one))
+    entries = config.entries(dataset, n_clusters=n_clusters)
+    outcomes = _fit_all(dataset, trial, entries, config.sizes(dataset))
     kept: dict[str, list[tuple[tuple[int, ...] | None, str]]] = {}
-    for entry, result in zip(entries, found, strict=True):
+    for entry, result in zip(entries, outcomes, strict=True):
         for m, columns in result.selections.items():
-            told = ", ".join(filter(None, [entry.point, f"{m} features"]))
-            kept.setdefault(entry.name, []).append((columns, told))
+            detail = ", ".join(filter(None, [entry.point, f"{m} features"]))
+            kept.setdefault(entry.name, []).append((columns, detail))
     if not entries:
         kept[ALL_FEATURES] = [(None, "")]
-    figures = _cluster_all(config, one, trial, _protocol(config, n_clusters, False), kept)
+    figures = _cluster_all(config, dataset, trial, _protocol(config, n_clusters, False), kept)
     values = []
     for score in config.scores:
         for method, candidates in kept.items():
@@ -119,7 +119,7 @@ def best_of_grid(
 
 
 def by_labels(
-    config: PaperTable, one: SetConfig, trial: Trial, y: np.ndarray, case: int
+    config: PaperTable, dataset: SetConfig, trial: Trial, y: np.ndarray, case: int
 ) -> list[Value]:
     """Judge the clusters of the method itself, or of k-means on its features (M3FS, LFS).
 
@@ -127,10 +127,10 @@ def by_labels(
     features.
     """
     n_clusters = int(y.max()) + 1
-    entries = config.entries(one, n_clusters=n_clusters)
-    found = _fit_all(one, trial, entries, config.sizes(one)[:1])
+    entries = config.entries(dataset, n_clusters=n_clusters)
+    outcomes = _fit_all(dataset, trial, entries, config.sizes(dataset)[:1])
     protocol = _protocol(config, n_clusters, False)
-    rest = [(entry, found[i]) for i, entry in enumerate(entries) if found[i].clusters is None]
+    rest = [(entry, outcomes[i]) for i, entry in enumerate(entries) if outcomes[i].clusters is None]
     columns = [next(iter(result.selections.values())) for _, result in rest]
     repetitions = range(config.n_repetitions)
     clustered = run_tasks(
@@ -139,7 +139,7 @@ def by_labels(
         trial,
         protocol,
         repetitions,
-        label=f"{one.name}, k-means",
+        label=f"{dataset.name}, k-means",
         unit="methods",
     )
     # Per method: what is told of a point of its grid, and its scores.
@@ -147,17 +147,17 @@ def by_labels(
     if not entries:
         points[ALL_FEATURES] = [("", clustered[0])]
     judged = iter(clustered)
-    for entry, result in zip(entries, found, strict=True):
+    for entry, result in zip(entries, outcomes, strict=True):
         scores = next(judged) if result.clusters is None else [result.clusters]
         points.setdefault(entry.name, []).append((entry.point, scores))
-    whole = {ALL_FEATURES, *(entry.name for entry in entries if entry.everything)}
+    unselected = {ALL_FEATURES, *(entry.name for entry in entries if entry.everything)}
     values = []
     for score in config.scores:
         for method, grid in points.items():
             cells = [[_percent(repeated, score) for repeated in scores] for _, scores in grid]
             means = [np.mean(cell) for cell in cells]
             best = int(np.argmin(means) if score == "error" else np.argmax(means))
-            size = None if method in whole else config.sizes(one)[0]
+            size = None if method in unselected else config.sizes(dataset)[0]
             values.append(Value.over(cells[best], method, size, score, grid[best][0]))
     return values
 
@@ -173,7 +173,9 @@ def _protocol(config: PaperTable, n_clusters: int, nearest_neighbor: bool) -> Pr
     )
 
 
-def _fit_all(one: SetConfig, trial: Trial, entries: list[Entry], sizes: list[int]) -> list[Found]:
+def _fit_all(
+    dataset: SetConfig, trial: Trial, entries: list[Entry], sizes: list[int]
+) -> list[Found]:
     """Fit every configuration in a task of its own, graphs and eigenvectors before the rest."""
     if not entries:
         return []
@@ -181,20 +183,20 @@ def _fit_all(one: SetConfig, trial: Trial, entries: list[Entry], sizes: list[int
     for position, entry in enumerate(entries):
         shared = entry.config.model_dump_json(include={"graph", "spectral"})
         first.setdefault(f"{entry.config.method} {shared}", position)
-    ahead = sorted(first.values())
-    rest = sorted(set(range(len(entries))) - set(ahead))
-    found: dict[int, Found] = {}
-    for part in filter(None, (ahead, rest)):
+    leading = sorted(first.values())
+    rest = sorted(set(range(len(entries))) - set(leading))
+    outcomes: dict[int, Found] = {}
+    for part in filter(None, (leading, rest)):
         results = run_tasks(
             _fitted,
             [entries[position] for position in part],
             trial,
             sizes,
-            label=f"{one.name}, {entries[0].name}",
+            label=f"{dataset.name}, {entries[0].name}",
             unit="settings",
         )
-        found |= dict(zip(part, results, strict=True))
-    return [found[position] for position in range(len(entries))]
+        outcomes |= dict(zip(part, results, strict=True))
+    return [outcomes[position] for position in range(len(entries))]
 
 
 def _fitted(entry: Entry, trial: Trial, sizes: list[int]) -> Found:
@@ -210,7 +212,7 @@ def _judged(
 
 def _cluster_all(
     config: PaperTable,
-    one: SetConfig,
+    dataset: SetConfig,
     trial: Trial,
     protocol: Protocol,
     kept: dict[str, list[tuple[tuple[int, ...] | None, str]]],
@@ -220,19 +222,19 @@ def _cluster_all(
     Of each method, those that after the first repetitions are behind its best by ``_MARGIN``
     points in every score are not repeated further.
     """
-    different = list(dict.fromkeys(columns for found in kept.values() for columns, _ in found))
+    different = list(dict.fromkeys(columns for group in kept.values() for columns, _ in group))
     n_first = min(_FIRST, protocol.n_repetitions)
     run: Callable[..., Any] = run_tasks
-    say = {"label": f"{one.name}, k-means", "unit": "selections"}
+    say = {"label": f"{dataset.name}, k-means", "unit": "selections"}
     begun = run(_judged, different, trial, protocol, range(n_first), **say)
     figures: dict[tuple[int, ...] | None, dict[str, list[float]]] = {
         columns: {score: [_percent(r, score) for r in each] for score in config.scores}
         for columns, each in zip(different, begun, strict=True)
     }
     close: dict[tuple[int, ...] | None, None] = {}
-    for found in kept.values():
+    for group in kept.values():
         for score in config.scores:
-            means = {columns: np.mean(figures[columns][score]) for columns, _ in found}
+            means = {columns: np.mean(figures[columns][score]) for columns, _ in group}
             best = max(means.values())
             close |= dict.fromkeys(c for c, mean in means.items() if mean > best - _MARGIN)
     rest = range(n_first, protocol.n_repetitions)

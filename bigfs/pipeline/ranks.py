@@ -1,4 +1,4 @@
-"""Several comparisons in one summary: how methods rank over the data sets."""
+"""Summary of several comparisons: ranks of the methods over the data sets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TITLES = {score: title for score, title, _ in JUDGED}
 
 @dataclass(frozen=True)
 class RankSummary:
-    """How methods rank over several data sets.
+    """Ranks of methods over several data sets.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class RankSummary:
                         of_set = tables[score].setdefault(str(result.path), {})
                         of_set.setdefault(row.name, []).append(value)
         means = {
-            score: {s: {m: float(np.mean(v)) for m, v in found.items()} for s, found in of.items()}
+            score: {s: {m: float(np.mean(v)) for m, v in cells.items()} for s, cells in of.items()}
             for score, of in tables.items()
             if len(of) == len(results)
         }
@@ -73,24 +73,24 @@ class RankSummary:
         """Return the summary of ``values[score][set][method]``."""
         tables = list(values.values())
         sets = list(tables[0]) if tables else []
-        known = [list(one) for table in tables for one in table.values()]
-        names = [m for m in dict.fromkeys(m for one in known for m in one)]
-        whole = [name for name in names if all(name in one for one in known)]
-        if len(sets) < 2 or len(whole) < 2:
+        known = [list(row) for table in tables for row in table.values()]
+        names = [m for m in dict.fromkeys(m for row in known for m in row)]
+        common = [name for name in names if all(name in row for row in known)]
+        if len(sets) < 2 or len(common) < 2:
             raise InputError(
                 f"Ranks need at least two comparisons with two methods in common. Got {len(sets)} "
-                f"comparisons with {len(whole)} in common."
+                f"comparisons with {len(common)} in common."
             )
         matrices = {
-            score: np.array([[table[s][name] for name in whole] for s in sets])
+            score: np.array([[table[s][name] for name in common] for s in sets])
             for score, table in values.items()
         }
         larger = {score: sign > 0 for score, _, sign in JUDGED}
         ranks = {
-            score: Ranks.of(whole, matrix, larger_is_better=larger[score])
+            score: Ranks.of(common, matrix, larger_is_better=larger[score])
             for score, matrix in matrices.items()
         }
-        return cls(sets, matrices, ranks, [name for name in names if name not in whole])
+        return cls(sets, matrices, ranks, [name for name in names if name not in common])
 
     def text(self) -> str:
         """Return the mean ranks as a table, best first by the first score."""
@@ -114,7 +114,7 @@ class RankSummary:
         lines += [f"{'p':<{width}}{cells}", ""]
         for score in scores:
             groups = ["; ".join(", ".join(group) for group in self.ranks[score].groups())]
-            lines.append(f"{_TITLES[score]}, not told apart: {groups[0] or 'none'}")
+            lines.append(f"{_TITLES[score]}, not significantly different: {groups[0] or 'none'}")
         if self.left_out:
             lines.append(f"Not in every comparison, so not ranked: {', '.join(self.left_out)}")
         return "\n".join(lines)
@@ -127,7 +127,7 @@ class RankSummary:
         values = [f"{score} {name}" for score in self.ranks for name in self.sets]
         table.writerow(["method", *ranks, *values])
         for i, name in enumerate(next(iter(self.ranks.values())).names):
-            means = [float(one.mean_ranks[i]) for one in self.ranks.values()]
+            means = [float(by_score.mean_ranks[i]) for by_score in self.ranks.values()]
             own = [repr(float(x)) for matrix in self.values.values() for x in matrix[:, i]]
             table.writerow([name, *means, *own])
         return text.getvalue()
@@ -195,7 +195,7 @@ def compare_all(
         if isinstance(config, PaperTable):
             raise InputError(f"{config.run}: the table of a paper has no ranks.")
     results = [compare(config, **options) for config in configs]
-    found = [result for result in results if isinstance(result, ComparisonResult)]
-    summary = RankSummary.of(found)
+    comparisons = [result for result in results if isinstance(result, ComparisonResult)]
+    summary = RankSummary.of(comparisons)
     summary.write(folder)
-    return found, summary
+    return comparisons, summary

@@ -180,7 +180,7 @@ def run_in_directory(
 
 
 def _healing(work: Callable[[RunDirectory], T], directory: RunDirectory) -> T:
-    """Do the work; where data that an earlier run brought in are damaged, bring them in again."""
+    """Do the work; if the data in the run directory are damaged, ingest them again."""
     try:
         return work(directory)
     except CorruptStoreError as error:
@@ -194,7 +194,7 @@ def _healing(work: Callable[[RunDirectory], T], directory: RunDirectory) -> T:
                 f"{error} It was written by this run: check the disk of {directory.path}, then run "
                 "again."
             ) from error
-        logger.warning("the data in the run directory are damaged and brought in again: %s", error)
+        logger.warning("data in the run directory are damaged and are ingested again: %s", error)
         return _healing(work, directory)
 
 

@@ -81,7 +81,7 @@ class Row:
 
         Better is beyond the interval that 95 % of random selections fall into.
         """
-        found = {}
+        verdicts = {}
         for score, _, sign in JUDGED:
             value, low, high = self.value(score), f"{score}_low", f"{score}_high"
             if value is None or low not in chance.scores:
@@ -89,8 +89,8 @@ class Row:
             above = sign * (value - chance.scores[high if sign > 0 else low])
             below = sign * (value - chance.scores[low if sign > 0 else high])
             # Where all draws agree the interval is a point, up to rounding.
-            found[score] = BETTER if above > 1e-12 else WORSE if below < -1e-12 else NEITHER
-        return found
+            verdicts[score] = BETTER if above > 1e-12 else WORSE if below < -1e-12 else NEITHER
+        return verdicts
 
 
 @dataclass(frozen=True)
@@ -149,16 +149,16 @@ class ComparisonResult:
         return "\n".join([*lines, *self._overlap_lines(width), "", *self._shared_lines()])
 
     def _how_judged(self) -> str:
-        told = self.evaluate
-        if not told:
+        spec = self.evaluate
+        if not spec:
             return (
                 "without labels: variance of all features explained by the selected ones, and "
                 "mean absolute correlation among these; percent"
             )
-        starts = f"the best of {told['n_init']} starts" if told["n_init"] > 1 else "one start each"
+        starts = f"the best of {spec['n_init']} starts" if spec["n_init"] > 1 else "one start each"
         return (
-            f"k-means with {told['n_clusters']} clusters, {told['n_repetitions']} repetitions, "
-            f"{starts} ({told['init']}); percent, mean and deviation"
+            f"k-means with {spec['n_clusters']} clusters, {spec['n_repetitions']} repetitions, "
+            f"{starts} ({spec['init']}); percent, mean and deviation"
         )
 
     def than_chance(self, row: Row) -> dict[str, str]:
@@ -235,8 +235,8 @@ class ComparisonResult:
             for row in self.rows
         ]
         overlaps = [
-            {"n_features": m, "first": a, "second": b, **asdict(found)}
-            for m, a, b, found in self.overlaps()
+            {"n_features": m, "first": a, "second": b, **asdict(overlap)}
+            for m, a, b, overlap in self.overlaps()
         ]
         about = {
             "input": self.uri,
@@ -252,15 +252,15 @@ class ComparisonResult:
 
     def overlaps(self) -> list[tuple[int, str, str, Overlap]]:
         """Return m, two names and what their selections of m features have in common."""
-        found = []
+        pairs = []
         own = [row for row in self.rows if row.method and row.n_draws == 1]
         for m in sorted({row.n_features for row in own}):
             same = [row for row in own if row.n_features == m]
             for i, first in enumerate(same):
                 for second in same[i + 1 :]:
                     overlap = selection_overlap(first.selected, second.selected, self.n_features)
-                    found.append((m, first.name, second.name, overlap))
-        return found
+                    pairs.append((m, first.name, second.name, overlap))
+        return pairs
 
     def write(self, directory: RunDirectory) -> None:
         """Write the table in all forms, and the figure."""
@@ -306,12 +306,12 @@ class ComparisonResult:
 
     def _overlap_lines(self, width: int) -> list[str]:
         """Return what each pair shares, a line for each pair and a column for each m."""
-        found = self.overlaps()
-        if not found:
+        all_pairs = self.overlaps()
+        if not all_pairs:
             return []
-        sizes = sorted({m for m, *_ in found})
-        pairs = dict.fromkeys((a, b) for _, a, b, _ in found)
-        by_pair = {(m, a, b): overlap for m, a, b, overlap in found}
+        sizes = sorted({m for m, *_ in all_pairs})
+        pairs = dict.fromkeys((a, b) for _, a, b, _ in all_pairs)
+        by_pair = {(m, a, b): overlap for m, a, b, overlap in all_pairs}
         chance = "  ".join(f"{100 * m / self.n_features:>6.1f}" for m in sizes)
         lines = [
             "",

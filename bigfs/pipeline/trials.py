@@ -1,4 +1,4 @@
-"""One trial of a paper's protocol inside one task: fit methods on some rows, judge what they keep.
+"""One trial of a paper's protocol in one task: fit methods on some rows, evaluate selections.
 
 The trials of a data set share a folder, where equal stages meet: a graph that one task has made
 serves the others.
@@ -94,7 +94,7 @@ def _fit(
     blocks = RowBlocks.from_any(X, scratch=work)
     blocks.keeps_gram = True
     engine = Engine(SharedStages(folder), blocks, memory_limit=entries[0].config.memory_limit)
-    found = []
+    outcomes = []
     classes = folder / f"classes-{uuid.uuid4().hex[:12]}.npy"
     with replaced_file(classes, sync=False) as file:
         np.save(file, y)
@@ -112,9 +112,9 @@ def _fit(
             labels = result.details.get("labels")
             if wanted[0] in served and labels is not None:
                 clusters = clustering_scores(y, labels.load())
-        found.append(Found(selections, clusters))
+        outcomes.append(Found(selections, clusters))
     remove_tree(work.path)
-    return found
+    return outcomes
 
 
 def _started(config: Config, classes: str) -> Config:
@@ -132,7 +132,7 @@ def judge(
     part = X if columns is None else X[:, list(columns)]
     # Single precision halves the time of k-means; the starts and the figures are as good.
     part = np.ascontiguousarray(part, dtype=np.float32)
-    found = [
+    scores = [
         kmeans_scores(
             part,
             y,
@@ -145,8 +145,8 @@ def judge(
     ]
     if protocol.nearest_neighbor:
         error = nearest_neighbor_error(part, y)
-        found = [{**one, "nearest_neighbor_error": error} for one in found]
-    return found
+        scores = [{**repetition, "nearest_neighbor_error": error} for repetition in scores]
+    return scores
 
 
 def fit_and_judge(
@@ -158,10 +158,10 @@ def fit_and_judge(
     """
     with inline():
         X, y = trial.load()
-        found = _fit(X, y, trial, entries, sizes)
+        outcomes = _fit(X, y, trial, entries, sizes)
         repetitions = range(protocol.n_repetitions)
         scores = {("", 0): judge(None, trial, protocol, repetitions)}
-        for entry, one in zip(entries, found, strict=True):
-            for m, columns in one.selections.items():
+        for entry, outcome in zip(entries, outcomes, strict=True):
+            for m, columns in outcome.selections.items():
                 scores[entry.name, m] = judge(columns, trial, protocol, repetitions)
     return scores

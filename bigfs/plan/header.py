@@ -74,7 +74,7 @@ class Header:
 
 
 def header_of(source: Source, uri: str, missing: str = "error") -> Header:
-    """Return what an opened input tells of itself."""
+    """Return the header of an opened input."""
     stored = is_store(uri)
     itemsize = source.dtype.itemsize
     chunk = None

@@ -1,6 +1,6 @@
-"""Adds up what every stage says it costs, and accepts or refuses it.
+"""Sum of the stages' costs, and the decision whether a run fits.
 
-It knows sizes and formulas' results only: no data, no method, no cluster.
+It works on sizes and computed costs only: no data, no method, no cluster.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHOWN_TASKS = 10**6
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run would take place.
+    """Limits of the machine or cluster that a run would use.
 
     Attributes
     ----------
@@ -77,16 +77,16 @@ class Plan:
 
     @property
     def refusals(self) -> list[str]:
-        """Why the run does not fit, one text for each reason."""
-        found = [stage.refusal for stage in self.stages if stage.refusal]
+        """Reasons why the run does not fit."""
+        reasons = [stage.refusal for stage in self.stages if stage.refusal]
         free = self.place.free_scratch_bytes
         if free is not None and self.scratch_bytes > free:
-            found.append(
+            reasons.append(
                 f"The run directory needs about {format_bytes(self.scratch_bytes)} and its file "
                 f"system has {format_bytes(free)} free. Free space there, or put the run "
                 "directory on a larger disk."
             )
-        return found
+        return reasons
 
     @property
     def fits(self) -> bool:
@@ -183,7 +183,7 @@ class Plan:
     def _verdict(self) -> list[str]:
         place = self.place
         if self.shape is None and self.fits:
-            return ["Whether it fits is told then, before any stage but the reading."]
+            return ["Whether it fits is checked then, before any stage but the reading."]
         base, larger = format_bytes(baseline_bytes()), format_bytes(baseline_bytes(True))
         lines = [
             f"Peaks allow {base} for a worker before its tasks, {larger} once it has loaded "
@@ -291,9 +291,9 @@ def make_plan(
     planned: list[StagePlan] = []
     compiled = loaded = False
     for stage in stages:
-        seen = shape if stage.sparse or dense is None else dense
+        form = shape if stage.sparse or dense is None else dense
         try:
-            strategy = stage.choose(seen)
+            strategy = stage.choose(form)
             cost = strategy.cost()
         except MemoryLimitError as error:
             # The plan looks for the remedy itself.
@@ -304,7 +304,7 @@ def make_plan(
             continue
         compiled, loaded = compiled or cost.compiles, loaded or bool(cost.loads)
         base = baseline_bytes(compiled) + (_KERNEL_BYTES if compiled and loaded else 0)
-        planned.append(_plan_stage(stage.name, strategy, cost, base, seen, place))
+        planned.append(_plan_stage(stage.name, strategy, cost, base, form, place))
     return Plan(shape, place, tuple(planned), tuple(unknown))
 
 

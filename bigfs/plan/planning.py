@@ -113,7 +113,7 @@ def plan_of(config: Config, header: Header, place: Place) -> Plan:
     shape = header.shape(config.blocks.rows, sparse=True)
     place = dataclasses.replace(place, memory_limit=config.memory_limit)
     if shape is None:
-        unknown = "The number of rows is known only once the input is read; so is all else."
+        unknown = "The number of rows is unknown until the input is read, and so are the costs."
         return make_plan([], None, place, [unknown])
     unknowns = []
     if not header.exact:
@@ -128,15 +128,15 @@ def plan_of(config: Config, header: Header, place: Place) -> Plan:
 
 def cures(config: Config, header: Header, place: Place) -> tuple[str, ...]:
     """Return settings with which the plan fits, each found by making that plan."""
-    found = []
+    settings = []
     for name, variants in _candidates(config, header, place):
         for value, variant in variants:
             if plan_of(variant, header, place).fits:
-                found.append(f"{name} to {value}")
+                settings.append(f"{name} to {value}")
                 break
-        if len(found) == _MOST_CURES:
+        if len(settings) == _MOST_CURES:
             break
-    return tuple(found)
+    return tuple(settings)
 
 
 def _candidates(

@@ -1,4 +1,4 @@
-"""Where features lie: in an image, or along an axis such as wavelength."""
+"""Positions of features: in an image, or along an axis such as wavelength."""
 
 from __future__ import annotations
 

@@ -97,10 +97,10 @@ def comparison_page(table: dict[str, Any], figure: str, folder: str) -> str:
     )
     kept = [row for row in rows if row["name"] not in (ALL_FEATURES, CHANCE)]
     methods = [row for row in kept if key in row["scores"]]
-    said = ""
+    best_line = ""
     if methods:
         best = max(methods, key=lambda row: row["scores"][key])
-        said = (
+        best_line = (
             f"{what}: {best['name']} with {best['n_features']} features, "
             f"{100 * best['scores'][key]:.1f} %."
         )
@@ -116,7 +116,7 @@ def comparison_page(table: dict[str, Any], figure: str, folder: str) -> str:
         for o in table["overlaps"]
     ]
     sections = [
-        f"<header><h1>{escape(title)}</h1><p>{escape(said)}</p><p>{escape(about)}</p></header>",
+        f"<header><h1>{escape(title)}</h1><p>{escape(best_line)}</p><p>{escape(about)}</p></header>",
         _section("Scores", _table(head, body), "across"),
         _section("Curves", f'<div class="figure">{drawing}</div>', "across"),
     ]
@@ -187,8 +187,8 @@ def _tiles(result: Result, facts: Facts) -> list[tuple[str, str]]:
         text = f"of the features are common to two samples of {sure.sample_size:,} rows"
         tiles.insert(0, (sure.share_line(), text))
     if result.evaluation is not None:
-        mine, whole = (100 * result.evaluation[k]["nmi_mean"] for k in ("selected", "all"))
-        tiles.append((f"{mine:.0f} %", f"NMI with the labels; all features: {whole:.0f} %"))
+        mine, all_features = (100 * result.evaluation[k]["nmi_mean"] for k in ("selected", "all"))
+        tiles.append((f"{mine:.0f} %", f"NMI with the labels; all features: {all_features:.0f} %"))
     if result.recall is not None:
         tiles.append(
             (f"{100 * result.recall['value']:.0f} %", "of the true neighbors are in the graph")
@@ -231,8 +231,8 @@ def _sure(result: Result) -> str:
     if sure is None:
         return ""
     lines = [line[0].upper() + line[1:] for line in result.stability_lines]
-    said = "".join(f"<p>{escape(line)}.</p>" for line in lines)
-    return _section("How sure", said)
+    paragraphs = "".join(f"<p>{escape(line)}.</p>" for line in lines)
+    return _section("How sure", paragraphs)
 
 
 def _scores(result: Result) -> str:
@@ -353,9 +353,9 @@ def _map(facts: Facts) -> str:
 def _quality(result: Result) -> str:
     rows = []
     if result.recall is not None:
-        found = result.recall
-        interval = f"{100 * found['low']:.1f} to {100 * found['high']:.1f} %"
-        rows.append(["graph recall", f"{100 * found['value']:.1f} % ({interval})"])
+        figures = result.recall
+        interval = f"{100 * figures['low']:.1f} to {100 * figures['high']:.1f} %"
+        rows.append(["graph recall", f"{100 * figures['value']:.1f} % ({interval})"])
     spectrum = result.details.get("spectrum", result.details.get("eigenvalues"))
     if spectrum is not None and len(spectrum):
         shown = ", ".join(f"{value:.3g}" for value in np.asarray(spectrum)[:12].tolist())
@@ -375,8 +375,8 @@ def _quality(result: Result) -> str:
             rows.append([title, str(result.details[name])])
     if result.evaluation is not None:
         for key, title in (("selected", "selected features"), ("all", "all features")):
-            found = result.evaluation[key]
-            values = {label: _score({"scores": found}, name) for name, label in _SCORES.items()}
+            figures = result.evaluation[key]
+            values = {label: _score({"scores": figures}, name) for name, label in _SCORES.items()}
             text = ", ".join(f"{label} {value} %" for label, value in values.items() if value)
             rows.append([f"labels, {title}", text])
     return _section("Quality", _table([], rows, "facts")) if rows else ""

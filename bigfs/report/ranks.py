@@ -49,7 +49,9 @@ def draw_ranks(lines: Sequence[RankLine], kinds: Sequence[str]) -> list[bytes]:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"svg.hashsalt": "bigfs"}):
-        heights = [1.2 + 0.13 * len(one.names) + 0.12 * len(one.groups) for one in lines]
+        heights = [
+            1.2 + 0.13 * len(diagram.names) + 0.12 * len(diagram.groups) for diagram in lines
+        ]
         figure = Figure(figsize=(7.5, sum(heights)), layout="constrained")
         rows = figure.subplots(len(lines), 1, squeeze=False, height_ratios=heights)[:, 0]
         for axes, line in zip(rows, lines, strict=True):

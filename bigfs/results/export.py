@@ -150,10 +150,10 @@ def export_columns(
         known = ", ".join([".zarr", *_WRITERS])
         raise InputError(f"{dest}: the name says the format, and must end in {known}.")
     if ids and suffix in (".zarr", ".npy"):
-        raise InputError(f"{dest}: {suffix} has no place for ids. Write .csv, .parquet or .h5ad.")
+        raise InputError(f"{dest}: {suffix} cannot hold ids. Write .csv, .parquet or .h5ad.")
     read = as_location(columns.uri)
     if is_within(read, place) or is_within(place, read):
-        raise InputError(f"{dest} is what is read, and cannot be replaced. Give another name.")
+        raise InputError(f"{dest} is the input, and cannot be replaced. Give another name.")
     name = columns.index or "row"
     if ids and name in (columns.feature_names or ()):
         raise InputError(f"{dest}: a feature is named {name!r}, as the column of ids would be.")

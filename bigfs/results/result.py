@@ -96,8 +96,8 @@ class Result:
             "labels" of a method that clusters, or "embedding", the graph's eigenvectors.
         """
         if name != "embedding":
-            found = self._stored.details.get(name)
-            return found if isinstance(found, ArrayRef) else None
+            array = self._stored.details.get(name)
+            return array if isinstance(array, ArrayRef) else None
         if "spectral" not in self.stages:
             return None
         return ArrayRef.at(self._directory.stage_path("spectral") / name)
@@ -120,12 +120,12 @@ class Result:
         if "graph" not in self.stages:
             return None
         graph = read_attributes(self._directory.stage_path("graph"))["graph"]
-        found: dict[str, Any] | None = graph.get("recall")
-        return found
+        estimate: dict[str, Any] | None = graph.get("recall")
+        return estimate
 
     @cached_property
     def stability(self) -> Stability | None:
-        """How sure the selection is, by fits on samples of the rows; None where not asked for."""
+        """Stability of the selection, from fits on samples of the rows; None if not computed."""
         if "stability" in self.stages:
             stored = FeatureScores.open(self._directory.stage_path("stability"))
             return Stability.from_details(stored.details).at(len(self.selected))
@@ -133,18 +133,18 @@ class Result:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the result is what fits on samples agree on."""
+        """Whether the result is the consensus of fits on samples."""
         return bool(self.settings.get("quick"))
 
     @property
     def stability_lines(self) -> list[str]:
-        """How sure the selection is, in sentences; none where that was not asked for."""
+        """Stability of the selection in sentences; empty if it was not computed."""
         if self.stability is None:
             return []
         lines = self.stability.lines(self.settings["stability"]["threshold"])
         if self.is_quick:
-            said = "The selection is what these fits agree on; no graph of all rows was built."
-            lines.append(f"{said} Scores are means of the fits.")
+            line = "The selection is what these fits agree on; no graph of all rows was built."
+            lines.append(f"{line} Scores are means of the fits.")
         return lines
 
     @property
@@ -409,15 +409,15 @@ def _shortened(name: str) -> str:
     return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 3]}..."
 
 
-def evaluation_lines(found: dict[str, Any], n_selected: int) -> list[str]:
+def evaluation_lines(evaluation: dict[str, Any], n_selected: int) -> list[str]:
     """Return the figures of selected against all features as a small table."""
     lines = [
-        f"  against the labels {found['labels']} (k-means, {found['n_repetitions']} "
+        f"  against the labels {evaluation['labels']} (k-means, {evaluation['n_repetitions']} "
         "repetitions, mean and deviation in percent)",
         "  features      NMI           ACC           Rand index    1-NN error",
     ]
     for title, key in ((f"selected {n_selected}", "selected"), ("all", "all")):
-        row = found[key]
+        row = evaluation[key]
         cells = [
             f"{100 * row[f'{name}_mean']:5.1f} ± {100 * row[f'{name}_std']:<4.1f}"
             for name in ("nmi", "acc", "rand")
@@ -460,7 +460,7 @@ def open_result(path: str | Location) -> Result:
     if not directory.is_intact("result"):
         done = ", ".join(stages) or "none"
         raise InputError(
-            f"{path}: this run has no whole result (finished stages: {done}). Run it again with "
+            f"{path}: this run has no complete result (finished stages: {done}). Run it again with "
             f"'bigfs run {directory.path / 'config.yaml'}'; it continues where it stopped."
         )
     directory.check_unchanged("result")

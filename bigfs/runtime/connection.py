@@ -1,4 +1,4 @@
-"""Connecting to Dask: a running scheduler, a cluster of our own, or what is in scope."""
+"""Connecting to Dask: a running scheduler, a cluster started here, or the client in scope."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def local_cluster(n_workers: int, threads_per_worker: int, memory_limit: int) ->
 
 @contextmanager
 def _unheard_by_children() -> Iterator[None]:
-    """Keep Ctrl-C from the processes of threads that begin in the block, those they restart too.
+    """Block SIGINT in threads that start in this block, and so in the processes they start.
 
     A terminal sends it to all of them; this process alone acts on it, and ends the others. One that
     comes meanwhile is heard at the end of the block.
@@ -173,8 +173,8 @@ def _client(scheduler: str) -> Iterator[Any]:
             warnings.simplefilter("ignore", VersionMismatchWarning)
             client = ClosingClient(address, timeout=WAIT_SECONDS / 2)
     except BaseException as error:
-        if told := _no_client(address, error):
-            raise told from error
+        if reason := _no_client(address, error):
+            raise reason from error
         raise
     with client:
         yield client

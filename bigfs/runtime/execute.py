@@ -59,7 +59,7 @@ def at_most_at_once(count: int | None) -> Iterator[None]:
 
 
 def _slot(at_once: int | None) -> AbstractContextManager[Any]:
-    """Return what a task holds while it runs."""
+    """Return the slot that a task holds while it runs."""
     if at_once is None:
         return nullcontext()
     with _slots_lock:

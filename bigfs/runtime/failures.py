@@ -1,4 +1,4 @@
-"""Errors of storage and clusters, turned into errors that say what to do."""
+"""Translation of storage and cluster errors into errors that name the remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bigfs.core.errors import BigfsError, ClusterError, StorageError
 _STORAGE = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
 )
-_AGAIN = "Finished stages are kept: run again when that is mended."
+_AGAIN = "Finished stages are kept: fix the cause and run again."
 
 
 @contextmanager
@@ -66,14 +66,14 @@ def cluster_failures(what: str) -> Iterator[None]:
         # Without a cluster there is nothing of its kind, and its import takes half a second.
         if "distributed" not in sys.modules:
             raise
-        found = _of_the_cluster(error)
-        if found is None:
+        reason = _of_the_cluster(error)
+        if reason is None:
             raise
-        raise ClusterError(f"{what}: {found}") from error
+        raise ClusterError(f"{what}: {reason}") from error
 
 
 def _of_the_cluster(error: Exception) -> str | None:
-    """Say what went wrong with the cluster, or None if it was something else."""
+    """Return a description of a cluster failure, or None for other errors."""
     from concurrent.futures import CancelledError as FutureCancelledError
 
     from distributed import CancelledError, KilledWorker

@@ -1,4 +1,4 @@
-"""Work in a thread of its own, while the main thread waits and is there for signals.
+"""Work in a thread of its own, while the main thread waits for it and handles signals.
 
 Python handles a signal in the main thread only, between two of its instructions: a main thread
 in a compiled kernel would not hear of it for minutes. Told to stop, the work ends at the next of
@@ -21,7 +21,7 @@ WATCH_SECONDS = 2.0
 
 
 class _Stop:
-    """Tells work to stop, and knows how many of its tasks run in this process."""
+    """Signals work to stop, and counts its tasks that run in this process."""
 
     def __init__(self) -> None:
         self.told = threading.Event()

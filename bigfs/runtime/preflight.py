@@ -95,54 +95,54 @@ def _check_scheduler(client: Any) -> None:
         return await asyncio.wait_for(client.run_on_scheduler(package_versions), ANSWER_SECONDS)
 
     try:
-        found = bounded(client, ask, "The scheduler does not answer")
+        answer = bounded(client, ask, "The scheduler does not answer")
     except ClusterError:
         raise
     except Exception as error:
-        found = error
+        answer = error
     here = {name: version for name, version in package_versions().items() if name in _PROTOCOL}
-    _compare(here, {"the scheduler": found})
+    _compare(here, {"the scheduler": answer})
 
 
 def _compare(here: dict[str, str], answers: dict[str, Any]) -> None:
-    """Raise ClusterError if what a process has is not what this one has."""
+    """Raise ClusterError if the versions of a process differ from those of this one."""
     wrong = []
-    for process, found in answers.items():
-        if isinstance(found, OSError):
-            wrong.append(f"{process} does not answer ({type(found).__name__}: {found})")
-        elif isinstance(found, Exception):  # some reach us as their text only
-            wrong.append(f"{process} cannot import this bigfs ({found})")
+    for process, answer in answers.items():
+        if isinstance(answer, OSError):
+            wrong.append(f"{process} does not answer ({type(answer).__name__}: {answer})")
+        elif isinstance(answer, Exception):  # some reach us as their text only
+            wrong.append(f"{process} cannot import this bigfs ({answer})")
         else:
             differing = [
-                f"{name} {found.get(name, 'missing')} (here {version})"
+                f"{name} {answer.get(name, 'missing')} (here {version})"
                 for name, version in here.items()
-                if found.get(name) != version
+                if answer.get(name) != version
             ]
             if differing:
                 wrong.append(f"{process} has {', '.join(differing)}")
     if wrong:
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise ClusterError(
-            "The cluster is not of the same versions as this client, and results could differ: "
+            "The cluster and this client have different versions, and results could differ: "
             f"{'; '.join(wrong[:_SHOWN])}{more}. Install the same versions everywhere, restart "
             "the cluster, then run again."
         )
 
 
 def _compare_kernels(answers: dict[str, Any]) -> None:
-    """Warn of workers whose sums round otherwise: which worker gets a block is a matter of chance.
+    """Warn of workers whose BLAS kernels, and so the rounding of their sums, differ.
 
     It is no error, since a cluster may have processors of several types.
     """
     here = blas_kernels()
-    other = {w: found for w, found in answers.items() if isinstance(found, str) and found != here}
+    other = {w: name for w, name in answers.items() if isinstance(name, str) and name != here}
     if other:
-        worker, found = next(iter(other.items()))
+        worker, kernels = next(iter(other.items()))
         logger.warning(
             "BLAS uses its %s kernels here and others on %d of %d workers (%s: %s): the last "
             "digits of scores may differ from run to run. If the processors are of one type, set "
             "OPENBLAS_CORETYPE to the same value everywhere, or nowhere.",
-            here, len(other), len(answers), worker, found,
+            here, len(other), len(answers), worker, kernels,
         )  # fmt: skip
 
 
@@ -151,13 +151,13 @@ def package_versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     # Another bug fix release of Python gives the same results and reads the same pickles.
-    found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    versions = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     for package in (*_PROTOCOL[1:], *_RESULTS):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "missing"
-    return found
+            versions[package] = "missing"
+    return versions
 
 
 def _check_sizes(workers: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""How the program ends: the exit code of every error, and signals as interrupts."""
+"""Exit codes of errors, and signals as interrupts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bigfs.runtime.terminal import reporting, say
 
 EXIT_BUG = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# What an interrupted command leaves behind.
+# The state that an interrupted command leaves.
 _KEPT = dict.fromkeys(
     ("run", "compare"), "finished stages are kept, run the same command to continue"
 )
@@ -30,12 +30,12 @@ def interrupts() -> Iterator[None]:
 
     A second signal does not wait for the cleanup. What nohup has SIGHUP ignored for stays so.
     """
-    seen: list[int] = []
+    received: list[int] = []
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        if seen:
+        if received:
             os._exit(EXIT_INTERRUPTED)
-        seen.append(signum)
+        received.append(signum)
         raise KeyboardInterrupt
 
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
@@ -63,8 +63,8 @@ def exit_code(cli: click.Group, arguments: list[str] | None) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         where = context.command_path if context else "bigfs"
-        said = " ".join(error.format_message().split())
-        _tell(f"error: {said} See '{where} --help'.", EXIT_BAD_INPUT)
+        message = " ".join(error.format_message().split())
+        _tell(f"error: {message} See '{where} --help'.", EXIT_BAD_INPUT)
         return EXIT_BAD_INPUT
     except BigfsError as error:
         if os.environ.get("BIGFS_TRACEBACK") == "1":

@@ -1,4 +1,4 @@
-"""A cluster of ours is stopped without a word: what Dask says of its end looks like a failure."""
+"""Silence of Dask's logging while a cluster is stopped: its messages look like failures."""
 
 from __future__ import annotations
 

@@ -79,15 +79,15 @@ def slurm_cluster(cluster: Any, memory_limit: int) -> Any:
 
 
 def _check_job(script: str) -> None:
-    """Ask Slurm whether it would take a worker's job: later on its refusal would only be logged."""
+    """Test a worker's job with Slurm first: later on a refusal would only be logged."""
     asked = subprocess.run(["sbatch", "--test-only"], input=script, capture_output=True, text=True)
     if asked.returncode == 0:
         return
-    said = " ".join(asked.stderr.replace("sbatch: error: ", "").split())
-    if any(words in said for words in _AWAY):
-        raise ClusterError(f"Slurm does not answer ({said}). Run again when it does.")
+    answer = " ".join(asked.stderr.replace("sbatch: error: ", "").split())
+    if any(words in answer for words in _AWAY):
+        raise ClusterError(f"Slurm does not answer ({answer}). Run again when it does.")
     raise InputError(
-        f"Slurm does not take the workers' jobs ({said}). Change queue, account, walltime or "
+        f"Slurm does not take the workers' jobs ({answer}). Change queue, account, walltime or "
         "job_extra_directives in 'cluster', or memory_limit; 'sinfo' shows what there is."
     )
 

@@ -1,4 +1,4 @@
-"""A run does not wait without an end for a cluster that is gone."""
+"""Watching the cluster, so that a run does not wait forever for one that is gone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ANSWER_SECONDS = 10.0
 
 
 def watch_cluster(cluster: Any = None) -> Callable[[], None] | None:
-    """Return what to call every few seconds while the active cluster works, or None without one.
+    """Return a check to call every few seconds while the active cluster works, or None without one.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def watch_cluster(cluster: Any = None) -> Callable[[], None] | None:
 
 
 class _Watch:
-    """Raises ClusterError when the cluster has been of no use for too long."""
+    """Raises ClusterError when the cluster has been without workers for too long."""
 
     def __init__(self, client: Any, ours: Any, patience_seconds: float) -> None:
         self._client, self._ours, self._patience = client, ours, patience_seconds
@@ -55,12 +55,12 @@ class _Watch:
             return await asyncio.wait_for(scheduler.identity(n_workers=-1), _ANSWER_SECONDS)
 
         try:
-            found = self._client.sync(ask)
+            answer = self._client.sync(ask)
         except Exception:  # whatever it is, the scheduler has not answered
             return "The scheduler has not answered"
-        if self._ours is not None and len(found["workers"]) < len(self._ours.worker_spec):
+        if self._ours is not None and len(answer["workers"]) < len(self._ours.worker_spec):
             # Dask starts a worker that died again, once: not one that dies while it starts.
             self._ours.scale(len(self._ours.worker_spec))
-        if found["workers"]:
+        if answer["workers"]:
             return None
-        return f"The scheduler at {found['address']} has had no worker"
+        return f"The scheduler at {answer['address']} has had no worker"

@@ -1,4 +1,4 @@
-"""Talking to every process of the cluster: none is waited for without an end."""
+"""Calls to every process of the cluster, all with a time limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _patience: ContextVar[float] = ContextVar("bigfs_patience", default=WAIT_SECONDS
 
 @contextmanager
 def patience(seconds: float | None) -> Iterator[None]:
-    """Wait for workers so long within the block (None: a minute)."""
+    """Set how long the block waits for workers (None: a minute)."""
     token = _patience.set(WAIT_SECONDS if seconds is None else seconds)
     try:
         yield
@@ -30,8 +30,8 @@ def patience(seconds: float | None) -> Iterator[None]:
 
 def workers_of(client: Any) -> dict[str, dict[str, Any]]:
     """Return what the scheduler says of each of its workers, by address."""
-    found: dict[str, dict[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
-    return found
+    workers: dict[str, dict[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
+    return workers
 
 
 def wait_for_workers(client: Any) -> None:
@@ -82,7 +82,7 @@ def ask_workers(
 
 
 def bounded(client: Any, ask: Callable[[], Any], what: str) -> Any:
-    """Run a coroutine in the client's loop; what the cluster does not answer is a ClusterError."""
+    """Run a coroutine in the client's loop; raise ClusterError if the cluster does not answer."""
     try:
         return client.sync(ask)
     except TimeoutError as error:
@@ -127,7 +127,7 @@ def on_every_process(fn: Callable[..., Any], *args: Any) -> dict[str, Any]:
         if isinstance(answer, BaseException):
             raise answer
     if not answers:
-        raise ClusterError("All workers left at once. Run again when the cluster has some.")
+        raise ClusterError("All workers left at once. Run again when the cluster has workers.")
     return answers
 
 
@@ -150,8 +150,8 @@ def worker_limits() -> dict[str, int]:
     limits = {worker: int(w["memory_limit"] or 0) for worker, w in workers_of(client).items()}
     unlimited = [worker for worker, limit in limits.items() if not limit]
     if unlimited:
-        found = ask_workers(client, _machine_bytes, workers=unlimited)
-        limits.update({w: n for w, n in found.items() if isinstance(n, int)})
+        machine_limits = ask_workers(client, _machine_bytes, workers=unlimited)
+        limits.update({w: n for w, n in machine_limits.items() if isinstance(n, int)})
     return {worker: limit for worker, limit in limits.items() if limit}
 
 

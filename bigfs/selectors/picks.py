@@ -91,9 +91,9 @@ class Picks(ABC):
 
     def _on_client(self, what: str, n_rows: int | None) -> Step:
         d = self.shape.n_features
-        taken = 8 * (n_rows or d) * d + self.rule.matrices(d, n_rows)
+        products = 8 * (n_rows or d) * d + self.rule.matrices(d, n_rows)
         # The vectors of the picks, and some strips.
-        needed = taken + 8 * d * min(self.n_selected, d) + 16 * MIB
+        needed = products + 8 * d * min(self.n_selected, d) + 16 * MIB
         return Step(what, needed, by_client=True)
 
     def _result(
@@ -101,9 +101,9 @@ class Picks(ABC):
     ) -> FeatureScores:
         with single_thread():
             path = self.rule.path(products, self.n_selected)
-            found = self.rule.result(path, norms, blocks)
-        found.details["n_sketch_rows"] = 0 if blocks is None else self.sketch.n_rows
-        return found
+            scores = self.rule.result(path, norms, blocks)
+        scores.details["n_sketch_rows"] = 0 if blocks is None else self.sketch.n_rows
+        return scores
 
 
 class PicksOnGram(Picks):

@@ -99,12 +99,12 @@ class RowSketch:
 
     def read(self, blocks: RowBlocks, random_state: int) -> np.ndarray:
         """Return the sketch, shape (n_rows, n_features), float64."""
-        found = np.empty((self.n_rows, self.shape.n_features))
+        sketch = np.empty((self.n_rows, self.shape.n_features))
         for columns in self._groups:
             shared = (self, columns, random_state)
             total: Partial = blocks.reduce(_sketch_kernel, _merge_partials, *shared, label="sketch")
-            found[:, columns[0] : columns[1]] = total.rows
-        return found
+            sketch[:, columns[0] : columns[1]] = total.rows
+        return sketch
 
 
 def _sketch_kernel(

@@ -167,8 +167,8 @@ class Scoring:
         result = self.strategy.run(inputs, out)
         if not result.scores.any():
             notes.append(
-                "All scores are 0: no feature varies, or this method tells none apart. The ranking "
-                "is the order of the columns."
+                "All scores are 0: no feature varies, or the method does not distinguish them. The "
+                "ranking is the order of the columns."
             )
             logger.warning(notes[-1])
         n_selected = selection.n_features_to_select

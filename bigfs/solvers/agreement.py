@@ -1,4 +1,4 @@
-"""How far selections agree: frequencies, Nogueira's measure, pairs of disjoint samples, a bound.
+"""Agreement of selections: frequencies, Nogueira's measure, pairs of disjoint samples, a bound.
 
 A selection is a row of a boolean array, with a column for each feature. Two selections that are
 neighbors, rows 2i and 2i + 1, are a pair: those of two samples without a common row.

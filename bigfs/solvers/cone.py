@@ -1,4 +1,4 @@
-"""The cone program of maximum margin feature selection: one convex step, whatever n was.
+"""The cone program of maximum margin feature selection; its size does not depend on n.
 
     min  1/2 sum_k |v_k|^2 / sigma_k + C xi + sum_p v_p' S v_p
     s.t. <A_j, V> + xi >= g_j for every plane j,  xi >= 0,
@@ -174,21 +174,21 @@ def _solve_clarabel(program: ConeProgram, tol: float) -> ConeSolution:
     settings.verbose = False
     settings.max_threads = 1
     settings.tol_gap_rel = settings.tol_gap_abs = settings.tol_feas = min(1e-8, tol)
-    found = clarabel.DefaultSolver(quadratic, q, matrix, right, kinds, settings).solve()
-    if str(found.status) not in ("Solved", "AlmostSolved"):
+    answer = clarabel.DefaultSolver(quadratic, q, matrix, right, kinds, settings).solve()
+    if str(answer.status) not in ("Solved", "AlmostSolved"):
         raise ConvergenceError(
-            f"The cone program of M3FS was not solved ({found.status}): {d} features, "
+            f"The cone program of M3FS was not solved ({answer.status}): {d} features, "
             f"{len(program.bounds)} planes, C = {program.C:g}. Scale the features, or lower C."
         )
-    x = np.asarray(found.x)
+    x = np.asarray(answer.x)
     V = np.ascontiguousarray(x[:n_v].reshape(P, D).T)
     objective = program.objective(V)
     sigma = weights_of(np.linalg.norm(V[:d], axis=1), program.n_selected)
     slack = max(0.0, float((program.bounds - np.einsum("jdp,dp->j", program.planes, V)).max()))
-    multipliers = np.asarray(found.z)[1 : 1 + len(program.bounds)]
-    gap = abs(objective - float(found.obj_val)) / max(1e-12, abs(objective))
+    multipliers = np.asarray(answer.z)[1 : 1 + len(program.bounds)]
+    gap = abs(objective - float(answer.obj_val)) / max(1e-12, abs(objective))
     return ConeSolution(
-        V, sigma, slack, objective, gap, multipliers, int(found.iterations), "clarabel"
+        V, sigma, slack, objective, gap, multipliers, int(answer.iterations), "clarabel"
     )
 
 

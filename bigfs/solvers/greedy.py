@@ -26,7 +26,7 @@ _FALLEN = 1e-6
 _STRIP = 256
 
 
-class Columns(Protocol):
+class ColumnProducts(Protocol):
     """Products of the columns of a matrix X of shape (n_rows, n_features), one by one."""
 
     def norms(self) -> np.ndarray:
@@ -39,7 +39,7 @@ class Columns(Protocol):
         """
 
 
-class Products(Columns, Protocol):
+class Products(ColumnProducts, Protocol):
     """All products of the columns."""
 
     def times(self, w: np.ndarray) -> np.ndarray:
@@ -56,7 +56,7 @@ class Products(Columns, Protocol):
 
 
 class GramProducts:
-    """Products that are there: ``gram`` of shape (n_features, n_features), which is changed."""
+    """Products in memory: ``gram`` of shape (n_features, n_features), modified in place."""
 
     def __init__(self, gram: np.ndarray) -> None:
         # Rows are read: of a symmetric matrix, take the view where they are contiguous.
@@ -110,11 +110,11 @@ class RowProducts:
     def squares(self) -> np.ndarray:
         """Return ``x_j' (X X') x_j`` of every column."""
         outer = self._rows @ self._rows.T
-        found = np.empty(self._rows.shape[1])
-        for begin in range(0, len(found), _STRIP):
+        norms = np.empty(self._rows.shape[1])
+        for begin in range(0, len(norms), _STRIP):
             strip = self._rows[:, begin : begin + _STRIP]
-            found[begin : begin + _STRIP] = np.einsum("ij,ij->j", strip, outer @ strip)
-        return found
+            norms[begin : begin + _STRIP] = np.einsum("ij,ij->j", strip, outer @ strip)
+        return norms
 
     def deflate(self, W: np.ndarray, picks: list[int]) -> None:
         """Subtract the projections on the picked columns."""
@@ -144,7 +144,7 @@ class GreedyPath(ABC):
 
     Parameters
     ----------
-    products : Columns
+    products : ColumnProducts
         May be changed on the way.
     n_picks : int
 
@@ -169,7 +169,7 @@ class GreedyPath(ABC):
     # A pivot below this share of the first ends the path.
     least_pivot = 0.0
 
-    def __init__(self, products: Columns, n_picks: int) -> None:
+    def __init__(self, products: ColumnProducts, n_picks: int) -> None:
         self.products = products
         self.norms = products.norms()
         self.start = self.norms.copy()
@@ -218,7 +218,7 @@ class GreedyPath(ABC):
         self._refresh()
 
     def _prepare(self) -> None:  # noqa: B027  # most paths have nothing to prepare
-        """Compute what the values are made of."""
+        """Initialize the terms of the values."""
 
     @abstractmethod
     def _values(self, norms: np.ndarray) -> np.ndarray:
@@ -229,7 +229,7 @@ class GreedyPath(ABC):
         """Take a pick into account, before w joins W, and return what it adds."""
 
     def _refresh(self) -> None:  # noqa: B027  # most paths have nothing to refresh
-        """Compute anew what rounding has spoilt."""
+        """Recompute values that rounding has made inaccurate."""
 
 
 class VariancePath(GreedyPath):
@@ -285,7 +285,7 @@ class TargetPath(GreedyPath):
     n_targets), which is changed. A gain is the fall of ``|R|_F^2``.
     """
 
-    def __init__(self, products: Columns, n_picks: int, cross: np.ndarray) -> None:
+    def __init__(self, products: ColumnProducts, n_picks: int, cross: np.ndarray) -> None:
         self._cross = cross
         super().__init__(products, n_picks)
 

@@ -83,8 +83,8 @@ class GramSolver:
             self._held, self._delta = (root, _factor(scaled)), delta.copy()
         assert self._held is not None
         root, factor = self._held
-        found = cho_solve(factor, xtf * root[:, None], overwrite_b=True, check_finite=False)
-        return np.asarray(found * root[:, None])
+        solution = cho_solve(factor, xtf * root[:, None], overwrite_b=True, check_finite=False)
+        return np.asarray(solution * root[:, None])
 
 
 def gram_solver_bytes(n_features: int, n_columns: int) -> int:

@@ -177,10 +177,10 @@ class _Path:
         if len(joining):
             signs = np.sign(self.correlation[joining])
             joining = joining[signs * slope[joining] < 1.0 - _RATE]
-        turned = direction * self.signs[: self.k] < 0
-        if turned.any():
+        crossing = direction * self.signs[: self.k] < 0
+        if crossing.any():
             idle = self.coef[self.active] * self.signs[: self.k] <= 0
-            idle &= turned
+            idle &= crossing
             if idle.any():
                 joining = np.append(joining, self.active[idle])
         return int(joining.min()) if len(joining) else None

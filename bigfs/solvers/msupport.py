@@ -190,20 +190,20 @@ def solve_active(
     active = np.sort(np.argsort(-slopes, kind="stable")[:first])
     rest, n_iter, gap = np.arange(d, D), 0, np.inf
     for _ in range(_MAX_ROUNDS):
-        taken = np.concatenate([active, rest])
-        part = Constraints(rows.A[:, taken], rows.free, rows.bounds, rows.n_planes)
-        inner = None if smooth is None else smooth[np.ix_(taken, taken)]
+        columns = np.concatenate([active, rest])
+        part = Constraints(rows.A[:, columns], rows.free, rows.bounds, rows.n_planes)
+        inner = None if smooth is None else smooth[np.ix_(columns, columns)]
         if m < d:
-            found = interior_point(part, inner, C, m, len(active), tol=tol / 10)
-            part_V = found.V
+            point = interior_point(part, inner, C, m, len(active), tol=tol / 10)
+            part_V = point.V
         else:
             # Every sigma is 1. A feature of zeros that takes none lets the same method find it.
-            found = interior_point(*_with_zero(part, inner, d), C, m, d + 1, tol=tol / 10)
-            part_V = np.delete(found.V, d, axis=0)
-        n_iter += found.n_iter
+            point = interior_point(*_with_zero(part, inner, d), C, m, d + 1, tol=tol / 10)
+            part_V = np.delete(point.V, d, axis=0)
+        n_iter += point.n_iter
         V = np.zeros((D, P))
-        V[taken] = part_V
-        upper, lower, slack, slopes = bounds_of(rows, smooth, C, m, d, V, found.x)
+        V[columns] = part_V
+        upper, lower, slack, slopes = bounds_of(rows, smooth, C, m, d, V, point.x)
         gap = (upper - lower) / max(abs(upper), 1e-12)
         outside = np.setdiff1d(np.arange(d), active)
         # Inside, the m-th largest slope is where a weight between 0 and 1 stands still.
@@ -222,7 +222,7 @@ def solve_active(
             "Scale the features, or lower C."
         )
     sigma = weights_of(np.linalg.norm(V[:d], axis=1), m)
-    multipliers = found.x[: rows.n_planes]
+    multipliers = point.x[: rows.n_planes]
     return ConeSolution(V, sigma, slack, upper, max(0.0, gap), multipliers, n_iter, "active")
 
 

@@ -1,4 +1,4 @@
-"""Selections of growing size: what they explain of all columns, and which neighbors they keep.
+"""Curves over nested selections: explained variance, and neighbors kept.
 
 Everything follows from the products of the selected columns with all columns, or from the rows of a
 sample; no I/O, no Dask.

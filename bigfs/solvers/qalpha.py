@@ -106,11 +106,11 @@ def q_alpha_of_rows(
             inner = coordinates @ (shadow * v.ravel()).T
             return np.asarray(np.einsum("qd,qd->d", inner.T @ coordinates, shadow))
 
-        found = eigsh(
+        pairs = eigsh(
             LinearOperator(size, matvec=product, dtype=np.float64),
             k=1, which="LA", v0=alpha, tol=1e-13, maxiter=10_000, ncv=_FEW_VECTORS,
         )  # fmt: skip
-        return float(found[0][0]), found[1][:, 0]
+        return float(pairs[0][0]), pairs[1][:, 0]
 
     return _iterate(coordinates, leading, n_components, max_iter, tol, on_iteration)
 
@@ -131,15 +131,15 @@ def _iterate(
     converged = False
     while not converged and len(objective) < max_iter:
         shadow = Q.T @ coordinates
-        level, found = leading(shadow, alpha)
-        if found.sum() < 0:
-            found = -found
+        level, leading_vector = leading(shadow, alpha)
+        if leading_vector.sum() < 0:
+            leading_vector = -leading_vector
         objective.append(level)
         if on_iteration is not None:
             on_iteration(level)
-        Q = np.linalg.qr(coordinates @ (found[:, None] * shadow.T))[0]
-        converged = bool(np.abs(found - alpha).max() <= tol)
-        alpha = found
+        Q = np.linalg.qr(coordinates @ (leading_vector[:, None] * shadow.T))[0]
+        converged = bool(np.abs(leading_vector - alpha).max() <= tol)
+        alpha = leading_vector
     return QAlphaResult(alpha, np.array(objective), converged)
 
 

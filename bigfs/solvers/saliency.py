@@ -210,9 +210,9 @@ def _moments(
     """Return means and variances from weighted sums; the old ones where there is no weight."""
     enough = sums[0] > _LEAST_MASS
     mass = np.where(enough, sums[0], 1.0)
-    found = sums[1] / mass
-    spread = np.maximum(sums[2] / mass - found**2, least_variance)
-    return np.where(enough, found, mean), np.where(enough, spread, variance)
+    new_mean = sums[1] / mass
+    spread = np.maximum(sums[2] / mass - new_mean**2, least_variance)
+    return np.where(enough, new_mean, mean), np.where(enough, spread, variance)
 
 
 def message_length(

@@ -115,9 +115,9 @@ class Scaling:
 
     def _half_inverse(self, z: np.ndarray) -> np.ndarray:
         """Return ``H^(-1/2) z``."""
-        turned = z.copy()
-        turned[:, 1:] *= -1
-        out = self._half(turned) * self.eta2[:, None]
+        mirrored = z.copy()
+        mirrored[:, 1:] *= -1
+        out = self._half(mirrored) * self.eta2[:, None]
         out[:, 1:] *= -1
         return out
 
@@ -133,7 +133,7 @@ class Scaling:
         q_t, q_s, q_v = split_dual(self.q)
         return self.eta2, q_t, q_s, q_v
 
-    def push(self, ahead: tuple[np.ndarray, np.ndarray] | None, target: float) -> np.ndarray:
+    def push(self, predicted: tuple[np.ndarray, np.ndarray] | None, target: float) -> np.ndarray:
         """Return r of ``ds = r - H dx`` that leads the products to ``target``.
 
         Parameters
@@ -143,7 +143,7 @@ class Scaling:
         target : float
         """
         wanted = -_product(self.middle, self.middle)
-        if ahead is not None:
-            wanted -= _product(self._half(ahead[0]), self._half_inverse(ahead[1]))
+        if predicted is not None:
+            wanted -= _product(self._half(predicted[0]), self._half_inverse(predicted[1]))
         wanted[:, 0] += target
         return self._half(_divided(self.middle, wanted))

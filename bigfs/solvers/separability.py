@@ -1,4 +1,4 @@
-"""How separate a cluster is in a feature subset, from counts, means and covariances alone.
+"""Separability of a cluster in a feature subset, from counts, means and covariances.
 
 The criteria of localized feature selection (Li, Dong, Hua 2008) and of the global one they start
 from (Dy, Brodley 2004). Projecting on a subset is slicing; leading axes are batches, such as the
@@ -64,8 +64,8 @@ def variance(counts: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> np.nd
     """Return the diagonals of `covariance`, shape (..., d), from sums of squares."""
     n = np.maximum(np.asarray(counts, dtype=np.float64), 1)[..., None]
     mean = sums / n
-    found = squares / n - mean**2
-    return np.where(found <= ROUNDING * mean**2, 0.0, found)
+    variances = squares / n - mean**2
+    return np.where(variances <= ROUNDING * mean**2, 0.0, variances)
 
 
 def is_singular(within: np.ndarray, count: float, subset: np.ndarray) -> bool:
@@ -110,12 +110,12 @@ def log_separability(
             extent = within.sum(axis=-1)
             between = (share[..., None] * away**2).sum(axis=(-2, -1))
             return np.log(between / np.where(extent > 0, extent, np.nan))
-        turned = np.swapaxes(away, -1, -2)
+        columns = np.swapaxes(away, -1, -2)
         try:
-            solved = np.linalg.solve(within, turned)
+            solved = np.linalg.solve(within, columns)
         except np.linalg.LinAlgError:  # a jackknife replicate may be singular where all is not
             return np.full(share.shape[:-1], np.nan)
-        return np.log((share * (turned * solved).sum(axis=-2)).sum(axis=-1))
+        return np.log((share * (columns * solved).sum(axis=-2)).sum(axis=-1))
 
 
 def feature_separability(

@@ -1,4 +1,4 @@
-"""UDFS in small: one neighborhood's discriminative matrix, and the l2,1-penalized eigenproblem."""
+"""Solvers of UDFS: a neighborhood's discriminative matrix, the l2,1-penalized eigenproblem."""
 
 from __future__ import annotations
 
@@ -199,8 +199,8 @@ def _smallest(M: np.ndarray, added: np.ndarray, n_columns: int) -> np.ndarray:
     def solve(driver: str) -> np.ndarray:
         P = M.copy()
         P.flat[:: len(M) + 1] += added
-        found = eigh(P, subset_by_index=[0, n_columns - 1], overwrite_a=True, driver=driver)
-        return np.asarray(found[1])
+        pairs = eigh(P, subset_by_index=[0, n_columns - 1], overwrite_a=True, driver=driver)
+        return np.asarray(pairs[1])
 
     try:
         return solve("evr")

@@ -182,9 +182,9 @@ class PanelBlock:
             weighted = self._degrees[start:stop, None] * z
             return z.T @ weighted, weighted.T @ self._product(start, stop)
 
-        for one, other in self._kernel.map(part, tiles(len(self._degrees))):
-            overlap += one
-            energy += other
+        for of_overlap, of_energy in self._kernel.map(part, tiles(len(self._degrees))):
+            overlap += of_overlap
+            energy += of_energy
         return overlap, energy
 
     def rotate(self, turn: np.ndarray) -> None:
@@ -296,11 +296,11 @@ def reordered(W: Any, order: np.ndarray, dtype: np.dtype[Any]) -> Any:
     place = np.empty_like(order)
     place[order] = np.arange(len(order), dtype=order.dtype)
     data = W.data.astype(dtype, copy=False)
-    turned = type(W)((data, W.indices, W.indptr), shape=W.shape)[order]
-    for start in range(0, len(turned.indices), _ENTRIES):
-        part = turned.indices[start : start + _ENTRIES]
+    rows = type(W)((data, W.indices, W.indptr), shape=W.shape)[order]
+    for start in range(0, len(rows.indices), _ENTRIES):
+        part = rows.indices[start : start + _ENTRIES]
         part[:] = place[part]
-    return turned
+    return rows
 
 
 def weight_type(weights: np.ndarray, tol: float) -> np.dtype[Any]:

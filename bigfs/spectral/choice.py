@@ -1,4 +1,4 @@
-"""Which eigensolver runs: what each needs in memory, and the choice of ``auto``."""
+"""Choice of the eigensolver, by the memory that each needs."""
 
 from __future__ import annotations
 

@@ -89,14 +89,14 @@ def null_space(W: Any, degrees: np.ndarray) -> NullSpace:
     from scipy.sparse.csgraph import connected_components
 
     # W is symmetric: strongly connected parts are the components, found without W'.
-    count, found = connected_components(W, directed=True, connection="strong")
-    volumes = np.bincount(found, degrees, count)
-    first = np.full(count, len(found))
-    np.minimum.at(first, found, np.arange(len(found)))
+    count, component_of_row = connected_components(W, directed=True, connection="strong")
+    volumes = np.bincount(component_of_row, degrees, count)
+    first = np.full(count, len(component_of_row))
+    np.minimum.at(first, component_of_row, np.arange(len(component_of_row)))
     order = np.lexsort((first, -volumes))
     rank = np.empty(count, dtype=np.int32)
     rank[order] = np.arange(count)
-    labels, volumes = rank[found], volumes[order]
+    labels, volumes = rank[component_of_row], volumes[order]
     return NullSpace(labels, volumes, np.sqrt(degrees / volumes[labels]))
 
 

@@ -50,12 +50,12 @@ def spectral_cost(
     """
     wanted = min(SPECTRUM, n_samples - 1) if isinstance(n_components, str) else n_components
     weight_bytes = 4 if weight == "binary" else 8
-    found = [
+    costs = [
         _cost(n_samples, int(n_samples * n_neighbors * factor), wanted, memory_limit,
               solver, tol, weight_bytes)
         for factor in _ENTRIES
     ]  # fmt: skip
-    return max(found, key=lambda cost: cost.task_bytes)
+    return max(costs, key=lambda cost: cost.task_bytes)
 
 
 def _cost(

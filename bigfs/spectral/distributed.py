@@ -1,10 +1,10 @@
-"""The Chebyshev iteration on row blocks: workers hold nothing, what is done is committed.
+"""The Chebyshev iteration on row blocks: workers are stateless, and every step is committed.
 
 The client decides (`bigfs.spectral.iteration`) and sees sums of K x K only. A product is one
 task per block, which reads the block of W, its own rows and, of other blocks, exactly the rows it
 has edges to, and writes its rows of the result. Where W and a few columns fit a task, the filter
-does many products of these columns as one task instead. A worker that dies costs what it was
-doing between two commits: one product, or half a minute.
+does many products of these columns as one task instead. A worker that dies costs the work
+since the last commit: one product, or half a minute.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from bigfs.core.errors import ConvergenceError, InputError
 from bigfs.graph import AffinityMatrix
-from bigfs.graph.shuffle import Column, commit_runs
+from bigfs.graph.shuffle import RunColumn, commit_runs
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced, track
 from bigfs.spectral import rowblocks as tasks
@@ -69,7 +69,7 @@ def solve_distributed(
 
     Returns
     -------
-    found : dict
+    solution : dict
         What `bigfs.spectral.embedding.SpectralEmbedding` says of a solution, and ``details``:
         ``n_blocks``; ``halo_rows`` that blocks need of others; ``fetched_bytes`` that the
         filter's products read of other blocks, and ``fetched_columns``, their number.
@@ -95,35 +95,35 @@ def solve_distributed(
             if goal.n_missing:
                 block.start(panel_widths(goal.n_missing), random_state)
                 mu = Iteration(goal, block).run()
-            found = _Finish(goal, block).run(mu, out)
+            solution = _Finish(goal, block).run(mu, out)
     except BaseException as error:
-        # What was interrupted goes on; what failed would fail again.
+        # An interrupted solve can be resumed; a failed one would fail again.
         if checkpoint is None or isinstance(error, (InputError, ConvergenceError)):
             record.forget()
             scratch.close()
         raise
     record.forget()
     scratch.close()
-    return found
+    return solution
 
 
 class _Finish:
-    """From the converged block to the embedding: orthonormal, one basis, signs, residuals."""
+    """Steps from the converged block to the embedding: orthonormal basis, signs, residuals."""
 
     def __init__(self, goal: Goal, block: StoredBlock) -> None:
         self.goal, self.block = goal, block
 
     def run(self, mu: np.ndarray, out: ArrayRef) -> dict[str, Any]:
-        """Write the embedding and return what is small."""
+        """Write the embedding and return the small results."""
         goal, block = self.goal, self.block
-        found = self._orthonormal(len(mu)) if len(mu) else ()
-        turn = self._one_basis(found, mu)[:, : goal.n_missing]
+        vectors = self._orthonormal(len(mu)) if len(mu) else ()
+        turn = self._one_basis(vectors, mu)[:, : goal.n_missing]
         # Contrasts set components of falling volume apart, equal ones by their first row.
         rank = np.argsort(-block.volumes, kind="stable")
         levels = np.empty((goal.n_connected, goal.n_known))
         levels[rank] = contrast_levels(block.volumes[rank], goal.n_known)
         final = block.change(
-            found, split_width(goal.n_components), dtype="float64", turn=turn, levels=levels
+            vectors, split_width(goal.n_components), dtype="float64", turn=turn, levels=levels
         )
         values = goal.eigenvalues(mu)
         residuals = np.sqrt(block.sums(tasks.squares_task, final, 1.0 - values))
@@ -150,18 +150,18 @@ class _Finish:
         block, widths = self.block, split_width(count)
         sums = block.sums(tasks.shares_task, block.parts, ())
         means = sums / block.volumes[:, None]
-        found = block.change(block.parts, widths, dtype="float64", means=means)
-        overlap, _, _ = block.sums(tasks.grams_task, found)
+        centered = block.change(block.parts, widths, dtype="float64", means=means)
+        overlap, _, _ = block.sums(tasks.grams_task, centered)
         turn = np.linalg.inv(np.linalg.cholesky(overlap)).T
-        return (block.change((found,), widths, dtype="float64", turn=turn),)
+        return (block.change((centered,), widths, dtype="float64", turn=turn),)
 
-    def _one_basis(self, found: tuple[Iterate, ...], mu: np.ndarray) -> np.ndarray:
+    def _one_basis(self, vectors: tuple[Iterate, ...], mu: np.ndarray) -> np.ndarray:
         """Return the rotation that gives groups of equal eigenvalues the canonical basis."""
         turn = np.eye(len(mu))
         for begin, end in groups(mu, GROUP * self.goal.tol):
             part = np.zeros((end - begin, end - begin))
             for j in range(end - begin):
-                [(_, row)] = self._first(found[0], Measure((begin, end), part[:, :j]))
+                [(_, row)] = self._first(vectors[0], Measure((begin, end), part[:, :j]))
                 add_pivot(part, j, row)
             turn[begin:end, begin:end] = part
         return turn
@@ -179,7 +179,7 @@ class _Finish:
         folder = str(block.scratch.child("embedding").path)
         shared = (graph, final, signs, rows, folder)
         receipts = run_tasks(tasks.send_task, range(graph.n_blocks), *shared, label="embedding")
-        columns = (Column("row", "int64"), Column("values", "float64", final.width))
+        columns = (RunColumn("row", "int64"), RunColumn("values", "float64", final.width))
         runs = commit_runs(block.scratch, folder, columns, receipts)
         chunks = range(-(-graph.n_samples // rows))
         squares = run_tasks(tasks.place_task, chunks, runs, out, label="embedding")

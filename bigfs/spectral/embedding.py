@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
+from bigfs.core.integers import is_int
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix, KNNGraph, affinity, affinity_from_csr
@@ -110,17 +111,17 @@ class SpectralEmbedding:
         return {**arrays, **{name: getattr(self, name) for name in _VALUES}}
 
     def notes(self) -> list[str]:
-        """Say in sentences which pairs describe groups, and how "auto" chose their number."""
-        said, values = [], [f"{value:.3g}" for value in self.spectrum]
+        """Return notes on which pairs describe groups, and how "auto" chose their number."""
+        sentences, values = [], [f"{value:.3g}" for value in self.spectrum]
         kept, n_late = len(self.eigenvalues), int((self.residuals > self.tol).sum())
         if kept < len(values):
-            said.append(
+            sentences.append(
                 f"n_clusters auto: {kept}, at the largest gap between the first {len(values)} "
                 f"eigenvalues of the graph: the {kept - 1}. is {values[kept - 2]}, the {kept}. "
                 f"{values[kept - 1]}."
             )
         elif (n_groups := count_before_bulk(self.eigenvalues, self.edge)) is not None:
-            said.append(
+            sentences.append(
                 f"{n_groups} of {kept} eigenvectors describe groups, the others belong to the bulk "
                 f"of the spectrum, which begins at {values[n_groups]}: {n_groups} would do, which "
                 f"tell {n_groups + 1} groups apart."
@@ -129,20 +130,20 @@ class SpectralEmbedding:
                 "to the bulk of the spectrum. The data may have no groups."
             )
         if n_late:
-            said.append(
+            sentences.append(
                 f"{n_late} eigenvectors of the bulk are known to a residual of "
                 f"{self.residuals.max():.1g}, not {self.tol:g}: no gap sets them apart from those "
                 "beyond."
             )
-        return said
+        return sentences
 
     @classmethod
     def open(cls, path: Location) -> SpectralEmbedding:
         """Return the embedding that was stored in a folder."""
         stored = read_attributes(path)
-        found: dict[str, Any] = {name: np.array(stored[name]) for name in _ARRAYS}
-        found |= {name: stored[name] for name in _VALUES}
-        return cls(embedding_ref=ArrayRef.at(path / "embedding"), scratch=Scratch(path), **found)
+        values: dict[str, Any] = {name: np.array(stored[name]) for name in _ARRAYS}
+        values |= {name: stored[name] for name in _VALUES}
+        return cls(embedding_ref=ArrayRef.at(path / "embedding"), scratch=Scratch(path), **values)
 
 
 def spectral_embedding(
@@ -245,26 +246,26 @@ def spectral_embedding(
     out = scratch.create(name, (n_samples, n_computed), np.float64, chunk_rows)
     if choice.distributed:
         working = scratch.child(scratch.unique("spectral"))
-        found = solve_distributed(
+        solution = solve_distributed(
             W, n_computed, out, working,
             tol=tol, random_state=random_state, most_rows=choice.most_rows,
             in_strips=choice.in_strips, checkpoint=checkpoint,
         )  # fmt: skip
     else:
         task = _Eigenproblem(choice.solver, n_computed, tol, random_state)
-        [found] = run_tasks(_solve, [task], W, out, label="spectral", unit="", notes=True)
-    spectrum = found["eigenvalues"]
+        [solution] = run_tasks(_solve, [task], W, out, label="spectral", unit="", notes=True)
+    spectrum = solution["eigenvalues"]
     if n_components == "auto":
         kept = suggest_n_clusters(spectrum)
         out = _first_columns(out, kept, scratch)
         for name in ("eigenvalues", "norms", "residuals"):
-            found[name] = found[name][:kept]
+            solution[name] = solution[name][:kept]
     return SpectralEmbedding(
         embedding_ref=out,
         spectrum=spectrum,
         tol=tol,
         scratch=scratch,
-        **{"solver": choice.solver, "reason": choice.reason, **found},
+        **{"solver": choice.solver, "reason": choice.reason, **solution},
     )
 
 
@@ -310,8 +311,7 @@ def _check_n_components(n_components: int | str, n_samples: int) -> int:
                 f"Got {n_samples} rows."
             )
         return min(SPECTRUM, n_samples - 1)
-    whole = isinstance(n_components, (int, np.integer)) and not isinstance(n_components, bool)
-    if not whole or not 1 <= int(n_components) < n_samples:
+    if not is_int(n_components) or not 1 <= int(n_components) < n_samples:
         raise InputError(
             f"n_components must be an int in [1, {n_samples - 1}], since the graph has "
             f"{n_samples} rows, or 'auto'. Got {n_components!r}."
@@ -320,7 +320,7 @@ def _check_n_components(n_components: int | str, n_samples: int) -> int:
 
 
 def _solve(task: _Eigenproblem, W: AffinityMatrix, out: ArrayRef) -> dict[str, Any]:
-    """Solve on a worker, store the vectors, and return what is small."""
+    """Solve on a worker, store the vectors, and return the small results."""
     changed = {}
     matrix = W.load()
     try:

@@ -219,7 +219,7 @@ class Iteration:
                 mu, residuals = self._rayleigh_ritz()
             self.degree = self._plan(mu, residuals, max(needed, 1), self.degree)
             self._lock(mu, residuals)
-        # Whether that is enough, the residuals in float64 will say.
+        # The residuals in float64 decide whether that is enough.
         return self._found(mu, needed)
 
     def _progress(self, residuals: np.ndarray, needed: int) -> str:

@@ -71,8 +71,8 @@ class RowKernel:
     def product(self, X: np.ndarray, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop`` of ``P X``."""
         out = np.empty((stop - start, X.shape[1]), X.dtype)
-        one, zero = X.dtype.type(1.0), X.dtype.type(0.0)
-        _compiled()(*self._csr, self._degrees, X, out, start, one, zero, zero, start, stop)
+        unit, zero = X.dtype.type(1.0), X.dtype.type(0.0)
+        _compiled()(*self._csr, self._degrees, X, out, start, unit, zero, zero, start, stop)
         return out
 
 

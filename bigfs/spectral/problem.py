@@ -119,11 +119,11 @@ class Goal:
 
     def eigenvalues(self, mu: np.ndarray) -> np.ndarray:
         """Return the eigenvalues of Ln, ascending, from those of S beyond the null space's."""
-        found = np.concatenate([np.zeros(self.n_known), 1.0 - mu[: self.n_missing]])
-        return np.maximum(found, 0.0)
+        values = np.concatenate([np.zeros(self.n_known), 1.0 - mu[: self.n_missing]])
+        return np.maximum(values, 0.0)
 
     def in_bulk(self, values: np.ndarray, residuals: np.ndarray) -> np.ndarray:
-        """Say which pairs are of the bulk, and known as well as anybody needs."""
+        """Return which pairs belong to the bulk and have a residual small enough for it."""
         return np.asarray(
             (values >= BULK_SHARE * self.edge) & (residuals <= BULK_RESIDUAL * values)
         )
@@ -183,7 +183,7 @@ class Problem(Goal):
         scaled.data /= self.root[scaled.indices]
         return scaled
 
-    def finish(self, mu: np.ndarray, found: np.ndarray) -> Eigenpairs:
+    def finish(self, mu: np.ndarray, ritz_vectors: np.ndarray) -> Eigenpairs:
         """Return the solution, its residuals checked, from the largest eigenpairs of S.
 
         Parameters
@@ -199,8 +199,8 @@ class Problem(Goal):
             If the residual of a pair that is not of the bulk stays above ``tol``.
         """
         known, missing = self.n_known, self.n_missing
-        canonical_basis(mu, found, GROUP * self.tol)
-        values, vectors = self.eigenvalues(mu), found[:, :missing]
+        canonical_basis(mu, ritz_vectors, GROUP * self.tol)
+        values, vectors = self.eigenvalues(mu), ritz_vectors[:, :missing]
         if known:
             vectors = np.hstack([self.null.contrasts(known), vectors])
         vectors /= self.root[:, None]

@@ -72,7 +72,7 @@ class Iterate:
             self.path(block, attempt).unlink(missing_ok=True)
 
 
-class BlockReader:
+class GraphBlockReader:
     """One block of a graph with what a task reads for it; counts the bytes of other blocks.
 
     Parameters
@@ -117,12 +117,12 @@ class BlockReader:
 
     def wide(self, iterate: Iterate, panel: int) -> np.ndarray:
         """Read own rows and the halo of a panel: what a product takes."""
-        taken = self.links[1]
-        shape = (self.n_rows + int(taken[:, 2].sum()), iterate.widths[panel])
+        received = self.links[1]
+        shape = (self.n_rows + int(received[:, 2].sum()), iterate.widths[panel])
         out = np.empty(shape, iterate.dtype)
         out[: self.n_rows] = self.own(iterate, panel)
         filled = self.n_rows
-        for owner, first, count in taken.tolist():
+        for owner, first, count in received.tolist():
             rows, copied = self.graph.extent(owner)
             begin = _begin(iterate, panel, rows + copied) + (rows + first) * out[:1].nbytes
             part = out[filled : filled + count]
@@ -173,7 +173,7 @@ def read_into(file: Any, begin: int, out: np.ndarray) -> None:
 
 def start_task(block: int, graph: RowGraph, target: Iterate, random_state: int, name: str) -> int:
     """Draw the start of a block's rows: ``D^-1/2`` times normal."""
-    reader, generator = BlockReader(graph, block), rng(random_state, name, block)
+    reader, generator = GraphBlockReader(graph, block), rng(random_state, name, block)
     root = np.sqrt(reader.edges.degrees)[:, None]
     shapes = [(reader.n_rows, width) for width in target.widths]
     return reader.write(target, [generator.standard_normal(shape) / root for shape in shapes])
@@ -188,7 +188,7 @@ def product_task(
     scalars: tuple[float, float, float],
 ) -> tuple[int, int]:
     """Store ``a P Z + b Z + c Z_before``; return the attempt and the bytes of other blocks."""
-    reader, results = BlockReader(graph, block), []
+    reader, results = GraphBlockReader(graph, block), []
     for place, panel in enumerate(source.panels):
         X = reader.wide(source, panel)
         if before is None:
@@ -228,7 +228,7 @@ def change_task(
     block: int, graph: RowGraph, sources: tuple[Iterate, ...], target: Iterate, change: Change
 ) -> int:
     """Store the changed rows of some iterates side by side; return the attempt."""
-    reader = BlockReader(graph, block)
+    reader = GraphBlockReader(graph, block)
     z, locked = reader.rows(*sources), reader.rows(*change.locked)
     if change.means is not None:
         z -= change.means.load()[reader.edges.labels]
@@ -246,7 +246,7 @@ def shares_task(
     block: int, graph: RowGraph, sources: tuple[Iterate, ...], locked: tuple[Iterate, ...]
 ) -> np.ndarray:
     """Return the components' sums ``1'DZ`` and, below, the shares ``locked'DZ``."""
-    reader = BlockReader(graph, block)
+    reader = GraphBlockReader(graph, block)
     edges, z = reader.edges, reader.rows(*sources)
     sums = members(edges.degrees, edges.labels, graph.n_connected) @ z
     z *= edges.degrees[:, None]
@@ -255,7 +255,7 @@ def shares_task(
 
 def grams_task(block: int, graph: RowGraph, iterate: Iterate) -> np.ndarray:
     """Return ``Z'DZ``, ``Z'DPZ`` and the diagonal matrix of ``(PZ)'DPZ``."""
-    reader = BlockReader(graph, block)
+    reader = GraphBlockReader(graph, block)
     z, product = reader.rows(iterate), _products(reader, iterate)
     degrees, sums = reader.edges.degrees[:, None], np.zeros((3, z.shape[1], z.shape[1]))
     for start, stop in tiles(len(z)):
@@ -270,7 +270,7 @@ def grams_task(block: int, graph: RowGraph, iterate: Iterate) -> np.ndarray:
 
 def squares_task(block: int, graph: RowGraph, iterate: Iterate, mu: np.ndarray) -> np.ndarray:
     """Return the squared residuals of a block's rows."""
-    reader = BlockReader(graph, block)
+    reader = GraphBlockReader(graph, block)
     z, product = reader.rows(iterate), _products(reader, iterate)
     degrees, total = reader.edges.degrees, np.zeros(z.shape[1])
     for start, stop in tiles(len(z)):
@@ -280,7 +280,7 @@ def squares_task(block: int, graph: RowGraph, iterate: Iterate, mu: np.ndarray) 
     return total
 
 
-def _products(reader: BlockReader, iterate: Iterate) -> np.ndarray:
+def _products(reader: GraphBlockReader, iterate: Iterate) -> np.ndarray:
     """Return the block's rows of ``P Z``."""
     out = np.empty((reader.n_rows, iterate.width), iterate.dtype)
     first = 0
@@ -293,7 +293,7 @@ def _products(reader: BlockReader, iterate: Iterate) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Measure:
-    """Where the largest entry is searched.
+    """Columns among which the largest entry is searched.
 
     Attributes
     ----------
@@ -311,7 +311,7 @@ class Measure:
         """The share of the largest that counts as equal to it."""
         return SIGN_TIE if self.turn is None else PIVOT_TIE
 
-    def sizes(self, reader: BlockReader, iterate: Iterate) -> tuple[np.ndarray, np.ndarray]:
+    def sizes(self, reader: GraphBlockReader, iterate: Iterate) -> tuple[np.ndarray, np.ndarray]:
         """Return rows, and the sizes of what is compared, a column each."""
         rows = reader.rows(iterate)[:, slice(*self.columns)]
         if self.turn is None:
@@ -323,7 +323,7 @@ class Measure:
 
 def largest_task(block: int, graph: RowGraph, iterate: Iterate, measure: Measure) -> np.ndarray:
     """Return the largest size of each column."""
-    _, sizes = measure.sizes(BlockReader(graph, block), iterate)
+    _, sizes = measure.sizes(GraphBlockReader(graph, block), iterate)
     return sizes.max(axis=0)
 
 
@@ -331,28 +331,28 @@ def first_task(
     block: int, graph: RowGraph, iterate: Iterate, measure: Measure, largest: np.ndarray
 ) -> list[tuple[int, np.ndarray]]:
     """Return, by column, the first row of the graph that is as large, as (number, row)."""
-    reader = BlockReader(graph, block)
+    reader = GraphBlockReader(graph, block)
     rows, sizes = measure.sizes(reader, iterate)
-    found = []
+    firsts = []
     for size, most in zip(sizes.T, largest, strict=True):
         ids = np.where(size >= (1.0 - measure.tie) * most, reader.edges.ids, graph.n_samples)
         place = int(ids.argmin())
-        found.append((int(ids[place]), rows[place]))
-    return found
+        firsts.append((int(ids[place]), rows[place]))
+    return firsts
 
 
 def earlier(
     a: list[tuple[int, np.ndarray]], b: list[tuple[int, np.ndarray]]
 ) -> list[tuple[int, np.ndarray]]:
     """Combine two results of `first_task`."""
-    return [min(pair, key=lambda found: found[0]) for pair in zip(a, b, strict=True)]
+    return [min(pair, key=lambda candidate: candidate[0]) for pair in zip(a, b, strict=True)]
 
 
 def send_task(
     block: int, graph: RowGraph, iterate: Iterate, signs: np.ndarray, rows: int, folder: str
 ) -> Receipt:
     """Send a block's rows to the chunks of the embedding."""
-    reader = BlockReader(graph, block)
+    reader = GraphBlockReader(graph, block)
     ids = reader.edges.ids
     values = {"row": ids, "values": reader.rows(iterate) * signs}
     return write_run(folder, block, ids // rows, -(-graph.n_samples // rows), values)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from bigfs.graph import AffinityMatrix, connected_components
-from bigfs.graph.shuffle import Column, Receipt, Runs, commit_runs, write_run
+from bigfs.graph.shuffle import Receipt, RunColumn, Runs, commit_runs, write_run
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.spectral.chebyshev import weight_type
 from bigfs.spectral.problem import check_rows
@@ -32,7 +32,7 @@ _MOST_ROWS = 2**18
 # Entries of W that one task sends to their blocks.
 _ENTRIES = 2**22
 
-_EDGES = (Column("row", "int32"), Column("column", "int32"), Column("weight", "float64"))
+_EDGES = (RunColumn("row", "int32"), RunColumn("column", "int32"), RunColumn("weight", "float64"))
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class RowGraph:
             Blocks it takes rows from, the first among their copies, and how many.
         """
         attempt = int(_table(self.tables)[block, 4])
-        given, taken = _load(_path(self.folder, "links", block, attempt))
-        return given, taken
+        sent, received = _load(_path(self.folder, "links", block, attempt))
+        return sent, received
 
 
 @dataclass(frozen=True)
@@ -271,18 +271,18 @@ def _edges_task(
 def _links_task(block: int, edges: ArrayRef, needs: ArrayRef, folder: str) -> int:
     """Store what a block gives to others, and where it finds what it takes; return the attempt."""
     tables, wanted = edges.load(), needs.load()
-    given = [np.zeros(0, dtype=np.int32)]
+    sent = [np.zeros(0, dtype=np.int32)]
     for other in np.flatnonzero(wanted[:, block]):
         [halo] = _load(_path(folder, "halo", int(other), int(tables[other, 3])))
         first = int(wanted[other, :block].sum())
-        given.append(halo[first : first + wanted[other, block]] - np.int32(tables[block, 0]))
-    taken = [
+        sent.append(halo[first : first + wanted[other, block]] - np.int32(tables[block, 0]))
+    received = [
         (owner, wanted[:block, owner].sum(), wanted[block, owner])
         for owner in np.flatnonzero(wanted[block])
     ]
     attempt = secrets.randbits(62)
-    table = np.array(taken, dtype=np.int64).reshape(-1, 3)
-    _save(_path(folder, "links", block, attempt), np.concatenate(given), table)
+    table = np.array(received, dtype=np.int64).reshape(-1, 3)
+    _save(_path(folder, "links", block, attempt), np.concatenate(sent), table)
     return attempt
 
 

@@ -1,4 +1,4 @@
-"""The block of the Chebyshev iteration as files, and the record that lets it go on.
+"""The block of the Chebyshev iteration as files, and the record for resuming it.
 
 Tasks read and write files of row blocks (`bigfs.spectral.rowblocks`) or, within the filter, of
 strips (`bigfs.spectral.strips`). Once all of a step are there, their attempts become the iterate.
@@ -51,9 +51,9 @@ class Record:
             state = json.loads((path / _RECORD).read_text())
             # Addresses are absolute: a run directory that was moved begins anew, and nothing
             # elsewhere is read, written or removed.
-            found = all(is_within(as_location(place), path) for place in _places(state))
-            found = found and as_location(state["graph"]["folder"]).exists()
-            self.state = state if found and state["in_strips"] == in_strips else None
+            usable = all(is_within(as_location(place), path) for place in _places(state))
+            usable = usable and as_location(state["graph"]["folder"]).exists()
+            self.state = state if usable and state["in_strips"] == in_strips else None
 
     def folder(self) -> Scratch:
         """Return a new folder beside what is recorded."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from bigfs.spectral.chebyshev import reordered
 from bigfs.spectral.kernels import RowKernel
-from bigfs.spectral.rowblocks import BlockReader, Iterate, read_into, write_arrays
+from bigfs.spectral.rowblocks import GraphBlockReader, Iterate, read_into, write_arrays
 from bigfs.spectral.rowgraph import RowGraph
 from bigfs.store.location import Location, as_location
 
@@ -86,7 +86,7 @@ def strip_columns(source: Iterate) -> tuple[tuple[int, int, int], ...]:
 
 
 def strip_count(n_columns: int) -> int:
-    """Return how many strips vectors in float32 are divided into, or about so many."""
+    """Return the approximate number of strips for vectors in float32."""
     return -(-4 * n_columns // _ROW_BYTES)
 
 
@@ -132,7 +132,7 @@ def strip_task(
     Y = np.empty_like(X)
     for block, (start, stop) in enumerate(bounds):
         if state is None:
-            rows = BlockReader(graph, block).own(source, panel)[:, first:last]
+            rows = GraphBlockReader(graph, block).own(source, panel)[:, first:last]
             X[place[start:stop]] = rows
         else:
             rows = np.empty((stop - start, last - first), target.dtype)
@@ -153,7 +153,7 @@ def whole_kernel(graph: RowGraph) -> tuple[RowKernel, np.ndarray]:
     """Return the product with all rows of P, neighbors near each other, and the rows' places."""
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-    W, degrees = _whole(graph)
+    W, degrees = _load_graph(graph)
     order = reverse_cuthill_mckee(W, symmetric_mode=True)
     place = np.empty_like(order)
     place[order] = np.arange(len(order), dtype=order.dtype)
@@ -161,7 +161,7 @@ def whole_kernel(graph: RowGraph) -> tuple[RowKernel, np.ndarray]:
     return RowKernel((W.indptr, W.indices, W.data), degrees[order], 1), place
 
 
-def _whole(graph: RowGraph) -> tuple[Any, np.ndarray]:
+def _load_graph(graph: RowGraph) -> tuple[Any, np.ndarray]:
     """Return W and its degrees in the order of the blocks."""
     from scipy.sparse import csr_array
 
@@ -187,7 +187,7 @@ def _whole(graph: RowGraph) -> tuple[Any, np.ndarray]:
 
 def regroup_task(block: int, graph: RowGraph, strips: Strips, target: Iterate) -> int:
     """Bring a block's rows of all strips into one file of panels; return the attempt."""
-    reader = BlockReader(graph, block)
+    reader = GraphBlockReader(graph, block)
     start, _ = graph.bounds(block)
     panels = [np.empty((reader.n_rows, width), target.dtype) for width in target.widths]
     names = sorted({panel for panel, _, _ in strips.columns})

@@ -1,4 +1,4 @@
-"""Stages run in order, each unless its result is there; stores say where results are kept."""
+"""Running of stages in order, each unless it is finished; stores keep their results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bigfs.store.scratch import Scratch
 
 
 class StageStore(ABC):
-    """Where finished stages are kept."""
+    """Storage of finished stages."""
 
     def name(self, stage: Stage, key: str) -> str:
         """Return the name that a stage's result is stored under."""
@@ -72,7 +72,7 @@ class TemporaryStages(StageStore):
 
 
 class SharedStages(StageStore):
-    """Stages in a folder that tasks share: of two that do the same, the first one is kept.
+    """Stages in a folder that tasks share: of two equal results the first is kept.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ class Engine:
     def _do(
         self, stage: Stage, name: str, key: str, inputs: Inputs, planned: StagePlan | None
     ) -> None:
-        """Run one stage; a file that changed meanwhile ends it before its result is committed."""
+        """Run one stage; if the input file changed meanwhile, the result is not committed."""
         blocks = self.blocks
         if blocks is not None:
             blocks = inputs.blocks = blocks if stage.sparse else blocks.dense()

@@ -1,4 +1,4 @@
-"""The memory of a stage's processes: before it, as predicted, and at most while it ran."""
+"""Memory of a stage's processes: before it, predicted, and measured peak."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class Footprint:
 
     def __init__(self, planned: StagePlan | None = None, memory_limit: int | None = None) -> None:
         more = planned.cost.loads if planned is not None and planned.cost is not None else ()
-        found = on_every_process(_warmed, (*TASK_MODULES, *more))
+        sizes = on_every_process(_warmed, (*TASK_MODULES, *more))
         self._began = time.perf_counter()
         self._planned = planned
-        self.baseline_bytes = max(size for size, _ in found.values())
+        self.baseline_bytes = max(size for size, _ in sizes.values())
         self.predicted_peak_bytes: int | None = None
         if planned is None or planned.cost is None:
             return
-        for worker, (size, loaded) in found.items():
+        for worker, (size, loaded) in sizes.items():
             base = size
             if planned.cost.compiles and not loaded:
                 base = max(size, baseline_bytes(compiled=True))

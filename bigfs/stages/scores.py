@@ -9,6 +9,7 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from bigfs.core.errors import InputError, NumericalError
+from bigfs.core.integers import is_int
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
@@ -123,7 +124,7 @@ class FeatureScores:
         return support_of(self.ranking, self.supports, n_features_to_select)
 
     def selections(self, n_features_to_select: int) -> list[np.ndarray]:
-        """Return what is to be judged: the selection, or that of each ranking that was drawn."""
+        """Return the selections to evaluate: the one selection, or that of each drawn ranking."""
         draws = self.details.get("draws")
         if draws is None:
             return [self.support(n_features_to_select)]
@@ -216,8 +217,7 @@ def check_n_selected(owner: str, n_selected: int | None, n_features: int) -> int
     """
     if n_selected is None:
         return max(1, n_features // 2)
-    whole = isinstance(n_selected, (int, np.integer)) and not isinstance(n_selected, bool)
-    if not whole or not 1 <= n_selected <= n_features:
+    if not is_int(n_selected) or not 1 <= n_selected <= n_features:
         raise InputError(
             f"{owner}: n_features_to_select must be an int in [1, {n_features}], since X has "
             f"{n_features} features. Got {n_selected!r}."

@@ -51,7 +51,7 @@ def spectral_stage(
 
 
 def _within(common: dict[str, Any], shape: Shape) -> dict[str, Any]:
-    """Take all eigenvectors where a method would like more than there are."""
+    """Limit the number of eigenvectors to those that exist."""
     wanted = common["n_components"]
     if isinstance(wanted, str):
         return common
@@ -82,8 +82,8 @@ class SpectralStrategy:
         )
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
-        """Store the eigenvectors, and what is known of them."""
-        found = spectral_embedding(
+        """Store the eigenvectors with their residuals and notes."""
+        embedding = spectral_embedding(
             inputs.affinity,
             self.n_components,
             solver=self.settings.solver,
@@ -94,7 +94,7 @@ class SpectralStrategy:
             chunk_rows=inputs.blocks.rows,
             checkpoint=inputs.checkpoint,
         )
-        notes = found.notes()
+        notes = embedding.notes()
         for note in notes:
             logger.info(note)
-        out.describe(**found.describe(), notes=notes)
+        out.describe(**embedding.describe(), notes=notes)

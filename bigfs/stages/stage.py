@@ -22,7 +22,7 @@ class Strategy(Protocol):
     """One way to do a stage: the plan prints its cost, the run executes it."""
 
     def cost(self) -> StageCost | None:
-        """Return what it takes; None: not planned."""
+        """Return the cost; None: not planned."""
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Fill the folder ``out`` with the stage's result."""

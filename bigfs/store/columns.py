@@ -86,11 +86,11 @@ def roles_of(columns: object = None, index: object = None, labels: object = None
     """
 
     def names(what: str, value: object) -> tuple[str, ...]:
-        found = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else value
-        found = () if value is None else tuple(found)
-        if not all(isinstance(name, str) and name for name in found):
+        entries = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else value
+        entries = () if value is None else tuple(entries)
+        if not all(isinstance(name, str) and name for name in entries):
             raise InputError(f"{what} must be names of columns. Got {value!r}.")
-        return found
+        return entries
 
     if index is not None and not (isinstance(index, str) and index):
         raise InputError(f"index must be the name of a column. Got {index!r}.")
@@ -122,11 +122,11 @@ def refuse_unusable(
     if not unusable:
         return
     many = len(unusable) > 1
-    said = [f"column {name!r} holds {what}" for name, what in unusable.items()]
-    more = f"; and {len(said) - _NAMED:,} more" if len(said) > _NAMED else ""
+    descriptions = [f"column {name!r} holds {what}" for name, what in unusable.items()]
+    more = f"; and {len(descriptions) - _NAMED:,} more" if len(descriptions) > _NAMED else ""
     raise InputError(
         f"{uri}: {len(unusable)} {'columns are' if many else 'column is'} no numbers: "
-        f"{'; '.join(said[:_NAMED])}{more}. "
+        f"{'; '.join(descriptions[:_NAMED])}{more}. "
         f"{_cure(unusable, roles, names, in_memory)}"
     )
 
@@ -169,25 +169,25 @@ def suspicious_columns(source: Any, y: np.ndarray | None = None) -> list[str]:
     X = source.read(0, rows)
     if not isinstance(X, np.ndarray):  # counts, which are not ids
         return []
-    found, few = [], X[:_FEWEST_ROWS]
-    whole = np.flatnonzero((few == np.rint(few)).all(axis=0))
-    ids = [j for j in whole.tolist() if (X[:, j] == np.rint(X[:, j])).all()]
+    sentences, few = [], X[:_FEWEST_ROWS]
+    integral = np.flatnonzero((few == np.rint(few)).all(axis=0))
+    ids = [j for j in integral.tolist() if (X[:, j] == np.rint(X[:, j])).all()]
     ids = [j for j in ids if len(np.unique(X[:, j])) == rows]
     if len(ids) <= _MOST_IDS:
-        found = [f"{names[j]!r} looks like an id: whole numbers, all different." for j in ids]
-    suspects = [names[j] for j in ids[: len(found)]]
+        sentences = [f"{names[j]!r} looks like an id: whole numbers, all different." for j in ids]
+    suspects = [names[j] for j in ids[: len(sentences)]]
     if y is not None and y[:rows].any():
         classes, first = np.unique(y[:rows], return_index=True)
         within = (X == X[first[np.searchsorted(classes, y[:rows])]]).all(axis=0)
         for j in np.flatnonzero(within).tolist():
             if len(np.unique(X[first, j])) == len(classes):
-                found.append(f"{names[j]!r} equals the labels.")
+                sentences.append(f"{names[j]!r} equals the labels.")
                 suspects.append(names[j])
-    if found:
+    if sentences:
         patterns = json.dumps([f"!{name}" for name in suspects], ensure_ascii=False)
         given = shlex.quote(f"input.columns={patterns}")
-        found[-1] += f" It counts as a feature; to leave it out: --set {given}."
-    return found
+        sentences[-1] += f" It counts as a feature; to leave it out: --set {given}."
+    return sentences
 
 
 def _is_exclude(pattern: str, names: list[str]) -> bool:
@@ -198,11 +198,11 @@ def _matching(pattern: str, names: list[str], uri: str, *, exact: bool = False) 
     """Return the columns of a name or glob; a name counts before a glob."""
     if pattern in names:
         return {pattern}
-    found = set() if exact else {name for name in names if fnmatchcase(name, pattern)}
-    if not found:
+    matches = set() if exact else {name for name in names if fnmatchcase(name, pattern)}
+    if not matches:
         near = difflib.get_close_matches(pattern, names, n=1, cutoff=0.6)
         from bigfs.store.source import listed
 
         hint = f"did you mean {near[0]!r}?" if near else f"It has {listed(names)}."
         raise InputError(f"{uri} has no column {pattern!r}{'; ' if near else '. '}{hint}")
-    return found
+    return matches

@@ -209,9 +209,9 @@ def csr_chunks(blocks: Iterator[Any], rows: int) -> Iterator[Any]:
     count = 0
     for block in blocks:
         while block.shape[0]:
-            taken, block = block[: rows - count], block[rows - count :]
-            waiting.append(taken)
-            count += taken.shape[0]
+            part, block = block[: rows - count], block[rows - count :]
+            waiting.append(part)
+            count += part.shape[0]
             if count == rows:
                 yield stack(waiting)
                 waiting, count = [], 0

@@ -1,4 +1,4 @@
-"""A key of the content of an input, and a watch over one that is being read."""
+"""Keys of the content of inputs, and detection of changes while an input is read."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Watch:
         self._begun: str | None = None
 
     def begin(self) -> None:
-        """Take down the state of the content before its rows are read."""
+        """Record the state of the content before its rows are read."""
         if self._begun is None:
             self._begun = _digest(_state(self._place, with_change=True))
 
@@ -87,13 +87,13 @@ def changed(uri: str) -> InputError:
 
 
 def _stamp(place: Location) -> tuple[Any, ...] | None:
-    """Return what one look at a place tells of its version, None for a folder in a bucket."""
+    """Return the version of a place from one stat call, None for a folder in a bucket."""
     if isinstance(place, ObjectPath):
         try:
-            found = place.stat()
+            remote = place.stat()
         except FileNotFoundError:
             return None
-        return found.st_size, found.e_tag
+        return remote.st_size, remote.e_tag
     status = place.stat()
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -101,11 +101,11 @@ def _stamp(place: Location) -> tuple[Any, ...] | None:
 def _state(place: Location, with_change: bool = False) -> Any:
     """Return all that is known of the content, to be hashed."""
     if isinstance(place, ObjectPath):
-        found = {name: list(status) for name, status in files_below(place).items()}
-        if not found:
+        versions = {name: list(status) for name, status in files_below(place).items()}
+        if not versions:
             status = place.stat()
-            found = {"": [status.st_size, status.e_tag]}
-        return found
+            versions = {"": [status.st_size, status.e_tag]}
+        return versions
     try:
         files = [place]
         if place.is_dir():
@@ -126,7 +126,7 @@ def _times(path: Path, with_change: bool) -> tuple[int, ...]:
 
 def _sample(place: Path, files: list[Path]) -> str:
     """Return a hash of pieces of the files, the same ones for the same names and sizes."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     chosen = [files[i] for i in _spread(len(files) - 1, _FOLDER_PIECES)]
     pieces = max(1, min(_FILE_PIECES, _FOLDER_PIECES // max(1, len(chosen))))
     for path in chosen:
@@ -134,17 +134,17 @@ def _sample(place: Path, files: list[Path]) -> str:
             with path.open("rb", buffering=0) as file:
                 size = path.stat().st_size
                 last = max(0, size - _PIECE_BYTES)
-                whole = size <= pieces * _PIECE_BYTES
-                starts = range(0, size, _PIECE_BYTES) if whole else _spread(last, pieces)
+                all_of_it = size <= pieces * _PIECE_BYTES
+                starts = range(0, size, _PIECE_BYTES) if all_of_it else _spread(last, pieces)
                 for start in starts:
                     file.seek(start)
-                    found.update(file.read(_PIECE_BYTES))
+                    digest.update(file.read(_PIECE_BYTES))
         except PermissionError:  # whoever opens it says so; in a folder it may be none of X
             continue
     metadata = place / "zarr.json"
     if metadata.is_file():
-        found.update(metadata.read_bytes())
-    return found.hexdigest()
+        digest.update(metadata.read_bytes())
+    return digest.hexdigest()
 
 
 def _spread(last: int, count: int) -> list[int]:

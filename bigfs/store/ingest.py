@@ -165,7 +165,7 @@ def ingest(
         if overwrite:
             if is_within(as_location(matrix.uri), final):
                 raise InputError(
-                    f"{final} is what is read, and cannot be replaced. Give another name."
+                    f"{final} is the input, and cannot be replaced. Give another name."
                 )
             remove_tree(final)
         return _ingest_objects(matrix, final, missing, rows)

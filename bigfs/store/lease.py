@@ -1,4 +1,4 @@
-"""A lease on a run directory: one run at a time, and a dead owner does not block for long."""
+"""Leases on run directories: one run at a time; the lease of a dead owner expires."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Lease:
 
 
 def lost(directory: Location) -> str:
-    """Return what a run is told whose lease another one took."""
+    """Return the error of a run whose lease another one took."""
     return (
         f"{directory}: this run was frozen for over {STALE_SECONDS:.0f} s and another one took "
         "its place. Nothing more is written."
@@ -340,20 +340,20 @@ def _read(path: Path) -> dict[str, Any]:
 def _record(text: str) -> dict[str, Any]:
     """Return what a text says as a lease, nothing if it is none."""
     try:
-        found = json.loads(text)
+        record = json.loads(text)
         is_lease = (
-            all(isinstance(found[name], str) for name in ("owner", "host"))
-            and type(found["pid"]) is int
-            and type(found["beat"]) in (int, float)
-            and math.isfinite(found["beat"])
+            all(isinstance(record[name], str) for name in ("owner", "host"))
+            and type(record["pid"]) is int
+            and type(record["beat"]) in (int, float)
+            and math.isfinite(record["beat"])
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return {}
-    return dict(found) if is_lease else {}
+    return dict(record) if is_lease else {}
 
 
 def _kernel() -> str:
-    """Return what process ids count in: this start of this machine, and the namespace of them.
+    """Return the scope of process ids: the boot of this machine, and the process namespace.
 
     Containers may have the machine's name and ids of their own. Empty where nothing tells.
     """

@@ -1,6 +1,6 @@
-"""Where files are: a folder on disk, or objects in an S3, GCS or Azure bucket.
+"""Locations of files: a folder on disk, or objects in an S3, GCS or Azure bucket.
 
-A local place is a `pathlib.Path`; one in a bucket an `ObjectPath` with the same face. What
+A local place is a `pathlib.Path`; one in a bucket an `ObjectPath` with the same methods. What
 differs (renaming, exclusive creation, removing trees, free space) is a function here.
 """
 
@@ -122,14 +122,14 @@ def files_below(place: Location) -> dict[str, tuple[int, str]]:
     """
     if isinstance(place, ObjectPath):
         return place.objects_below()
-    found = {}
+    files = {}
     for path in sorted(Path(top) / name for top, _, names in os.walk(place) for name in names):
         with suppress(FileNotFoundError):  # removed meanwhile, or a link that leads nowhere
             status = path.stat()
             if stat.S_ISREG(status.st_mode):
                 times = str(status.st_mtime_ns)
-                found[path.relative_to(place).as_posix()] = (status.st_size, times)
-    return found
+                files[path.relative_to(place).as_posix()] = (status.st_size, times)
+    return files
 
 
 @contextmanager
@@ -268,7 +268,7 @@ def read_small(place: Location, most_bytes: int = files.SMALL_BYTES) -> str:
     Raises
     ------
     ValueError
-        If it is no text, no file, or larger than ``most_bytes``.
+        If it is not a text file, no file, or larger than ``most_bytes``.
     OSError
         If it cannot be read.
     """

@@ -154,11 +154,11 @@ class ObjectPath:
         count = 0
         with self._requests("read"):
             try:
-                found = obstore_package().get(self._client, self.key, options=options)
-                for part in found.stream(min_chunk_size=_PIECE_BYTES):
+                response = obstore_package().get(self._client, self.key, options=options)
+                for part in response.stream(min_chunk_size=_PIECE_BYTES):
                     view[count : count + len(part)] = memoryview(part).cast("B")
                     count += len(part)
-                return count, int(found.meta["size"])
+                return count, int(response.meta["size"])
             except obstore_package().exceptions.GenericError as error:
                 if "416" not in str(error):  # the object ends before the range
                     raise
@@ -176,8 +176,8 @@ class ObjectPath:
     def read_status(self) -> tuple[str, ObjectStatus]:
         """Return the text of the object with the tags of exactly this version of it."""
         with self._requests("read"):
-            found = obstore_package().get(self._client, self.key)
-            return bytes(found.bytes()).decode(), ObjectStatus.of(found.meta)
+            response = obstore_package().get(self._client, self.key)
+            return bytes(response.bytes()).decode(), ObjectStatus.of(response.meta)
 
     def write_if(self, text: str, version: ObjectStatus | None) -> ObjectStatus:
         """Write the object only if it still is a known version (None: only if it is not there).
@@ -246,7 +246,7 @@ class ObjectPath:
             What is written appears when a ``with`` block ends without an error.
         """
         if mode == "wb":
-            return _Writer(self)
+            return _Upload(self)
         if mode != "rb":
             raise ValueError(f"mode must be 'rb' or 'wb'. Got {mode!r}.")
         raw = _Reader(self)
@@ -316,9 +316,9 @@ class _Reader(io.RawIOBase):
             view = view[: max(0, self._size - self._position)]
         if not view:
             return 0
-        found, self._size = self._path.read_into(view, self._position)
-        self._position += found
-        return found
+        n_read, self._size = self._path.read_into(view, self._position)
+        self._position += n_read
+        return n_read
 
     def readall(self) -> bytes:
         if self._size is None:
@@ -327,12 +327,12 @@ class _Reader(io.RawIOBase):
         if count <= 0:
             return b""
         content = bytearray(count)
-        found, _ = self._path.read_into(memoryview(content), self._position)
-        self._position += found
-        return bytes(content[:found])
+        n_read, _ = self._path.read_into(memoryview(content), self._position)
+        self._position += n_read
+        return bytes(content[:n_read])
 
 
-class _Writer(io.RawIOBase):
+class _Upload(io.RawIOBase):
     """Writes an object in parts; it appears when the block ends well, and only then."""
 
     def __init__(self, path: ObjectPath) -> None:

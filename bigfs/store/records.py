@@ -79,7 +79,7 @@ def is_attempt(value: Any) -> bool:
 
 
 def new_id() -> str:
-    """Return an id that nothing else has."""
+    """Return a unique id."""
     return uuid.uuid4().hex[:12]
 
 
@@ -103,16 +103,16 @@ def read_mark(folder: Location) -> str | None:
     if not text:  # of a run that was killed between creating the file and writing it
         return ""
     try:
-        found = json.loads(text)["id"]
+        run_id = json.loads(text)["id"]
     except (ValueError, KeyError, TypeError):
-        found = None
-    if not is_attempt(found):
+        run_id = None
+    if not is_attempt(run_id):
         raise InputError(f"{path} is not the mark of a bigfs run. Give another folder.")
-    return str(found)
+    return str(run_id)
 
 
 def mark_text(run_id: str) -> str:
-    """Return what a mark with this id holds."""
+    """Return the content of a mark with this id."""
     return json.dumps({"format": FORMAT, "id": run_id}) + "\n"
 
 
@@ -267,12 +267,12 @@ def remove_report(folder: Location, run_id: str) -> None:
 
 
 def read_stamp(folder: Path) -> dict[str, str] | None:
-    """Return what a stage's folder says of itself, None if it says nothing or is a link."""
+    """Return the stamp in a stage's folder, None if it has none or is a link."""
     if folder.is_symlink():
         return None
     try:
-        found = json.loads((folder / STAMP).read_text())
-        return {name: str(found[name]) for name in ("run", "stage", "attempt")}
+        stamp = json.loads((folder / STAMP).read_text())
+        return {name: str(stamp[name]) for name in ("run", "stage", "attempt")}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

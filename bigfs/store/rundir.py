@@ -102,16 +102,16 @@ class RunDirectory(RunFolder):
             return None
         if name == "data":
             stored = self.manifest["stages"][name].get("metadata", {})
-            found = _checksums(folder, _is_metadata) if stored else {}
-            return next((file for file in sorted(found) if stored.get(file) != found[file]), None)
+            actual = _checksums(folder, _is_metadata) if stored else {}
+            return next((file for file in sorted(actual) if stored.get(file) != actual[file]), None)
         if not sums.exists():
             return None
         try:
             stored = dict(json.loads(sums.read_text()))
         except (ValueError, TypeError):
             return CHECKSUMS
-        found = _checksums(folder)
-        return next((file for file in sorted(found) if stored.get(file) != found[file]), None)
+        actual = _checksums(folder)
+        return next((file for file in sorted(actual) if stored.get(file) != actual[file]), None)
 
     def check_unchanged(self, name: str) -> None:
         """Raise CorruptStoreError if files of a finished stage are missing or were changed."""
@@ -127,7 +127,7 @@ class RunDirectory(RunFolder):
         )
 
     def why_stale(self, name: str, key: str, version: int, settings: dict[str, Any]) -> str:
-        """Say in a few words why a stage has to run."""
+        """Return in words why a stage has to run."""
         record = self.manifest["stages"].get(name)
         if record is None:
             return "not yet run"
@@ -252,15 +252,15 @@ class RunDirectory(RunFolder):
 
 def _changes(before: dict[str, Any], now: dict[str, Any], section: str = "") -> list[str]:
     """Return in words how settings differ, sections within them one by one."""
-    found: list[str] = []
+    changes: list[str] = []
     for name in sorted({*before, *now}):
         old, new = before.get(name), now.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
-            found += _changes(old, new, f"{section}{name}.")
+            changes += _changes(old, new, f"{section}{name}.")
         elif old != new:
             words = " changed" if "content" in name else f" is {_shown(new)}, was {_shown(old)}"
-            found.append(f"{section}{name}{words}")
-    return found
+            changes.append(f"{section}{name}{words}")
+    return changes
 
 
 def _shown(value: Any) -> str:
@@ -273,12 +273,12 @@ def _is_metadata(name: str) -> bool:
 
 def _checksums(folder: Path, which: Callable[[str], bool] | None = None) -> dict[str, str]:
     """Return the CRC-32 of every file of a folder, or of some, by its name relative to it."""
-    found = {}
+    checksums = {}
     for name in files_below(folder):
         if name != CHECKSUMS and (which is None or which(name)):
             value = 0
             with (folder / name).open("rb") as file:
                 while part := file.read(_PART_BYTES):
                     value = zlib.crc32(part, value)
-            found[name] = f"{value:08x}"
-    return found
+            checksums[name] = f"{value:08x}"
+    return checksums

@@ -142,7 +142,7 @@ class RunFolder:
                 ) from None
             self.manifest = manifest
             checkpoints = manifest.get("checkpoints", {}).values()
-            refuse_links(self.path, [f"{CHECKPOINTS}/{one['folder']}" for one in checkpoints])
+            refuse_links(self.path, [f"{CHECKPOINTS}/{entry['folder']}" for entry in checkpoints])
             refuse_links(self.path, [self.stage_path(name).name for name in manifest["stages"]])
         return self
 
@@ -323,13 +323,13 @@ class RunFolder:
 
     def _check_id(self, run_id: str | None) -> None:
         """Raise InputError if the manifest is not that of the mark, nor of an earlier version."""
-        found = self.manifest.get("id")
-        if not is_taken(self.path / MANIFEST) or found == run_id or (found and not run_id):
+        stored_id = self.manifest.get("id")
+        if not is_taken(self.path / MANIFEST) or stored_id == run_id or (stored_id and not run_id):
             return
-        if found is None and is_of_earlier_version(self.path):
+        if stored_id is None and is_of_earlier_version(self.path):
             return
         raise InputError(
-            f"{self.path / MANIFEST} is of another run: its id is {found!r}, that of {MARK} is "
+            f"{self.path / MANIFEST} is of another run: its id is {stored_id!r}, that of {MARK} is "
             f"{run_id!r}. Start over with --fresh, or use another run directory."
         )
 
@@ -364,10 +364,10 @@ class RunFolder:
                 for name in (MANIFEST, *OUTPUTS):
                     with suppress(OSError):  # no such file, or no file
                         (self.path / f"{name}.partial-{attempt}").unlink()
-            found = [place for place in places if place.exists()]
-            for place in found:
+            leftovers = [place for place in places if place.exists()]
+            for place in leftovers:
                 remove_tree(place)
-            if not found:
+            if not leftovers:
                 del attempts[attempt]
 
     def _sweep_stages(self) -> None:

@@ -121,10 +121,10 @@ class ArrayRef:
             chunk, first = divmod(start, self.chunk_rows)
             count = min(self.chunk_rows - first, stop - start) * row_bytes
             try:
-                found, _ = self._object(chunk).read_into(view[:count], first * row_bytes)
+                n_read, _ = self._object(chunk).read_into(view[:count], first * row_bytes)
             except FileNotFoundError:
                 raise StorageError(self._missing(chunk)) from None
-            if found != count:
+            if n_read != count:
                 raise StorageError(f"{self.path}: chunk {chunk} is cut off. Run again.")
             view, start = view[count:], (chunk + 1) * self.chunk_rows
         return out
@@ -172,10 +172,10 @@ class ArrayRef:
         chunks = as_location(self.path) / "c"
         # The names of chunks are numbers; a killed worker may leave a part of one beside it.
         names = (path.name for path in chunks.iterdir()) if chunks.exists() else ()
-        found = sum(1 for name in names if name.isdecimal())
-        if found != expected:
+        present = sum(1 for name in names if name.isdecimal())
+        if present != expected:
             raise StorageError(
-                f"{self.path}: {expected - found} of {expected} chunks are missing. "
+                f"{self.path}: {expected - present} of {expected} chunks are missing. "
                 "Run again: the stage that writes it has not finished."
             )
 
@@ -271,7 +271,7 @@ class Scratch:
         group.update_attributes(attributes)
 
     def unique(self, stem: str) -> str:
-        """Return a name that nothing here has."""
+        """Return an unused name."""
         return f"{stem}-{uuid.uuid4().hex[:12]}"
 
     def remove(self, *refs: ArrayRef) -> None:

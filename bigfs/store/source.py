@@ -1,4 +1,4 @@
-"""Opening a matrix: one small reader per format, all with the same face."""
+"""Opening a matrix: one reader per format, all with the same interface."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LAYERED = ("annotated", "zarr_array")
 # Readers of tables, whose columns have names.
 _TABLES = ("csv", "parquet")
 TABLES = tuple(ending for ending, reader in ENDINGS.items() if reader in _TABLES)
-# An array with more is a damaged header.
+# Larger shapes are taken for a damaged header.
 _MOST_VALUES = 2**56
 # Names that a message shows.
 _LISTED = 12
@@ -106,7 +106,7 @@ class Source(ABC):
         return iter(())
 
     def begin(self) -> None:
-        """Take down what the file holds, before its rows are read."""
+        """Record the state of the file before its rows are read."""
         if self.watch is not None:
             self.watch.begin()
 
@@ -174,7 +174,7 @@ def check_shape(shape: tuple[int, ...], uri: str) -> None:
         )
     if shape[0] * shape[1] > _MOST_VALUES:
         raise InputError(
-            f"{uri}: its shape cannot be true: {shape[0]:.3g} x {shape[1]:.3g} values fit no disk."
+            f"{uri}: its shape is implausible: {shape[0]:.3g} x {shape[1]:.3g} values fit no disk."
         )
 
 
@@ -187,14 +187,13 @@ def check_names(names: list[str] | None, n_features: int, uri: str) -> None:
             f"{uri}: there are {len(names)} feature names for {n_features} features. "
             "Give one name for each."
         )
-    seen: set[str] = set()
+    earlier: set[str] = set()
     for name in names:
-        if name in seen:
+        if name in earlier:
             raise InputError(
-                f"{uri}: the feature name {name!r} is there twice. Names must be unique; rename "
-                "one."
+                f"{uri}: the feature name {name!r} appears twice. Names must be unique; rename one."
             )
-        seen.add(name)
+        earlier.add(name)
 
 
 def check_no_variable(path: Location, variable: str | None) -> None:
@@ -412,8 +411,8 @@ def _open_object(X: Any, variable: str | None, roles: Roles, layer: str | None) 
 
 def _no_table(what: str) -> InputError:
     return InputError(
-        f"{what} is no table with named columns (.csv, .tsv, .parquet, DataFrame), and only these "
-        "take input.columns and input.index."
+        f"{what} is not a table with named columns (.csv, .tsv, .parquet, DataFrame), and only "
+        "these take input.columns and input.index."
     )
 
 
@@ -426,7 +425,7 @@ def _no_layers(what: str, layer: str) -> InputError:
 
 def _no_header(what: str, header: Header) -> InputError:
     return InputError(
-        f"{what} is no .csv or .tsv file, and only these have a header line. Got header "
+        f"{what} is not a .csv or .tsv file, and only these have a header line. Got header "
         f"{str(header).lower()}; leave it out (input.header, --header, header=)."
     )
 

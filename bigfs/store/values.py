@@ -1,4 +1,4 @@
-"""Which values can be worked with: finite ones whose sums of squares stay finite too."""
+"""Checks of values: they must be finite, and small enough for sums of squares."""
 
 from __future__ import annotations
 

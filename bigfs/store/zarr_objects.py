@@ -1,4 +1,4 @@
-"""zarr's view of a bucket: the objects below one name."""
+"""A zarr store on the objects of a bucket below one name."""
 
 from __future__ import annotations
 
@@ -68,8 +68,10 @@ class ZarrObjects(Store):
         try:
             with requests(place, "read"):
                 options = await self._range(place, byte_range)
-                found = await obstore_package().get_async(self._client, place.key, options=options)
-                content: Any = await found.bytes_async()
+                response = await obstore_package().get_async(
+                    self._client, place.key, options=options
+                )
+                content: Any = await response.bytes_async()
         except FileNotFoundError:
             if self.strict and key.rpartition("/")[2] not in _METADATA:
                 raise CorruptStoreError(

@@ -279,6 +279,6 @@ def test_failures_of_storage_name_the_file_and_the_remedy(tmp_path: Path) -> Non
         raise FileNotFoundError(2, "no such file")
     with pytest.raises(StorageError) as caught, storage_failures("here"):
         raise StorageError("Cannot write it.")
-    assert caught.value.__notes__ == ["Finished stages are kept: run again when that is mended."]
+    assert caught.value.__notes__ == ["Finished stages are kept: fix the cause and run again."]
     with pytest.raises(ClusterError), storage_failures("here"):
         raise ClusterError("gone.")

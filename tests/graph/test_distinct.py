@@ -66,7 +66,7 @@ def test_a_few_copies_are_told_only(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 def test_rows_that_are_all_equal_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert _graph(np.ones((30, 3)), tmp_path).n_neighbors == 4
-    assert "All 30 rows are equal: there is nothing to tell apart" in caplog.text
+    assert "All 30 rows are equal: no feature distinguishes them" in caplog.text
 
 
 def test_more_rows_than_one_task_can_tell_apart_keep_their_graph(

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigfs.core.errors import StorageError
-from bigfs.graph.shuffle import Column, Runs, commit_runs, write_run
+from bigfs.graph.shuffle import RunColumn, Runs, commit_runs, write_run
 from bigfs.store.scratch import Scratch
 
-COLUMNS = (Column("id", "int32"), Column("row", "float32", 3))
+COLUMNS = (RunColumn("id", "int32"), RunColumn("row", "float32", 3))
 
 
 def _shuffle(scratch: Scratch, targets: list[np.ndarray], n_targets: int) -> Runs:

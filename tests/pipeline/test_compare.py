@@ -190,7 +190,10 @@ def test_workers_give_the_same_table(finished: Path, tmp_path: Path, client) -> 
         ({"evaluate": {"labels": "sklearn:digits", "init": "best"}}, "k-means"),
         ({"memory_limit": "100 MiB"}, "memory_limit"),
         ({"method": "mcfs"}, "unknown key 'method'"),
-        ({"methods": [{"method": "mcfs", "name": "chance"}]}, "names a row of its own"),
+        (
+            {"methods": [{"method": "mcfs", "name": "chance"}]},
+            "is the name of a row of every table",
+        ),
         ({"compare": {"n_draws": 1}}, "n_draws"),
     ],
 )

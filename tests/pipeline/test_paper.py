@@ -354,7 +354,7 @@ def test_bad_tables_are_refused_before_anything_is_written(
         ({"classes": [1, 3]}, "3 classes. Got 3"),
         ({"sample": {"rows": 151, "draws": 1}}, "has 150 rows"),
         ({"pool": {"height": 2, "width": 3, "by": 1}}, "have 4 values"),
-        ({"settings": {"mfcs.n_clusters": 2}}, "is of no method"),
+        ({"settings": {"mfcs.n_clusters": 2}}, "belongs to no method"),
         ({"settings": {"mcfs.n_cluster": 2}}, "did you mean 'n_clusters'"),
         ({"pool": {"height": 2, "width": 2, "by": 3}}, "do not fill"),
         ({"pool": {"height": 2}}, "missing key 'width'"),

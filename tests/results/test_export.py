@@ -134,7 +134,7 @@ def test_what_cannot_be_written_is_refused(result: Result, tmp_path: Path) -> No
     ):
         with pytest.raises(InputError, match=message):
             result.export(name)
-    with pytest.raises(InputError, match="has no place for ids"):
+    with pytest.raises(InputError, match="cannot hold ids"):
         result.export(tmp_path / "out.npy", ids=True)
     with pytest.raises(InputError, match="lies in the run directory"):
         result.export(result.path / "out.npy")

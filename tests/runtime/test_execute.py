@@ -206,6 +206,7 @@ def test_nothing_stays_on_the_cluster(client):
     def held(dask_scheduler) -> int:
         return len(dask_scheduler.tasks)
 
+    gc.collect()  # what earlier tests left in cycles may hold futures
     deadline = time.monotonic() + 30  # tasks are released when the scheduler gets to it
     while client.run_on_scheduler(held) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -22,7 +22,7 @@ def canary(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.full)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     """A place of either kind: one body tests both."""
     if request.param == "folder":

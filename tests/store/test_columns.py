@@ -106,7 +106,7 @@ def test_names_that_are_not_there(roles: dict[str, object], message: str, tmp_pa
 
 def test_what_is_no_table_takes_no_columns(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", np.ones((3, 2)))
-    with pytest.raises(InputError, match="is no table with named columns"):
+    with pytest.raises(InputError, match="is not a table with named columns"):
         open_matrix(tmp_path / "X.npy", columns=["a"])
 
 

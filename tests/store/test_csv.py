@@ -142,7 +142,7 @@ def test_what_header_does_not_allow(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 1, column 0 is 'a', which is no number"):
         open_matrix(tmp_path / "X.csv", header=False)
     (tmp_path / "twice.csv").write_text("7,7\n1,2\n3,4\n")
-    with pytest.raises(InputError, match="name '7' is there twice"):
+    with pytest.raises(InputError, match="name '7' appears twice"):
         open_matrix(tmp_path / "twice.csv", header=True)
     np.save(tmp_path / "X.npy", np.ones((3, 2)))
     for X in (tmp_path / "X.npy", "sklearn:iris", np.ones((3, 2)), open_matrix(tmp_path / "X.csv")):

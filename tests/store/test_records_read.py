@@ -65,7 +65,7 @@ _SPOILED: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("value", _SPOILED)
-@pytest.mark.parametrize("kind", ["folder", "bucket"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("bucket", marks=pytest.mark.full)])
 def test_a_manifest_that_names_what_is_elsewhere_is_damaged(
     folder: Path, request: pytest.FixtureRequest, value: str, kind: str
 ) -> None:

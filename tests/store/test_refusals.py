@@ -189,7 +189,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "frame with a name twice": (
         lambda f: _frame(a=[1, 2], b=[3, 4]).set_axis(["a", "a"], axis=1),
-        "'a' is there twice",
+        "'a' appears twice",
     ),
     "frame without columns": (lambda f: _frame(), r"Got shape \(0, 0\)"),
     "sparse, complex": (lambda f: _sparse((3, 3), "c8"), "Got complex64"),
@@ -231,7 +231,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "csv lone return": (_text("X.csv", "1,2\n3,4\r5,6\n7,8\n"), "begins with '3,4.r5,6' cannot be"),
     "csv true": (_text("X.csv", "1,2\n3,True\n"), "is 'True', which is no number"),
     "csv semicolons": (_text("X.csv", "a;b\n1;2\n"), "holds '1;2'.*Cells are separated by ','"),
-    "csv name twice": (_text("X.csv", "a,a\n1,2\n"), "the feature name 'a' is there twice"),
+    "csv name twice": (_text("X.csv", "a,a\n1,2\n"), "the feature name 'a' appears twice"),
     "csv with index": (_text("X.csv", ",a\n0,2\n1,3\n"), r"to_csv\(..., index=False\)"),
     "csv numbered, with index": (_text("X.csv", ",0,1\n0,2,4\n"), r"to_csv\(..., index=False\)"),
     "csv nameless": (_text("X.csv", "a,,c\n0,2,3\n"), "column 1 has no name in the header"),
@@ -263,7 +263,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "zarr, complex": (_zarr(X + 1j), "Got complex128"),
     "zarr group without X": (_zarr_group, "without an array 'X'. It has data"),
     "zarr, too few names": (_names(["a", "b"]), "2 feature names for 3 features"),
-    "zarr, name twice": (_names(["a", "b", "a"]), "'a' is there twice"),
+    "zarr, name twice": (_names(["a", "b", "a"]), "'a' appears twice"),
     "zarr, damaged metadata": (_damaged(_zarr(X), "zarr.json", b"{"), "damaged zarr folder"),
     "zarr, short metadata": (
         _damaged(_zarr(X), "zarr.json", b'{"zarr_format": 3, "node_type": "array"}'),

@@ -49,8 +49,8 @@ class MostExplained(Rule):
         gains, total = np.array(path.gains), float(norms.sum()) or 1.0
         left = path.left / total
         if blocks is not None and path.order:
-            found = cross_pass(blocks, True, np.array(path.order), None)
-            gains, total = explained_by(found.cross, path.order), float(found.squares.sum())
+            pass_sums = cross_pass(blocks, True, np.array(path.order), None)
+            gains, total = explained_by(pass_sums.cross, path.order), float(pass_sums.squares.sum())
         ratio = gains / total
         return FeatureScores.from_path(
             path.order, ratio, left, constant=norms == 0, explained_variance_ratio=ratio

@@ -75,8 +75,8 @@ class MixtureFit:
         kept = np.flatnonzero(moments.maximum > moments.minimum)
         if not len(kept):
             raise InputError(
-                f"{blocks.source.uri}: all {blocks.n_features} features are constant. There is "
-                "nothing to tell clusters apart by."
+                f"{blocks.source.uri}: all {blocks.n_features} features are constant. They "
+                "cannot distinguish clusters."
             )
         scaling = np.stack([moments.mean[kept], 1 / np.sqrt(moments.variance[kept])])
         columns = Columns(folder.put("kept", kept), folder.put("scaling", scaling))

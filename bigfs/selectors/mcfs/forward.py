@@ -21,7 +21,7 @@ from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.selectors.mcfs import MCFSParameters
 from bigfs.selectors.mcfs.wide import cross_pass, side_bytes
-from bigfs.solvers.greedy import Columns, GramProducts, TargetPath
+from bigfs.solvers.greedy import ColumnProducts, GramProducts, TargetPath
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
@@ -64,7 +64,7 @@ class Forward(ABC):
     @abstractmethod
     def _products(
         self, blocks: RowBlocks, spectral: SpectralEmbedding
-    ) -> tuple[Columns, np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[ColumnProducts, np.ndarray, np.ndarray, np.ndarray]:
         """Return the products of X, ``X'Y``, what is constant, and the means of Y."""
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
@@ -117,7 +117,7 @@ class ForwardOnGram(Forward):
 
     def _products(
         self, blocks: RowBlocks, spectral: SpectralEmbedding
-    ) -> tuple[Columns, np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[ColumnProducts, np.ndarray, np.ndarray, np.ndarray]:
         gram = blocks.gram(spectral.embedding_ref, label="regression")
         constant = gram.gram.diagonal() <= 0
         centered = self.parameters.fit_intercept
@@ -160,7 +160,7 @@ class ForwardOnColumns(Forward):
 
     def _products(
         self, blocks: RowBlocks, spectral: SpectralEmbedding
-    ) -> tuple[Columns, np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[ColumnProducts, np.ndarray, np.ndarray, np.ndarray]:
         centered = self.parameters.fit_intercept
         first = cross_pass(blocks, centered, None, spectral.embedding_ref)
         constant = first.squares == 0
@@ -191,7 +191,7 @@ class _Fetched:
             order = np.union1d([feature], order[order != feature][: self._n_columns - 1])
             order = order[(worth > 0)[order]]
             self._held = {}
-            found = cross_pass(self._blocks, self._centered, order, None).cross
-            found[self._norms == 0] = 0.0
-            self._held = {int(j): found[:, i] for i, j in enumerate(order)}
+            columns = cross_pass(self._blocks, self._centered, order, None).cross
+            columns[self._norms == 0] = 0.0
+            self._held = {int(j): columns[:, i] for i, j in enumerate(order)}
         return self._held[feature]

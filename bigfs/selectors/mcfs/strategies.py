@@ -144,7 +144,7 @@ class ScreenedColumns(Regressions):
     def _paths(
         self, blocks: RowBlocks, spectral: SpectralEmbedding
     ) -> tuple[list[SparseVector], list[list[SparseVector]], np.ndarray, dict[str, Any]]:
-        found = wide_paths(
+        paths = wide_paths(
             blocks,
             spectral,
             self.n_selected,
@@ -152,10 +152,10 @@ class ScreenedColumns(Regressions):
             memory_limit=self.memory_limit,
         )
         details = {
-            "largest_violation": found.largest_violation,
-            "n_screened": found.n_screened,
+            "largest_violation": paths.largest_violation,
+            "n_screened": paths.n_screened,
         }
-        return found.last, found.stops, found.constant, details
+        return paths.last, paths.stops, paths.constant, details
 
 
 def _scores(vectors: list[SparseVector], scale: str, shape: Shape) -> np.ndarray:
@@ -191,16 +191,16 @@ def _supports(
     stops: list[list[SparseVector]], scale: str, shape: Shape, constant: np.ndarray
 ) -> np.ndarray:
     """Return the selections of 1, 2, ... features: each path stops where it first has as many."""
-    found = []
+    supports = []
     for n_selected, vectors in enumerate(zip(*stops, strict=True), start=1):
         scores = _scores(list(vectors), scale, shape)
-        found.append(np.sort(rank(scores, constant)[:n_selected]))
-    return np.concatenate(found).astype(np.int32)
+        supports.append(np.sort(rank(scores, constant)[:n_selected]))
+    return np.concatenate(supports).astype(np.int32)
 
 
 def _as_rows(vectors: list[SparseVector], n_features: int) -> csr_array:
     """Return sparse vectors as the rows of a matrix."""
-    indices = np.concatenate([found for found, _, _ in vectors])
-    values = np.concatenate([found for _, found, _ in vectors])
-    starts = np.cumsum([0, *(len(found) for found, _, _ in vectors)])
+    indices = np.concatenate([part for part, _, _ in vectors])
+    values = np.concatenate([part for _, part, _ in vectors])
+    starts = np.cumsum([0, *(len(part) for part, _, _ in vectors)])
     return csr_array((values, indices, starts), shape=(len(vectors), n_features))

@@ -146,7 +146,7 @@ def wide_paths(
             _check_room(len(fresh) + sum(screened[-1:]), room, blocks, memory_limit)
             part = cross_pass(blocks, fit_intercept, fresh, None)
             columns.append((fresh, scratch.put(scratch.unique("columns"), part.cross.T)))
-            screened.append(sum(len(found) for found, _ in columns))
+            screened.append(sum(len(group) for group, _ in columns))
             del part
             paths = run_tasks(
                 path_task, range(n_targets), columns, shared, usable, n_nonzero,
@@ -329,7 +329,7 @@ def path_task(
     stops = stops_of(path, min(n_nonzero, MAX_STOPS), full[ascending])
     return _Checked(
         (ascending[indices], values, explained),
-        [(ascending[found], values, share) for found, values, share in stops],
+        [(ascending[stop], values, share) for stop, values, share in stops],
         max(0.0, float(excess.max(initial=0.0))),
         _violators(excess, candidates, n_nonzero),
     )
@@ -339,7 +339,7 @@ def _violators(excess: np.ndarray, candidates: np.ndarray, count: int) -> np.nda
     """Return features that break a knot, those that break the earliest one first."""
     broken = excess > _ROUNDING
     broken[:, candidates] = False
-    found = np.flatnonzero(broken.any(axis=0))
+    violators = np.flatnonzero(broken.any(axis=0))
     # Behind the first broken knot the path is not the true one: far ones may never join.
-    order = np.argsort(broken[:, found].argmax(axis=0), kind="stable")
-    return found[order[:count]]
+    order = np.argsort(broken[:, violators].argmax(axis=0), kind="stable")
+    return violators[order[:count]]

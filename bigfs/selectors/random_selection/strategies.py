@@ -36,6 +36,6 @@ class Draws:
         """Return the numbers of the first draw; details are the attributes of the class."""
         constant = inputs.blocks.moments().constant
         seeded = [rng(self.random_state, "random selection", i) for i in range(self.n_draws)]
-        numbers = [np.where(constant, 0.0, one.random(len(constant))) for one in seeded]
-        draws = np.array([rank(one, constant) for one in numbers])
+        numbers = [np.where(constant, 0.0, row.random(len(constant))) for row in seeded]
+        draws = np.array([rank(row, constant) for row in numbers])
         return FeatureScores.from_scores(numbers[0], constant=constant, draws=draws)

@@ -50,13 +50,7 @@ def run_paper(
 ) -> PaperResult:
     """Run a paper's protocol and set our values beside the paper's.
 
-    Parameters
-    ----------
-    config : PaperTable
-    scheduler : str or None, default=None
-        Address of a Dask scheduler. None: what the configuration or the scope says.
-    fresh : bool, default=False
-        Forget what former runs of this directory finished.
+    ``scheduler`` and ``fresh`` are those of `bigfs.compare`.
 
     Returns
     -------

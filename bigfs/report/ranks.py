@@ -33,18 +33,7 @@ class RankLine:
 
 
 def draw_ranks(lines: Sequence[RankLine], kinds: Sequence[str]) -> list[bytes]:
-    """Return a diagram for each score, one below the other, in some formats.
-
-    Parameters
-    ----------
-    lines : sequence of RankLine
-    kinds : sequence of str
-        ``svg``, ``png``.
-
-    Returns
-    -------
-    contents : list of bytes
-    """
+    """Return a diagram for each score, one below the other, in every one of some formats."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -19,29 +19,8 @@ def solve_chebyshev(
 ) -> Eigenpairs:
     """Return the smallest eigenpairs of ``L y = lambda D y`` beyond the trivial one.
 
-    Parameters
-    ----------
-    W : scipy sparse matrix of shape (n_samples, n_samples)
-        Symmetric affinity with zero diagonal and positive degrees.
-    n_components : int
-        Number of pairs, at most n_samples - 1.
-    tol : float
-        Largest residual accepted.
-    random_state : int
-        Seed of the start block.
-    n_threads : int, default=1
-        Threads of the products; the result is the same bits for any number.
-
-    Returns
-    -------
-    pairs : Eigenpairs
-
-    Raises
-    ------
-    InputError
-        If a degree is not positive or ``n_components`` is too large.
-    ConvergenceError
-        If the residual of a pair that is not of the bulk stays above ``tol``.
+    Parameters, result and errors are those of `bigfs.spectral.eigsh.solve_eigsh`, and
+    ``n_threads``, the threads of the products; the result is the same bits for any number.
 
     Notes
     -----

@@ -23,27 +23,7 @@ _SOLVED = 0.5
 def solve_lobpcg(W: Any, n_components: int, *, tol: float, random_state: int) -> Eigenpairs:
     """Return the smallest eigenpairs of ``L y = lambda D y`` beyond the trivial one.
 
-    Parameters
-    ----------
-    W : scipy sparse matrix of shape (n_samples, n_samples)
-        Symmetric affinity with zero diagonal and positive degrees.
-    n_components : int
-        Number of pairs, at most n_samples - 1.
-    tol : float
-        Largest residual accepted.
-    random_state : int
-        Seed of the start block.
-
-    Returns
-    -------
-    pairs : Eigenpairs
-
-    Raises
-    ------
-    InputError
-        If a degree is not positive or ``n_components`` is too large.
-    ConvergenceError
-        If the residual of a pair that is not of the bulk stays above ``tol``.
+    Parameters, result and errors are those of `bigfs.spectral.eigsh.solve_eigsh`.
 
     Notes
     -----

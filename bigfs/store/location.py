@@ -263,15 +263,7 @@ def unnamed_file(place: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]
 
 
 def read_small(place: Location, most_bytes: int = files.SMALL_BYTES) -> str:
-    """Return the text of a file that is small unless somebody made it large.
-
-    Raises
-    ------
-    ValueError
-        If it is not a text file, no file, or larger than ``most_bytes``.
-    OSError
-        If it cannot be read.
-    """
+    """Return the text of a file that should be small; see `bigfs.core.files.read_small`."""
     if isinstance(place, ObjectPath):
         size = place.stat().st_size
         if size > most_bytes:

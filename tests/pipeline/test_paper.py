@@ -346,7 +346,7 @@ def test_bad_tables_are_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"paper": {"mfcs": {"nmi": 1.0}}}, "none of the methods"),
+        ({"paper": {"mfcs": {"nmi": 1.0}}}, "not one of the methods"),
         ({"paper": {"mcfs": {"nmi": [1.0, 2.0, 3.0]}}}, "each of the 2 cases"),
         ({"paper": {"mcfs": {"nmi": "high"}}}, "takes a number"),
         ({"unavailable": "why"}, "either uri"),

@@ -267,7 +267,7 @@ def test_rows_of_a_text_are_estimated_and_that_is_said(tmp_path: Path):
     config = _config(input={"uri": str(tmp_path / "X.csv.gz")}, method="max_variance",
                      n_features_to_select=2)  # fmt: skip
     plan = plan_pipeline(config)
-    assert "known only once the input is read" in plan.text()
+    assert "unknown until the input is read" in plan.text()
     assert "Fits" not in plan.text()
     assert plan.as_dict()["fits"] is None
 

@@ -147,7 +147,7 @@ def test_what_header_does_not_allow(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", np.ones((3, 2)))
     for X in (tmp_path / "X.npy", "sklearn:iris", np.ones((3, 2)), open_matrix(tmp_path / "X.csv")):
         for header in (True, False):
-            with pytest.raises(InputError, match=r"no \.csv.*input\.header, --header, header="):
+            with pytest.raises(InputError, match=r"not a \.csv.*input\.header, --header, header="):
                 open_matrix(X, header=header)
             with pytest.raises(InputError, match="header"):
                 ingest(X, tmp_path / "out.zarr", header=header)

@@ -355,7 +355,7 @@ def test_a_stage_of_a_run_and_a_link_are_not_overwritten(folder: Path) -> None:
 def test_a_store_in_a_bucket_is_not_replaced_by_itself(lab: ObjectPath) -> None:
     ingest(VALUES, lab / "X.zarr")
     before = files_below(lab)
-    with pytest.raises(InputError, match="X.zarr is what is read"):
+    with pytest.raises(InputError, match="X.zarr is the input"):
         ingest(str(lab / "X.zarr"), lab / "X.zarr", overwrite=True, rows=10)
     assert files_below(lab) == before
 

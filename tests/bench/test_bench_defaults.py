@@ -9,7 +9,7 @@ from tests.bench.bench_defaults import main
 
 @pytest.mark.full
 def test_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["mcfs", "--sets", "digits", "--values", "9600"])
+    main(["mcfs", "--sets", "digits", "--values", "20000"])
     assert "best of all sets" in capsys.readouterr().out
-    main(["planted", "--rows", "100"])
+    main(["planted", "--rows", "300"])
     assert "explained" in capsys.readouterr().out

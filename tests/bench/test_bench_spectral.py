@@ -44,7 +44,7 @@ def test_distributed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     from tests.bench.bench_spectral_distributed import main
 
     options = ["--rows", "6000", "--partitions", "6", "--components", "4", "--threads"]
-    found = main([str(tmp_path), *options, "--workers", "2", "--memory", "1 GiB"])
+    found = main([str(tmp_path), *options, "--workers", "4", "--memory", "1 GiB"])
     assert len(capsys.readouterr().out.splitlines()) == 1 + len(found) == 5
     for one in found:
         assert one["difference"] < 1e-6

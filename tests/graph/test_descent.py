@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 
 import pynndescent
 import pytest
-
-from bigfs.graph import descent
 
 pytestmark = pytest.mark.full
 
@@ -56,11 +53,6 @@ def test_the_code_is_compiled_once_and_a_damaged_file_changes_nothing(
     compiling = [_start(tmp_path) for _ in range(n_at_once)]
     compiled = [_result(process) for process in compiling]
     [kept] = tmp_path.rglob(f"*_run_{pynndescent.__version__}*.nbc")
-    # The tests that follow need not compile it again.
-    usual = Path(descent.__file__).parent / "__pycache__"
-    if os.access(usual, os.W_OK) and not (usual / kept.name).exists():
-        for file in kept.parent.glob("*_run_*"):
-            shutil.copy2(file, usual)
     loaded = _result(_start(tmp_path))
     # What is said before: "Compiling the neighbor search (about 30 s, once)", or nothing.
     assert not any(result["was_compiled"] for result in compiled)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bigfs.store.chunking import block_bounds, block_rows, chunk_rows
+from bigfs.store.source import RandomAccessSource, open_matrix
 
 MB = 10**6
 widths = st.integers(1, 10**7)
@@ -49,3 +55,31 @@ def test_bounds_cover_every_row_once(n_samples: int, rows: int) -> None:
     assert [row for start, stop in bounds for row in range(start, stop)] == list(range(n_samples))
     assert all(stop - start == rows for start, stop in bounds[:-1])
     assert all(0 < stop - start <= rows for start, stop in bounds)
+
+
+def test_unwritten_chunks_of_others_are_the_fill_value_and_said_aloud(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    array = zarr.create_array(
+        store=str(tmp_path / "X.zarr"), shape=(100, 3), dtype="f4", chunks=(10, 3), fill_value=5
+    )
+    array[:50] = 1
+    source = open_matrix(tmp_path / "X.zarr")
+    assert "chunks c/5/0, c/6/0, c/7/0, ... are not stored (5 of 10)" in caplog.text
+    assert len(caplog.records) == 1
+    assert next(source.iter_blocks(100)).sum() == 50 * 3 + 50 * 3 * 5
+
+
+def test_chunks_larger_than_a_block_are_read_in_pieces(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bigfs.store.formats import zarr_array
+
+    monkeypatch.setattr(zarr_array, "_BAND_BYTES", 100)
+    X = np.random.default_rng(0).normal(size=(103, 7))
+    zarr.create_array(str(tmp_path / "X.zarr"), data=X, chunks=(103, 1))
+    source = open_matrix(tmp_path / "X.zarr")
+    assert isinstance(source, RandomAccessSource)
+    assert source.chunk_rows is None
+    assert "chunks of 103 rows are larger than a block" in caplog.text
+    np.testing.assert_array_equal(np.concatenate(list(source.iter_blocks(20))), X)

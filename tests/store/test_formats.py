@@ -490,29 +490,3 @@ def test_chunks_of_a_foreign_array_are_decoded_once(tmp_path: Path) -> None:
     reads.clear()
     assert sum(len(block) for block in source.iter_blocks(7)) == N_SAMPLES
     assert sorted(reads) == sorted(f"c/{i}/{j}" for i in range(3) for j in range(3))
-
-
-def test_unwritten_chunks_of_others_are_the_fill_value_and_said_aloud(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    array = zarr.create_array(
-        store=str(tmp_path / "X.zarr"), shape=(100, 3), dtype="f4", chunks=(10, 3), fill_value=5
-    )
-    array[:50] = 1
-    source = open_matrix(tmp_path / "X.zarr")
-    assert "chunks c/5/0, c/6/0, c/7/0, ... are not stored (5 of 10)" in caplog.text
-    assert len(caplog.records) == 1
-    assert next(source.iter_blocks(100)).sum() == 50 * 3 + 50 * 3 * 5
-
-
-def test_chunks_larger_than_a_block_are_read_in_pieces(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from bigfs.store.formats import zarr_array
-
-    monkeypatch.setattr(zarr_array, "_BAND_BYTES", 100)
-    source = open_matrix(_zarr(3, (103, 1))(_matrix(), tmp_path))
-    assert isinstance(source, RandomAccessSource)
-    assert source.chunk_rows is None
-    assert "chunks of 103 rows are larger than a block" in caplog.text
-    np.testing.assert_array_equal(np.concatenate(list(source.iter_blocks(20))), _matrix())

@@ -12,7 +12,7 @@ from bigfs.core.cost import Shape
 # The values of a block by columns, their means and deviations from them are float64.
 _KERNEL_BYTES = 3 * 8
 # Columns of a thin dense array that are multiplied at a time.
-_GROUP = 128
+GROUP = 128
 # Entries of the differences of rows that are looked at together.
 _TILE_ENTRIES = 2**20
 
@@ -93,18 +93,18 @@ def csr_cross(X: Any, side: np.ndarray, side_mean: np.ndarray) -> tuple[Moments,
     side -= side_mean
     turned = X.astype(np.float64).T
     cross = np.empty((X.shape[1], side.shape[1]), order="F")
-    for begin in range(0, side.shape[1], _GROUP):
-        part = np.ascontiguousarray(side[:, begin : begin + _GROUP])
+    for begin in range(0, side.shape[1], GROUP):
+        part = np.ascontiguousarray(side[:, begin : begin + GROUP])
         products = turned @ part
         products -= np.multiply.outer(moments.mean, part.sum(axis=0))
-        cross[:, begin : begin + _GROUP] = products
+        cross[:, begin : begin + GROUP] = products
     cross[moments.constant] = 0.0
     return moments, cross
 
 
 def cross_bytes(shape: Shape, n_columns: int) -> int:
     """Return what `csr_cross` needs beside a CSR block and its result."""
-    group = min(_GROUP, n_columns)
+    group = min(GROUP, n_columns)
     thin = 8 * (shape.rows * (n_columns + group) + 2 * shape.n_features * group)
     return kernel_bytes(shape) + thin
 

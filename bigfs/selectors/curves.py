@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.blocks.csr_kernels import GROUP
 from bigfs.blocks.kernels import column_means, tile_rows
 from bigfs.blocks.rowblocks import fold_parts
 from bigfs.config import Selection
@@ -129,9 +130,10 @@ class OnePass:
         own = np.isfinite(method.one_fit_up_to)
         wanted = min(d, 2 * largest if own else largest)
         budget = task_budget(selection.memory_limit)
-        room = budget // 2 - shape.read_bytes - _tile_bytes(d + n_targets) - side_bytes(shape, 1)
+        room = budget // 2 - shape.read_bytes - _tile_bytes(d + n_targets)
+        room -= side_bytes(shape, GROUP)
         each = 8 * (d + n_targets) * _parts(shape)
-        each += 0 if shape.n_entries is None else 16 * shape.rows
+        each += 0 if shape.n_entries is None else 8 * shape.rows
         n_leading = max(1, min(wanted, room // each))
         return cls(
             shape,

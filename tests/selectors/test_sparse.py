@@ -14,11 +14,13 @@ import scipy.sparse as sp
 import bigfs
 from bigfs import ingest, open_matrix
 from bigfs.blocks import RowBlocks
+from bigfs.core.cost import Shape
 from bigfs.core.units import GIB
 from bigfs.graph import affinity, knn_graph
 from bigfs.graph.edges import edge_moments
 from bigfs.graph.representation import principal_rows
 from bigfs.pipeline.inspect import inspect
+from bigfs.plan.plan import Place, make_plan
 from bigfs.plan.planning import plan_pipeline
 from bigfs.runtime import local_cluster
 from bigfs.selectors.configs import make_config
@@ -144,6 +146,16 @@ def test_the_components_are_a_stage_with_its_passes(cells: Any, tmp_path: Path) 
     for name, stage in result.stages.items():
         planned = plan.by_stage[name].cost
         assert planned is not None and stage["passes"] == planned.passes
+
+
+@pytest.mark.parametrize("name", ["mcfs", "mcfs omp", "laplacian_score"])
+def test_wide_counts_take_as_many_columns_as_fit(name: str) -> None:
+    shape = Shape(100_000, 20_000, 4, 1750, 1750, 112_000_000, 2_100_000)
+    config = make_config(
+        **_settings(name, Path("/x.npz"), "none", n_features_to_select=500, memory_limit="2 GiB")
+    )
+    plan = make_plan(stages_of_selection(config), shape, Place(2 * GIB))
+    assert plan.fits, plan.refusals
 
 
 def test_auto_normalizes_counts_and_nothing_else(cells: Any, tmp_path: Path) -> None:

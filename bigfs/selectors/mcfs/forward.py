@@ -14,6 +14,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.csr_kernels import GROUP
 from bigfs.blocks.rowblocks import fold_parts, gram_step
 from bigfs.core.cost import Shape, StageCost, Step, pass_over
 from bigfs.core.memory import task_budget
@@ -136,8 +137,8 @@ class ForwardOnColumns(Forward):
         room = task_budget(self.memory_limit) - shape.read_bytes
         each = 8 * shape.n_features * self._n_parts
         if shape.n_entries is not None:  # the columns of a block are dense beside it
-            room -= side_bytes(shape, 1)
-            each += 16 * shape.rows
+            room -= side_bytes(shape, GROUP)
+            each += 8 * shape.rows
         return max(1, min(_COLUMNS, room // each))
 
     @property

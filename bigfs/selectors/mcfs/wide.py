@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.csr_kernels import cross_bytes, csr_cross
+from bigfs.blocks.csr_kernels import GROUP, cross_bytes, csr_cross
 from bigfs.blocks.kernels import column_means, tile_rows
 from bigfs.blocks.rowblocks import fold_parts
 from bigfs.core.cost import Shape, Step, pass_over
@@ -171,8 +171,8 @@ def wide_room(shape: Shape, n_targets: int, memory_limit: int) -> int:
     column = 8 * fold_parts(shape.n_blocks) * shape.n_features
     budget = task_budget(memory_limit) - shape.read_bytes - column * n_targets
     if shape.n_entries is not None:  # the columns of a block are dense beside it
-        budget -= side_bytes(shape, 1)
-        column += 16 * shape.rows
+        budget -= side_bytes(shape, GROUP)
+        column += 8 * shape.rows
     return max(0, min(shape.n_features, budget // column))
 
 

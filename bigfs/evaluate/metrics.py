@@ -11,6 +11,7 @@ from bigfs.core.errors import InputError
 
 AVERAGES = ("max", "min", "arithmetic", "geometric")
 _STRIP_BYTES = 32 * 1024**2
+_PAIRS_BYTES = 16 * 1024**2
 # With more pairs of classes than this, labels are taken for continuous values.
 _MOST_PAIRS = 10**8
 
@@ -292,7 +293,7 @@ def redundancy(X: Any) -> float:
     if n_features == 1:
         return 0.0
     shift = X[0].astype(np.float64)
-    sums, products = np.zeros(n_features), np.zeros((n_features, n_features))
+    sums, squares = np.zeros(n_features), np.zeros(n_features)
     step = max(1, _STRIP_BYTES // (8 * n_features))
     # Means first: products are then of centered columns, and nothing cancels.
     for begin in range(0, len(X), step):
@@ -300,10 +301,23 @@ def redundancy(X: Any) -> float:
     center = shift + sums / len(X)
     for begin in range(0, len(X), step):
         tile = X[begin : begin + step] - center
-        products += tile.T @ tile
-    constant = (X == X[0]).all(axis=0)
-    products[constant] = products[:, constant] = 0.0
-    return redundancy_of_products(products)
+        squares += np.einsum("ij,ij->j", tile, tile)
+    varies = ~(X == X[0]).all(axis=0) & (squares > 0)
+    inverse = np.divide(1.0, np.sqrt(squares), out=np.zeros(n_features), where=varies)
+    # Some columns at a time with those from them on: all products would be d x d.
+    total, width = 0.0, max(1, _PAIRS_BYTES // (8 * n_features))
+    for first in range(0, n_features, width):
+        last = min(first + width, n_features)
+        products = np.zeros((n_features - first, last - first))
+        for begin in range(0, len(X), step):
+            tile = X[begin : begin + step, first:] - center[first:]
+            products += tile.T @ tile[:, : last - first]
+        products *= inverse[first:last]
+        products *= inverse[first:, None]
+        np.abs(products, out=products)
+        total += 2 * products[last - first :].sum()
+        total += products[: last - first].sum() - products.diagonal().sum()
+    return float(min(1.0, total / (n_features * (n_features - 1))))
 
 
 def redundancy_of_products(products: np.ndarray) -> float:

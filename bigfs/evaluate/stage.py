@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bigfs.blocks.rowblocks import gram_step
 from bigfs.config import Config
 from bigfs.config.sections import Auto, EvaluateConfig
 from bigfs.core.cost import Shape, StageCost, Step, pass_over
@@ -131,6 +132,7 @@ class Evaluation:
                 what = "a block and its nearest centers"
                 times = 10 * settings.n_repetitions
                 steps.append(pass_over(part, what, 128 * MIB, times=times))
+                steps.append(gram_step(part, 0, "correlations"))
         return StageCost(
             tuple(steps),
             columns.nbytes,

@@ -118,6 +118,15 @@ def test_redundancy_is_the_mean_absolute_correlation(offset: float) -> None:
     assert metrics.redundancy(X[:, :1]) == 0
 
 
+def test_redundancy_of_more_columns_than_are_taken_at_a_time() -> None:
+    X = np.random.default_rng(0).normal(size=(30, 1700))
+    X[:, 5] = 2.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        expected = np.abs(np.nan_to_num(np.corrcoef(X.T)))
+    pairs = expected[np.triu_indices(1700, 1)]
+    assert metrics.redundancy(X) == pytest.approx(pairs.mean(), rel=1e-12)
+
+
 def test_a_constant_column_is_correlated_with_none() -> None:
     X = np.random.default_rng(0).normal(size=(50, 3))
     X[:, 1], X[:, 2] = 0.1, X[:, 0]

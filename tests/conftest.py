@@ -65,17 +65,6 @@ def data_dir() -> Path:
     return folder
 
 
-@pytest.fixture(scope="session", autouse=True)
-def unsynced() -> Iterator[None]:
-    """Let the disk take its time: tests kill processes, and none cuts the power.
-
-    What is synced, and in which order, is watched in tests/store/test_healing.py.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda number: None)
-        yield
-
-
 @pytest.fixture
 def bare() -> None:
     """For tests that look at everything in a folder: no canary is planted there."""

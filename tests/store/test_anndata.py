@@ -148,7 +148,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], str | None, str]] = {
     "pointers are few": (_replace("X/indptr", np.arange(5)), None, "have shapes"),
     "pointers of fractions": (_replace("X/indptr", np.zeros(N + 1)), None, "whole numbers"),
     "shape": (lambda f: f["X"].attrs.__setitem__("shape", "wide"), None, "its shape is"),
-    "sizes": (lambda f: f["X"].attrs.__setitem__("shape", [2**62, 9]), None, "cannot be true"),
+    "sizes": (lambda f: f["X"].attrs.__setitem__("shape", [2**62, 9]), None, "implausible"),
     "texts": (_replace("X/data", ["a"]), None, "real numbers"),
     "link outside": (_lead_outside, None, "X/data|data leads to another file"),
     "values outside": (_external, "dense", "keeps its values in other files"),

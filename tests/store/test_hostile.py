@@ -195,12 +195,13 @@ def test_a_configuration_in_a_run_that_is_no_text(
     assert place.read_bytes() == whole
 
 
+@pytest.mark.parametrize("text", ["5", "[1]"])
 @pytest.mark.parametrize("kind", ["array", "group"])
-def test_attributes_that_are_none(tmp_path: Path, kind: str) -> None:
+def test_attributes_that_are_none(tmp_path: Path, kind: str, text: str) -> None:
     place = tmp_path / "v2.zarr"
     inside = {"name": "X"} if kind == "group" else {}
     zarr.create_array(place, data=np.ones((4, 3)), zarr_format=2, **inside)
-    (place / ".zattrs").write_text("5")
+    (place / ".zattrs").write_text(text)
     with pytest.raises(InputError, match="damaged zarr folder"):
         open_matrix(str(place))
 

@@ -42,7 +42,8 @@ _OUTPUTS = ("out", "runs")
 _WARM = (
     "bigfs.cli", "bigfs.pipeline.run", "bigfs.pipeline.inspect", "bigfs.pipeline.reports",
     "bigfs.pipeline.diff", "bigfs.plan.planning", "bigfs.store.ingest", "bigfs.results.export",
-    "bigfs.store.labels", "bigfs.selectors.max_variance.strategies", "pandas", "scipy.io",
+    "bigfs.store.labels", "bigfs.selectors.max_variance.strategies",
+    "bigfs.selectors.max_variance.estimator", "pandas", "scipy.io",
     "scipy.sparse", "numcodecs", "zarr", "dask.threaded", "dask.array",
     *(f"bigfs.store.formats.{name}" for name in ("csv", "mat", "npy", "npz", "zarr_array")),
 )  # fmt: skip

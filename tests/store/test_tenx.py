@@ -113,9 +113,6 @@ def test_a_folder_that_is_damaged_is_refused(case: str, tmp_path: Path) -> None:
             "%%MatrixMarket matrix coordinate integer general\n9 99999999999999999 5",
             "implausible|large",
         ),
-            "%%MatrixMarket matrix coordinate integer general\n9 99999999999999999 5",
-            "implausible|large",
-        ),
     ],
 )
 def test_headers_that_cannot_be(first: str, said: str, tmp_path: Path) -> None:

@@ -206,6 +206,16 @@ def test_attributes_that_are_none(tmp_path: Path, kind: str, text: str) -> None:
         open_matrix(str(place))
 
 
+def test_a_member_whose_name_is_no_text(tmp_path: Path) -> None:
+    np.savez(tmp_path / "X.npz", X=np.ones((4, 3)))
+    content = bytearray((tmp_path / "X.npz").read_bytes())
+    content[6:8] = (1 << 11).to_bytes(2, "little")  # names are UTF-8, says the local header
+    content[30] = 0xA6
+    (tmp_path / "X.npz").write_bytes(content)
+    with pytest.raises(InputError, match="is damaged"):
+        open_matrix(str(tmp_path / "X.npz"))
+
+
 def _codec(name: str) -> Any:
     import numcodecs
 

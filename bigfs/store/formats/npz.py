@@ -22,7 +22,10 @@ _CSR = {"data", "indices", "indptr", "shape"}
 # What scipy writes for every sparse form.
 _SCIPY = {"data", "shape", "format"}
 _PIECE_BYTES = 2**18
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError,
+    UnicodeDecodeError,  # of a name
+)  # fmt: skip
 
 
 class NpzSource(Source):

@@ -163,7 +163,7 @@ class Scoring:
         for note in self.notes:
             logger.warning(note)
         notes = [*scale_notes(blocks, selection.method), *self.notes]
-        notes += _preprocessing(selection)
+        notes += preparation_notes(selection)
         result = self.strategy.run(inputs, out)
         if not result.scores.any():
             notes.append(
@@ -185,7 +185,7 @@ class Scoring:
         )
 
 
-def _preprocessing(selection: Selection) -> list[str]:
+def preparation_notes(selection: Selection) -> list[str]:
     """Say in a sentence how counts were prepared; return none for other data."""
     if not selection.preprocess.startswith("normalize"):
         return []

@@ -26,7 +26,12 @@ from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.number import choose_number, is_by_fits, largest_number, rule_in_words
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.stability.rows import Draw, DrawnRows, draw_rows
-from bigfs.selectors.stages import check_settings, stages_of_selection, start_of
+from bigfs.selectors.stages import (
+    check_settings,
+    preparation_notes,
+    stages_of_selection,
+    start_of,
+)
 from bigfs.solvers.agreement import consensus_ranking
 from bigfs.stages.curves import Curves, curve_sizes
 from bigfs.stages.engine import Engine, TemporaryStages
@@ -375,12 +380,18 @@ def _consensus(
         stability = stability.at(details["number"]["n_features_to_select"])
     details |= stability.as_details()
     ranking = consensus_ranking(stability.frequencies, scores, rankings)
-    noted = [notes for one in outcomes if (notes := json.loads(str(one["notes"])))]
-    summary = []
+    # How counts are prepared is the same in all fits; a full run says it itself.
+    prepared = preparation_notes(fits.selection)
+    noted = [
+        notes
+        for one in outcomes
+        if (notes := [note for note in json.loads(str(one["notes"])) if note not in prepared])
+    ]
+    summary = prepared if fits.quick else []
     if noted:
-        summary = [
+        summary.append(
             f"{len(noted)} of {len(found)} fits of the stability note, such as: {noted[0][0]}"
-        ]
+        )
     return FeatureScores(scores, ranking, details), summary
 
 

@@ -87,8 +87,8 @@ def number_lines(curves: Curves) -> list[str]:
     if left_out:
         alike = int((np.abs(curves.correlation) >= ALIKE).sum())
         lines.append(
-            f"  {alike:,} of the {left_out:,} features left out have a correlation of {ALIKE} or "
-            "more with a selected one."
+            f"  {alike:,} of the {left_out:,} features left out {'has' if alike == 1 else 'have'} a "
+            f"correlation of {ALIKE} or more with a selected one."
         )
     return lines
 

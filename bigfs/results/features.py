@@ -86,9 +86,10 @@ def number_lines(curves: Curves) -> list[str]:
     left_out = len(curves.correlation) - n_selected
     if left_out:
         alike = int((np.abs(curves.correlation) >= ALIKE).sum())
+        have = "has" if alike == 1 else "have"
         lines.append(
-            f"  {alike:,} of the {left_out:,} features left out {'has' if alike == 1 else 'have'} a "
-            f"correlation of {ALIKE} or more with a selected one."
+            f"  {alike:,} of the {left_out:,} features left out {have} a correlation of {ALIKE} or "
+            "more with a selected one."
         )
     return lines
 

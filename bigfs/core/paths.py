@@ -9,7 +9,8 @@ from typing import Any
 
 from bigfs.core.errors import InputError
 
-_PLAIN = re.compile(r"\w[\w.+-]*", re.ASCII)
+# No file system takes longer names.
+_PLAIN = re.compile(r"\w[\w.+-]{0,254}", re.ASCII)
 
 
 def is_plain(value: Any) -> bool:

@@ -173,9 +173,9 @@ def check_shape(shape: tuple[int, ...], uri: str) -> None:
             f"{uri}: at least 2 samples and 1 feature are needed. Got shape {tuple(shape)}."
         )
     if shape[0] * shape[1] > _MOST_VALUES:
-        raise InputError(
-            f"{uri}: its shape is implausible: {shape[0]:.3g} x {shape[1]:.3g} values fit no disk."
-        )
+        # A whole number of 400 digits is no float.
+        sizes = " x ".join(f"{min(size, 10**300):.3g}" for size in shape)
+        raise InputError(f"{uri}: its shape is implausible: {sizes} values fit no disk.")
 
 
 def check_names(names: list[str] | None, n_features: int, uri: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 # Records are far smaller: a manifest names stages, not chunks.
 SMALL_BYTES = 16 * 2**20
@@ -28,3 +30,11 @@ def read_small(path: Path, most_bytes: int = SMALL_BYTES) -> str:
     if len(content) > most_bytes:
         raise ValueError(f"it has more than {most_bytes:,} bytes")
     return content.decode()
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what a JSON text holds; a ValueError if it is none, or is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

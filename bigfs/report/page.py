@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from html import escape
@@ -12,6 +11,7 @@ import numpy as np
 
 from bigfs.config.comparison import ALL_FEATURES, CHANCE
 from bigfs.core.errors import InputError
+from bigfs.core.files import parse_json
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.yamltext import write_yaml
 from bigfs.report import svg
@@ -449,7 +449,7 @@ def _page(title: str, sections: Sequence[str]) -> str:
 def page_of_comparison(texts: dict[str, str], folder: str) -> str:
     """Return the page of a comparison from the texts of its files."""
     try:
-        return comparison_page(json.loads(texts["table.json"]), texts["curves.svg"], folder)
+        return comparison_page(parse_json(texts["table.json"]), texts["curves.svg"], folder)
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{folder}: table.json is damaged ({error}). Run the comparison again."

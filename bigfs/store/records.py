@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bigfs.core.errors import InputError, StorageError
+from bigfs.core.files import parse_json
 from bigfs.core.paths import is_plain
 from bigfs.store.location import Location, files_below, write_atomic
 from bigfs.store.objects import ConflictError, ObjectPath
@@ -103,7 +104,7 @@ def read_mark(folder: Location) -> str | None:
     if not text:  # of a run that was killed between creating the file and writing it
         return ""
     try:
-        run_id = json.loads(text)["id"]
+        run_id = parse_json(text)["id"]
     except (ValueError, KeyError, TypeError):
         run_id = None
     if not is_attempt(run_id):
@@ -207,7 +208,7 @@ def is_of_earlier_version(folder: Location) -> bool:
     if any(isinstance(place, Path) and place.is_symlink() for place in places):
         return False
     try:
-        manifest = json.loads(places[0].read_text())
+        manifest = parse_json(places[0].read_text())
         check_manifest(manifest)
         versions = manifest["versions"]
         return (
@@ -271,7 +272,7 @@ def read_stamp(folder: Path) -> dict[str, str] | None:
     if folder.is_symlink():
         return None
     try:
-        stamp = json.loads((folder / STAMP).read_text())
+        stamp = parse_json((folder / STAMP).read_text())
         return {name: str(stamp[name]) for name in ("run", "stage", "attempt")}
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -286,7 +287,7 @@ def foreign_files(folder: Location) -> list[str]:
     names = set(files_below(folder))
     known = {STAMP, CHECKSUMS, OBJECTS}
     try:
-        listed = set(json.loads((folder / CHECKSUMS).read_text())) if CHECKSUMS in names else set()
+        listed = set(parse_json((folder / CHECKSUMS).read_text())) if CHECKSUMS in names else set()
     except (ValueError, TypeError, OSError):
         listed = set()
     ours = _OF_ZARR if CHECKSUMS in names else _OF_STORE
@@ -338,7 +339,7 @@ def contents(path: Location) -> dict[str, int]:
     if isinstance(path, ObjectPath):
         if OBJECTS not in sizes:
             return {"files": 0, "bytes": 0}
-        committed = json.loads((path / OBJECTS).read_text())
+        committed = parse_json((path / OBJECTS).read_text())
         sizes = {name: size for name, size in committed.items() if sizes.get(name) == size}
     return {"files": len(sizes), "bytes": sum(sizes.values())}
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bigfs.core.errors import CorruptStoreError, StorageError
+from bigfs.core.files import parse_json
 from bigfs.runtime.interrupt import check_interrupt
 from bigfs.store.location import (
     Location,
@@ -107,7 +108,7 @@ class RunDirectory(RunFolder):
         if not sums.exists():
             return None
         try:
-            stored = dict(json.loads(sums.read_text()))
+            stored = dict(parse_json(sums.read_text()))
         except (ValueError, TypeError):
             return CHECKSUMS
         actual = _checksums(folder)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bigfs.core.errors import InputError, RunLockedError, StorageError
+from bigfs.core.files import parse_json
 from bigfs.core.paths import check_writable, is_there
 from bigfs.store.lease import LEASE, Lease, lost
 from bigfs.store.location import Location, as_location, read_small, remove_tree, replaced_file
@@ -133,7 +134,7 @@ class RunFolder:
         text = self._read_manifest(path)
         if text is not None:
             try:
-                manifest = json.loads(text)
+                manifest = parse_json(text)
                 check_manifest(manifest)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise InputError(

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from bigfs.core.errors import InputError, InputTypeError, StorageError
+from bigfs.core.files import parse_json
 from bigfs.store.columns import Roles, roles_of
 from bigfs.store.fingerprint import Watch
 from bigfs.store.location import METADATA_BYTES, Location, as_location, read_small
@@ -304,15 +305,13 @@ def is_store(uri: str | Location) -> bool:
     path = as_path(str(uri))
     if path is None:
         return False
-    import json
-
     try:
-        attributes = json.loads(read_small(path / "zarr.json", METADATA_BYTES)).get(
+        attributes = parse_json(read_small(path / "zarr.json", METADATA_BYTES)).get(
             "attributes", {}
         )
     except StorageError:
         raise
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except (OSError, ValueError, AttributeError):
         return False
     return isinstance(attributes, dict) and "bigfs_store" in attributes
 

@@ -209,6 +209,15 @@ def test_attributes_that_are_none(tmp_path: Path, kind: str, text: str) -> None:
         open_matrix(str(place))
 
 
+def test_a_type_of_5000_digits(tmp_path: Path) -> None:
+    ingest(np.ones((4, 3)), tmp_path / "X.zarr")
+    place = tmp_path / "X.zarr" / "zarr.json"
+    metadata = json.loads(place.read_text())
+    metadata["attributes"]["stored_dtype"] = _DIGITS
+    place.write_text(json.dumps(metadata))
+    assert open_matrix(tmp_path / "X.zarr").stored_dtype == np.float64
+
+
 def test_a_member_whose_name_is_no_text(tmp_path: Path) -> None:
     np.savez(tmp_path / "X.npz", X=np.ones((4, 3)))
     content = bytearray((tmp_path / "X.npz").read_bytes())

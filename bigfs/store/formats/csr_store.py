@@ -63,7 +63,7 @@ class StoredCSR(RandomAccessSparse):
                 -self.n_samples // self.chunk_rows
             ):
                 raise ValueError(f"{len(self.stored_entries)} blocks for {self.n_samples} rows")
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, SyntaxError) as error:
             raise CorruptStoreError(
                 f"{path}: the metadata of the store is damaged ({error}). Ingest the source again."
             ) from None

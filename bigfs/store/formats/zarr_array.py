@@ -185,7 +185,7 @@ def _named_dtype(name: Any) -> np.dtype | None:
     """Return the type of numbers that an attribute names, None if it names none."""
     try:
         dtype = np.dtype(name) if isinstance(name, str) else None
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):  # NumPy reads a number of fields from it
         return None
     return dtype if dtype is not None and dtype.kind in "fiub" else None
 

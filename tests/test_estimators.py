@@ -123,8 +123,8 @@ def test_every_kind_of_input_gives_the_same_ranking(
         found = selector.fit(X)
         if kind in ("csr", "csc") and method_of(type(selector)).sparse:
             # Sums over entries are rounded elsewhere, which may turn equal scores around.
-            np.testing.assert_allclose(found.scores_, scores, rtol=1e-10, err_msg=kind)
-            np.testing.assert_allclose(scores[found.ranking_], scores[ranking], rtol=1e-10)
+            np.testing.assert_allclose(found.scores_, scores, rtol=1e-12, err_msg=kind)
+            np.testing.assert_allclose(scores[found.ranking_], scores[ranking], rtol=1e-12)
             continue
         np.testing.assert_array_equal(found.ranking_, ranking, err_msg=kind)
         np.testing.assert_array_equal(found.scores_, scores, err_msg=kind)

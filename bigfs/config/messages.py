@@ -48,7 +48,8 @@ def explain(root: type[BaseModel], detail: Any, nested: bool = True) -> str:
     if kind == "value_error":
         said = str(context["error"]).rstrip(".")
         joint = " " if said.startswith("must ") else ": "
-        return f"{name}{joint}{said}." if name else f"{said}."
+        end = "" if said.endswith("?") else "."
+        return f"{name}{joint}{said}{end}" if name else f"{said}{end}"
     if kind == "literal_error":
         groups = re.findall(r"'([^']*)'|(True|False)", context["expected"])
         choices = [text or truth.lower() for text, truth in groups]

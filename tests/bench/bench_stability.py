@@ -48,7 +48,7 @@ from bigfs.store.source import Source, is_store
 # Rows of a sample, and pairs. None: half of the rows that there are.
 _GRID: dict[str, tuple[tuple[int | None, int], ...]] = {
     "USPS": ((1000, 50), (None, 50)),
-    "MNIST": ((1000, 50), (3000, 25), (10_000, 5)),
+    "MNIST": ((1000, 50), (3000, 50), (5000, 50), (10_000, 50)),
 }
 _PAIRS = (5, 10, 25, 50)
 

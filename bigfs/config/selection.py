@@ -227,7 +227,7 @@ class Config(Selection, _Place):
     curves: bool = Field(
         True,
         description="One more pass over the data: what fewer and more features would do, and why "
-        "each one is in or out. false, and with quick: only where n_features_to_select is auto.",
+        "each one is in or out. false: only where n_features_to_select is auto.",
     )
     report: ReportConfig | None = Field(
         ReportConfig(), description="report.html of the command line. null: none."

@@ -40,7 +40,7 @@ def stages_of(config: Config) -> list[Stage]:
     if config.stability is not None:
         fits = stability_stage(config, config.stability, quick=quick)
         stages.append(fits)
-    if isinstance(config.n_features_to_select, Auto) or (config.curves and not quick):
+    if isinstance(config.n_features_to_select, Auto) or config.curves:
         stages.append(curves_stage(config, fits, quick=quick))
     if config.evaluate is not None:
         stages.append(evaluation_stage(config, config.evaluate))

@@ -1,4 +1,4 @@
-"""The table of all features of a result, and how many were selected, in words."""
+"""The table of all features of a result, and the parts of its summary in words."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BARS, _BLUE, _GRAY = 100, "#0072b2", "#bbbbbb"
 def feature_columns(result: Result) -> dict[str, Any]:
     """Return the columns of the table, best feature first, by their names.
 
-    With a stability there is a column ``frequency``, and with curves there are ``adds``,
+    With a stability there are ``frequency`` and ``consensus_rank``, and with curves ``adds``,
     ``explains``, ``closest_selected`` and ``correlation``, as in `Curves`: NaN or an empty text
     where they say nothing of a feature.
     """
@@ -35,8 +35,9 @@ def feature_columns(result: Result) -> dict[str, Any]:
         "score": result.scores[ranking],
         "selected": np.isin(ranking, result.selected),
     }
-    if result.stability is not None:
+    if result.stability is not None and result.consensus_ranking is not None:
         columns["frequency"] = result.stability.frequencies[ranking]
+        columns["consensus_rank"] = 1 + np.argsort(result.consensus_ranking)[ranking]
     if curves is None:
         return columns
     adds, explains = np.full(result.n_features, np.nan), [""] * result.n_features
@@ -91,6 +92,25 @@ def number_lines(curves: Curves) -> list[str]:
             f"  {alike:,} of the {left_out:,} features left out {have} a correlation of {ALIKE} or "
             "more with a selected one."
         )
+    return lines
+
+
+def evaluation_lines(evaluation: dict[str, Any], n_selected: int) -> list[str]:
+    """Return the figures of selected against all features as a small table."""
+    lines = [
+        f"  against the labels {evaluation['labels']} (k-means, {evaluation['n_repetitions']} "
+        "repetitions, mean and deviation in percent)",
+        "  features      NMI           ACC           Rand index    1-NN error",
+    ]
+    for title, key in ((f"selected {n_selected}", "selected"), ("all", "all")):
+        row = evaluation[key]
+        cells = [
+            f"{100 * row[f'{name}_mean']:5.1f} ± {100 * row[f'{name}_std']:<4.1f}"
+            for name in ("nmi", "acc", "rand")
+        ]
+        error = row.get("nearest_neighbor_error")
+        cells.append("  -" if error is None else f"{100 * error:5.1f}")
+        lines.append(f"  {title:<12}  {'  '.join(cells)}")
     return lines
 
 

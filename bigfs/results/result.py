@@ -15,7 +15,14 @@ from bigfs.core.text import printable
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.yamltext import read_yaml
 from bigfs.results.export import Columns, export_columns, open_run_data
-from bigfs.results.features import as_csv, feature_columns, number_lines, score_bars
+from bigfs.results.features import (
+    as_csv,
+    evaluation_lines,
+    feature_columns,
+    number_lines,
+    score_bars,
+)
+from bigfs.solvers.agreement import consensus_ranking
 from bigfs.stages.curves import Curves
 from bigfs.stages.scores import FeatureScores, check_n_selected
 from bigfs.stages.stability import Stability
@@ -126,10 +133,20 @@ class Result:
     @cached_property
     def stability(self) -> Stability | None:
         """Stability of the selection, from fits on samples of the rows; None if not computed."""
-        if "stability" in self.stages:
-            stored = FeatureScores.open(self._directory.stage_path("stability"))
-            return Stability.from_details(stored.details).at(len(self.selected))
-        return Stability.from_details(self.details) if self.is_quick else None
+        if self._fits is None:
+            return None
+        return Stability.from_details(self._fits.details).at(len(self.selected))
+
+    @cached_property
+    def consensus_ranking(self) -> np.ndarray | None:
+        """Features by how many fits on samples select them, best first; None without stability.
+
+        Ties by the fits' mean score, then by mean rank. Shape (n_features,), int64.
+        """
+        sure = self.stability
+        if sure is None or self._fits is None:
+            return None
+        return consensus_ranking(sure.frequencies, self._fits.scores, sure.rankings)
 
     @property
     def is_quick(self) -> bool:
@@ -287,6 +304,13 @@ class Result:
         return FeatureScores.open(self._directory.stage_path("result"))
 
     @cached_property
+    def _fits(self) -> FeatureScores | None:
+        """What fits on samples returned together."""
+        if "stability" in self.stages:
+            return FeatureScores.open(self._directory.stage_path("stability"))
+        return self._stored if self.is_quick else None
+
+    @cached_property
     def _directory(self) -> RunDirectory:
         return RunDirectory(self.path).read()
 
@@ -407,25 +431,6 @@ class Result:
 def _shortened(name: str) -> str:
     name = printable(name).replace("\n", " ").replace("\t", " ")
     return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 3]}..."
-
-
-def evaluation_lines(evaluation: dict[str, Any], n_selected: int) -> list[str]:
-    """Return the figures of selected against all features as a small table."""
-    lines = [
-        f"  against the labels {evaluation['labels']} (k-means, {evaluation['n_repetitions']} "
-        "repetitions, mean and deviation in percent)",
-        "  features      NMI           ACC           Rand index    1-NN error",
-    ]
-    for title, key in ((f"selected {n_selected}", "selected"), ("all", "all")):
-        row = evaluation[key]
-        cells = [
-            f"{100 * row[f'{name}_mean']:5.1f} ± {100 * row[f'{name}_std']:<4.1f}"
-            for name in ("nmi", "acc", "rand")
-        ]
-        error = row.get("nearest_neighbor_error")
-        cells.append("  -" if error is None else f"{100 * error:5.1f}")
-        lines.append(f"  {title:<12}  {'  '.join(cells)}")
-    return lines
 
 
 def open_result(path: str | Location) -> Result:

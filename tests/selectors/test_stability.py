@@ -314,6 +314,9 @@ def test_stability_stands_beside_the_selection(stored: Path) -> None:
     np.testing.assert_allclose(
         table["frequency"], found.stability.frequencies[table["index"].to_numpy()]
     )
+    consensus = run(_config(stored, run=str(stored / "quick"), quick=True)).ranking
+    np.testing.assert_array_equal(found.consensus_ranking, consensus)
+    assert table.sort_values("consensus_rank")["index"].tolist() == consensus.tolist()
     said = found.summary()
     assert "6 fits on 50 rows each: two samples without a common row share" in said
     assert "says nothing here" in said or "are to be expected" in said
@@ -331,7 +334,11 @@ def test_a_quick_run_is_the_consensus(stored: Path) -> None:
     alone = StabilitySelection(MaxVariance(5), n_pairs=3, sample_size=50).fit(X)
     np.testing.assert_array_equal(found.ranking, alone.ranking_)
     np.testing.assert_array_equal(found.selected, alone.get_support(indices=True))
-    assert list(found.stages) == ["result"]
+    assert list(found.stages) == ["result", "curves"]
+    assert found.to_frame()["closest_selected"].iloc[5:].ne("").any(), "why the others are not in"
+    bare = run(_config(stored, run=str(stored / "bare"), quick=True, curves=False))
+    assert list(bare.stages) == ["result"] and bare.curves is None
+    np.testing.assert_array_equal(bare.ranking, found.ranking)
     assert "no graph of all rows was built" in found.summary()
     default = make_config(**_config(stored, stability=None, quick=True))
     assert default.stability is not None and default.stability.n_pairs == 25

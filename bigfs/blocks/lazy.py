@@ -28,7 +28,7 @@ def is_stored(X: Any) -> bool:
 
 def is_annotated(X: Any) -> bool:
     """Say whether X is an AnnData."""
-    return type(X).__module__.startswith("anndata.") and hasattr(X, "var_names")
+    return type(X).__module__.partition(".")[0] == "anndata" and hasattr(X, "var_names")
 
 
 def open_stored(X: Any, names: Sequence[str]) -> Any:

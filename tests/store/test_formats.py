@@ -228,9 +228,10 @@ def _anndata_zarr(form: str, zarr_format: int, **options: Any) -> Callable[..., 
         adata = _anndata(form)(X, folder)
         import anndata as ad
 
-        with warnings.catch_warnings(), ad.settings.override(zarr_write_format=zarr_format):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # anndata's and zarr's, of what they write
-            adata.write_zarr(folder / "X.zarr")
+            with ad.settings.override(zarr_write_format=zarr_format):
+                adata.write_zarr(folder / "X.zarr")
         return folder / "X.zarr"
 
     return write

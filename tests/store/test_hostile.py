@@ -116,8 +116,8 @@ def _store(path: Path, change: Callable[[dict[str, Any]], Any], form: int = 3) -
 @pytest.mark.parametrize(
     "form, change, said",
     [
-        (3, lambda m: m["chunk_grid"]["configuration"].update(chunk_shape=[0, 0]), "chunks"),
-        (2, lambda m: m.update(chunks=[0, 3]), "chunks"),
+        (3, lambda m: m["chunk_grid"]["configuration"].update(chunk_shape=[0, 0]), "chunk"),
+        (2, lambda m: m.update(chunks=[0, 3]), "chunk"),
         (3, lambda m: m["codecs"].append({"name": "nope", "configuration": {}}), "nope"),
         (2, lambda m: m.update(compressor={"id": "nope"}), "nope"),
         (3, lambda m: m.update(shape=[10**30, 3]), "fit no disk"),

@@ -254,21 +254,21 @@ def open_object(adata: Any, layer: str | None = None) -> Source:
             "layer='raw' for its raw), or a matrix of it."
         )
     uri = "AnnData"
+    # anndata 0.13 lists X among them, as None.
+    layers = sorted(name for name in adata.layers if name is not None)
     if adata.is_view and adata.isbacked:
         raise InputError(
             "X is a view of a backed AnnData, which would be loaded as a whole. Write it first "
             "(.copy(filename)), or load it yourself (.to_memory())."
         )
-    raw = adata.raw if layer == "raw" and "raw" not in adata.layers else None
+    raw = adata.raw if layer == "raw" and "raw" not in layers else None
     if layer is None or raw is not None:
         holder = adata if raw is None else raw
         if holder.X is None:
-            raise InputError(
-                f"{uri} has no X. Name a layer (layer=): it has {listed(sorted(adata.layers))}."
-            )
+            raise InputError(f"{uri} has no X. Name a layer (layer=): it has {listed(layers)}.")
         return with_names(_matrix(holder.X, uri), [str(name) for name in holder.var_names])
-    if layer not in adata.layers:
-        raise InputError(f"{uri} has no layer {layer!r}. It has {listed(sorted(adata.layers))}.")
+    if layer not in layers:
+        raise InputError(f"{uri} has no layer {layer!r}. It has {listed(layers)}.")
     matrix = _matrix(adata.layers[layer], f"{uri}::{layer}")
     return with_names(matrix, [str(name) for name in adata.var_names])
 

@@ -23,9 +23,9 @@ _BARS, _BLUE, _GRAY = 100, "#0072b2", "#bbbbbb"
 def feature_columns(result: Result) -> dict[str, Any]:
     """Return the columns of the table, best feature first, by their names.
 
-    With a stability there are ``frequency`` and ``consensus_rank``, and with curves ``adds``,
-    ``explains``, ``closest_selected`` and ``correlation``, as in `Curves`: NaN or an empty text
-    where they say nothing of a feature.
+    With a stability there are ``frequency`` and, where it is not the rank itself,
+    ``consensus_rank``; with curves ``adds``, ``explains``, ``closest_selected`` and
+    ``correlation``, as in `Curves`: NaN or an empty text where they say nothing of a feature.
     """
     ranking, curves = result.ranking, result.curves
     columns: dict[str, Any] = {
@@ -35,8 +35,9 @@ def feature_columns(result: Result) -> dict[str, Any]:
         "score": result.scores[ranking],
         "selected": np.isin(ranking, result.selected),
     }
-    if result.stability is not None and result.consensus_ranking is not None:
+    if result.stability is not None:
         columns["frequency"] = result.stability.frequencies[ranking]
+    if result.consensus_ranking is not None and not result.is_quick:
         columns["consensus_rank"] = 1 + np.argsort(result.consensus_ranking)[ranking]
     if curves is None:
         return columns

@@ -208,7 +208,13 @@ def complete_gram(total: PartialGram, n_features: int) -> Gram:
 
 
 def block_xtv(X: np.ndarray, V: np.ndarray, shift: np.ndarray | None = None) -> np.ndarray:
-    """Return ``(X - shift)'V`` of one block, shape (n_features, n_columns), float64."""
+    """Return ``(X - shift)'V`` of one block, shape (n_features, n_columns), float64.
+
+    Of a CSR block the shift is taken off the product.
+    """
+    if hasattr(X, "indptr"):
+        product: np.ndarray = X.astype(np.float64).T @ V
+        return product if shift is None else product - np.multiply.outer(shift, V.sum(axis=0))
     total = np.zeros((X.shape[1], V.shape[1]))
     step = tile_rows(X.shape[1])
     for begin in range(0, len(X), step):

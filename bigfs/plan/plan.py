@@ -291,7 +291,8 @@ def make_plan(
     planned: list[StagePlan] = []
     compiled = loaded = False
     for stage in stages:
-        form = shape if stage.sparse or dense is None else dense
+        entries = dense is None or shape is None or stage.takes_entries(shape)
+        form = shape if entries else dense
         try:
             strategy = stage.choose(form)
             cost = strategy.cost()

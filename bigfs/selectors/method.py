@@ -124,8 +124,9 @@ class Method:
         Limits of its parameters that depend on the data.
     scale_free : bool, default=False
         Whether the scale of each feature makes no difference.
-    sparse : bool, default=False
+    sparse : bool or "large", default=False
         Whether its strategies take CSR blocks; else sparse data are made dense block by block.
+        "large": those that would be above 2 GiB dense.
     raw_counts : bool, default=False
         Whether it is made for counts as they were measured: ``preprocess: auto`` leaves them.
     check : callable or None, default=None
@@ -152,7 +153,7 @@ class Method:
     starts: tuple[str, ...] = ()
     bounds: tuple[Bound, ...] = ()
     scale_free: bool = False
-    sparse: bool = False
+    sparse: bool | Literal["large"] = False
     raw_counts: bool = False
     check: Callable[[Any], None] | None = None
     labels: str = "init"

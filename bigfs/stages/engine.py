@@ -194,7 +194,8 @@ class Engine:
         """Run one stage; if the input file changed meanwhile, the result is not committed."""
         blocks = self.blocks
         if blocks is not None:
-            blocks = inputs.blocks = blocks if stage.sparse else blocks.dense()
+            entries = blocks.sparse and stage.takes_entries(blocks.layout)
+            blocks = inputs.blocks = blocks if entries else blocks.dense()
         if planned is not None:
             strategy = planned.strategy
         else:

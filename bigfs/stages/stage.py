@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.cost import StageCost
+from bigfs.core.cost import Shape, StageCost
 from bigfs.graph import AffinityMatrix
 from bigfs.graph.knn import KNNGraph
 from bigfs.spectral.embedding import SpectralEmbedding
+from bigfs.store.csr import is_large
 from bigfs.store.location import Location
 from bigfs.store.rundir import stage_key
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
@@ -45,8 +46,9 @@ class Stage:
         none fits.
     beside : bool
         Whether it reads the data only, and no stage after it reads its result.
-    sparse : bool, default=False
+    sparse : bool or "large", default=False
         Whether it takes CSR blocks where the data are sparse; else they are made dense for it.
+        "large": where they would be above 2 GiB dense.
     """
 
     name: str
@@ -54,7 +56,11 @@ class Stage:
     settings: dict[str, Any]
     choose: Callable[[Any], Strategy]
     beside: bool = False
-    sparse: bool = False
+    sparse: bool | Literal["large"] = False
+
+    def takes_entries(self, shape: Shape) -> bool:
+        """Say whether it takes CSR blocks of sparse data of a shape."""
+        return self.sparse is True or (self.sparse == "large" and is_large(shape))
 
     def key(self, *upstream: str) -> str:
         """Return the key of the stage's result, after stages or data with these keys."""

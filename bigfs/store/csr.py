@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.source import RandomAccessSource, Source, check_shape, work_dtype
@@ -236,6 +237,11 @@ def first_unusable_entry(block: Any) -> tuple[int, int, float] | None:
     entry = place[1]
     row = int(np.searchsorted(block.indptr, entry, side="right")) - 1
     return row, int(block.indices[entry]), float(block.data[entry])
+
+
+def is_large(shape: Shape) -> bool:
+    """Say whether sparse data of a shape are never made dense, not even block by block."""
+    return shape.n_samples * shape.n_features * shape.itemsize > DENSE_LIMIT_BYTES
 
 
 def check_dense(source: Source, what: str, cure: str = "Drop rare features first.") -> None:

@@ -131,8 +131,8 @@ def _large() -> Any:
 def test_large_matrices_are_worked_on_or_refused_before_any_work(tmp_path: Path) -> None:
     X = _large()
     assert MaxVariance(3).fit(X).scores_[:6].tolist()[5] == 0
-    with pytest.raises(InputError, match=r"method 'ndfs' has no form.* 3.73 GiB.*max_variance"):
-        bigfs.NDFS(3).fit(X)
+    with pytest.raises(InputError, match=r"method 'udfs' has no form.* 3.73 GiB.*max_variance"):
+        bigfs.UDFS(3).fit(X)
     with pytest.raises(InputError, match=r"representation 'raw' has no form.*to 'pca:50'"):
         bigfs.MCFS(3, preprocess="none").fit(X)
     assert MaxVariance(3, preprocess="standardize").fit(X).scores_[:5] == pytest.approx(1)

@@ -157,6 +157,15 @@ COUNTS = (
     Case(EdgeScores, "laplacian_score", 80_000, 2_000, rows=20_000, sparse=True),
     Case(ScreenedColumns, "mcfs", 80_000, 5_000, {"n_clusters": 5}, rows=20_000, sparse=True),
     Case(ForwardOnColumns, "mcfs", 80_000, 5_000, _OMP, rows=20_000, sparse=True),
+    Case(
+        ConjugateGradients,
+        "ndfs",
+        80_000,
+        5_000,
+        {**_NDFS, "init": lambda path, n_clusters: np.arange(80_000) % n_clusters},
+        rows=20_000,
+        sparse=True,
+    ),
 )
 LONG = (
     Case(ScreenedColumns, "mcfs", 2_000, 20_000, {"n_clusters": 5}),

@@ -57,6 +57,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "spec": {"spec": {"ranking": "phi3"}},
     "mcfs": {"mcfs": {"n_clusters": 3}},
     "mcfs omp": {"mcfs": {"n_clusters": 3, "regression": "omp", "fit_intercept": False}},
+    "ndfs": {"ndfs": {"n_clusters": 3, "max_iter": 3}},
     "mcfs plain": {"mcfs": {"n_clusters": 3, "fit_intercept": False, "coef_scale": "none"}},
 }
 
@@ -94,11 +95,15 @@ def engines(
     return request.param, made
 
 
-@pytest.mark.parametrize("name", METHODS)
+NDFS = pytest.param("ndfs", marks=pytest.mark.full)
+
+
+@pytest.mark.parametrize("name", [*(name for name in METHODS if name != "ndfs"), NDFS])
 def test_scores_are_those_of_the_dense_form(
     name: str, engines: tuple[str, list[Engine]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     preprocess, both = engines
+    monkeypatch.setattr("bigfs.stages.stage.is_large", lambda shape: True)
     stages = stages_of_selection(make_config(**_settings(name, Path("/x.npz"), preprocess)))
     with never_dense(monkeypatch):
         sparse, dense = (FeatureScores.open(e.run(stages)["result"]) for e in both)
@@ -215,11 +220,14 @@ def test_a_comparison_gives_raw_counts_to_the_method_that_takes_them(
 
 @pytest.mark.full
 @pytest.mark.cluster
-def test_the_same_bits_whatever_the_workers(cells: Any, tmp_path: Path) -> None:
+def test_the_same_bits_whatever_the_workers(
+    cells: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from distributed import Client
 
+    monkeypatch.setattr("bigfs.stages.stage.is_large", lambda shape: True)
     ingest(cells, tmp_path / "X.zarr", rows=20)
-    names = ["mcfs", "mcfs omp", "laplacian_score"]
+    names = ["mcfs", "mcfs omp", "laplacian_score", "ndfs"]
 
     def scores(place: str) -> list[np.ndarray]:
         found = []

@@ -78,5 +78,6 @@ METHOD = Method(
     graph_defaults={"weight": "heat"},
     starts=("spectral",),
     bounds=(Bound("n_clusters", "n_samples", 1),),
+    sparse="large",  # conjugate gradients take more passes than a factor of the dense form
     explains=lambda details: ("cluster", details["coef"]),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -93,13 +94,15 @@ def block_step(
 
     Parameters
     ----------
-    X : ndarray of shape (rows, n_features), float32 or float64
+    X : ndarray or csr_array of shape (rows, n_features), float32 or float64
     F, SF : ndarray of shape (rows, n_clusters), float64
     coef : ndarray of shape (n_features + 1, n_clusters), float64
         ``(X'X + beta Delta)^-1 X'F``; the last row is the intercept.
     ftf : ndarray of shape (n_clusters, n_clusters), float64
     update : Update
     """
+    if hasattr(X, "indptr"):
+        return _sparse_step(X.astype(np.float64), F, SF, coef, ftf, update)
     after = np.empty_like(F)
     xtf = np.zeros(coef.shape)
     coef, intercept = coef[:-1], coef[-1]
@@ -111,6 +114,16 @@ def block_step(
         xtf[:-1] += tile.T @ after[part]
     xtf[-1] = after.sum(axis=0)
     return after, PassSums(xtf, after.T @ after, np.einsum("ij,ij->j", after, F), smoothness(F, SF))
+
+
+def _sparse_step(
+    X: Any, F: np.ndarray, SF: np.ndarray, coef: np.ndarray, ftf: np.ndarray, update: Update
+) -> tuple[np.ndarray, PassSums]:
+    """Do the step on a CSR block of float64."""
+    after = update.apply(F, SF, X @ coef[:-1] + coef[-1], ftf)
+    xtf = with_sums(X.T @ after, after.sum(axis=0))
+    overlap = np.einsum("ij,ij->j", after, F)
+    return after, PassSums(xtf, after.T @ after, overlap, smoothness(F, SF))
 
 
 def with_sums(xtf: np.ndarray, sums: np.ndarray) -> np.ndarray:

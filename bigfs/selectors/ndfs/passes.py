@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bigfs.blocks.csr_kernels import kernel_bytes
 from bigfs.blocks.kernels import Gram
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
 from bigfs.core.cost import Shape, Step
@@ -144,6 +145,20 @@ def resident_bytes(shape: Shape, n_entries: int, n_clusters: int, solver_bytes: 
     n = shape.n_samples
     data = 8 * n * shape.n_features + max(shape.block_bytes, solver_bytes)
     return data + 12 * n_entries + n * (40 + 96 * n_clusters)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A block, dense or CSR, as a worker keeps it."""
+
+    X: Any
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        if not hasattr(self.X, "indptr"):
+            return int(self.X.nbytes)
+        return int(self.X.data.nbytes + self.X.indices.nbytes + self.X.indptr.nbytes)
 
 
 @dataclass(frozen=True)
@@ -281,8 +296,8 @@ def block_bytes(shape: Shape, n_entries: int, n_clusters: int) -> int:
     """
     edges = -(-n_entries // shape.n_samples)
     # A block and its copy while it is read, edges with their rows of F, F before and after.
-    per_row = 2 * shape.n_features * shape.itemsize + edges * (24 + 8 * n_clusters)
-    return shape.rows * (per_row + 48 * n_clusters) + 8 * 10**6
+    per_row = edges * (24 + 8 * n_clusters) + 48 * n_clusters
+    return shape.read_bytes + kernel_bytes(shape) + shape.rows * per_row + 8 * 10**6
 
 
 def product_bytes(shape: Shape, n_clusters: int) -> int:
@@ -317,9 +332,9 @@ def _step_task(bounds: tuple[int, int], context: _Context) -> PassSums:
     X = memory.get(
         context.run,
         ("X", start),
-        lambda: reader.read(start, stop),
+        lambda: _Rows(reader.read(start, stop)),
         context.keep_x_bytes if context.keeps_x else 0,
-    )
+    ).X
     after, sums = block_step(X, F, SF, coef, ftf, context.update)
     context.out.write(start, after)
     return sums

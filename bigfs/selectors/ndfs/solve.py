@@ -8,7 +8,7 @@ matrices stay on workers. No scikit-learn here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -299,7 +299,9 @@ def _streamed_start(
     passes: Streamed, parameters: NDFSParameters
 ) -> tuple[Weights, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
     """Return weights, ``X'F`` with F's sums, squared norms, constant features and the mean."""
-    moments = passes.blocks.moments()
+    moments, offset = passes.blocks.moments(), passes.blocks.offset
+    if offset is not None:  # all sums are of the entries, and so is what centers them
+        moments = replace(moments, mean=moments.mean - offset)
     xtf = passes.blocks.xtv(passes.F)
     sums = map_reduce(_column_sums, passes.blocks.bounds, np.add, passes.F, label="ndfs start")
     centered = xtf - np.multiply.outer(moments.mean, sums)
@@ -426,6 +428,10 @@ def _gram_product(X: np.ndarray, first_row: int, V: ArrayRef) -> np.ndarray:
     from bigfs.blocks.kernels import tile_rows
 
     right = V.load()
+    if hasattr(X, "indptr"):
+        entries = X.astype(np.float64)
+        product = entries @ right[:-1] + right[-1]
+        return with_sums(entries.T @ product, product.sum(axis=0))
     total = np.zeros(right.shape)
     step = tile_rows(X.shape[1])
     for begin in range(0, len(X), step):

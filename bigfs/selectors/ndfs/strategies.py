@@ -10,10 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.csr_kernels import kernel_bytes
 from bigfs.blocks.kernels import column_means
+from bigfs.blocks.preprocess import needs_moments
 from bigfs.blocks.rowblocks import gram_step, moments_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB, format_bytes
@@ -57,7 +60,22 @@ _TILE_BYTES = 16 * MIB
 
 
 def choose(shape: Shape, selection: Selection) -> NDFSStrategy:
-    """Return the fastest strategy that fits; conjugate gradients if no other does."""
+    """Return the fastest strategy that fits; conjugate gradients if no other does.
+
+    Of CSR blocks no Gram matrix is made, and no array of all rows.
+
+    Raises
+    ------
+    InputError
+        If there is no intercept to take up what a preprocessing adds to sparse data.
+    """
+    if shape.n_entries is not None:
+        if needs_moments(selection.preprocess) and not solve.has_intercept(selection.parameters):
+            raise InputError(
+                f"ndfs.unit 'none' has no intercept, and preprocess '{selection.preprocess}' would "
+                "fill the zeros of sparse data in. Set ndfs.unit to 'rms', or preprocess to 'none'."
+            )
+        return ConjugateGradients(shape, selection)
     budget = task_budget(selection.memory_limit)
     # Small data of one block stay in this process: X in float64 is at most a third of a task.
     is_small = shape.n_blocks == 1 and 24 * shape.n_samples * shape.n_features <= budget
@@ -239,7 +257,7 @@ class NDFSStrategy(ABC):
     @property
     def _xtf_steps(self) -> tuple[Step, ...]:
         """The passes for the diagonal of ``X'X`` and for ``X'F`` of the start."""
-        sums = product_bytes(self.shape, self.n_clusters) + _TILE_BYTES
+        sums = product_bytes(self.shape, self.n_clusters) + _TILE_BYTES + kernel_bytes(self.shape)
         return moments_step(self.shape), pass_over(self.shape, "X'F of a block", sums)
 
 
@@ -374,7 +392,7 @@ class ConjugateGradients(NDFSStrategy):
         d, c = self.shape.n_features, self.n_clusters
         # Two solves in an iteration, and one before the first.
         times = (2 * self.parameters.max_iter + 1) * CG_PASSES
-        product = product_bytes(self.shape, c) + _TILE_BYTES
+        product = product_bytes(self.shape, c) + _TILE_BYTES + kernel_bytes(self.shape)
         return (
             *self._xtf_steps,
             pass_over(self.shape, "a product with X'X over a block", product, times=times),

@@ -483,4 +483,4 @@ def _add_pair(
 
 
 def _xtv_kernel(X: np.ndarray, first_row: int, V: ArrayRef) -> np.ndarray:
-    return kernels.block_xtv(X, V.read(first_row, first_row + len(X)))
+    return kernels.block_xtv(X, V.read(first_row, first_row + X.shape[0]))

@@ -20,12 +20,15 @@ from bigfs.selectors.stages import labels_of_start
 from bigfs.stages.data import copy_input, data_stage
 from bigfs.stages.measure import Footprint
 from bigfs.store.columns import suspicious_columns
-from bigfs.store.fingerprint import changed, fingerprint
+from bigfs.store.csr import SparseSource
+from bigfs.store.fingerprint import OBJECT, changed, fingerprint, fingerprint_of_rows
 from bigfs.store.location import Location, as_location, is_within
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.source import Source, as_path, is_store, open_matrix
 
 logger = logging.getLogger("bigfs")
+# Of an object, whose content is read for its key.
+_ROWS = 1000
 
 
 def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[RowBlocks, str]:
@@ -74,7 +77,7 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
 def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Location, str]:
     """Return where the data are and a key of their content, copying what needs it."""
     uri = config.input.uri
-    content = fingerprint(uri)
+    content = _content(source, uri)
     if is_store(uri):
         return as_location(uri).absolute(), content
     stage = data_stage(config.input, config.preprocess, stored=False)
@@ -88,7 +91,7 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
         with in_stage("data"):
             target, limit = directory.stage_target("data"), config.memory_limit
             copied = copy_input(source, target, config.input.missing, limit)
-        if fingerprint(uri) != content:
+        if _content(source, uri) != content:
             raise changed(uri)
         record: dict[str, Any] = {
             **footprint.record(peak_bytes()),
@@ -99,6 +102,15 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
         record |= {"version": stage.version, "settings": stage.settings}
         directory.commit("data", key, record)
     return directory.stage_path("data"), key
+
+
+def _content(source: Source, uri: str) -> str:
+    """Return a key of the input's content; an object is read for it."""
+    if not uri.startswith(OBJECT):
+        return fingerprint(uri)
+    if isinstance(source, SparseSource):
+        return fingerprint_of_rows(source.iter_csr(_ROWS), source.feature_names)
+    return fingerprint_of_rows(source.iter_blocks(_ROWS), source.feature_names)
 
 
 def refuse_other(config: Any) -> None:

@@ -32,6 +32,7 @@ from bigfs.selectors.configs import load_config
 from bigfs.selectors.stages import resolved, warn_of_scales
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
+from bigfs.store.fingerprint import OBJECT
 from bigfs.store.location import read_output
 from bigfs.store.records import CONFIG, FEATURES, remove_report
 from bigfs.store.retention import SERIES, finish_series
@@ -45,6 +46,7 @@ T = TypeVar("T")
 def run(
     config: Config | str | Path | dict[str, Any],
     *,
+    data: Any = None,
     overrides: list[str] | None = None,
     scheduler: str | None = None,
     fresh: bool = False,
@@ -58,6 +60,9 @@ def run(
     Parameters
     ----------
     config : Config, path of a YAML file, or dict
+    data : AnnData, array-like or None, default=None
+        An object that is read instead of ``input.uri``, which may be left out. It is copied into
+        the run directory, and read whenever the run is called again, to see whether it is the same.
     overrides : list of str or None, default=None
         ``"a.b=c"`` settings that replace those of the file.
     scheduler : str or None, default=None
@@ -91,10 +96,13 @@ def run(
     >>> bigfs.run(settings).ranking  # doctest: +SKIP
     array([2, 0, 3, 1])
     """
-    config = load_config(config, overrides or [])
+    overrides = list(overrides or ())
+    if data is not None:
+        overrides.append(f"input.uri={OBJECT}{type(data).__name__}")
+    config = load_config(config, overrides)
     task_budget(config.memory_limit)
     check_outside(config)
-    source = open_matrix(config.input.uri, **config.opening)
+    source = open_matrix(config.input.uri if data is None else data, **config.opening)
     config = resolved(config, source)
     check_config(config, source)
     check_report(config.report, source.n_features)

@@ -31,7 +31,7 @@ from bigfs.store.records import CONFIG, FEATURES, TABLE
 from bigfs.store.retention import followed
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, read_attributes
-from bigfs.store.source import Source
+from bigfs.store.source import Source, as_path
 
 _SHOWN = 10
 _WIDEST = 40
@@ -286,7 +286,8 @@ class Result:
         given = str(self.settings["input"]["uri"]).partition("::")[0]
         if is_within(as_location(dest), self.path):
             raise InputError(f"{dest} lies in the run directory. Give a place outside it.")
-        if not given.startswith("sklearn:") and is_within(as_location(given), as_location(dest)):
+        read = as_path(given)
+        if read is not None and is_within(read, as_location(dest)):
             raise InputError(f"{dest} is the input of the run. Give another name.")
         data = open_run_data(self.path)
         if ids and data.index is None and self.stages.get("data", {}).get("dropped_rows"):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.store.location import Location, as_location, files_below
@@ -15,6 +18,8 @@ _PIECE_BYTES = 2**16
 # At most 1 MiB of a file is sampled, and 4 MiB of a folder.
 _FILE_PIECES = 16
 _FOLDER_PIECES = 64
+# How a run calls data that it was handed as an object.
+OBJECT = "object:"
 
 
 def fingerprint(uri: str) -> str:
@@ -32,6 +37,7 @@ def fingerprint(uri: str) -> str:
     InputError
         If there is nothing at the path, or it cannot be read.
     """
+    refuse_object(uri)
     if uri.startswith("sklearn:"):
         from importlib.metadata import version
 
@@ -40,6 +46,32 @@ def fingerprint(uri: str) -> str:
         return _digest(_state(as_location(uri)))
     except FileNotFoundError:
         raise InputError(f"{uri} does not exist. Check the path.") from None
+
+
+def fingerprint_of_rows(blocks: Iterable[Any], names: Sequence[str] | None) -> str:
+    """Return a key of the content of an object: its features' names and all blocks.
+
+    Parameters
+    ----------
+    blocks : iterable of ndarray or CSR block
+    names : sequence of str or None
+    """
+    read = hashlib.sha256()
+    for block in blocks:
+        dense = not hasattr(block, "indptr")
+        for part in (block,) if dense else (block.data, block.indices, block.indptr):
+            read.update(str((part.dtype, part.shape)).encode())
+            read.update(np.ascontiguousarray(part).data)
+    return _digest([read.hexdigest(), None if names is None else list(names)])
+
+
+def refuse_object(uri: str) -> None:
+    """Raise InputError if a URI stands for an object that a run was handed."""
+    if uri.startswith(OBJECT):
+        raise InputError(
+            f"{uri} is an object of the Python session that ran it, from which neither data nor "
+            "labels are read here. Write it to a file, or run there with data=."
+        )
 
 
 class Watch:

@@ -13,7 +13,7 @@ import numpy as np
 from bigfs.core.errors import InputError, InputTypeError, StorageError
 from bigfs.core.files import parse_json
 from bigfs.store.columns import Roles, roles_of
-from bigfs.store.fingerprint import Watch
+from bigfs.store.fingerprint import OBJECT, Watch
 from bigfs.store.location import METADATA_BYTES, Location, as_location, read_small
 from bigfs.store.objects import ObjectPath
 
@@ -317,8 +317,8 @@ def is_store(uri: str | Location) -> bool:
 
 
 def as_path(uri: str) -> Location | None:
-    """Return the place of a URI, None for a set of scikit-learn's."""
-    return None if uri.startswith("sklearn:") else as_location(uri)
+    """Return the place of a URI, None for a set of scikit-learn's and an object of a session."""
+    return None if uri.startswith(("sklearn:", OBJECT)) else as_location(uri)
 
 
 def is_reachable(path: Location) -> bool:

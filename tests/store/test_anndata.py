@@ -448,3 +448,38 @@ def test_the_result_is_written_into_a_copy_or_in_place(
     names = sorted(p.name for p in tmp_path.iterdir() if p.name != "canary")
     assert names == sorted(["run", source.name, dest.name])
     assert run(settings).ranking.tolist() == result.ranking.tolist()
+
+
+@pytest.mark.full
+def test_a_run_on_an_object(tmp_path: Path) -> None:
+    settings = {
+        "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 3,
+        "curves": False, "preprocess": "none",
+    }  # fmt: skip
+    expected = MaxVariance(3, preprocess="none").fit(COUNTS)
+
+    def attempt() -> str:
+        manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+        return str(manifest["stages"]["data"]["attempt"])
+
+    annotated().write_h5ad(tmp_path / "X.h5ad")
+    backed = ad.read_h5ad(tmp_path / "X.h5ad", backed="r")
+    found = run(settings, data=annotated())
+    first = attempt()
+    for data in (annotated(), backed):  # the same content
+        np.testing.assert_array_equal(run(settings, data=data).ranking, expected.ranking_)
+        assert attempt() == first
+    assert found.to_frame()["name"].tolist() == [GENES[j] for j in expected.ranking_]
+    found.export(tmp_path / "out.h5ad")
+    np.testing.assert_array_equal(
+        np.asarray(ad.read_h5ad(tmp_path / "out.h5ad").X), COUNTS[:, np.sort(found.selected)]
+    )
+    other = run(settings, data=annotated()[10:], overrides=["input.layer=dense"])
+    assert attempt() != first
+    np.testing.assert_allclose(
+        other.scores, 4 * MaxVariance(3, preprocess="none").fit(COUNTS[10:]).scores_
+    )
+    with pytest.raises(InputError, match="is an object of the Python session"):
+        run(tmp_path / "run" / "config.yaml", overrides=["input.layer=null"])
+    with pytest.raises(InputError, match="neither data nor labels"):
+        run(settings, data=annotated(), overrides=["input.labels=batch"])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
+from bigfs.store.fingerprint import refuse_object
 from bigfs.store.source import RandomAccessSource
 
 # Their shapes: a run that has nothing to do needs no more of them.
@@ -82,6 +83,7 @@ class SklearnSource(RandomAccessSource):
 
 def _name_of(uri: str) -> str:
     """Return the name of a set that there is."""
+    refuse_object(uri)
     name = uri.removeprefix("sklearn:")
     if name not in _SETS:
         known = ", ".join(f"sklearn:{known}" for known in _SETS)

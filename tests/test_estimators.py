@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_array, csr_matrix, issparse
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.feature_selection import SelectorMixin
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -157,6 +159,39 @@ def test_names_and_containers(selector: Any, digits: np.ndarray) -> None:
     assert selector.get_feature_names_out().tolist() == kept
     selector.set_output(transform="pandas")
     assert selector.transform(frame).columns.tolist() == kept
+
+
+def test_the_methods_of_scikit_learns_selectors(digits: np.ndarray) -> None:
+    """They answer as those of ``SelectorMixin``, whose package is not imported for them."""
+    ours = MaxVariance(n_features_to_select=9)
+
+    class Theirs(SelectorMixin, MaxVariance):
+        def _get_support_mask(self) -> np.ndarray:
+            return ours.get_support()
+
+    frame = pd.DataFrame(digits, columns=[f"p{i}" for i in range(64)]).astype({"p3": np.int16})
+    for X in (digits, frame, csr_array(digits), csr_matrix(digits), digits.tolist()):
+        theirs = Theirs(9).fit(X)
+        for output in ("default", "pandas") if not issparse(X) else ("default",):
+            pairs = [s.set_output(transform=output).transform(X) for s in (ours.fit(X), theirs)]
+            pairs += [selector.inverse_transform(pairs[0]) for selector in (ours, theirs)]
+            for a, b in zip(pairs[::2], pairs[1::2], strict=True):
+                if issparse(a):
+                    assert a.format == b.format
+                    a, b = a.toarray(), b.toarray()
+                pd.testing.assert_frame_equal(pd.DataFrame(a), pd.DataFrame(b))
+        np.testing.assert_array_equal(ours.get_support(True), theirs.get_support(True))
+        names = [ours.get_feature_names_out(), theirs.get_feature_names_out()]
+        np.testing.assert_array_equal(*names)
+    given = [f"q{i}" for i in range(64)]
+    assert ours.get_feature_names_out(given).tolist() == theirs.get_feature_names_out(given).tolist()
+    for selector in (ours, theirs):
+        with pytest.raises(ValueError, match="63|64"):
+            selector.get_feature_names_out(given[:63])
+        with pytest.raises(ValueError, match="X has"):
+            selector.inverse_transform(digits)
+        with pytest.raises(ValueError, match="NaN"):
+            selector.transform(np.where(digits > 15, np.nan, digits))
 
 
 def test_in_a_pipeline(digits: np.ndarray) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
-from sklearn.feature_selection import SelectorMixin
-from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
+from scipy.sparse import issparse
+from sklearn import get_config
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import _num_samples, check_array, check_is_fitted, validate_data
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.lazy import as_lazy, is_annotated, is_stored, open_stored
@@ -47,8 +48,12 @@ logger = logging.getLogger("bigfs")
 NumberOfFeatures = int | str | dict[str, Any] | None
 
 
-class BaseSelector(SelectorMixin, BaseEstimator):
-    """Base of the selectors: `fit` opens the data and runs the stages of the method."""
+class BaseSelector(TransformerMixin, BaseEstimator, ABC):
+    """Base of the selectors: `fit` opens the data and runs the stages of the method.
+
+    It has the methods of scikit-learn's ``SelectorMixin``, whose package takes as long to import
+    as all of bigfs.
+    """
 
     n_features_to_select: NumberOfFeatures
     preprocess: str
@@ -219,7 +224,7 @@ class BaseSelector(SelectorMixin, BaseEstimator):
         """
         check_is_fitted(self, "ranking_")
         if not is_stored(X):
-            return super().transform(X)
+            return self._transform_in_memory(X)
         kept, names = self.get_support(indices=True), getattr(self, "feature_names_in_", None)
         wanted = [] if names is None else names[kept].tolist()
         if is_annotated(X):
@@ -243,11 +248,78 @@ class BaseSelector(SelectorMixin, BaseEstimator):
                 f"expecting {self.n_features_in_} features as input."
             )
 
-    def _get_support_mask(self) -> np.ndarray:
+    def _transform_in_memory(self, X: Any) -> Any:
+        """Check data in memory and keep their columns; frames stay frames if frames are wanted."""
+        wanted = getattr(self, "_sklearn_output_config", {}).get("transform")
+        frame = hasattr(X, "iloc") and (wanted or get_config()["transform_output"]) != "default"
+        X = validate_data(
+            self, X, dtype=None, accept_sparse="csr", skip_check_array=frame, reset=False
+        )
+        kept = self.get_support(indices=True)
+        return X.iloc[:, kept] if frame else X[:, kept]
+
+    def get_support(self, indices: bool = False) -> np.ndarray:
+        """Return which features are selected.
+
+        Parameters
+        ----------
+        indices : bool, default=False
+            Return indices, in ascending order, in place of a mask.
+
+        Returns
+        -------
+        support : ndarray of shape (n_features,), bool, or of shape (n_selected,), int64
+        """
         check_is_fitted(self, "ranking_")
         mask = np.zeros(len(self.ranking_), dtype=bool)
         mask[self.ranking_[: self.n_features_to_select_]] = True
-        return mask
+        return np.flatnonzero(mask) if indices else mask
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Put selected columns back into their places; the other columns are zero.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_selected)
+
+        Returns
+        -------
+        X_original : ndarray or sparse matrix (CSC) of shape (n_samples, n_features)
+
+        Raises
+        ------
+        ValueError
+            If ``X`` has not as many columns as features are selected.
+        """
+        kept = self.get_support(indices=True)
+        X = check_array(X, dtype=None, accept_sparse="coo")
+        if X.shape[1] != len(kept):
+            raise ValueError(
+                f"X has {X.shape[1]} features, but {len(kept)} are selected by "
+                f"{type(self).__name__}."
+            )
+        shape = (X.shape[0], len(self.ranking_))
+        if issparse(X):
+            return type(X)((X.data, (X.row, kept[X.col])), shape=shape).tocsc()
+        original = np.zeros(shape, dtype=X.dtype)
+        original[:, kept] = X
+        return original
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Return the names of the selected features.
+
+        Parameters
+        ----------
+        input_features : array-like of str or None, default=None
+            Names of all features, the same as those of `fit` if it had names. None: those, or
+            ``x0``, ``x1``, ...
+
+        Returns
+        -------
+        names : ndarray of shape (n_selected,), object
+        """
+        names: np.ndarray = OneToOneFeatureMixin.get_feature_names_out(self, input_features)
+        return names[self.get_support()]
 
     def _checked(self, X: Any) -> Any:
         """Apply scikit-learn's checks to data in memory and record the features' names."""

@@ -474,14 +474,13 @@ def _reduce_on_cluster(
 
 
 def _wait_for_oldest(in_flight: deque[tuple[Any, int]], progress: Work) -> None:
-    from distributed import wait
+    from distributed import as_completed
 
     node, size = in_flight[0]
-    while node.status in ("pending", "lost"):
-        check_interrupt()
-        with suppress(TimeoutError):
-            wait([node], timeout=_POLL_SECONDS)
-    if node.status == "error":
+    # Not `wait` with a timeout: its errors keep the future, and so the result on its worker.
+    for _ in _completed(as_completed([node])):
+        pass
+    if node.status != "finished":
         node.result()
     in_flight.popleft()
     progress.advance(size)

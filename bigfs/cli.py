@@ -388,7 +388,7 @@ def export(run: str, dest: str, annotate: bool, quiet: bool, **options: Any) -> 
     The name of DEST says the format: .zarr, .parquet, .npy, .csv or .h5ad. Columns keep the order
     of the input, their names and their type. DEST appears when it is complete. With --annotate
     it is a copy of the input, a .h5ad or AnnData .zarr, with bigfs_rank, bigfs_score and
-    bigfs_selected in its var; or the .h5ad itself, with --overwrite.
+    bigfs_selected in its var; or the input itself, with --overwrite: it is replaced at once.
 
     \b
     Examples:

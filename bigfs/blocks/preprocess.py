@@ -114,18 +114,27 @@ def resolve(kind: str, moments: Moments | None, scratch: Scratch) -> Transform:
 
 def _on_entries(kind: str, X: Any, first_row: int) -> Any:
     """Return a CSR block whose entries are transformed; its zeros stay."""
-    row_of = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
-    out = X.copy()
     if kind == "unit_norm":
-        squares = np.bincount(row_of, np.square(X.data, dtype=np.float64), minlength=X.shape[0])
+        squares = np.bincount(_rows_of(X), np.square(X.data, dtype=np.float64), X.shape[0])
         norms = _row_norms(squares, first_row)
-        out.data = X.data / norms[row_of].astype(X.dtype)
-        return out
+        return _with_values(X, X.data / np.repeat(norms.astype(X.dtype), np.diff(X.indptr)))
     if X.nnz and X.data.min() <= -1:
         entry = int((X.data <= -1).argmax())
-        raise _below_log1p(first_row + int(row_of[entry]), int(X.indices[entry]), X.data[entry])
-    out.data = np.log1p(X.data)
-    return out
+        row = first_row + int(_rows_of(X)[entry])
+        raise _below_log1p(row, int(X.indices[entry]), X.data[entry])
+    return _with_values(X, np.log1p(X.data))
+
+
+def _rows_of(X: Any) -> np.ndarray:
+    """Return the row of every entry."""
+    return np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+
+
+def _with_values(X: Any, values: np.ndarray) -> Any:
+    """Return a CSR block with other values in the places of a block's entries."""
+    from scipy.sparse import csr_array
+
+    return csr_array((values, X.indices, X.indptr), shape=X.shape)
 
 
 def _scaled(X: Any, scale: np.ndarray) -> Any:
@@ -140,25 +149,22 @@ def _scaled(X: Any, scale: np.ndarray) -> Any:
 def _normalize_total(X: Any, first_row: int) -> Any:
     """Return rows, dense or CSR, with a sum of `TOTAL` each; rows of zeros stay."""
     sparse = hasattr(X, "indptr")
-    row_of = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)) if sparse else None
     values = X.data if sparse else X
     if values.size and values.min() < 0:
         place = np.unravel_index(int(values.argmin()), values.shape)
-        row = place[0] if row_of is None else row_of[place[0]]
+        row = _rows_of(X)[place[0]] if sparse else place[0]
         raise InputError(
             f"preprocess 'normalize_total': row {first_row + int(row)} has {values[place]:g}; "
             "values must not be negative. Use another preprocess."
         )
-    if row_of is None:
-        totals = X.sum(axis=1, dtype=np.float64)
+    if sparse:
+        totals = np.bincount(_rows_of(X), X.data, X.shape[0])
     else:
-        totals = np.bincount(row_of, X.data, minlength=X.shape[0])
+        totals = X.sum(axis=1, dtype=np.float64)
     factors = np.divide(TOTAL, totals, out=np.ones(len(totals)), where=totals > 0).astype(X.dtype)
-    if row_of is None:
+    if not sparse:
         return X * factors[:, None]
-    out = X.copy()
-    out.data *= factors[row_of]
-    return out
+    return _with_values(X, X.data * np.repeat(factors, np.diff(X.indptr)))
 
 
 def _row_norms(squares: np.ndarray, first_row: int) -> np.ndarray:

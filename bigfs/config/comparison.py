@@ -222,6 +222,8 @@ class Methods(Section):
         source: dict[str, Any],
         n_features: int | Auto,
     ) -> Config:
+        if "batch_key" not in self.pipeline.methods[method].parameters.model_fields:
+            source = {**source, "batch_key": None}
         try:
             made = self.pipeline.model_validate(
                 {

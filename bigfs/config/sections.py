@@ -67,6 +67,12 @@ class InputConfig(Section):
         "feature. The selection is compared with it.",
     )
 
+    batch_key: NonEmpty | None = Field(
+        None,
+        description="Column of an AnnData's obs with the batch of each row, for methods that score "
+        "batches apart (highly_variable). null: one batch.",
+    )
+
     @property
     def opening(self) -> dict[str, Any]:
         """The settings that `bigfs.open_matrix` takes."""
@@ -93,11 +99,13 @@ class GraphConfig(Section):
     algorithm: Literal["auto", "exact", "pynndescent"] = Field(
         "auto", description="Neighbor search; auto is exact for small data."
     )
-    representation: Annotated[str, Field(pattern=r"^(auto|raw|pca:[1-9][0-9]*)$")] = Field(
+    representation: Annotated[
+        str, Field(pattern=r"^(auto|raw|pca:[1-9][0-9]*|(.+::)?obsm/[^/:]+)$")
+    ] = Field(
         "auto",
-        description="What samples are compared by: raw features, or pca:p, the first p principal "
-        "components. auto: pca:50 for sparse counts that preprocess auto normalizes, raw for all "
-        "other data.",
+        description="What samples are compared by: raw features; pca:p, the first p principal "
+        "components; or obsm/NAME, an array of the AnnData, such as obsm/X_pca. auto: pca:50 for "
+        "sparse counts that preprocess auto normalizes, raw for all other data.",
     )
     eps: Annotated[float, Field(ge=0, le=10)] | None = Field(
         None,
@@ -242,6 +250,16 @@ class EvaluateConfig(Section):
     )
     n_clusters: Annotated[int, Field(ge=2)] | None = Field(
         None, description="Clusters k-means looks for. null: the number of classes."
+    )
+
+
+class OutputConfig(Section):
+    """What a run writes beside its result."""
+
+    anndata: bool = Field(
+        False,
+        description="A copy of the AnnData that was read, in the folder annotated.zarr of the run, "
+        "with bigfs_rank, bigfs_score and bigfs_selected in its var.",
     )
 
 

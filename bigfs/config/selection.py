@@ -21,6 +21,7 @@ from bigfs.config.sections import (
     GraphConfig,
     InputConfig,
     NumberOfFeatures,
+    OutputConfig,
     ReportConfig,
     SpectralConfig,
     StabilityConfig,
@@ -229,6 +230,7 @@ class Config(Selection, _Place):
         description="One more pass over the data: what fewer and more features would do, and why "
         "each one is in or out. false: only where n_features_to_select is auto.",
     )
+    output: OutputConfig = Field(OutputConfig(), description="What is written beside the result.")
     report: ReportConfig | None = Field(
         ReportConfig(), description="report.html of the command line. null: none."
     )
@@ -248,6 +250,25 @@ class Config(Selection, _Place):
     @model_validator(mode="after")
     def _labels_are_those_of_the_input(self) -> Config:
         link_labels(self)
+        return self
+
+    @model_validator(mode="after")
+    def _rows_are_compared_by_the_input(self) -> Config:
+        if self.graph is not None and self.graph.representation.startswith("obsm/"):
+            named = f"{self.input.uri}::{self.graph.representation}"
+            object.__setattr__(self.graph, "representation", named)
+        return self
+
+    @model_validator(mode="after")
+    def _batches_are_those_of_the_input(self) -> Config:
+        if self.input.batch_key is None:
+            return self
+        if "batch_key" not in type(self.parameters).model_fields:
+            raise ValueError(
+                f"method '{self.method}' does not score batches apart and would ignore "
+                "input.batch_key; remove it"
+            )
+        fill(getattr(self, self.method), "batch_key", f"{self.input.uri}::{self.input.batch_key}")
         return self
 
     @property

@@ -12,10 +12,11 @@ import numpy as np
 from bigfs.blocks import kernels
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.cost import Shape
+from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
 from bigfs.core.seeds import derive_seed
 from bigfs.core.threads import single_thread
-from bigfs.core.units import parse_bytes
+from bigfs.core.units import format_bytes, parse_bytes
 from bigfs.evaluate.compat import dask_kmeans
 from bigfs.evaluate.metrics import (
     Frame,
@@ -28,6 +29,7 @@ from bigfs.evaluate.metrics import (
 from bigfs.evaluate.protocols import Protocol, clustering_scores, kmeans_scores
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.runtime.progress import silenced, track
+from bigfs.store.csr import DENSE_LIMIT_BYTES
 from bigfs.store.labels import load_classes
 from bigfs.store.scratch import ArrayRef
 
@@ -88,7 +90,7 @@ def compare_with_all(
     -------
     figures : dict
         JSON values: ``selected`` and ``all``, each as `measure_selection` returns it; and the
-        settings.
+        settings. Of CSR blocks there is no ``all``, which would make them dense.
 
     Raises
     ------
@@ -99,14 +101,22 @@ def compare_with_all(
     protocol = Protocol(
         n_clusters or int(y.max()) + 1, n_repetitions, n_init, init, nearest_neighbor, random_state
     )
+    judged = {"selected": selected} if blocks.sparse else {"selected": selected, "all": None}
     return {
-        "selected": measure_selection(blocks, y, selected, protocol, memory_limit),
-        "all": measure_selection(blocks, y, None, protocol, memory_limit),
+        **{
+            name: measure_selection(blocks, y, columns, protocol, memory_limit)
+            for name, columns in judged.items()
+        },
         "labels": labels,
         "n_clusters": protocol.n_clusters,
         "n_repetitions": n_repetitions,
         "n_init": n_init,
     }
+
+
+def dense_columns(shape: Shape, width: int) -> Shape:
+    """Return the shape of so many columns, dense."""
+    return replace(shape, n_features=width, n_entries=None, block_entries=None)
 
 
 def in_memory_bytes(shape: Shape) -> int:
@@ -144,9 +154,19 @@ def measure_selection(
     scores : dict of str to float
         Mean and deviation of every score of `clustering_scores` (``nmi_mean``, ``nmi_std``,
         ...), ``nearest_neighbor_error`` if the protocol asks for it, and ``redundancy``.
+
+    Raises
+    ------
+    InputError
+        If all columns of CSR blocks are to be judged.
     """
+    if selected is None and blocks.sparse:
+        raise InputError(
+            f"{blocks.source.uri}: all {blocks.n_features:,} features of sparse data above "
+            f"{format_bytes(DENSE_LIMIT_BYTES)} dense are not judged. Select fewer."
+        )
     n, width = blocks.n_samples, blocks.n_features if selected is None else len(selected)
-    needed = in_memory_bytes(replace(blocks.layout, n_features=width))
+    needed = in_memory_bytes(dense_columns(blocks.layout, width))
     scratch = blocks.scratch
     labels = scratch.put(scratch.unique("labels"), y)
     columns = _store_columns(blocks, selected)
@@ -242,11 +262,12 @@ def measure_unlabeled(
     if selected is None:
         return {"explained": 1.0}
     moments, m = blocks.moments(), len(selected)
+    center = moments.mean if blocks.offset is None else moments.mean - blocks.offset
     fits = 4 * 8 * m * blocks.n_features <= task_budget(parse_bytes(memory_limit))
     scratch = blocks.scratch
     shared = [
         scratch.put(scratch.unique(name), values)
-        for name, values in (("selected", np.asarray(selected)), ("mean", moments.mean))
+        for name, values in (("selected", np.asarray(selected)), ("mean", center))
     ]
     total = blocks.reduce(_products_with, np.add, *shared, fits, label="explained")
     scratch.remove(*shared)
@@ -264,11 +285,11 @@ def measure_unlabeled(
 
 
 def _products_with(
-    X: np.ndarray, first_row: int, selected: ArrayRef, mean: ArrayRef, with_all: bool
+    X: Any, first_row: int, selected: ArrayRef, mean: ArrayRef, with_all: bool
 ) -> np.ndarray:
     """Return the centered products of all, or of the selected, columns with the selected ones."""
     kept, center = selected.load(), mean.load()
-    S = X[:, kept].astype(np.float64) - center[kept]
+    S = _columns(X, kept).astype(np.float64) - center[kept]
     return kernels.block_xtv(X, S, center) if with_all else S.T @ S
 
 
@@ -300,8 +321,15 @@ def _store_columns(blocks: RowBlocks, selected: np.ndarray | None) -> _SelectedC
     return _SelectedColumns(blocks.start_pass(), stored)
 
 
-def _take_columns(X: np.ndarray, first_row: int, wanted: ArrayRef, out: ArrayRef) -> None:
-    out.write(first_row, X[:, wanted.load()])
+def _take_columns(X: Any, first_row: int, wanted: ArrayRef, out: ArrayRef) -> None:
+    # Without the offset of CSR blocks: no figure depends on where the origin is.
+    out.write(first_row, _columns(X, wanted.load()))
+
+
+def _columns(X: Any, wanted: np.ndarray) -> np.ndarray:
+    """Return some columns of a block, dense or CSR, as a dense array."""
+    columns: Any = X[:, wanted]
+    return np.asarray(columns.toarray() if hasattr(X, "indptr") else columns)
 
 
 def _measure(

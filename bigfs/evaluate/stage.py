@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from bigfs.config.sections import Auto, EvaluateConfig
 from bigfs.core.cost import Shape, StageCost, Step, pass_over
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
-from bigfs.evaluate.selection import compare_with_all, in_memory_bytes
+from bigfs.evaluate.selection import compare_with_all, dense_columns, in_memory_bytes
 from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.stability.fits import check_stability, stability_stage
 from bigfs.selectors.stages import (
@@ -93,7 +93,11 @@ def evaluation_stage(config: Config, settings: EvaluateConfig) -> Stage:
     number, seed, limit = config.n_features_to_select, config.random_state, config.memory_limit
     m = number.at_most if isinstance(number, Auto) else number
     return Stage(
-        "evaluation", 2, depends, lambda shape: Evaluation(shape, settings, m, seed, limit)
+        "evaluation",
+        2,
+        depends,
+        lambda shape: Evaluation(shape, settings, m, seed, limit),
+        sparse="large",  # where all features are judged too, they are dense
     )
 
 
@@ -119,9 +123,9 @@ class Evaluation:
     def cost(self) -> StageCost:
         """Return what judging the selected columns, and all of them, takes."""
         shape, settings = self.shape, self.settings
-        columns = replace(shape, n_features=min(self.n_selected, shape.n_features))
+        columns = dense_columns(shape, min(self.n_selected, shape.n_features))
         steps = [pass_over(shape, "a block and its selected columns", columns.block_bytes)]
-        for part in (columns, shape):
+        for part in (columns, shape) if shape.n_entries is None else (columns,):
             passes = int(part is shape)
             if in_memory_bytes(part) <= task_budget(self.memory_limit):
                 what = f"{part.n_samples:,} rows x {part.n_features:,} features in memory"
@@ -142,7 +146,7 @@ class Evaluation:
         )
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
-        """Store the figures of the selected columns and of all."""
+        """Store the figures of the selected columns, and of all where blocks are dense."""
         selected = selected_features(inputs.finished)
         figures = compare_with_all(
             inputs.blocks,

@@ -9,11 +9,21 @@ import numpy as np
 from bigfs.blocks.csr_kernels import csr_edge_sum, csr_spread, edge_bytes
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
-from bigfs.core.cost import Shape, Step, pass_over
+from bigfs.core.cost import Shape, StageCost, Step, pass_over
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.graph.affinity import AffinityMatrix
+from bigfs.graph.columns import (
+    group_requests,
+    group_width,
+    groups_bytes,
+    read_group,
+    sorting_step,
+    write_groups,
+)
+from bigfs.graph.shuffle import Runs
 from bigfs.runtime.execute import map_reduce, run_tasks
+from bigfs.store.csr import stack
 
 
 @dataclass
@@ -43,7 +53,7 @@ def edge_moments(blocks: RowBlocks, W: AffinityMatrix, n_groups: int = 1) -> Edg
 
     Each block is one task, which also reads the rows its edges lead to, one other block at a
     time; an edge is counted where its smaller end lives. Of sparse data each task holds some
-    columns of all rows instead, so that it need not read blocks again.
+    columns of all rows instead: entries go through scratch once where there are several groups.
 
     Parameters
     ----------
@@ -51,7 +61,7 @@ def edge_moments(blocks: RowBlocks, W: AffinityMatrix, n_groups: int = 1) -> Edg
     W : AffinityMatrix
         Over the same rows.
     n_groups : int, default=1
-        Groups of columns of sparse data, each of them a pass.
+        Groups of columns of sparse data.
     """
     if blocks.sparse:
         return _by_columns(blocks, W, n_groups)
@@ -59,16 +69,19 @@ def edge_moments(blocks: RowBlocks, W: AffinityMatrix, n_groups: int = 1) -> Edg
     return map_reduce(_edge_task, blocks.bounds, _merge, reader, W, blocks.rows, label="edges")
 
 
-def edges_step(shape: Shape, n_neighbors: int, n_groups: int = 1) -> Step:
-    """Return the step of `edge_moments`: each block with one other at a time."""
+def edges_cost(shape: Shape, n_neighbors: int, n_groups: int = 1) -> StageCost:
+    """Return the cost of `edge_moments`: each block with one other at a time."""
     if shape.n_entries is not None:
         needed = _fixed_bytes(shape, n_neighbors) + _group_bytes(shape, n_groups)
-        what = "columns of all rows" if n_groups == 1 else f"a group of columns, one of {n_groups}"
-        return Step(what, needed, n_groups, n_groups, n_groups * shape.n_chunks)
+        if n_groups == 1:
+            return StageCost((Step("columns of all rows", needed, 1, 1, shape.n_chunks),))
+        what, requests = f"a group of columns, one of {n_groups}", group_requests(shape, n_groups)
+        sums = Step(what, needed, n_groups, 0, requests)
+        return StageCost((sorting_step(shape, n_groups), sums), groups_bytes(shape))
     edges = 2 * shape.rows * n_neighbors
     needed = shape.read_bytes + 40 * edges + 32 * MIB
     # Rows of one neighborhood lie in few blocks where rows are in order, in all where they are not.
-    return pass_over(shape, "a block, one that its edges lead to", needed)
+    return StageCost((pass_over(shape, "a block, one that its edges lead to", needed),))
 
 
 def column_groups(shape: Shape, n_neighbors: int, memory_limit: int) -> int:
@@ -94,14 +107,23 @@ def _group_bytes(shape: Shape, n_groups: int) -> int:
     assert shape.n_entries is not None
     share = shape.n_entries / n_groups
     entries = share if n_groups == 1 else min(1.25 * share + shape.n_samples, shape.n_entries)
-    return int(2 * 12 * entries + 8 * shape.n_samples)
+    return int(2 * 12 * entries + 16 * shape.n_samples)
 
 
 def _by_columns(blocks: RowBlocks, W: AffinityMatrix, n_groups: int) -> EdgeMoments:
     """Return the sums of sparse data: a task for each group, which takes every n-th column."""
-    reader = blocks.start_pass(n_groups)
-    shared = (n_groups, reader, W, tuple(blocks.bounds))
-    parts = run_tasks(_column_task, range(n_groups), *shared, label="edges", unit="groups")
+    shape, entries = (blocks.n_samples, blocks.n_features), None
+    rows: BlockReader | Runs
+    if n_groups == 1:
+        rows = blocks.start_pass()
+    else:
+        rows = entries = write_groups(blocks, n_groups)
+    try:
+        shared = (n_groups, rows, W, shape, tuple(blocks.bounds))
+        parts = run_tasks(_column_task, range(n_groups), *shared, label="edges", unit="groups")
+    finally:
+        if entries is not None:
+            entries.remove()
     sums = np.empty((3, blocks.n_features))
     for group, part in enumerate(parts):
         sums[:, group::n_groups] = part.smoothness, part.mean, part.spread
@@ -113,16 +135,16 @@ def _by_columns(blocks: RowBlocks, W: AffinityMatrix, n_groups: int) -> EdgeMome
 def _column_task(
     group: int,
     n_groups: int,
-    reader: BlockReader,
+    rows: BlockReader | Runs,
     W: AffinityMatrix,
+    shape: tuple[int, int],
     bounds: tuple[tuple[int, int], ...],
 ) -> EdgeMoments:
     """Sum over all edges, for a group of columns."""
-    from scipy.sparse import vstack
-
-    parts = [reader.read(*block)[:, group::n_groups].astype(np.float64) for block in bounds]
-    X = vstack(parts, "csr")
-    del parts
+    if isinstance(rows, BlockReader):
+        X = stack([rows.read(*block).astype(np.float64) for block in bounds])
+    else:
+        X = read_group(rows, group, shape[0], group_width(shape[1], n_groups, group))
     total: EdgeMoments | None = None
     for start, stop in bounds:
         heads, tails, weights = _edges_once(W, start, stop)

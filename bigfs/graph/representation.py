@@ -1,4 +1,4 @@
-"""The representation that rows are compared by: all features, or principal components.
+"""The representation that rows are compared by: all features, components, or a stored array.
 
 A streaming randomized PCA: two fused passes ``X'(XQ)`` from a random start find the subspace,
 a third writes the projected rows.
@@ -17,25 +17,29 @@ from bigfs.blocks.rowblocks import fold_parts, moments_step
 from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import rng
+from bigfs.core.text import FROM_0
 from bigfs.store.chunking import block_rows
-from bigfs.store.location import Location
+from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Scratch
 from bigfs.store.source import RandomAccessSource, open_matrix
+from bigfs.store.values import first_unusable
 
 _SPARE = 10
 PRINCIPAL = "principal"
 
 
 def check_representation(representation: str, metric: str) -> int | None:
-    """Return the number of components of ``"pca:p"``, None for ``"raw"``.
+    """Return the number of components of ``"pca:p"`` or ``"FILE::obsm/NAME"``, None for ``"raw"``.
 
     Raises
     ------
     InputError
-        If it is neither, or the metric is not euclidean.
+        If it is none of these, or the metric of principal components is not euclidean.
     """
     if representation == "raw":
         return None
+    if "::obsm/" in str(representation):
+        return open_representation(representation).n_features
     match = re.fullmatch(r"pca:([1-9][0-9]*)", str(representation))
     if match is None:
         raise InputError(
@@ -109,6 +113,40 @@ def principal_rows(
     total = float(moments.squares.sum())
     explained = float(values[order].sum()) / total if total > 0 else 1.0
     return open_principal(scratch.path, scratch), explained
+
+
+def open_representation(uri: str) -> RandomAccessSource:
+    """Open the array of ``"FILE::obsm/NAME"``."""
+    from bigfs.store.formats.annotated import open_obsm
+
+    place, _, name = uri.rpartition("::")
+    return open_obsm(as_location(place), name)
+
+
+def copy_representation(uri: str, blocks: RowBlocks, scratch: Scratch) -> None:
+    """Store the rows of ``"FILE::obsm/NAME"`` as those of principal components are, float32.
+
+    Raises
+    ------
+    InputError
+        If it has not a row for each row of the input, or a value is not finite.
+    """
+    source, dropped = open_representation(uri), np.asarray(blocks.source.dropped, dtype=np.int64)
+    if source.n_samples != blocks.n_samples + len(dropped):
+        raise InputError(
+            f"{uri} has {source.n_samples:,} rows, and the data have "
+            f"{blocks.n_samples + len(dropped):,}. It must be of the same samples."
+        )
+    kept = np.delete(np.arange(source.n_samples), dropped)
+    out = scratch.create(PRINCIPAL, (blocks.n_samples, source.n_features), np.float32, blocks.rows)
+    for first, last in blocks.bounds:
+        rows = kept[first:last]
+        part = source.read(int(rows[0]), int(rows[-1]) + 1)[rows - rows[0]]
+        place = first_unusable(part)
+        if place is not None:
+            row, column = int(rows[place[0]]), place[1]
+            raise InputError(f"{uri}: row {row}, column {column} is {part[place]}. {FROM_0}")
+        out.write(first, part.astype(np.float32))
 
 
 def open_principal(path: Location, scratch: Scratch) -> RowBlocks:

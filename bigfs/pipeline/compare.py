@@ -44,7 +44,7 @@ from bigfs.stages.rundir import RunStages
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stability import Stability
 from bigfs.stages.stage import Inputs, unplanned_stage
-from bigfs.store.csr import check_dense
+from bigfs.store.csr import is_large
 from bigfs.store.labels import load_classes
 from bigfs.store.location import Location
 from bigfs.store.rundir import RunDirectory
@@ -167,7 +167,6 @@ def _fits(config: Comparison) -> list[_Fit]:
 
 def _check_fits(fits: list[_Fit], config: Comparison, source: Source) -> None:
     """Refuse what cannot work before anything is written."""
-    check_dense(source, "a comparison, which judges all features,")
     for fit in fits:
         check_config(fit.config, source)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
@@ -193,7 +192,9 @@ def _run(
     store = RunStages(directory, config.memory_limit, shared=True)
     engine = Engine(store, blocks, key)
     judge = _Judge(config, engine, blocks, y)
-    everything = judge.row(ALL_FEATURES, None, [np.arange(blocks.n_features)], 0.0)
+    everything: list[Row] = []
+    if not (blocks.sparse and is_large(blocks.layout)):
+        everything = [judge.row(ALL_FEATURES, None, [np.arange(blocks.n_features)], 0.0)]
     rows: list[Row] = []
     engines = {blocks.transform.kind: engine}
     for fit in fits:
@@ -236,7 +237,7 @@ def _run(
         blocks.n_features,
         None if y is None else int(y.max()) + 1,
         judge.settings,
-        [everything, *rows],
+        [*everything, *rows],
         dict(directory.manifest["stages"]),
     )
 
@@ -303,6 +304,6 @@ class _Judge:
                 figures = measure_selection(blocks, y, columns[0], protocol, limit)
             out.describe(**figures)
 
-        stage = unplanned_stage("evaluation", 1, settings, measure)
+        stage = unplanned_stage("evaluation", 1, settings, measure, sparse="large")
         scores = read_attributes(self._engine.run([stage])["evaluation"])
         return Row(name, method, len(selected), selected, scores, seconds, len(selections))

@@ -11,6 +11,7 @@ from bigfs.evaluate.selection import compare_with_all
 from bigfs.results.export import open_run_data
 from bigfs.results.result import Result, open_result
 from bigfs.selectors.configs import make_config
+from bigfs.store.csr import is_large
 from bigfs.store.scratch import Scratch
 
 
@@ -55,7 +56,9 @@ def evaluate_result(
             scratch=Scratch(folder),
             transform=config.preprocess,
             rows=config.blocks.rows,
+            sparse=True,
         )
+        blocks = blocks if is_large(blocks.layout) else blocks.dense()
         figures = compare_with_all(
             blocks,
             result.selected,

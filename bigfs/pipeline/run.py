@@ -12,6 +12,7 @@ from bigfs.config import Config, dump_yaml
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.core.memory import task_budget
 from bigfs.evaluate.stage import stages_of
+from bigfs.pipeline.annotated import check_output, output_stages
 from bigfs.pipeline.data import check_outside, method_of_run, open_data, refuse_other
 from bigfs.plan.header import place_of
 from bigfs.plan.planning import check_config, check_plan, plan_for, plan_input
@@ -105,6 +106,7 @@ def run(
     source = open_matrix(config.input.uri if data is None else data, **config.opening)
     config = resolved(config, source)
     check_config(config, source)
+    check_output(config)
     check_report(config.report, source.n_features)
     plan = plan_input(config, source, place_of(config, scheduler))
     check_plan(config, plan)
@@ -117,7 +119,7 @@ def run(
         planned = plan_for(config, plan, blocks).by_stage
         store = RunStages(directory, config.memory_limit)
         engine = Engine(store, blocks, key)
-        engine.run(stages_of(config), planned)
+        engine.run([*stages_of(config), *output_stages(config)], planned)
         store.forget_others({"data", *engine.used})
         result = open_result(directory.path)
         directory.write_file(FEATURES, result.features_csv())

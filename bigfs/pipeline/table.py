@@ -109,7 +109,8 @@ class ComparisonResult:
     evaluate : dict
         How selections were judged by labels; empty without them.
     rows : list of Row
-        All features first, then the methods in the order of the configuration.
+        All features first (but of sparse data above 2 GiB dense), then chance, then the methods in
+        the order of the configuration.
     stages : dict
         Per finished stage: seconds, passes, bytes read, measured peak bytes.
     """

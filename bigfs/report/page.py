@@ -187,8 +187,13 @@ def _tiles(result: Result, facts: Facts) -> list[tuple[str, str]]:
         text = f"of the features are common to two samples of {sure.sample_size:,} rows"
         tiles.insert(0, (sure.share_line(), text))
     if result.evaluation is not None:
-        mine, all_features = (100 * result.evaluation[k]["nmi_mean"] for k in ("selected", "all"))
-        tiles.append((f"{mine:.0f} %", f"NMI with the labels; all features: {all_features:.0f} %"))
+        nmi = {
+            name: f"{100 * result.evaluation[name]['nmi_mean']:.0f} %"
+            for name in ("selected", "all")
+            if name in result.evaluation  # all: but of large sparse data
+        }
+        beside = f"; all features: {nmi['all']}" if "all" in nmi else ""
+        tiles.append((nmi["selected"], f"NMI with the labels{beside}"))
     if result.recall is not None:
         tiles.append(
             (f"{100 * result.recall['value']:.0f} %", "of the true neighbors are in the graph")
@@ -375,6 +380,8 @@ def _quality(result: Result) -> str:
             rows.append([title, str(result.details[name])])
     if result.evaluation is not None:
         for key, title in (("selected", "selected features"), ("all", "all features")):
+            if key not in result.evaluation:
+                continue
             figures = result.evaluation[key]
             values = {label: _score({"scores": figures}, name) for name, label in _SCORES.items()}
             text = ", ".join(f"{label} {value} %" for label, value in values.items() if value)

@@ -1,7 +1,9 @@
-"""A copy of the AnnData that a run read, with the result as columns of its ``var``."""
+"""The AnnData that a run read, with the result as columns of its ``var``: a copy, or in place."""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import shutil
 import uuid
 import warnings
@@ -16,6 +18,10 @@ from bigfs.results.result import Result
 from bigfs.store.formats.annotated import ENCODING, read_var_names
 from bigfs.store.location import Location, as_location, is_within, remove_tree, unnamed_file
 from bigfs.store.records import refuse_inside_ours
+from bigfs.store.source import as_path
+
+# Of linux/fs.h and fcntl.h.
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def write_annotated(
@@ -23,8 +29,9 @@ def write_annotated(
 ) -> Path:
     """Copy the AnnData of a run with rank, score and selection of every feature in its ``var``.
 
-    The copy appears under its name when it is complete. ``dest`` may be the input itself, if it
-    is a .h5ad file and ``overwrite`` is given: the file is replaced by its copy, at once.
+    The copy appears under its name when it is complete. ``dest`` may be the input itself, if
+    ``overwrite`` is given: file or store are replaced by their copy, at once. The copy of a store
+    shares the chunks of its matrices with it, so that they are not copied.
 
     Parameters
     ----------
@@ -35,7 +42,7 @@ def write_annotated(
         Beginning of the columns: ``bigfs_rank`` (1 is the best), ``bigfs_score`` and
         ``bigfs_selected``.
     overwrite : bool, default=False
-        Replace a .h5ad file that is there.
+        Replace a .h5ad file that is there, or the store that was read.
 
     Returns
     -------
@@ -48,36 +55,78 @@ def write_annotated(
     StorageError
         If writing fails.
     """
-    source, place = as_location(str(result.settings["input"]["uri"])), as_location(dest)
-    names, suffix = result.feature_names, Path(str(source)).suffix
-    if not (isinstance(source, Path) and isinstance(place, Path)) or suffix not in _WRITERS:
+    source, place = check_annotatable(str(result.settings["input"]["uri"])), as_location(dest)
+    if not isinstance(place, Path):
+        raise InputError(f"{dest}: a copy is written to a local disk only. Give a place there.")
+    if place.suffix != source.suffix:
+        raise InputError(f"{dest}: a copy of {source} must end in {source.suffix}.")
+    refuse_inside_ours(place)
+    if is_within(place, result.path):
+        raise InputError(f"{dest} lies in the run directory. Give a place outside it.")
+    if is_there(place, "the copy"):
+        same = place.resolve() == source.resolve()
+        if not (overwrite and (same or place.is_file() and place.suffix == ".h5ad")):
+            cure = ", or --overwrite" if same or place.suffix == ".h5ad" else ""
+            raise InputError(f"{dest} already exists. Give another name{cure}.")
+    columns = columns_of_var(result.ranking, result.scores, result.selected, key_added=key_added)
+    return copy_annotated(source, place, result.feature_names, columns, overwrite=overwrite)
+
+
+def check_annotatable(uri: str) -> Path:
+    """Return the place of an AnnData on a local disk.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    source = as_path(uri)
+    if not isinstance(source, Path) or source.suffix not in _WRITERS:
         raise InputError(
-            f"{source} is no .h5ad file or AnnData .zarr on a local disk, and only these get "
+            f"{uri} is no .h5ad file or AnnData .zarr on a local disk, and only these get "
             "columns of var. Export the selected columns instead."
         )
-    if place.suffix != suffix:
-        raise InputError(f"{dest}: a copy of {source} must end in {suffix}.")
+    return source
+
+
+def columns_of_var(
+    ranking: np.ndarray, scores: np.ndarray, selected: np.ndarray, *, key_added: str = "bigfs"
+) -> dict[str, np.ndarray]:
+    """Return rank (1 is the best), score and selection of every feature by their column's names."""
+    order = np.empty(len(ranking), dtype=np.int64)
+    order[ranking] = np.arange(1, len(ranking) + 1)
+    return {
+        f"{key_added}_rank": order,
+        f"{key_added}_score": np.asarray(scores, dtype=np.float64),
+        f"{key_added}_selected": np.isin(np.arange(len(ranking)), selected),
+    }
+
+
+def copy_annotated(
+    source: Path,
+    place: Path,
+    names: list[str] | None,
+    columns: dict[str, np.ndarray],
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Copy an AnnData with further columns of ``var``, which must have these names.
+
+    Raises
+    ------
+    InputError
+        If it has other features.
+    StorageError
+        If writing fails.
+    """
     if names is None or read_var_names(source, len(names)) != names:
         raise InputError(
             f"{source}: its var has other features than the run read (a layer 'raw' has features "
             "of its own). Run again, or export the selected columns."
         )
-    refuse_inside_ours(place)
-    if is_within(place, result.path):
-        raise InputError(f"{dest} lies in the run directory. Give a place outside it.")
-    if is_there(place, "the copy") and not (overwrite and suffix == ".h5ad" and place.is_file()):
-        cure = ", or --overwrite" if suffix == ".h5ad" else ""
-        raise InputError(f"{dest} already exists. Give another name{cure}.")
-    order = np.empty(len(names), dtype=np.int64)
-    order[result.ranking] = np.arange(1, len(names) + 1)
-    columns = {
-        f"{key_added}_rank": order,
-        f"{key_added}_score": np.asarray(result.scores, dtype=np.float64),
-        f"{key_added}_selected": np.isin(np.arange(len(names)), result.selected),
-    }
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        _WRITERS[suffix](source, place, columns, overwrite)
+        _WRITERS[source.suffix](source, place, columns, overwrite)
     except FileExistsError:
         raise InputError(f"{place} appeared meanwhile, and stays. Give another name.") from None
     except OSError as error:
@@ -112,9 +161,19 @@ def _copy_h5ad(source: Path, place: Path, columns: dict[str, Any], overwrite: bo
 def _copy_zarr(source: Path, place: Path, columns: dict[str, Any], overwrite: bool) -> None:
     import zarr
 
+    """Copy a store; one that is there is exchanged for its copy, which shares its chunks."""
+    in_place = overwrite and place.exists()
     partial = place.with_name(f"{place.name}.partial-{uuid.uuid4().hex[:8]}")
+
+    def copy(file: str, copied: str) -> None:
+        inside = Path(file).relative_to(source).parts
+        if in_place and len(inside) > 1 and inside[0] != "var":  # not changed below
+            os.link(file, copied)
+        else:
+            shutil.copy2(file, copied)
+
     try:
-        shutil.copytree(source, partial)
+        shutil.copytree(source, partial, copy_function=copy)
         # Without the old collection of all metadata, which knows nothing of new arrays.
         root: Any = zarr.open_group(partial, mode="r+", use_consolidated=False)
         var = root["var"]
@@ -122,9 +181,22 @@ def _copy_zarr(source: Path, place: Path, columns: dict[str, Any], overwrite: bo
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it is no part of the standard of version 3 yet
             zarr.consolidate_metadata(str(partial))
-        partial.rename(place)
+        if in_place:
+            _exchange(partial, place)
+        else:
+            partial.rename(place)
     finally:
         remove_tree(partial)
+
+
+def _exchange(first: Path, second: Path) -> None:
+    """Let two folders change their names, at once."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = (os.fsencode(first), os.fsencode(second))
+    if not hasattr(libc, "renameat2"):
+        raise OSError("this system cannot exchange two folders at once; write a copy instead")
+    if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):
+        raise OSError(f"{os.strerror(ctypes.get_errno())}; write a copy instead")
 
 
 def _write_columns(var: Any, columns: dict[str, Any], create: Any) -> list[str]:

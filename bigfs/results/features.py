@@ -104,6 +104,8 @@ def evaluation_lines(evaluation: dict[str, Any], n_selected: int) -> list[str]:
         "  features      NMI           ACC           Rand index    1-NN error",
     ]
     for title, key in ((f"selected {n_selected}", "selected"), ("all", "all")):
+        if key not in evaluation:  # all features of large sparse data
+            continue
         row = evaluation[key]
         cells = [
             f"{100 * row[f'{name}_mean']:5.1f} ± {100 * row[f'{name}_std']:<4.1f}"

@@ -124,6 +124,12 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             self.ranking_ = self.curves_.reordered(result.ranking)
         if hasattr(self, "random_state"):
             self.random_state_ = selection.random_state
+        dropped = list(blocks.source.dropped)
+        self.__dict__.pop("row_mask_", None)
+        if dropped:
+            # Results with a row for every sample are of the rows that are left.
+            self.row_mask_ = np.ones(blocks.n_samples + len(dropped), dtype=bool)
+            self.row_mask_[dropped] = False
         self._keep_details(result.details, scratch if is_stored(X) else None)
         self.preprocess_ = selection.preprocess
         columns = blocks.transform.columns

@@ -17,7 +17,7 @@ from bigfs.graph.local import check_n_neighbors
 from bigfs.selectors.method import MethodStrategy
 from bigfs.selectors.number import check_criterion, largest_number
 from bigfs.selectors.registry import METHODS
-from bigfs.stages.components import components_stage
+from bigfs.stages.components import components_stage, representation_stage
 from bigfs.stages.graph import graph_stage, n_components_of
 from bigfs.stages.scores import check_n_selected
 from bigfs.stages.spectral import spectral_stage
@@ -79,8 +79,11 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
         fewer = _takes_fewer_neighbors(selection)
         compared = n_components_of(graph)
         if compared is not None:
-            seed = selection.random_state
-            stages.append(components_stage(compared, random_state=seed, **data))
+            if graph.representation.startswith("pca"):
+                seed = selection.random_state
+                stages.append(components_stage(compared, random_state=seed, **data))
+            else:
+                stages.append(representation_stage(graph.representation, **data))
         stages.append(graph_stage(graph, remote=remote, fewer_neighbors=fewer, **data, **seeds))
     if "spectral" in needs:
         n_components = method.n_components(parameters)
@@ -192,8 +195,9 @@ def preparation_notes(selection: Selection) -> list[str]:
     logged = ", then log1p was taken" if selection.preprocess == "normalize_log1p" else ""
     compared = ""
     if selection.graph is not None and selection.graph.representation != "raw":
-        n_components = n_components_of(selection.graph)
-        compared = f" Rows are neighbors by {n_components} principal components."
+        kind, _, number = selection.graph.representation.rpartition("::")[2].partition(":")
+        what = f"{number} principal components" if number else kind
+        compared = f" Rows are neighbors by {what}."
     return [f"Counts: every row was scaled to a sum of 10,000{logged}.{compared}"]
 
 

@@ -1,13 +1,19 @@
-"""The stage of the principal components that the graph compares rows by."""
+"""The stage of the components that the graph compares rows by: principal ones, or stored."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from bigfs.core.cost import Shape, StageCost
-from bigfs.graph.representation import principal_rows, principal_steps
+from bigfs.core.cost import Shape, StageCost, Step
+from bigfs.graph.representation import (
+    copy_representation,
+    open_representation,
+    principal_rows,
+    principal_steps,
+)
 from bigfs.stages.stage import Inputs, Stage
+from bigfs.store.fingerprint import fingerprint
 from bigfs.store.scratch import Scratch
 
 
@@ -27,6 +33,32 @@ def components_stage(n_components: int, *, random_state: int, **depends: Any) ->
         return Components(shape, n_components, random_state)
 
     return Stage("components", 1, settings, choose, sparse=True)
+
+
+def representation_stage(uri: str, **depends: Any) -> Stage:
+    """Return the stage that brings in an array of ``obsm``, ``"FILE::obsm/NAME"``."""
+    settings = {**depends, "uri": uri, "content": fingerprint(uri.rpartition("::")[0])}
+    return Stage("components", 1, settings, lambda shape: Stored(shape, uri), sparse=True)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A copy of an array of ``obsm``; attributes are those of `representation_stage`."""
+
+    shape: Shape
+    uri: str
+
+    def cost(self) -> StageCost:
+        """Return the cost of the copy, which this process makes."""
+        row_bytes = 4 * open_representation(self.uri).n_features
+        step = Step("rows of the representation", 8 * self.shape.rows * row_bytes, by_client=True)
+        stored = self.shape.n_samples * row_bytes
+        return StageCost((step,), stored, stored)
+
+    def run(self, inputs: Inputs, out: Scratch) -> None:
+        """Store the rows."""
+        copy_representation(self.uri, inputs.blocks, out)
+        out.describe(passes=0)
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ class GraphStrategy:
         details = {
             **graph.details,
             "representation": self.settings.representation,
-            "explained_variance": about["explained_variance"],
+            **{name: about[name] for name in ("explained_variance",) if name in about},
             "passes": 0,
             "passes_over_components": graph.details["passes"],
         }

@@ -82,10 +82,15 @@ class Unplanned:
 
 
 def unplanned_stage(
-    name: str, version: int, settings: dict[str, Any], compute: Callable[[Inputs, Scratch], None]
+    name: str,
+    version: int,
+    settings: dict[str, Any],
+    compute: Callable[[Inputs, Scratch], None],
+    *,
+    sparse: bool | Literal["large"] = False,
 ) -> Stage:
     """Return a stage whose cost is not planned: ``compute(inputs, out)`` does it."""
-    return Stage(name, version, settings, lambda shape: Unplanned(compute))
+    return Stage(name, version, settings, lambda shape: Unplanned(compute), sparse=sparse)
 
 
 @dataclass

@@ -432,8 +432,7 @@ def _no_header(what: str, header: Header) -> InputError:
 def _reader_of(path: Location) -> str:
     """Return the name of the module that reads a file or folder."""
     if path.is_dir():
-        market = isinstance(path, Path) and any((path / name).is_file() for name in MARKET)
-        return "market" if market else "zarr_array"
+        return "market" if any((path / name).is_file() for name in MARKET) else "zarr_array"
     for ending, module in ENDINGS.items():
         if path.name.lower().endswith(ending):
             return module

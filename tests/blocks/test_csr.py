@@ -139,12 +139,10 @@ def test_large_matrices_are_worked_on_or_refused_before_any_work(tmp_path: Path)
     with pytest.raises(InputError, match="this step has no form"):
         bigfs.knn_graph(X, 5)
     sp.save_npz(tmp_path / "X.npz", X)
-    np.save(tmp_path / "y.npy", np.arange(100_000) % 2)
     settings = {"run": str(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.npz")}}
     settings |= {"method": "max_variance", "n_features_to_select": 3}
-    evaluated = {**settings, "evaluate": {"labels": str(tmp_path / "y.npy")}}
-    with pytest.raises(InputError, match="stage 'evaluation' has no form"):
-        bigfs.run(evaluated)
+    with pytest.raises(InputError, match="stage 'stability' has no form"):
+        bigfs.run({**settings, "stability": {"n_pairs": 2}})
     assert not (tmp_path / "run").exists()
     assert bigfs.run(settings).selected.tolist() == [0, 1, 2]
 

@@ -15,15 +15,21 @@ import bigfs
 from bigfs import ingest, open_matrix
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import Shape
+from bigfs.core.errors import InputError
 from bigfs.core.units import GIB
-from bigfs.graph import affinity, knn_graph
+from bigfs.evaluate.protocols import Protocol
+from bigfs.evaluate.selection import measure_selection
+from bigfs.graph import affinity, columns, knn_graph
 from bigfs.graph.edges import edge_moments
 from bigfs.graph.representation import principal_rows
+from bigfs.pipeline.evaluate import evaluate_result
 from bigfs.pipeline.inspect import inspect
+from bigfs.pipeline.reports import write_report
 from bigfs.plan.plan import Place, make_plan
 from bigfs.plan.planning import plan_pipeline
 from bigfs.runtime import local_cluster
 from bigfs.selectors.configs import make_config
+from bigfs.selectors.registry import METHODS as METHODS_OF_TABLE
 from bigfs.selectors.stages import resolved, stages_of_selection
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores
@@ -123,7 +129,8 @@ def test_sums_over_edges_do_not_depend_on_the_groups(cells: Any) -> None:
     blocks = RowBlocks.from_any(cells, rows=70, sparse=True)
     first, before = edge_moments(blocks, W), blocks.passes
     found = edge_moments(blocks, W, 7)
-    assert blocks.passes == before + 7
+    assert blocks.passes == before + 1
+    assert not list(blocks.scratch.path.glob("columns-*")), "scratch is given back"
     for part in ("smoothness", "mean", "spread"):
         values = getattr(found, part)
         np.testing.assert_allclose(values, getattr(expected, part), rtol=1e-11, atol=1e-11)
@@ -161,6 +168,93 @@ def test_wide_counts_take_as_many_columns_as_fit(name: str) -> None:
     )
     plan = make_plan(stages_of_selection(config), shape, Place(2 * GIB))
     assert plan.fits, plan.refusals
+
+
+def test_a_group_of_columns_is_read_back_as_it_was(
+    cells: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = RowBlocks.from_any(cells, rows=30, sparse=True)
+    monkeypatch.setattr(columns, "_SLICE_ENTRIES", 300)  # two blocks in a file
+    entries = columns.write_groups(blocks, 7)
+    assert 1 < entries.offsets.shape[1] < len(blocks.bounds)
+    for group in range(7):
+        width = columns.group_width(60, 7, group)
+        found = columns.read_group(entries, group, 240, width)
+        found.check_format(full_check=True)
+        assert found.has_canonical_format
+        np.testing.assert_array_equal(found.toarray(), cells.toarray()[:, group::7])
+
+
+@pytest.mark.parametrize("name", METHODS_OF_TABLE)
+def test_no_method_makes_large_sparse_data_dense(
+    name: str, cells: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a form for entries, or is refused in one sentence before anything is written."""
+    sp.save_npz(tmp_path / "X.npz", cells)
+    monkeypatch.setattr("bigfs.store.csr.DENSE_LIMIT_BYTES", 1000)
+    settings: dict[str, Any] = {
+        "run": str(tmp_path / "run"),
+        "input": {"uri": str(tmp_path / "X.npz")},
+        "method": name,
+        "n_features_to_select": 3,
+        "preprocess": "none",
+    }
+    if not METHODS_OF_TABLE[name].sparse:
+        with pytest.raises(InputError, match=f"method '{name}' has no form for sparse matrices"):
+            bigfs.run(settings)
+        assert not (tmp_path / "run").exists()
+        return
+    if name == "highly_variable":
+        settings[name] = {"flavor": "deviance"}
+    if "graph" in METHODS_OF_TABLE[name].needs(make_config(**settings).parameters):
+        settings["graph"] = GRAPH
+    assert plan_pipeline(make_config(**settings)).fits
+
+
+@pytest.mark.full
+def test_selections_of_large_sparse_data_are_judged(
+    cells: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sp.save_npz(tmp_path / "X.npz", cells)
+    np.save(tmp_path / "y.npy", np.arange(240) % 3)
+    settings: dict[str, Any] = {
+        "input": {"uri": str(tmp_path / "X.npz")},
+        "preprocess": "normalize_log1p",
+        "evaluate": {"labels": str(tmp_path / "y.npy"), "n_repetitions": 2, "n_init": 1},
+    }
+    one = {**settings, "method": "max_variance", "n_features_to_select": 9, "curves": False}
+    several = {**settings, "methods": ["max_variance"], "n_features_to_select": [5, 9]}
+    plain = {name: value for name, value in several.items() if name != "evaluate"}
+
+    def judged(place: str) -> tuple[Any, ...]:
+        run = {"run": str(tmp_path / place)}
+        result = bigfs.run({**one, **run})
+        compared = [
+            bigfs.compare({**settings, "run": f"{run['run']}-{i}", "compare": {"n_draws": 3}})
+            for i, settings in enumerate((several, plain))
+        ]
+        again = evaluate_result(run["run"], labels=str(tmp_path / "y.npy"), n_repetitions=2)
+        return result, *compared, again
+
+    dense = judged("dense")
+    monkeypatch.setattr("bigfs.store.csr.DENSE_LIMIT_BYTES", 1000)
+    with never_dense(monkeypatch):
+        sparse = judged("sparse")
+    for own, other in zip(sparse, dense, strict=True):
+        if hasattr(own, "rows"):
+            assert other.rows[0].method is None
+            assert [row.name for row in own.rows] == [row.name for row in other.rows[1:]]
+            for row, expected in zip(own.rows, other.rows[1:], strict=True):
+                assert row.scores == pytest.approx(expected.scores, abs=1e-6)
+            assert own.text()
+            continue
+        assert set(other.evaluation) - set(own.evaluation) == {"all"}
+        assert own.evaluation["selected"] == pytest.approx(other.evaluation["selected"], abs=1e-6)
+        assert "selected 9" in own.summary() and "  all" not in own.summary()
+    assert write_report(str(tmp_path / "sparse"), None)
+    blocks = RowBlocks.from_any(cells, sparse=True)
+    with pytest.raises(InputError, match="all 60 features of sparse data"):
+        measure_selection(blocks, np.arange(240) % 3, None, Protocol(3), "4 GiB")
 
 
 def test_auto_normalizes_counts_and_nothing_else(cells: Any, tmp_path: Path) -> None:

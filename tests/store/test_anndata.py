@@ -18,10 +18,14 @@ import pytest
 import scipy.sparse as sp
 
 from bigfs import HighlyVariable, MaxVariance, ingest, open_matrix, run, select
-from bigfs.core.errors import CorruptStoreError, InputError, MemoryLimitError
+from bigfs.blocks import RowBlocks
+from bigfs.core.cost import Shape
+from bigfs.core.errors import ConfigError, CorruptStoreError, InputError, MemoryLimitError
+from bigfs.graph import affinity, knn_graph
 from bigfs.pipeline.inspect import inspect
 from bigfs.plan.planning import plan_pipeline
-from bigfs.selectors.configs import load_config
+from bigfs.selectors.configs import load_comparison, load_config
+from bigfs.selectors.laplacian_score.strategies import choose
 from bigfs.store.formats import hdf5, parts
 from bigfs.store.labels import load_labels
 from tests.store._folder import call
@@ -441,13 +445,105 @@ def test_the_result_is_written_into_a_copy_or_in_place(
     assert code == 2 and "writes all features" in shown
     if kind == "h5ad":
         assert source.read_bytes() == before
-        in_place = [str(tmp_path / "run"), str(source), "--annotate", "--overwrite"]
-        for _ in range(2):  # the second time the columns are there
-            assert call(capsys, "export", *in_place)[0] == 0
-            assert ad.read_h5ad(source).var.columns.tolist() == found.var.columns.tolist()
+    in_place = [str(tmp_path / "run"), str(source), "--annotate", "--overwrite"]
+    for _ in range(2):  # the second time the columns are there
+        code, shown = call(capsys, "export", *in_place)
+        assert code == 0, shown
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            again = read(source)
+        pd.testing.assert_frame_equal(again.var, found.var)
+        np.testing.assert_array_equal(again.layers["dense"], COUNTS * 2)
     names = sorted(p.name for p in tmp_path.iterdir() if p.name != "canary")
     assert names == sorted(["run", source.name, dest.name])
     assert run(settings).ranking.tolist() == result.ranking.tolist()
+
+
+@pytest.mark.parametrize("kind", ["h5ad", "zarr"])
+@pytest.mark.parametrize("missing", ["error", "drop_rows"])
+def test_rows_are_compared_by_an_array_of_obsm(kind: str, missing: str, tmp_path: Path) -> None:
+    X, kept = COUNTS.copy(), np.arange(N)
+    if missing == "drop_rows":
+        X[[0, 17, 30], 2] = np.nan
+        kept = np.delete(kept, [0, 17, 30])
+    adata = ad.AnnData(sp.csr_matrix(X), var=pd.DataFrame(index=GENES))
+    adata.obsm["X_pca"] = np.random.default_rng(1).normal(size=(N, 3))
+    adata.obsm["frame"] = pd.DataFrame(adata.obsm["X_pca"], index=adata.obs_names).add_prefix("c")
+    source = _stored(kind, tmp_path, adata)
+    settings: dict[str, Any] = {
+        "run": str(tmp_path / "run"), "input": {"uri": str(source), "missing": missing},
+        "method": "laplacian_score", "n_features_to_select": 3, "preprocess": "none",
+        "graph": {"representation": "obsm/X_pca", "n_neighbors": 4},
+    }  # fmt: skip
+    result = run(settings)
+    assert list(result.stages)[1] == "components" and "components" in result.stages
+    graph = knn_graph(adata.obsm["X_pca"][kept].astype(np.float32), 4)
+    score = choose(Shape(len(kept), D, 4, 16, 16), load_config(settings)).score
+    expected = score(RowBlocks.from_any(COUNTS[kept]), affinity(graph))
+    np.testing.assert_allclose(result.scores, expected.scores, rtol=1e-6)
+    for name, said in (("X_umap", "has no obsm/X_umap. It has X_pca"), ("frame", "is not read")):
+        wrong = {**settings, "run": str(tmp_path / "other")}
+        wrong["graph"] = {"representation": f"obsm/{name}"}
+        with pytest.raises(InputError, match=said):
+            run(wrong)
+        assert not (tmp_path / "other").exists()
+    with pytest.raises(InputError, match="stability fits samples of the rows"):
+        run({**settings, "run": str(tmp_path / "other"), "stability": {"n_pairs": 2}})
+    if missing == "drop_rows":
+        fitted = MaxVariance(3).fit(tmp_path / "run" / "data.zarr")
+        np.testing.assert_array_equal(np.flatnonzero(fitted.row_mask_), kept)
+        assert not hasattr(fitted.fit(COUNTS), "row_mask_")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["h5ad", "zarr"])
+def test_a_run_leaves_an_annotated_copy(kind: str, tmp_path: Path) -> None:
+    source = _stored(kind, tmp_path, annotated())
+    settings = {
+        "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 3,
+        "preprocess": "none", "input": {"uri": str(source)}, "output": {"anndata": True},
+    }  # fmt: skip
+    result = run(settings)
+    place = tmp_path / "run" / "annotated.zarr" / source.name
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = ad.read_h5ad(place) if kind == "h5ad" else ad.read_zarr(place)
+    assert (found.var["bigfs_score"] == result.scores).all()
+    assert np.flatnonzero(found.var["bigfs_selected"]).tolist() == sorted(result.selected.tolist())
+    np.testing.assert_array_equal(found.X.toarray(), COUNTS)
+    written = place.stat().st_mtime_ns
+    run(settings)
+    assert place.stat().st_mtime_ns == written, "it is finished"
+    np.save(tmp_path / "X.npy", COUNTS)
+    other = {**settings, "run": str(tmp_path / "other"), "input": {"uri": str(tmp_path / "X.npy")}}
+    with pytest.raises(InputError, match=r"X.npy is no .h5ad file or AnnData .zarr"):
+        run(other)
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_batches_of_an_input_are_a_setting(tmp_path: Path) -> None:
+    adata = annotated()
+    batches = np.arange(N) % 3
+    adata.obs["batch"] = pd.Categorical([f"b{i}" for i in batches])
+    adata.write_h5ad(tmp_path / "X.h5ad")
+    settings: dict[str, Any] = {
+        "run": str(tmp_path / "run"), "method": "highly_variable", "n_features_to_select": 3,
+        "input": {"uri": str(tmp_path / "X.h5ad"), "batch_key": "batch"}, "curves": False,
+        "highly_variable": {"flavor": "deviance"},
+    }  # fmt: skip
+    expected = HighlyVariable(3, flavor="deviance", batch_key=batches).fit(COUNTS)
+    np.testing.assert_array_equal(run(settings).scores, expected.scores_)
+    other = {name: value for name, value in settings.items() if name != "highly_variable"}
+    with pytest.raises(ConfigError, match="method 'max_variance' does not score batches apart"):
+        run({**other, "method": "max_variance"})
+    methods = [{"method": "highly_variable", **{"highly_variable": {"flavor": "deviance"}}}]
+    comparison = load_comparison({
+        "run": str(tmp_path / "compared"), "input": settings["input"],
+        "methods": [*methods, "max_variance"], "n_features_to_select": 3,
+    })  # fmt: skip
+    first, second = (entry.config for entry in comparison.entries(3))
+    assert first.parameters.batch_key == f"{tmp_path / 'X.h5ad'}::batch"
+    assert second.input.batch_key is None
 
 
 @pytest.mark.full

@@ -26,6 +26,7 @@ from bigfs.store.scratch import Scratch
 from bigfs.store.source import is_store, open_matrix
 from bigfs.store.verify import verify
 from tests._s3 import Proxy
+from tests.store.test_tenx import MAKERS
 
 X = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
 Y = np.repeat([3, 5], 25)
@@ -226,6 +227,22 @@ def test_a_shuffle_in_a_bucket_reads_larger_slices_to_the_same_graph(
         found.append(graph.indices[:].tobytes() + graph.distances[:].tobytes())
     assert plans[0].run_blocks < plans[1].run_blocks
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_counts_of_cell_ranger_are_read_from_a_bucket(
+    tmp_path: Path, lab: ObjectPath, name: str
+) -> None:
+    local = MAKERS[name](tmp_path)
+    for path in [local] if local.is_file() else list(local.iterdir()):
+        (lab / str(path.relative_to(tmp_path))).write_bytes(path.read_bytes())
+    uri = str(lab / local.name)
+    assert not is_store(uri)
+    ingest(uri, tmp_path / "X.zarr")
+    found, expected = open_matrix(tmp_path / "X.zarr"), open_matrix(local)
+    assert found.feature_names == expected.feature_names
+    rows = [np.concatenate(list(source.iter_blocks(15))) for source in (found, expected)]
+    np.testing.assert_array_equal(*rows)
 
 
 def test_a_sparse_store_lies_in_a_bucket(lab: ObjectPath) -> None:

@@ -19,7 +19,7 @@ from bigfs.runtime.execute import run_tasks
 from bigfs.selectors.mcfs import METHOD, MCFSParameters
 from bigfs.selectors.mcfs.forward import Forward, ForwardOnColumns, ForwardOnGram
 from bigfs.selectors.mcfs.tasks import SparseVector, lars_task
-from bigfs.selectors.mcfs.wide import wide_paths, wide_steps
+from bigfs.selectors.mcfs.wide import columns_bytes, wide_paths, wide_steps
 from bigfs.spectral.choice import largest_count
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.stages.scores import FeatureScores, rank
@@ -139,7 +139,8 @@ class ScreenedColumns(Regressions):
     def cost(self) -> StageCost:
         """Return the cost of the passes, of which there is one for each round of screening."""
         steps = wide_steps(self.shape, self.n_targets, self.n_selected, self.memory_limit)
-        return StageCost(steps, at_most=True)
+        stored = columns_bytes(self.shape, self.n_targets, self.n_selected)
+        return StageCost(steps, stored, at_most=True)
 
     def _paths(
         self, blocks: RowBlocks, spectral: SpectralEmbedding

@@ -38,6 +38,8 @@ _ROUNDING = 1e-9
 _CONSTANT = 1e-20
 # Candidates at the start, per target, in multiples of the features wanted.
 _FIRST = 2
+# Gram columns of sparse data in one pass: entries take longer to multiply than to read.
+_COLUMNS = 4 * GROUP
 
 
 @dataclass
@@ -76,7 +78,7 @@ class WidePaths:
         The most by which a correlation exceeds lambda at any knot, as a share of the largest
         correlation at the start: rounding, since larger ones made their features candidates.
     n_screened : ndarray of shape (n_rounds,), int
-        Candidates of each round; the passes over X are one more than the rounds.
+        Candidates of each round.
     constant : ndarray of shape (n_features,), bool
         Features that are equal in all rows.
     """
@@ -130,6 +132,7 @@ def wide_paths(
     """
     scratch, n_targets = blocks.scratch, len(spectral.eigenvalues)
     room = wide_room(blocks.layout, n_targets, memory_limit)
+    most = _most_candidates(blocks.layout, room, n_nonzero, memory_limit)
     first = cross_pass(blocks, fit_intercept, None, spectral.embedding_ref)
     xty = first.cross / spectral.norms
     squares = first.squares if fit_intercept else first.squares + first.count * first.mean**2
@@ -138,16 +141,17 @@ def wide_paths(
     shared = scratch.put(scratch.unique("xty"), xty)
     columns: list[tuple[np.ndarray, ArrayRef]] = []
     screened: list[int] = []
-    fresh = _first_candidates(
-        np.abs(xty), usable, max(1, min(_FIRST * n_nonzero, room // n_targets))
-    )
+    n_first = max(1, min(_FIRST * n_nonzero, most // n_targets))
+    fresh = _first_candidates(np.abs(xty), usable, n_first)
     try:
         while True:
-            _check_room(len(fresh) + sum(screened[-1:]), room, blocks, memory_limit)
-            part = cross_pass(blocks, fit_intercept, fresh, None)
-            columns.append((fresh, scratch.put(scratch.unique("columns"), part.cross.T)))
+            _check_room(len(fresh) + sum(screened[-1:]), most, blocks, memory_limit)
+            for begin in range(0, len(fresh), room):
+                group = fresh[begin : begin + room]
+                part = cross_pass(blocks, fit_intercept, group, None)
+                columns.append((group, scratch.put(scratch.unique("columns"), part.cross.T)))
+                del part
             screened.append(sum(len(group) for group, _ in columns))
-            del part
             paths = run_tasks(
                 path_task, range(n_targets), columns, shared, usable, n_nonzero,
                 label="paths", unit="eigenvectors",
@@ -167,19 +171,33 @@ def wide_paths(
 
 
 def wide_room(shape: Shape, n_targets: int, memory_limit: int) -> int:
-    """Return how many Gram columns of candidates may exist: a fold holds several partial sums."""
+    """Return how many Gram columns a pass may give: a fold holds several partial sums."""
     column = 8 * fold_parts(shape.n_blocks) * shape.n_features
     budget = task_budget(memory_limit) - shape.read_bytes - column * n_targets
     if shape.n_entries is not None:  # the columns of a block are dense beside it
         budget -= side_bytes(shape, GROUP)
         column += 8 * shape.rows
-    return max(0, min(shape.n_features, budget // column))
+    most = shape.n_features if shape.n_entries is None else _COLUMNS
+    return max(0, min(shape.n_features, most, budget // column))
+
+
+def _most_candidates(shape: Shape, room: int, n_nonzero: int, memory_limit: int) -> int:
+    """Return how many candidates there may be: a path takes their Gram matrix."""
+    budget = task_budget(memory_limit) - _check_bytes(shape, room, n_nonzero)
+    return min(shape.n_features, int((max(0, budget) / 8) ** 0.5)) if room else 0
+
+
+def _check_bytes(shape: Shape, room: int, n_nonzero: int) -> int:
+    """Return what a path takes beside its Gram matrix: columns of a pass, knots of all features."""
+    return 8 * shape.n_features * (room + 3 * n_nonzero)
 
 
 def wide_steps(shape: Shape, n_targets: int, n_nonzero: int, memory_limit: int) -> tuple[Step, ...]:
     """Return the steps of `wide_paths`; rounds are at most four in all data that were tried."""
     d, room = shape.n_features, wide_room(shape, n_targets, memory_limit)
-    columns = min(room, max(1, min(_FIRST * n_nonzero, room // n_targets)) * n_targets)
+    most = _most_candidates(shape, room, n_nonzero, memory_limit)
+    candidates = min(most, max(1, min(_FIRST * n_nonzero, most // n_targets)) * n_targets)
+    columns = min(room, candidates)
     needed = shape.read_bytes + 8 * fold_parts(shape.n_blocks) * d * max(n_targets, columns)
     needed += side_bytes(shape, columns)
     what = f"Gram columns of {columns:,} of {d:,} features"
@@ -189,9 +207,23 @@ def wide_steps(shape: Shape, n_targets: int, n_nonzero: int, memory_limit: int) 
             "products of a block with the eigenvectors",
             8 * d * n_targets + side_bytes(shape, n_targets),
         ),
-        Step(what, needed, shape.n_blocks, 1, shape.n_chunks, 4),
-        Step(f"a path on {what}", 16 * d * columns, n_targets, 0, 2 * n_targets, 4),
+        Step(
+            what, needed, shape.n_blocks, 1, shape.n_chunks, 4 * -(-candidates // max(1, columns))
+        ),
+        Step(
+            f"a path on {candidates:,} of {d:,} features",
+            _check_bytes(shape, columns, n_nonzero) + 8 * candidates**2,
+            n_targets,
+            0,
+            2 * n_targets,
+            4,
+        ),
     )
+
+
+def columns_bytes(shape: Shape, n_targets: int, n_nonzero: int) -> int:
+    """Return the bytes of the Gram columns that are stored, where each target has others."""
+    return 8 * shape.n_features * min(shape.n_features, _FIRST * n_nonzero * n_targets)
 
 
 def side_bytes(shape: Shape, n_columns: int) -> int:
@@ -199,14 +231,13 @@ def side_bytes(shape: Shape, n_columns: int) -> int:
     return 0 if shape.n_entries is None else cross_bytes(shape, n_columns)
 
 
-def _check_room(n_columns: int, room: int, blocks: RowBlocks, memory_limit: int) -> None:
-    if 0 < n_columns <= room:
+def _check_room(n_columns: int, most: int, blocks: RowBlocks, memory_limit: int) -> None:
+    if 0 < n_columns <= most:
         return
-    parts = fold_parts(len(blocks.bounds))
-    needed = task_budget(memory_limit) + (8 * parts * blocks.n_features * max(1, n_columns - room))
+    needed = task_budget(memory_limit) + 8 * max(blocks.n_features, n_columns**2 - most**2)
     raise MemoryLimitError(
         f"Stage 'regression' needs the Gram columns of {n_columns:,} of {blocks.n_features:,} "
-        f"features; a memory_limit of {format_bytes(memory_limit)} has room for {room:,}. "
+        f"features; a memory_limit of {format_bytes(memory_limit)} has room for {most:,}. "
         f"Set memory_limit to '{format_limit(limit_for(needed))}' or more, or select fewer "
         "features."
     )
@@ -304,24 +335,25 @@ def path_task(
         Features that are not constant.
     n_nonzero : int
     """
-    candidates = np.concatenate([features for features, _ in columns])
-    rows = np.empty((len(candidates), len(usable)))
-    start = 0
-    for features, ref in columns:
-        rows[start : start + len(features)] = ref.load()
-        start += len(features)
     # Ascending, since ties go to the lower index.
-    order = np.argsort(candidates)
-    ascending = candidates[order]
+    ascending = np.sort(np.concatenate([features for features, _ in columns]))
+    gram = np.empty((len(ascending), len(ascending)))
+    for features, ref in columns:
+        gram[np.searchsorted(ascending, features)] = ref.load()[:, ascending]
     full = xty.load()[:, target]
-    gram = np.ascontiguousarray(rows[np.ix_(order, ascending)])
     path = lars_path_gram(gram, full[ascending], n_nonzero, keep_knots=n_nonzero)
     scale = float(np.abs(full).max(initial=0.0)) or 1.0
-    weights = np.zeros((len(path.knots), len(candidates)))
+    del gram
+    weights = np.zeros((len(path.knots), len(ascending)))
     for weight, (_, active, values) in zip(weights, path.knots, strict=True):
-        weight[order[active]] = values
-    used = np.flatnonzero(weights.any(axis=0))
-    excess = np.abs(full - weights[:, used] @ rows[used])
+        weight[active] = values
+    excess = np.tile(full, (len(path.knots), 1))
+    for features, ref in columns:
+        places = np.searchsorted(ascending, features)
+        used = weights[:, places].any(axis=0)
+        if used.any():
+            excess -= weights[:, places[used]] @ ref.load()[used]
+    np.abs(excess, out=excess)
     excess -= np.array([level for level, _, _ in path.knots])[:, None]
     excess[:, ~usable] = -np.inf
     excess /= scale
@@ -331,7 +363,7 @@ def path_task(
         (ascending[indices], values, explained),
         [(ascending[stop], values, share) for stop, values, share in stops],
         max(0.0, float(excess.max(initial=0.0))),
-        _violators(excess, candidates, n_nonzero),
+        _violators(excess, ascending, n_nonzero),
     )
 
 

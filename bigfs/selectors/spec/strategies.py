@@ -10,7 +10,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost
 from bigfs.graph import AffinityMatrix
-from bigfs.graph.edges import column_groups, edge_moments, edges_step
+from bigfs.graph.edges import column_groups, edge_moments, edges_cost
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
@@ -49,7 +49,7 @@ class EdgeScores:
 
     def cost(self) -> StageCost:
         """Return the cost of the pass."""
-        return StageCost((edges_step(self.shape, self.n_neighbors, self.n_groups),))
+        return edges_cost(self.shape, self.n_neighbors, self.n_groups)
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores, larger is better (``phi1`` and ``phi2`` negated)."""

@@ -106,6 +106,11 @@ def check_stability(
     n_features : int
     quick : bool, default=False
     """
+    if selection.graph is not None and "obsm/" in selection.graph.representation:
+        raise InputError(
+            f"stability fits samples of the rows, which have no {selection.graph.representation}. "
+            "Set graph.representation to 'pca:50' or 'raw'."
+        )
     if n_samples is None:
         return
     if n_samples < 4:

@@ -21,7 +21,14 @@ from bigfs.store.formats.parts import PARTS, ArrayByRows, CSCParts, CSRParts, Op
 from bigfs.store.formats.zarr_array import ZarrPlace, ZarrSource
 from bigfs.store.formats.zarr_files import CheckedFiles
 from bigfs.store.location import METADATA_BYTES, Location, zarr_store
-from bigfs.store.source import Source, check_names, check_no_variable, listed, open_matrix
+from bigfs.store.source import (
+    RandomAccessSource,
+    Source,
+    check_names,
+    check_no_variable,
+    listed,
+    open_matrix,
+)
 from bigfs.store.values import decoding
 
 ENCODING = "encoding-type"
@@ -53,6 +60,24 @@ def read_obs(path: Location, column: str) -> np.ndarray:
     """
     with _on_disk(path) as (find, place):
         return _column(find, place, column, str(path))
+
+
+def open_obsm(path: Location, name: str) -> RandomAccessSource:
+    """Open an array of ``obsm`` of a .h5ad file or an AnnData zarr store; name is "obsm/NAME".
+
+    Raises
+    ------
+    InputError
+        If there is no such array, or it is not dense.
+    """
+    with _on_disk(path) as (find, place):
+        node = find(name)
+        if node is None:
+            raise InputError(f"{path} has no {name}. It has {listed(sorted(find('obsm') or ()))}.")
+        source = open_element(node, place(name), f"{path}::{name}")
+    if source.sparse or not isinstance(source, RandomAccessSource):
+        raise InputError(f"{path}::{name} is sparse; rows are compared by dense arrays only.")
+    return source
 
 
 def read_var_names(path: Location, n_features: int) -> list[str]:

@@ -222,7 +222,8 @@ class Methods(Section):
         source: dict[str, Any],
         n_features: int | Auto,
     ) -> Config:
-        if "batch_key" not in self.pipeline.methods[method].parameters.model_fields:
+        known = self.pipeline.methods.get(method)
+        if known is not None and "batch_key" not in known.parameters.model_fields:
             source = {**source, "batch_key": None}
         try:
             made = self.pipeline.model_validate(

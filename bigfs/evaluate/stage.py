@@ -80,7 +80,7 @@ def check_labels(
     InputError
         If labels cannot be read or do not fit.
     """
-    check_start(config, n_samples)
+    check_start(config, n_samples, dropped)
     if config.evaluate is None or config.evaluate.labels is None:
         return None
     return load_classes(config.evaluate.labels, n_samples, dropped)

@@ -19,6 +19,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.seeds import rng
 from bigfs.core.text import FROM_0
 from bigfs.store.chunking import block_rows
+from bigfs.store.fingerprint import refuse_object
 from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Scratch
 from bigfs.store.source import RandomAccessSource, open_matrix
@@ -120,6 +121,7 @@ def open_representation(uri: str) -> RandomAccessSource:
     from bigfs.store.formats.annotated import open_obsm
 
     place, _, name = uri.rpartition("::")
+    refuse_object(place)
     return open_obsm(as_location(place), name)
 
 

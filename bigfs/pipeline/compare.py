@@ -184,7 +184,7 @@ def _run(
     with discarding_data(directory):
         for fit in fits:
             check_settings(fit.config, blocks.n_samples, blocks.n_features)
-            check_labels(fit.config, blocks.n_samples)
+            check_labels(fit.config, blocks.n_samples, blocks.source.dropped)
         y = None
         if config.evaluate is not None:
             y = load_classes(str(config.evaluate.labels), blocks.n_samples, blocks.source.dropped)

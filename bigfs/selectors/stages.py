@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -277,7 +278,7 @@ def labels_of_start(selection: Selection) -> str | None:
     return init
 
 
-def check_start(selection: Selection, n_samples: int | None) -> None:
+def check_start(selection: Selection, n_samples: int | None, dropped: Sequence[int] = ()) -> None:
     """Raise InputError if labels to start from cannot be read or do not fit.
 
     Parameters
@@ -285,18 +286,20 @@ def check_start(selection: Selection, n_samples: int | None) -> None:
     selection : Selection
     n_samples : int or None
         How many labels there must be. None where it is not known yet.
+    dropped : sequence of int, default=()
+        Rows that the data were read without: labels may also be those of all rows.
     """
     labels = labels_of_start(selection)
     if labels is not None:
-        load_labels(labels, n_samples)
+        load_labels(labels, n_samples, dropped)
 
 
-def start_of(selection: Selection, n_samples: int | None) -> Any:
+def start_of(selection: Selection, n_samples: int | None, dropped: Sequence[int] = ()) -> Any:
     """Return the labels of a method that were read, an array as given, or the name of a start."""
     labels = labels_of_start(selection)
     own = METHODS[selection.method].labels
     given = getattr(selection.parameters, own)
-    return given if labels is None else load_labels(labels, n_samples)
+    return given if labels is None else load_labels(labels, n_samples, dropped)
 
 
 def content_of_labels(uri: str | None) -> dict[str, str]:

@@ -533,6 +533,14 @@ def test_the_batches_of_an_input_are_a_setting(tmp_path: Path) -> None:
     }  # fmt: skip
     expected = HighlyVariable(3, flavor="deviance", batch_key=batches).fit(COUNTS)
     np.testing.assert_array_equal(run(settings).scores, expected.scores_)
+    adata.X = adata.X.astype(np.float32)
+    adata.X.data[0] = np.nan
+    [lost], kept = np.flatnonzero(np.isnan(adata.X.toarray()).any(axis=1)), np.arange(N)
+    kept = np.delete(kept, lost)
+    adata.write_h5ad(tmp_path / "X.h5ad")
+    settings["input"]["missing"] = "drop_rows"
+    expected = HighlyVariable(3, flavor="deviance", batch_key=batches[kept]).fit(COUNTS[kept])
+    np.testing.assert_array_equal(run(settings).scores, expected.scores_)
     other = {name: value for name, value in settings.items() if name != "highly_variable"}
     with pytest.raises(ConfigError, match="method 'max_variance' does not score batches apart"):
         run({**other, "method": "max_variance"})

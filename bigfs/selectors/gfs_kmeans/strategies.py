@@ -104,7 +104,7 @@ class GlobalSearch:
         blocks, parameters = inputs.blocks, self.selection.parameters
         seed = self.selection.random_state
         n_clusters, gap = inputs.n_clusters(parameters.n_clusters)
-        start = start_of(self.selection, blocks.n_samples)
+        start = start_of(self.selection, blocks.n_samples, blocks.source.dropped)
         given = check_start(start, n_clusters, blocks.n_samples, blocks.n_features)
         labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
         before = blocks.passes

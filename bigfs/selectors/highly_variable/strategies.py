@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar
@@ -45,7 +46,9 @@ def choose(shape: Shape, selection: Selection) -> Deviances | ClippedVariances:
     return ClippedVariances(shape, n_batches, selection)
 
 
-def _batches(selection: Selection, n_samples: int | None) -> np.ndarray | None:
+def _batches(
+    selection: Selection, n_samples: int | None, dropped: Sequence[int] = ()
+) -> np.ndarray | None:
     """Return the batch of each row, numbered in sorted order; None if there is one batch only.
 
     Parameters
@@ -53,10 +56,12 @@ def _batches(selection: Selection, n_samples: int | None) -> np.ndarray | None:
     selection : Selection
     n_samples : int or None
         How many rows there must be. None: not checked.
+    dropped : sequence of int, default=()
+        Rows that the data were read without.
     """
     if selection.parameters.batch_key is None:
         return None
-    values = np.asarray(start_of(selection, n_samples))
+    values = np.asarray(start_of(selection, n_samples, dropped))
     n_rows = values.size if n_samples is None else n_samples
     if values.shape != (n_rows,) or values.dtype.kind not in "fiubUSO" or not n_rows:
         raise InputError(
@@ -102,8 +107,13 @@ class _OfBatches:
 
     def _counts(self, blocks: RowBlocks) -> tuple[Counts, ArrayRef | None]:
         """Return the moments of every batch, and where the batch of each row is stored."""
-        codes, stored = _batches(self.selection, blocks.n_samples), None
+        codes, stored = _batches(self.selection, blocks.n_samples, blocks.source.dropped), None
         if codes is not None:
+            if codes.max() + 1 < self.n_batches:
+                raise InputError(
+                    "HighlyVariable: batch_key names a batch of which no row is left. Take it out "
+                    "of the batches, or keep its rows (input.missing)."
+                )
             name = blocks.scratch.unique("batches")
             stored = blocks.scratch.create(name, codes.shape, codes.dtype, blocks.rows)
             for start, stop in blocks.bounds:

@@ -136,7 +136,7 @@ class LocalSearch(ABC):
         blocks, parameters = inputs.blocks, self.parameters
         n_clusters, gap = inputs.n_clusters(parameters.n_clusters)
         parameters.check_sample_size(n_clusters)
-        start = start_of(self.selection, blocks.n_samples)
+        start = start_of(self.selection, blocks.n_samples, blocks.source.dropped)
         given = check_start(start, n_clusters, blocks.n_samples, blocks.n_features)
         if given is not None and given.ndim == 1 and parameters.sample_size is not None:
             raise InputError(

@@ -146,7 +146,8 @@ class MarginSearch(ABC):
         settings = Settings.of(parameters, n_clusters, self.n_selected, blocks.n_features)
         folder = Scratch(checkpoint) if checkpoint else blocks.scratch.child(out.unique("rounds"))
         mean, smooth = _mean(blocks, settings), self._smoothness(inputs, settings)
-        start, seed = start_of(self.selection, n), self.selection.random_state
+        start = start_of(self.selection, n, blocks.source.dropped)
+        seed = self.selection.random_state
         spectral = inputs.spectral if isinstance(start, str) and start != "kmeans" else None
         names, labels = start_labels(
             blocks, n_clusters, start, parameters.n_init, seed, spectral, folder

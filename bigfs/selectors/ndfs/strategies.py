@@ -199,7 +199,7 @@ class NDFSStrategy(ABC):
         """Return F in memory where it was given, else stored labels and their counts."""
         blocks, selection = inputs.blocks, self.selection
         if not self.parameters.takes_eigenvectors:
-            given = start_of(selection, blocks.n_samples)
+            given = start_of(selection, blocks.n_samples, blocks.source.dropped)
             return check_init(given, blocks.n_samples, n_clusters)
         scratch = blocks.scratch.child(blocks.scratch.unique("start"))
         return spectral_labels(inputs.spectral, blocks, n_clusters, selection.random_state, scratch)

@@ -21,6 +21,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from bigfs.core.context import set_within
 from bigfs.core.errors import InputError
 from bigfs.core.threads import single_thread
 from bigfs.runtime.failures import cluster_failures
@@ -40,22 +41,13 @@ _slots_lock = threading.Lock()
 @contextmanager
 def inline() -> Iterator[None]:
     """Run what this thread does within the block in this thread: it is inside a task already."""
-    token = _inline.set(True)
-    try:
-        with silenced():
-            yield
-    finally:
-        _inline.reset(token)
-
-
-@contextmanager
-def at_most_at_once(count: int | None) -> Iterator[None]:
-    """Have no process run more than so many tasks of the block at a time, whatever its threads."""
-    token = _at_once.set(count)
-    try:
+    with set_within(_inline, True), silenced():
         yield
-    finally:
-        _at_once.reset(token)
+
+
+def at_most_at_once(count: int | None) -> AbstractContextManager[None]:
+    """Have no process run more than so many tasks of the block at a time, whatever its threads."""
+    return set_within(_at_once, count)
 
 
 def _slot(at_once: int | None) -> AbstractContextManager[Any]:

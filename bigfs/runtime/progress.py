@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from bigfs.core.context import set_within
 from bigfs.core.units import format_seconds
 from bigfs.runtime.interrupt import check_interrupt
 
@@ -168,14 +169,9 @@ def has_reporter() -> bool:
     return _reporter.get() is not None
 
 
-@contextmanager
-def reported_by(reporter: Reporter) -> Iterator[None]:
+def reported_by(reporter: Reporter) -> AbstractContextManager[None]:
     """Show progress by a reporter within the block."""
-    token = _reporter.set(reporter)
-    try:
-        yield
-    finally:
-        _reporter.reset(token)
+    return set_within(_reporter, reporter)
 
 
 def say_where(note: str) -> None:
@@ -185,14 +181,9 @@ def say_where(note: str) -> None:
         work.advance(note=note)
 
 
-@contextmanager
-def working_on(work: Any) -> Iterator[None]:
+def working_on(work: Any) -> AbstractContextManager[None]:
     """Have `say_where` within the block go to a piece of work, or to what sends it there."""
-    token = _work.set(work)
-    try:
-        yield
-    finally:
-        _work.reset(token)
+    return set_within(_work, work)
 
 
 _stage: ContextVar[str | None] = ContextVar("bigfs_stage", default=None)
@@ -203,14 +194,9 @@ def current_stage() -> str | None:
     return _stage.get()
 
 
-@contextmanager
-def in_stage(name: str) -> Iterator[None]:
+def in_stage(name: str) -> AbstractContextManager[None]:
     """Name the stage that runs within the block."""
-    token = _stage.set(name)
-    try:
-        yield
-    finally:
-        _stage.reset(token)
+    return set_within(_stage, name)
 
 
 # Of each thread: one task's silence is not its neighbors'.
@@ -224,14 +210,9 @@ logger.addFilter(
 )
 
 
-@contextmanager
-def silenced() -> Iterator[None]:
+def silenced() -> AbstractContextManager[None]:
     """Report nothing within the block: its work is a part of what is reported already."""
-    token = _silent.set(True)
-    try:
-        yield
-    finally:
-        _silent.reset(token)
+    return set_within(_silent, True)
 
 
 @contextmanager

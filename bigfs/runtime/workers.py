@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
+from bigfs.core.context import set_within
 from bigfs.core.errors import ClusterError
 from bigfs.runtime.execute import active_client
 from bigfs.runtime.interrupt import check_interrupt
@@ -18,14 +19,9 @@ ANSWER_SECONDS = 60.0
 _patience: ContextVar[float] = ContextVar("bigfs_patience", default=WAIT_SECONDS)
 
 
-@contextmanager
-def patience(seconds: float | None) -> Iterator[None]:
+def patience(seconds: float | None) -> AbstractContextManager[None]:
     """Set how long the block waits for workers (None: a minute)."""
-    token = _patience.set(WAIT_SECONDS if seconds is None else seconds)
-    try:
-        yield
-    finally:
-        _patience.reset(token)
+    return set_within(_patience, WAIT_SECONDS if seconds is None else seconds)
 
 
 def workers_of(client: Any) -> dict[str, dict[str, Any]]:

@@ -23,6 +23,7 @@ from bigfs.core.seeds import check_seed
 from bigfs.runtime.display import showing
 from bigfs.selectors.configs import selection_model
 from bigfs.selectors.curves import curves_stage
+from bigfs.selectors.docstrings import completed
 from bigfs.selectors.number import is_by_fits
 from bigfs.selectors.registry import method_of
 from bigfs.selectors.stability.fits import check_stability, stability_stage
@@ -53,10 +54,42 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
 
     It has the methods of scikit-learn's ``SelectorMixin``, whose package takes as long to import
     as all of bigfs.
+
+    A parameter that a selector takes and does not describe itself gets its description from here.
+
+    Parameters
+    ----------
+    n_features_to_select : int, "auto", dict or None, default=None
+        How many features to keep; None keeps half of them, "auto"
+        as many as a curve says; a dict says which curve, as in a pipeline.
+    n_neighbors : int, default=5
+        Neighbors of each row in the graph.
+    weight : {"binary", "heat", "dot", "cosine"}, default="binary"
+        Weights of the graph's edges.
+    sigma : float, "median" or None, default=None
+        Heat-kernel width in ``exp(-|x_i - x_j|^2 / sigma)``, at least 1e-6. None: each edge its
+        own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor.
+    metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
+        Distance between rows.
+    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="auto"
+        Applied while reading.
+    random_state : int or None, default=0
+        Seed of everything random.
+    memory_limit : int or str, default="4 GiB"
+        Resident size promised for one worker process.
+    verbose : int, default=1
+        Progress is shown after two seconds; 0: none.
     """
 
     n_features_to_select: NumberOfFeatures
     preprocess: str
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Complete the docstring of a selector."""
+        super().__init_subclass__(**kwargs)
+        if cls.__doc__ and "__init__" in vars(cls):
+            cls.__doc__ = completed(cls.__doc__, cls.__init__, BaseSelector.__doc__ or "")
 
     def _keep(self, arguments: dict[str, Any]) -> None:
         """Store the arguments of ``__init__`` (its ``locals()``), each under its name."""

@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from bigfs.core.context import set_within
 from bigfs.core.errors import InputError, StorageError
 
 SCHEMES = ("s3", "gs", "az")
@@ -384,14 +385,9 @@ def obstore_package() -> Any:
     return obstore
 
 
-@contextmanager
-def hurried() -> Iterator[None]:
+def hurried() -> AbstractContextManager[None]:
     """Give up on requests of this thread soon: it cleans up, and the next run would, too."""
-    token = _patience.set(HURRIED_SECONDS)
-    try:
-        yield
-    finally:
-        _patience.reset(token)
+    return set_within(_patience, HURRIED_SECONDS)
 
 
 def client(scheme: str, bucket: str) -> Any:

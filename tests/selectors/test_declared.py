@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from bigfs.config.sections import GraphConfig
 from bigfs.config.selection import Preprocess
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
+from bigfs.selectors.docstrings import completed
 from bigfs.selectors.method import Method
 from bigfs.selectors.registry import METHODS
 
@@ -129,6 +130,37 @@ def test_the_docstring_lists_exactly_the_choices_of_the_model(method: Method) ->
             assert named == set(method.starts)
         else:
             assert entry.choices == choices(name, known.get(name)), name
+
+
+def test_what_a_selector_does_not_describe_is_described_as_in_its_base() -> None:
+    class Estimator:
+        """Summary.
+
+        Parameters
+        ----------
+        seed : int, default=1
+            Its own.
+
+            More of it.
+        alpha, beta : float, default=4.0
+            Two.
+
+        Attributes
+        ----------
+        gone_ : int
+        """
+
+        def __init__(self, limit=1, *, alpha=4.0, beta=4.0, unknown=1, seed=1):
+            twice = 2 * limit  # noqa: F841
+
+    common = "Base.\n\nParameters\n----------\nseed : a\n    Of all.\nlimit : b\n    Most.\n"
+    assert completed(Estimator.__doc__, Estimator.__init__, common).splitlines() == [
+        "Summary.", "", "Parameters", "----------", "limit : b", "    Most.",
+        "alpha, beta : float, default=4.0", "    Two.", "seed : int, default=1", "    Its own.", "",
+        "    More of it.", "", "Attributes", "----------", "gone_ : int",
+    ]  # fmt: skip
+    without = completed("Summary.", lambda self, limit: None, common)
+    assert without == "Summary.\n\nParameters\n----------\nlimit : b\n    Most."
 
 
 def test_every_field_of_the_section_is_described(method: Method) -> None:

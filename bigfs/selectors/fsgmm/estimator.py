@@ -15,9 +15,6 @@ class FSGMM(BaseSelector):
 
     Parameters
     ----------
-    n_features_to_select : int, "auto", dict or None, default=None
-        How many features to keep; None keeps half of them, "auto"
-        as many as a curve says; a dict says which curve, as in a pipeline.
     n_clusters : int, default=30
         Components at the start: well above the number of clusters expected.
     min_clusters : int, default=1
@@ -34,10 +31,6 @@ class FSGMM(BaseSelector):
         Applied while reading. The scale of a feature makes no difference.
     random_state : int or None, default=0
         Seed of the rows that the components start at.
-    memory_limit : int or str, default="4 GiB"
-        Resident size promised for one worker process.
-    verbose : int, default=1
-        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------

@@ -28,8 +28,6 @@ class HighlyVariable(BaseSelector):
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading; leave it, since counts are asked for.
-    verbose : int, default=1
-        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------

@@ -9,30 +9,6 @@ from bigfs.selectors.base import BaseSelector, NumberOfFeatures
 class LaplacianScore(BaseSelector):
     """Keep the features that are smoothest on the neighbor graph.
 
-    Parameters
-    ----------
-    n_features_to_select : int, "auto", dict or None, default=None
-        How many features to keep; None keeps half of them, "auto"
-        as many as a curve says; a dict says which curve, as in a pipeline.
-    n_neighbors : int, default=5
-        Neighbors of each row in the graph.
-    weight : {"binary", "heat", "dot", "cosine"}, default="binary"
-        Weights of the graph's edges.
-    sigma : float, "median" or None, default=None
-        Heat-kernel width in ``exp(-|x_i - x_j|^2 / sigma)``, at least 1e-6. None: each edge its
-        own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor.
-    metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
-        Distance between rows.
-    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
-"normalize_total", "normalize_log1p"}, default="auto"
-        Applied while reading.
-    random_state : int or None, default=0
-        Seed of everything random.
-    memory_limit : int or str, default="4 GiB"
-        Resident size promised for one worker process.
-    verbose : int, default=1
-        Progress is shown after two seconds; 0: none.
-
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64

@@ -54,15 +54,6 @@ class LFS(ClusterMixin, LabelingSelector):
         Most iterations of k-means for a candidate.
     tol : float, default=1e-3
         A candidate's k-means stops when its centers move less than this share of their extent.
-    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
-"normalize_total", "normalize_log1p"}, default="auto"
-        Applied while reading.
-    random_state : int or None, default=0
-        Seed of everything random.
-    memory_limit : int or str, default="4 GiB"
-        Resident size promised for one worker process.
-    verbose : int, default=1
-        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------

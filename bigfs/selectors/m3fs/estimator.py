@@ -39,8 +39,6 @@ class M3FS(MarginSelector):
     balance : float or None, default=0.1
         The paper's l over n: the largest mean decision value (two clusters), or difference
         between the means of two clusters' values. None: no bound.
-    n_neighbors : int, default=5
-        Neighbors of each row in the graph.
     graph : {"knn", "full"}, default="knn"
         Which pairs smoothness counts: neighbors, or all of them, as in the paper (at most 50,000
         rows: the work is quadratic). Starts use neighbors.
@@ -75,12 +73,6 @@ class M3FS(MarginSelector):
         Most cone programs for a start, each with a pass.
     tol : float, default=0.01
         The clusters stand when the objective falls by less than this share.
-    random_state : int or None, default=0
-        Seed of everything random.
-    memory_limit : int or str, default="4 GiB"
-        Resident size promised for one worker process.
-    verbose : int, default=1
-        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------

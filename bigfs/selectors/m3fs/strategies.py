@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,10 +36,19 @@ from bigfs.stages.stage import Inputs
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
 
-# Settings, column means and quadratic form: what the cone programs of all starts have in common.
-_Problem = tuple[Settings, np.ndarray, np.ndarray | None]
 # The ends of all starts, and the sums of their losses.
 _Ended = tuple[list[Trajectory], list[float]]
+
+
+class _Starts(NamedTuple):
+    """What all starts run on: settings, column means and quadratic form are those of each."""
+
+    blocks: RowBlocks
+    labels: ArrayRef
+    clusters: ArrayRef
+    problem: tuple[Settings, np.ndarray, np.ndarray | None]
+    folder: Location
+    checkpoint: Location | None
 
 
 def choose(shape: Shape, selection: Selection) -> MarginSearch | SampledRows:
@@ -104,15 +114,7 @@ class MarginSearch(ABC):
         """Return the steps from the starts to their ends."""
 
     @abstractmethod
-    def _run_starts(
-        self,
-        blocks: RowBlocks,
-        labels: ArrayRef,
-        clusters: ArrayRef,
-        problem: _Problem,
-        folder: Location,
-        checkpoint: Location | None,
-    ) -> _Ended:
+    def _run_starts(self, starts: _Starts) -> _Ended:
         """Run all starts to their ends, and write where these put every row."""
 
     @abstractmethod
@@ -155,7 +157,7 @@ class MarginSearch(ABC):
         clusters = out.create("start_labels", (n, len(names)), np.uint8, blocks.rows)
         problem = (settings, mean, smooth)
         states, hinges = self._run_starts(
-            blocks, labels, clusters, problem, folder.path, checkpoint
+            _Starts(blocks, labels, clusters, problem, folder.path, checkpoint)
         )
         likely = None
         if parameters.criterion == "likelihood":
@@ -214,16 +216,10 @@ class ResidentRows(MarginSearch):
         needed = resident_bytes(shape, *self._program_size)
         return (Step(what, needed, n_starts, n_starts, n_starts * shape.n_chunks),)
 
-    def _run_starts(
-        self,
-        blocks: RowBlocks,
-        labels: ArrayRef,
-        clusters: ArrayRef,
-        problem: _Problem,
-        folder: Location,
-        checkpoint: Location | None,
-    ) -> _Ended:
-        return run_resident(blocks, labels, clusters, *problem, folder)
+    def _run_starts(self, starts: _Starts) -> _Ended:
+        return run_resident(
+            starts.blocks, starts.labels, starts.clusters, *starts.problem, starts.folder
+        )
 
     def _space(self) -> tuple[int, int]:
         return 0, 0
@@ -244,22 +240,14 @@ class StreamedRows(MarginSearch):
             Step(block, needed, shape.n_blocks, 1, 3 * shape.n_chunks, max_iter + 2),
         )
 
-    def _run_starts(
-        self,
-        blocks: RowBlocks,
-        labels: ArrayRef,
-        clusters: ArrayRef,
-        problem: _Problem,
-        folder: Location,
-        checkpoint: Location | None,
-    ) -> _Ended:
-        n_columns, (_, n_threads) = problem[0].n_columns, worker_slots()
+    def _run_starts(self, starts: _Starts) -> _Ended:
+        n_columns, (_, n_threads) = starts.problem[0].n_columns, worker_slots()
         at_once = n_threads * round_bytes(self.shape, n_columns)
         keep_bytes = max(0, task_budget(self.selection.memory_limit) - at_once)
-        passes = Streamed(blocks, labels, folder, n_columns == 1, keep_bytes)
-        file = checkpoint / "state.npz" if checkpoint else None
+        passes = Streamed(starts.blocks, starts.labels, starts.folder, n_columns == 1, keep_bytes)
+        file = starts.checkpoint / "state.npz" if starts.checkpoint else None
         try:
-            return run_streamed(passes, clusters, *problem, file)
+            return run_streamed(passes, starts.clusters, *starts.problem, file)
         finally:
             passes.close()
 

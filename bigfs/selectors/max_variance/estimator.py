@@ -8,17 +8,6 @@ from bigfs.selectors.base import BaseSelector, NumberOfFeatures
 class MaxVariance(BaseSelector):
     """Keep the features of largest variance.
 
-    Parameters
-    ----------
-    n_features_to_select : int, "auto", dict or None, default=None
-        How many features to keep; None keeps half of them, "auto"
-        as many as a curve says; a dict says which curve, as in a pipeline.
-    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
-"normalize_total", "normalize_log1p"}, default="auto"
-        Applied while reading.
-    verbose : int, default=1
-        Progress is shown after two seconds; 0: none.
-
     Attributes
     ----------
     scores_ : ndarray of shape (n_features,), float64

@@ -46,12 +46,6 @@ class MaximumMarginClustering(MarginSelector):
         Most cone programs for a start, each with a pass.
     tol : float, default=0.01
         The clusters stand when the objective falls by less than this share.
-    random_state : int or None, default=0
-        Seed of everything random.
-    memory_limit : int or str, default="4 GiB"
-        Resident size promised for one worker process.
-    verbose : int, default=1
-        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------

@@ -15,26 +15,11 @@ class MCFS(BaseSelector):
 
     Parameters
     ----------
-    n_features_to_select : int, "auto", dict or None, default=None
-        How many features to keep; None keeps half of them, "auto"
-        as many as a curve says; a dict says which curve, as in a pipeline.
     n_clusters : int or "auto", default=8
         Number of eigenvectors K; the paper sets it to the number of clusters. "auto": where
         the relative gap between the first 30 eigenvalues is largest.
     n_components : int or None, default=None
         Number of eigenvectors, where it is not ``n_clusters``. None: ``n_clusters``.
-    n_neighbors : int, default=5
-        Neighbors of each row in the graph.
-    weight : {"binary", "heat", "dot", "cosine"}, default="binary"
-        Weights of the graph's edges.
-    sigma : float, "median" or None, default=None
-        Heat-kernel width in ``exp(-|x_i - x_j|^2 / sigma)``, at least 1e-6. None: each edge its
-        own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor.
-    metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
-        Distance between rows.
-    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
-"normalize_total", "normalize_log1p"}, default="auto"
-        Applied while reading.
     regression : {"lasso", "omp"}, default="lasso"
         "lasso": a sparse path for each eigenvector, as in the paper. "omp": forward regression of
         all eigenvectors at once; `coef_scale` has no part in it.
@@ -45,12 +30,6 @@ class MCFS(BaseSelector):
         l2, times the root of the share of its eigenvector that the regression explains (adjusted
         R squared), so that eigenvectors which the features do not tell of have little say;
         ``none`` is the paper's eq. (4).
-    random_state : int or None, default=0
-        Seed of everything random.
-    memory_limit : int or str, default="4 GiB"
-        Resident size promised for one worker process.
-    verbose : int, default=1
-        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------

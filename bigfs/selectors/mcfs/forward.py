@@ -7,8 +7,7 @@ needed.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from abc import abstractmethod
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -16,11 +15,11 @@ from scipy.sparse import csr_array
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.csr_kernels import GROUP
 from bigfs.blocks.rowblocks import fold_parts, gram_step
-from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.cost import StageCost, Step, pass_over
 from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
-from bigfs.selectors.mcfs import MCFSParameters
+from bigfs.selectors.mcfs.regression import Regression, about_eigenvectors
 from bigfs.selectors.mcfs.wide import cross_pass, side_bytes
 from bigfs.solvers.greedy import ColumnProducts, GramProducts, TargetPath
 from bigfs.spectral.embedding import SpectralEmbedding
@@ -32,35 +31,14 @@ from bigfs.store.scratch import Scratch
 _COLUMNS = 1000
 
 
-@dataclass(frozen=True)
-class Forward(ABC):
+class Forward(Regression):
     """Forward orthogonal least squares on the eigenvectors.
-
-    Attributes
-    ----------
-    shape : Shape
-    parameters : MCFSParameters
-    n_targets : int
-        Eigenvectors; the most that "auto" keeps.
-    n_selected : int
-    memory_limit : int
-        Resident size promised for one worker process, in bytes.
 
     Notes
     -----
     The eigenvectors enter as they are, of norm one in D: scaled one by one, the picks would
     depend on the basis of an eigenvalue that comes several times.
     """
-
-    shape: Shape
-    parameters: MCFSParameters
-    n_targets: int
-    n_selected: int
-    memory_limit: int
-
-    @abstractmethod
-    def cost(self) -> StageCost:
-        """Return what the passes and the path take."""
 
     @abstractmethod
     def _products(
@@ -92,12 +70,8 @@ class Forward(ABC):
                 (coef[order].T.ravel(), indices, starts), shape=(n_targets, len(constant))
             ),
             n_active=np.full(n_targets, n_picks),
-            n_clusters=n_targets,
-            eigenvalues=spectral.eigenvalues,
-            residuals=spectral.residuals,
-            spectrum=spectral.spectrum,
-            n_connected_components=spectral.n_connected_components,
             explained_ratio=ratio,
+            **about_eigenvectors(spectral),
         )
 
     def _on_client(self, what: str, n_columns: int) -> Step:
@@ -119,12 +93,9 @@ class ForwardOnGram(Forward):
     def _products(
         self, blocks: RowBlocks, spectral: SpectralEmbedding
     ) -> tuple[ColumnProducts, np.ndarray, np.ndarray, np.ndarray]:
-        gram = blocks.gram(spectral.embedding_ref, label="regression")
-        constant = gram.gram.diagonal() <= 0
-        centered = self.parameters.fit_intercept
-        matrix, cross = (gram.gram, gram.xty) if centered else gram.uncentered()
+        matrix, cross, constant, y_mean = self._gram(blocks, spectral)
         matrix[constant], matrix[:, constant] = 0.0, 0.0
-        return GramProducts(matrix), cross, constant, gram.y_mean
+        return GramProducts(matrix), cross, constant, y_mean
 
 
 class ForwardOnColumns(Forward):

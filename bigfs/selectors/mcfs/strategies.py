@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,9 @@ from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
-from bigfs.selectors.mcfs import METHOD, MCFSParameters
-from bigfs.selectors.mcfs.forward import Forward, ForwardOnColumns, ForwardOnGram
+from bigfs.selectors.mcfs import METHOD
+from bigfs.selectors.mcfs.forward import ForwardOnColumns, ForwardOnGram
+from bigfs.selectors.mcfs.regression import Regression, about_eigenvectors
 from bigfs.selectors.mcfs.tasks import SparseVector, lars_task
 from bigfs.selectors.mcfs.wide import columns_bytes, wide_paths, wide_steps
 from bigfs.spectral.choice import largest_count
@@ -27,50 +27,28 @@ from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 
 
-def choose(shape: Shape, selection: Selection) -> Regressions | Forward:
+def choose(shape: Shape, selection: Selection) -> Regression:
     """Return the strategy that fits: all Gram columns where a worker can fold them."""
     parameters = selection.parameters
     n_targets = largest_count(METHOD.n_components(parameters))
     limit, n_selected = selection.memory_limit, selection.n_features_to_select
     # Of sparse data a Gram matrix would be dense, however few columns are needed.
     fits = shape.n_entries is None and gram_bytes(shape, n_targets) <= task_budget(limit)
-    kind: type[Regressions | Forward] = {
+    kind: type[Regression] = {
         "lasso": FullGram if fits else ScreenedColumns,
         "omp": ForwardOnGram if fits else ForwardOnColumns,
     }[parameters.regression]
     return kind(shape, parameters, n_targets, n_selected, limit)
 
 
-@dataclass(frozen=True)
-class Regressions(ABC):
-    """The sparse regression of each eigenvector on all features.
-
-    Attributes
-    ----------
-    shape : Shape
-    parameters : MCFSParameters
-    n_targets : int
-        Eigenvectors; the most that "auto" keeps.
-    n_selected : int
-        Size of the active set at which each path stops.
-    memory_limit : int
-        Resident size promised for one worker process, in bytes.
+class Paths(Regression):
+    """The sparse regression of each eigenvector on all features, by itself.
 
     Notes
     -----
     Solves eq. (3) in Gram form and scores by eq. (4), ``max_k |a_kj|``. A path to fewer features
     is the beginning of this one, so every path also gives the selections of 1, 2, ... features.
     """
-
-    shape: Shape
-    parameters: MCFSParameters
-    n_targets: int
-    n_selected: int
-    memory_limit: int
-
-    @abstractmethod
-    def cost(self) -> StageCost:
-        """Return what the passes and the paths take."""
 
     @abstractmethod
     def _paths(
@@ -94,16 +72,12 @@ class Regressions(ABC):
             coef=_as_rows(last, n_features),
             n_active=np.array([len(indices) for indices, _, _ in last]),
             explained=np.array([explained for _, _, explained in last]),
-            n_clusters=len(spectral.eigenvalues),
-            eigenvalues=spectral.eigenvalues,
-            residuals=spectral.residuals,
-            spectrum=spectral.spectrum,
-            n_connected_components=spectral.n_connected_components,
+            **about_eigenvectors(spectral),
             **details,
         )
 
 
-class FullGram(Regressions):
+class FullGram(Paths):
     """One pass gives ``X'X`` and ``X'Y``; the paths run in parallel and no longer depend on n."""
 
     def cost(self) -> StageCost:
@@ -116,10 +90,7 @@ class FullGram(Regressions):
     def _paths(
         self, blocks: RowBlocks, spectral: SpectralEmbedding
     ) -> tuple[list[SparseVector], list[list[SparseVector]], np.ndarray, dict[str, Any]]:
-        gram = blocks.gram(spectral.embedding_ref, label="regression")
-        constant = gram.gram.diagonal() <= 0
-        centered = self.parameters.fit_intercept
-        matrix, xty = (gram.gram, gram.xty) if centered else gram.uncentered()
+        matrix, xty, constant, _ = self._gram(blocks, spectral)
         scratch = blocks.scratch
         shared = (
             scratch.put(scratch.unique("gram"), matrix),
@@ -133,7 +104,7 @@ class FullGram(Regressions):
         return [path[0] for path in paths], [path[1] for path in paths], constant, {}
 
 
-class ScreenedColumns(Regressions):
+class ScreenedColumns(Paths):
     """Gram columns of screened features: the same paths, certified at every knot."""
 
     def cost(self) -> StageCost:

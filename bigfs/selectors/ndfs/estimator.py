@@ -17,9 +17,6 @@ class NDFS(BaseSelector):
 
     Parameters
     ----------
-    n_features_to_select : int, "auto", dict or None, default=None
-        How many features to keep; None keeps half of them, "auto"
-        as many as a curve says; a dict says which curve, as in a pipeline.
     n_clusters : int or "auto", default=8
         Number of clusters c, roughly that of the groups in the data. "auto": where the graph's
         eigenvalues have their largest relative gap (`bigfs.spectral.choice.suggest_n_clusters`);
@@ -38,18 +35,11 @@ class NDFS(BaseSelector):
         shift of the features matters. "none": X as it is, without an intercept: the paper's form.
     gamma : float, default=10.0
         Weight of orthogonality; 1e8 in the paper. See Notes.
-    n_neighbors : int, default=5
-        Neighbors of each row in the graph.
     weight : {"heat", "binary", "dot", "cosine"}, default="heat"
         Weights of the graph's edges.
     sigma : float, "median" or None, default=None
         Heat-kernel width in ``exp(-|x_i - x_j|^2 / sigma)`` (the paper's sigma squared). None:
         each edge its own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor.
-    metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
-        Distance between rows.
-    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
-"normalize_total", "normalize_log1p"}, default="auto"
-        Applied while reading.
     update : {"safe", "printed"}, default="safe"
         One whose objective never rises; or the paper's update (15), its denominator clamped and
         the columns of F normalized. See Notes.
@@ -61,12 +51,6 @@ class NDFS(BaseSelector):
         Most iterations.
     tol : float, default=1e-5
         Stop when the objective of eq. (10) changes by less than this share.
-    random_state : int or None, default=0
-        Seed of everything random.
-    memory_limit : int or str, default="4 GiB"
-        Resident size promised for one worker process.
-    verbose : int, default=1
-        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------

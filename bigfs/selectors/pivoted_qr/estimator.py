@@ -16,9 +16,6 @@ class PivotedQR(BaseSelector):
 
     Parameters
     ----------
-    n_features_to_select : int, "auto", dict or None, default=None
-        How many features to keep; None keeps half of them, "auto"
-        as many as a curve says; a dict says which curve, as in a pipeline.
     n_components : int or None, default=None
         Leading principal components whose loadings are decomposed instead of the data. There are
         no more picks than components: what follows them is in the order of the index.
@@ -27,10 +24,6 @@ class PivotedQR(BaseSelector):
         Applied while reading. Columns are centered afterwards.
     random_state : int or None, default=0
         Seed of the sketch of wide data; nothing else is random.
-    memory_limit : int or str, default="4 GiB"
-        Resident size promised for one worker process.
-    verbose : int, default=1
-        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------

@@ -11,9 +11,6 @@ class QAlpha(BaseSelector):
 
     Parameters
     ----------
-    n_features_to_select : int, "auto", dict or None, default=None
-        How many features to keep; None keeps half of them, "auto"
-        as many as a curve says; a dict says which curve, as in a pipeline.
     n_clusters : int or "auto", default=8
         How many leading eigenvalues of the samples' affinity count; at most the rank does.
     max_iter : int, default=100
@@ -25,10 +22,6 @@ class QAlpha(BaseSelector):
         Applied while reading. Columns are centered and scaled to norm one afterwards.
     random_state : int or None, default=0
         Seed of everything random: only the choice of "auto" is.
-    memory_limit : int or str, default="4 GiB"
-        Resident size promised for one worker process.
-    verbose : int, default=1
-        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------

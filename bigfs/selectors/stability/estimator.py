@@ -40,8 +40,6 @@ class StabilitySelection(BaseSelector):
         Features of at least this frequency are called stable; above 1/2.
     random_state : int or None, default=0
         Seed of the samples, and of what is random in the fits.
-    verbose : int, default=1
-        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------

@@ -14,9 +14,6 @@ class UDFS(BaseSelector):
 
     Parameters
     ----------
-    n_features_to_select : int, "auto", dict or None, default=None
-        How many features to keep; None keeps half of them, "auto"
-        as many as a curve says; a dict says which curve, as in a pipeline.
     n_clusters : int or "auto", default=8
         Columns of the projection: the number of clusters expected. At most n_features.
     gamma : float, default=1e-4
@@ -28,8 +25,6 @@ class UDFS(BaseSelector):
         from their mean. "none": X as it is, and gamma for all rows, which is the paper's form.
     n_neighbors : int, default=5
         Neighbors of each row in its neighborhood, besides itself.
-    metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
-        Distance between rows.
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading; the authors' code scales features to [0, 1].
@@ -37,12 +32,6 @@ class UDFS(BaseSelector):
         Most iterations; they need no pass.
     tol : float, default=1e-5
         Stop when the objective changes by less than this share.
-    random_state : int or None, default=0
-        Seed of everything random.
-    memory_limit : int or str, default="4 GiB"
-        Resident size promised for one worker process.
-    verbose : int, default=1
-        Progress is shown after two seconds; 0: none.
 
     Attributes
     ----------

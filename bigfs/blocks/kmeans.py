@@ -15,7 +15,7 @@ from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.sample import gather_parts
 from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError
-from bigfs.core.integers import is_int
+from bigfs.core.integers import check_count
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import TREE_ARITY, run_tasks
@@ -97,11 +97,8 @@ def kmeans(
     Cost: a pass for the sample, one per iteration, one for the labels. An empty cluster takes
     the row farthest from its center. The same bits whatever the workers.
     """
-    if not is_int(n_clusters) or not 1 <= n_clusters <= blocks.n_samples:
-        raise InputError(
-            f"n_clusters must be an int in [1, {blocks.n_samples}], since X has "
-            f"{blocks.n_samples} rows. Got {n_clusters!r}."
-        )
+    reason = f"since X has {blocks.n_samples} rows"
+    check_count("n_clusters", n_clusters, blocks.n_samples, reason)
     scratch = scratch or blocks.scratch.child(blocks.scratch.unique("kmeans"))
     centers = _start(blocks, n_clusters, init, random_state)
     threshold, moved, n_iter = None, np.inf, 0

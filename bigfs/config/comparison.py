@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 
-from bigfs.config.fields import Bytes, PositiveInt, Section, Seed, as_list
+from bigfs.config.fields import MemoryLimit, PositiveInt, Section, Seed, as_list
 from bigfs.config.messages import explain
 from bigfs.config.sections import (
     Auto,
@@ -91,10 +91,7 @@ class Methods(Section):
     spectral: SpectralConfig | None = Field(
         None, description="The eigenvectors of all methods that use them. null: the defaults."
     )
-    memory_limit: Bytes = Field(
-        DEFAULT_MEMORY_LIMIT,  # type: ignore[assignment]  # parsed by the validator
-        description="Resident size promised for one worker process, such as 4 GiB.",
-    )
+    memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT  # type: ignore[assignment]  # a text
     cluster: ClusterConfig | None = Field(
         None,
         description="The Dask cluster of the run. null: the client in scope, or threads of this "

@@ -46,11 +46,19 @@ Seed = Annotated[
 ]
 NonEmpty = Annotated[str, Field(min_length=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Tolerance = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
 Bytes = Annotated[
     int,
     BeforeValidator(parse_bytes),
     PlainSerializer(_dump_bytes),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 1}]}),
+]
+MemoryLimit = Annotated[
+    Bytes,
+    Field(description="Resident size promised for one worker process, such as 4 GiB."),
 ]
 
 

@@ -19,7 +19,16 @@ from pydantic import (
     model_validator,
 )
 
-from bigfs.config.fields import NonEmpty, PositiveInt, Section, as_list, fill, positive_or
+from bigfs.config.fields import (
+    Fraction,
+    NonEmpty,
+    PositiveInt,
+    Section,
+    Share,
+    as_list,
+    fill,
+    positive_or,
+)
 from bigfs.config.messages import explain
 from bigfs.config.words import quoted
 from bigfs.core.addresses import check_address
@@ -113,7 +122,7 @@ class GraphConfig(Section):
         "is within 1 + eps times the distance to its nearest. null: 0.1, or what recall_target "
         "asks for.",
     )
-    recall_target: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+    recall_target: Fraction | None = Field(
         None,
         description="Share of the true neighbors to find, such as 0.99: the search is widened "
         "until the estimate's lower bound reaches it. null: the share is only measured.",
@@ -149,9 +158,7 @@ class SpectralConfig(Section):
         description="Eigensolver; chebyshev is the fastest for many rows. auto: eigsh where it "
         "fits and rows are few, chebyshev otherwise.",
     )
-    tol: Annotated[float, Field(gt=0, lt=1)] = Field(
-        1e-6, description="Largest residual of an eigenvector that is accepted."
-    )
+    tol: Fraction = Field(1e-6, description="Largest residual of an eigenvector that is accepted.")
 
 
 class StabilityConfig(Section):
@@ -181,9 +188,7 @@ class Auto(Section):
         description="The curve over the number of features that decides; that of stability is of "
         "fits on samples, as its section says.",
     )
-    share: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.95, description="Share of the curve's plateau that is enough."
-    )
+    share: Share = Field(0.95, description="Share of the curve's plateau that is enough.")
     at_most: PositiveInt = Field(200, description="The most features to look at.")
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
-from bigfs.config.fields import Bytes, PositiveInt, Section, Seed, fill
+from bigfs.config.fields import MemoryLimit, PositiveInt, Section, Seed, fill
 from bigfs.config.sections import (
     Auto,
     BlocksConfig,
@@ -88,10 +88,7 @@ class Selection(Section):
     spectral: SpectralConfig | None = Field(
         None, description="The eigenvectors (methods that use them). null: the defaults."
     )
-    memory_limit: Bytes = Field(
-        DEFAULT_MEMORY_LIMIT,  # type: ignore[assignment]  # parsed by the validator
-        description="Resident size promised for one worker process, such as 4 GiB.",
-    )
+    memory_limit: MemoryLimit = DEFAULT_MEMORY_LIMIT  # type: ignore[assignment]  # a text
     blocks: BlocksConfig = Field(BlocksConfig(), description="The pieces the data is read in.")
     random_state: Seed = Field(
         0,

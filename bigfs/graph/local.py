@@ -16,7 +16,7 @@ import numpy as np
 
 from bigfs.core.compiling import compiled
 from bigfs.core.errors import InputError
-from bigfs.core.integers import is_int
+from bigfs.core.integers import check_count
 from bigfs.core.text import FROM_0
 from bigfs.graph.descent import descend
 from bigfs.graph.projection import PROJECTED_WIDTH, projected_rows
@@ -129,11 +129,7 @@ def check_n_neighbors(n_neighbors: int, n_samples: int) -> None:
     """Raise InputError unless every row has that many other rows."""
     if n_samples < 2:
         raise InputError(f"X has {n_samples} row(s): a neighbor graph needs at least 2.")
-    if not is_int(n_neighbors) or not 1 <= n_neighbors < n_samples:
-        raise InputError(
-            f"n_neighbors must be an int in [1, {n_samples - 1}], since X has {n_samples} rows. "
-            f"Got {n_neighbors!r}."
-        )
+    check_count("n_neighbors", n_neighbors, n_samples - 1, f"since X has {n_samples} rows")
 
 
 def prepare_rows(X: np.ndarray, metric: str, ids: np.ndarray | None = None) -> np.ndarray:

@@ -13,8 +13,8 @@ import numpy as np
 
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.kmeans import cluster_rows
-from bigfs.core.errors import InputError, MemoryLimitError
-from bigfs.core.integers import is_int
+from bigfs.core.errors import MemoryLimitError
+from bigfs.core.integers import check_count
 from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.seeds import rng
 from bigfs.core.units import KIB, MIB, format_bytes
@@ -188,11 +188,8 @@ def _rows_within(
 
 def _check_count(n_partitions: int, n: int, fewest: int, smallest: int, memory_limit: int) -> int:
     """Return a number of partitions that was asked for, if it can be had."""
-    if not is_int(n_partitions) or not 1 <= n_partitions <= max(1, n // smallest):
-        raise InputError(
-            f"n_partitions must be an int in [1, {max(1, n // smallest)}], so that each has "
-            f"enough of the {n} rows. Got {n_partitions!r}."
-        )
+    reason = f"so that each has enough of the {n} rows"
+    check_count("n_partitions", n_partitions, max(1, n // smallest), reason)
     if n_partitions < fewest:
         raise MemoryLimitError(
             f"n_partitions must be at least {fewest} for a memory_limit of "

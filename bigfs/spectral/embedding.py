@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.core.integers import is_int
+from bigfs.core.integers import check_count
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix, KNNGraph, affinity, affinity_from_csr
@@ -311,12 +311,8 @@ def _check_n_components(n_components: int | str, n_samples: int) -> int:
                 f"Got {n_samples} rows."
             )
         return min(SPECTRUM, n_samples - 1)
-    if not is_int(n_components) or not 1 <= int(n_components) < n_samples:
-        raise InputError(
-            f"n_components must be an int in [1, {n_samples - 1}], since the graph has "
-            f"{n_samples} rows, or 'auto'. Got {n_components!r}."
-        )
-    return int(n_components)
+    reason = f"since the graph has {n_samples} rows, or 'auto'"
+    return check_count("n_components", n_components, n_samples - 1, reason)
 
 
 def _solve(task: _Eigenproblem, W: AffinityMatrix, out: ArrayRef) -> dict[str, Any]:

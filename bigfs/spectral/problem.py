@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import ConvergenceError, InputError
+from bigfs.core.integers import check_count
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import say_where
 from bigfs.spectral.components import NullSpace, canonical_basis, fix_signs, null_space
@@ -238,11 +239,8 @@ def tiles(n_rows: int) -> Iterator[tuple[int, int]]:
 
 def check_n_components(n_components: int, n_samples: int) -> None:
     """Raise InputError if a graph has not so many pairs."""
-    if not 1 <= n_components < n_samples:
-        raise InputError(
-            f"n_components must be an int in [1, {n_samples - 1}], since the graph has "
-            f"{n_samples} rows. Got {n_components}."
-        )
+    reason = f"since the graph has {n_samples} rows"
+    check_count("n_components", n_components, n_samples - 1, reason)
 
 
 def check_rows(

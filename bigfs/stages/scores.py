@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from bigfs.core.errors import InputError, NumericalError
-from bigfs.core.integers import is_int
+from bigfs.core.integers import check_count
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
@@ -217,9 +217,5 @@ def check_n_selected(owner: str, n_selected: int | None, n_features: int) -> int
     """
     if n_selected is None:
         return max(1, n_features // 2)
-    if not is_int(n_selected) or not 1 <= n_selected <= n_features:
-        raise InputError(
-            f"{owner}: n_features_to_select must be an int in [1, {n_features}], since X has "
-            f"{n_features} features. Got {n_selected!r}."
-        )
-    return int(n_selected)
+    reason = f"since X has {n_features} features"
+    return check_count(f"{owner}: n_features_to_select", n_selected, n_features, reason)

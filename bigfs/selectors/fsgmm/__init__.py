@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field, model_validator
 
-from bigfs.config.fields import PositiveInt, Section
+from bigfs.config.fields import PositiveInt, Section, Share, Tolerance
 from bigfs.selectors.method import Bound, Method
 
 
@@ -18,11 +16,11 @@ class FSGMMParameters(Section):
         1, description="Fewest components tried; n_clusters: their number is fixed."
     )
     max_iter: PositiveInt = Field(500, description="Most passes over the data.")
-    tol: Annotated[float, Field(ge=0, lt=1)] = Field(
+    tol: Tolerance = Field(
         1e-5, description="A component leaves when the message length changes by less."
     )
 
-    least_variance: Annotated[float, Field(gt=0, le=1)] = Field(
+    least_variance: Share = Field(
         0.3,
         description="Least variance of a feature within a component, as a share of that of all "
         "rows.",

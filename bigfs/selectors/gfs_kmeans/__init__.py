@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
-from bigfs.config.fields import PositiveInt, Section, Start, count_or_auto
+from bigfs.config.fields import NotNegative, PositiveInt, Section, Start, count_or_auto
 from bigfs.selectors.method import Bound, Method, needs_eigengap
 
 
@@ -26,7 +24,7 @@ class GFSKMeansParameters(Section):
     )
     n_init: PositiveInt = Field(10, description="Searches from k-means++, on 5,000 samples each.")
     max_iter: PositiveInt = Field(100, description="Most iterations of k-means for a candidate.")
-    tol: Annotated[float, Field(ge=0)] = Field(
+    tol: NotNegative = Field(
         1e-3, description="k-means stops when centers move less than this share of their extent."
     )
 

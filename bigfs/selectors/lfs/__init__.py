@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from bigfs.config.fields import NotNegative
 from bigfs.core.errors import InputError
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
 from bigfs.selectors.method import Bound, Method, needs_eigengap
@@ -14,13 +15,13 @@ from bigfs.selectors.method import Bound, Method, needs_eigengap
 class LFSParameters(GFSKMeansParameters):
     """Localized feature selection (Li, Dong, Hua, Pattern Recognition Letters 2008)."""
 
-    alpha: Annotated[float, Field(ge=0)] = Field(
+    alpha: NotNegative = Field(
         4.0, description="Price of samples in several clusters; 1 in the paper."
     )
-    beta: Annotated[float, Field(ge=0)] = Field(
+    beta: NotNegative = Field(
         4.0, description="Price of samples in no cluster; 1 or 6 in the paper."
     )
-    tie_width: Annotated[float, Field(ge=0)] = Field(
+    tie_width: NotNegative = Field(
         2.0,
         description="Losses within this many standard errors are ties, which fewer features win. "
         "0: the paper's rule, better where samples are few.",

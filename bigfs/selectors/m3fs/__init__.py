@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from bigfs.config.fields import PositiveFloat, PositiveInt, Section, Start, count_or_auto
+from bigfs.config.fields import (
+    NotNegative,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    Start,
+    Tolerance,
+    count_or_auto,
+)
 from bigfs.selectors.method import Bound, Method
 
 MAX_CLUSTERS = 254
@@ -23,7 +31,7 @@ class MarginParameters(Section):
         "eigenvalues.",
     )
     C: PositiveFloat = Field(10.0, description="Weight of the loss against the margin.")
-    balance: Annotated[float, Field(ge=0)] | None = Field(
+    balance: NotNegative | None = Field(
         0.1, description="Largest mean decision value, or difference of them. null: no bound."
     )
     epsilon: PositiveFloat = Field(
@@ -45,7 +53,7 @@ class MarginParameters(Section):
     max_iter: PositiveInt = Field(
         1000, description="Most cone programs for a start, each with a pass over the data."
     )
-    tol: Annotated[float, Field(ge=0, lt=1)] = Field(
+    tol: Tolerance = Field(
         0.01, description="The clusters stand when the objective falls by less than this share."
     )
 
@@ -62,7 +70,7 @@ class MarginParameters(Section):
 class M3FSParameters(MarginParameters):
     """Manifold-based maximum margin feature selection (Zhao, Kwok, Wang, Zhang, CVPR 2009)."""
 
-    smoothness: Annotated[float, Field(ge=0)] = Field(
+    smoothness: NotNegative = Field(
         1.0, description="Weight of smoothness on the graph, per sample; the paper's lambda."
     )
     graph: Literal["knn", "full"] = Field(

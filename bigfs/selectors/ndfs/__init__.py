@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from bigfs.config.fields import CountOrAuto, PositiveFloat, PositiveInt, Section, Start
+from bigfs.config.fields import (
+    CountOrAuto,
+    Fraction,
+    NotNegative,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    Start,
+    Tolerance,
+)
 from bigfs.selectors.method import Bound, Method, needs_eigenvectors, needs_graph
 
 
@@ -18,13 +27,13 @@ class NDFSParameters(Section):
         description="Number of groups expected in the data; auto: the largest gap of the graph's "
         "eigenvalues.",
     )
-    alpha: Annotated[float, Field(ge=0)] = Field(
+    alpha: NotNegative = Field(
         1.0, description="Weight of the regression on the features against the graph."
     )
     beta: PositiveFloat | None = Field(
         None, description="Weight of the penalty that empties features. null: see sparsity."
     )
-    sparsity: Annotated[float, Field(gt=0, lt=1)] = Field(
+    sparsity: Fraction = Field(
         0.2,
         description="The penalty as a share of the least one that empties all features; used "
         "where beta is null.",
@@ -45,7 +54,7 @@ class NDFSParameters(Section):
         "evaluate.labels, from 0 to n_clusters - 1.",
     )
     max_iter: PositiveInt = Field(30, description="Most iterations, each a pass over the data.")
-    tol: Annotated[float, Field(ge=0, lt=1)] = Field(
+    tol: Tolerance = Field(
         1e-5, description="Stop when the objective changes by less than this share."
     )
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
-from bigfs.config.fields import CountOrAuto, PositiveInt, Section
+from bigfs.config.fields import CountOrAuto, PositiveInt, Section, Tolerance
 from bigfs.selectors.method import Method, needs_eigengap
 
 
@@ -17,9 +15,7 @@ class QAlphaParameters(Section):
         8, description="Leading eigenvalues that count; auto: clusters by the graph's eigengap."
     )
     max_iter: PositiveInt = Field(100, description="Most iterations; they need no pass.")
-    tol: Annotated[float, Field(ge=0, lt=1)] = Field(
-        1e-8, description="Stop when no weight changes by more."
-    )
+    tol: Tolerance = Field(1e-8, description="Stop when no weight changes by more.")
 
 
 METHOD = Method(

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from bigfs.config.fields import CountOrAuto, PositiveFloat, PositiveInt, Section
+from bigfs.config.fields import (
+    CountOrAuto,
+    NotNegative,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    Tolerance,
+)
 from bigfs.selectors.method import Bound, Method, needs_eigengap, needs_graph
 
 
@@ -16,7 +23,7 @@ class UDFSParameters(Section):
     n_clusters: CountOrAuto = Field(
         8, description="Columns of the projection; auto: clusters by the graph's eigengap."
     )
-    gamma: Annotated[float, Field(ge=0)] = Field(
+    gamma: NotNegative = Field(
         1e-4, description="Weight of the penalty that empties features, per sample."
     )
     ridge: PositiveFloat = Field(
@@ -30,7 +37,7 @@ class UDFSParameters(Section):
         "from their mean. none: values as they are, and gamma for all samples, as in the paper.",
     )
     max_iter: PositiveInt = Field(30, description="Most iterations; they need no pass.")
-    tol: Annotated[float, Field(ge=0, lt=1)] = Field(
+    tol: Tolerance = Field(
         1e-5, description="Stop when the objective changes by less than this share."
     )
 

@@ -155,9 +155,9 @@ def run_tasks(
     with track(label, len(items), unit) as progress:
         client = active_client() if notes else None
         if client is None:
-            return _run(fn, items, shared, None, progress, label)
+            return _run(_Job(fn, items, shared, None, progress, label))
         with _heard(client, progress) as topic:
-            return _run(_Sending(fn, topic), items, shared, None, progress, label)
+            return _run(_Job(_Sending(fn, topic), items, shared, None, progress, label))
 
 
 def map_reduce(
@@ -188,7 +188,7 @@ def map_reduce(
         If the cluster lost the work.
     """
     with track(label, len(items), unit) as progress:
-        return _run(fn, items, shared, combine, progress, label)[0]
+        return _run(_Job(fn, items, shared, combine, progress, label))[0]
 
 
 @contextmanager
@@ -275,69 +275,63 @@ class _Tree:
         return carry[0]
 
 
-def _run(
-    fn: Callable[..., Any],
-    items: Sequence[Any],
-    shared: tuple[Any, ...],
-    combine: Callable[[Any, Any], Any] | None,
-    progress: Work,
-    label: str,
-) -> list[Any]:
-    if len(items) > MAX_TASKS:
+@dataclass(frozen=True)
+class _Job:
+    """Tasks of one kind, and how their results are combined, if they are."""
+
+    fn: Callable[..., Any]
+    items: Sequence[Any]
+    shared: tuple[Any, ...]
+    combine: Callable[[Any, Any], Any] | None
+    progress: Work
+    label: str
+
+
+def _run(job: _Job) -> list[Any]:
+    if len(job.items) > MAX_TASKS:
         raise InputError(
-            f"{label}: {len(items)} tasks are above the {MAX_TASKS} a graph may hold. "
+            f"{job.label}: {len(job.items)} tasks are above the {MAX_TASKS} a graph may hold. "
             "Set blocks.rows to a larger number."
         )
-    if not items:
+    if not job.items:
         return []
     if _inline.get():
-        return _run_inline(fn, items, shared, combine)
+        return _run_inline(job)
     client = active_client()
     if client is None:
-        return _run_local(fn, items, shared, combine, progress)
-    with cluster_failures(label):
-        if combine is None:
-            return _map_on_cluster(client, fn, items, shared, progress, label)
-        return [_reduce_on_cluster(client, fn, items, shared, combine, progress, label)]
+        return _run_local(job)
+    with cluster_failures(job.label):
+        if job.combine is None:
+            return _map_on_cluster(client, job)
+        return [_reduce_on_cluster(client, job)]
 
 
-def _run_inline(
-    fn: Callable[..., Any],
-    items: Sequence[Any],
-    shared: tuple[Any, ...],
-    combine: Callable[[Any, Any], Any] | None,
-) -> list[Any]:
+def _run_inline(job: _Job) -> list[Any]:
     """Run in this thread, without a graph; sums in the same tree order as elsewhere."""
-    results = (_call(fn, item, shared) for item in items)
-    if combine is None:
+    results = (_call(job.fn, item, job.shared) for item in job.items)
+    if job.combine is None:
         return list(results)
-    tree = _Tree(functools.partial(_fold, combine))
+    tree = _Tree(functools.partial(_fold, job.combine))
     for result in results:
         tree.push(result)
     return [tree.root()]
 
 
-def _run_local(
-    fn: Callable[..., Any],
-    items: Sequence[Any],
-    shared: tuple[Any, ...],
-    combine: Callable[[Any, Any], Any] | None,
-    progress: Work,
-) -> list[Any]:
+def _run_local(job: _Job) -> list[Any]:
     """Run on threads, processes or in this thread: one Dask graph of descriptors."""
     from dask.callbacks import Callback
 
     graph: dict[str, Any] = {}
-    leaves = [f"task-{i}" for i in range(len(items))]
-    for key, item in zip(leaves, items, strict=True):
-        graph[key] = (_call, fn, _quote(item), _quote(shared), _at_once.get())
+    leaves = [f"task-{i}" for i in range(len(job.items))]
+    for key, item in zip(leaves, job.items, strict=True):
+        graph[key] = (_call, job.fn, _quote(item), _quote(job.shared), _at_once.get())
     keys = leaves
-    if combine is not None:
+    if job.combine is not None:
         counter = itertools.count()
 
         def merge(group: list[str]) -> str:
             key = f"fold-{next(counter)}"
-            graph[key] = (_fold, combine, group, _at_once.get())
+            graph[key] = (_fold, job.combine, group, _at_once.get())
             return key
 
         tree = _Tree(merge)
@@ -347,7 +341,7 @@ def _run_local(
 
     def done(key: Any, *_: Any) -> None:
         if str(key).startswith("task-"):
-            progress.advance(1)
+            job.progress.advance(1)
 
     with Callback(posttask=done):
         return list(dask_get()(graph, keys))
@@ -366,18 +360,11 @@ def _window(client: Any) -> int:
     return max(2, 2 * sum(int(worker["nthreads"]) for worker in workers))
 
 
-def _map_on_cluster(
-    client: Any,
-    fn: Callable[..., Any],
-    items: Sequence[Any],
-    shared: tuple[Any, ...],
-    progress: Work,
-    label: str,
-) -> list[Any]:
+def _map_on_cluster(client: Any, job: _Job) -> list[Any]:
     from distributed import as_completed
 
-    results: list[Any] = [None] * len(items)
-    waiting = iter(enumerate(_submissions(client, fn, items, shared, label)))
+    results: list[Any] = [None] * len(job.items)
+    waiting = iter(enumerate(_submissions(client, job)))
     positions: dict[str, int] = {}
     queue = as_completed()
     try:
@@ -387,7 +374,7 @@ def _map_on_cluster(
         for future in _completed(queue):
             results[positions.pop(future.key)] = future.result()
             future.release()
-            progress.advance(1)
+            job.progress.advance(1)
             for position, following in itertools.islice(waiting, 1):
                 positions[following.key] = position
                 queue.add(following)
@@ -407,25 +394,15 @@ def _completed(queue: Any) -> Iterator[Any]:
         yield next(queue)
 
 
-def _submissions(
-    client: Any, fn: Callable[..., Any], items: Sequence[Any], shared: tuple[Any, ...], label: str
-) -> Iterable[Any]:
+def _submissions(client: Any, job: _Job) -> Iterable[Any]:
     """Submit one task each time the iterator is advanced."""
     run, at_once = uuid.uuid4().hex[:8], _at_once.get()
-    for i, item in enumerate(items):
-        key = f"{label}-{run}-{i}"
-        yield client.submit(_call, fn, item, shared, at_once, key=key, pure=False)
+    for i, item in enumerate(job.items):
+        key = f"{job.label}-{run}-{i}"
+        yield client.submit(_call, job.fn, item, job.shared, at_once, key=key, pure=False)
 
 
-def _reduce_on_cluster(
-    client: Any,
-    fn: Callable[..., Any],
-    items: Sequence[Any],
-    shared: tuple[Any, ...],
-    combine: Callable[[Any, Any], Any],
-    progress: Work,
-    label: str,
-) -> Any:
+def _reduce_on_cluster(client: Any, job: _Job) -> Any:
     """Submit groups of TREE_ARITY blocks and their fold; hold folds only, never blocks.
 
     A partial result can be d x d: the client drops its hold on a group's parts as soon as the
@@ -435,14 +412,14 @@ def _reduce_on_cluster(
     counter = itertools.count()
 
     def merge(group: list[Any]) -> Any:
-        key = f"fold-{label}-{run}-{next(counter)}"
-        return client.submit(_fold, combine, group, at_once, key=key, pure=False)
+        key = f"fold-{job.label}-{run}-{next(counter)}"
+        return client.submit(_fold, job.combine, group, at_once, key=key, pure=False)
 
     # The first level of the tree is built here, group by group, to bound what is in flight.
     tree = _Tree(merge)
     in_flight: deque[tuple[Any, int]] = deque()
     largest = max(2, _window(client) // TREE_ARITY)
-    submissions = iter(_submissions(client, fn, items, shared, label))
+    submissions = iter(_submissions(client, job))
     try:
         while group := list(itertools.islice(submissions, TREE_ARITY)):
             size = len(group)
@@ -451,11 +428,11 @@ def _reduce_on_cluster(
             tree.push(node)
             in_flight.append((node, size))
             if len(in_flight) >= largest:
-                _wait_for_oldest(in_flight, progress)
+                _wait_for_oldest(in_flight, job.progress)
         root = tree.root()
         in_flight.append((root, 0))
         while in_flight:
-            _wait_for_oldest(in_flight, progress)
+            _wait_for_oldest(in_flight, job.progress)
         result = root.result()
         # Otherwise workers keep it until Python collects the cycle that the future is in.
         root.release()

@@ -6,12 +6,14 @@ import ast
 import inspect
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
 from pydantic.fields import FieldInfo
 
+import bigfs
 from bigfs.config.sections import GraphConfig
 from bigfs.config.selection import Preprocess
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
@@ -192,3 +194,43 @@ default="a"
     assert found["beta"] == Documented("float", 4.0)
     assert found["beta"].choices is None
     assert np.isclose(found["alpha"].default, 4)
+
+
+def compared_texts(source: str) -> set[str]:
+    """Return the texts that code branches on: compared, matched, or keys of a dictionary."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare):
+            places = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            places = [node.value]
+        elif isinstance(node, ast.Dict):
+            places = [key for key in node.keys if key is not None]
+        elif isinstance(node, ast.Subscript):
+            places = [node.slice]
+        else:
+            continue
+        inside = [part for place in places for part in (place, *getattr(place, "elts", ()))]
+        found |= {part.value for part in inside if isinstance(part, ast.Constant)}
+    return found
+
+
+def test_no_code_branches_on_the_name_of_a_method() -> None:
+    names = {*METHODS, *(method.estimator for method in METHODS.values())}
+    package = Path(bigfs.__file__).parent
+    for path in package.rglob("*.py"):
+        assert not compared_texts(path.read_text()) & names, path
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if method == 'mcfs': pass",
+        "if method in ('ndfs', 'mcfs'): pass",
+        "match method:\n    case 'mcfs': pass",
+        "costs = {'mcfs': 1}[method]",
+        "METHODS['mcfs']",
+    ],
+)
+def test_a_branch_on_the_name_of_a_method_is_caught(code: str) -> None:
+    assert "mcfs" in compared_texts(code)

@@ -21,6 +21,7 @@ from bigfs.store.csr import (
 )
 from bigfs.store.location import Location, as_location, files_below, zarr_store
 from bigfs.store.source import check_names, check_shape, work_dtype
+from bigfs.store.values import decoding
 
 PARTS = ("data", "indices", "indptr")
 _SHOWN = 3
@@ -126,16 +127,10 @@ class StoredCSR(RandomAccessSparse):
         from scipy.sparse import csr_array
 
         shape = (min(self.chunk_rows, self.n_samples - i * self.chunk_rows), self.n_features)
-        try:
+        with decoding(f"{self.uri}: block {i}", _CURE):
             block = csr_array(tuple(self._read(i, part) for part in PARTS), shape=shape)
             block.check_format(full_check=True)  # what lies outside the shape would crash later
             return as_block(block, self.dtype)
-        except StorageError:
-            raise
-        except Exception as error:  # whatever a codec raises for bytes that it never wrote
-            raise CorruptStoreError(
-                f"{self.uri}: block {i} cannot be decoded ({error}). {_CURE}"
-            ) from error
 
     def _read(self, i: int, part: str) -> np.ndarray:
         import zarr

@@ -16,9 +16,10 @@ from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore
 
-from bigfs.core.errors import BigfsError, CorruptStoreError, InputError
+from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.units import format_bytes
 from bigfs.store.location import METADATA_BYTES
+from bigfs.store.values import decoding
 
 _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 # More files than any disk lists in reasonable time; each also takes some kilobytes to be read.
@@ -111,15 +112,9 @@ class CheckedFiles(LocalStore):
         return True
 
     def _check_packed(self, key: str, packed: memoryview, most: int) -> None:
-        try:
+        with decoding(f"{self.root}/{key}", "Write the array again."):
             if _unpacks_beyond(packed, str(self._codec), most):
                 raise self._too_large(key, most)
-        except BigfsError:
-            raise
-        except Exception as error:  # whatever a codec raises for bytes that it never wrote
-            raise CorruptStoreError(
-                f"{self.root}/{key} cannot be decoded ({error}). Write the array again."
-            ) from error
 
     def _too_large(self, key: str, most: int) -> CorruptStoreError:
         return CorruptStoreError(

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost, Step
 from bigfs.core.units import GIB
 from bigfs.runtime import local_cluster
 from bigfs.runtime.execute import run_tasks
+from bigfs.stages.scores import FeatureScores
 from tests.memory._measure import LIMIT, Place, hold_to_the_bar
 
 pytestmark = [pytest.mark.memory, pytest.mark.cluster]
@@ -146,6 +148,33 @@ def shuffle_of_wide_blocks(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     )
 
 
+def _evaluation(place: Place, blocks: RowBlocks, limit: int, **settings: Any) -> Any:
+    """Return the cost of judging 20 columns and all, and the work."""
+    from bigfs.config.sections import EvaluateConfig
+    from bigfs.evaluate.stage import Evaluation
+    from bigfs.stages.stage import Inputs
+
+    np.save(place.path / "y.npy", np.arange(blocks.n_samples) % 3)
+    made = EvaluateConfig(labels=str(place.path / "y.npy"), n_repetitions=1, n_init=1, **settings)
+    strategy = Evaluation(blocks.layout, made, 20, 0, limit)
+    scores = FeatureScores(np.zeros(blocks.n_features), np.arange(blocks.n_features))
+    folder = place.scratch().child("scores")
+    scores.save(folder)
+    inputs = Inputs(blocks, {"result": Path(folder.path)})
+    return strategy.cost(), lambda: strategy.run(inputs, place.scratch().child("evaluation"))
+
+
+def evaluation_in_memory(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """k-means and nearest neighbors of rows that fit a task."""
+    return _evaluation(place, place.blocks(4000, 5000), LIMIT)
+
+
+def evaluation_by_blocks(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """k-means by row blocks, and the Gram matrix of all features."""
+    blocks = place.stored_blocks(60_000, 1000)
+    return _evaluation(place, blocks, GIB, nearest_neighbor=False)
+
+
 CASES = (exact_partition, union_of_edges)
 LONG = (
     shuffle_of_wide_blocks,
@@ -154,6 +183,8 @@ LONG = (
     eigsh_in_one_task,
     chebyshev_in_one_task,
     strip_of_all_rows,
+    evaluation_in_memory,
+    evaluation_by_blocks,
 )
 
 

@@ -14,7 +14,6 @@ from bigfs.core.cost import StageCost, Step
 from bigfs.core.units import GIB
 from bigfs.runtime import local_cluster
 from bigfs.runtime.execute import run_tasks
-from bigfs.stages.scores import FeatureScores
 from tests.memory._measure import LIMIT, Place, hold_to_the_bar
 
 pytestmark = [pytest.mark.memory, pytest.mark.cluster]
@@ -157,10 +156,9 @@ def _evaluation(place: Place, blocks: RowBlocks, limit: int, **settings: Any) ->
     np.save(place.path / "y.npy", np.arange(blocks.n_samples) % 3)
     made = EvaluateConfig(labels=str(place.path / "y.npy"), n_repetitions=1, n_init=1, **settings)
     strategy = Evaluation(blocks.layout, made, 20, 0, limit)
-    scores = FeatureScores(np.zeros(blocks.n_features), np.arange(blocks.n_features))
-    folder = place.scratch().child("scores")
-    scores.save(folder)
-    inputs = Inputs(blocks, {"result": Path(folder.path)})
+    result = place.scratch().child("result")
+    result.put("selected", np.arange(20))
+    inputs = Inputs(blocks, {"result": Path(result.path)})
     return strategy.cost(), lambda: strategy.run(inputs, place.scratch().child("evaluation"))
 
 

@@ -1,4 +1,4 @@
-"""Imports go one way, heavy packages wait until they are used, and ``import bigfs`` is free."""
+"""Imports go one way and take no private names, and ``import bigfs`` is free."""
 
 from __future__ import annotations
 
@@ -109,6 +109,8 @@ def _against_the_arrow(source: str, path: str) -> list[str]:
         top = name.split(".")[0]
         if top == "bigfs" and _room(name) not in {room, *ALLOWED[room]}:
             wrong.append(f"bigfs/{path}:{line} imports {name} against the arrow")
+        if top == "bigfs" and re.search(r"\._[^_]", name):
+            wrong.append(f"bigfs/{path}:{line} imports {name}, a private name")
         if top == "dask_ml" and path != "evaluate/compat.py":
             wrong.append(f"bigfs/{path}:{line} imports {name}; only compat.py may")
     for line, name in _imports(_module_level(tree), module, is_package):
@@ -141,6 +143,8 @@ def test_imports_follow_the_arrow(path):
         ("blocks/rowblocks.py", "import sklearn.base"),
         ("blocks/rowblocks.py", "class A:\n    from pandas import DataFrame"),
         ("graph/knn.py", "def f():\n    import dask_ml.cluster"),
+        ("graph/knn.py", "from bigfs.graph.local import _direct"),
+        ("graph/knn.py", "def f():\n    import bigfs.graph._local"),
         ("attic.py", "import os"),
     ],
 )

@@ -85,3 +85,29 @@ def test_every_shape_has_a_strategy_that_fits_or_a_refusal(method: str, limit: i
             if not plan.fits:
                 with pytest.raises(MemoryLimitError):
                     plan.check()
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "limit", "strategy", "passes", "task_mib"),
+    [
+        # 500 products with X'X for each of the solves, each a pass.
+        (1_000_000, 20_000, 4, "ConjugateGradients", 15_000, 50),
+        # X Delta^-1 X' beside X in float64.
+        (8_000, 50_000, 8, "Woodbury", 30, 8 * 8_000 * 50_000 // 2**20),
+    ],
+)
+def test_the_cost_of_ndfs_is_that_of_the_solver_that_is_chosen(
+    n: int, d: int, limit: int, strategy: str, passes: int, task_mib: int
+) -> None:
+    config = make_config(
+        run="runs/none",
+        input={"uri": "none.npy"},
+        method="ndfs",
+        n_features_to_select=10,
+        memory_limit=f"{limit} GiB",
+    )
+    header = Header(n, d, 4, max(1, 16 * 10**6 // (d * 4)), stored=True, exact=True)
+    planned = plan_of(config, header, Place(limit * GIB)).by_stage["result"]
+    assert type(planned.strategy.strategy).__name__ == strategy
+    assert passes < planned.cost.passes
+    assert task_mib * 2**20 < planned.cost.task_bytes < limit * GIB

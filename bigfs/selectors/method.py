@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from bigfs.config import Selection
 from bigfs.config.fields import Section
@@ -19,12 +20,30 @@ if TYPE_CHECKING:  # reading a configuration does not load what runs it
     from bigfs.store.scratch import Scratch
 
 
-class MethodStrategy(Protocol):
-    """One way to score the features: the plan prints its cost, the run executes it."""
+@dataclass(frozen=True)
+class Strategy(ABC):
+    """One way to score the features: the plan prints its cost, the run executes it.
 
+    Attributes
+    ----------
+    shape : Shape
+        Of the data.
+    selection : Selection
+    """
+
+    shape: Shape
+    selection: Selection
+
+    @property
+    def parameters(self) -> Any:
+        """The section of the method."""
+        return self.selection.parameters
+
+    @abstractmethod
     def cost(self) -> StageCost:
         """Return what it takes."""
 
+    @abstractmethod
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores; arrays with a row for every sample are written to ``out``."""
 
@@ -171,7 +190,7 @@ class Method:
             return False
         return "graph" not in self.sections(parameters.model_copy(update={"n_clusters": 2}))
 
-    def choose(self, shape: Shape, selection: Selection) -> MethodStrategy:
+    def choose(self, shape: Shape, selection: Selection) -> Strategy:
         """Return the strategy for data of a shape.
 
         Raises
@@ -179,7 +198,7 @@ class Method:
         MemoryLimitError
             If none fits ``memory_limit``.
         """
-        strategy: MethodStrategy = self._part("strategies").choose(shape, selection)
+        strategy: Strategy = self._part("strategies").choose(shape, selection)
         return strategy
 
     def estimator_class(self) -> Any:

@@ -18,6 +18,7 @@ from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
+from bigfs.selectors.method import Strategy
 from bigfs.selectors.sketch import RowSketch
 from bigfs.solvers.greedy import GramProducts, GreedyPath, Products, RowProducts
 from bigfs.stages.scores import FeatureScores
@@ -57,37 +58,25 @@ class Rule(ABC):
 
 
 @dataclass(frozen=True)
-class Picks(ABC):
+class Picks(Strategy):
     """A path on the client, on products that a pass over the data gives.
 
     Attributes
     ----------
-    shape : Shape
     rule : Rule
-    n_selected : int
-    memory_limit : int
-        Resident size promised for one worker process, in bytes.
-    random_state : int
     """
 
-    shape: Shape
     rule: Rule
-    n_selected: int
-    memory_limit: int
-    random_state: int
+
+    @property
+    def n_selected(self) -> int:
+        """How many features are picked."""
+        return self.selection.n_features_to_select
 
     @property
     def sketch(self) -> RowSketch:
         """The rows that stand for all."""
-        return RowSketch.of(self.shape, self.n_selected, self.memory_limit)
-
-    @abstractmethod
-    def cost(self) -> StageCost:
-        """Return the cost of the pass and of the client's matrices."""
-
-    @abstractmethod
-    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return the scores; details are the attributes of the method's class."""
+        return RowSketch.of(self.shape, self.n_selected, self.selection.memory_limit)
 
     def _on_client(self, what: str, n_rows: int | None) -> Step:
         d = self.shape.n_features
@@ -134,7 +123,7 @@ class PicksOnRows(Picks):
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores; details are the attributes of the method's class."""
         sketch = self.sketch
-        products = RowProducts(sketch.read(inputs.blocks, self.random_state))
+        products = RowProducts(sketch.read(inputs.blocks, self.selection.random_state))
         blocks = None if sketch.is_exact else inputs.blocks
         return self._result(products, products.norms(), blocks)
 
@@ -145,4 +134,4 @@ def choose_picks(shape: Shape, selection: Selection, rule: Rule) -> Picks:
     few = shape.n_samples < shape.n_features and RowSketch.of(shape, n_selected, limit).is_exact
     fits = gram_bytes(shape, 0) <= task_budget(limit)
     kind = PicksOnGram if fits and not few else PicksOnRows
-    return kind(shape, rule, n_selected, limit, selection.random_state)
+    return kind(shape, selection, rule)

@@ -15,7 +15,7 @@ from bigfs.config.sections import Auto, GraphConfig
 from bigfs.core.cost import Shape, StageCost
 from bigfs.core.errors import InputError
 from bigfs.graph.local import check_n_neighbors
-from bigfs.selectors.method import MethodStrategy
+from bigfs.selectors.method import Strategy
 from bigfs.selectors.number import check_criterion, largest_number
 from bigfs.selectors.registry import METHODS
 from bigfs.stages.components import components_stage, representation_stage
@@ -152,7 +152,7 @@ def _as_values(parameters: Any) -> dict[str, Any]:
 class Scoring:
     """The strategy of a method, and what is stored beside its scores."""
 
-    strategy: MethodStrategy
+    strategy: Strategy
     selection: Selection
     notes: tuple[str, ...] = ()
     chosen_later: bool = False

@@ -15,13 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.units import GIB
 from bigfs.graph import affinity, knn_graph
-from bigfs.selectors.mcfs import MCFSParameters
 from bigfs.selectors.mcfs.strategies import FullGram
 from bigfs.spectral.embedding import spectral_embedding
 from bigfs.store.labels import load_labels
 from tests.bench._judge import measure
+from tests.selectors._local import selection_of
 
 N_NEIGHBORS = 5
 N_SELECTED = 50
@@ -59,7 +58,7 @@ def _compare(
     recall = float(np.mean([np.isin(mine, theirs).mean() for mine, theirs in pairs]))
     embedding = spectral_embedding(affinity(graph), int(y.max()) + 1)
     K = len(embedding.eigenvalues)
-    strategy = FullGram(blocks.layout, MCFSParameters(), K, N_SELECTED, 4 * GIB)
+    strategy = FullGram(blocks.layout, selection_of("mcfs", N_SELECTED, n_clusters=K))
     kept = strategy.score(blocks, embedding).support(N_SELECTED)
     selected = np.concatenate(
         [blocks.start_pass().read(*bounds)[:, kept] for bounds in blocks.bounds]

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.units import GIB
 from bigfs.graph import affinity, knn_graph
-from bigfs.selectors.mcfs import MCFSParameters
 from bigfs.selectors.mcfs.strategies import FullGram
 from bigfs.spectral.embedding import spectral_embedding
 from tests.bench._judge import SETS, measure
+from tests.selectors._local import selection_of
 
 # The last one is chebyshev on row blocks.
 SOLVERS = ("eigsh", "lobpcg", "chebyshev", "distributed")
@@ -53,7 +52,7 @@ def main(
                 chunk_rows=blocks.rows,
             )
             K = len(found.eigenvalues)
-            strategy = FullGram(blocks.layout, MCFSParameters(), K, m, 4 * GIB)
+            strategy = FullGram(blocks.layout, selection_of("mcfs", m, n_clusters=K))
             kept = strategy.score(blocks, found).support(m)
             reference = reference or set(kept.tolist())
             overlaps[name, solver] = len(reference & set(kept.tolist()))

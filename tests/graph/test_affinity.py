@@ -19,10 +19,10 @@ from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, cost, knn_g
 from bigfs.graph.affinity import LEAST_HEAT
 from bigfs.graph.products import edge_products
 from bigfs.graph.symmetrize import union_rows
-from bigfs.selectors.spec.strategies import EdgeScores
 from bigfs.spectral.embedding import spectral_embedding
 from bigfs.store.scratch import Scratch
 from tests.graph._brute import manifold
+from tests.selectors._local import strategy_of
 
 
 def _dense(X: np.ndarray, indices: np.ndarray, weight: str, sigma: float | None) -> np.ndarray:
@@ -158,7 +158,7 @@ def test_a_row_of_zeros_keeps_its_nearest_neighbor(
         assert W.degrees.load()[11] == least
         assert M.data.max() <= (1 if weight == "cosine" else (X**2).sum(axis=1).max())
         assert abs(M - M.T).max() == 0
-        assert np.isfinite(EdgeScores(blocks.layout, 5, "phi2").score(blocks, W).scores).all()
+        assert np.isfinite(strategy_of("spec", blocks.layout).score(blocks, W).scores).all()
         assert np.isfinite(spectral_embedding(W, 3).eigenvalues).all()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pydantic import Field
 
 from bigfs.blocks.rowblocks import moments_step
@@ -11,7 +9,7 @@ from bigfs.config import Selection
 from bigfs.config.fields import PositiveFloat, Section
 from bigfs.core.cost import Shape, StageCost
 from bigfs.selectors.base import BaseSelector, NumberOfFeatures
-from bigfs.selectors.method import Method
+from bigfs.selectors.method import Method, Strategy
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
@@ -34,15 +32,11 @@ METHOD = Method(
 
 def choose(shape: Shape, selection: Selection) -> Ranges:
     """Return the only strategy."""
-    return Ranges(shape, selection.parameters.power)
+    return Ranges(shape, selection)
 
 
-@dataclass(frozen=True)
-class Ranges:
+class Ranges(Strategy):
     """The range of every feature, from one pass."""
-
-    shape: Shape
-    power: float
 
     def cost(self) -> StageCost:
         """Return the cost of the pass."""
@@ -51,7 +45,7 @@ class Ranges:
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the ranges."""
         moments = inputs.blocks.moments()
-        ranges = (moments.maximum - moments.minimum) ** self.power
+        ranges = (moments.maximum - moments.minimum) ** self.parameters.power
         return FeatureScores.from_scores(ranges, constant=moments.constant)
 
 

@@ -1,4 +1,4 @@
-"""LFS and GFS-k-means on blocks of any size, as no fit can be told."""
+"""Strategies of a method on blocks of any size, without a fit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 
 
-def selection_of(method: str, memory_limit: int | str = "4 GiB", **parameters: Any) -> Selection:
+def selection_of(
+    method: str, m: int = 1, memory_limit: int | str = "4 GiB", **parameters: Any
+) -> Selection:
     """Return the settings of a method with these parameters."""
-    settings = {"method": method, "n_features_to_select": 1, "memory_limit": memory_limit}
-    return selection_model()(**settings, **{method: parameters})
+    settings = {"method": method, "n_features_to_select": m, "memory_limit": memory_limit}
+    return selection_model()(**settings, **({method: parameters} if parameters else {}))
 
 
 def strategy_of(method: str, shape: Shape, **settings: Any) -> Any:

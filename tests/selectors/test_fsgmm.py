@@ -17,13 +17,12 @@ from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
 from bigfs.core.seeds import rng
 from bigfs.results.result import open_result
-from bigfs.selectors.fsgmm import FSGMMParameters
 from bigfs.selectors.fsgmm import iteration as _fsgmm
-from bigfs.selectors.fsgmm.strategies import MixtureFit
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import ArrayRef
 from tests.reference.fsgmm import fsgmm
+from tests.selectors._local import result_of, strategy_of
 
 
 def _mixture(n: int = 800) -> tuple[np.ndarray, np.ndarray]:
@@ -36,9 +35,7 @@ def _mixture(n: int = 800) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _result(blocks: RowBlocks, n_clusters: int, max_iter: int) -> FeatureScores:
-    parameters = FSGMMParameters(n_clusters=n_clusters, max_iter=max_iter)
-    out = blocks.scratch.child(blocks.scratch.unique("result"))
-    return MixtureFit(blocks.layout, parameters, 0).run(Inputs(blocks), out)
+    return result_of("fsgmm", blocks, n_clusters=n_clusters, max_iter=max_iter)
 
 
 @pytest.mark.parametrize("data, least", [("iris", 1e-4), ("wine", 0.3), ("mixture", 1e-4)])
@@ -137,7 +134,7 @@ def test_refusals() -> None:
 
 def test_the_cost_tells_what_does_not_fit() -> None:
     shape = Shape(5, 200_000, 4, 5, 5)
-    cost = MixtureFit(shape, FSGMMParameters(n_clusters=4), 0).cost()
+    cost = strategy_of("fsgmm", shape, n_clusters=4).cost()
     assert cost.largest.what == "a block of 5 rows and 4 components of 200,000 features"
     assert cost.task_bytes > task_budget(768 * 2**20)
 
@@ -146,8 +143,7 @@ def test_the_cost_tells_what_does_not_fit() -> None:
 def test_passes_are_at_most_those_of_the_cost(rows: int) -> None:
     blocks = RowBlocks.from_any(load_iris().data, rows=rows)
     before = blocks.passes
-    parameters = FSGMMParameters(n_clusters=5, max_iter=7)
-    strategy = MixtureFit(blocks.layout, parameters, 0)
+    strategy = strategy_of("fsgmm", blocks.layout, n_clusters=5, max_iter=7)
     result = strategy.run(Inputs(blocks), blocks.scratch.child("result"))
     assert result.details["n_iter"] == 7
     # Data in memory are checked as they are opened: their moments are known by then.

@@ -13,10 +13,10 @@ from bigfs import MCFS, spectral_embedding
 from bigfs.blocks import RowBlocks
 from bigfs.core.units import GIB
 from bigfs.graph import knn_graph
-from bigfs.selectors.mcfs import MCFSParameters
 from bigfs.selectors.mcfs.strategies import FullGram
 from bigfs.selectors.mcfs.wide import wide_paths
 from bigfs.spectral.embedding import SpectralEmbedding
+from tests.selectors._local import selection_of
 
 KINDS = ("plain", "far from zero", "identical", "zero", "constant", "collinear", "all of it")
 # Which earlier feature a feature repeats; the data are dealt with in tens of features.
@@ -75,7 +75,8 @@ def test_paths_equal_scikit_learn(way: str, kind: str, dtype: str, intercept: bo
     X, m = _data(kind, dtype), 20
     blocks, spectral = _embedded(kind, dtype)
     if way == "gram":
-        strategy = FullGram(blocks.layout, MCFSParameters(fit_intercept=intercept), 4, m, GIB)
+        selection = selection_of("mcfs", m, GIB, n_clusters=4, fit_intercept=intercept)
+        strategy = FullGram(blocks.layout, selection)
         coef = strategy.score(blocks, spectral).details["coef"].toarray()
     else:
         found = wide_paths(blocks, spectral, m, fit_intercept=intercept, memory_limit=GIB)

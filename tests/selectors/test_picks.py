@@ -20,6 +20,7 @@ from bigfs.selectors.sketch import RowSketch
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 from tests.reference.greedy import forward_selection
+from tests.selectors._local import selection_of
 
 BOTH = [ColumnSubset, PivotedQR, lambda m: PivotedQR(m, n_components=3)]
 
@@ -176,7 +177,7 @@ def test_wide_data_take_several_passes_rather_than_more_memory() -> None:
     assert wide.n_rows == 1000 and not wide.is_exact and wide.n_columns < 50_000
     step = wide.step()
     assert step.times == -(-50_000 // wide.n_columns)
-    strategy = picks.PicksOnRows(shape, MostExplained(), 100, 4 * GIB, 0)
+    strategy = picks.PicksOnRows(shape, selection_of("column_subset", 100), MostExplained())
     assert strategy.cost().passes == step.times + 1
 
 
@@ -185,6 +186,6 @@ def test_passes_are_those_of_the_plan(n: int) -> None:
     blocks = RowBlocks.from_any(_data(n))
     before = blocks.passes
     kind = picks.PicksOnGram if n == 60 else picks.PicksOnRows
-    strategy = kind(blocks.layout, MostExplained(), 5, 4 * GIB, 0)
+    strategy = kind(blocks.layout, selection_of("column_subset", 5), MostExplained())
     strategy.run(Inputs(blocks), Scratch())
     assert blocks.passes - before == strategy.cost().passes == 1

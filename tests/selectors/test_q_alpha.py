@@ -24,6 +24,7 @@ from bigfs.solvers.qalpha import q_alpha as solve
 from bigfs.stages.stage import Inputs
 from tests.bench.bench_baselines import prepared
 from tests.reference.qalpha import q_alpha
+from tests.selectors._local import strategy_of
 
 
 @pytest.mark.parametrize("k", [1, 3, 8])
@@ -53,7 +54,7 @@ def test_workers_do_not_change_a_bit(tmp_path: Path, client: Any) -> None:
 
     def scores() -> np.ndarray:
         blocks = RowBlocks.from_any(tmp_path / "X.npy", rows=300)
-        strategy = FeatureWeights(blocks.layout, QAlphaParameters(n_clusters=10))
+        strategy = strategy_of("q_alpha", blocks.layout, n_clusters=10)
         return strategy.run(Inputs(blocks), blocks.scratch).scores
 
     spread = scores()
@@ -138,7 +139,7 @@ def test_the_cost_names_the_matrices_of_features(n: int, d: int) -> None:
 @pytest.mark.parametrize("rows", [40, 200])
 def test_passes_are_those_of_the_cost(rows: int) -> None:
     blocks = RowBlocks.from_any(load_wine().data, rows=rows)
-    strategy = FeatureWeights(blocks.layout, QAlphaParameters(n_clusters=3))
+    strategy = strategy_of("q_alpha", blocks.layout, n_clusters=3)
     before = blocks.passes
     strategy.run(Inputs(blocks), blocks.scratch)
     assert blocks.passes - before == strategy.cost().passes == 1

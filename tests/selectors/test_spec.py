@@ -14,10 +14,10 @@ from bigfs import SPEC, LaplacianScore, knn_graph, run
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import ConfigError, InputError
 from bigfs.graph import affinity
-from bigfs.selectors.spec.strategies import EdgeScores
 from tests.bench.bench_baselines import prepared
 from tests.reference.mcfs import neighbor_affinity
 from tests.reference.spec import spec_scores
+from tests.selectors._local import strategy_of
 
 RANKINGS = ("phi1", "phi2", "phi3")
 
@@ -63,7 +63,7 @@ def test_workers_do_not_change_a_bit(tmp_path: Path, client: Any) -> None:
     def scores() -> np.ndarray:
         blocks = RowBlocks.from_any(tmp_path / "X.npy", rows=300)
         W = affinity(knn_graph(blocks, 5), blocks=blocks)
-        return EdgeScores(blocks.layout, 5, "phi2").score(blocks, W).scores
+        return strategy_of("spec", blocks.layout).score(blocks, W).scores
 
     spread = scores()
     for n_threads in (1, 2, 4):

@@ -17,12 +17,12 @@ from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.selectors.configs import selection_model
 from bigfs.selectors.registry import METHODS
-from bigfs.selectors.udfs import UDFSParameters
 from bigfs.selectors.udfs import kernels as _udfs
 from bigfs.selectors.udfs.kernels import local_scatter
 from bigfs.selectors.udfs.strategies import SparseProjection
 from tests.bench.bench_baselines import prepared
 from tests.reference.udfs import discriminative_matrix, udfs_scores
+from tests.selectors._local import strategy_of
 
 
 def _varying(X: np.ndarray) -> np.ndarray:
@@ -197,7 +197,7 @@ def test_passes_are_those_of_the_cost(rows: int) -> None:
     graph = knn_graph(blocks, 5)
     before = blocks.passes
     local_scatter(blocks, graph.indices_ref, 1.0)
-    strategy = SparseProjection(blocks.layout, 5, UDFSParameters(unit="none"))
+    strategy = strategy_of("udfs", blocks.layout, unit="none")
     assert blocks.passes - before == strategy.cost().passes == 1
 
 

@@ -13,11 +13,11 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.units import GIB, MIB
 from bigfs.graph import knn_graph
-from bigfs.selectors.mcfs import MCFSParameters
 from bigfs.selectors.mcfs import wide as _wide
 from bigfs.selectors.mcfs.strategies import FullGram
 from bigfs.selectors.mcfs.wide import WidePaths, wide_paths
 from bigfs.spectral.embedding import SpectralEmbedding
+from tests.selectors._local import selection_of
 
 
 def _correlated(n: int, d: int, seed: int = 0) -> np.ndarray:
@@ -39,8 +39,8 @@ def _embedded(
 def _full(blocks: RowBlocks, spectral: SpectralEmbedding, m: int, intercept: bool = True) -> Any:
     """Return the scores by the whole Gram matrix."""
     K = len(spectral.eigenvalues)
-    parameters = MCFSParameters(fit_intercept=intercept)
-    return FullGram(blocks.layout, parameters, K, m, GIB).score(blocks, spectral)
+    selection = selection_of("mcfs", m, GIB, n_clusters=K, fit_intercept=intercept)
+    return FullGram(blocks.layout, selection).score(blocks, spectral)
 
 
 def _paths(blocks: RowBlocks, spectral: SpectralEmbedding, m: int, intercept: bool) -> WidePaths:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bigfs.blocks.rowblocks import moments_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, pass_over
 from bigfs.core.errors import InputError
-from bigfs.selectors.fsgmm import FSGMMParameters
 from bigfs.selectors.fsgmm.iteration import (
     Columns,
     State,
@@ -21,6 +18,7 @@ from bigfs.selectors.fsgmm.iteration import (
     maximization_bytes,
     write_labels,
 )
+from bigfs.selectors.method import Strategy
 from bigfs.solvers.saliency import information
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
@@ -29,24 +27,11 @@ from bigfs.store.scratch import ArrayRef, Scratch
 
 def choose(shape: Shape, selection: Selection) -> MixtureFit:
     """Return the only strategy."""
-    return MixtureFit(shape, selection.parameters, selection.random_state)
+    return MixtureFit(shape, selection)
 
 
-@dataclass(frozen=True)
-class MixtureFit:
-    """A pass over X for every step of EM, and one for the labels.
-
-    Attributes
-    ----------
-    shape : Shape
-    parameters : FSGMMParameters
-    random_state : int
-        Seed of the rows that the components start at.
-    """
-
-    shape: Shape
-    parameters: FSGMMParameters
-    random_state: int
+class MixtureFit(Strategy):
+    """A pass over X for every step of EM, and one for the labels."""
 
     def cost(self) -> StageCost:
         """Return the cost of the moments, of at most ``max_iter`` steps and of the labels."""
@@ -83,7 +68,7 @@ class MixtureFit:
         file = checkpoint / "state.npz" if checkpoint else None
         state = load(file)
         if state is None:
-            state = begin(blocks, columns, self.parameters.n_clusters, self.random_state)
+            state = begin(blocks, columns, self.parameters.n_clusters, self.selection.random_state)
         state = fit(blocks, columns, state, folder, self.parameters, file)
         write_labels(blocks, columns, state.best, folder, labels)
         folder.close()

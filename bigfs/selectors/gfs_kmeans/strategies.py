@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from bigfs.selectors.lfs.start import (
     sample_shape,
     usable_features,
 )
+from bigfs.selectors.method import Strategy
 from bigfs.selectors.stages import start_of
 from bigfs.solvers.separability import (
     DIGITS,
@@ -56,18 +57,8 @@ def choose(shape: Shape, selection: Selection) -> GlobalSearch:
     return GlobalSearch(shape, selection)
 
 
-@dataclass(frozen=True)
-class GlobalSearch:
-    """The backward search on all rows.
-
-    Attributes
-    ----------
-    shape : Shape
-    selection : Selection
-    """
-
-    shape: Shape
-    selection: Selection
+class GlobalSearch(Strategy):
+    """The backward search on all rows."""
 
     @property
     def passes(self) -> type[Passes]:
@@ -76,7 +67,7 @@ class GlobalSearch:
 
     def cost(self) -> StageCost:
         """Return the cost of the covariances, of the search, and of the labels."""
-        shape, parameters, passes = self.shape, self.selection.parameters, self.passes
+        shape, parameters, passes = self.shape, self.parameters, self.passes
         k, d = largest_count(parameters.n_clusters), shape.n_features
         what = f"centers of {k} clusters for {d:,} candidates, and covariances of {d:,} features"
         compared, held_compared = search_bytes(k, d, False), search_bytes(k, d, True)
@@ -101,7 +92,7 @@ class GlobalSearch:
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return how long the search keeps each feature; details as `GFSKMeans` says."""
-        blocks, parameters = inputs.blocks, self.selection.parameters
+        blocks, parameters = inputs.blocks, self.parameters
         seed = self.selection.random_state
         n_clusters, gap = inputs.n_clusters(parameters.n_clusters)
         start = start_of(self.selection, blocks.n_samples, blocks.source.dropped)

@@ -22,6 +22,7 @@ from bigfs.selectors.highly_variable.kernels import (
     count_kernel,
     kernel_bytes,
 )
+from bigfs.selectors.method import Strategy
 from bigfs.selectors.stages import start_of
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
@@ -42,8 +43,8 @@ def choose(shape: Shape, selection: Selection) -> Deviances | ClippedVariances:
     codes = _batches(selection, None)
     n_batches = 1 if codes is None else int(codes.max()) + 1
     if selection.parameters.flavor == "deviance":
-        return Deviances(shape, n_batches, selection)
-    return ClippedVariances(shape, n_batches, selection)
+        return Deviances(shape, selection, n_batches)
+    return ClippedVariances(shape, selection, n_batches)
 
 
 def _batches(
@@ -78,19 +79,15 @@ def _batches(
 
 
 @dataclass(frozen=True)
-class _OfBatches:
+class _OfBatches(Strategy):
     """The passes over the counts that the flavors share.
 
     Attributes
     ----------
-    shape : Shape
     n_batches : int
-    selection : Selection
     """
 
-    shape: Shape
     n_batches: int
-    selection: Selection
     _deviance: ClassVar[bool] = False
 
     def _pass(self, what: str, n_vectors: int) -> Step:
@@ -164,7 +161,7 @@ class ClippedVariances(_OfBatches):
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the mean scores of the batches, ranked by the flavor's rule."""
-        blocks, parameters = inputs.blocks, self.selection.parameters
+        blocks, parameters = inputs.blocks, self.parameters
         counts, stored = self._counts(blocks)
         batches = [counts.moments[batch] for batch in range(self.n_batches)]
         few = next((i for i, b in enumerate(batches) if b.count < 2), None)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from abc import abstractmethod
+from dataclasses import replace
 
 import numpy as np
 
@@ -45,6 +45,7 @@ from bigfs.selectors.lfs.start import (
     usable_features,
 )
 from bigfs.selectors.lfs.state import State, load_state, save_state
+from bigfs.selectors.method import Strategy
 from bigfs.selectors.stages import start_of
 from bigfs.solvers.separability import feature_separability
 from bigfs.spectral.choice import largest_count
@@ -65,18 +66,8 @@ def choose(shape: Shape, selection: Selection) -> LocalSearch:
     return SearchOfSample(shape, selection) if sampled else SearchOfAll(shape, selection)
 
 
-@dataclass(frozen=True)
-class LocalSearch(ABC):
-    """The search of LFS on some rows, and the labels of all.
-
-    Attributes
-    ----------
-    shape : Shape
-    selection : Selection
-    """
-
-    shape: Shape
-    selection: Selection
+class LocalSearch(Strategy):
+    """The search of LFS on some rows, and the labels of all."""
 
     @property
     @abstractmethod
@@ -91,20 +82,10 @@ class LocalSearch(ABC):
     def _label_passes(self, blocks: RowBlocks, searched: Passes, origin: np.ndarray) -> Passes:
         """Return passes over all rows, about the origin of the search."""
 
-    @abstractmethod
-    def cost(self) -> StageCost:
-        """Return the cost of the search, and of the labels."""
-
     @property
     def passes(self) -> type[Passes]:
         """How the passes of the search go."""
         return kind_of_passes(self.searched)
-
-    @property
-    def parameters(self) -> LFSParameters:
-        """The section of the method."""
-        parameters: LFSParameters = self.selection.parameters
-        return parameters
 
     @property
     def product_bytes(self) -> int:

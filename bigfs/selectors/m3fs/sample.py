@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from bigfs.selectors.m3fs import MAX_CLUSTERS
 from bigfs.selectors.m3fs.kernels import clusters_of, decisions
 from bigfs.selectors.m3fs.passes import read_arrays, write_arrays
 from bigfs.selectors.m3fs.starts import given_labels
+from bigfs.selectors.method import Strategy
 from bigfs.selectors.stages import stages_of_selection, start_of
 from bigfs.spectral.choice import largest_count
 from bigfs.stages.engine import Engine, TemporaryStages
@@ -28,20 +29,11 @@ from bigfs.store.chunking import block_rows
 from bigfs.store.scratch import ArrayRef, Scratch
 
 
-@dataclass(frozen=True)
-class SampledRows:
+class SampledRows(Strategy):
     """The stages of the method on rows drawn at random; the rule labels all rows in one pass.
 
-    Attributes
-    ----------
-    shape : Shape
-        Of all rows.
-    selection : Selection
-        Of M3FS or maximum margin clustering, with a ``sample_size``.
+    The method is M3FS or maximum margin clustering, with a ``sample_size``.
     """
-
-    shape: Shape
-    selection: Selection
 
     def cost(self) -> StageCost:
         """Return the cost of the draw, of the sample's stages and of the labels."""
@@ -54,7 +46,7 @@ class SampledRows:
             drawn = Step(f"{size:,} row numbers", 16 * n, by_client=True)
             steps = [*gather_steps(self.shape, size), drawn, *_off_x(steps)]
             scratch += 2 * sample.nbytes
-        columns = largest_count(self.selection.parameters.n_clusters)
+        columns = largest_count(self.parameters.n_clusters)
         needed = 8 * self.shape.rows * (columns + 2) + 16 * MIB
         steps.append(pass_over(self.shape, "a block and its labels", needed))
         # What the result stage of the sample stores is the labels under every start.
@@ -72,7 +64,7 @@ class SampledRows:
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores; details as those of the method on all rows."""
         blocks, before = inputs.blocks, inputs.blocks.passes
-        n, size = blocks.n_samples, self.selection.parameters.sample_size
+        n, size = blocks.n_samples, self.parameters.sample_size
         scratch = blocks.scratch.child(blocks.scratch.unique("sample"))
         ids, rows = np.arange(n), blocks
         if size < n:
@@ -96,7 +88,7 @@ class SampledRows:
 
     def _shape_of_sample(self) -> Shape:
         """Return the shape of the sampled rows, which are stored as one chunk."""
-        size, shape = self.selection.parameters.sample_size, self.shape
+        size, shape = self.parameters.sample_size, self.shape
         if size == shape.n_samples:
             return shape
         rows = block_rows(shape.n_features, shape.itemsize, size)
@@ -104,7 +96,7 @@ class SampledRows:
 
     def _selection(self, ids: np.ndarray | None = None) -> Selection:
         """Return the selection for the sampled rows; with ``ids``, with their labels to start."""
-        selection, parameters = self.selection, self.selection.parameters
+        selection, parameters = self.selection, self.parameters
         changes: dict[str, Any] = {"sample_size": None}
         graph = selection.graph or GraphConfig()
         n_neighbors = min(graph.n_neighbors, parameters.sample_size - 1)

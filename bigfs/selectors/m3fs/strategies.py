@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ from bigfs.selectors.m3fs.result import about_start, chosen_start, details_of, w
 from bigfs.selectors.m3fs.sample import SampledRows
 from bigfs.selectors.m3fs.starts import most_starts, start_labels, start_steps
 from bigfs.selectors.m3fs.state import Settings, Trajectory
+from bigfs.selectors.method import Strategy
 from bigfs.selectors.stages import start_of
 from bigfs.spectral.choice import largest_count
 from bigfs.stages.scores import FeatureScores
@@ -79,35 +80,31 @@ def search_of_all_rows(
 
 
 @dataclass(frozen=True)
-class MarginSearch(ABC):
+class MarginSearch(Strategy):
     """Clusters of large margin on all rows: several starts to their ends, and a choice of one.
 
     Attributes
     ----------
-    shape : Shape
-    selection : Selection
-        Its method may be another one that is made of this.
-    parameters : M3FSParameters
+    margin : M3FSParameters
+        Not always the section of the method: it may be another one that is made of this.
     n_selected : int
         m, the sum of sigma.
     """
 
-    shape: Shape
-    selection: Selection
-    parameters: M3FSParameters
+    margin: M3FSParameters
     n_selected: int
 
     @property
     def _n_columns(self) -> int:
         """P, the columns of V; the most that "auto" makes it."""
-        n_clusters = largest_count(self.parameters.n_clusters)
+        n_clusters = largest_count(self.margin.n_clusters)
         return 1 if n_clusters == 2 else n_clusters
 
     @property
     def _program_size(self) -> tuple[int, int, bool]:
         """D and P of V, and whether the cone programs have a quadratic form."""
-        n_rows_of_v = self.shape.n_features + self.parameters.fit_intercept
-        return n_rows_of_v, self._n_columns, self.parameters.smoothness > 0
+        n_rows_of_v = self.shape.n_features + self.margin.fit_intercept
+        return n_rows_of_v, self._n_columns, self.margin.smoothness > 0
 
     @abstractmethod
     def _round_steps(self) -> tuple[Step, ...]:
@@ -123,7 +120,7 @@ class MarginSearch(ABC):
 
     def cost(self) -> StageCost:
         """Return the cost of the starts, of at most ``max_iter`` rounds of each, of the choice."""
-        shape, parameters = self.shape, self.parameters
+        shape, parameters = self.shape, self.margin
         n, n_starts = shape.n_samples, most_starts(parameters)
         steps = [moments_step(shape), *start_steps(shape, parameters)]
         if parameters.smoothness and parameters.graph == "full":
@@ -142,7 +139,7 @@ class MarginSearch(ABC):
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return sigma of the chosen start; details are the attributes of `M3FS`."""
-        blocks, checkpoint, parameters = inputs.blocks, inputs.checkpoint, self.parameters
+        blocks, checkpoint, parameters = inputs.blocks, inputs.checkpoint, self.margin
         n, before = blocks.n_samples, blocks.passes
         n_clusters, eigengap = inputs.n_clusters(parameters.n_clusters)
         settings = Settings.of(parameters, n_clusters, self.n_selected, blocks.n_features)
@@ -189,7 +186,7 @@ class MarginSearch(ABC):
         if "graph" not in inputs.finished:
             return None
         given = inputs.affinity.sigma_
-        if given is None and self.parameters.graph == "full" and self.parameters.smoothness:
+        if given is None and self.margin.graph == "full" and self.margin.smoothness:
             return default_sigma(inputs.graph)
         return given
 
@@ -197,7 +194,7 @@ class MarginSearch(ABC):
         """Return smoothness times the quadratic form of the graph, or None."""
         if settings.smoothness == 0:
             return None
-        if self.parameters.graph == "full":
+        if self.margin.graph == "full":
             width = self._width(inputs)
             assert width is not None
             form = full_form(inputs.blocks, width)
@@ -211,7 +208,7 @@ class ResidentRows(MarginSearch):
     """All rows in one block, each start in a task of its own that reads them once."""
 
     def _round_steps(self) -> tuple[Step, ...]:
-        shape, n_starts = self.shape, most_starts(self.parameters)
+        shape, n_starts = self.shape, most_starts(self.margin)
         what = f"all {shape.n_samples:,} rows with their planes and a cone program"
         needed = resident_bytes(shape, *self._program_size)
         return (Step(what, needed, n_starts, n_starts, n_starts * shape.n_chunks),)
@@ -229,8 +226,8 @@ class StreamedRows(MarginSearch):
     """All starts in lock-step: their cone programs side by side, then one pass for all."""
 
     def _round_steps(self) -> tuple[Step, ...]:
-        shape, max_iter = self.shape, self.parameters.max_iter
-        n_starts, size = most_starts(self.parameters), self._program_size
+        shape, max_iter = self.shape, self.margin.max_iter
+        n_starts, size = most_starts(self.margin), self._program_size
         what = f"a cone program of {size[0]:,} x {size[1]} unknowns"
         block = f"a block of {shape.rows:,} rows with its planes"
         needed = round_bytes(shape, self._n_columns)
@@ -253,7 +250,7 @@ class StreamedRows(MarginSearch):
 
     def _space(self) -> tuple[int, int]:
         # Clusters and planes of many rounds, in bits where there are two clusters.
-        n_clusters = largest_count(self.parameters.n_clusters)
+        n_clusters = largest_count(self.margin.n_clusters)
         return 60 * self.shape.n_samples * n_clusters, self.shape.nbytes
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bigfs.blocks.rowblocks import moments_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost
+from bigfs.selectors.method import Strategy
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
@@ -14,14 +13,11 @@ from bigfs.store.scratch import Scratch
 
 def choose(shape: Shape, selection: Selection) -> Variances:
     """Return the only strategy."""
-    return Variances(shape)
+    return Variances(shape, selection)
 
 
-@dataclass(frozen=True)
-class Variances:
+class Variances(Strategy):
     """The variance of every feature, from one pass."""
-
-    shape: Shape
 
     def cost(self) -> StageCost:
         """Return the cost of the pass."""

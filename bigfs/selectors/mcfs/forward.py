@@ -105,7 +105,7 @@ class ForwardOnColumns(Forward):
     def _n_columns(self) -> int:
         """Columns of a pass: those of the features that explain most at that time."""
         shape = self.shape
-        room = task_budget(self.memory_limit) - shape.read_bytes
+        room = task_budget(self.selection.memory_limit) - shape.read_bytes
         each = 8 * shape.n_features * self._n_parts
         if shape.n_entries is not None:  # the columns of a block are dense beside it
             room -= side_bytes(shape, GROUP)

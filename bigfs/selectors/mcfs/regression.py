@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.cost import Shape, StageCost
-from bigfs.selectors.mcfs import MCFSParameters
+from bigfs.config import Selection
+from bigfs.selectors.mcfs import METHOD
+from bigfs.selectors.method import Strategy
+from bigfs.spectral.choice import largest_count
 from bigfs.spectral.embedding import SpectralEmbedding
 
 
-@dataclass(frozen=True)
-class Regression(ABC):
-    """A regression of the eigenvectors on all features.
+def n_targets_of(selection: Selection) -> int:
+    """Return how many eigenvectors are regressed; the most that "auto" keeps."""
+    return largest_count(METHOD.n_components(selection.parameters))
 
-    Attributes
-    ----------
-    shape : Shape
-    parameters : MCFSParameters
-    n_targets : int
-        Eigenvectors; the most that "auto" keeps.
-    n_selected : int
-        Size of the active set at which a path stops.
-    memory_limit : int
-        Resident size promised for one worker process, in bytes.
-    """
 
-    shape: Shape
-    parameters: MCFSParameters
-    n_targets: int
-    n_selected: int
-    memory_limit: int
+class Regression(Strategy):
+    """A regression of the eigenvectors on all features."""
 
-    @abstractmethod
-    def cost(self) -> StageCost:
-        """Return what the passes and the paths take."""
+    @property
+    def n_targets(self) -> int:
+        """How many eigenvectors there are, at most."""
+        return n_targets_of(self.selection)
+
+    @property
+    def n_selected(self) -> int:
+        """Size of the active set at which a path stops."""
+        return self.selection.n_features_to_select
 
     def _gram(
         self, blocks: RowBlocks, spectral: SpectralEmbedding

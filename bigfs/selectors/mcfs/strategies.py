@@ -15,12 +15,10 @@ from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
-from bigfs.selectors.mcfs import METHOD
 from bigfs.selectors.mcfs.forward import ForwardOnColumns, ForwardOnGram
-from bigfs.selectors.mcfs.regression import Regression, about_eigenvectors
+from bigfs.selectors.mcfs.regression import Regression, about_eigenvectors, n_targets_of
 from bigfs.selectors.mcfs.tasks import SparseVector, lars_task
 from bigfs.selectors.mcfs.wide import columns_bytes, wide_paths, wide_steps
-from bigfs.spectral.choice import largest_count
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.stages.scores import FeatureScores, rank
 from bigfs.stages.stage import Inputs
@@ -29,16 +27,14 @@ from bigfs.store.scratch import Scratch
 
 def choose(shape: Shape, selection: Selection) -> Regression:
     """Return the strategy that fits: all Gram columns where a worker can fold them."""
-    parameters = selection.parameters
-    n_targets = largest_count(METHOD.n_components(parameters))
-    limit, n_selected = selection.memory_limit, selection.n_features_to_select
+    n_targets, budget = n_targets_of(selection), task_budget(selection.memory_limit)
     # Of sparse data a Gram matrix would be dense, however few columns are needed.
-    fits = shape.n_entries is None and gram_bytes(shape, n_targets) <= task_budget(limit)
+    fits = shape.n_entries is None and gram_bytes(shape, n_targets) <= budget
     kind: type[Regression] = {
         "lasso": FullGram if fits else ScreenedColumns,
         "omp": ForwardOnGram if fits else ForwardOnColumns,
-    }[parameters.regression]
-    return kind(shape, parameters, n_targets, n_selected, limit)
+    }[selection.parameters.regression]
+    return kind(shape, selection)
 
 
 class Paths(Regression):
@@ -109,7 +105,7 @@ class ScreenedColumns(Paths):
 
     def cost(self) -> StageCost:
         """Return the cost of the passes, of which there is one for each round of screening."""
-        steps = wide_steps(self.shape, self.n_targets, self.n_selected, self.memory_limit)
+        steps = wide_steps(self.shape, self.n_targets, self.n_selected, self.selection.memory_limit)
         stored = columns_bytes(self.shape, self.n_targets, self.n_selected)
         return StageCost(steps, stored, at_most=True)
 
@@ -121,7 +117,7 @@ class ScreenedColumns(Paths):
             spectral,
             self.n_selected,
             fit_intercept=self.parameters.fit_intercept,
-            memory_limit=self.memory_limit,
+            memory_limit=self.selection.memory_limit,
         )
         details = {
             "largest_violation": paths.largest_violation,

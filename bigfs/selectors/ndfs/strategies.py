@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -23,7 +23,8 @@ from bigfs.core.units import MIB, format_bytes
 from bigfs.graph import AffinityMatrix
 from bigfs.runtime.execute import worker_slots
 from bigfs.runtime.progress import silenced, track
-from bigfs.selectors.ndfs import NDFSParameters, solve
+from bigfs.selectors.method import Strategy
+from bigfs.selectors.ndfs import solve
 from bigfs.selectors.ndfs.iteration import Iterate, finish, iterate
 from bigfs.selectors.ndfs.kernels import with_sums
 from bigfs.selectors.ndfs.passes import (
@@ -89,14 +90,8 @@ def choose(shape: Shape, selection: Selection) -> NDFSStrategy:
     return ConjugateGradients(shape, selection)
 
 
-@dataclass(frozen=True)
-class NDFSStrategy(ABC):
+class NDFSStrategy(Strategy):
     """Algorithm 1 of NDFS by row blocks; subclasses differ in how they solve the regressions.
-
-    Attributes
-    ----------
-    shape : Shape
-    selection : Selection
 
     Notes
     -----
@@ -104,16 +99,7 @@ class NDFSStrategy(ABC):
     stored by row blocks: three times at most, five with checkpoints.
     """
 
-    shape: Shape
-    selection: Selection
-
     solver: ClassVar[str]
-
-    @property
-    def parameters(self) -> NDFSParameters:
-        """The section of the method."""
-        parameters: NDFSParameters = self.selection.parameters
-        return parameters
 
     @property
     def n_clusters(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.threads import single_thread
 from bigfs.runtime.progress import track
-from bigfs.selectors.q_alpha import QAlphaParameters
+from bigfs.selectors.method import Strategy
 from bigfs.solvers.qalpha import (
     DENSE_FEATURES,
     N_MATRICES,
@@ -32,21 +31,11 @@ from bigfs.store.scratch import Scratch
 def choose(shape: Shape, selection: Selection) -> FeatureWeights:
     """Return the strategy: on matrices of features, or of rows where these are fewer."""
     few_rows = shape.n_samples < shape.n_features and shape.n_features >= DENSE_FEATURES
-    return (WeightsOfFewRows if few_rows else FeatureWeights)(shape, selection.parameters)
+    return (WeightsOfFewRows if few_rows else FeatureWeights)(shape, selection)
 
 
-@dataclass(frozen=True)
-class FeatureWeights:
-    """One pass for the Gram matrix; the client iterates on matrices of n_features^2.
-
-    Attributes
-    ----------
-    shape : Shape
-    parameters : QAlphaParameters
-    """
-
-    shape: Shape
-    parameters: QAlphaParameters
+class FeatureWeights(Strategy):
+    """One pass for the Gram matrix; the client iterates on matrices of n_features^2."""
 
     def cost(self) -> StageCost:
         """Return the cost of the pass and of the client's matrices."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bigfs.blocks.rowblocks import moments_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost
 from bigfs.core.seeds import rng
+from bigfs.selectors.method import Strategy
 from bigfs.stages.scores import FeatureScores, rank
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
@@ -17,16 +16,11 @@ from bigfs.store.scratch import Scratch
 
 def choose(shape: Shape, selection: Selection) -> Draws:
     """Return the only strategy."""
-    return Draws(shape, selection.parameters.n_draws, selection.random_state)
+    return Draws(shape, selection)
 
 
-@dataclass(frozen=True)
-class Draws:
+class Draws(Strategy):
     """Features in the order of uniform random numbers, constant ones last."""
-
-    shape: Shape
-    n_draws: int
-    random_state: int
 
     def cost(self) -> StageCost:
         """Return the cost of the pass."""
@@ -35,7 +29,8 @@ class Draws:
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the numbers of the first draw; details are the attributes of the class."""
         constant = inputs.blocks.moments().constant
-        seeded = [rng(self.random_state, "random selection", i) for i in range(self.n_draws)]
+        seed, n_draws = self.selection.random_state, self.parameters.n_draws
+        seeded = [rng(seed, "random selection", i) for i in range(n_draws)]
         numbers = [np.where(constant, 0.0, row.random(len(constant))) for row in seeded]
         draws = np.array([rank(row, constant) for row in numbers])
         return FeatureScores.from_scores(numbers[0], constant=constant, draws=draws)

@@ -11,6 +11,7 @@ from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost
 from bigfs.graph import AffinityMatrix
 from bigfs.graph.edges import column_groups, edge_moments, edges_cost
+from bigfs.selectors.method import Strategy
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
@@ -18,38 +19,30 @@ from bigfs.store.scratch import Scratch
 
 def choose(shape: Shape, selection: Selection) -> EdgeScores:
     """Return the only strategy."""
-    return edge_scores(shape, selection, selection.parameters.ranking)
-
-
-def edge_scores(shape: Shape, selection: Selection, ranking: str) -> EdgeScores:
-    """Return the strategy of a ranking function."""
-    n_neighbors = selection.used_graph.n_neighbors
-    n_groups = column_groups(shape, n_neighbors, selection.memory_limit)
-    return EdgeScores(shape, n_neighbors, ranking, n_groups)
+    return EdgeScores(shape, selection, selection.parameters.ranking)
 
 
 @dataclass(frozen=True)
-class EdgeScores:
+class EdgeScores(Strategy):
     """The ranking functions of SPEC, from sums over edges; no eigenvector is computed.
 
     Attributes
     ----------
-    shape : Shape
-    n_neighbors : int
     ranking : {"phi1", "phi2", "phi3"}
         See `SPEC`; "phi2" is the Laplacian score.
-    n_groups : int, default=1
-        Groups of columns that sparse data are read in.
     """
 
-    shape: Shape
-    n_neighbors: int
     ranking: str
-    n_groups: int = 1
+
+    @property
+    def n_groups(self) -> int:
+        """Groups of columns that sparse data are read in."""
+        n_neighbors = self.selection.used_graph.n_neighbors
+        return column_groups(self.shape, n_neighbors, self.selection.memory_limit)
 
     def cost(self) -> StageCost:
         """Return the cost of the pass."""
-        return edges_cost(self.shape, self.n_neighbors, self.n_groups)
+        return edges_cost(self.shape, self.selection.used_graph.n_neighbors, self.n_groups)
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores, larger is better (``phi1`` and ``phi2`` negated)."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bigfs.blocks.rowblocks import moments_step
@@ -11,7 +9,7 @@ from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.threads import single_thread
 from bigfs.runtime.progress import track
-from bigfs.selectors.udfs import UDFSParameters
+from bigfs.selectors.method import Strategy
 from bigfs.selectors.udfs.kernels import local_scatter, product_form, scatter_step
 from bigfs.solvers.udfs import (
     N_MATRICES,
@@ -30,12 +28,11 @@ from bigfs.store.scratch import Scratch
 
 def choose(shape: Shape, selection: Selection) -> SparseProjection:
     """Return the strategy: M as a product where rows are so few that it vanishes on a basis."""
-    assert selection.graph is not None
     parameters = selection.parameters
     kind = SparseProjection
     if parameters.gamma > 0 and _is_product(shape, shape.n_features, parameters.n_clusters):
         kind = ProjectionOfFewRows
-    return kind(shape, selection.graph.n_neighbors, parameters)
+    return kind(shape, selection)
 
 
 def _is_product(shape: Shape, n_varying: int, n_clusters: int | str) -> bool:
@@ -43,30 +40,17 @@ def _is_product(shape: Shape, n_varying: int, n_clusters: int | str) -> bool:
     return shape.n_samples - 1 + largest_count(n_clusters) < n_varying
 
 
-@dataclass(frozen=True)
-class SparseProjection:
-    """One pass sums up the neighborhoods; the client iterates on matrices of n_features^2.
-
-    Attributes
-    ----------
-    shape : Shape
-    n_neighbors : int
-    parameters : UDFSParameters
-    """
-
-    shape: Shape
-    n_neighbors: int
-    parameters: UDFSParameters
+class SparseProjection(Strategy):
+    """One pass sums up the neighborhoods; the client iterates on matrices of n_features^2."""
 
     def cost(self) -> StageCost:
         """Return the cost of the pass and of the client's matrices."""
         d = self.shape.n_features
         what = f"{N_MATRICES} matrices of {d:,} x {d:,} features"
         iteration = Step(what, sparse_basis_bytes(d), by_client=True)
-        return StageCost(
-            (*self._unit_steps(), scatter_step(self.shape, self.n_neighbors), iteration),
-            at_most=self.parameters.unit == "rms",
-        )
+        scatter = scatter_step(self.shape, self.selection.used_graph.n_neighbors)
+        steps = (*self._unit_steps(), scatter, iteration)
+        return StageCost(steps, at_most=self.parameters.unit == "rms")
 
     def _unit_steps(self) -> tuple[Step, ...]:
         """Return the pass that finds the unit."""

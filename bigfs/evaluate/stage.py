@@ -133,9 +133,11 @@ class Evaluation:
                 needed = in_memory_bytes(part) + _JUDGING_BYTES
                 steps.append(Step(what, needed, tasks, passes, tasks, 1))
             else:
-                what = "a block and its nearest centers"
+                what = "blocks and their nearest centers"
                 times = 10 * settings.n_repetitions
-                steps.append(pass_over(part, what, 128 * MIB, times=times))
+                # Dask keeps a block until all that read it are done, and goes on with others.
+                needed = 128 * MIB + 3 * part.block_bytes
+                steps.append(pass_over(part, what, needed, times=times))
                 steps.append(gram_step(part, 0, "correlations"))
         return StageCost(
             tuple(steps),

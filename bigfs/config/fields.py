@@ -92,25 +92,21 @@ def count_or_auto(least: int = 1, most: int | None = None) -> Any:
 CountOrAuto = count_or_auto()
 
 
-@dataclass(frozen=True)
-class _PositiveOr:
-    """Accepts a positive number, or a word."""
-
-    word: str
-
-    def __call__(self, value: Any) -> float | str:
-        if value == self.word:
-            return self.word
-        if type(value) in (int, float) and 0 < value < float("inf"):
-            return float(value)
-        raise ValueError(f"must be a positive number, or {self.word}. Got {shown(value)}")
+def _check_width(value: Any) -> float | str:
+    """Accept a positive number, or ``median``."""
+    if isinstance(value, str) and value == "median":
+        return value
+    if type(value) in (int, float) and 0 < value < float("inf"):
+        return float(value)
+    raise ValueError(f"must be a positive number, or median. Got {shown(value)}")
 
 
-def positive_or(word: str) -> Any:
-    """Return the type of a positive number, or a word."""
-    number = {"type": "number", "exclusiveMinimum": 0}
-    schema = WithJsonSchema({"anyOf": [{"const": word}, number]})
-    return Annotated[float | str, PlainValidator(_PositiveOr(word)), schema]
+# Width of a heat kernel.
+Width = Annotated[
+    float | str,
+    PlainValidator(_check_width),
+    WithJsonSchema({"anyOf": [{"const": "median"}, {"type": "number", "exclusiveMinimum": 0}]}),
+]
 
 
 def _check_start(value: Any) -> Any:

@@ -25,9 +25,9 @@ from bigfs.config.fields import (
     PositiveInt,
     Section,
     Share,
+    Width,
     as_list,
     fill,
-    positive_or,
 )
 from bigfs.config.messages import explain
 from bigfs.config.words import quoted
@@ -99,7 +99,7 @@ class GraphConfig(Section):
     weight: Literal["binary", "heat", "dot", "cosine"] = Field(
         "binary", description="Weight of an edge: 1, exp(-distance^2 / sigma), x'y or cosine."
     )
-    sigma: positive_or("median") | None = Field(  # type: ignore[valid-type]
+    sigma: Width | None = Field(
         None,
         description="Width of the heat kernel, in units of squared distance (weight: heat "
         "only); median: the squared median neighbor distance. null: each edge its own, the larger "

@@ -6,9 +6,7 @@ from bigfs.core.cost import Shape, StageCost, Step, pass_over
 from bigfs.core.units import MIB
 from bigfs.graph.partition import PartitionPlan, plan_partitions
 from bigfs.graph.recall import SAMPLED_ROWS
-from bigfs.graph.representation import check_representation
 from bigfs.graph.search import planned_scratch, shelf_width
-from bigfs.store.chunking import chunk_rows
 
 # Bytes of indices and distances of one stored block of the graph.
 GRAPH_BLOCK_BYTES = 8 * MIB
@@ -35,8 +33,6 @@ def graph_cost(
     memory_limit: int,
     *,
     algorithm: str = "auto",
-    representation: str = "raw",
-    metric: str = "euclidean",
     recall_target: float | None = None,
     weight: str = "binary",
     remote: bool = False,
@@ -50,29 +46,16 @@ def graph_cost(
     MemoryLimitError
         If not even small partitions fit ``memory_limit``.
     """
-    steps: list[Step] = []
-    n_components = check_representation(representation, metric)
-    rows = shape
-    if n_components is not None:
-        width = min(shape.n_features, n_components + 10)
-        sums = 8 * shape.n_features * width * 9
-        steps.append(pass_over(shape, "a block and its principal components", sums, times=3))
-        chunk = chunk_rows(n_components, 4)
-        rows = Shape(shape.n_samples, n_components, 4, shape.block_rows, min(chunk, shape.rows))
     plan = plan_partitions(
-        (rows.n_samples, rows.n_features),
-        rows.itemsize,
+        (shape.n_samples, shape.n_features),
+        shape.itemsize,
         n_neighbors,
         memory_limit,
         algorithm=algorithm,
-        block_rows=rows.block_rows,
+        block_rows=shape.block_rows,
         remote=remote,
     )
-    over = 0 if n_components is not None else 1  # passes over components are none over X
-    search = _search_steps(rows, plan, n_neighbors, recall_target)
-    if not over:
-        search = [Step(s.what, s.task_bytes, s.tasks, 0, s.requests, s.times) for s in search]
-    steps += search
+    steps = _search_steps(shape, plan, n_neighbors, recall_target)
     products = weight in ("dot", "cosine")
     if products:
         edges = shape.rows * n_neighbors
@@ -82,16 +65,15 @@ def graph_cost(
     n, k = shape.n_samples, n_neighbors
     # Neighbors and distances, the matrix with every edge twice at most, a few numbers a row.
     stored = n * (8 * k + 24 * k + 28)
-    scratch = planned_scratch(plan, (n, rows.n_features), rows.itemsize, k)
+    scratch = planned_scratch(plan, (n, shape.n_features), shape.itemsize, k)
     united = n * k * (16 + 24) + stored
     if products:
         united += 8 * n * k
-    extra = rows.nbytes if n_components is not None else 0
     return StageCost(
         tuple(steps),
-        scratch_bytes=max(scratch, united) + extra,
+        scratch_bytes=max(scratch, united),
         stored_bytes=stored,
-        compiles=_compiles(plan, n, algorithm),
+        compiles=not plan.exact,  # then pynndescent searches partitions, or may
     )
 
 
@@ -137,11 +119,6 @@ def _search_steps(
 def recall_bytes(rows: Shape) -> int:
     """Return what a task needs that searches a block for the neighbors of sampled rows."""
     return rows.read_bytes + rows.block_bytes // 2 + _RECALL_TILES
-
-
-def _compiles(plan: PartitionPlan, n_samples: int, algorithm: str) -> bool:
-    """Say whether partitions are, or may be, searched by pynndescent."""
-    return not plan.exact
 
 
 def affinity_steps(n_samples: int, n_neighbors: int, weight: str = "binary") -> list[Step]:

@@ -234,17 +234,17 @@ class Streamed:
         out.check_complete()
         scratch.remove(small)
         self._old.append(self.F)
-        self._drop(keep=2)
+        self._drop()
         self.F, self.scale = out, np.ones(width)
         return sums
 
-    def _drop(self, keep: int) -> None:
-        """Delete old iterates but the last ones, those of checkpoints and the start."""
-        stored = [ref for ref in self._old[:-keep] if ref.path in self._stored]
-        for ref in self._old[:-keep]:
+    def _drop(self) -> None:
+        """Delete old iterates but the last two, those of checkpoints and the start."""
+        stored = [ref for ref in self._old[:-2] if ref.path in self._stored]
+        for ref in self._old[:-2]:
             if ref.path not in self._stored:
                 self.folder.remove(ref)
-        self._old = stored + self._old[-keep:]
+        self._old = stored + self._old[-2:]
 
     def finish(self, labels: ArrayRef) -> Ending:
         """Look at the final F and write the labels, without reading X."""

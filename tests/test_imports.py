@@ -95,13 +95,28 @@ def _room(name: str) -> str:
     return room if is_room else "__init__"
 
 
+def _module(path: str) -> tuple[str, bool]:
+    """Return the full name of a module by its path below bigfs/, and whether it is a package."""
+    parts = list(Path(path).with_suffix("").parts)
+    is_package = parts[-1] == "__init__"
+    return ".".join(["bigfs", *(parts[:-1] if is_package else parts)]), is_package
+
+
+def imports_of_rooms() -> dict[str, list[str]]:
+    """Return the other rooms that each room imports, as the code is."""
+    found: dict[str, set[str]] = {room: set() for room in ALLOWED}
+    for path in FILES:
+        for _, name in _imports(ast.parse((PACKAGE / path).read_text()), *_module(path)):
+            if name.split(".")[0] == "bigfs":
+                found[Path(path).with_suffix("").parts[0]].add(_room(name))
+    return {room: [r for r in ALLOWED if r in found[room] - {room}] for room in ALLOWED}
+
+
 def _against_the_arrow(source: str, path: str) -> list[str]:
     """Return what is wrong with the imports of one file (``path`` is below bigfs/)."""
     tree = ast.parse(source)
-    parts = list(Path(path).with_suffix("").parts)
-    is_package = parts[-1] == "__init__"
-    module = ".".join(["bigfs", *(parts[:-1] if is_package else parts)])
-    room = parts[0]
+    module, is_package = _module(path)
+    room = Path(path).with_suffix("").parts[0]
     if room not in ALLOWED:
         return [f"bigfs/{path}: the room '{room}' is not in the table of test_imports.py"]
     wrong = []
@@ -121,6 +136,12 @@ def _against_the_arrow(source: str, path: str) -> list[str]:
 
 
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+
+
+def test_the_table_has_the_rooms_that_there_are() -> None:
+    assert {Path(path).with_suffix("").parts[0] for path in FILES} == set(ALLOWED)
+    for room, imported in imports_of_rooms().items():
+        assert set(imported) <= ALLOWED[room]
 
 
 @pytest.mark.parametrize("path", FILES)
@@ -258,3 +279,8 @@ def test_every_public_name_is_there_and_documented(name):
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         _ = bigfs.nonsense
+
+
+if __name__ == "__main__":
+    for room, imported in imports_of_rooms().items():
+        print(f"{room:<10} {', '.join(imported) or 'nothing'}")

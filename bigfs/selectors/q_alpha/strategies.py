@@ -51,17 +51,10 @@ class FeatureWeights(Strategy):
         matrix, norms = self._matrix(inputs.blocks)
         varies = np.flatnonzero(norms > 0)
         scores = np.zeros(self.shape.n_features)
-        if not len(varies):
-            return FeatureScores.from_scores(
-                scores,
-                constant=norms == 0,
-                n_iter=0,
-                converged=True,
-                objective=np.empty(0),
-                **chosen,
-            )
-        with single_thread():
-            result = self._solved(matrix, norms, n_clusters)
+        result = QAlphaResult(np.empty(0), np.empty(0), converged=True)
+        if len(varies):
+            with single_thread():
+                result = self._solved(matrix, norms, n_clusters)
         scores[varies] = result.alpha
         return FeatureScores.from_scores(
             scores,

@@ -16,6 +16,7 @@ from bigfs.solvers.udfs import (
     N_ROW_MATRICES,
     DenseForm,
     Form,
+    SparseBasis,
     product_form_bytes,
     sparse_basis,
     sparse_basis_bytes,
@@ -69,25 +70,17 @@ class SparseProjection(Strategy):
         kept = np.flatnonzero(varies)
         scores = np.zeros(d)
         coef = np.zeros((d, min(n_clusters, len(kept))))
-        if not len(kept):
-            return FeatureScores.from_scores(
-                scores,
-                constant=~varies,
-                n_iter=0,
-                converged=True,
-                objective=np.empty(0),
-                coef=coef,
-                **chosen,
-            )
-        with single_thread(), track("udfs", parameters.max_iter, "iterations") as progress:
-            basis = sparse_basis(
-                form,
-                coef.shape[1],
-                parameters.gamma * n_rows,
-                max_iter=parameters.max_iter,
-                tol=parameters.tol,
-                on_iteration=lambda value: progress.advance(1, f"objective {value:.6g}"),
-            )
+        basis = SparseBasis(np.empty((0, 0)), np.empty(0), converged=True)
+        if len(kept):
+            with single_thread(), track("udfs", parameters.max_iter, "iterations") as progress:
+                basis = sparse_basis(
+                    form,
+                    coef.shape[1],
+                    parameters.gamma * n_rows,
+                    max_iter=parameters.max_iter,
+                    tol=parameters.tol,
+                    on_iteration=lambda value: progress.advance(1, f"objective {value:.6g}"),
+                )
         coef[kept] = basis.B
         scores[kept] = np.linalg.norm(basis.B, axis=1)
         return FeatureScores.from_scores(

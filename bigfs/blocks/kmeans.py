@@ -13,9 +13,9 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.sample import gather_parts
+from bigfs.core.checks import check_count
 from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError
-from bigfs.core.integers import check_count
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import TREE_ARITY, run_tasks

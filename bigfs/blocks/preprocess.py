@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.kernels import Moments
+from bigfs.core.checks import check_choice
 from bigfs.core.errors import InputError
 from bigfs.core.text import FROM_0
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -79,8 +80,7 @@ class Transform:
 
 def check_kind(kind: str) -> None:
     """Raise InputError unless the transform is known."""
-    if kind not in KINDS:
-        raise InputError(f"preprocess must be one of {', '.join(KINDS)}. Got {kind!r}.")
+    check_choice("preprocess", kind, KINDS)
 
 
 def needs_moments(kind: str) -> bool:

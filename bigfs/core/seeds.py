@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.checks import is_int
 from bigfs.core.errors import InputError
-from bigfs.core.integers import is_int
 
 
 def check_seed(random_state: Any) -> None:

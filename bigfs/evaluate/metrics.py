@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.checks import check_choice
 from bigfs.core.errors import InputError
 
 AVERAGES = ("max", "min", "arithmetic", "geometric")
@@ -80,8 +81,7 @@ def normalized_mutual_info(y_true: Any, y_pred: Any, *, average: str = "max") ->
     nmi : float
         In [0, 1], larger is better; 1 if both labelings have one class.
     """
-    if average not in AVERAGES:
-        raise InputError(f"average must be one of {', '.join(AVERAGES)}. Got {average!r}.")
+    check_choice("average", average, AVERAGES)
     counts = confusion_matrix(y_true, y_pred)
     joint = counts / counts.sum()
     rows, columns = joint.sum(axis=1), joint.sum(axis=0)

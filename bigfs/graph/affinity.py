@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
+from bigfs.core.checks import check_choice
 from bigfs.core.errors import InputError
 from bigfs.core.memory import check_fits
 from bigfs.core.text import FROM_0
@@ -318,8 +319,7 @@ def affinity_from_csr(W: Any, *, scratch: Scratch | None = None) -> AffinityMatr
 
 def check_weight(weight: str, sigma: float | str | None, metric: str) -> None:
     """Raise InputError for weights that are unknown or do not belong together."""
-    if weight not in WEIGHTS:
-        raise InputError(f"weight must be one of {', '.join(WEIGHTS)}. Got {weight!r}.")
+    check_choice("weight", weight, WEIGHTS)
     is_number = sigma is not None and not isinstance(sigma, str)
     fits = 0 < float(sigma or 0) < np.inf if is_number else sigma in (None, "median")
     if not fits or (sigma is not None and weight != "heat"):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
+from bigfs.core.checks import check_choice
 from bigfs.core.errors import InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.paths import plain_name
@@ -313,8 +314,7 @@ def _check_options(
     algorithm: str, eps: float | None, recall_target: float | None, if_missed: str
 ) -> None:
     """Raise InputError for an option out of its range."""
-    if algorithm not in ALGORITHMS:
-        raise InputError(f"algorithm must be one of {', '.join(ALGORITHMS)}. Got {algorithm!r}.")
+    check_choice("algorithm", algorithm, ALGORITHMS)
     if eps is not None and not 0 <= eps <= 10:
         raise InputError(f"eps must be a number in [0, 10], or None. Got {eps!r}.")
     if recall_target is not None and not 0 < recall_target < 1:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.checks import check_choice, check_count
 from bigfs.core.compiling import compiled
 from bigfs.core.errors import InputError
-from bigfs.core.integers import check_count
 from bigfs.core.text import FROM_0
 from bigfs.graph.descent import descend
 from bigfs.graph.projection import PROJECTED_WIDTH, projected_rows
@@ -121,8 +121,7 @@ def knn_local(
 
 def check_metric(metric: str) -> None:
     """Raise InputError for a metric that partitions by centroids do not serve."""
-    if metric not in METRICS:
-        raise InputError(f"metric must be one of {', '.join(METRICS)}. Got {metric!r}.")
+    check_choice("metric", metric, METRICS)
 
 
 def check_n_neighbors(n_neighbors: int, n_samples: int) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.kmeans import cluster_rows
+from bigfs.core.checks import check_count
 from bigfs.core.errors import MemoryLimitError
-from bigfs.core.integers import check_count
 from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.seeds import rng
 from bigfs.core.units import KIB, MIB, format_bytes

@@ -10,13 +10,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
-from bigfs.core.errors import StorageError
 from bigfs.core.memory import peak_bytes
-from bigfs.store.location import Location, as_location, new_file, remove_tree
+from bigfs.store.location import Location, as_location, new_file, read_into, remove_tree
 from bigfs.store.scratch import ArrayRef, Scratch
 
 _TILE_BYTES = 8 * 1024**2
@@ -125,23 +124,9 @@ class Runs:
         with _run_path(self.folder, run, attempt).open("rb", buffering=0) as file:
             section = 0
             for column in self.columns:
-                if column.name in parts and len(parts[column.name]):
-                    file.seek(section + start * column.row_bytes)
-                    _read_into(file, parts[column.name])
+                if column.name in parts:
+                    read_into(file, section + start * column.row_bytes, parts[column.name])
                 section += size * column.row_bytes
-
-
-def _read_into(file: Any, part: np.ndarray) -> None:
-    """Fill an array from a file's current position."""
-    view = part.data.cast("B")
-    while len(view):
-        count = file.readinto(view)
-        if not count:
-            raise StorageError(
-                f"{file.name}: the run ends too early. "
-                "Run again: the stage that writes it has not finished."
-            )
-        view = view[count:]
 
 
 def _run_path(folder: str, run: int, attempt: int) -> Location:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.lazy import is_annotated
+from bigfs.core.checks import check_choice
 from bigfs.core.errors import InputError, InputTypeError
 from bigfs.selectors.base import BaseSelector
 from bigfs.selectors.registry import METHODS
@@ -64,8 +65,7 @@ def select(
     """
     if not is_annotated(adata):
         raise InputTypeError(f"select takes an AnnData. Got {type(adata).__name__}.")
-    if method not in METHODS:
-        raise InputError(f"method must be one of {', '.join(METHODS)}. Got {method!r}.")
+    check_choice("method", method, METHODS)
     if not (isinstance(key_added, str) and key_added):
         raise InputError(f"key_added must be a text. Got {key_added!r}.")
     source = adata if layer is None else open_matrix(adata, layer=layer)

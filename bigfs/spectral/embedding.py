@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.checks import check_choice, check_count
 from bigfs.core.errors import InputError
-from bigfs.core.integers import check_count
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix, KNNGraph, affinity, affinity_from_csr
@@ -229,8 +229,7 @@ def spectral_embedding(
     >>> spectral_embedding(graph, 3).embedding.shape
     (1797, 3)
     """
-    if solver not in SOLVERS:
-        raise InputError(f"solver must be one of {', '.join(SOLVERS)}. Got {solver!r}.")
+    check_choice("solver", solver, SOLVERS)
     scratch = scratch or Scratch()
     W = _as_affinity(graph, scratch)
     n_samples = W.n_samples

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.checks import check_count
 from bigfs.core.errors import ConvergenceError, InputError
-from bigfs.core.integers import check_count
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import say_where
 from bigfs.spectral.components import NullSpace, canonical_basis, fix_signs, null_space

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import StorageError
 from bigfs.core.seeds import rng
 from bigfs.graph.shuffle import Receipt, write_run
 from bigfs.spectral.chebyshev import members
@@ -23,7 +22,7 @@ from bigfs.spectral.components import PIVOT_TIE, SIGN_TIE
 from bigfs.spectral.kernels import RowKernel
 from bigfs.spectral.problem import tiles
 from bigfs.spectral.rowgraph import Edges, RowGraph
-from bigfs.store.location import Location, as_location, new_file
+from bigfs.store.location import Location, as_location, new_file, read_into
 from bigfs.store.scratch import ArrayRef
 
 
@@ -156,19 +155,6 @@ def write_arrays(path: Location, arrays: Iterable[np.ndarray]) -> None:
 def _begin(iterate: Iterate, panel: int, rows: int) -> int:
     """Return where a panel begins in a file of so many rows."""
     return sum(iterate.widths[:panel]) * rows * np.dtype(iterate.dtype).itemsize
-
-
-def read_into(file: Any, begin: int, out: np.ndarray) -> None:
-    """Fill an array from a place of a file."""
-    if not out.size:
-        return
-    file.seek(begin)
-    view = out.data.cast("B")
-    while len(view):
-        count = file.readinto(view)
-        if not count:
-            raise StorageError(f"{file.name} ends too early. Run again.")
-        view = view[count:]
 
 
 def start_task(block: int, graph: RowGraph, target: Iterate, random_state: int, name: str) -> int:

@@ -16,9 +16,9 @@ import numpy as np
 
 from bigfs.spectral.chebyshev import reordered
 from bigfs.spectral.kernels import RowKernel
-from bigfs.spectral.rowblocks import GraphBlockReader, Iterate, read_into, write_arrays
+from bigfs.spectral.rowblocks import GraphBlockReader, Iterate, write_arrays
 from bigfs.spectral.rowgraph import RowGraph
-from bigfs.store.location import Location, as_location
+from bigfs.store.location import Location, as_location, read_into
 
 # A row of a strip is one cache line: the products read rows in no order.
 _ROW_BYTES = 64

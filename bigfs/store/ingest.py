@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.checks import check_choice
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.paths import is_there
@@ -143,8 +144,7 @@ def ingest(
     StorageError
         If writing fails.
     """
-    if missing not in MISSING:
-        raise InputError(f"missing must be one of {', '.join(MISSING)}. Got {missing!r}.")
+    check_choice("missing", missing, MISSING)
     final = as_location(dest).absolute()
     _check_dest(final, overwrite)
     if final.name.lower().endswith(tuple(ENDINGS)):

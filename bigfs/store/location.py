@@ -14,12 +14,15 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from bigfs.core import files
 from bigfs.core.errors import InputError, StorageError
 from bigfs.store.objects import SCHEMES, ObjectPath
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Location: TypeAlias = Path | ObjectPath
 # Of zarr: the names of a million features and the checksums of as many chunks fit.
@@ -157,6 +160,19 @@ def new_file(place: Location) -> Iterator[IO[bytes]]:
             f"Cannot write {place}: {error.strerror}. Free space or name another scratch folder, "
             "and run again."
         ) from error
+
+
+def read_into(file: Any, begin: int, out: np.ndarray) -> None:
+    """Fill an array from a place of a file of ours."""
+    if not out.size:
+        return
+    file.seek(begin)
+    view = out.data.cast("B")
+    while len(view):
+        count = file.readinto(view)
+        if not count:
+            raise StorageError(f"{file.name} ends too early. Run again.")
+        view = view[count:]
 
 
 @contextmanager

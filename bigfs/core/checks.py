@@ -1,7 +1,8 @@
-"""Checks of parameters that must be whole numbers."""
+"""Checks of parameters, with one wording."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
 
@@ -18,3 +19,9 @@ def check_count(name: str, value: Any, largest: int, reason: str) -> int:
     if not is_int(value) or not 1 <= value <= largest:
         raise InputError(f"{name} must be an int in [1, {largest}], {reason}. Got {value!r}.")
     return int(value)
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Raise InputError unless a parameter is one of some texts."""
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(choices)}. Got {value!r}.")

@@ -168,7 +168,6 @@ class RowBlocks:
         scratch: Scratch | None = None,
         transform: str = "none",
         rows: int | None = None,
-        variable: str | None = None,
         sparse: bool = False,
         memory_limit: int | None = None,
     ) -> RowBlocks:
@@ -187,8 +186,6 @@ class RowBlocks:
             Preprocessing, applied whenever a block is read.
         rows : int or None
             Rows per block.
-        variable : str or None
-            Which array of a file that holds several.
         sparse : bool, default=False
             Hand out CSR blocks where the data are sparse; what a transform would add to zeros is
             their `offset`. Else sparse data are made dense block by block, up to 2 GiB dense.
@@ -206,7 +203,7 @@ class RowBlocks:
             return X
         preprocess.check_kind(transform)
         scratch = scratch or Scratch()
-        source: Source = open_matrix(X, variable=variable)
+        source: Source = open_matrix(X)
         sparse = sparse and source.sparse
         if not sparse:
             check_dense(source, "this step" if transform == "none" else f"'{transform}'")

@@ -463,12 +463,11 @@ def open_result(path: str | Location) -> Result:
             f"{path} holds a comparison, whose table judges every method already: see {TABLE} in "
             "it. A result is what 'bigfs run' leaves."
         )
+    command = f"bigfs run {directory.path / CONFIG}"
+    again = f"Run it again with '{command}'; it continues where it stopped."
     if not directory.is_intact("result"):
-        done = ", ".join(stages) or "none"
-        raise InputError(
-            f"{path}: this run has no complete result (finished stages: {done}). Run it again with "
-            f"'bigfs run {directory.path / 'config.yaml'}'; it continues where it stopped."
-        )
+        done = f"(finished stages: {', '.join(stages) or 'none'})"
+        raise InputError(f"{path}: this run has no complete result {done}. {again}")
     directory.check_unchanged("result")
     about = read_attributes(stored)
     ranking, selected = (ArrayRef.at(stored / name).load() for name in ("ranking", "selected"))
@@ -479,10 +478,7 @@ def open_result(path: str | Location) -> Result:
         selected = np.sort(curves.order)
         ranking = curves.reordered(ranking)
     elif about.get("largest") is not None:
-        raise InputError(
-            f"{path}: this run has not chosen the number of features yet. Run it again with "
-            f"'bigfs run {directory.path / 'config.yaml'}'; it continues where it stopped."
-        )
+        raise InputError(f"{path}: this run has not chosen the number of features yet. {again}")
     evaluation = None
     if directory.is_intact("evaluation"):
         evaluation = read_attributes(directory.stage_path("evaluation"))

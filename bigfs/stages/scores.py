@@ -142,6 +142,8 @@ class FeatureScores:
         arrays = {"scores": self.scores, "ranking": self.ranking}
         if self.supports is not None:
             arrays["supports"] = self.supports
+        if own := {"scores", "ranking", "supports"} & self.details.keys():
+            raise AssertionError(f"details have the names of results: {sorted(own)}")
         sparse, row_arrays, values = [], [], {}
         for name, value in self.details.items():
             if isinstance(value, np.ndarray):

@@ -123,7 +123,10 @@ class Stability:
         """
         d = len(self.frequencies)
         pairs = np.array(
-            [agreement_of_pairs(_masks(m, self.rankings, self.fit_supports)) for m in sizes.tolist()]
+            [
+                agreement_of_pairs(_masks(m, self.rankings, self.fit_supports))
+                for m in sizes.tolist()
+            ]
         )
         found = pairs.mean(axis=1), pairs.std(axis=1) / np.sqrt(pairs.shape[1])
         varying = sizes * (1 - sizes / d) / d

@@ -84,10 +84,12 @@ class UDFS(BaseSelector):
     features, which cost nothing and say nothing, are set aside; others of little variance cost
     little and come first unless features are brought to one scale. The paper has no defaults: it
     tunes gamma and the ridge over {1e-6, 1e-4, ..., 1e6} with the labels in view, and so should
-    who compares with it. Of 18 pairs on 14 sets no default is as good as features drawn at random
-    (``tests/bench/README.md``): what has little variance comes first. Cost beyond the graph: M is summed in one edge pass (each block is read once, and again by the blocks whose
-    rows list rows in it), ``(n_neighbors + 1) n_samples n_features^2`` products; then an
-    eigenproblem of n_features per iteration on the client. Where M vanishes on more than
+    who compares with it. Of nine pairs of ridge and sparsity none is as good on the mean of 14 sets
+    as features drawn at random (``tests/bench/README.md``): what has little variance comes first.
+
+    Cost beyond the graph: M is summed in one edge pass (each block is read once, and again by the
+    blocks whose rows list rows in it), ``(n_neighbors + 1) n_samples n_features^2`` products; then
+    an eigenproblem of n_features per iteration on the client. Where M vanishes on more than
     n_clusters dimensions, ``n_samples - 1 + n_clusters < n_features``, any basis of these solves
     the first problem: the iteration begins with the root mean square of all of them, and the
     client holds the rows instead of M (unless gamma is 0, where they solve every problem).

@@ -84,10 +84,8 @@ OTHERS: dict[str, Callable[[], np.ndarray]] = {
 }
 # Where a method refuses, the sentence has a cure, or there is nothing that it could say.
 REFUSED = {
-    ("lfs", "one-hot"): "Set n_clusters to at most 4",
-    ("lfs", "two values"): "Set n_clusters to at most 2",
-    ("m3fs", "two rows"): "n_clusters must be at most 1, since X has 2 rows",
-    ("maximum_margin_clustering", "two rows"): "n_clusters must be at most 1, since X has 2 rows",
+    ("m3fs", "two rows"): "M3FS needs at least 3 rows. X has 2",
+    ("maximum_margin_clustering", "two rows"): "needs at least 3 rows. X has 2",
 }
 # Who finds fewer than three of the four planted features with its defaults, why, and the settings
 # with which it finds them; None where the method, as it is defined, looks for something else.

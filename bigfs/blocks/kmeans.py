@@ -22,6 +22,8 @@ from bigfs.runtime.execute import TREE_ARITY, run_tasks
 from bigfs.store.scratch import ArrayRef, Scratch
 
 SAMPLE_ROWS = 10_000
+# Candidates of k-means++ whose inertias differ by less than this share are as good as each other.
+_TIE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,8 @@ def plus_plus(rows: np.ndarray, n_clusters: int, generator: np.random.Generator)
         if not len(places):
             places = np.array([int(nearest.argmax())])
         candidates = np.minimum(_squared_to(rows, rows[places]), nearest[:, None])
-        best = int(candidates.sum(axis=0).argmin())
+        totals = candidates.sum(axis=0)
+        best = int((totals <= (1 + _TIE) * totals.min()).argmax())  # rounding does not choose
         chosen.append(int(places[best]))
         nearest = candidates[:, best]
         # A product of rounded norms is not exactly zero for a row and its duplicates.
@@ -350,6 +353,8 @@ def _start(
         [centers] = run_tasks(_start_task, [parts], n_clusters, random_state, label="k-means++")
     finally:
         folder.close()
+    if len(centers) == 1 < n_clusters:
+        raise InputError(f"All {size} sampled rows are equal, so there are no clusters to find.")
     if len(centers) < n_clusters:
         raise InputError(
             f"n_clusters is {n_clusters}, but {size} sampled rows have only {len(centers)} "

@@ -59,7 +59,7 @@ class Bound:
     less : int, default=0
         The largest value is the size less this.
     least : int, default=1
-        A default is not lowered below it.
+        The least value: data that do not allow it are too small for the method.
     """
 
     parameter: str
@@ -83,6 +83,10 @@ class Bound:
         if value == type(parameters).model_fields[self.parameter].default and largest >= self.least:
             return
         what = {"n_samples": "rows", "n_features": "features"}[self.size]
+        if largest < self.least:
+            raise InputError(
+                f"{owner} needs at least {self.least + self.less} {what}. X has {sizes[self.size]}."
+            )
         raise InputError(
             f"{owner}: {self.parameter} must be at most {largest}, since X has "
             f"{sizes[self.size]} {what}. Got {value}."

@@ -169,12 +169,15 @@ class Scoring:
         notes = [*scale_notes(blocks, selection.method), *self.notes]
         notes += preparation_notes(selection)
         result = self.strategy.run(inputs, out)
+        said = [*result.notes]
         if not result.scores.any():
-            notes.append(
+            said.append(
                 "All scores are 0: no feature varies, or the method does not distinguish them. The "
                 "ranking is the order of the columns."
             )
-            logger.warning(notes[-1])
+        for note in said:
+            logger.warning(note)
+        notes += said
         n_selected = selection.n_features_to_select
         out.put("selected", result.support(n_selected))
         result.store(

@@ -69,17 +69,20 @@ def variance(counts: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> np.nd
 
 
 def is_singular(within: np.ndarray, count: float, subset: np.ndarray) -> bool:
-    """Say whether a covariance of so many rows is singular in a subset, or too near to be."""
-    variance = within.diagonal()[subset]
-    if count <= len(variance) or not (variance > 0).all():
+    """Say whether a covariance of so many rows is singular in a subset, or too near to be.
+
+    Of several covariances, shape (..., d, d): whether any of them is.
+    """
+    within = within[..., subset[:, None], subset]
+    variance = np.diagonal(within, axis1=-2, axis2=-1)
+    if count <= len(subset) or not (variance > 0).all():
         return True
     scale = 1 / np.sqrt(variance)
-    within = within[subset[:, None], subset]
     try:
-        pivots = np.linalg.cholesky(within * scale[:, None] * scale)
+        pivots = np.linalg.cholesky(within * scale[..., :, None] * scale[..., None, :])
     except np.linalg.LinAlgError:
         return True
-    return bool((pivots.diagonal() ** 2).min() < SINGULAR_PIVOT)
+    return bool((np.diagonal(pivots, axis1=-2, axis2=-1) ** 2).min() < SINGULAR_PIVOT)
 
 
 def log_separability(

@@ -75,6 +75,9 @@ class Form(Protocol):
     def quadratic(self, B: np.ndarray) -> float:
         """Return ``tr(B'MB)``."""
 
+    def trace(self) -> float:
+        """Return the trace of M."""
+
 
 @dataclass(frozen=True)
 class DenseForm:
@@ -93,6 +96,10 @@ class DenseForm:
     def quadratic(self, B: np.ndarray) -> float:
         """Return ``tr(B'MB)``."""
         return float(np.einsum("ij,ij->", B, self.M @ B))
+
+    def trace(self) -> float:
+        """Return the trace of M."""
+        return float(np.trace(self.M))
 
 
 @dataclass(frozen=True)
@@ -140,6 +147,10 @@ class ProductForm:
     def quadratic(self, B: np.ndarray) -> float:
         """Return ``tr(B'MB)``."""
         return float(((self.F.T @ B) ** 2).sum())
+
+    def trace(self) -> float:
+        """Return the trace of M."""
+        return float((self.F**2).sum())
 
 
 def sparse_basis(

@@ -35,6 +35,8 @@ class FeatureScores:
         1, 2, ..., n_sizes features, ascending, one behind the other.
     constant : ndarray of shape (n_features,), bool, or None
         Features that are equal in all rows; None where the method has put them last itself.
+    notes : tuple of str
+        What was special about the data, in sentences; they are not stored here.
     """
 
     scores: np.ndarray
@@ -42,6 +44,7 @@ class FeatureScores:
     details: dict[str, Any] = field(default_factory=dict)
     supports: np.ndarray | None = None
     constant: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise NumericalError if a score, or a number of the details, is not finite."""
@@ -142,6 +145,8 @@ class FeatureScores:
         arrays = {"scores": self.scores, "ranking": self.ranking}
         if self.supports is not None:
             arrays["supports"] = self.supports
+        if own := {"scores", "ranking", "supports"} & self.details.keys():
+            raise AssertionError(f"details have the names of results: {sorted(own)}")
         sparse, row_arrays, values = [], [], {}
         for name, value in self.details.items():
             if isinstance(value, np.ndarray):

@@ -39,7 +39,7 @@ class Stability:
         Rows of a fit.
     shared_rows : float
         The share of the rows that a pair takes; 0 if no row is in two pairs.
-    supports : ndarray of shape (2 * n_pairs, n_sizes * (n_sizes + 1) / 2) or None
+    fit_supports : ndarray of shape (2 * n_pairs, n_sizes * (n_sizes + 1) / 2) or None
         The fits' selections of 1, 2, ... features, as in `FeatureScores`; None for methods whose
         selections are the first of their rankings.
     """
@@ -51,7 +51,7 @@ class Stability:
     n_selected: int
     sample_size: int
     shared_rows: float
-    supports: np.ndarray | None = None
+    fit_supports: np.ndarray | None = None
 
     @classmethod
     def of_fits(
@@ -79,7 +79,7 @@ class Stability:
         """Return the same for another number of features, of the same fits."""
         if n_selected == self.n_selected:
             return self
-        shared = (self.rankings, self.supports, self.sample_size, self.shared_rows)
+        shared = (self.rankings, self.fit_supports, self.sample_size, self.shared_rows)
         return Stability.of_fits(n_selected, *shared)
 
     def as_details(self) -> dict[str, Any]:
@@ -123,7 +123,10 @@ class Stability:
         """
         d = len(self.frequencies)
         pairs = np.array(
-            [agreement_of_pairs(_masks(m, self.rankings, self.supports)) for m in sizes.tolist()]
+            [
+                agreement_of_pairs(_masks(m, self.rankings, self.fit_supports))
+                for m in sizes.tolist()
+            ]
         )
         found = pairs.mean(axis=1), pairs.std(axis=1) / np.sqrt(pairs.shape[1])
         varying = sizes * (1 - sizes / d) / d

@@ -5,8 +5,8 @@
 NMI of k-means (three starts, three times) and 1-nearest-neighbor error in percent, with 50 features
 (half of them where there are fewer than 100), as many clusters as classes; MNIST, letter, USPS and
 satimage are 5,000 or 3,000 rows drawn with seed 0. WHAT is ``methods``; ``mcfs``, ways to scale
-coefficients; ``ndfs``, values of sparsity; ``fsgmm``, those of the least variance; or ``planted``,
-which counts the features that MCFS finds among noise.
+coefficients; ``ndfs``, values of sparsity; ``udfs``, of ridge and sparsity; ``fsgmm``, those of the
+least variance; or ``planted``, which counts the features that MCFS finds among noise.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ MORE = ("ionosphere", "letter", "satimage", "glass", "sonar", "lung_discrete")
 ROWS = {"MNIST": 5000, "USPS": 3000, "letter": 3000, "satimage": 3000}
 SPARSITIES = (0.003, 0.01, 0.03, 0.06, 0.12, 0.2, 0.3, 0.5)
 LEAST_VARIANCES = (1e-4, 0.01, 0.1, 0.3)
+RIDGES, PENALTIES = (0.01, 0.3, 3.0), (0.01, 0.03, 0.1)
 SCALES = ("none", "l1", "l2", "max", "explained")
 # Searches over subsets of features, and mixtures, take minutes on sets like these.
 SLOW = ("lfs", "gfs_kmeans", "fsgmm", "m3fs", "maximum_margin_clustering")
@@ -97,7 +99,9 @@ def cases(
     for sparsity in SPARSITIES if what == "ndfs" else ():
         kept = select("ndfs", X, m, n_classes, sparsity=sparsity)
         yield f"sparsity {sparsity:g}", judge(X, y, kept)
-
+    for ridge, sparsity in product(RIDGES, PENALTIES) if what == "udfs" else ():
+        kept = select("udfs", X, m, n_classes, ridge=ridge, sparsity=sparsity)
+        yield f"ridge {ridge:g}, {sparsity:g}", judge(X, y, kept)
     for least in LEAST_VARIANCES if what == "fsgmm" else ():
         n_start = min(30, len(X) - 1)
         kind = METHODS["fsgmm"].estimator_class()
@@ -146,7 +150,7 @@ def leave_one_out(table: dict[str, dict[str, tuple[float, float]]]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["methods", "mcfs", "ndfs", "fsgmm", "planted"])
+    parser.add_argument("what", choices=["methods", "mcfs", "ndfs", "udfs", "fsgmm", "planted"])
     parser.add_argument("--sets", nargs="+", default=None)
     parser.add_argument("--values", type=int, default=None, help="of a set, at most")
     parser.add_argument("--rows", nargs="+", type=int, default=[1000, 4000, 20_000])

@@ -43,6 +43,8 @@ def sets() -> Iterator[tuple[str, np.ndarray]]:
     yield "digits", load_digits().data[:300]
     yield "wine", load_wine().data
     yield "breast", load_breast_cancer().data[:200]
+    yield "counts", rng.poisson(0.5, (150, 60)).astype(np.float64)
+    yield "flags", (rng.random((150, 60)) < 0.3).astype(np.float64)
     yield "planted32", X.astype(np.float32)
     if "BIGFS_DATA" in os.environ:
         folder = Path(os.environ["BIGFS_DATA"])

@@ -38,7 +38,7 @@ from bigfs.pipeline.table import BETTER, NEITHER, WORSE, Row
 from bigfs.selectors.registry import METHODS
 
 SETS = ("ORL", "COIL20", "USPS", "UMIST", "ATT", "MNIST-5000", "letter", "satimage",
-        "lung_discrete", "Prostate_GE")  # fmt: skip
+        "lung_discrete", "Prostate_GE", "ionosphere", "glass", "sonar")  # fmt: skip
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in METHODS},
     "mcfs omp": ("mcfs", {"regression": "omp"}),
@@ -236,7 +236,8 @@ def main(arguments: list[str] | None = None) -> Any:
         for name in options.sets:
             X, y = load(options.folder, name)
             measure_set(results, name, X, y, options.methods, options.limit)
-    print(tables(results.data, options.ranks))
+    if len(results.data) > 1:  # ranks need two sets
+        print(tables(results.data, options.ranks))
     return results.data
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_iris, load_wine
 
-from bigfs import LFS, ingest
+from bigfs import LFS, GFSKMeans, ingest
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.selectors.lfs import strategies
@@ -281,8 +281,25 @@ def test_what_cannot_be_used_is_refused(settings: dict[str, Any], said: str) -> 
 def test_nothing_to_tell_apart_is_refused() -> None:
     with pytest.raises(InputError, match="every feature is constant"):
         LFS(n_clusters=2).fit(np.ones((30, 3)))
-    with pytest.raises(InputError, match="only 2 distinct values"):
-        LFS(n_clusters=3).fit(np.repeat([[0.0], [1.0]], 10, axis=0))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("method", [LFS, GFSKMeans])
+@pytest.mark.parametrize("kind", ["flags", "counts"])
+def test_rounding_decides_nothing_where_rows_are_as_near_to_several_clusters(
+    kind: str, method: Any
+) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.random((100, 8)) < 0.3 if kind == "flags" else rng.poisson(0.5, (100, 8))
+    expected = method(4).fit(X.astype(float)).ranking_
+    for factor, shift in ((255.0, 0.0), (1e-6, 0.0), (1e6, 0.0), (1.0, 100.0)):
+        np.testing.assert_array_equal(method(4).fit(X * factor + shift).ranking_, expected)
+
+
+def test_fewer_rows_that_differ_than_clusters(caplog: pytest.LogCaptureFixture) -> None:
+    fitted = LFS(n_clusters=3).fit(np.repeat([[0.0], [1.0]], 10, axis=0))
+    assert "n_clusters is 2, not 3: X has 2 rows that differ" in caplog.text
+    assert len(np.unique(fitted.labels_)) == 2 and fitted.membership_.shape == (20, 2)
 
 
 def test_covariances_that_do_not_fit_are_refused_before_any_pass() -> None:

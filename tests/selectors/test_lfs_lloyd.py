@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bigfs.core.compiling import compiled
+from bigfs.selectors.lfs.kernels import Clusterings, labels_of
 from bigfs.selectors.lfs.lloyd import lloyd
 
 
@@ -58,6 +59,27 @@ def test_every_candidate_ends_where_a_plain_loop_does(n_clusters: int, max_iter:
         for code in range(3):
             met = np.bincount(nearest[codes == code], minlength=n_clusters)
             np.testing.assert_array_equal(joint[c, code], met)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_centers_that_are_as_near_but_for_rounding_the_first_counts(order: int) -> None:
+    rows = np.array([[0.2, 0.0], [0.4, 0.0], [0.3, 1.0]])
+    centers = np.array([[0.1 + 0.2, 1.0], [0.3, -1.0]])[::order]
+    masks = np.array([[True, False]])
+    labels = lloyd(rows, centers, masks, np.zeros(3, np.int64), 1, 1, 0.0)[1]
+    assert labels.tolist() == [[0, 0, 0]]
+    found = labels_of(rows, Clusterings(centers[None], masks))
+    assert found.tolist() == [[0], [0], [0]]
+
+
+def test_distances_in_small_units_are_right_without_the_large_one() -> None:
+    generator = np.random.default_rng(0)
+    rows, centers = generator.normal(size=(200, 3)), generator.normal(size=(4, 3))
+    rows[:, 0] *= 1e9
+    centers[:, 0] *= 1e9
+    masks = np.array([[True] * 3, [False, True, True]])
+    labels = lloyd(rows, centers, masks, np.zeros(200, np.int64), 1, 1, 0.0)[1][1]
+    np.testing.assert_array_equal(labels, _plain(rows, centers, masks[1], 1, 0.0)[1])
 
 
 def test_without_a_folder_for_machine_code_a_process_compiles_for_itself(

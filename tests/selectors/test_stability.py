@@ -136,7 +136,7 @@ def test_selections_of_other_numbers_of_features(own: bool) -> None:
         assert values["in_common"][m - 1] == pytest.approx((common - m * m / d) / d)
     assert (values["stability"][-1], values["in_common"][-1]) == (1, 0)
     restored = Stability.from_details(found.at(4).as_details())
-    assert restored.n_selected == 4 and (restored.supports is None) == (not own)
+    assert restored.n_selected == 4 and (restored.fit_supports is None) == (not own)
 
 
 def _clusters(m: int, n: int = 300, d: int = 40) -> np.ndarray:
@@ -254,7 +254,7 @@ def test_a_sample_that_does_not_fit_is_refused_with_one_that_does(tmp_path: Path
     assert not plan_pipeline(make_config(**settings, stability={"sample_size": 2 * most})).fits
     assert most > 100_000
     quick = plan_pipeline(make_config(**settings, quick=True))
-    assert quick.fits and [stage.name for stage in quick.stages] == ["data", "result"]
+    assert quick.fits and [stage.name for stage in quick.stages] == ["data", "result", "curves"]
     with pytest.raises(MemoryLimitError, match=r"stability.sample_size to [\d,]+ or less"):
         choose_fits(Shape(4_000_000, 300, 4, 20_000, 20_000), make_config(**settings), 2, None)
 
@@ -342,6 +342,14 @@ def test_a_quick_run_is_the_consensus(stored: Path) -> None:
     assert "no graph of all rows was built" in found.summary()
     default = make_config(**_config(stored, stability=None, quick=True))
     assert default.stability is not None and default.stability.n_pairs == 25
+
+
+def test_the_most_frequent_are_kept_whatever_fits_select(stored: Path) -> None:
+    settings = {"method": "mcfs", "mcfs": {"n_clusters": 3}, "quick": True}
+    found = run(_config(stored, n_features_to_select=2, curves=False, **settings))
+    np.testing.assert_array_equal(found.selected, np.sort(found.ranking[:2]))
+    assert found.stability is not None and found.stability.fit_supports is not None
+    assert found.stability.frequencies.sum() == pytest.approx(2)
 
 
 @pytest.mark.full

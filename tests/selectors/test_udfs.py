@@ -105,6 +105,17 @@ def test_equals_the_dense_reference_on_stored_data(data_dir: Path, name: str) ->
     np.testing.assert_allclose(found.scores_, expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("n", [200, 40])
+def test_the_default_penalty_is_a_share_of_what_a_feature_costs(n: int) -> None:
+    X = _varying(load_digits().data[:n])
+    M = discriminative_matrix(X, 5, 3.0 * X.var(axis=0).sum())
+    expected = UDFS().sparsity * np.trace(M) / len(M)
+    found = UDFS(5, n_clusters=3, ridge=3.0).fit(X)
+    assert found.gamma_ == pytest.approx(expected, rel=1e-8)
+    given = UDFS(5, n_clusters=3, ridge=3.0, gamma=found.gamma_ / n).fit(X)
+    np.testing.assert_allclose(given.scores_, found.scores_, rtol=1e-8)
+
+
 def test_rows_per_block_and_rows_at_once_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     X = load_digits().data[:500].astype(np.float32)
     graph = knn_graph(X, 5)

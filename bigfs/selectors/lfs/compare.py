@@ -261,7 +261,7 @@ def _without(parts: np.ndarray) -> np.ndarray:
 def _replicates(
     groups: GroupSums, position: int, proposal: Proposal, state: State, parameters: LFSParameters
 ) -> np.ndarray:
-    """Return the log ratio without each group, shape (n_groups,)."""
+    """Return the log ratio without each group, shape (n_groups,); NaN where one is singular."""
     cluster = proposal.cluster
     old_set, new_set = np.flatnonzero(state.subsets[cluster]), np.flatnonzero(proposal.mask)
     counts, sums = _without(groups.counts), _without(groups.sums)
@@ -277,6 +277,9 @@ def _replicates(
          (covariance(*proposal.sums), new_counts.min())],
         [old_set, new_set],
     )  # fmt: skip
+    left = [(old_within, counts[:, cluster].min()), (new_within, new_counts.min())]
+    if not use_trace and _any_singular(left, [old_set, new_set]):
+        return np.full(len(counts), np.nan)
     old = pair_separability(counts, means, old_within, old_set, new_set, use_trace)
     counts[:, cluster], means[:, cluster] = (
         new_counts,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bigfs.selectors.lfs.lloyd import TIE
+
 # Distances computed at a time: they stay in a core's cache.
 TILE_ENTRIES = 500_000
 
@@ -72,10 +74,14 @@ def tiles(n_rows: int, width: int) -> list[slice]:
 
 
 def labels_of(rows: np.ndarray, clusterings: Clusterings) -> np.ndarray:
-    """Return the nearest center of each row in each clustering, shape (n_rows, n_clusterings)."""
+    """Return the nearest center of each row in each clustering, shape (n_rows, n_clusterings).
+
+    Of centers that are as near but for rounding the first.
+    """
     n_clusters = clusterings.centers.shape[1]
     masked = clusterings.centers * clusterings.masks[:, None, :]
     norms = np.einsum("cjd,cjd->jc", masked, masked)
+    tie = TIE * norms.sum(axis=0)
     labels = np.zeros((len(rows), len(clusterings)), dtype=np.int64)
     nearest: np.ndarray | None = None
     for j in range(n_clusters):
@@ -84,9 +90,9 @@ def labels_of(rows: np.ndarray, clusterings: Clusterings) -> np.ndarray:
         if nearest is None:
             nearest = squared
             continue
-        closer = squared < nearest
+        closer = squared < nearest - tie
         np.copyto(labels, j, where=closer)
-        np.minimum(nearest, squared, out=nearest)
+        np.copyto(nearest, squared, where=closer)
     return labels
 
 
@@ -321,7 +327,7 @@ def assign(
     """Return labels (n_rows,), int32, and memberships (n_rows, n_clusters), bool.
 
     A row of several clusters takes the nearest of them by eq. (20), a row of none the nearest of
-    all, or -1 where it is to be left.
+    all, or -1 where it is to be left; of those that are as near but for rounding the first.
     """
     n_clusters = len(how.centers)
     labels = np.empty(len(X), dtype=np.int32)
@@ -330,10 +336,14 @@ def assign(
     for rows_of in tiles(len(X), n_clusters**2):
         rows = X[rows_of] - origin
         member = labels_of(rows, how.rules.clusterings) == how.rules.members
-        squared = rows**2 @ how.subsets.T - 2 * rows @ masked.T + (masked**2).sum(axis=1)
-        distance = np.sqrt(np.maximum(squared, 0)) / how.variances
+        extent = rows**2 @ how.subsets.T + (masked**2).sum(axis=1)
+        squared = extent - 2 * rows @ masked.T
+        squared[squared <= TIE * extent] = 0.0
+        distance = np.sqrt(squared) / how.variances
         alone = ~member.any(axis=1)
-        nearest = np.where(member | alone[:, None], distance, np.inf).argmin(axis=1)
+        distance[~(member | alone[:, None])] = np.inf
+        least = distance.min(axis=1, keepdims=True)
+        nearest = (distance <= (1 + 1e-9) * least).argmax(axis=1)
         labels[rows_of] = np.where(alone & leave_unassigned, -1, nearest)
         inside[rows_of] = member
     return labels, inside

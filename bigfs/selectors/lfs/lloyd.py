@@ -16,6 +16,13 @@ import numpy as np
 
 from bigfs.core.compiling import compiled
 
+# Centers are as near as each other where distances differ by less than this share of the centers'
+# extent: rounding does not choose between them, their order does.
+TIE = 1e-11
+# A squared distance that is less than this share of that in all features is computed anew, not
+# by taking away; and the share of it that rounding may have changed.
+_LOST, _ROUNDED = 1e-4, 1e-12
+
 
 def lloyd(
     rows: np.ndarray,
@@ -47,7 +54,7 @@ def lloyd(
     centers : ndarray of shape (n_clusterings, n_clusters, n_features), float64
         Where they ended, in the features of any mask; else where they began.
     labels : ndarray of shape (n_clusterings, n_rows), int16
-        The nearest of those centers.
+        The nearest of those centers; the first of those that are as near.
     counts, sums, squares : ndarray of shape (n_clusterings, n_clusters), (..., n_features) twice
         Of the labels' rows, which are added in their order: equal labels, equal bits. Squares are
         empty unless asked for.
@@ -132,12 +139,15 @@ def _run(  # noqa: C901, PLR0915  # one loop: every function of its own is compi
             if mask[f] == 0:
                 gone[n_gone] = f
                 n_gone += 1
-        limit = 0.0
+        limit, extent = 0.0, 0.0
         known[:] = False
         for j in range(k):
+            for f in range(d):
+                extent += mask[f] * begin[j, f] ** 2
             size[j], way[j], nearer[j] = common_size[j], 0.0, 0.0
             for f in range(d):
                 total[j, f], centers[j, f] = common_total[j, f], begin[j, f]
+        tie = TIE * np.sqrt(extent)
         for iteration in range(max_iter):
             n_open = 0
             for i in range(n):
@@ -146,7 +156,7 @@ def _run(  # noqa: C901, PLR0915  # one loop: every function of its own is compi
                     n_open += nearer[label[i]] >= room[i]
                     continue
                 own = common[i]
-                least, other = first[i], second[i]
+                least, other = first[i] * (1 + _ROUNDED), second[i] * (1 - _ROUNDED)
                 for g in range(n_gone):
                     f = gone[g]
                     least -= (inner[i, f] - begin[own, f]) ** 2
@@ -154,9 +164,9 @@ def _run(  # noqa: C901, PLR0915  # one loop: every function of its own is compi
                     other -= below if below > above else above
                 least, other = least if least > 0 else 0.0, other if other > 0 else 0.0
                 label[i], near[i] = own, np.sqrt(least)
-                room[i] = np.sqrt(other) - near[i]
+                room[i] = np.sqrt(other) - near[i] - tie
                 open_rows[n_open] = i
-                n_open += least >= other
+                n_open += room[i] <= 0
             for at_row in range(n_open):
                 i = open_rows[at_row]
                 own, row = label[i], inner[i]
@@ -170,32 +180,38 @@ def _run(  # noqa: C901, PLR0915  # one loop: every function of its own is compi
                         for j in range(k):
                             to[j] -= (row[f] - across[f, j]) ** 2
                     for j in range(k):
-                        to[j] = np.sqrt(to[j] if to[j] > 0 else 0.0)
+                        if to[j] <= _LOST * base[i, j]:
+                            to[j] = 0.0
+                            for f in range(d):
+                                to[j] += mask[f] * (row[f] - begin[j, f]) ** 2
+                        to[j] = np.sqrt(to[j])
+                    if iteration == 0:
+                        near[i] = to[own]
                     to[own] = np.inf
                 other = np.inf
                 for j in range(k):
                     bound = to[j] - way[j]
                     other = bound if bound < other else other
                 least = near[i] + way[own]
-                if least >= other or iteration == 0:
+                if least + tie >= other or iteration == 0:
                     best = own
                     if iteration:
                         distance = 0.0
                         for f in range(d):
                             distance += mask[f] * (row[f] - centers[own, f]) ** 2
                         least = np.sqrt(distance)
-                    if least >= other:
+                    if least + tie >= other:
                         exact, other = least, np.inf
                         for j in range(k):
                             bound = to[j] - way[j]
-                            if bound <= least:
+                            if bound <= least + tie:
                                 if iteration:
                                     distance = 0.0
                                     for f in range(d):
                                         distance += mask[f] * (row[f] - centers[j, f]) ** 2
                                     bound = np.sqrt(distance)
                                     to[j] = bound + way[j]
-                                if bound < least or (bound == least and j < best):
+                                if bound < least - tie or (bound <= least + tie and j < best):
                                     bound, least, best = least, bound, j
                             other = bound if bound < other else other
                         if best != own:
@@ -208,7 +224,7 @@ def _run(  # noqa: C901, PLR0915  # one loop: every function of its own is compi
                                 total[best, f] += row[f]
                             own = best
                 near[i] = least - way[own]
-                room[i] = other - least + nearer[own]
+                room[i] = other - least - tie + nearer[own]
             change, extent = 0.0, 0.0
             for j in range(k):
                 step, share = 0.0, 1 / size[j] if size[j] > 0 else 0.0

@@ -136,7 +136,10 @@ def _restart_task(
     product_bytes: int,
     random_state: int,
 ) -> tuple[float, str]:
-    """Search from one draw of k-means++; return the score, and where the solution is."""
+    """Search from one draw of k-means++; return the score, and where the solution is.
+
+    Fewer distinct rows than clusters are a cluster each.
+    """
     X = data.load()
     generator = rng(random_state, "lfs restart", restart)
     with inline():
@@ -144,11 +147,6 @@ def _restart_task(
         moments = blocks.moments()
         usable = usable_features(moments, "init")
         chosen = plus_plus(X[:, usable], n_clusters, generator)
-        if len(chosen) < n_clusters:
-            raise InputError(
-                f"n_clusters is {n_clusters}, but {len(X)} rows have only {len(chosen)} distinct "
-                f"values. Set n_clusters to at most {len(chosen)}."
-            )
         passes = HeldRows(blocks, moments.mean, product_bytes, X)
         state = begin(passes, X[chosen] - moments.mean, usable, parameters)
         search(passes, state, parameters)

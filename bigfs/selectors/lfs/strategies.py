@@ -127,7 +127,6 @@ class LocalSearch(Strategy):
         before = blocks.passes
         moments = blocks.moments()
         labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
-        inside = out.create("membership", (blocks.n_samples, n_clusters), np.bool_, blocks.rows)
         checkpoint = inputs.checkpoint
         file = Scratch(checkpoint).path / "lfs.npz" if checkpoint else None
         with single_thread():
@@ -137,6 +136,8 @@ class LocalSearch(Strategy):
             if state is None:
                 state = self._start(passes, n_clusters, given)
             _search(passes, state, parameters, file)
+            k = len(state.subsets)
+            inside = out.create("membership", (blocks.n_samples, k), np.bool_, blocks.rows)
             rule = assignment(state)
             labeling = self._label_passes(blocks, passes, state.origin)
             with silenced():
@@ -159,11 +160,14 @@ class LocalSearch(Strategy):
             "n_passes": blocks.passes - before,
             **gap,
         }
-        return FeatureScores(scores, _ranking(scores, state, moments), details)
+        fewer = f"n_clusters is {k}, not {n_clusters}: X has {k} rows that differ."
+        notes = (fewer,) if k < n_clusters else ()
+        return FeatureScores(scores, _ranking(scores, state, moments), details, notes=notes)
 
     def _start(self, passes: Passes, n_clusters: int, given: np.ndarray | None) -> State:
         """Return the first solution: the start's clusters with all features, or a finished one."""
         parameters, seed = self.parameters, self.selection.random_state
+        usable = usable_features(passes.blocks.moments(), passes.blocks.source.uri)
         if given is not None:
             centers = given_centers(given, passes, n_clusters)
         else:
@@ -171,7 +175,6 @@ class LocalSearch(Strategy):
             if self._ends_with_restarts:
                 return best
             centers = best.sums.means + best.origin - passes.origin
-        usable = usable_features(passes.blocks.moments(), passes.blocks.source.uri)
         with silenced():
             return begin(passes, centers, usable, parameters)
 

@@ -77,7 +77,7 @@ def stability_stage(
         quick=quick,
     )
     # It reads no other stage: a graph that is built anew leaves it as it is.
-    return Stage("result" if quick else "stability", 2, used, choose, beside=not quick)
+    return Stage("result" if quick else "stability", 3, used, choose, beside=not quick)
 
 
 def _stages_of_fit(selection: Selection, quick: bool) -> list[Stage]:

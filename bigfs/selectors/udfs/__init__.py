@@ -23,18 +23,24 @@ class UDFSParameters(Section):
     n_clusters: CountOrAuto = Field(
         8, description="Columns of the projection; auto: clusters by the graph's eigengap."
     )
-    gamma: NotNegative = Field(
-        1e-4, description="Weight of the penalty that empties features, per sample."
+    gamma: NotNegative | None = Field(
+        None, description="Weight of the penalty that empties features. null: see sparsity."
+    )
+    sparsity: PositiveFloat = Field(
+        0.03,
+        description="The penalty as a share of what a feature scatters in neighborhoods, the mean "
+        "over all; used where gamma is null.",
     )
     ridge: PositiveFloat = Field(
-        3.0,
+        0.3,
         description="Added to the products of each neighborhood's samples (lambda), in squared "
         "units.",
     )
     unit: Literal["rms", "none"] = Field(
         "rms",
         description="What ridge counts in: values over the root mean squared distance of samples "
-        "from their mean. none: values as they are, and gamma for all samples, as in the paper.",
+        "from their mean; a given gamma counts per sample. none: values as they are, and gamma for "
+        "all samples, as in the paper.",
     )
     max_iter: PositiveInt = Field(30, description="Most iterations; they need no pass.")
     tol: Tolerance = Field(

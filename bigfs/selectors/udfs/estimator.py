@@ -16,9 +16,12 @@ class UDFS(BaseSelector):
     ----------
     n_clusters : int or "auto", default=8
         Columns of the projection: the number of clusters expected. At most n_features.
-    gamma : float, default=1e-4
-        Weight of the l2,1-norm, per row.
-    ridge : float, default=3.0
+    gamma : float or None, default=None
+        Weight of the l2,1-norm, per row. None: ``sparsity`` says it.
+    sparsity : float, default=0.03
+        The weight as a share of the mean of M's diagonal, what one feature costs. It depends
+        neither on the number of rows nor on that of features.
+    ridge : float, default=0.3
         The paper's lambda, in squared units.
     unit : {"rms", "none"}, default="rms"
         What ``ridge`` counts in: X divided by the root of the mean squared distance of its rows
@@ -47,6 +50,8 @@ class UDFS(BaseSelector):
         Whether the objective settled within ``tol``.
     objective_ : ndarray of shape (n_iter,), float64
         Eq. (11) after each iteration.
+    gamma_ : float
+        The weight that was used, for all rows.
     unit_ : float
         What X would be divided by for ``ridge`` to hold; 1 with ``unit`` "none".
     n_clusters_ : int
@@ -68,12 +73,12 @@ class UDFS(BaseSelector):
     features, which cost nothing and say nothing, are set aside; others of little variance cost
     little and come first unless features are brought to one scale. The paper has no defaults: it
     tunes gamma and the ridge over {1e-6, 1e-4, ..., 1e6} with the labels in view, and so should
-    who compares with it. Of 20 pairs on seven sets the defaults have the largest mean of NMI less
-    1-NN error, and no pair is better than features drawn at random on USPS and digits: what has
-    little variance comes first there. Cost beyond the
-    graph: M is summed in one edge pass (each block is read once, and again by the blocks whose
-    rows list rows in it), ``(n_neighbors + 1) n_samples n_features^2`` products; then an
-    eigenproblem of n_features per iteration on the client. Where M vanishes on more than
+    who compares with it. Of nine pairs of ridge and sparsity none is as good on the mean of 14 sets
+    as features drawn at random (``tests/bench/README.md``): what has little variance comes first.
+
+    Cost beyond the graph: M is summed in one edge pass (each block is read once, and again by the
+    blocks whose rows list rows in it), ``(n_neighbors + 1) n_samples n_features^2`` products; then
+    an eigenproblem of n_features per iteration on the client. Where M vanishes on more than
     n_clusters dimensions, ``n_samples - 1 + n_clusters < n_features``, any basis of these solves
     the first problem: the iteration begins with the root mean square of all of them, and the
     client holds the rows instead of M (unless gamma is 0, where they solve every problem).
@@ -97,8 +102,9 @@ class UDFS(BaseSelector):
         n_features_to_select: NumberOfFeatures = None,
         *,
         n_clusters: int | str = 8,
-        gamma: float = 1e-4,
-        ridge: float = 3.0,
+        gamma: float | None = None,
+        sparsity: float = 0.03,
+        ridge: float = 0.3,
         unit: str = "rms",
         n_neighbors: int = 5,
         metric: str = "euclidean",

@@ -31,7 +31,7 @@ def choose(shape: Shape, selection: Selection) -> SparseProjection:
     """Return the strategy: M as a product where rows are so few that it vanishes on a basis."""
     parameters = selection.parameters
     kind = SparseProjection
-    if parameters.gamma > 0 and _is_product(shape, shape.n_features, parameters.n_clusters):
+    if parameters.gamma != 0 and _is_product(shape, shape.n_features, parameters.n_clusters):
         kind = ProjectionOfFewRows
     return kind(shape, selection)
 
@@ -67,6 +67,12 @@ class SparseProjection(Strategy):
             unit, n_rows = inputs.blocks.moments().unit, self.shape.n_samples
         chosen["unit"] = unit
         form, varies = self._form(inputs, parameters.ridge * unit**2)
+        gamma = parameters.gamma
+        if gamma is None:  # any, where no neighborhood has a scatter
+            gamma = parameters.sparsity * form.trace() / max(1, int(varies.sum())) or 1.0
+        else:
+            gamma *= n_rows
+        chosen["gamma"] = gamma
         kept = np.flatnonzero(varies)
         scores = np.zeros(d)
         coef = np.zeros((d, min(n_clusters, len(kept))))
@@ -76,7 +82,7 @@ class SparseProjection(Strategy):
                 basis = sparse_basis(
                     form,
                     coef.shape[1],
-                    parameters.gamma * n_rows,
+                    gamma,
                     max_iter=parameters.max_iter,
                     tol=parameters.tol,
                     on_iteration=lambda value: progress.advance(1, f"objective {value:.6g}"),

@@ -246,7 +246,7 @@ def _first(problem: _Problem) -> _Point:
 
 
 def _mu(now: _Point) -> float:
-    sigma = soc.split(now.cone)[1]
+    sigma = soc.second(now.cone)
     total = float((now.cone * now.dual).sum() + now.w @ now.x + (1 - sigma) @ now.high)
     return (total + now.xi * now.y) / (2 * len(sigma) + len(now.w) + len(sigma) + 1)
 
@@ -280,7 +280,7 @@ def _residuals(problem: _Problem, now: _Point) -> _Residuals:
 
 def _longest(now: _Point, step: _Point) -> float:
     """Return how far the step may go before a pair leaves its cone, at most 1 / 0.99."""
-    sigma, change = soc.split(now.cone)[1], soc.split(step.cone)[1]
+    sigma, change = soc.second(now.cone), soc.second(step.cone)
     values = np.concatenate([now.w, now.x, [now.xi, now.y], 1 - sigma, now.high])
     steps = np.concatenate([step.w, step.x, [step.xi, step.y], -change, step.high])
     falling = steps < 0
@@ -296,7 +296,7 @@ class _System:
 
     def __init__(self, problem: _Problem, now: _Point) -> None:
         self.problem, self.now = problem, now
-        self.sigma = soc.split(now.cone)[1]
+        self.sigma = soc.second(now.cone)
         self.scaling = soc.Scaling.of(now.cone, now.dual)
         eta2, q_t, q_s, q_v = self.scaling.rotated()
         # The rows of t of every cone's matrix, and what eliminating t leaves for sigma and v.
@@ -337,7 +337,7 @@ class _System:
         if predictor is not None:
             pair = (predictor.cone, predictor.dual)
             wx, xy = wx - predictor.w * predictor.x, xy - predictor.xi * predictor.y
-            high_left = high_left + soc.split(predictor.cone)[1] * predictor.high
+            high_left = high_left + soc.second(predictor.cone) * predictor.high
         # ds = push - H dx for the cones; of its rows, that of t is ds_t = 0.
         push = self.scaling.push(pair, target)
         p_t, p_s, p_v = soc.split_dual(push)

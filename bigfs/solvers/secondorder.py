@@ -23,6 +23,11 @@ def split(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return _ROOT * (z[0] + z[1]), _ROOT * (z[0] - z[1]), np.ascontiguousarray((_ROOT * z[2:]).T)
 
 
+def second(z: np.ndarray) -> np.ndarray:
+    """Return s of elements."""
+    return np.asarray(_ROOT * (z[0] - z[1]))
+
+
 def join_dual(t: np.ndarray, s: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Return elements of the dual cones: ``join(x) . join_dual(y) = t t' + s s' + v'v'``."""
     return _stacked(_ROOT * (t + s), _ROOT * (t - s), _ROOT * v.T)

@@ -262,10 +262,10 @@ def _with_all(rows: Constraints, C: float, d: int, tol: float) -> InteriorPoint:
     # Intercepts cost nothing.
     free = np.column_stack([*rows.A[:, d:].transpose(1, 0, 2), rows.free])
     products, n_planes = flat @ flat.T, rows.n_planes
-    x, f, *reached = row_multipliers(products, free, rows.bounds, n_planes, C, tol=tol)
+    x, f, n_iter, residual = row_multipliers(products, free, rows.bounds, n_planes, C, tol=tol)
     P, n_intercepts = rows.A.shape[2], free.shape[1] - rows.free.shape[1]
     V = np.vstack([(x @ flat).reshape(d, P), f[:n_intercepts].reshape(-1, P)])
-    return InteriorPoint(V, x, *reached)
+    return InteriorPoint(V, x, n_iter, residual)
 
 
 def _with_zero(

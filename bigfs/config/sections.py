@@ -25,7 +25,17 @@ from bigfs.config.words import quoted
 from bigfs.core.addresses import check_address
 
 
-class InputConfig(Section):
+class MissingConfig(Section):
+    """What becomes of missing values."""
+
+    missing: Literal["error", "mean", "zero", "drop_rows"] = Field(
+        "error",
+        description="NaN: stop and name the first, replace by the column's mean or by zero, or "
+        "drop the row. Infinities always stop.",
+    )
+
+
+class InputConfig(MissingConfig):
     """Where the data is."""
 
     uri: str = Field(
@@ -45,12 +55,6 @@ class InputConfig(Section):
         description="Whether the first line of a .csv or .tsv names the columns. auto: text does, "
         "numbers are a sample; numbers that may be either are refused.",
     )
-    missing: Literal["error", "mean", "zero", "drop_rows"] = Field(
-        "error",
-        description="NaN: stop and name the first, replace by the column's mean or by zero, or "
-        "drop the row. Infinities always stop.",
-    )
-
     columns: Annotated[list[NonEmpty], BeforeValidator(as_list), Field(min_length=1)] | None = (
         Field(
             None,

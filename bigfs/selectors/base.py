@@ -17,7 +17,7 @@ from bigfs.blocks.lazy import as_lazy, is_annotated, is_stored, open_stored
 from bigfs.blocks.preprocess import Transform
 from bigfs.config import Selection, validated
 from bigfs.config.fields import fresh_seed
-from bigfs.config.sections import Auto, GraphConfig, StabilityConfig
+from bigfs.config.sections import Auto, GraphConfig, MissingConfig, StabilityConfig
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import check_seed
 from bigfs.runtime.display import showing
@@ -90,7 +90,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
     def _fit(self, X: Any) -> BaseSelector:
         """Score and rank the features."""
         name = type(self).__name__
-        selection = self._selection(X)
+        selection, missing = self._selection(X), self._missing()
         scratch = Scratch()
         source = open_matrix(self._checked(X))
         selection = resolved(selection, source)
@@ -100,8 +100,13 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             scratch=scratch,
             transform=selection.preprocess,
             sparse=True,
+            missing=missing,
             memory_limit=selection.memory_limit,
         )
+        self.__dict__.pop("row_mask_", None)  # of an earlier fit
+        if missing == "drop_rows":
+            self.row_mask_ = np.ones(blocks.n_samples + len(blocks.source.dropped), dtype=bool)
+            self.row_mask_[list(blocks.source.dropped)] = False
         warn_of_scales(blocks, selection.method)
         for sentence in suspicious_columns(blocks.source):
             logger.warning(sentence)
@@ -135,6 +140,11 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         columns = blocks.transform.columns
         self._columns = None if columns is None else columns.load()
         return self
+
+    def _missing(self) -> str:
+        """Return what becomes of NaN, checked by the model of pipelines."""
+        given = {"missing": getattr(self, "missing", "error")}
+        return validated(MissingConfig, given, type(self).__name__, nested=False).missing
 
     def _n_wanted(self) -> Any:
         """Return how many features are asked for."""
@@ -172,7 +182,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         method = method_of(type(self))
         settings: dict[str, Any] = {"method": method.name, "n_features_to_select": 1}
         for name, value in self.get_params(deep=False).items():
-            if name == "verbose":
+            if name in ("verbose", "missing"):
                 continue
             section = settings
             if name == method.labels:
@@ -357,6 +367,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         """Tell scikit-learn that sparse input is taken and y is not needed."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = getattr(self, "missing", "error") != "error"
         tags.target_tags.required = False
         return tags
 

@@ -21,6 +21,9 @@ class ColumnSubset(BaseSelector):
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading. Columns are centered afterwards.
+    missing : {"error", "mean", "zero", "drop_rows"}, default="error"
+        NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
+        left out. `transform` keeps NaN.
     random_state : int or None, default=0
         Seed of the sketch of wide data; nothing else is random.
     memory_limit : int or str, default="4 GiB"
@@ -34,6 +37,8 @@ class ColumnSubset(BaseSelector):
         Share of the variance that each pick explained beyond those before it, or that of the pick
         before it where that is less; of the others what they would still add. Decreases along
         `ranking_`.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``: which rows of X were used.
     ranking_ : ndarray of shape (n_features,), int64
         Picks in their order, then the others by what they would still add; ties go to the lower
         index, constant features come last.
@@ -94,6 +99,7 @@ class ColumnSubset(BaseSelector):
         n_features_to_select: NumberOfFeatures = None,
         *,
         preprocess: str = "auto",
+        missing: str = "error",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

@@ -32,6 +32,9 @@ class FSGMM(BaseSelector):
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading. The scale of a feature makes no difference.
+    missing : {"error", "mean", "zero", "drop_rows"}, default="error"
+        NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
+        left out. `transform` keeps NaN.
     random_state : int or None, default=0
         Seed of the rows that the components start at.
     memory_limit : int or str, default="4 GiB"
@@ -43,6 +46,8 @@ class FSGMM(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Saliency of each feature, in [0, 1]; constant features get 0.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``: which rows of X were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first. Equal saliencies are ordered by ``information_``, then by
         index; constant features come last.
@@ -109,6 +114,7 @@ class FSGMM(BaseSelector):
         tol: float = 1e-5,
         least_variance: float = 0.3,
         preprocess: str = "auto",
+        missing: str = "error",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

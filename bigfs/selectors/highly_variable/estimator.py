@@ -28,6 +28,9 @@ class HighlyVariable(BaseSelector):
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading; leave it, since counts are asked for.
+    missing : {"error", "mean", "zero", "drop_rows"}, default="error"
+        NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
+        left out. `transform` keeps NaN.
     verbose : int, default=1
         Progress is shown after two seconds; 0: none.
 
@@ -35,6 +38,8 @@ class HighlyVariable(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         The mean over batches of the standardized variance; the sum over batches of the deviance.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``: which rows of X were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; constant features come last. With batches, ranks count only
         below m, so that another number of features needs a fit of its own.
@@ -85,6 +90,7 @@ class HighlyVariable(BaseSelector):
         flavor: str = "seurat_v3",
         batch_key: Any = None,
         preprocess: str = "auto",
+        missing: str = "error",
         verbose: int = 1,
     ) -> None:
         self._keep(locals())

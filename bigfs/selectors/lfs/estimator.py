@@ -57,6 +57,9 @@ class LFS(ClusterMixin, LabelingSelector):
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading.
+    missing : {"error", "mean", "zero", "drop_rows"}, default="error"
+        NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
+        left out. `transform` keeps NaN.
     random_state : int or None, default=0
         Seed of everything random.
     memory_limit : int or str, default="4 GiB"
@@ -76,6 +79,8 @@ class LFS(ClusterMixin, LabelingSelector):
         Means of the members, in units of the preprocessed data.
     scores_ : ndarray of shape (n_features,), float64
         Fraction of rows whose cluster keeps the feature.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``: which rows of X were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; of equal ones that in which alone the clusters are the more
         separate; constant features come last.
@@ -142,6 +147,7 @@ class LFS(ClusterMixin, LabelingSelector):
         max_iter: int = 100,
         tol: float = 1e-3,
         preprocess: str = "auto",
+        missing: str = "error",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

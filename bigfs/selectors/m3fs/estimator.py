@@ -55,6 +55,9 @@ class M3FS(MarginSelector):
         Applied while reading. The decision values scale with the features, and so does what C
         means. The default "rescale" divides all features by one number: right where they share a
         unit, as pixels do; else "standardize".
+    missing : {"error", "mean", "zero", "drop_rows"}, default="error"
+        NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
+        left out. `transform` keeps NaN.
     fit_intercept : bool, default=True
         An intercept for every cluster (the paper has one for two clusters, none for more).
     init : {"auto", "kmeans", "spectral"} or array-like of shape (n_samples,), default="auto"
@@ -86,6 +89,8 @@ class M3FS(MarginSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         sigma: in [0, 1], with sum ``n_features_to_select``.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``: which rows of X were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last. The
         order depends on m: for another number of features fit again.
@@ -167,6 +172,7 @@ class M3FS(MarginSelector):
         sigma: float | str | None = None,
         epsilon: float = 0.01,
         preprocess: str = "rescale",
+        missing: str = "error",
         fit_intercept: bool = True,
         init: Any = "auto",
         n_init: int = 3,

@@ -16,6 +16,9 @@ class MaxVariance(BaseSelector):
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading.
+    missing : {"error", "mean", "zero", "drop_rows"}, default="error"
+        NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
+        left out. `transform` keeps NaN.
     verbose : int, default=1
         Progress is shown after two seconds; 0: none.
 
@@ -23,6 +26,8 @@ class MaxVariance(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Variance of each feature, divisor n.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``: which rows of X were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last.
 
@@ -48,6 +53,7 @@ class MaxVariance(BaseSelector):
         n_features_to_select: NumberOfFeatures = None,
         *,
         preprocess: str = "auto",
+        missing: str = "error",
         verbose: int = 1,
     ) -> None:
         self._keep(locals())

@@ -32,6 +32,9 @@ class MaximumMarginClustering(MarginSelector):
     preprocess : {"rescale", "standardize", "auto", "none", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="rescale"
         Applied while reading, as in `M3FS`.
+    missing : {"error", "mean", "zero", "drop_rows"}, default="error"
+        NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
+        left out. `transform` keeps NaN.
     fit_intercept : bool, default=True
         An intercept for every cluster.
     init : "kmeans" or array-like of shape (n_samples,), default="kmeans"
@@ -57,6 +60,8 @@ class MaximumMarginClustering(MarginSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Norms of the rows of ``coef_``.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``: which rows of X were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
@@ -92,6 +97,7 @@ class MaximumMarginClustering(MarginSelector):
         balance: float | None = 0.1,
         epsilon: float = 0.01,
         preprocess: str = "rescale",
+        missing: str = "error",
         fit_intercept: bool = True,
         init: Any = "kmeans",
         n_init: int = 3,

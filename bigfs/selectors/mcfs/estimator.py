@@ -35,6 +35,9 @@ class MCFS(BaseSelector):
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading.
+    missing : {"error", "mean", "zero", "drop_rows"}, default="error"
+        NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
+        left out. `transform` keeps NaN.
     regression : {"lasso", "omp"}, default="lasso"
         "lasso": a sparse path for each eigenvector, as in the paper. "omp": forward regression of
         all eigenvectors at once; `coef_scale` has no part in it.
@@ -58,6 +61,8 @@ class MCFS(BaseSelector):
         ``max_k |a_kj|``, larger is better. With "omp" the share of all eigenvectors that each
         pick explained beyond those before it, or that of the pick before it where that is less;
         of the others what they would still add.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``: which rows of X were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index.
     coef_ : scipy.sparse.csr_array of shape (n_clusters, n_features), float64
@@ -137,6 +142,7 @@ class MCFS(BaseSelector):
         sigma: float | str | None = None,
         metric: str = "euclidean",
         preprocess: str = "auto",
+        missing: str = "error",
         regression: str = "lasso",
         fit_intercept: bool = True,
         coef_scale: str = "explained",

@@ -50,6 +50,9 @@ class NDFS(BaseSelector):
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading.
+    missing : {"error", "mean", "zero", "drop_rows"}, default="error"
+        NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
+        left out. `transform` keeps NaN.
     update : {"safe", "printed"}, default="safe"
         One whose objective never rises; or the paper's update (15), its denominator clamped and
         the columns of F normalized. See Notes.
@@ -73,6 +76,8 @@ class NDFS(BaseSelector):
     scores_ : ndarray of shape (n_features,), float64
         Norms of the rows of B, larger is better; zero for a constant feature, whose row is an
         intercept.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``: which rows of X were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
@@ -171,6 +176,7 @@ class NDFS(BaseSelector):
         sigma: float | str | None = None,
         metric: str = "euclidean",
         preprocess: str = "auto",
+        missing: str = "error",
         update: str = "safe",
         init: Any = "spectral",
         max_iter: int = 30,

@@ -25,6 +25,9 @@ class PivotedQR(BaseSelector):
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading. Columns are centered afterwards.
+    missing : {"error", "mean", "zero", "drop_rows"}, default="error"
+        NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
+        left out. `transform` keeps NaN.
     random_state : int or None, default=0
         Seed of the sketch of wide data; nothing else is random.
     memory_limit : int or str, default="4 GiB"
@@ -37,6 +40,8 @@ class PivotedQR(BaseSelector):
     scores_ : ndarray of shape (n_features,), float64
         Squared residual norm of each pick when it was picked, of the others after the last pick, as
         shares of the sum of all squared norms. Decreases along `ranking_`.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``: which rows of X were used.
     ranking_ : ndarray of shape (n_features,), int64
         Picks in their order, then the others by their residual norm; ties go to the lower index,
         constant features come last.
@@ -93,6 +98,7 @@ class PivotedQR(BaseSelector):
         *,
         n_components: int | None = None,
         preprocess: str = "auto",
+        missing: str = "error",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

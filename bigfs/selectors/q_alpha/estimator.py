@@ -23,6 +23,9 @@ class QAlpha(BaseSelector):
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading. Columns are centered and scaled to norm one afterwards.
+    missing : {"error", "mean", "zero", "drop_rows"}, default="error"
+        NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
+        left out. `transform` keeps NaN.
     random_state : int or None, default=0
         Seed of everything random: only the choice of "auto" is.
     memory_limit : int or str, default="4 GiB"
@@ -35,6 +38,8 @@ class QAlpha(BaseSelector):
     scores_ : ndarray of shape (n_features,), float64
         The weight alpha of each feature, larger is better; together of norm one. Constant
         features get the lowest.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``: which rows of X were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last.
     n_iter_ : int
@@ -85,6 +90,7 @@ class QAlpha(BaseSelector):
         max_iter: int = 100,
         tol: float = 1e-8,
         preprocess: str = "auto",
+        missing: str = "error",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

@@ -22,6 +22,9 @@ class RandomSelection(BaseSelector):
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading.
+    missing : {"error", "mean", "zero", "drop_rows"}, default="error"
+        NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
+        left out. `transform` keeps NaN.
     random_state : int or None, default=0
         Seed of the draws.
     memory_limit : int or str, default="4 GiB"
@@ -33,6 +36,8 @@ class RandomSelection(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Uniform random numbers, those of the first draw.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``: which rows of X were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices of the first draw, best first; constant features come last.
     draws_ : ndarray of shape (n_draws, n_features), int64
@@ -57,6 +62,7 @@ class RandomSelection(BaseSelector):
         *,
         n_draws: int = 10,
         preprocess: str = "auto",
+        missing: str = "error",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

@@ -36,6 +36,9 @@ class UDFS(BaseSelector):
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading; the authors' code scales features to [0, 1].
+    missing : {"error", "mean", "zero", "drop_rows"}, default="error"
+        NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
+        left out. `transform` keeps NaN.
     max_iter : int, default=30
         Most iterations; they need no pass.
     tol : float, default=1e-5
@@ -51,6 +54,8 @@ class UDFS(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Norms of the rows of B, larger is better. Constant features get the lowest score.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``: which rows of X were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last.
     coef_ : ndarray of shape (n_features, n_clusters), float64
@@ -120,6 +125,7 @@ class UDFS(BaseSelector):
         n_neighbors: int = 5,
         metric: str = "euclidean",
         preprocess: str = "auto",
+        missing: str = "error",
         max_iter: int = 30,
         tol: float = 1e-5,
         random_state: int | None = 0,

@@ -9,10 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.uris import as_text
 from bigfs.store.chunking import block_rows
 from bigfs.store.ingest import copy_rows
 from bigfs.store.scratch import Scratch
-from bigfs.store.source import TABLES, RandomAccessSource, Source, open_matrix
+from bigfs.store.source import (
+    RandomAccessSource,
+    Source,
+    is_list_of_uris,
+    is_table,
+    open_matrix,
+)
 
 
 def is_stored(X: Any) -> bool:
@@ -23,7 +30,9 @@ def is_stored(X: Any) -> bool:
     root = type(X).__module__.split(".")[0]
     if root == "xarray":
         return getattr(X, "chunks", None) is not None
-    return isinstance(X, (str, Path, Source)) or root in ("dask", "zarr", "h5py", "anndata")
+    if isinstance(X, (str, Path, Source)) or is_list_of_uris(X):
+        return True
+    return root in ("dask", "zarr", "h5py", "anndata")
 
 
 def is_annotated(X: Any) -> bool:
@@ -39,8 +48,9 @@ def open_stored(X: Any, names: Sequence[str]) -> Any:
     """
     if type(X).__module__.startswith(("xarray", "dask")):
         return X
-    is_table = isinstance(X, (str, Path)) and str(X).lower().endswith(TABLES)
-    return open_matrix(X, columns=list(names)) if names and is_table else open_matrix(X)
+    uri = as_text(X) if is_list_of_uris(X) else X
+    of_table = isinstance(uri, (str, Path)) and is_table(str(uri))
+    return open_matrix(X, columns=list(names)) if names and of_table else open_matrix(X)
 
 
 def as_lazy(X: Any) -> Any:

@@ -23,6 +23,27 @@ from bigfs.config.fields import NonEmpty, PositiveInt, Section, as_list, fill, p
 from bigfs.config.messages import explain
 from bigfs.config.words import quoted
 from bigfs.core.addresses import check_address
+from bigfs.core.uris import as_text, column_of, listed_in
+
+
+def _as_uri(value: Any) -> Any:
+    """Return a list of sources as one text."""
+    is_list = isinstance(value, list) and all(isinstance(entry, str) and entry for entry in value)
+    return as_text(value) if is_list and value else value
+
+
+Uri = Annotated[
+    str,
+    BeforeValidator(_as_uri),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            ]
+        }
+    ),
+]
 
 
 class MissingConfig(Section):
@@ -38,11 +59,12 @@ class MissingConfig(Section):
 class InputConfig(MissingConfig):
     """Where the data is."""
 
-    uri: str = Field(
+    uri: Uri = Field(
         min_length=1,
         description="The matrix: a .npy, .npz, .csv, .parquet, .mat, .h5ad or .zarr path, 10x "
         "counts (.h5 or a folder), or sklearn:NAME for a set that comes with scikit-learn "
-        "(sklearn:digits).",
+        "(sklearn:digits). A list, a glob, or a folder of .parquet or .csv parts: one matrix of "
+        "the rows of all.",
     )
     variable: str | None = Field(
         None, description="Array to read where a file holds several. null: X, or the only one."
@@ -273,9 +295,13 @@ _TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 def column_in(uri: Any, source: InputConfig) -> str | None:
     """Return COLUMN if ``FILE::COLUMN`` names a column of the input, which is a table."""
-    file, _, name = uri.partition("::") if isinstance(uri, str) else ("", "", "")
+    file, name = column_of(uri) if isinstance(uri, str) else ("", "")
     same = os.path.normpath(file) == os.path.normpath(source.uri)
-    return name if same and name and file.lower().endswith(_TABLES) else None
+    plain = file.rstrip("/").lower()
+    several = listed_in(file) is not None or any(c in file for c in "*?")
+    # A folder without an ending may hold the parts of a table.
+    of_table = plain.endswith(_TABLES) or several or not os.path.splitext(plain)[1]
+    return name if same and name and of_table else None
 
 
 def link_labels(config: Any) -> None:

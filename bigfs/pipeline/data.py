@@ -13,6 +13,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.config import Config
 from bigfs.core.errors import BigfsError, ConfigError, InputError
 from bigfs.core.memory import peak_bytes, reset_peak
+from bigfs.core.uris import as_text, column_of, listed_in
 from bigfs.evaluate.stage import check_labels, check_shape
 from bigfs.runtime.progress import in_stage
 from bigfs.selectors.registry import METHODS
@@ -24,6 +25,7 @@ from bigfs.store.csr import SparseSource
 from bigfs.store.fingerprint import OBJECT, changed, fingerprint, fingerprint_of_rows
 from bigfs.store.location import Location, as_location, is_within
 from bigfs.store.rundir import RunDirectory
+from bigfs.store.several import flattened
 from bigfs.store.source import Source, as_path, is_store, open_matrix
 
 logger = logging.getLogger("bigfs")
@@ -140,6 +142,9 @@ def method_of_run(config: Any) -> str:
 
 
 def _absolute(uri: str) -> str:
+    entries = listed_in(uri)
+    if entries is not None:
+        return as_text([_absolute(entry) for entry in entries])
     path = as_path(uri)
     return uri if path is None else str(path.absolute())
 
@@ -168,13 +173,15 @@ def check_outside(config: Config) -> None:
 
 def check_apart(run: str, key: str, uri: str) -> None:
     """Raise ConfigError if what a setting names lies in a run directory."""
-    path, place = as_path(uri.partition("::")[0]), as_location(run)
-    # A store may lead there by a link one level down.
-    if path is not None and any(is_within(part, place) for part in (path, *_links_in(path))):
-        raise ConfigError(
-            f"{key}: {uri} lies in the run directory {run}, which holds what a run makes. Move it "
-            "elsewhere, or give another run directory."
-        )
+    place = as_location(run)
+    for source in flattened(column_of(uri)[0]):
+        path = as_path(source)
+        # A store may lead there by a link one level down.
+        if path is not None and any(is_within(part, place) for part in (path, *_links_in(path))):
+            raise ConfigError(
+                f"{key}: {source} lies in the run directory {run}, which holds what a run makes. "
+                "Move it elsewhere, or give another run directory."
+            )
 
 
 def _links_in(folder: Location | None) -> list[Path]:

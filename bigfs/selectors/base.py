@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from bigfs.config.fields import fresh_seed
 from bigfs.config.sections import Auto, GraphConfig, MissingConfig, StabilityConfig
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import check_seed
+from bigfs.core.uris import SOURCE, as_text
 from bigfs.runtime.display import showing
 from bigfs.selectors.configs import selection_model
 from bigfs.selectors.curves import curves_stage
@@ -40,7 +42,8 @@ from bigfs.stages.stage import Stage
 from bigfs.store.columns import suspicious_columns
 from bigfs.store.formats.memory import refuse_texts
 from bigfs.store.scratch import ArrayRef, Scratch
-from bigfs.store.source import open_matrix
+from bigfs.store.several import sources_of
+from bigfs.store.source import is_list_of_uris, open_matrix
 
 logger = logging.getLogger("bigfs")
 
@@ -210,7 +213,18 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
 
     @staticmethod
     def labels_in(X: Any, value: Any) -> Any:
-        """Return the column of ``obs`` that a parameter names where ``X`` is an AnnData."""
+        """Return the column of ``obs`` that a parameter names where ``X`` is an AnnData.
+
+        Of several sources, ``source`` stands for the one that each row is of.
+        """
+        uri = as_text(X) if is_list_of_uris(X) else X
+        if (
+            isinstance(value, str)
+            and value == SOURCE
+            and isinstance(uri, (str, Path))
+            and sources_of(str(uri)) is not None
+        ):
+            return f"{uri}::{SOURCE}"
         named = isinstance(value, str) and is_annotated(X) and value in X.obs
         return X.obs[value].to_numpy() if named else value
 

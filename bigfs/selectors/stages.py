@@ -16,6 +16,7 @@ from bigfs.config import Selection
 from bigfs.config.sections import Auto, GraphConfig
 from bigfs.core.cost import Shape, StageCost
 from bigfs.core.errors import InputError
+from bigfs.core.uris import column_of
 from bigfs.graph.local import check_n_neighbors
 from bigfs.selectors.method import MethodStrategy
 from bigfs.selectors.number import check_criterion, largest_number
@@ -317,4 +318,4 @@ def start_of(selection: Selection, n_samples: int | None, dropped: Sequence[int]
 
 def content_of_labels(uri: str | None) -> dict[str, str]:
     """Return what tells whether a file of labels has changed, as a setting."""
-    return {} if uri is None else {"content of the labels": fingerprint(uri.partition("::")[0])}
+    return {} if uri is None else {"content of the labels": fingerprint(column_of(uri)[0])}

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
+from bigfs.core.uris import SOURCE
 
 # Columns that one message names; a file that is no table of numbers may have thousands.
 _NAMED = 100
@@ -32,12 +33,15 @@ class Roles:
     index : str or None
         The column with the rows' ids.
     labels : tuple of str
-        Columns of known classes.
+        Columns of known classes. ``source``, of several sources, need not be a column.
+    partitions : mapping of str to str or None
+        Of a part of a table: columns of one value, in the names of the folders that it is in.
     """
 
     columns: tuple[str, ...] | None = None
     index: str | None = None
     labels: tuple[str, ...] = ()
+    partitions: Mapping[str, str | None] | None = None
 
     @property
     def narrow(self) -> bool:
@@ -60,6 +64,8 @@ class Roles:
             if pattern not in wanted:
                 kept -= _matching(pattern[1:], names, uri)
         for name in (*self.labels, *([] if self.index is None else [self.index])):
+            if name == SOURCE and name not in names:
+                continue
             kept -= _matching(name, names, uri, exact=True)
         if not kept:
             raise InputError(

@@ -13,11 +13,14 @@ import numpy as np
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.text import FROM_0
 from bigfs.core.units import GIB
-from bigfs.store.formats.csv import CsvSource
+from bigfs.core.uris import SOURCE, column_of
+from bigfs.store.columns import Roles
+from bigfs.store.formats.csv import CsvSource, as_number
 from bigfs.store.formats.npy import read_header
 from bigfs.store.formats.npz import member_header, member_names
-from bigfs.store.location import Location, zarr_store
-from bigfs.store.source import as_path, is_reachable, listed
+from bigfs.store.location import Location, as_location, zarr_store
+from bigfs.store.several import partition_columns, sources_of
+from bigfs.store.source import as_path, is_reachable, listed, open_matrix
 
 _KINDS = "fiubUS"
 _MOST_BYTES = 2 * GIB
@@ -32,6 +35,7 @@ def load_labels(uri: str, n_samples: int | None = None, dropped: Sequence[int] =
         ``FILE.npy``, ``FILE.npz`` (its ``y``), ``FILE.npz::NAME``, ``FILE.csv::COLUMN``, a
         zarr array (or ``GROUP.zarr::NAME``), a column of an AnnData's ``obs``
         (``FILE.h5ad::COLUMN``, ``STORE.zarr::COLUMN``), or ``sklearn:NAME``. Numbers or texts.
+        Of several sources, ``source`` names the one that a row is of.
     n_samples : int or None, default=None
         How many there must be.
     dropped : sequence of int, default=()
@@ -97,7 +101,10 @@ def _check_shape(shape: tuple[int, ...], dtype: Any, uri: str) -> None:
 
 
 def _read(uri: str) -> np.ndarray:
-    name, _, part = uri.partition("::")
+    name, part = column_of(uri)
+    sources = sources_of(name)
+    if sources is not None:
+        return _read_several(name, sources, part)
     path = as_path(name)
     if path is None:
         from bigfs.store.formats.sklearn_sets import load_classes_of
@@ -123,6 +130,36 @@ def _read(uri: str) -> np.ndarray:
     raise InputError(
         f"{name}: labels are read from .npy, .npz, .csv, .tsv, .parquet, .h5ad and zarr arrays."
     )
+
+
+def _read_several(uri: str, sources: list[str], name: str) -> np.ndarray:
+    """Read the labels of all sources; texts if those of one are."""
+    pieces = []
+    for i, source in enumerate(sources):
+        partitions = partition_columns(uri, source)
+        if name != SOURCE and name not in partitions:
+            pieces.append(_read(f"{source}::{name}"))
+            continue
+        value = partitions.get(name, i)
+        if value is None:
+            raise InputError(f"{source}: the labels of its rows are missing. {FROM_0}")
+        number = as_number(str(value))
+        pieces.append(np.full(_count_rows(source), value if number is None else number))
+    if any(piece.dtype.kind in "US" for piece in pieces):
+        pieces = [piece.astype(np.str_) for piece in pieces]
+    return np.concatenate(pieces)
+
+
+def _count_rows(uri: str) -> int:
+    """Return the rows of a source: by its header, or by reading a text table."""
+    if uri.lower().endswith((".csv", ".tsv", ".csv.gz", ".tsv.gz")) and sources_of(uri) is None:
+        return CsvSource(as_location(uri), roles=Roles(columns=("*",))).count_rows()
+    if uri.lower().endswith(".parquet") and sources_of(uri) is None:
+        from bigfs.store.formats.parquet import open_parquet
+
+        with open_parquet(as_location(uri)) as file:
+            return int(file.metadata.num_rows)
+    return sum(map(_count_rows, sources_of(uri) or ())) or open_matrix(uri).n_samples or 0
 
 
 def _read_npy(path: Location) -> np.ndarray:
@@ -209,6 +246,9 @@ def _read_zarr(path: Location, name: str) -> np.ndarray:
             from bigfs.store.formats.annotated import read_obs
 
             return read_obs(path, name)
+        if isinstance(node, zarr.Group) and name == SOURCE and "sources" in node.attrs:
+            counts = [count for _, count in node.attrs["sources"]]  # type: ignore[union-attr,misc]
+            return np.repeat(np.arange(len(counts)), np.array(counts, dtype=np.int64))
         array = node[name or "y"] if isinstance(node, zarr.Group) else node
         if isinstance(array, zarr.Group):
             raise TypeError(f"{array.name} is a group, not an array")

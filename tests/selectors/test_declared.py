@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from pydantic.fields import FieldInfo
 
-from bigfs.config.sections import GraphConfig
+from bigfs.config.sections import GraphConfig, MissingConfig
 from bigfs.config.selection import Preprocess
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.selectors.method import Method
@@ -82,7 +82,8 @@ def fields(method: Method) -> dict[str, FieldInfo]:
 
 def choices(name: str, field: FieldInfo | None) -> set[str] | None:
     """Return the texts that a field takes, None if it is no choice."""
-    kind = Preprocess if name == "preprocess" else field and field.annotation
+    shared = {"preprocess": Preprocess, "missing": MissingConfig.model_fields["missing"].annotation}
+    kind = shared.get(name, field and field.annotation)
     return set(get_args(kind)) if get_origin(kind) is Literal else None
 
 

@@ -166,7 +166,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "unknown set": (lambda f: "sklearn:mnist", "sklearn:breast_cancer, sklearn:digits"),
     "folder of something": (lambda f: f, "is a folder, but no zarr array or group"),
-    "list": (lambda f: [[1, 2], [3, 4]], "must be a path, a NumPy array.* Got list"),
+    "list": (lambda f: [[1, 2], [3, 4]], "must be a path, a list of paths, .* Got list"),
     "none": (lambda f: None, "Got NoneType"),
     "series": (lambda f: _frame(a=[1, 2])["a"], "Got Series"),
     "one dimension": (lambda f: np.arange(3.0), r"2 dimensions. Got shape \(3,\)"),

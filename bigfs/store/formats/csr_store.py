@@ -57,6 +57,7 @@ class StoredCSR(RandomAccessSparse):
             self.chunk_rows = int(about["rows"])
             self.stored_entries = np.array(about["entries"], dtype=np.int64)
             self.dropped = attributes.get("dropped", ())
+            self.sources = attributes.get("sources", ())
             names = attributes.get("feature_names")
             self.feature_names = None if names is None else [str(name) for name in names]
             if self.chunk_rows < 1 or len(self.stored_entries) != -(

@@ -46,6 +46,11 @@ class CsvSource(Source):
         self, path: Location, header: Header = "auto", roles: Roles = ALL_FEATURES
     ) -> None:
         self.uri = str(path)
+        if roles.partitions:
+            raise InputError(
+                f"{path} lies in a folder that names a column, and only tables of .parquet parts "
+                "have such columns. Name the files by a pattern below that folder."
+            )
         self._path = path
         self.separator = "\t" if ".tsv" in path.name.lower() else ","
         first, lines = self._first_record()
@@ -94,6 +99,10 @@ class CsvSource(Source):
     def read_texts(self, column: int) -> list[str]:
         """Return all cells of one column as texts without spaces around them."""
         return [text for piece in self._iter_texts(column) for text in piece]
+
+    def count_rows(self) -> int:
+        """Return how many samples there are, by reading all lines."""
+        return sum(len(lines) for _, lines in self._lines())
 
     def iter_index(self) -> Iterator[list[str]]:
         """Yield the ids of the rows, about a megabyte of text at a time."""

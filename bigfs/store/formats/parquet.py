@@ -9,6 +9,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
 from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
+from bigfs.store.formats.csv import as_number
 from bigfs.store.location import Location, is_remote
 from bigfs.store.source import Source, check_names, check_no_variable, check_shape, work_dtype
 from bigfs.store.values import check_exact
@@ -31,23 +32,32 @@ class ParquetSource(Source):
             schema, rows = file.schema_arrow, file.metadata.num_rows
         index = (schema.pandas_metadata or {}).get("index_columns", [])
         fields = [field for field in schema if field.name not in index or field.name == roles.index]
-        check_shape((rows, len(fields)), self.uri)
         names = [field.name for field in fields]
+        # What the file has itself counts before the names of the folders that it is in.
+        partitions = {k: v for k, v in (roles.partitions or {}).items() if k not in names}
+        # A part of a table may have no rows.
+        least = rows if roles.partitions is None else max(rows, 2)
+        check_shape((least, len(fields) + len(partitions)), self.uri)
         check_names(names, len(names), self.uri)
-        fields = [fields[j] for j in roles.features(names, self.uri)]
-        found = {field.name: _work_dtype(field) for field in fields}
-        unusable = {f.name: str(f.type) for f in fields if found[f.name] is None}
-        refuse_unusable(unusable, roles, names, self.uri)
-        types = [found[field.name] for field in fields]
-        self.index = roles.index
-        self.feature_names = [field.name for field in fields]
-        check_names(self.feature_names, len(types), self.uri)
+        found = {field.name: (_work_dtype(field), str(field.type)) for field in fields}
+        for name, value in partitions.items():
+            is_number = value is None or as_number(value) is not None
+            number = np.dtype(np.float64) if is_number else None
+            found[name] = (number, f"text (its folder is '{name}={value}')")
+        kept = [list(found)[j] for j in roles.features(list(found), self.uri)]
+        unusable = {name: found[name][1] for name in kept if found[name][0] is None}
+        refuse_unusable(unusable, roles, list(found), self.uri)
+        types = [found[name][0] for name in kept]
+        self.index, self.feature_names = roles.index, kept
+        self._partitions = partitions
         self.n_samples, self.n_features = rows, len(types)
         self.dtype = np.result_type(*types)  # type: ignore[arg-type]  # all are there
 
     def iter_index(self) -> Iterator[list[str]]:
         """Yield the ids of the rows."""
-        if self.index is not None:
+        if self.index in self._partitions:
+            yield [str(self._partitions[self.index])] * self.n_samples
+        elif self.index is not None:
             with open_parquet(self._path) as file:
                 for batch in file.iter_batches(columns=[self.index], use_threads=False):
                     yield [str(value) for value in batch.column(0).to_pylist()]
@@ -57,7 +67,12 @@ class ParquetSource(Source):
         import pyarrow as pa
 
         largest = max(1, _BATCH_BYTES // (self.n_features * self.dtype.itemsize))
-        size, columns, row = min(rows, largest), self.feature_names, 0
+        assert self.feature_names is not None
+        columns = [name for name in self.feature_names if name not in self._partitions]
+        constants = [
+            as_number(self._partitions[name] or "") for name in self.feature_names[len(columns) :]
+        ]
+        size, row = min(rows, largest), 0
         try:
             with open_parquet(self._path) as file:
                 for batch in file.iter_batches(size, columns=columns, use_threads=False):
@@ -68,6 +83,7 @@ class ParquetSource(Source):
                         numbers = values.to_numpy(zero_copy_only=False)
                         check_exact(numbers[:, None], self.uri, row, [batch.schema.names[column]])
                         block[:, column] = numbers
+                    block[:, len(columns) :] = constants
                     row += len(block)
                     yield block
         except StorageError:

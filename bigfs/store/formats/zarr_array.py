@@ -63,6 +63,7 @@ class ZarrSource(RandomAccessSource):
         self.checked = member == "X" and "bigfs_store" in attributes
         self.index = attributes.get("index") if self.checked else None
         self.dropped = attributes.get("dropped", ()) if self.checked else ()
+        self.sources = attributes.get("sources", ()) if self.checked else ()
         self.held_bytes = 0 if self.checked else self._decoded_bytes(array)
         self._prefix = f"{member}/" if member else ""
         self._array = array

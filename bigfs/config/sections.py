@@ -56,6 +56,35 @@ class MissingConfig(Section):
     )
 
 
+class RowsConfig(Section):
+    """Which rows of the input are read."""
+
+    every: PositiveInt | None = Field(None, description="Every k-th row, from the first on.")
+    column: NonEmpty | None = Field(
+        None,
+        description="Ids, known classes or a measure of quality: a column (or array) of the input, "
+        "or FILE::COLUMN. It is no feature.",
+    )
+    keep: Annotated[list[Any], BeforeValidator(as_list), Field(min_length=1)] | None = Field(
+        None, description="Values of the column: rows with one of them are read."
+    )
+    drop: Annotated[list[Any], BeforeValidator(as_list), Field(min_length=1)] | None = Field(
+        None, description="Values of the column: rows with one of them are left out."
+    )
+    at_least: float | None = Field(None, description="Smallest value of the column that is read.")
+    at_most: float | None = Field(None, description="Largest value of the column that is read.")
+
+    @model_validator(mode="after")
+    def _conditions_go_with_a_column(self) -> RowsConfig:
+        given = [getattr(self, name) for name in ("keep", "drop", "at_least", "at_most")]
+        has_conditions = any(value is not None for value in given)
+        if has_conditions != (self.column is not None):
+            raise ValueError("a column goes with keep, drop, at_least or at_most, and they with it")
+        if not has_conditions and self.every is None:
+            raise ValueError("rows chooses some: every: 10, or a column with keep or drop")
+        return self
+
+
 class InputConfig(MissingConfig):
     """Where the data is."""
 
@@ -84,6 +113,22 @@ class InputConfig(MissingConfig):
             '! those to leave out, such as ["gene_*", "!gene_7"]. null: all other columns.',
         )
     )
+    rows: RowsConfig | None = Field(
+        None,
+        description="Which rows to read: every k-th, or by a column of ids, labels or quality. "
+        "null: all.",
+    )
+    booleans: Literal["numbers", "drop"] = Field(
+        "numbers", description="Columns of a table of true and false: 1 and 0, or left out."
+    )
+    dates: Literal["error", "numbers", "drop"] = Field(
+        "error", description="Columns of dates: stop, days since 1970-01-01, or left out."
+    )
+    categories: Literal["error", "numbers", "one_hot", "drop"] = Field(
+        "error",
+        description="Columns of categories or texts: stop, number them in sorted order, a feature "
+        "of 0 and 1 for each of up to 1,000 values, or leave them out.",
+    )
     index: NonEmpty | None = Field(
         None, description="Column of a table with the rows' ids, which are kept beside the rows."
     )
@@ -103,6 +148,7 @@ class InputConfig(MissingConfig):
     def opening(self) -> dict[str, Any]:
         """The settings that `bigfs.open_matrix` takes."""
         names = {"variable", "layer", "header", "columns", "index", "labels"}
+        names |= {"booleans", "dates", "categories", "rows"}
         return self.model_dump(include=names)
 
 

@@ -60,7 +60,7 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
         directory.changes = ""
     directory.manifest["data"] = {"path": str(path), "key": key, **now}
     blocks = RowBlocks.from_any(
-        source if is_store(config.input.uri) else open_matrix(path),
+        source if source.checked and is_store(config.input.uri) else open_matrix(path),
         scratch=directory.work_scratch("shared"),
         transform=config.preprocess,
         rows=config.blocks.rows,
@@ -80,7 +80,7 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
     """Return where the data are and a key of their content, copying what needs it."""
     uri = config.input.uri
     content = _content(source, uri)
-    if is_store(uri):
+    if source.checked and is_store(uri):
         return as_location(uri).absolute(), content
     stage = data_stage(config.input, config.preprocess, stored=False)
     chosen = [json.dumps(source.feature_names)] if config.opening["labels"] else []

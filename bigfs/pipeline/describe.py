@@ -80,6 +80,7 @@ def describe(
             lines[0] += f", sparse: {entries:,} entries ({100 * entries / values:.2g} %)"
     except InputError as error:
         refusal = str(error)
+    lines += [] if source is None else source.notes
     sources = [uri for uri in flattened(str(path)) if uri != str(path)]
     if sources:
         lines.append(f"{len(sources):,} sources, from {sources[0]} to {sources[-1]}")
@@ -161,7 +162,8 @@ def _columns_of_text(place: Any) -> tuple[list[TableColumn], int]:
 
 
 def _columns_of_parquet(place: Any) -> tuple[list[TableColumn], int]:
-    from bigfs.store.formats.parquet import is_usable, open_parquet
+    from bigfs.store.formats.arrow import is_usable
+    from bigfs.store.formats.parquet import open_parquet
 
     with open_parquet(place) as file:
         schema = file.schema_arrow

@@ -287,10 +287,10 @@ class Result:
             raise InputError(f"{dest} lies in the run directory. Give a place outside it.")
         refuse_input(dest, str(self.settings["input"]["uri"]))
         data = open_run_data(self.path)
-        if ids and data.index is None and self.stages.get("data", {}).get("dropped_rows"):
+        if ids and data.index is None and len(data.dropped):
             raise InputError(
-                "ids number the rows that were read, and this run left out rows with missing "
-                "values (input.missing: drop_rows). Export without ids."
+                "ids number the rows that were read, and this run left out rows (input.rows, or "
+                "input.missing: drop_rows). Export without ids."
             )
         names = [self.name_of(feature) for feature in kept.tolist()]
         columns = Columns(data, kept, names)

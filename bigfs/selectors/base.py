@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import _num_samples, check_array, check_is_fitted, validate_data
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.lazy import as_lazy, is_annotated, is_stored, open_stored
+from bigfs.blocks.lazy import as_lazy, columns_of, is_annotated, is_stored, open_stored
 from bigfs.blocks.preprocess import Transform
 from bigfs.config import Selection, validated
 from bigfs.config.fields import fresh_seed
@@ -262,6 +262,9 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
                 return X[:, wanted]
             self._check_shape(X.shape)
             return X[:, kept]
+        columns = columns_of(X, wanted)
+        if columns is not None:
+            return columns
         opened = open_stored(X, wanted)
         lazy = as_lazy(opened)
         places = {name: j for j, name in enumerate(getattr(opened, "feature_names", None) or ())}

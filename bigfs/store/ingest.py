@@ -309,7 +309,7 @@ def _write_chunks(
             filled_values=cleaner.filled,
             dropped_rows=cleaner.dropped,
             **({} if matrix.index is None else {"index": matrix.index}),
-            **({"dropped": cleaner.dropped_positions()} if cleaner.dropped else {}),
+            **_write_left_out(partial, matrix.left_out(cleaner.dropped_positions())),
             **_sources_left(matrix, cleaner.dropped_positions()),
         )
     return IngestReport(
@@ -322,6 +322,17 @@ def _write_chunks(
         filled_values=cleaner.filled,
         dropped_rows=cleaner.dropped,
     )
+
+
+def _write_left_out(partial: Location, rows: Any) -> dict[str, int]:
+    """Write which rows of the source are not in the store, and return how many these are."""
+    if not len(rows):
+        return {}
+    import zarr
+
+    numbers = np.asarray(rows, dtype=np.int64)
+    zarr.open_group(zarr_store(partial), mode="r+").create_array("dropped", data=numbers)
+    return {"dropped": len(numbers)}
 
 
 def _sources_left(matrix: Source, dropped: list[int]) -> dict[str, Any]:

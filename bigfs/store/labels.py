@@ -51,14 +51,7 @@ def load_labels(uri: str, n_samples: int | None = None, dropped: Sequence[int] =
     InputError
         If they cannot be read, are not one a row, or are missing somewhere.
     """
-    try:
-        values = _read(str(uri))
-    except StorageError:
-        raise
-    except (OSError, zlib.error) as error:
-        raise InputError(f"{uri}: the labels cannot be read: {error}.") from None
-    _check_shape(values.shape, values.dtype, uri)
-    values = values.ravel()
+    values = read_values(str(uri))
     if len(dropped) and n_samples is not None and len(values) == n_samples + len(dropped):
         values = np.delete(values, dropped)
     if n_samples is not None and len(values) != n_samples:
@@ -72,6 +65,18 @@ def load_labels(uri: str, n_samples: int | None = None, dropped: Sequence[int] =
             f"{uri}: the label of row {row} is {values[row]}. Every row needs one. {FROM_0}"
         )
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def read_values(uri: str) -> np.ndarray:
+    """Read numbers or texts, one for each row, named as labels are."""
+    try:
+        values = _read(uri)
+    except StorageError:
+        raise
+    except (OSError, zlib.error) as error:
+        raise InputError(f"{uri}: the labels cannot be read: {error}.") from None
+    _check_shape(values.shape, values.dtype, uri)
+    return values.ravel()
 
 
 def load_classes(uri: str, n_samples: int | None = None, dropped: Sequence[int] = ()) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 from bigfs.core.errors import InputError, InputTypeError, StorageError
 from bigfs.core.uris import short_name
 from bigfs.store.columns import Roles
+from bigfs.store.encoding import in_order
 from bigfs.store.fingerprint import Watch
 from bigfs.store.location import Location
 from bigfs.store.several import partition_columns, sources_of
@@ -22,6 +23,7 @@ from bigfs.store.source import (
     Source,
     as_path,
     check_no_variable,
+    is_frame,
     is_reachable,
     open_matrix,
 )
@@ -41,6 +43,15 @@ def open_uris(
     for source in sources:
         of_part = replace(roles, partitions=partition_columns(uri, source))
         parts.append(open_uris(source, variable, header, of_part, layer))
+    known: dict[str, set[str]] = {}
+    for part in parts:
+        for name, values in part.categories.items():
+            known.setdefault(name, set()).update(values)
+    if any(set(values) != known[name] for p in parts for name, values in p.categories.items()):
+        # All parts have the columns of the values of all.
+        united = {name: in_order(values) for name, values in known.items()}
+        encoding = replace(roles.encoding, known=united)
+        return open_uris(uri, variable, header, replace(roles, encoding=encoding), layer)
     chained = chain(parts, short_name(uri))
     chained.watch = watch
     return chained
@@ -105,17 +116,26 @@ def open_object(X: Any, variable: str | None, roles: Roles, layer: str | None) -
         from bigfs.store.formats.memory import ArraySource
 
         return ArraySource(X)  # read by slices, as an array in memory is
+    if root == "dask" and hasattr(X, "iloc"):
+        from bigfs.store.formats.dask_frame import DaskFrameSource
+
+        return DaskFrameSource(X, roles)
     if root == "dask":
         from bigfs.store.formats.dask_array import open_dask
 
         return open_dask(X)
+    if root != "pandas" and is_frame(X):
+        from bigfs.store.formats.arrow import open_arrow
+
+        return open_arrow(X, roles)
     from bigfs.store.formats.memory import open_memory
 
     source = open_memory(X, roles)
     if source is None:
         raise InputTypeError(
-            "a matrix must be a path, a list of paths, a NumPy array, a pandas DataFrame, a scipy "
-            f"sparse matrix, or a Dask or zarr array. Got {type(X).__name__}."
+            "a matrix must be a path, a list of paths, a NumPy array, a frame of pandas, polars, "
+            "Arrow or Dask, a scipy sparse matrix, or a Dask or zarr array. Got "
+            f"{type(X).__name__}."
         )
     return source
 

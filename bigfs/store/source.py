@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -13,10 +15,13 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.core.files import parse_json
 from bigfs.core.uris import as_text
 from bigfs.store.columns import roles_of
+from bigfs.store.encoding import Encoding
 from bigfs.store.fingerprint import OBJECT, Watch
 from bigfs.store.location import METADATA_BYTES, Location, as_location, read_small
 from bigfs.store.objects import ObjectPath
 from bigfs.store.several import sources_of
+
+logger = logging.getLogger("bigfs")
 
 # Ending of a file's name -> module of the reader. Folders are zarr.
 ENDINGS = {
@@ -71,6 +76,10 @@ class Source(ABC):
         Rows of the original that an ingest left out.
     sources : sequence of (str, int)
         Where there were several: each, and how many consecutive rows are of it.
+    notes : sequence of str
+        What is said once when it is opened.
+    categories : mapping of str to tuple of str
+        The values of columns that are encoded.
     starts_quickly : bool
         Whether its first rows are read without the others.
     held_bytes : int
@@ -89,6 +98,8 @@ class Source(ABC):
     index: str | None = None
     dropped: Sequence[int] = ()
     sources: Sequence[tuple[str, int]] = ()
+    notes: Sequence[str] = ()
+    categories: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     starts_quickly: bool = True
     held_bytes: int = 0
 
@@ -113,6 +124,10 @@ class Source(ABC):
     def iter_index(self) -> Iterator[list[str]]:
         """Yield the rows' ids as texts, piece by piece; nothing where there are none."""
         return iter(())
+
+    def left_out(self, dropped: list[int]) -> Any:
+        """Return which rows of the original are not there if some of these are dropped."""
+        return dropped
 
     def begin(self) -> None:
         """Record the state of the file before its rows are read."""
@@ -251,6 +266,10 @@ def open_matrix(
     index: str | None = None,
     labels: str | Sequence[str] | None = None,
     layer: str | None = None,
+    booleans: str = "numbers",
+    dates: str = "error",
+    categories: str = "error",
+    rows: Mapping[str, Any] | None = None,
 ) -> Source:
     """Open a matrix by path, URI or object.
 
@@ -277,6 +296,17 @@ array, or Source
         Columns of a table with known classes. They are never features.
     layer : str or None, default=None
         Layer of an AnnData (object, .h5ad or zarr), or ``"raw"``. None: its ``X``.
+    booleans : {"numbers", "drop"}, default="numbers"
+        Columns of a table that are true or false: read as 1 and 0, or left out.
+    dates : {"error", "numbers", "drop"}, default="error"
+        Columns of dates: refused, read as days since 1970-01-01, or left out.
+    categories : {"error", "numbers", "one_hot", "drop"}, default="error"
+        Columns of categories or texts: refused, numbered in sorted order, one feature of 0 and 1
+        for each of up to 1,000 values (``city=Ulm``), or left out. The values are read first.
+    rows : dict or None, default=None
+        Which rows to read: ``{"every": 10}``, or those with some values in a column, which is no
+        feature then: ``{"column": "quality", "at_least": 0.8}`` (or ``at_most``), ``{"column":
+        "kind", "keep": ["a", "b"]}`` (or ``drop``). The column is named as labels are. None: all.
 
     Returns
     -------
@@ -299,12 +329,34 @@ array, or Source
         raise InputError(f"header must be 'auto', True or False. Got {header!r}.")
     from bigfs.store.opening import no_header, no_layers, no_table, open_object, open_uris
 
-    roles = roles_of(columns, index, labels)
+    encoding = Encoding(booleans, dates, categories)
+    roles = roles_of(columns, index, labels, encoding)
+    if rows is not None:
+        from bigfs.store.filtering import filtered, row_filter
+
+        chosen = row_filter(rows)
+        source = open_matrix(
+            X,
+            variable=variable,
+            header=header,
+            columns=columns,
+            index=index,
+            labels=(*roles.labels, *chosen.of_table),
+            layer=layer,
+            booleans=booleans,
+            dates=dates,
+            categories=categories,
+        )
+        uri = as_text(X) if is_list_of_uris(X) else X
+        return filtered(source, chosen, chosen.labels(uri))
     if is_list_of_uris(X):
         X = as_text(X)
     if isinstance(X, (str, Path, ObjectPath)):
-        return open_uris(str(X), variable, header, roles, layer)
-    if roles.narrow and not hasattr(X, "iloc"):
+        source = open_uris(str(X), variable, header, roles, layer)
+        for note in source.notes:
+            logger.info("%s: %s", source.uri, note)
+        return source
+    if roles.narrow and not is_frame(X):
         raise no_table(X.uri if isinstance(X, Source) else "X")
     if header != "auto":
         raise no_header(X.uri if isinstance(X, Source) else "X", header)
@@ -313,6 +365,12 @@ array, or Source
             raise no_layers(X.uri, layer)
         return X
     return open_object(X, variable, roles, layer)
+
+
+def is_frame(X: Any) -> bool:
+    """Say whether X is a frame or table with named columns: of pandas, Dask, polars or Arrow."""
+    lazy = type(X).__module__.startswith("polars") and hasattr(X, "collect_schema")
+    return hasattr(X, "iloc") or hasattr(X, "__arrow_c_stream__") or lazy
 
 
 def is_list_of_uris(X: Any) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
-from bigfs.store.formats.csr_store import StoredCSR
+from bigfs.store.formats.csr_store import StoredCSR, read_dropped
 from bigfs.store.formats.zarr_files import CheckedFiles, chunk_bytes
 from bigfs.store.location import Location, as_location, files_below, zarr_store
 from bigfs.store.objects import ObjectPath
@@ -62,7 +62,7 @@ class ZarrSource(RandomAccessSource):
         check_names(self.feature_names, self.n_features, uri)
         self.checked = member == "X" and "bigfs_store" in attributes
         self.index = attributes.get("index") if self.checked else None
-        self.dropped = attributes.get("dropped", ()) if self.checked else ()
+        self._dropped = attributes.get("dropped", ()) if self.checked else ()
         self.sources = attributes.get("sources", ()) if self.checked else ()
         self.held_bytes = 0 if self.checked else self._decoded_bytes(array)
         self._prefix = f"{member}/" if member else ""
@@ -104,6 +104,11 @@ class ZarrSource(RandomAccessSource):
     def stored_dtype(self) -> np.dtype:
         """Type of the array; of a store that bigfs wrote, that of what it was made from."""
         return self._stored_dtype
+
+    @property
+    def dropped(self) -> Sequence[int]:  # type: ignore[override]
+        """Rows of the original that an ingest left out."""
+        return read_dropped(self._dropped, as_location(str(self._path)).parent)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
@@ -179,6 +184,7 @@ class ZarrSource(RandomAccessSource):
             state["_array"] = None
         # 50,000 names are a megabyte, and no task needs them.
         state["feature_names"] = None
+        state["_dropped"] = ()
         return state
 
 

@@ -32,7 +32,7 @@ def is_stored(X: Any) -> bool:
     """
     root = type(X).__module__.split(".")[0]
     if root == "xarray":
-        return getattr(X, "chunks", None) is not None
+        return True
     if isinstance(X, (str, Path, Source)) or is_list_of_uris(X):
         return True
     if root != "pandas" and is_frame(X):

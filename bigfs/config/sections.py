@@ -20,72 +20,14 @@ from pydantic import (
 )
 
 from bigfs.config.fields import NonEmpty, PositiveInt, Section, as_list, fill, positive_or
+from bigfs.config.inputs import Missing, RowsConfig, Uri
 from bigfs.config.messages import explain
 from bigfs.config.words import quoted
 from bigfs.core.addresses import check_address
-from bigfs.core.uris import as_text, column_of, listed_in
+from bigfs.core.uris import column_of, listed_in
 
 
-def _as_uri(value: Any) -> Any:
-    """Return a list of sources as one text."""
-    is_list = isinstance(value, list) and all(isinstance(entry, str) and entry for entry in value)
-    return as_text(value) if is_list and value else value
-
-
-Uri = Annotated[
-    str,
-    BeforeValidator(_as_uri),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "minLength": 1},
-                {"type": "array", "items": {"type": "string"}, "minItems": 1},
-            ]
-        }
-    ),
-]
-
-
-class MissingConfig(Section):
-    """What becomes of missing values."""
-
-    missing: Literal["error", "mean", "zero", "drop_rows"] = Field(
-        "error",
-        description="NaN: stop and name the first, replace by the column's mean or by zero, or "
-        "drop the row. Infinities always stop.",
-    )
-
-
-class RowsConfig(Section):
-    """Which rows of the input are read."""
-
-    every: PositiveInt | None = Field(None, description="Every k-th row, from the first on.")
-    column: NonEmpty | None = Field(
-        None,
-        description="Ids, known classes or a measure of quality: a column (or array) of the input, "
-        "or FILE::COLUMN. It is no feature.",
-    )
-    keep: Annotated[list[Any], BeforeValidator(as_list), Field(min_length=1)] | None = Field(
-        None, description="Values of the column: rows with one of them are read."
-    )
-    drop: Annotated[list[Any], BeforeValidator(as_list), Field(min_length=1)] | None = Field(
-        None, description="Values of the column: rows with one of them are left out."
-    )
-    at_least: float | None = Field(None, description="Smallest value of the column that is read.")
-    at_most: float | None = Field(None, description="Largest value of the column that is read.")
-
-    @model_validator(mode="after")
-    def _conditions_go_with_a_column(self) -> RowsConfig:
-        given = [getattr(self, name) for name in ("keep", "drop", "at_least", "at_most")]
-        has_conditions = any(value is not None for value in given)
-        if has_conditions != (self.column is not None):
-            raise ValueError("a column goes with keep, drop, at_least or at_most, and they with it")
-        if not has_conditions and self.every is None:
-            raise ValueError("rows chooses some: every: 10, or a column with keep or drop")
-        return self
-
-
-class InputConfig(MissingConfig):
+class InputConfig(Section):
     """Where the data is."""
 
     uri: Uri = Field(
@@ -106,12 +48,21 @@ class InputConfig(MissingConfig):
         description="Whether the first line of a .csv or .tsv names the columns. auto: text does, "
         "numbers are a sample; numbers that may be either are refused.",
     )
+    missing: Missing = "error"
     columns: Annotated[list[NonEmpty], BeforeValidator(as_list), Field(min_length=1)] | None = (
         Field(
             None,
             description="Features of a table (.csv, .tsv, .parquet): names or globs, and behind "
             '! those to leave out, such as ["gene_*", "!gene_7"]. null: all other columns.',
         )
+    )
+    features: NonEmpty | int | None = Field(
+        None,
+        description="Of an array of several dimensions (zarr, .h5, .nc, .mat): name or number of "
+        "the one of the features; the others become rows. null: the last of two.",
+    )
+    no_data: float | None = Field(
+        None, description="A value of such an array that stands for a missing one."
     )
     rows: RowsConfig | None = Field(
         None,
@@ -144,11 +95,21 @@ class InputConfig(MissingConfig):
         "batches apart (highly_variable). null: one batch.",
     )
 
+    @model_validator(mode="after")
+    def _the_array_may_be_in_the_uri(self) -> InputConfig:
+        uri, name = column_of(self.uri)
+        if name and not uri.startswith("sklearn:"):
+            if self.variable is not None:
+                raise ValueError(f"uri names the array '{name}', and variable another; remove one")
+            object.__setattr__(self, "uri", uri)
+            object.__setattr__(self, "variable", name)
+        return self
+
     @property
     def opening(self) -> dict[str, Any]:
         """The settings that `bigfs.open_matrix` takes."""
         names = {"variable", "layer", "header", "columns", "index", "labels"}
-        names |= {"booleans", "dates", "categories", "rows"}
+        names |= {"booleans", "dates", "categories", "rows", "features", "no_data"}
         return self.model_dump(include=names)
 
 

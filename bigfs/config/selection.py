@@ -289,7 +289,8 @@ class Config(Selection, _Place):
     @property
     def opening(self) -> dict[str, Any]:
         """The settings that `bigfs.open_matrix` takes; columns of labels are never features."""
-        start = column_in(getattr(self.parameters, "init", None), self.input)
+        named = self.methods[self.method].labels
+        start = column_in(getattr(self.parameters, named, None), self.input)
         judged = column_in(self.evaluate and self.evaluate.labels, self.input)
         labels = {name for name in (self.input.labels, judged, start) if name}
         return {**self.input.opening, "labels": sorted(labels) or None}

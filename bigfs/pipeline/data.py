@@ -25,7 +25,6 @@ from bigfs.store.csr import SparseSource
 from bigfs.store.fingerprint import OBJECT, changed, fingerprint, fingerprint_of_rows
 from bigfs.store.location import Location, as_location, is_within
 from bigfs.store.rundir import RunDirectory
-from bigfs.store.several import flattened
 from bigfs.store.source import Source, as_path, is_store, open_matrix
 
 logger = logging.getLogger("bigfs")
@@ -174,7 +173,8 @@ def check_outside(config: Config) -> None:
 def check_apart(run: str, key: str, uri: str) -> None:
     """Raise ConfigError if what a setting names lies in a run directory."""
     place = as_location(run)
-    for source in flattened(column_of(uri)[0]):
+    named = column_of(uri)[0]
+    for source in listed_in(named) or [named]:
         path = as_path(source)
         # A store may lead there by a link one level down.
         if path is not None and any(is_within(part, place) for part in (path, *_links_in(path))):

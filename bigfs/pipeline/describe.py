@@ -274,6 +274,14 @@ def _members(path: str | Location) -> list[str]:
                 arrays.append((name, shape, str(dtype)))
             except InputError as error:
                 arrays.append((name, (), str(error)))
+    elif lower.endswith((".h5", ".hdf5")):
+        from bigfs.store.formats.h5 import list_arrays as list_datasets
+
+        arrays = list_datasets(place)
+    elif lower.endswith(".nc"):
+        from bigfs.store.formats import xarrays
+
+        arrays = xarrays.list_arrays(place)  # type: ignore[arg-type]
     elif lower.endswith(".mat"):
         from bigfs.store.formats.mat import list_variables
 

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn import get_config
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils import get_tags
 from sklearn.utils.validation import _num_samples, check_array, check_is_fitted, validate_data
 
 from bigfs.blocks import RowBlocks
@@ -18,7 +19,8 @@ from bigfs.blocks.lazy import as_lazy, columns_of, is_annotated, is_stored, open
 from bigfs.blocks.preprocess import Transform
 from bigfs.config import Selection, validated
 from bigfs.config.fields import fresh_seed
-from bigfs.config.sections import Auto, GraphConfig, MissingConfig, StabilityConfig
+from bigfs.config.inputs import MissingConfig
+from bigfs.config.sections import Auto, GraphConfig, StabilityConfig
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import check_seed
 from bigfs.core.uris import SOURCE, as_text
@@ -106,10 +108,6 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             missing=missing,
             memory_limit=selection.memory_limit,
         )
-        self.__dict__.pop("row_mask_", None)  # of an earlier fit
-        if missing == "drop_rows":
-            self.row_mask_ = np.ones(blocks.n_samples + len(blocks.source.dropped), dtype=bool)
-            self.row_mask_[list(blocks.source.dropped)] = False
         warn_of_scales(blocks, selection.method)
         for sentence in suspicious_columns(blocks.source):
             logger.warning(sentence)
@@ -133,8 +131,8 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         if hasattr(self, "random_state"):
             self.random_state_ = selection.random_state
         dropped = list(blocks.source.dropped)
-        self.__dict__.pop("row_mask_", None)
-        if dropped:
+        self.__dict__.pop("row_mask_", None)  # of an earlier fit
+        if dropped or missing == "drop_rows":
             # Results with a row for every sample are of the rows that are left.
             self.row_mask_ = np.ones(blocks.n_samples + len(dropped), dtype=bool)
             self.row_mask_[dropped] = False
@@ -146,8 +144,12 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
 
     def _missing(self) -> str:
         """Return what becomes of NaN, checked by the model of pipelines."""
-        given = {"missing": getattr(self, "missing", "error")}
+        given = {"missing": self._policy()}
         return validated(MissingConfig, given, type(self).__name__, nested=False).missing
+
+    def _policy(self) -> Any:
+        """Return the parameter that says what becomes of NaN, as it is."""
+        return getattr(self, "missing", "error")
 
     def _n_wanted(self) -> Any:
         """Return how many features are asked for."""
@@ -265,6 +267,10 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         columns = columns_of(X, wanted)
         if columns is not None:
             return columns
+        if type(X).__module__.startswith("xarray"):
+            from bigfs.store.formats.xarrays import keep_features
+
+            return keep_features(X, names, kept, self.n_features_in_)
         opened = open_stored(X, wanted)
         lazy = as_lazy(opened)
         places = {name: j for j, name in enumerate(getattr(opened, "feature_names", None) or ())}
@@ -286,7 +292,13 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         wanted = getattr(self, "_sklearn_output_config", {}).get("transform")
         frame = hasattr(X, "iloc") and (wanted or get_config()["transform_output"]) != "default"
         X = validate_data(
-            self, X, dtype=None, accept_sparse="csr", skip_check_array=frame, reset=False
+            self,
+            X,
+            dtype=None,
+            accept_sparse="csr",
+            ensure_all_finite=not get_tags(self).input_tags.allow_nan,
+            skip_check_array=frame,
+            reset=False,
         )
         kept = self.get_support(indices=True)
         return X.iloc[:, kept] if frame else X[:, kept]
@@ -384,7 +396,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         """Tell scikit-learn that sparse input is taken and y is not needed."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = getattr(self, "missing", "error") != "error"
+        tags.input_tags.allow_nan = self._policy() != "error"
         tags.target_tags.required = False
         return tags
 

@@ -121,7 +121,8 @@ class FilteredSource(Source):
         self._source, self._rows, self._labels = source, rows, labels
         for name in ("uri", "n_features", "dtype", "feature_names", "sparse", "watch", "index"):
             setattr(self, name, getattr(source, name))
-        self.notes, self.starts_quickly = source.notes, source.starts_quickly
+        self.notes, self.grid = source.notes, source.grid
+        self.starts_quickly = source.starts_quickly
         self.held_bytes = source.held_bytes
         known = labels is None and source.n_samples is not None
         # How many rows have the values, only reading the column tells.

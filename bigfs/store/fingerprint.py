@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.core.uris import short_name
+from bigfs.core.uris import column_of, short_name
 from bigfs.store.location import Location, as_location, files_below
 from bigfs.store.objects import ObjectPath
 from bigfs.store.several import flattened, sources_of
@@ -124,7 +124,9 @@ def _stamps(place: Location | str) -> Any:
     stamps: dict[str, Any] = dict.fromkeys(flattened(place))
     for uri in stamps:
         with suppress(FileNotFoundError):  # said where it is opened
-            stamps[uri] = None if uri.startswith("sklearn:") else _stamp(as_location(uri))
+            stamps[uri] = (
+                None if uri.startswith("sklearn:") else _stamp(as_location(column_of(uri)[0]))
+            )
     return list(stamps.items())
 
 
@@ -150,7 +152,7 @@ def _state_of(place: Location | str, with_change: bool = False) -> Any:
         return [place, version("scikit-learn")]
     sources = sources_of(place)
     if sources is None:
-        return _state(as_location(place), with_change)
+        return _state(as_location(column_of(place)[0]), with_change)
     if not all(_is_file(source) for source in sources):
         return [[source, _state_of(source, with_change)] for source in sources]
     files = [Path(str(as_location(source))) for source in sources]

@@ -310,6 +310,7 @@ def _write_chunks(
             dropped_rows=cleaner.dropped,
             **({} if matrix.index is None else {"index": matrix.index}),
             **_write_left_out(partial, matrix.left_out(cleaner.dropped_positions())),
+            **({} if matrix.grid is None else {"grid": matrix.grid}),
             **_sources_left(matrix, cleaner.dropped_positions()),
         )
     return IngestReport(

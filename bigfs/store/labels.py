@@ -98,6 +98,8 @@ def _check_shape(shape: tuple[int, ...], dtype: Any, uri: str) -> None:
     if math.prod(shape) * np.dtype(dtype).itemsize > _MOST_BYTES:
         raise InputError(f"{uri}: labels of shape {tuple(shape)} and type {dtype} are too many.")
     vector = len(shape) == 1 or (len(shape) == 2 and 1 in shape)
+    # An image of classes, or a mask, of rows that are stacked: their number is checked later.
+    vector |= len(shape) > 1 and np.dtype(dtype).kind in "iub"
     if not vector or np.dtype(dtype).kind not in _KINDS or 0 in shape:
         raise InputError(
             f"{uri}: labels must be one number or text for each sample. Got an array of "
@@ -128,12 +130,15 @@ def _read(uri: str) -> np.ndarray:
         return _read_csv(path, part)
     if lower.endswith(".parquet"):
         return _read_parquet(path, part)
+    if lower.endswith((".h5", ".hdf5", ".nc")) and isinstance(path, Path):
+        return _read_member(path, part)
     if lower.endswith(".h5ad"):
         from bigfs.store.formats.annotated import read_obs
 
         return read_obs(path, part)
     raise InputError(
-        f"{name}: labels are read from .npy, .npz, .csv, .tsv, .parquet, .h5ad and zarr arrays."
+        f"{name}: labels are read from .npy, .npz, .csv, .tsv, .parquet, .h5ad, .h5, .nc and zarr "
+        "arrays."
     )
 
 
@@ -237,6 +242,18 @@ def _read_parquet(path: Location, column: str) -> np.ndarray:
         raise InputError(f"{path}: the label of row {values.index(None)} is missing. {FROM_0}")
     is_number = all(isinstance(value, (int, float)) for value in values)
     return np.array(values if is_number else [str(value) for value in values])
+
+
+def _read_member(path: Path, name: str) -> np.ndarray:
+    """Read an array of an HDF5 or NetCDF file, which is one too."""
+    from bigfs.store.formats.hdf5 import find, open_h5
+
+    with open_h5(path) as file:
+        node = find(file, name.strip("/"), str(path)) if name else None
+        if node is None or not hasattr(node, "shape"):
+            raise InputError(f"{path} has no array {name!r}. Name the one with the labels.")
+        _check_shape(node.shape, node.dtype, f"{path}::{name}")
+        return np.asarray(node[...])
 
 
 def _read_zarr(path: Location, name: str) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from bigfs.store.fingerprint import Watch
 from bigfs.store.location import Location
 from bigfs.store.several import partition_columns, sources_of
 from bigfs.store.source import (
+    CUBES,
     ENDINGS,
     LAYERED,
     MARKET,
@@ -25,24 +26,43 @@ from bigfs.store.source import (
     check_no_variable,
     is_frame,
     is_reachable,
-    open_matrix,
 )
 
 
-def open_uris(
-    uri: str, variable: str | None, header: Header, roles: Roles, layer: str | None
-) -> Source:
+@dataclass(frozen=True)
+class Options:
+    """The settings that say what is read of a source; see `open_matrix`."""
+
+    variable: str | None
+    header: Header
+    roles: Roles
+    layer: str | None
+    features: str | int | None
+    no_data: float | None
+
+    @property
+    def of_cube(self) -> dict[str, Any]:
+        """Those that only arrays of several dimensions have, where they are given."""
+        given = {"features": self.features, "no_data": self.no_data}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def open_uris(uri: str, options: Options) -> Source:
     """Open what a URI stands for: one source, or several as one."""
     sources = sources_of(uri)
     if sources is None:
-        return _open_uri(uri, variable, header, roles, layer)
+        return _open_uri(uri, options)
     from bigfs.store.chain import chain
 
-    watch = Watch(uri)
-    parts = []
+    watch, parts, roles = Watch(uri), [], options.roles
     for source in sources:
-        of_part = replace(roles, partitions=partition_columns(uri, source))
-        parts.append(open_uris(source, variable, header, of_part, layer))
+        file, _, variable = source.partition("::")
+        of_part = replace(
+            options,
+            roles=replace(roles, partitions=partition_columns(uri, source)),
+            variable=variable or options.variable,
+        )
+        parts.append(open_uris(file, of_part))
     known: dict[str, set[str]] = {}
     for part in parts:
         for name, values in part.categories.items():
@@ -50,45 +70,34 @@ def open_uris(
     if any(set(values) != known[name] for p in parts for name, values in p.categories.items()):
         # All parts have the columns of the values of all.
         united = {name: in_order(values) for name, values in known.items()}
-        encoding = replace(roles.encoding, known=united)
-        return open_uris(uri, variable, header, replace(roles, encoding=encoding), layer)
+        roles = replace(roles, encoding=replace(roles.encoding, known=united))
+        return open_uris(uri, replace(options, roles=roles))
     chained = chain(parts, short_name(uri))
     chained.watch = watch
     return chained
 
 
-def _open_uri(
-    uri: str, variable: str | None, header: Header, roles: Roles, layer: str | None
-) -> Source:
+def _open_uri(uri: str, options: Options) -> Source:
     path = as_path(uri)
-    of_table = path is not None and is_reachable(path) and _reader_of(path) in READERS_OF_TABLES
-    if roles.narrow and not of_table and (path is None or path.exists()):
-        raise no_table(uri)
-    if path is None:
-        from bigfs.store.formats.sklearn_sets import open_set
-
-        check_no_variable(Path(uri), variable)
-        if header != "auto":
-            raise no_header(uri, header)
-        if layer is not None:
-            raise no_layers(uri, layer)
-        return open_set(uri)
-    if not is_reachable(path):
+    if path is not None and not is_reachable(path):
         raise InputError(f"{uri} does not exist. Check the path.")
-    name = _reader_of(path)
-    options: dict[str, Any] = {} if header == "auto" else {"header": header}
-    if "header" in options and name != "csv":
-        raise no_header(uri, header)
-    if of_table:
-        options["roles"] = roles
-    if layer is not None:
-        if name not in LAYERED:
-            raise no_layers(uri, layer)
-        options["layer"] = layer
+    name = "sklearn_sets" if path is None else _reader_of(path)
+    _check_options(uri, options, name)
+    given: dict[str, Any] = options.of_cube
+    if name == "csv" and options.header != "auto":
+        given["header"] = options.header
+    if name in READERS_OF_TABLES:
+        given["roles"] = options.roles
+    if options.layer is not None:
+        given["layer"] = options.layer
     reader = importlib.import_module(f"bigfs.store.formats.{name}")
+    if path is None:
+        check_no_variable(Path(uri), options.variable)
+        found: Source = reader.open_set(uri)
+        return found
     try:
         watch = Watch(path)
-        source: Source = reader.open_file(path, variable, **options)
+        source: Source = reader.open_file(path, options.variable, **given)
     except StorageError:
         raise
     except OSError as error:
@@ -97,47 +106,84 @@ def _open_uri(
     return source
 
 
-def open_object(X: Any, variable: str | None, roles: Roles, layer: str | None) -> Source:
+def _check_options(uri: str, options: Options, reader: str) -> None:
+    """Raise InputError for settings that a kind of source does not have."""
+    if options.roles.narrow and reader not in READERS_OF_TABLES:
+        raise no_table(uri)
+    if options.header != "auto" and reader != "csv":
+        raise no_header(uri, options.header)
+    if options.layer is not None and reader not in LAYERED:
+        raise no_layers(uri, options.layer)
+    if options.of_cube and reader not in CUBES:
+        raise _no_cube(uri, options)
+
+
+def open_object(X: Any, options: Options) -> Source:
     """Open an object in memory, or one that reads when it is asked."""
+    uri = X.uri if isinstance(X, Source) else "X"
+    roles, layer = options.roles, options.layer
+    if roles.narrow and not is_frame(X):
+        raise no_table(uri)
+    if options.header != "auto":
+        raise no_header(uri, options.header)
     root = type(X).__module__.split(".")[0]
-    if root == "zarr":
-        from bigfs.store.formats.zarr_array import open_zarr
+    if options.of_cube and root not in ("zarr", "xarray"):
+        raise _no_cube(uri, options)
+    if layer is not None and root not in ("zarr", "anndata"):
+        raise no_layers(uri, layer)
+    if isinstance(X, Source):
+        return X
+    frame = is_frame(X) and root not in ("pandas", "xarray")
+    source = _open_frame(X, root, roles) if frame else _open_array(X, root, options)
+    if source is None:
+        raise InputTypeError(
+            "a matrix must be a path, a list of paths, a NumPy array, a frame of pandas, polars, "
+            "Arrow or Dask, a scipy sparse matrix, or an array of Dask, zarr or xarray. Got "
+            f"{type(X).__name__}."
+        )
+    return source
 
-        return open_zarr(X, variable, layer=layer)
-    if root == "anndata":
-        from bigfs.store.formats.annotated import open_object
 
-        return open_object(X, layer)
-    if layer is not None:
-        raise no_layers("X", layer)
-    if root == "xarray" and X.chunks is not None:
-        return open_matrix(X.data)
-    if root == "h5py":
-        from bigfs.store.formats.memory import ArraySource
-
-        return ArraySource(X)  # read by slices, as an array in memory is
-    if root == "dask" and hasattr(X, "iloc"):
+def _open_frame(X: Any, root: str, roles: Roles) -> Source:
+    if root == "dask":
         from bigfs.store.formats.dask_frame import DaskFrameSource
 
         return DaskFrameSource(X, roles)
+    from bigfs.store.formats.arrow import open_arrow
+
+    return open_arrow(X, roles)
+
+
+def _open_array(X: Any, root: str, options: Options) -> Source | None:
+    """Open an array, a frame of pandas, or an AnnData; None if it is of another kind."""
+    if root == "zarr":
+        from bigfs.store.formats.zarr_array import open_zarr
+
+        return open_zarr(X, options.variable, layer=options.layer, **options.of_cube)
+    if root == "anndata":
+        from bigfs.store.formats import annotated
+
+        return annotated.open_object(X, options.layer)
+    if root == "xarray":
+        from bigfs.store.formats.xarrays import open_xarray
+
+        return open_xarray(X, options.variable, **options.of_cube)
     if root == "dask":
         from bigfs.store.formats.dask_array import open_dask
 
         return open_dask(X)
-    if root != "pandas" and is_frame(X):
-        from bigfs.store.formats.arrow import open_arrow
+    from bigfs.store.formats.memory import ArraySource, open_memory
 
-        return open_arrow(X, roles)
-    from bigfs.store.formats.memory import open_memory
+    # An array of HDF5 is read by slices, as one in memory is.
+    return ArraySource(X) if root == "h5py" else open_memory(X, options.roles)
 
-    source = open_memory(X, roles)
-    if source is None:
-        raise InputTypeError(
-            "a matrix must be a path, a list of paths, a NumPy array, a frame of pandas, polars, "
-            "Arrow or Dask, a scipy sparse matrix, or a Dask or zarr array. Got "
-            f"{type(X).__name__}."
-        )
-    return source
+
+def _no_cube(what: str, options: Options) -> InputError:
+    given = ", ".join(f"{name} {value!r}" for name, value in options.of_cube.items())
+    return InputError(
+        f"{what} is no array of several dimensions (zarr, .h5, .nc, .mat, xarray), and only these "
+        f"take features and no_data. Got {given}; leave it out (input.features, input.no_data)."
+    )
 
 
 def no_table(what: str) -> InputError:

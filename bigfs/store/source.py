@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -13,7 +14,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.files import parse_json
-from bigfs.core.uris import as_text
+from bigfs.core.uris import as_text, column_of, listed_in
 from bigfs.store.columns import roles_of
 from bigfs.store.encoding import Encoding
 from bigfs.store.fingerprint import OBJECT, Watch
@@ -35,11 +36,15 @@ ENDINGS = {
     ".mat": "mat",
     ".h5ad": "annotated",
     ".h5": "tenx",
+    ".hdf5": "h5",
+    ".nc": "xarrays",
 }
 # A folder with one of them is Cell Ranger's.
 MARKET = ("matrix.mtx.gz", "matrix.mtx")
 # Readers of files that may hold layers beside X.
 LAYERED = ("annotated", "zarr_array")
+# Readers of arrays that may have more than two dimensions.
+CUBES = ("zarr_array", "tenx", "h5", "xarrays", "mat")
 # Readers of tables, whose columns have names.
 READERS_OF_TABLES = ("csv", "parquet")
 TABLES = tuple(ending for ending, reader in ENDINGS.items() if reader in READERS_OF_TABLES)
@@ -80,6 +85,8 @@ class Source(ABC):
         What is said once when it is opened.
     categories : mapping of str to tuple of str
         The values of columns that are encoded.
+    grid : mapping or None
+        Of an array of several dimensions: ``dims`` and ``shape`` of those that are stacked as rows.
     starts_quickly : bool
         Whether its first rows are read without the others.
     held_bytes : int
@@ -100,6 +107,7 @@ class Source(ABC):
     sources: Sequence[tuple[str, int]] = ()
     notes: Sequence[str] = ()
     categories: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    grid: Mapping[str, Any] | None = None
     starts_quickly: bool = True
     held_bytes: int = 0
 
@@ -270,6 +278,8 @@ def open_matrix(
     dates: str = "error",
     categories: str = "error",
     rows: Mapping[str, Any] | None = None,
+    features: str | int | None = None,
+    no_data: float | None = None,
 ) -> Source:
     """Open a matrix by path, URI or object.
 
@@ -307,6 +317,12 @@ array, or Source
         Which rows to read: ``{"every": 10}``, or those with some values in a column, which is no
         feature then: ``{"column": "quality", "at_least": 0.8}`` (or ``at_most``), ``{"column":
         "kind", "keep": ["a", "b"]}`` (or ``drop``). The column is named as labels are. None: all.
+    features : str, int or None, default=None
+        Of an array of several dimensions: name or number of the one of the features; the others
+        are stacked into rows, and `bigfs.to_grid` puts what has a row each back. Coordinates are
+        the names of the features.
+    no_data : float or None, default=None
+        A value of such an array that stands for a missing one.
 
     Returns
     -------
@@ -327,44 +343,28 @@ array, or Source
     """
     if header != "auto" and not isinstance(header, bool):
         raise InputError(f"header must be 'auto', True or False. Got {header!r}.")
-    from bigfs.store.opening import no_header, no_layers, no_table, open_object, open_uris
+    from bigfs.store.filtering import filtered, row_filter
+    from bigfs.store.opening import Options, open_object, open_uris
 
+    uri = as_text(X) if is_list_of_uris(X) else X
+    is_uri = isinstance(uri, (str, Path, ObjectPath))
+    if is_uri and listed_in(str(uri)) is None and "::" in str(uri):
+        if variable is not None:
+            raise InputError(f"{uri} names an array, and variable another: {variable!r}.")
+        uri, variable = column_of(str(uri))
     encoding = Encoding(booleans, dates, categories)
-    roles = roles_of(columns, index, labels, encoding)
-    if rows is not None:
-        from bigfs.store.filtering import filtered, row_filter
-
-        chosen = row_filter(rows)
-        source = open_matrix(
-            X,
-            variable=variable,
-            header=header,
-            columns=columns,
-            index=index,
-            labels=(*roles.labels, *chosen.of_table),
-            layer=layer,
-            booleans=booleans,
-            dates=dates,
-            categories=categories,
-        )
-        uri = as_text(X) if is_list_of_uris(X) else X
-        return filtered(source, chosen, chosen.labels(uri))
-    if is_list_of_uris(X):
-        X = as_text(X)
-    if isinstance(X, (str, Path, ObjectPath)):
-        source = open_uris(str(X), variable, header, roles, layer)
-        for note in source.notes:
-            logger.info("%s: %s", source.uri, note)
-        return source
-    if roles.narrow and not is_frame(X):
-        raise no_table(X.uri if isinstance(X, Source) else "X")
-    if header != "auto":
-        raise no_header(X.uri if isinstance(X, Source) else "X", header)
-    if isinstance(X, Source):
-        if layer is not None:
-            raise no_layers(X.uri, layer)
-        return X
-    return open_object(X, variable, roles, layer)
+    of_rows = None if rows is None else row_filter(rows)
+    known = roles_of(columns, index, labels, encoding)
+    if of_rows is not None:
+        known = replace(known, labels=(*known.labels, *of_rows.of_table))
+    options = Options(variable, header, known, layer, features, no_data)
+    if is_uri:
+        source = open_uris(str(uri), options)
+    else:
+        source = open_object(X, options)
+    for note in source.notes:
+        logger.info("%s: %s", source.uri, note)
+    return source if of_rows is None else filtered(source, of_rows, of_rows.labels(uri))
 
 
 def is_frame(X: Any) -> bool:

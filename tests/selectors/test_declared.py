@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from pydantic.fields import FieldInfo
 
-from bigfs.config.sections import GraphConfig, MissingConfig
+from bigfs.config.inputs import MissingConfig
+from bigfs.config.sections import GraphConfig
 from bigfs.config.selection import Preprocess
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.selectors.method import Method

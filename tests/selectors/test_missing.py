@@ -77,6 +77,16 @@ def test_missing_values_are_refused_with_the_parameter_that_cures() -> None:
         bigfs.MaxVariance(2, missing="drop_rows").fit(X[:, 4:])
 
 
+def test_a_store_knows_which_rows_it_was_made_without(tmp_path: Path) -> None:
+    X, complete = data()
+    bigfs.ingest(X, tmp_path / "X.zarr", missing="drop_rows")
+    fitted = bigfs.MaxVariance(2).fit(tmp_path / "X.zarr")
+    np.testing.assert_array_equal(fitted.row_mask_, complete)
+    some = bigfs.open_matrix(X[complete], rows={"every": 3})
+    expected = np.arange(complete.sum()) % 3 == 0
+    np.testing.assert_array_equal(bigfs.MaxVariance(2).fit(some).row_mask_, expected)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_selector_has_the_parameter(name: str) -> None:
     selector = METHODS[name].estimator_class()(missing="zero")

@@ -78,6 +78,7 @@ def test_partition_columns_are_columns(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_labels(f"{uri}::source"), np.repeat([0, 1, 2], 16))
 
 
+@pytest.mark.full
 def test_a_folder_of_parts_from_end_to_end(tmp_path: Path) -> None:
     uri = spark_like(tmp_path)
     config = settings(tmp_path, uri, columns=["g*"], index="id", labels="kind")

@@ -47,7 +47,8 @@ class FSGMM(BaseSelector):
     scores_ : ndarray of shape (n_features,), float64
         Saliency of each feature, in [0, 1]; constant features get 0.
     row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``: which rows of X were used.
+        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
+        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first. Equal saliencies are ordered by ``information_``, then by
         index; constant features come last.

@@ -62,7 +62,8 @@ class MCFS(BaseSelector):
         pick explained beyond those before it, or that of the pick before it where that is less;
         of the others what they would still add.
     row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``: which rows of X were used.
+        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
+        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index.
     coef_ : scipy.sparse.csr_array of shape (n_clusters, n_features), float64

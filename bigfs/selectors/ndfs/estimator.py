@@ -77,7 +77,8 @@ class NDFS(BaseSelector):
         Norms of the rows of B, larger is better; zero for a constant feature, whose row is an
         intercept.
     row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``: which rows of X were used.
+        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
+        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32

@@ -131,9 +131,9 @@ class StabilitySelection(BaseSelector):
         selection = self.selector._selection(X)
         return selection.model_copy(update={"random_state": int(seed)})
 
-    def _missing(self) -> str:
+    def _policy(self) -> Any:
         """Return what becomes of NaN: a parameter of the selector."""
-        return self.selector._missing()
+        return getattr(self.selector, "missing", "error")
 
     def _n_wanted(self) -> Any:
         """Return how many features the selector is asked for."""

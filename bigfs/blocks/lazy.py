@@ -9,10 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.errors import InputError
+from bigfs.core.uris import as_text
 from bigfs.store.chunking import block_rows
 from bigfs.store.ingest import copy_rows
 from bigfs.store.scratch import Scratch
-from bigfs.store.source import TABLES, RandomAccessSource, Source, open_matrix
+from bigfs.store.source import (
+    RandomAccessSource,
+    Source,
+    is_frame,
+    is_list_of_uris,
+    is_table,
+    listed,
+    open_matrix,
+)
 
 
 def is_stored(X: Any) -> bool:
@@ -22,13 +32,36 @@ def is_stored(X: Any) -> bool:
     """
     root = type(X).__module__.split(".")[0]
     if root == "xarray":
-        return getattr(X, "chunks", None) is not None
-    return isinstance(X, (str, Path, Source)) or root in ("dask", "zarr", "h5py", "anndata")
+        return True
+    if isinstance(X, (str, Path, Source)) or is_list_of_uris(X):
+        return True
+    if root != "pandas" and is_frame(X):
+        return True
+    return root in ("dask", "zarr", "h5py", "anndata")
 
 
 def is_annotated(X: Any) -> bool:
     """Say whether X is an AnnData."""
     return type(X).__module__.partition(".")[0] == "anndata" and hasattr(X, "var_names")
+
+
+def columns_of(X: Any, names: Sequence[str]) -> Any:
+    """Return columns of a Dask, polars or Arrow frame as one of its kind; None for all else.
+
+    Raises
+    ------
+    InputError
+        If a column is not there.
+    """
+    root = type(X).__module__.split(".")[0]
+    if not is_frame(X) or not (hasattr(X, "select") or root == "dask") or not names:
+        return None
+    there = X.collect_schema().names() if hasattr(X, "collect_schema") else X.columns
+    there = getattr(X, "column_names", there)
+    missing = sorted(set(names) - set(there))
+    if missing:
+        raise InputError(f"X has no column {listed(missing)}. It needs those that fit selected.")
+    return X[list(names)] if root == "dask" else X.select(list(names))
 
 
 def open_stored(X: Any, names: Sequence[str]) -> Any:
@@ -37,10 +70,11 @@ def open_stored(X: Any, names: Sequence[str]) -> Any:
     Of a table only the columns of these names are read, where there are names: the others need
     not be numbers.
     """
-    if type(X).__module__.startswith(("xarray", "dask")):
+    if type(X).__module__.startswith(("xarray", "dask")) and not is_frame(X):
         return X
-    is_table = isinstance(X, (str, Path)) and str(X).lower().endswith(TABLES)
-    return open_matrix(X, columns=list(names)) if names and is_table else open_matrix(X)
+    uri = as_text(X) if is_list_of_uris(X) else X
+    of_table = isinstance(uri, (str, Path)) and is_table(str(uri))
+    return open_matrix(X, columns=list(names)) if names and of_table else open_matrix(X)
 
 
 def as_lazy(X: Any) -> Any:

@@ -169,6 +169,7 @@ class RowBlocks:
         transform: str = "none",
         rows: int | None = None,
         sparse: bool = False,
+        missing: str = "error",
         memory_limit: int | None = None,
     ) -> RowBlocks:
         """Open anything `open_matrix` takes, check it, and resolve the preprocessing.
@@ -189,6 +190,8 @@ class RowBlocks:
         sparse : bool, default=False
             Hand out CSR blocks where the data are sparse; what a transform would add to zeros is
             their `offset`. Else sparse data are made dense block by block, up to 2 GiB dense.
+        missing : str, default="error"
+            What becomes of NaN, as in `ingest`: by another policy data are written to scratch.
         memory_limit : int or None
             Of this process, where the input has to be read as a whole. None: 4 GiB.
 
@@ -207,7 +210,11 @@ class RowBlocks:
         sparse = sparse and source.sparse
         if not sparse:
             check_dense(source, "this step" if transform == "none" else f"'{transform}'")
-        if isinstance(source, RandomAccessSource) and (source.shareable or not crosses_processes()):
+        in_place = source.checked or missing == "error"
+        in_reach = isinstance(source, RandomAccessSource) and (
+            source.shareable or not crosses_processes()
+        )
+        if in_place and in_reach:
             if source.held_bytes:
                 limit = memory_limit or parse_bytes(DEFAULT_MEMORY_LIMIT)
                 check_fits("data", source.held_bytes, limit, "reading the input")
@@ -215,7 +222,7 @@ class RowBlocks:
         else:
             path = scratch.path / scratch.unique("input.zarr")
             kept = rows if sparse or not source.sparse else None
-            ingest(source, path, rows=kept, memory_limit=memory_limit)
+            ingest(source, path, missing=missing, rows=kept, memory_limit=memory_limit)
             source = open_matrix(path)
         assert isinstance(source, RandomAccessSource)
         blocks = cls(source, scratch, rows, sparse=sparse)
@@ -454,9 +461,9 @@ def _refusal(source: Source, row: int, column: int, value: float) -> InputError:
             f"{FROM_0}"
         )
     return InputError(
-        f"{where} {shown}. Every value must be finite: remove or fill such values, or let "
-        "`bigfs ingest --missing mean|zero|drop_rows` do it for NaN (in Python "
-        f"bigfs.ingest(X, 'X.zarr', missing='mean'), then fit('X.zarr')). {FROM_0}"
+        f"{where} {shown}. Every value must be finite: remove or fill such values, or choose a "
+        "policy for NaN: missing='mean', 'zero' or 'drop_rows' (a parameter of every selector; "
+        f"bigfs ingest --missing mean). {FROM_0}"
     )
 
 

@@ -29,19 +29,22 @@ from bigfs.config.fields import (
     as_list,
     fill,
 )
+from bigfs.config.inputs import Missing, RowsConfig, Uri
 from bigfs.config.messages import explain
 from bigfs.config.words import quoted
 from bigfs.core.addresses import check_address
+from bigfs.core.uris import column_of, listed_in
 
 
 class InputConfig(Section):
     """Where the data is."""
 
-    uri: str = Field(
+    uri: Uri = Field(
         min_length=1,
         description="The matrix: a .npy, .npz, .csv, .parquet, .mat, .h5ad or .zarr path, 10x "
         "counts (.h5 or a folder), or sklearn:NAME for a set that comes with scikit-learn "
-        "(sklearn:digits).",
+        "(sklearn:digits). A list, a glob, or a folder of .parquet or .csv parts: one matrix of "
+        "the rows of all.",
     )
     variable: str | None = Field(
         None, description="Array to read where a file holds several. null: X, or the only one."
@@ -54,18 +57,37 @@ class InputConfig(Section):
         description="Whether the first line of a .csv or .tsv names the columns. auto: text does, "
         "numbers are a sample; numbers that may be either are refused.",
     )
-    missing: Literal["error", "mean", "zero", "drop_rows"] = Field(
-        "error",
-        description="NaN: stop and name the first, replace by the column's mean or by zero, or "
-        "drop the row. Infinities always stop.",
-    )
-
+    missing: Missing = "error"
     columns: Annotated[list[NonEmpty], BeforeValidator(as_list), Field(min_length=1)] | None = (
         Field(
             None,
             description="Features of a table (.csv, .tsv, .parquet): names or globs, and behind "
             '! those to leave out, such as ["gene_*", "!gene_7"]. null: all other columns.',
         )
+    )
+    features: NonEmpty | int | None = Field(
+        None,
+        description="Of an array of several dimensions (zarr, .h5, .nc, .mat): name or number of "
+        "the one of the features; the others become rows. null: the last of two.",
+    )
+    no_data: float | None = Field(
+        None, description="A value of such an array that stands for a missing one."
+    )
+    rows: RowsConfig | None = Field(
+        None,
+        description="Which rows to read: every k-th, or by a column of ids, labels or quality. "
+        "null: all.",
+    )
+    booleans: Literal["numbers", "drop"] = Field(
+        "numbers", description="Columns of a table of true and false: 1 and 0, or left out."
+    )
+    dates: Literal["error", "numbers", "drop"] = Field(
+        "error", description="Columns of dates: stop, days since 1970-01-01, or left out."
+    )
+    categories: Literal["error", "numbers", "one_hot", "drop"] = Field(
+        "error",
+        description="Columns of categories or texts: stop, number them in sorted order, a feature "
+        "of 0 and 1 for each of up to 1,000 values, or leave them out.",
     )
     index: NonEmpty | None = Field(
         None, description="Column of a table with the rows' ids, which are kept beside the rows."
@@ -82,10 +104,21 @@ class InputConfig(Section):
         "batches apart (highly_variable). null: one batch.",
     )
 
+    @model_validator(mode="after")
+    def _the_array_may_be_in_the_uri(self) -> InputConfig:
+        uri, name = column_of(self.uri)
+        if name and not uri.startswith("sklearn:"):
+            if self.variable is not None:
+                raise ValueError(f"uri names the array '{name}', and variable another; remove one")
+            object.__setattr__(self, "uri", uri)
+            object.__setattr__(self, "variable", name)
+        return self
+
     @property
     def opening(self) -> dict[str, Any]:
         """The settings that `bigfs.open_matrix` takes."""
         names = {"variable", "layer", "header", "columns", "index", "labels"}
+        names |= {"booleans", "dates", "categories", "rows", "features", "no_data"}
         return self.model_dump(include=names)
 
 
@@ -274,9 +307,13 @@ _TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 def column_in(uri: Any, source: InputConfig) -> str | None:
     """Return COLUMN if ``FILE::COLUMN`` names a column of the input, which is a table."""
-    file, _, name = uri.partition("::") if isinstance(uri, str) else ("", "", "")
+    file, name = column_of(uri) if isinstance(uri, str) else ("", "")
     same = os.path.normpath(file) == os.path.normpath(source.uri)
-    return name if same and name and file.lower().endswith(_TABLES) else None
+    plain = file.rstrip("/").lower()
+    several = listed_in(file) is not None or any(c in file for c in "*?")
+    # A folder without an ending may hold the parts of a table.
+    of_table = plain.endswith(_TABLES) or several or not os.path.splitext(plain)[1]
+    return name if same and name and of_table else None
 
 
 def link_labels(config: Any) -> None:

@@ -30,6 +30,7 @@ from bigfs.config.sections import (
 )
 from bigfs.config.words import quoted, shown
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
+from bigfs.core.uris import SOURCE, listed_in
 
 DATE = "{date}"
 Transforms = Literal[
@@ -55,6 +56,10 @@ class Declared(Protocol):
     @property
     def parameters(self) -> type[Section]:
         """The section of the method's parameters."""
+
+    @property
+    def labels(self) -> str:
+        """Name of the parameter that may name labels of the rows."""
 
     @property
     def graph_defaults(self) -> Mapping[str, Any]:
@@ -155,7 +160,9 @@ def _as_date(value: Any) -> Any:
 
 def name_of_input(uri: str) -> str:
     """Return a plain name for an input, such as "cells" of data/cells.csv.gz."""
-    last = uri.rstrip("/").rpartition("/")[2].removeprefix("sklearn:")
+    uri = (listed_in(uri) or [uri])[0]
+    plain = [part for part in uri.split("/") if part and not any(c in part for c in "*?[")]
+    last = (plain or ["input"])[-1].removeprefix("sklearn:")
     return re.sub(r"[^\w-]", "_", last.lstrip(".").partition(".")[0]) or "input"
 
 
@@ -245,6 +252,14 @@ class Config(Selection, _Place):
         return self
 
     @model_validator(mode="after")
+    def _the_source_of_a_row_is_a_label(self) -> Config:
+        name, section = self.methods[self.method].labels, self.parameters
+        if getattr(section, name, None) == SOURCE:
+            named = section.model_copy(update={name: f"{self.input.uri}::{SOURCE}"})
+            object.__setattr__(self, self.method, named)
+        return self
+
+    @model_validator(mode="after")
     def _labels_are_those_of_the_input(self) -> Config:
         link_labels(self)
         return self
@@ -271,7 +286,8 @@ class Config(Selection, _Place):
     @property
     def opening(self) -> dict[str, Any]:
         """The settings that `bigfs.open_matrix` takes; columns of labels are never features."""
-        start = column_in(getattr(self.parameters, "init", None), self.input)
+        named = self.methods[self.method].labels
+        start = column_in(getattr(self.parameters, named, None), self.input)
         judged = column_in(self.evaluate and self.evaluate.labels, self.input)
         labels = {name for name in (self.input.labels, judged, start) if name}
         return {**self.input.opening, "labels": sorted(labels) or None}

@@ -13,6 +13,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.config import Config
 from bigfs.core.errors import BigfsError, ConfigError, InputError
 from bigfs.core.memory import peak_bytes, reset_peak
+from bigfs.core.uris import as_text, column_of, listed_in
 from bigfs.evaluate.stage import check_labels, check_shape
 from bigfs.runtime.progress import in_stage
 from bigfs.selectors.registry import METHODS
@@ -58,7 +59,7 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
         directory.changes = ""
     directory.manifest["data"] = {"path": str(path), "key": key, **now}
     blocks = RowBlocks.from_any(
-        source if is_store(config.input.uri) else open_matrix(path),
+        source if source.checked and is_store(config.input.uri) else open_matrix(path),
         scratch=directory.work_scratch("shared"),
         transform=config.preprocess,
         rows=config.blocks.rows,
@@ -78,7 +79,7 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
     """Return where the data are and a key of their content, copying what needs it."""
     uri = config.input.uri
     content = _content(source, uri)
-    if is_store(uri):
+    if source.checked and is_store(uri):
         return as_location(uri).absolute(), content
     stage = data_stage(config.input, config.preprocess, stored=False)
     chosen = [json.dumps(source.feature_names)] if config.opening["labels"] else []
@@ -140,6 +141,9 @@ def method_of_run(config: Any) -> str:
 
 
 def _absolute(uri: str) -> str:
+    entries = listed_in(uri)
+    if entries is not None:
+        return as_text([_absolute(entry) for entry in entries])
     path = as_path(uri)
     return uri if path is None else str(path.absolute())
 
@@ -168,13 +172,16 @@ def check_outside(config: Config) -> None:
 
 def check_apart(run: str, key: str, uri: str) -> None:
     """Raise ConfigError if what a setting names lies in a run directory."""
-    path, place = as_path(uri.partition("::")[0]), as_location(run)
-    # A store may lead there by a link one level down.
-    if path is not None and any(is_within(part, place) for part in (path, *_links_in(path))):
-        raise ConfigError(
-            f"{key}: {uri} lies in the run directory {run}, which holds what a run makes. Move it "
-            "elsewhere, or give another run directory."
-        )
+    place = as_location(run)
+    named = column_of(uri)[0]
+    for source in listed_in(named) or [named]:
+        path = as_path(source)
+        # A store may lead there by a link one level down.
+        if path is not None and any(is_within(part, place) for part in (path, *_links_in(path))):
+            raise ConfigError(
+                f"{key}: {source} lies in the run directory {run}, which holds what a run makes. "
+                "Move it elsewhere, or give another run directory."
+            )
 
 
 def _links_in(folder: Location | None) -> list[Path]:

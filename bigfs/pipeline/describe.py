@@ -6,7 +6,7 @@ import json
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,17 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.store.columns import ALL_FEATURES, Roles, suspicious_columns
 from bigfs.store.csr import SparseSource
+from bigfs.store.formats.csv import as_number
 from bigfs.store.location import Location
-from bigfs.store.source import RandomAccessSource, Source, as_path, is_reachable, open_matrix
+from bigfs.store.several import flattened, partition_columns
+from bigfs.store.source import (
+    RandomAccessSource,
+    Source,
+    as_path,
+    is_reachable,
+    listed,
+    open_matrix,
+)
 
 _LOOKED_AT_ROWS, _LOOKED_AT_VALUES = 10_000, 2 * 10**6
 _SHOWN_COLUMNS, _SHOWN_MEMBERS, _EXAMPLES, _WIDEST = 30, 20, 3, 24
@@ -71,7 +80,14 @@ def describe(
             lines[0] += f", sparse: {entries:,} entries ({100 * entries / values:.2g} %)"
     except InputError as error:
         refusal = str(error)
-    columns, n_rows = _columns(path)
+    lines += [] if source is None else source.notes
+    sources = [uri for uri in flattened(str(path)) if uri != str(path)]
+    if sources:
+        lines.append(f"{len(sources):,} sources, from {sources[0]} to {sources[-1]}")
+    elif source is not None and source.sources:
+        lines.append("rows of " + listed([f"{uri} ({n:,})" for uri, n in source.sources]))
+    columns, n_rows = _columns(sources[0] if sources else path)
+    columns += _partitions(str(path), sources) if columns else []
     if source is None and not columns:
         members = _members(path)
         if not members:
@@ -101,6 +117,24 @@ def _columns(path: str | Location) -> tuple[list[TableColumn], int]:
     return [], 0
 
 
+def _partitions(uri: str, sources: list[str]) -> list[TableColumn]:
+    """Return the columns that the names of folders hold, of all parts of a table."""
+    rows = [partition_columns(uri, source) for source in sources]
+    columns = []
+    for name in rows[0] if rows else ():
+        texts = [row.get(name) for row in rows]
+        numbers = [as_number(text or "") for text in texts]
+        is_number = None not in numbers
+        values: list[Any] = [
+            number if is_number else text
+            for text, number in zip(texts, numbers, strict=True)
+            if text is not None
+        ]
+        column = _column(name, "folder", is_number, values, len(rows))
+        columns.append(replace(column, is_id=False))
+    return columns
+
+
 def _columns_of_text(place: Any) -> tuple[list[TableColumn], int]:
     from bigfs.store.formats.csv import UNNAMED, CsvSource, as_number
 
@@ -128,7 +162,8 @@ def _columns_of_text(place: Any) -> tuple[list[TableColumn], int]:
 
 
 def _columns_of_parquet(place: Any) -> tuple[list[TableColumn], int]:
-    from bigfs.store.formats.parquet import is_usable, open_parquet
+    from bigfs.store.formats.arrow import is_usable
+    from bigfs.store.formats.parquet import open_parquet
 
     with open_parquet(place) as file:
         schema = file.schema_arrow
@@ -239,6 +274,14 @@ def _members(path: str | Location) -> list[str]:
                 arrays.append((name, shape, str(dtype)))
             except InputError as error:
                 arrays.append((name, (), str(error)))
+    elif lower.endswith((".h5", ".hdf5")):
+        from bigfs.store.formats.h5 import list_arrays as list_datasets
+
+        arrays = list_datasets(place)
+    elif lower.endswith(".nc"):
+        from bigfs.store.formats import xarrays
+
+        arrays = xarrays.list_arrays(place)  # type: ignore[arg-type]
     elif lower.endswith(".mat"):
         from bigfs.store.formats.mat import list_variables
 

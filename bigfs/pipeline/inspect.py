@@ -12,6 +12,7 @@ from bigfs.store.location import Location, as_location, read_output
 from bigfs.store.records import MANIFEST, TABLE, read_stamp
 from bigfs.store.retention import followed
 from bigfs.store.rundir import RunDirectory
+from bigfs.store.several import sources_of
 from bigfs.store.source import is_reachable, is_store
 
 
@@ -42,7 +43,9 @@ def inspect(
     CorruptStoreError
         If ``verify`` finds missing or changed chunks.
     """
-    folder = followed(path) if str(path).partition(":")[0] != "sklearn" else None
+    uri = str(path)
+    single = sources_of(uri) is None and uri.partition(":")[0] != "sklearn"
+    folder = followed(path) if single else None
     if folder is not None and is_reachable(folder):
         if isinstance(folder, Path) and not is_store(folder) and read_stamp(folder) is not None:
             folder = folder.parent

@@ -75,7 +75,7 @@ class Header:
 
 def header_of(source: Source, uri: str, missing: str = "error") -> Header:
     """Return the header of an opened input."""
-    stored = is_store(uri)
+    stored = source.checked and is_store(uri)
     itemsize = source.dtype.itemsize
     chunk = None
     if stored and isinstance(source, RandomAccessSource) and not source.sparse:

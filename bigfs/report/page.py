@@ -13,6 +13,7 @@ from bigfs.config.comparison import ALL_FEATURES, CHANCE
 from bigfs.core.errors import InputError
 from bigfs.core.files import parse_json
 from bigfs.core.units import format_bytes, format_seconds
+from bigfs.core.uris import short_name
 from bigfs.core.yamltext import write_yaml
 from bigfs.report import svg
 from bigfs.report.axis import check_image, read_axis
@@ -436,7 +437,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "wide
 
 
 def _data_name(result: Result) -> str:
-    return _file_name(str(result.settings["input"]["uri"]))
+    return _file_name(short_name(str(result.settings["input"]["uri"])))
 
 
 def _file_name(uri: str) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.paths import is_there
 from bigfs.core.text import FROM_0
+from bigfs.core.uris import column_of
 from bigfs.runtime.progress import track
 from bigfs.store.chunking import block_rows
 from bigfs.store.fingerprint import changed, fingerprint
@@ -23,7 +24,8 @@ from bigfs.store.ingest import ingest
 from bigfs.store.location import Location, as_location, is_within, unnamed_file
 from bigfs.store.records import refuse_inside_ours
 from bigfs.store.rundir import RunDirectory
-from bigfs.store.source import RandomAccessSource, open_matrix
+from bigfs.store.several import flattened
+from bigfs.store.source import RandomAccessSource, as_path, open_matrix
 
 # Blocks that are read ahead: decompression takes longer than writing a few columns.
 _READ_AHEAD = 2
@@ -115,6 +117,18 @@ class Columns(RandomAccessSource):
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+
+
+def refuse_input(dest: str | Location, uri: str) -> None:
+    """Raise InputError if a place is, or holds, one of the sources that a URI stands for."""
+    try:
+        sources = flattened(column_of(uri)[0])
+    except InputError:  # they are gone since
+        return
+    for source in sources:
+        path = as_path(source)
+        if path is not None and is_within(path, as_location(dest)):
+            raise InputError(f"{dest} is the input of the run. Give another name.")
 
 
 def export_columns(

@@ -14,7 +14,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.text import printable
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.yamltext import read_yaml
-from bigfs.results.export import Columns, export_columns, open_run_data
+from bigfs.results.export import Columns, export_columns, open_run_data, refuse_input
 from bigfs.results.features import (
     as_csv,
     evaluation_lines,
@@ -31,7 +31,7 @@ from bigfs.store.records import CONFIG, FEATURES, TABLE
 from bigfs.store.retention import followed
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, read_attributes
-from bigfs.store.source import Source, as_path
+from bigfs.store.source import Source
 
 _SHOWN = 10
 _WIDEST = 40
@@ -283,17 +283,14 @@ class Result:
         kept = self.selected if n_features_to_select is None else self.support(n_features_to_select)
         if by_rank:
             kept = self.ranking[np.isin(self.ranking, kept)]
-        given = str(self.settings["input"]["uri"]).partition("::")[0]
         if is_within(as_location(dest), self.path):
             raise InputError(f"{dest} lies in the run directory. Give a place outside it.")
-        read = as_path(given)
-        if read is not None and is_within(read, as_location(dest)):
-            raise InputError(f"{dest} is the input of the run. Give another name.")
+        refuse_input(dest, str(self.settings["input"]["uri"]))
         data = open_run_data(self.path)
-        if ids and data.index is None and self.stages.get("data", {}).get("dropped_rows"):
+        if ids and data.index is None and len(data.dropped):
             raise InputError(
-                "ids number the rows that were read, and this run left out rows with missing "
-                "values (input.missing: drop_rows). Export without ids."
+                "ids number the rows that were read, and this run left out rows (input.rows, or "
+                "input.missing: drop_rows). Export without ids."
             )
         names = [self.name_of(feature) for feature in kept.tolist()]
         columns = Columns(data, kept, names)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
 from sklearn import get_config
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils import get_tags
 from sklearn.utils.validation import _num_samples, check_array, check_is_fitted, validate_data
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.lazy import as_lazy, is_annotated, is_stored, open_stored
+from bigfs.blocks.lazy import as_lazy, columns_of, is_annotated, is_stored, open_stored
 from bigfs.blocks.preprocess import Transform
 from bigfs.config import Selection, validated
 from bigfs.config.fields import fresh_seed
+from bigfs.config.inputs import MissingConfig
 from bigfs.config.sections import Auto, GraphConfig, StabilityConfig
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import check_seed
+from bigfs.core.uris import SOURCE, as_text
 from bigfs.runtime.display import showing
 from bigfs.selectors.configs import selection_model
 from bigfs.selectors.curves import curves_stage
@@ -41,7 +45,8 @@ from bigfs.stages.stage import Stage
 from bigfs.store.columns import suspicious_columns
 from bigfs.store.formats.memory import refuse_texts
 from bigfs.store.scratch import ArrayRef, Scratch
-from bigfs.store.source import open_matrix
+from bigfs.store.several import sources_of
+from bigfs.store.source import is_list_of_uris, open_matrix
 
 logger = logging.getLogger("bigfs")
 
@@ -74,6 +79,9 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading.
+    missing : {"error", "mean", "zero", "drop_rows"}, default="error"
+        NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
+        left out. `transform` keeps NaN.
     random_state : int or None, default=0
         Seed of everything random.
     memory_limit : int or str, default="4 GiB"
@@ -123,7 +131,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
     def _fit(self, X: Any) -> BaseSelector:
         """Score and rank the features."""
         name = type(self).__name__
-        selection = self._selection(X)
+        selection, missing = self._selection(X), self._missing()
         scratch = Scratch()
         source = open_matrix(self._checked(X))
         selection = resolved(selection, source)
@@ -133,6 +141,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             scratch=scratch,
             transform=selection.preprocess,
             sparse=True,
+            missing=missing,
             memory_limit=selection.memory_limit,
         )
         warn_of_scales(blocks, selection.method)
@@ -158,8 +167,8 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         if hasattr(self, "random_state"):
             self.random_state_ = selection.random_state
         dropped = list(blocks.source.dropped)
-        self.__dict__.pop("row_mask_", None)
-        if dropped:
+        self.__dict__.pop("row_mask_", None)  # of an earlier fit
+        if dropped or missing == "drop_rows":
             # Results with a row for every sample are of the rows that are left.
             self.row_mask_ = np.ones(blocks.n_samples + len(dropped), dtype=bool)
             self.row_mask_[dropped] = False
@@ -168,6 +177,15 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         columns = blocks.transform.columns
         self._columns = None if columns is None else columns.load()
         return self
+
+    def _missing(self) -> str:
+        """Return what becomes of NaN, checked by the model of pipelines."""
+        given = {"missing": self._policy()}
+        return validated(MissingConfig, given, type(self).__name__, nested=False).missing
+
+    def _policy(self) -> Any:
+        """Return the parameter that says what becomes of NaN, as it is."""
+        return getattr(self, "missing", "error")
 
     def _n_wanted(self) -> Any:
         """Return how many features are asked for."""
@@ -205,7 +223,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         method = method_of(type(self))
         settings: dict[str, Any] = {"method": method.name, "n_features_to_select": 1}
         for name, value in self.get_params(deep=False).items():
-            if name == "verbose":
+            if name in ("verbose", "missing"):
                 continue
             section = settings
             if name == method.labels:
@@ -233,7 +251,18 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
 
     @staticmethod
     def labels_in(X: Any, value: Any) -> Any:
-        """Return the column of ``obs`` that a parameter names where ``X`` is an AnnData."""
+        """Return the column of ``obs`` that a parameter names where ``X`` is an AnnData.
+
+        Of several sources, ``source`` stands for the one that each row is of.
+        """
+        uri = as_text(X) if is_list_of_uris(X) else X
+        if (
+            isinstance(value, str)
+            and value == SOURCE
+            and isinstance(uri, (str, Path))
+            and sources_of(str(uri)) is not None
+        ):
+            return f"{uri}::{SOURCE}"
         named = isinstance(value, str) and is_annotated(X) and value in X.obs
         return X.obs[value].to_numpy() if named else value
 
@@ -271,6 +300,13 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
                 return X[:, wanted]
             self._check_shape(X.shape)
             return X[:, kept]
+        columns = columns_of(X, wanted)
+        if columns is not None:
+            return columns
+        if type(X).__module__.startswith("xarray"):
+            from bigfs.store.formats.xarrays import keep_features
+
+            return keep_features(X, names, kept, self.n_features_in_)
         opened = open_stored(X, wanted)
         lazy = as_lazy(opened)
         places = {name: j for j, name in enumerate(getattr(opened, "feature_names", None) or ())}
@@ -292,7 +328,13 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         wanted = getattr(self, "_sklearn_output_config", {}).get("transform")
         frame = hasattr(X, "iloc") and (wanted or get_config()["transform_output"]) != "default"
         X = validate_data(
-            self, X, dtype=None, accept_sparse="csr", skip_check_array=frame, reset=False
+            self,
+            X,
+            dtype=None,
+            accept_sparse="csr",
+            ensure_all_finite=not get_tags(self).input_tags.allow_nan,
+            skip_check_array=frame,
+            reset=False,
         )
         kept = self.get_support(indices=True)
         return X.iloc[:, kept] if frame else X[:, kept]
@@ -390,6 +432,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         """Tell scikit-learn that sparse input is taken and y is not needed."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = self._policy() != "error"
         tags.target_tags.required = False
         return tags
 

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
+
 from bigfs.blocks import RowBlocks
 from bigfs.config import Selection
 from bigfs.config.sections import Auto, GraphConfig
 from bigfs.core.cost import Shape, StageCost
 from bigfs.core.errors import InputError
+from bigfs.core.uris import column_of
 from bigfs.graph.local import check_n_neighbors
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.number import check_criterion, largest_number
@@ -298,13 +301,21 @@ def check_start(selection: Selection, n_samples: int | None, dropped: Sequence[i
 
 
 def start_of(selection: Selection, n_samples: int | None, dropped: Sequence[int] = ()) -> Any:
-    """Return the labels of a method that were read, an array as given, or the name of a start."""
+    """Return the labels of a method that were read, an array as given, or the name of a start.
+
+    Of labels or an array for all rows, those of dropped rows are left out.
+    """
     labels = labels_of_start(selection)
     own = METHODS[selection.method].labels
     given = getattr(selection.parameters, own)
-    return given if labels is None else load_labels(labels, n_samples, dropped)
+    if labels is not None:
+        return load_labels(labels, n_samples, dropped)
+    if n_samples is None or not len(dropped) or isinstance(given, str):
+        return given
+    of_all_rows = len(given) == n_samples + len(dropped)
+    return np.delete(given, dropped, axis=0) if of_all_rows else given
 
 
 def content_of_labels(uri: str | None) -> dict[str, str]:
     """Return what tells whether a file of labels has changed, as a setting."""
-    return {} if uri is None else {"content of the labels": fingerprint(uri.partition("::")[0])}
+    return {} if uri is None else {"content of the labels": fingerprint(column_of(uri)[0])}

@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.linalg.lapack import dgetrf, dgetrs, dpotrf, dpotrs
+from scipy.linalg.lapack import dgetrf, dgetrs, dpotrf, dpotri, dpotrs
 
 from bigfs.solvers import secondorder as soc
 
 _MAX_ITERATIONS = 60
 _TO_BOUNDARY = 0.99
+# The residual of a point that is near the solution.
+_NEAR = 1e-2
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class InteriorPoint:
 class _Point:
     """All unknowns, or a change of them.
 
-    ``cone`` (d, P + 2) holds t, sigma and v in the cone's own coordinates and ``dual`` what is
+    ``cone`` (P + 2, d) holds t, sigma and v in the cone's own coordinates and ``dual`` what is
     complementary to them; w are the rows' values, x, y and high the multipliers of the rows, of
     xi >= 0 and of sigma <= 1, eta that of the sum of sigma.
     """
@@ -97,7 +99,9 @@ class _Residuals:
 class _Problem:
     """The data of the program, intercepts counted with the free unknowns."""
 
-    A: np.ndarray  # (R, d, P), features only, in one piece
+    N: np.ndarray  # (R + n_free + 1, d, P): the rows, intercepts' couplings, a place for sigma's
+    A: np.ndarray  # (R, d, P), the rows in it: features only
+    split: tuple[np.ndarray, np.ndarray, np.ndarray]  # rows of N of many clusters, of one, of which
     F: np.ndarray  # (R, n_free)
     g: np.ndarray
     e: np.ndarray
@@ -128,7 +132,14 @@ class _Problem:
 
 
 def interior_point(
-    rows: Any, smooth: np.ndarray | None, C: float, m: int, n_features: int, *, tol: float = 1e-6
+    rows: Any,
+    smooth: np.ndarray | None,
+    C: float,
+    m: int,
+    n_features: int,
+    *,
+    tol: float = 1e-6,
+    enough: Callable[[np.ndarray, np.ndarray], bool] | None = None,
 ) -> InteriorPoint:
     """Solve the cone program on all of its features.
 
@@ -142,6 +153,8 @@ def interior_point(
     n_features : int
     tol : float, default=1e-6
         Of the complementarity, relative to the objective, and of the residuals.
+    enough : callable or None, default=None
+        Asked once, of V and x of the first point near the solution, whether that will do.
 
     Returns
     -------
@@ -160,6 +173,10 @@ def interior_point(
             best, best_error = now, left.error
         if left.error <= tol:
             break
+        if enough is not None and left.error <= _NEAR:
+            if enough(_unknowns(problem, now), now.x):
+                break
+            enough = None
         try:
             system = _System(problem, now)
         except np.linalg.LinAlgError:
@@ -170,10 +187,13 @@ def interior_point(
         step = system.solve(left, predictor, target)
         now = now.moved(step, min(1.0, _TO_BOUNDARY * _longest(now, step)))
         del system  # before the matrices of the next one are made
-    V = soc.split(best.cone)[2]
-    if problem.n_intercepts:
-        V = np.vstack([V, best.f[: problem.n_intercepts]])
-    return InteriorPoint(V, best.x, n_iter, best_error)
+    return InteriorPoint(_unknowns(problem, best), best.x, n_iter, best_error)
+
+
+def _unknowns(problem: _Problem, now: _Point) -> np.ndarray:
+    """Return V with its intercepts."""
+    V = soc.split(now.cone)[2]
+    return np.vstack([V, now.f[: problem.n_intercepts]]) if problem.n_intercepts else V
 
 
 def _problem(rows: Any, smooth: np.ndarray | None, C: float, m: int, d: int) -> _Problem:
@@ -195,8 +215,16 @@ def _problem(rows: Any, smooth: np.ndarray | None, C: float, m: int, d: int) -> 
         if intercepts:
             coupling = 2 * smooth[:d, d]
             curvature[:P] = 2 * smooth[d, d]
-    A = np.ascontiguousarray(rows.A[:, :d, :])
-    return _Problem(A, F, rows.bounds, e, S, coupling, curvature, C, m, intercepts)
+    N = np.zeros((R + F.shape[1] + 1, d, P))
+    N[:R] = rows.A[:, :d, :]
+    for p in range(intercepts):
+        N[R + p, :, p] = -coupling
+    # Rows of the balance are of one cluster each: one column of theirs is not zero.
+    used = np.asarray(N.any(axis=1))
+    used[-1] = True
+    narrow = used.sum(axis=1) <= 1
+    split = np.flatnonzero(~narrow), np.flatnonzero(narrow), used[narrow].argmax(axis=1)
+    return _Problem(N, N[:R], split, F, rows.bounds, e, S, coupling, curvature, C, m, intercepts)
 
 
 def _first(problem: _Problem) -> _Point:
@@ -218,7 +246,7 @@ def _first(problem: _Problem) -> _Point:
 
 
 def _mu(now: _Point) -> float:
-    sigma = soc.split(now.cone)[1]
+    sigma = soc.second(now.cone)
     total = float((now.cone * now.dual).sum() + now.w @ now.x + (1 - sigma) @ now.high)
     return (total + now.xi * now.y) / (2 * len(sigma) + len(now.w) + len(sigma) + 1)
 
@@ -252,14 +280,14 @@ def _residuals(problem: _Problem, now: _Point) -> _Residuals:
 
 def _longest(now: _Point, step: _Point) -> float:
     """Return how far the step may go before a pair leaves its cone, at most 1 / 0.99."""
-    sigma, change = soc.split(now.cone)[1], soc.split(step.cone)[1]
+    sigma, change = soc.second(now.cone), soc.second(step.cone)
     values = np.concatenate([now.w, now.x, [now.xi, now.y], 1 - sigma, now.high])
     steps = np.concatenate([step.w, step.x, [step.xi, step.y], -change, step.high])
     falling = steps < 0
     longest = 1.0 / _TO_BOUNDARY
     if falling.any():
         longest = min(longest, float((values[falling] / -steps[falling]).min()))
-    pairs = np.concatenate([now.cone, now.dual]), np.concatenate([step.cone, step.dual])
+    pairs = np.hstack([now.cone, now.dual]), np.hstack([step.cone, step.dual])
     return min(longest, soc.longest(*pairs))
 
 
@@ -268,7 +296,7 @@ class _System:
 
     def __init__(self, problem: _Problem, now: _Point) -> None:
         self.problem, self.now = problem, now
-        self.sigma = soc.split(now.cone)[1]
+        self.sigma = soc.second(now.cone)
         self.scaling = soc.Scaling.of(now.cone, now.dual)
         eta2, q_t, q_s, q_v = self.scaling.rotated()
         # The rows of t of every cone's matrix, and what eliminating t leaves for sigma and v.
@@ -278,15 +306,10 @@ class _System:
         self.b = q_v / (q_t * eta2)[:, None]
         self.c = -self.b / self.a[:, None]
         U = self.b / np.sqrt(self.a)[:, None]
-        self.h_solve, self.h_products = _hessian(problem.S, 2 / eta2, U)
-        (R, d, P), n_free = problem.A.shape, problem.F.shape[1]
-        N = np.zeros((R + n_free + 1, d, P))
-        N[:R] = problem.A
-        for p in range(problem.n_intercepts):
-            N[R + p, :, p] = -problem.coupling
-        N[-1] = self.c
-        self.flat = N.reshape(len(N), -1)
-        self.factor = dgetrf(self._small(N))[:2]
+        self.h_solve, self.h_products = _hessian(problem, 2 / eta2, U)
+        problem.N[-1] = self.c
+        self.flat = problem.N.reshape(len(problem.N), -1)
+        self.factor = dgetrf(self._small(problem.N))[:2]
 
     def _small(self, N: np.ndarray) -> np.ndarray:
         """Return the matrix for dx, df, d eta, d xi; the rows of f have their sign turned."""
@@ -308,17 +331,19 @@ class _System:
         """Return the step that leaves no residuals and products of ``target``."""
         now, sigma = self.now, self.sigma
         wx, xy = target - now.w * now.x, target - now.xi * now.y
-        high_left = target - (1 - sigma) * now.high
+        below = 1 - sigma
+        high_left = target - below * now.high
         pair = None
         if predictor is not None:
             pair = (predictor.cone, predictor.dual)
             wx, xy = wx - predictor.w * predictor.x, xy - predictor.xi * predictor.y
-            high_left = high_left + soc.split(predictor.cone)[1] * predictor.high
+            high_left = high_left + soc.second(predictor.cone) * predictor.high
         # ds = push - H dx for the cones; of its rows, that of t is ds_t = 0.
         push = self.scaling.push(pair, target)
         p_t, p_s, p_v = soc.split_dual(push)
-        right_v = left.v + p_v - self.h_tv * (p_t / self.h_tt)[:, None]
-        right_s = left.sigma + p_s - self.h_ts * p_t / self.h_tt - high_left / (1 - sigma)
+        t_left = p_t / self.h_tt
+        right_v = left.v + p_v - self.h_tv * t_left[:, None]
+        right_s = left.sigma + p_s - self.h_ts * t_left - high_left / below
         right_v += self.c * right_s[:, None]
         seen = self.flat @ self.h_solve(right_v).ravel()
         R = len(now.w)
@@ -328,8 +353,8 @@ class _System:
         found = dgetrs(*self.factor, right)[0]
         dV = self.h_solve(right_v + (found[:-1] @ self.flat).reshape(right_v.shape))
         dx, df, d_eta, d_xi = found[:R], found[R:-2], float(found[-2]), float(found[-1])
-        d_sigma = (right_s + d_eta - np.einsum("kp,kp->k", self.b, dV)) / self.a
-        dt = p_t - self.h_ts * d_sigma - np.einsum("kp,kp->k", self.h_tv, dV)
+        d_sigma = (right_s + d_eta - np.vecdot(self.b, dV)) / self.a
+        dt = p_t - self.h_ts * d_sigma - np.vecdot(self.h_tv, dV)
         d_cone = soc.join(dt / self.h_tt, d_sigma, dV)
         return _Point(
             d_cone,
@@ -339,7 +364,7 @@ class _System:
             (wx - now.w * dx) / now.x,
             dx,
             (xy - now.y * d_xi) / now.xi,
-            (high_left + now.high * d_sigma) / (1 - sigma),
+            (high_left + now.high * d_sigma) / below,
             d_eta,
         )
 
@@ -347,19 +372,19 @@ class _System:
 _Solve = Callable[[np.ndarray], np.ndarray]
 
 
-def _hessian(S: np.ndarray | None, stiff: np.ndarray, U: np.ndarray) -> tuple[_Solve, _Solve]:
+def _hessian(problem: _Problem, stiff: np.ndarray, U: np.ndarray) -> tuple[_Solve, _Solve]:
     """Return functions of the inverse of ``H = (diag(stiff) + S) x I - U U'``.
 
     The first returns ``H^-1 V`` for V of shape (d, P), the second the products ``N H^-1 N'``
-    of N of shape (n, d, P).
+    of the problem's N.
     """
-    d = len(stiff)
+    d, S = len(stiff), problem.S
     if S is None:
         # Feature by feature: stiff - u u'.
-        shrink = 1 / (stiff * (stiff - np.einsum("kp,kp->k", U, U)))
+        shrink = 1 / (stiff * (stiff - np.vecdot(U, U)))
 
         def solve_diagonal(V: np.ndarray) -> np.ndarray:
-            along = np.einsum("kp,kp->k", U, V) * shrink
+            along = np.vecdot(U, V) * shrink
             return np.asarray(V / stiff[:, None] + along[:, None] * U)
 
         def products_diagonal(N: np.ndarray) -> np.ndarray:
@@ -370,7 +395,8 @@ def _hessian(S: np.ndarray | None, stiff: np.ndarray, U: np.ndarray) -> tuple[_S
         return solve_diagonal, products_diagonal
     # Matrices of d^2 are what a program takes: no more than three of these are alive at once.
     if U.shape[1] == 1:
-        K = S + np.diag(stiff - U[:, 0] ** 2)
+        K = S.copy()
+        K.flat[:: d + 1] += stiff - U[:, 0] ** 2
         only = _cholesky(K)
         return (
             lambda V: np.asarray(dpotrs(only, V)[0]),
@@ -382,11 +408,13 @@ def _hessian(S: np.ndarray | None, stiff: np.ndarray, U: np.ndarray) -> tuple[_S
     K.flat[:: d + 1] += 1.0
     factor = _cholesky(K)
     del K
-    inverse = np.zeros((d, d), order="F")
-    inverse.flat[:: d + 1] = root
-    inverse = dpotrs(factor, inverse, overwrite_b=True)[0]
+    half = dpotri(factor, overwrite_c=True)[0]
     del factor
+    half.T.flat[:: d + 1] *= 0.5
+    inverse = half + half.T
+    del half
     inverse *= root[:, None]
+    inverse *= root
     K = U @ U.T
     K *= inverse
     np.subtract(0.0, K, out=K)
@@ -396,15 +424,12 @@ def _hessian(S: np.ndarray | None, stiff: np.ndarray, U: np.ndarray) -> tuple[_S
 
     def solve(V: np.ndarray) -> np.ndarray:
         Z = inverse @ V
-        along = dpotrs(inner, np.einsum("kp,kp->k", U, Z))[0]
+        along = dpotrs(inner, np.vecdot(U, Z))[0]
         return np.asarray(Z + inverse @ (along[:, None] * U))
 
     def products(N: np.ndarray) -> np.ndarray:
-        # Rows of the balance are of one cluster each: one column of theirs is not zero.
         n, P = len(N), N.shape[2]
-        used = np.asarray(N.any(axis=1))
-        narrow = np.flatnonzero(used.sum(axis=1) <= 1)
-        wide, of = np.setdiff1d(np.arange(n), narrow), used[narrow].argmax(axis=1)
+        wide, narrow, of = problem.split
         rows, single = N[wide], N[narrow, :, of].T
         # All columns of all clusters side by side: one product by the matrix.
         Z = (inverse @ rows.transpose(1, 0, 2).reshape(d, -1)).reshape(d, len(wide), P)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bigfs.core.errors import ConvergenceError
-from bigfs.solvers.interior import interior_point
+from bigfs.solvers.interior import InteriorPoint, interior_point
+from bigfs.solvers.rowqp import row_multipliers
 
 # Features of the first active set: so many times m, and no fewer than that.
 _FIRST_TIMES = 2
@@ -20,6 +21,10 @@ _FIRST_LEAST = 96
 # A weight below this is put aside when a warm start chooses the first active set.
 _SMALL = 1e-6
 _MAX_ROUNDS = 30
+# A set that lacks more features than this share of its size is not solved to the end.
+_FEW_MISSING = 0.05
+# Features enter whose slopes are above this share of what is needed: others rarely follow.
+_ALMOST = 0.99
 # A norm below this share of the largest counts as zero.
 _NOTHING = 1e-60
 
@@ -193,29 +198,33 @@ def solve_active(
         columns = np.concatenate([active, rest])
         part = Constraints(rows.A[:, columns], rows.free, rows.bounds, rows.n_planes)
         inner = None if smooth is None else smooth[np.ix_(columns, columns)]
-        if m < d:
-            point = interior_point(part, inner, C, m, len(active), tol=tol / 10)
+
+        def lacks_many(
+            V: np.ndarray, x: np.ndarray, active: np.ndarray = active, columns: np.ndarray = columns
+        ) -> bool:
+            found = bounds_of(rows, smooth, C, m, d, _spread(V, columns, D), x)
+            return len(_missing(found[3], active, m)) > _FEW_MISSING * len(active)
+
+        if m >= d and smooth is None:
+            point = _with_all(rows, C, d, tol / 10)
+            part_V = point.V
+        elif m < d:
+            enough = lacks_many if len(active) < d else None
+            point = interior_point(part, inner, C, m, len(active), tol=tol / 10, enough=enough)
             part_V = point.V
         else:
             # Every sigma is 1. A feature of zeros that takes none lets the same method find it.
             point = interior_point(*_with_zero(part, inner, d), C, m, d + 1, tol=tol / 10)
             part_V = np.delete(point.V, d, axis=0)
         n_iter += point.n_iter
-        V = np.zeros((D, P))
-        V[columns] = part_V
+        V = _spread(part_V, columns, D)
         upper, lower, slack, slopes = bounds_of(rows, smooth, C, m, d, V, point.x)
         gap = (upper - lower) / max(abs(upper), 1e-12)
-        outside = np.setdiff1d(np.arange(d), active)
-        # Inside, the m-th largest slope is where a weight between 0 and 1 stands still.
-        level = -np.inf
-        if m <= len(active):
-            level = float(np.partition(slopes[active], len(active) - m)[len(active) - m])
-        enter = outside[slopes[outside] > level]
+        enter = _missing(slopes, active, m)
         if gap <= tol or not len(enter):
             break
-        most = max(m, len(active) // 2)
-        enter = enter[np.argsort(-slopes[enter], kind="stable")[:most]]
-        active = np.sort(np.concatenate([active, enter]))
+        near = _missing(slopes, active, m, _ALMOST)
+        active = np.sort(np.concatenate([active, near[: max(m, len(active) // 2)]]))
     if gap > 10 * tol:
         raise ConvergenceError(
             f"The cone program of M3FS stopped at a relative gap of {gap:.1e} (wanted {tol:g}). "
@@ -224,6 +233,39 @@ def solve_active(
     sigma = weights_of(np.linalg.norm(V[:d], axis=1), m)
     multipliers = point.x[: rows.n_planes]
     return ConeSolution(V, sigma, slack, upper, max(0.0, gap), multipliers, n_iter, "active")
+
+
+def _spread(part: np.ndarray, columns: np.ndarray, n_rows: int) -> np.ndarray:
+    """Return V whose rows outside of the active ones are zero."""
+    V = np.zeros((n_rows, part.shape[1]))
+    V[columns] = part
+    return V
+
+
+def _missing(slopes: np.ndarray, active: np.ndarray, m: int, share: float = 1.0) -> np.ndarray:
+    """Return the features outside of the active ones that the solution needs, steepest first.
+
+    Inside, the m-th largest slope is where a weight between 0 and 1 stands still: features whose
+    slope is above that are needed, or above a share of it.
+    """
+    outside = np.setdiff1d(np.arange(len(slopes)), active)
+    level = -np.inf
+    if m <= len(active):
+        level = share * float(np.partition(slopes[active], len(active) - m)[len(active) - m])
+    enter = outside[slopes[outside] > level]
+    return enter[np.argsort(-slopes[enter], kind="stable")]
+
+
+def _with_all(rows: Constraints, C: float, d: int, tol: float) -> InteriorPoint:
+    """Return the solution where every sigma is 1 and nothing is smooth."""
+    flat = rows.A[:, :d].reshape(len(rows.A), -1)
+    # Intercepts cost nothing.
+    free = np.column_stack([*rows.A[:, d:].transpose(1, 0, 2), rows.free])
+    products, n_planes = flat @ flat.T, rows.n_planes
+    x, f, n_iter, residual = row_multipliers(products, free, rows.bounds, n_planes, C, tol=tol)
+    P, n_intercepts = rows.A.shape[2], free.shape[1] - rows.free.shape[1]
+    V = np.vstack([(x @ flat).reshape(d, P), f[:n_intercepts].reshape(-1, P)])
+    return InteriorPoint(V, x, n_iter, residual)
 
 
 def _with_zero(

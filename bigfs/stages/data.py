@@ -31,7 +31,12 @@ def data_stage(settings: InputConfig, transform: str, stored: bool, held_bytes: 
         What the source holds while it is read.
     """
     depends = settings.model_dump(include={"variable", "header", "missing"})
-    chosen = settings.model_dump(include={"layer", "columns", "index", "labels"})
+    chosen = settings.model_dump(
+        include={"layer", "columns", "index", "labels", "rows", "features", "no_data"}
+    )
+    encoding = settings.model_dump(include={"booleans", "dates", "categories"})
+    defaults = {name: type(settings).model_fields[name].default for name in encoding}
+    chosen |= {name: None if defaults[name] == value else value for name, value in encoding.items()}
     depends |= {name: value for name, value in chosen.items() if value is not None}
     return Stage(
         "data",

@@ -85,8 +85,9 @@ def refusal(matrix: Source, row: int, column: int, value: float) -> InputError:
         cure = "Infinity cannot be filled: correct the data."
     else:
         cure = TOO_LARGE
+    uri, row = matrix.locate(row)
     return InputError(
-        f"{matrix.uri}: row {row}, column {column}{name} is "
+        f"{uri}: row {row}, column {column}{name} is "
         f"{'NaN' if np.isnan(value) else value}. {cure} {FROM_0}"
     )
 

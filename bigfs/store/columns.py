@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
+from bigfs.core.uris import SOURCE
+from bigfs.store.encoding import DEFAULT, Encoding
 
 # Columns that one message names; a file that is no table of numbers may have thousands.
 _NAMED = 100
@@ -32,17 +34,24 @@ class Roles:
     index : str or None
         The column with the rows' ids.
     labels : tuple of str
-        Columns of known classes.
+        Columns of known classes. ``source``, of several sources, need not be a column.
+    partitions : mapping of str to str or None
+        Of a part of a table: columns of one value, in the names of the folders that it is in.
+    encoding : Encoding
+        What becomes of columns that are no numbers.
     """
 
     columns: tuple[str, ...] | None = None
     index: str | None = None
     labels: tuple[str, ...] = ()
+    partitions: Mapping[str, str | None] | None = None
+    encoding: Encoding = DEFAULT
 
     @property
     def narrow(self) -> bool:
         """Whether they can only be had of a table."""
-        return self.columns is not None or self.index is not None
+        given = self.columns is not None or self.index is not None
+        return given or self.encoding != DEFAULT
 
     def features(self, names: list[str], uri: str) -> list[int]:
         """Return the positions of the features among the columns of a table.
@@ -60,6 +69,8 @@ class Roles:
             if pattern not in wanted:
                 kept -= _matching(pattern[1:], names, uri)
         for name in (*self.labels, *([] if self.index is None else [self.index])):
+            if name == SOURCE and name not in names:
+                continue
             kept -= _matching(name, names, uri, exact=True)
         if not kept:
             raise InputError(
@@ -76,7 +87,12 @@ class Roles:
 ALL_FEATURES = Roles()
 
 
-def roles_of(columns: object = None, index: object = None, labels: object = None) -> Roles:
+def roles_of(
+    columns: object = None,
+    index: object = None,
+    labels: object = None,
+    encoding: Encoding = DEFAULT,
+) -> Roles:
     """Return the roles that arguments name; one name may stand for a list of one.
 
     Raises
@@ -95,7 +111,7 @@ def roles_of(columns: object = None, index: object = None, labels: object = None
     if index is not None and not (isinstance(index, str) and index):
         raise InputError(f"index must be the name of a column. Got {index!r}.")
     chosen = names("columns", columns)
-    return Roles(chosen or None, index, names("labels", labels))
+    return Roles(chosen or None, index, names("labels", labels), encoding=encoding)
 
 
 def refuse_unusable(
@@ -140,13 +156,14 @@ def _cure(unusable: Iterable[str], roles: Roles, names: list[str], in_memory: bo
     if in_memory:
         return (
             f"Leave them out by X.drop(columns={others}), or read bigfs.open_matrix(X, "
-            f"columns={patterns}), or encode them as numbers."
+            f"columns={patterns}), or encode them: open_matrix(X, categories='one_hot', "
+            "dates='numbers')."
         )
     given = shlex.quote(f"input.columns={patterns}")
     return (
         f"Leave them out by --set {given} (ingest: --columns {shlex.quote(patterns)}; Python: "
-        f"columns={patterns}), or encode them as numbers. A column of ids may be named as "
-        "input.index, one of known classes as input.labels."
+        f"columns={patterns}), or encode them (input.categories, input.dates). A column of ids may "
+        "be named as input.index, one of known classes as input.labels."
     )
 
 

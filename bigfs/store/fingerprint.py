@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError
+from bigfs.core.uris import column_of, short_name
 from bigfs.store.location import Location, as_location, files_below
 from bigfs.store.objects import ObjectPath
+from bigfs.store.several import flattened, sources_of
 
 _PIECE_BYTES = 2**16
 # At most 1 MiB of a file is sampled, and 4 MiB of a folder.
@@ -29,8 +32,8 @@ def fingerprint(uri: str) -> str:
     files of up to 1 MiB whole, of larger ones 16 pieces of 64 KiB from the first to the last; of
     a folder 64 such pieces, and all of its ``zarr.json``, in which a store of ours has its
     checksums. Objects in a bucket are known by their entity tags, a set of scikit-learn's by its
-    name and version. What it cannot see is a change between the pieces that keeps the size and
-    the time.
+    name and version; several sources as one by all of theirs, in order. What it cannot see is a
+    change between the pieces that keeps the size and the time.
 
     Raises
     ------
@@ -38,12 +41,8 @@ def fingerprint(uri: str) -> str:
         If there is nothing at the path, or it cannot be read.
     """
     refuse_object(uri)
-    if uri.startswith("sklearn:"):
-        from importlib.metadata import version
-
-        return _digest([uri, version("scikit-learn")])
     try:
-        return _digest(_state(as_location(uri)))
+        return _digest(_state_of(uri))
     except FileNotFoundError:
         raise InputError(f"{uri} does not exist. Check the path.") from None
 
@@ -82,32 +81,32 @@ class Watch:
 
     Parameters
     ----------
-    place : Path or ObjectPath
-        What is about to be opened.
+    place : Path, ObjectPath or str
+        What is about to be opened; a text may stand for several sources.
     """
 
-    def __init__(self, place: Location) -> None:
+    def __init__(self, place: Location | str) -> None:
         self._place = place
-        self._opened = _stamp(place)
+        self._opened = _stamps(place)
         self._begun: str | None = None
 
     def begin(self) -> None:
         """Record the state of the content before its rows are read."""
         if self._begun is None:
-            self._begun = _digest(_state(self._place, with_change=True))
+            self._begun = _digest(_state_of(self._place, with_change=True))
 
     def check(self) -> None:
         """Raise InputError if the content is another than when it was opened."""
         try:
-            same = _stamp(self._place) == self._opened
+            same = _stamps(self._place) == self._opened
             if same and self._begun is not None:
-                same = _digest(_state(self._place, with_change=True)) == self._begun
+                same = _digest(_state_of(self._place, with_change=True)) == self._begun
         except (FileNotFoundError, InputError):
             same = False
         except OSError as error:
             raise InputError(f"{self._place} cannot be read any more: {error}.") from error
         if not same:
-            raise changed(str(self._place))
+            raise changed(short_name(str(self._place)))
 
 
 def changed(uri: str) -> InputError:
@@ -116,6 +115,19 @@ def changed(uri: str) -> InputError:
         f"{uri} changed while it was read: its size, time or content is not what it was at first. "
         "Nothing was kept of it. Run again when no program writes to it."
     )
+
+
+def _stamps(place: Location | str) -> Any:
+    """Return the versions of all sources that a text stands for, or of one place."""
+    if not isinstance(place, str):
+        return _stamp(place)
+    stamps: dict[str, Any] = dict.fromkeys(flattened(place))
+    for uri in stamps:
+        with suppress(FileNotFoundError):  # said where it is opened
+            stamps[uri] = (
+                None if uri.startswith("sklearn:") else _stamp(as_location(column_of(uri)[0]))
+            )
+    return list(stamps.items())
 
 
 def _stamp(place: Location) -> tuple[Any, ...] | None:
@@ -128,6 +140,28 @@ def _stamp(place: Location) -> tuple[Any, ...] | None:
         return remote.st_size, remote.e_tag
     status = place.stat()
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _state_of(place: Location | str, with_change: bool = False) -> Any:
+    """Return all that is known of the content of a place, or of all that a text stands for."""
+    if not isinstance(place, str):
+        return _state(place, with_change)
+    if place.startswith("sklearn:"):
+        from importlib.metadata import version
+
+        return [place, version("scikit-learn")]
+    sources = sources_of(place)
+    if sources is None:
+        return _state(as_location(column_of(place)[0]), with_change)
+    if not all(_is_file(source) for source in sources):
+        return [[source, _state_of(source, with_change)] for source in sources]
+    files = [Path(str(as_location(source))) for source in sources]
+    return [[[str(p), *_times(p, with_change)] for p in files], _sample(files)]
+
+
+def _is_file(source: str) -> bool:
+    place = as_location(source)
+    return isinstance(place, Path) and place.is_file()
 
 
 def _state(place: Location, with_change: bool = False) -> Any:
@@ -143,7 +177,7 @@ def _state(place: Location, with_change: bool = False) -> Any:
         if place.is_dir():
             files = sorted(p for p in place.rglob("*") if p.is_file())
         times = [[str(p.relative_to(place)), *_times(p, with_change)] for p in files]
-        return [times, _sample(place, files)]
+        return [times, _sample(files, place / "zarr.json")]
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -156,7 +190,7 @@ def _times(path: Path, with_change: bool) -> tuple[int, ...]:
     return (*times, status.st_ctime_ns) if with_change else times
 
 
-def _sample(place: Path, files: list[Path]) -> str:
+def _sample(files: list[Path], metadata: Path | None = None) -> str:
     """Return a hash of pieces of the files, the same ones for the same names and sizes."""
     digest = hashlib.sha256()
     chosen = [files[i] for i in _spread(len(files) - 1, _FOLDER_PIECES)]
@@ -173,8 +207,7 @@ def _sample(place: Path, files: list[Path]) -> str:
                     digest.update(file.read(_PIECE_BYTES))
         except PermissionError:  # whoever opens it says so; in a folder it may be none of X
             continue
-    metadata = place / "zarr.json"
-    if metadata.is_file():
+    if metadata is not None and metadata.is_file():
         digest.update(metadata.read_bytes())
     return digest.hexdigest()
 

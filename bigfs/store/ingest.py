@@ -103,7 +103,7 @@ def ingest(
 
     Parameters
     ----------
-    source : str, Path, array or Source
+    source : str, Path, list of them, array or Source
         Anything `open_matrix` takes.
     dest : str, Path or ObjectPath
         The folder to create, usually ``NAME.zarr``, or ``s3://BUCKET/NAME.zarr``. In a bucket,
@@ -163,7 +163,8 @@ def ingest(
     check_fits("data", ingest_bytes(chunk, matrix.held_bytes), limit, "reading the input")
     if isinstance(final, ObjectPath):
         if overwrite:
-            if is_within(as_location(matrix.uri), final):
+            parts = getattr(matrix, "parts", [matrix])
+            if any(is_within(as_location(part.uri), final) for part in parts):
                 raise InputError(
                     f"{final} is the input, and cannot be replaced. Give another name."
                 )
@@ -308,7 +309,9 @@ def _write_chunks(
             filled_values=cleaner.filled,
             dropped_rows=cleaner.dropped,
             **({} if matrix.index is None else {"index": matrix.index}),
-            **({"dropped": cleaner.dropped_positions()} if cleaner.dropped else {}),
+            **_write_left_out(partial, matrix.left_out(cleaner.dropped_positions())),
+            **({} if matrix.grid is None else {"grid": matrix.grid}),
+            **_sources_left(matrix, cleaner.dropped_positions()),
         )
     return IngestReport(
         path=final,
@@ -320,6 +323,27 @@ def _write_chunks(
         filled_values=cleaner.filled,
         dropped_rows=cleaner.dropped,
     )
+
+
+def _write_left_out(partial: Location, rows: Any) -> dict[str, int]:
+    """Write which rows of the source are not in the store, and return how many these are."""
+    if not len(rows):
+        return {}
+    import zarr
+
+    numbers = np.asarray(rows, dtype=np.int64)
+    zarr.open_group(zarr_store(partial), mode="r+").create_array("dropped", data=numbers)
+    return {"dropped": len(numbers)}
+
+
+def _sources_left(matrix: Source, dropped: list[int]) -> dict[str, Any]:
+    """Return how many rows of each of several sources were not dropped."""
+    if not matrix.sources:
+        return {}
+    ends = np.cumsum([count for _, count in matrix.sources])
+    lost = np.bincount(np.searchsorted(ends, dropped, side="right"), minlength=len(ends))
+    left = zip(matrix.sources, lost.tolist(), strict=True)
+    return {"sources": [[uri, count - less] for (uri, count), less in left]}
 
 
 def _check_all_rows(matrix: Source, n_read: int) -> None:

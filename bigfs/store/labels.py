@@ -13,11 +13,14 @@ import numpy as np
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.text import FROM_0
 from bigfs.core.units import GIB
-from bigfs.store.formats.csv import CsvSource
+from bigfs.core.uris import SOURCE, column_of
+from bigfs.store.columns import Roles
+from bigfs.store.formats.csv import CsvSource, as_number
 from bigfs.store.formats.npy import read_header
 from bigfs.store.formats.npz import member_header, member_names
-from bigfs.store.location import Location, zarr_store
-from bigfs.store.source import as_path, is_reachable, listed
+from bigfs.store.location import Location, as_location, zarr_store
+from bigfs.store.several import partition_columns, sources_of
+from bigfs.store.source import as_path, is_reachable, listed, open_matrix
 
 _KINDS = "fiubUS"
 _MOST_BYTES = 2 * GIB
@@ -32,6 +35,7 @@ def load_labels(uri: str, n_samples: int | None = None, dropped: Sequence[int] =
         ``FILE.npy``, ``FILE.npz`` (its ``y``), ``FILE.npz::NAME``, ``FILE.csv::COLUMN``, a
         zarr array (or ``GROUP.zarr::NAME``), a column of an AnnData's ``obs``
         (``FILE.h5ad::COLUMN``, ``STORE.zarr::COLUMN``), or ``sklearn:NAME``. Numbers or texts.
+        Of several sources, ``source`` names the one that a row is of.
     n_samples : int or None, default=None
         How many there must be.
     dropped : sequence of int, default=()
@@ -47,14 +51,7 @@ def load_labels(uri: str, n_samples: int | None = None, dropped: Sequence[int] =
     InputError
         If they cannot be read, are not one a row, or are missing somewhere.
     """
-    try:
-        values = _read(str(uri))
-    except StorageError:
-        raise
-    except (OSError, zlib.error) as error:
-        raise InputError(f"{uri}: the labels cannot be read: {error}.") from None
-    _check_shape(values.shape, values.dtype, uri)
-    values = values.ravel()
+    values = read_values(str(uri))
     if len(dropped) and n_samples is not None and len(values) == n_samples + len(dropped):
         values = np.delete(values, dropped)
     if n_samples is not None and len(values) != n_samples:
@@ -68,6 +65,18 @@ def load_labels(uri: str, n_samples: int | None = None, dropped: Sequence[int] =
             f"{uri}: the label of row {row} is {values[row]}. Every row needs one. {FROM_0}"
         )
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def read_values(uri: str) -> np.ndarray:
+    """Read numbers or texts, one for each row, named as labels are."""
+    try:
+        values = _read(uri)
+    except StorageError:
+        raise
+    except (OSError, zlib.error) as error:
+        raise InputError(f"{uri}: the labels cannot be read: {error}.") from None
+    _check_shape(values.shape, values.dtype, uri)
+    return values.ravel()
 
 
 def load_classes(uri: str, n_samples: int | None = None, dropped: Sequence[int] = ()) -> np.ndarray:
@@ -89,6 +98,8 @@ def _check_shape(shape: tuple[int, ...], dtype: Any, uri: str) -> None:
     if math.prod(shape) * np.dtype(dtype).itemsize > _MOST_BYTES:
         raise InputError(f"{uri}: labels of shape {tuple(shape)} and type {dtype} are too many.")
     vector = len(shape) == 1 or (len(shape) == 2 and 1 in shape)
+    # An image of classes, or a mask, of rows that are stacked: their number is checked later.
+    vector |= len(shape) > 1 and np.dtype(dtype).kind in "iub"
     if not vector or np.dtype(dtype).kind not in _KINDS or 0 in shape:
         raise InputError(
             f"{uri}: labels must be one number or text for each sample. Got an array of "
@@ -97,7 +108,10 @@ def _check_shape(shape: tuple[int, ...], dtype: Any, uri: str) -> None:
 
 
 def _read(uri: str) -> np.ndarray:
-    name, _, part = uri.partition("::")
+    name, part = column_of(uri)
+    sources = sources_of(name)
+    if sources is not None:
+        return _read_several(name, sources, part)
     path = as_path(name)
     if path is None:
         from bigfs.store.formats.sklearn_sets import load_classes_of
@@ -116,13 +130,46 @@ def _read(uri: str) -> np.ndarray:
         return _read_csv(path, part)
     if lower.endswith(".parquet"):
         return _read_parquet(path, part)
+    if lower.endswith((".h5", ".hdf5", ".nc")) and isinstance(path, Path):
+        return _read_member(path, part)
     if lower.endswith(".h5ad"):
         from bigfs.store.formats.annotated import read_obs
 
         return read_obs(path, part)
     raise InputError(
-        f"{name}: labels are read from .npy, .npz, .csv, .tsv, .parquet, .h5ad and zarr arrays."
+        f"{name}: labels are read from .npy, .npz, .csv, .tsv, .parquet, .h5ad, .h5, .nc and zarr "
+        "arrays."
     )
+
+
+def _read_several(uri: str, sources: list[str], name: str) -> np.ndarray:
+    """Read the labels of all sources; texts if those of one are."""
+    pieces = []
+    for i, source in enumerate(sources):
+        partitions = partition_columns(uri, source)
+        if name != SOURCE and name not in partitions:
+            pieces.append(_read(f"{source}::{name}"))
+            continue
+        value = partitions.get(name, i)
+        if value is None:
+            raise InputError(f"{source}: the labels of its rows are missing. {FROM_0}")
+        number = as_number(str(value))
+        pieces.append(np.full(_count_rows(source), value if number is None else number))
+    if any(piece.dtype.kind in "US" for piece in pieces):
+        pieces = [piece.astype(np.str_) for piece in pieces]
+    return np.concatenate(pieces)
+
+
+def _count_rows(uri: str) -> int:
+    """Return the rows of a source: by its header, or by reading a text table."""
+    if uri.lower().endswith((".csv", ".tsv", ".csv.gz", ".tsv.gz")) and sources_of(uri) is None:
+        return CsvSource(as_location(uri), roles=Roles(columns=("*",))).count_rows()
+    if uri.lower().endswith(".parquet") and sources_of(uri) is None:
+        from bigfs.store.formats.parquet import open_parquet
+
+        with open_parquet(as_location(uri)) as file:
+            return int(file.metadata.num_rows)
+    return sum(map(_count_rows, sources_of(uri) or ())) or open_matrix(uri).n_samples or 0
 
 
 def _read_npy(path: Location) -> np.ndarray:
@@ -197,6 +244,18 @@ def _read_parquet(path: Location, column: str) -> np.ndarray:
     return np.array(values if is_number else [str(value) for value in values])
 
 
+def _read_member(path: Path, name: str) -> np.ndarray:
+    """Read an array of an HDF5 or NetCDF file, which is one too."""
+    from bigfs.store.formats.hdf5 import find, open_h5
+
+    with open_h5(path) as file:
+        node = find(file, name.strip("/"), str(path)) if name else None
+        if node is None or not hasattr(node, "shape"):
+            raise InputError(f"{path} has no array {name!r}. Name the one with the labels.")
+        _check_shape(node.shape, node.dtype, f"{path}::{name}")
+        return np.asarray(node[...])
+
+
 def _read_zarr(path: Location, name: str) -> np.ndarray:
     import zarr
 
@@ -209,6 +268,9 @@ def _read_zarr(path: Location, name: str) -> np.ndarray:
             from bigfs.store.formats.annotated import read_obs
 
             return read_obs(path, name)
+        if isinstance(node, zarr.Group) and name == SOURCE and "sources" in node.attrs:
+            counts = [count for _, count in node.attrs["sources"]]  # type: ignore[union-attr,misc]
+            return np.repeat(np.arange(len(counts)), np.array(counts, dtype=np.int64))
         array = node[name or "y"] if isinstance(node, zarr.Group) else node
         if isinstance(array, zarr.Group):
             raise TypeError(f"{array.name} is a group, not an array")

@@ -69,7 +69,7 @@ _ID = re.compile(r"[0-9a-f]{12}")
 _OF_ZARR = re.compile(r"(.*/)?(zarr\.json|c(/\d+)*)")
 # What an ingest writes: a group with one array, or with three for each block of a sparse matrix.
 _OF_STORE = re.compile(
-    r"zarr\.json|(X|index)/(zarr\.json|c(/\d+)*)"
+    r"zarr\.json|(X|index|dropped)/(zarr\.json|c(/\d+)*)"
     r"|X/\d+/(zarr\.json|(data|indices|indptr)/(zarr\.json|c/0))"
 )
 

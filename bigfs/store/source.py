@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from bigfs.core.errors import InputError, InputTypeError, StorageError
+from bigfs.core.errors import InputError, StorageError
 from bigfs.core.files import parse_json
-from bigfs.store.columns import Roles, roles_of
+from bigfs.core.uris import as_text, column_of, listed_in
+from bigfs.store.columns import roles_of
+from bigfs.store.encoding import Encoding
 from bigfs.store.fingerprint import OBJECT, Watch
 from bigfs.store.location import METADATA_BYTES, Location, as_location, read_small
 from bigfs.store.objects import ObjectPath
+from bigfs.store.several import sources_of
+
+logger = logging.getLogger("bigfs")
 
 # Ending of a file's name -> module of the reader. Folders are zarr.
 ENDINGS = {
@@ -29,14 +36,18 @@ ENDINGS = {
     ".mat": "mat",
     ".h5ad": "annotated",
     ".h5": "tenx",
+    ".hdf5": "h5",
+    ".nc": "xarrays",
 }
 # A folder with one of them is Cell Ranger's.
 MARKET = ("matrix.mtx.gz", "matrix.mtx")
 # Readers of files that may hold layers beside X.
-_LAYERED = ("annotated", "zarr_array")
+LAYERED = ("annotated", "zarr_array")
+# Readers of arrays that may have more than two dimensions.
+CUBES = ("zarr_array", "tenx", "h5", "xarrays", "mat")
 # Readers of tables, whose columns have names.
-_TABLES = ("csv", "parquet")
-TABLES = tuple(ending for ending, reader in ENDINGS.items() if reader in _TABLES)
+READERS_OF_TABLES = ("csv", "parquet")
+TABLES = tuple(ending for ending, reader in ENDINGS.items() if reader in READERS_OF_TABLES)
 # Larger shapes are taken for a damaged header.
 _MOST_VALUES = 2**56
 # Names that a message shows.
@@ -68,6 +79,14 @@ class Source(ABC):
         Name of the column with the rows' ids.
     dropped : sequence of int
         Rows of the original that an ingest left out.
+    sources : sequence of (str, int)
+        Where there were several: each, and how many consecutive rows are of it.
+    notes : sequence of str
+        What is said once when it is opened.
+    categories : mapping of str to tuple of str
+        The values of columns that are encoded.
+    grid : mapping or None
+        Of an array of several dimensions: ``dims`` and ``shape`` of those that are stacked as rows.
     starts_quickly : bool
         Whether its first rows are read without the others.
     held_bytes : int
@@ -85,6 +104,10 @@ class Source(ABC):
     watch: Watch | None = None
     index: str | None = None
     dropped: Sequence[int] = ()
+    sources: Sequence[tuple[str, int]] = ()
+    notes: Sequence[str] = ()
+    categories: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    grid: Mapping[str, Any] | None = None
     starts_quickly: bool = True
     held_bytes: int = 0
 
@@ -102,9 +125,17 @@ class Source(ABC):
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows; callers must not write into them."""
 
+    def locate(self, row: int) -> tuple[str, int]:
+        """Return which source a row of those read so far is of, and its number there."""
+        return self.uri, row
+
     def iter_index(self) -> Iterator[list[str]]:
         """Yield the rows' ids as texts, piece by piece; nothing where there are none."""
         return iter(())
+
+    def left_out(self, dropped: list[int]) -> Any:
+        """Return which rows of the original are not there if some of these are dropped."""
+        return dropped
 
     def begin(self) -> None:
         """Record the state of the file before its rows are read."""
@@ -243,15 +274,24 @@ def open_matrix(
     index: str | None = None,
     labels: str | Sequence[str] | None = None,
     layer: str | None = None,
+    booleans: str = "numbers",
+    dates: str = "error",
+    categories: str = "error",
+    rows: Mapping[str, Any] | None = None,
+    features: str | int | None = None,
+    no_data: float | None = None,
 ) -> Source:
     """Open a matrix by path, URI or object.
 
     Parameters
     ----------
-    X : str, Path, ndarray, DataFrame, sparse matrix, AnnData, Dask, zarr or HDF5 array, or Source
+    X : str, Path, list of them, ndarray, DataFrame, sparse matrix, AnnData, Dask, zarr or HDF5 \
+array, or Source
         A path (or ``s3://`` URI) to .npy, .npz, .csv, .tsv, .parquet, .mat, .h5ad, the .h5 or the
         folder of Cell Ranger, or a zarr array or group with ``X``, such as an AnnData;
-        ``sklearn:NAME`` for a set that scikit-learn ships; or an object.
+        ``sklearn:NAME`` for a set that scikit-learn ships; or an object. A list of them, a glob
+        (``parts/*.csv``) or a folder of .parquet, .csv or .tsv parts is one matrix: rows one after
+        the other, features matched by name, in the order of the first.
     variable : str or None, default=None
         Array to read where a file or group holds several. None: ``X``, or the only one.
     header : {"auto", True, False}, default="auto"
@@ -266,6 +306,23 @@ def open_matrix(
         Columns of a table with known classes. They are never features.
     layer : str or None, default=None
         Layer of an AnnData (object, .h5ad or zarr), or ``"raw"``. None: its ``X``.
+    booleans : {"numbers", "drop"}, default="numbers"
+        Columns of a table that are true or false: read as 1 and 0, or left out.
+    dates : {"error", "numbers", "drop"}, default="error"
+        Columns of dates: refused, read as days since 1970-01-01, or left out.
+    categories : {"error", "numbers", "one_hot", "drop"}, default="error"
+        Columns of categories or texts: refused, numbered in sorted order, one feature of 0 and 1
+        for each of up to 1,000 values (``city=Ulm``), or left out. The values are read first.
+    rows : dict or None, default=None
+        Which rows to read: ``{"every": 10}``, or those with some values in a column, which is no
+        feature then: ``{"column": "quality", "at_least": 0.8}`` (or ``at_most``), ``{"column":
+        "kind", "keep": ["a", "b"]}`` (or ``drop``). The column is named as labels are. None: all.
+    features : str, int or None, default=None
+        Of an array of several dimensions: name or number of the one of the features; the others
+        are stacked into rows, and `bigfs.to_grid` puts what has a row each back. Coordinates are
+        the names of the features.
+    no_data : float or None, default=None
+        A value of such an array that stands for a missing one.
 
     Returns
     -------
@@ -286,18 +343,46 @@ def open_matrix(
     """
     if header != "auto" and not isinstance(header, bool):
         raise InputError(f"header must be 'auto', True or False. Got {header!r}.")
-    roles = roles_of(columns, index, labels)
-    if isinstance(X, (str, Path, ObjectPath)):
-        return _open_uri(str(X), variable, header, roles, layer)
-    if roles.narrow and not hasattr(X, "iloc"):
-        raise _no_table(X.uri if isinstance(X, Source) else "X")
-    if header != "auto":
-        raise _no_header(X.uri if isinstance(X, Source) else "X", header)
-    if isinstance(X, Source):
-        if layer is not None:
-            raise _no_layers(X.uri, layer)
-        return X
-    return _open_object(X, variable, roles, layer)
+    from bigfs.store.filtering import filtered, row_filter
+    from bigfs.store.opening import Options, open_object, open_uris
+
+    uri = as_text(X) if is_list_of_uris(X) else X
+    is_uri = isinstance(uri, (str, Path, ObjectPath))
+    if is_uri and listed_in(str(uri)) is None and "::" in str(uri):
+        if variable is not None:
+            raise InputError(f"{uri} names an array, and variable another: {variable!r}.")
+        uri, variable = column_of(str(uri))
+    encoding = Encoding(booleans, dates, categories)
+    of_rows = None if rows is None else row_filter(rows)
+    known = roles_of(columns, index, labels, encoding)
+    if of_rows is not None:
+        known = replace(known, labels=(*known.labels, *of_rows.of_table))
+    options = Options(variable, header, known, layer, features, no_data)
+    if is_uri:
+        source = open_uris(str(uri), options)
+    else:
+        source = open_object(X, options)
+    for note in source.notes:
+        logger.info("%s: %s", source.uri, note)
+    return source if of_rows is None else filtered(source, of_rows, of_rows.labels(uri))
+
+
+def is_frame(X: Any) -> bool:
+    """Say whether X is a frame or table with named columns: of pandas, Dask, polars or Arrow."""
+    lazy = type(X).__module__.startswith("polars") and hasattr(X, "collect_schema")
+    return hasattr(X, "iloc") or hasattr(X, "__arrow_c_stream__") or lazy
+
+
+def is_list_of_uris(X: Any) -> bool:
+    """Say whether X is a list of paths or URIs, which is one matrix."""
+    is_list = isinstance(X, (list, tuple)) and len(X) > 0
+    return is_list and all(isinstance(entry, (str, Path, ObjectPath)) for entry in X)
+
+
+def is_table(uri: str) -> bool:
+    """Say whether the first source that a URI stands for is a table, by its name."""
+    sources = sources_of(uri)
+    return is_table(sources[0]) if sources else uri.lower().endswith(TABLES)
 
 
 def is_store(uri: str | Location) -> bool:
@@ -333,110 +418,3 @@ def is_reachable(path: Location) -> bool:
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"{path} cannot be reached: {reason}. Check the path.") from None
     return True
-
-
-def _open_uri(
-    uri: str, variable: str | None, header: Header, roles: Roles, layer: str | None
-) -> Source:
-    path = as_path(uri)
-    is_table = path is not None and is_reachable(path) and _reader_of(path) in _TABLES
-    if roles.narrow and not is_table and (path is None or path.exists()):
-        raise _no_table(uri)
-    if path is None:
-        from bigfs.store.formats.sklearn_sets import open_set
-
-        check_no_variable(Path(uri), variable)
-        if header != "auto":
-            raise _no_header(uri, header)
-        if layer is not None:
-            raise _no_layers(uri, layer)
-        return open_set(uri)
-    if not is_reachable(path):
-        raise InputError(f"{uri} does not exist. Check the path.")
-    name = _reader_of(path)
-    options: dict[str, Any] = {} if header == "auto" else {"header": header}
-    if "header" in options and name != "csv":
-        raise _no_header(uri, header)
-    if is_table:
-        options["roles"] = roles
-    if layer is not None:
-        if name not in _LAYERED:
-            raise _no_layers(uri, layer)
-        options["layer"] = layer
-    reader = importlib.import_module(f"bigfs.store.formats.{name}")
-    try:
-        watch = Watch(path)
-        source: Source = reader.open_file(path, variable, **options)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise InputError(f"{uri} cannot be read: {error.strerror or error}.") from None
-    source.watch = watch
-    return source
-
-
-def _open_object(X: Any, variable: str | None, roles: Roles, layer: str | None) -> Source:
-    root = type(X).__module__.split(".")[0]
-    if root == "zarr":
-        from bigfs.store.formats.zarr_array import open_zarr
-
-        return open_zarr(X, variable, layer=layer)
-    if root == "anndata":
-        from bigfs.store.formats.annotated import open_object
-
-        return open_object(X, layer)
-    if layer is not None:
-        raise _no_layers("X", layer)
-    if root == "xarray" and X.chunks is not None:
-        return open_matrix(X.data)
-    if root == "h5py":
-        from bigfs.store.formats.memory import ArraySource
-
-        return ArraySource(X)  # read by slices, as an array in memory is
-    if root == "dask":
-        from bigfs.store.formats.dask_array import open_dask
-
-        return open_dask(X)
-    from bigfs.store.formats.memory import open_memory
-
-    source = open_memory(X, roles)
-    if source is None:
-        raise InputTypeError(
-            "a matrix must be a path, a NumPy array, a pandas DataFrame, a scipy sparse matrix, "
-            f"or a Dask or zarr array. Got {type(X).__name__}."
-        )
-    return source
-
-
-def _no_table(what: str) -> InputError:
-    return InputError(
-        f"{what} is not a table with named columns (.csv, .tsv, .parquet, DataFrame), and only "
-        "these take input.columns and input.index."
-    )
-
-
-def _no_layers(what: str, layer: str) -> InputError:
-    return InputError(
-        f"{what} is no AnnData (.h5ad, zarr, object), and only these have layers. Got layer "
-        f"{layer!r}; leave it out (input.layer, --layer, layer=)."
-    )
-
-
-def _no_header(what: str, header: Header) -> InputError:
-    return InputError(
-        f"{what} is not a .csv or .tsv file, and only these have a header line. Got header "
-        f"{str(header).lower()}; leave it out (input.header, --header, header=)."
-    )
-
-
-def _reader_of(path: Location) -> str:
-    """Return the name of the module that reads a file or folder."""
-    if path.is_dir():
-        return "market" if any((path / name).is_file() for name in MARKET) else "zarr_array"
-    for ending, module in ENDINGS.items():
-        if path.name.lower().endswith(ending):
-            return module
-    raise InputError(
-        f"{path}: the kind of file cannot be told from its name. Known endings: "
-        f"{', '.join(ENDINGS)}; and zarr folders."
-    )

@@ -199,7 +199,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--sets", nargs="+")
     parser.add_argument("--limit", type=int, default=90, help="processor seconds of a fit")
-    parser.add_argument("--write", type=Path, help="also write the seconds as JSON, row by row")
+    parser.add_argument("--write", type=Path, help="also keep the seconds as JSON, and go on there")
     parser.add_argument("--paths", action="store_true", help="MCFS's paths beside scikit-learn's")
     parser.add_argument("--compile", action="store_true", help="what compiled loops take to load")
     arguments = parser.parse_args()
@@ -207,26 +207,26 @@ def main() -> None:
         for module in COMPILED:
             print(module, *(f"{value:.2g}" for value in compile_seconds(module)))
         return
-    table: dict[str, dict[str, float | str]] = {}
+    kept = arguments.write and arguments.write.exists()
+    table: dict[str, dict[str, Any]] = json.loads(arguments.write.read_text()) if kept else {}
     columns = ("bigfs", "scikit-learn", "apart") if arguments.paths else arguments.methods
     print(" ".join(["set".ljust(24), *(name[:12].rjust(12) for name in columns)]))
     for name, opened in small_sets(arguments.folder, arguments.sets).items():
         X, n_classes = opened()
         label = f"{name} {X.shape[0]}x{X.shape[1]} c={n_classes}"
         print(f"{label:24}", end="", flush=True)
-        found: dict[str, Any] = {}
-        if arguments.paths:
-            found = paths(X, 200)
+        found = table.setdefault(label, {})
+        if arguments.paths and "apart" not in found:
+            found |= paths(X, 200)
         for column in columns:
-            if not arguments.paths:
+            if column not in found:
                 found[column] = seconds(column, X, n_classes, arguments.limit)
+            if arguments.write:
+                arguments.write.write_text(json.dumps(table, indent=1) + "\n")
             value = found[column]
             text = value if isinstance(value, str) else f"{value:.3g}"
             print(f" {text:>12}", end="", flush=True)
         print(flush=True)
-        table[label] = found
-        if arguments.write:
-            arguments.write.write_text(json.dumps(table, indent=1) + "\n")
 
 
 if __name__ == "__main__":

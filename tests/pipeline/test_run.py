@@ -24,7 +24,7 @@ from bigfs.selectors.configs import load_config
 from bigfs.selectors.mcfs.strategies import FullGram
 from bigfs.stages.graph import GraphStrategy
 from bigfs.stages.spectral import SpectralStrategy
-from bigfs.store import source as source_module
+from bigfs.store import opening
 
 
 def _config(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -348,7 +348,7 @@ def test_a_run_opens_its_input_once_and_plans_once(
     source = tmp_path / ("X.zarr" if stored else "X.npy")
     opened: list[str] = []
     plans: list[int] = []
-    open_uri, make_plan = source_module._open_uri, planning.make_plan
+    open_uri, make_plan = opening._open_uri, planning.make_plan
 
     def counted_open(uri: str, *options: Any) -> Any:
         opened.append(uri)
@@ -358,7 +358,7 @@ def test_a_run_opens_its_input_once_and_plans_once(
         plans.append(1)
         return make_plan(*arguments)
 
-    monkeypatch.setattr(source_module, "_open_uri", counted_open)
+    monkeypatch.setattr(opening, "_open_uri", counted_open)
     monkeypatch.setattr(planning, "make_plan", counted_plan)
     run(_config(tmp_path, input={"uri": str(source)}))
     assert opened.count(str(source)) == 1

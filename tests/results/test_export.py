@@ -193,7 +193,7 @@ def test_ids_are_refused_where_they_would_be_others(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", X)
     given = {"uri": str(tmp_path / "X.npy"), "missing": "drop_rows"}
     found = _run(tmp_path, tmp_path / "X.npy", input=given)
-    with pytest.raises(InputError, match="left out rows with missing"):
+    with pytest.raises(InputError, match="left out rows .input.rows, or input.missing"):
         found.export(tmp_path / "o.csv", ids=True)
     pd.DataFrame(X[:4], columns=["row", "b", "c"]).to_csv(tmp_path / "rows.csv", index=False)
     (tmp_path / "second").mkdir()

@@ -14,6 +14,7 @@ import pytest
 from pydantic.fields import FieldInfo
 
 import bigfs
+from bigfs.config.inputs import MissingConfig
 from bigfs.config.sections import GraphConfig
 from bigfs.config.selection import Preprocess
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
@@ -85,7 +86,8 @@ def fields(method: Method) -> dict[str, FieldInfo]:
 
 def choices(name: str, field: FieldInfo | None) -> set[str] | None:
     """Return the texts that a field takes, None if it is no choice."""
-    kind = Preprocess if name == "preprocess" else field and field.annotation
+    shared = {"preprocess": Preprocess, "missing": MissingConfig.model_fields["missing"].annotation}
+    kind = shared.get(name, field and field.annotation)
     return set(get_args(kind)) if get_origin(kind) is Literal else None
 
 
@@ -100,7 +102,7 @@ def test_the_signature_has_the_fields_with_their_defaults(method: Method) -> Non
     graph = GraphConfig(**method.graph_defaults)
     expected = {name: getattr(graph, name) for name in graph_fields(method)}
     expected |= {name: getattr(own, name) for name in method.parameters.model_fields}
-    expected |= {"n_features_to_select": None, "verbose": 1}
+    expected |= {"n_features_to_select": None, "missing": "error", "verbose": 1}
     expected["preprocess"] = "rescale" if method.name in RESCALED else "auto"
     if method.name not in WITHOUT_SEED_AND_LIMIT:
         expected |= {"random_state": 0, "memory_limit": DEFAULT_MEMORY_LIMIT}

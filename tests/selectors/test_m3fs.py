@@ -20,6 +20,7 @@ from bigfs.metrics import clustering_accuracy
 from bigfs.selectors.m3fs import form as _m3fs_form
 from bigfs.selectors.m3fs import planes as _m3fs
 from bigfs.selectors.m3fs.form import full_form, smooth_form
+from bigfs.selectors.m3fs.kernels import plane_sums
 from bigfs.selectors.m3fs.passes import Streamed
 from bigfs.selectors.m3fs.sample import SampledRows
 from bigfs.selectors.m3fs.strategies import ResidentRows, StreamedRows
@@ -236,6 +237,19 @@ def test_a_sample_is_fitted_as_the_same_rows_are() -> None:
     np.testing.assert_array_equal(sampled.labels_[ids], alone.labels_)
     few = M3FS(8, sample_size=5, n_neighbors=10, preprocess="none", C=1.0).fit(X)
     assert few.start_labels_.shape[0] == 5, "as many neighbors as there are"
+
+
+def test_sums_of_many_planes_are_those_of_each() -> None:
+    generator = np.random.default_rng(0)
+    X, z = generator.normal(size=(60, 5)), generator.integers(3, size=60).astype(np.uint8)
+    planes = [generator.integers(4, size=60).astype(np.uint8) for _ in range(12)]
+    sums, counts = plane_sums(X, planes, z, 3, True)
+    for plane, of_plane, count in zip(planes, sums, counts, strict=True):
+        asks = (plane > 0) & (plane != z + 1)
+        weights = (z == np.arange(3)[:, None]) * 1.0 - (plane == np.arange(1, 4)[:, None])
+        wanted = (weights * asks) @ np.column_stack([X, np.ones(60)])
+        np.testing.assert_allclose(of_plane, wanted.T, atol=1e-12)
+        assert count == asks.sum()
 
 
 def test_clustering_without_selection() -> None:

@@ -60,6 +60,8 @@ CASES = {
     "four clusters, smooth": program(24, 4, 6, smoothness=0.1),
     "all features": program(12, 1, 12),
     "all features, three clusters": program(12, 3, 12, smoothness=0.1),
+    "all features, none smooth": program(12, 3, 12, C=100.0),
+    "all features, no balance": program(30, 4, 30, C=1000.0, balance=np.inf, intercept=False),
     "one feature": program(30, 1, 1, C=50.0),
     "wide": program(150, 3, 20, smoothness=0.05, n_planes=15),
     "no balance": program(24, 3, 6, balance=np.inf),
@@ -125,9 +127,9 @@ def test_the_weights_minimize_and_the_dual_bounds(values, m):
 
 def test_the_scaling_takes_one_element_to_the_other():
     generator = np.random.default_rng(0)
-    x, s = generator.normal(size=(2, 50, 5))
+    x, s = generator.normal(size=(2, 5, 50))
     for z in (x, s):
-        z[:, 0] = np.linalg.norm(z[:, 1:], axis=1) * (1 + generator.random(50)) + 1e-3
+        z[0] = np.linalg.norm(z[1:], axis=0) * (1 + generator.random(50)) + 1e-3
     scaling = soc.Scaling.of(x, s)
     np.testing.assert_allclose(scaling.apply(x), s, rtol=1e-8, atol=1e-8)
     step = generator.normal(size=x.shape)

@@ -247,6 +247,38 @@ def _backed(form: str) -> Callable[..., Any]:
     return make
 
 
+def _parquet_parts(X: np.ndarray, folder: Path) -> Path:
+    pytest.importorskip("pyarrow", reason="the extra bigfs[parquet] is not installed")
+    frame = _frame(X, folder)
+    (folder / "table").mkdir()
+    for i, start in enumerate(range(0, len(X), 10)):  # part.10 comes behind part.9
+        columns = NAMES if i % 2 == 0 else NAMES[::-1]
+        frame[columns][start : start + 10].to_parquet(folder / "table" / f"part.{i}.parquet")
+    frame[:0].to_parquet(folder / "table" / "part.11.parquet")
+    (folder / "table" / "_SUCCESS").touch()
+    return folder / "table"
+
+
+def _csv_parts(X: np.ndarray, folder: Path) -> str:
+    for i, start in enumerate(range(0, len(X), 50)):
+        _frame(X, folder)[start : start + 50].to_csv(folder / f"part-{i}.csv", index=False)
+    return str(folder / "part-*.csv")
+
+
+def _list(X: np.ndarray, folder: Path) -> list[Path]:
+    np.save(folder / "first.npy", X[:60])
+    np.savez(folder / "second.npz", X=X[60:])
+    return [folder / "first.npy", folder / "second.npz"]
+
+
+def _list_of_sparse(X: np.ndarray, folder: Path) -> list[str]:
+    from scipy.sparse import csc_array, csr_array, save_npz
+
+    save_npz(folder / "first.npz", csr_array(X[:60]))
+    save_npz(folder / "second.npz", csc_array(X[60:]))
+    return [str(folder / "first.npz"), str(folder / "second.npz")]
+
+
 # name -> (writer or maker, whether the format carries names)
 FORMATS: dict[str, tuple[Callable[..., Any], bool]] = {
     "npy": (_npy, False),
@@ -292,6 +324,10 @@ FORMATS: dict[str, tuple[Callable[..., Any], bool]] = {
     "h5ad CSC": (_h5ad("csc_matrix"), True),
     "AnnData zarr v3, CSR": (_anndata_zarr("csr_array", 3), True),
     "AnnData": (_anndata(), True),
+    "folder of Parquet files": (_parquet_parts, True),
+    "CSV parts by a pattern": (_csv_parts, True),
+    "list": (_list, False),
+    "list of sparse files": (_list_of_sparse, False),
 }
 # Whose readers are those of another one above.
 ALIKE: dict[str, tuple[Callable[..., Any], bool]] = {

@@ -102,3 +102,53 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, form: str, missing: 
     assert written == rows
     allowed = ALLOWED_ARROW_BYTES if form == "parquet" else ALLOWED_BYTES
     assert grown < allowed, f"grew by {grown / MIB:.0f} MiB, {allowed / MIB:.0f} allowed"
+
+
+_CUBE = """
+import sys
+import h5py, numpy, zarr, zarr.codecs
+import bigfs.store
+from bigfs.core.memory import peak_bytes, reset_peak
+from bigfs.store.chunking import chunk_rows
+from bigfs.store.ingest import ingest, ingest_bytes
+from bigfs.store.source import open_matrix
+uri, features, dest = sys.argv[1:]
+ingest(numpy.ones((1000, 64)), dest + ".warm")
+reset_peak()
+before = peak_bytes()
+source = open_matrix(uri, features=int(features))
+report = ingest(source, dest)
+chunk = chunk_rows(source.n_features, 4) * source.n_features * 4
+print(report.n_samples, peak_bytes() - before, ingest_bytes(chunk, source.held_bytes))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.memory
+@pytest.mark.parametrize(
+    ("shape", "chunks", "features"),
+    [
+        ((100, 500, 500), (1, 500, 500), 0),  # a chunk holds a band: by way of a temporary file
+        ((500, 500, 100), (50, 50, 100), 2),
+    ],
+)
+def test_a_cube_is_read_piece_by_piece(
+    shape: tuple[int, ...], chunks: tuple[int, ...], features: int, tmp_path: Path
+) -> None:
+    import zarr
+
+    pytest.importorskip("h5py", reason="the extra bigfs[h5ad] is not installed")
+    band = np.random.default_rng(0).normal(size=(500, 500)).astype(np.float32)
+    array = zarr.create_array(
+        store=str(tmp_path / "X.zarr"), shape=shape, dtype="f4", chunks=chunks, compressors=None
+    )
+    array[...] = np.broadcast_to(band if features == 0 else band[:, :, None], shape)
+    done = subprocess.run(
+        [sys.executable, "-c", _CUBE, str(tmp_path / "X.zarr"), str(features),
+         str(tmp_path / "out.zarr")],
+        capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    rows, grown, predicted = (int(word) for word in done.stdout.split())
+    assert rows == 500 * 500
+    said = f"grew by {grown / MIB:.0f} MiB, {predicted / MIB:.0f} predicted"
+    assert grown <= predicted <= max(100 * MIB, 2 * grown), said

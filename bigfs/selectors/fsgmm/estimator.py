@@ -36,6 +36,9 @@ class FSGMM(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Saliency of each feature, in [0, 1]; constant features get 0.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
+        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first. Equal saliencies are ordered by ``information_``, then by
         index; constant features come last.
@@ -102,6 +105,7 @@ class FSGMM(BaseSelector):
         tol: float = 1e-5,
         least_variance: float = 0.3,
         preprocess: str = "auto",
+        missing: str = "error",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

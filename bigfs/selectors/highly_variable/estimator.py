@@ -33,6 +33,9 @@ class HighlyVariable(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         The mean over batches of the standardized variance; the sum over batches of the deviance.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
+        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; constant features come last. With batches, ranks count only
         below m, so that another number of features needs a fit of its own.
@@ -83,6 +86,7 @@ class HighlyVariable(BaseSelector):
         flavor: str = "seurat_v3",
         batch_key: Any = None,
         preprocess: str = "auto",
+        missing: str = "error",
         verbose: int = 1,
     ) -> None:
         self._keep(locals())

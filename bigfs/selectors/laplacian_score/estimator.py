@@ -13,6 +13,9 @@ class LaplacianScore(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         The Laplacian score, negated: larger is better. Constant features get the lowest.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
+        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last.
 
@@ -43,6 +46,7 @@ class LaplacianScore(BaseSelector):
         sigma: float | str | None = None,
         metric: str = "euclidean",
         preprocess: str = "auto",
+        missing: str = "error",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

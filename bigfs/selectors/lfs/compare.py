@@ -59,7 +59,7 @@ def matches(state: State, masks: np.ndarray, swept: Sweep, parameters: LFSParame
 
 def _memberships(codes: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return which codes contain each cluster, and which no other one; (k, n_codes), float64."""
-    inside = np.stack([has_bit(codes, cluster) for cluster in range(k)])
+    inside = has_bit(codes, np.arange(k)[:, None])
     return inside.astype(float), (inside.sum(axis=0) == inside).astype(float)
 
 
@@ -105,10 +105,18 @@ class OldValues:
         squares = np.diagonal(state.sums.products, axis1=1, axis2=2)
         self._variances = variance(self._counts, state.sums.sums, squares)
         self._sets = [np.flatnonzero(subset) for subset in state.subsets]
+        self._singular: dict[int, bool] = {}
 
     @cached_property
     def _within(self) -> list[np.ndarray]:
         return [self._state.sums.covariance(i) for i in range(len(self._counts))]
+
+    def _is_singular(self, cluster: int) -> bool:
+        """Say whether an old cluster's covariance is singular in its own subset."""
+        if cluster not in self._singular:
+            old = self._within[cluster], self._counts[cluster], self._sets[cluster]
+            self._singular[cluster] = is_singular(*old)
+        return self._singular[cluster]
 
     def trace(self, found: Matches, swept: Sweep, masks: np.ndarray) -> None:
         """Set the ratios that are of traces whatever the products are, where squares are known."""
@@ -118,7 +126,7 @@ class OldValues:
         for cluster in np.unique(found.pairs[:, 2]):
             count, subset = self._counts[cluster], self._sets[cluster]
             flat = count <= len(subset) or not (self._variances[cluster, subset] > 0).all()
-            singular[cluster] = flat or is_singular(self._within[cluster], count, subset)
+            singular[cluster] = flat or self._is_singular(cluster)
         which, members, clusters = found.pairs.T
         few = swept.counts[which, members] <= self._state.subsets.sum(axis=1)[clusters]
         found.traced = (singular[clusters] | few) & ~found.same
@@ -140,7 +148,12 @@ class OldValues:
             old_set, new_set = self._sets[proposal.cluster], np.flatnonzero(proposal.mask)
             within = covariance(*proposal.sums)
             old = self._within[proposal.cluster], self._counts[proposal.cluster]
-            if _any_singular([old, (within, proposal.sums[0])], [old_set, new_set]):
+            new = within, proposal.sums[0]
+            if (
+                self._is_singular(proposal.cluster)
+                or is_singular(*old, new_set)
+                or any(is_singular(*new, subset) for subset in (old_set, new_set))
+            ):
                 kind = proposal.cluster, len(new_set)
                 alike.setdefault(kind, []).append((place, new_set, within.diagonal().copy()))
             else:
@@ -263,20 +276,24 @@ def _replicates(
 ) -> np.ndarray:
     """Return the log ratio without each group, shape (n_groups,); NaN where one is singular."""
     cluster = proposal.cluster
-    old_set, new_set = np.flatnonzero(state.subsets[cluster]), np.flatnonzero(proposal.mask)
-    counts, sums = _without(groups.counts), _without(groups.sums)
-    means = sums / np.maximum(counts, 1)[..., None]
-    old_within = covariance(
-        counts[:, cluster], sums[:, cluster], _without(groups.old_products[:, position])
-    )
-    new_counts = _without(groups.new_counts[:, position])
-    new_sums = _without(groups.new_sums[:, position])
-    new_within = covariance(new_counts, new_sums, _without(groups.new_products[:, position]))
+    subsets = state.subsets[cluster], proposal.mask
+    counts, new_counts = _without(groups.counts), _without(groups.new_counts[:, position])
     use_trace = _any_singular(
         [(state.sums.covariance(cluster), counts[:, cluster].min()),
          (covariance(*proposal.sums), new_counts.min())],
-        [old_set, new_set],
+        [np.flatnonzero(subset) for subset in subsets],
     )  # fmt: skip
+    # Features of neither subset are left out.
+    kept = np.flatnonzero(subsets[0] | subsets[1])
+    old_set, new_set = (np.flatnonzero(subset[kept]) for subset in subsets)
+    sums, new_sums = _without(groups.sums[..., kept]), _without(groups.new_sums[:, position, kept])
+    old_products, new_products = (
+        _without(products[:, position, kept[:, None], kept])
+        for products in (groups.old_products, groups.new_products)
+    )
+    means = sums / np.maximum(counts, 1)[..., None]
+    old_within = covariance(counts[:, cluster], sums[:, cluster], old_products)
+    new_within = covariance(new_counts, new_sums, new_products)
     left = [(old_within, counts[:, cluster].min()), (new_within, new_counts.min())]
     if not use_trace and _any_singular(left, [old_set, new_set]):
         return np.full(len(counts), np.nan)

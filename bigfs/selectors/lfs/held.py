@@ -7,6 +7,7 @@ is of traces, which is most often so with many features, no product of two featu
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,7 @@ class HeldRows(Passes):
         super().__init__(blocks, origin, product_bytes)
         self.rows = blocks.start_pass().read(0, blocks.n_samples) if rows is None else rows
         self._centered = np.asarray(self.rows, dtype=np.float64) - origin
+        self._groups = groups_of(0, len(self._centered), N_GROUPS)
         # What the last rules say of the rows, and the labels of the last clusterings.
         self._last_rules: Rules | None = None
         self._members = np.empty((0, 0), dtype=bool)
@@ -159,25 +161,37 @@ class HeldRows(Passes):
         """Return `group_sums` of pairs, with squares of single features for the products."""
         labels, moved = self._labels(clusterings, pairs)
         inside, (codes, place) = self._inside(rules), self._codes(rules)
-        groups = groups_of(0, len(place), N_GROUPS)
-        return group_squares(self._centered, groups, N_GROUPS, codes, place, inside, labels, moved)
+        shared = self._centered, self._groups, N_GROUPS, codes, place
+        return group_squares(*shared, inside, labels, moved)
 
     def groups(
         self, clusterings: Clusterings, rules: Rules, pairs: np.ndarray
     ) -> Iterator[tuple[GroupSums, int]]:
         """Yield for each pair its `group_sums`, by the labels that are known from `lloyd`."""
+        if not len(pairs):
+            return
         inside, d = self._inside(rules), self.blocks.n_features
-        group = groups_of(0, len(self._centered), N_GROUPS)
-        for pair in pairs:
-            sums = self.group_squares(clusterings, rules, pair[None])
-            labels, [(clustering, member, cluster)] = self._labels(clusterings, pair[None])
-            chosen = inside[cluster], labels[clustering] == member
+        sums = self.group_squares(clusterings, rules, pairs)
+        labels, moved = self._labels(clusterings, pairs)
+        order, ends = np.argsort(self._groups, kind="stable"), np.arange(N_GROUPS + 1)
+        for i, (clustering, member, cluster) in enumerate(moved):
             products = np.empty((2, N_GROUPS, 1, d, d))
-            for which, g in np.ndindex(2, N_GROUPS):
-                rows = self._centered[chosen[which] & (group == g)]
-                np.matmul(rows.T, rows, out=products[which, g, 0])
-            sums.old_products, sums.new_products = products
-            yield sums, 0
+            for which, chosen in enumerate((inside[cluster], labels[clustering] == member)):
+                # The rows of a group lie side by side, in their order.
+                places = order[chosen[order]]
+                rows, at = self._centered[places], np.searchsorted(self._groups[places], ends)
+                for g in range(N_GROUPS):
+                    part = rows[at[g] : at[g + 1]]
+                    np.matmul(part.T, part, out=products[which, g, 0])
+            of_pair = replace(
+                sums,
+                new_counts=sums.new_counts[:, i : i + 1],
+                new_sums=sums.new_sums[:, i : i + 1],
+                old_products=products[0],
+                new_products=products[1],
+                joint=sums.joint[:, i : i + 1],
+            )
+            yield of_pair, 0
 
     @staticmethod
     def reads(n_candidates: int) -> int:

@@ -103,9 +103,9 @@ def codes_of(rows: np.ndarray, rules: Rules) -> np.ndarray:
     return (inside * bits).sum(axis=1, dtype=np.uint64)
 
 
-def has_bit(codes: np.ndarray, cluster: int) -> np.ndarray:
-    """Say which codes contain a cluster."""
-    return (codes >> np.uint64(cluster)) & np.uint64(1) == 1
+def has_bit(codes: np.ndarray, cluster: int | np.ndarray) -> np.ndarray:
+    """Say which codes contain a cluster, or each of several (n, 1)."""
+    return (codes >> np.asarray(cluster, np.uint64)) & np.uint64(1) == 1
 
 
 @dataclass

@@ -264,7 +264,12 @@ def _run(  # noqa: C901, PLR0915  # one loop: every function of its own is compi
                 squares[c, j, f] = 0.0 if differs[j] else common_squares[j, f]
         for i in range(n):
             if differs[label[i]]:
-                for f in range(rows.shape[1]):
-                    sums[c, label[i], f] += rows[i, f]
-                for f in range(rows.shape[1] if len(squares) else 0):
-                    squares[c, label[i], f] += rows[i, f] ** 2
+                row, to = rows[i], sums[c, label[i]]
+                if len(squares):
+                    to_squares = squares[c, label[i]]
+                    for f in range(rows.shape[1]):
+                        to[f] += row[f]
+                        to_squares[f] += row[f] ** 2
+                else:
+                    for f in range(rows.shape[1]):
+                        to[f] += row[f]

@@ -14,6 +14,9 @@ import numpy as np
 
 from bigfs.blocks.kernels import tile_rows
 
+# From so many planes on, the sums of several clusters are made cluster by cluster.
+_MANY_PLANES = 8
+
 
 @dataclass
 class PassSums:
@@ -118,8 +121,14 @@ def plane_sums(
         for j, plane in enumerate(planes):
             weights[j], named = plane_weights(plane[part], z[part], P)
             counts[j] += named
-        flat = weights.reshape(J * P, -1)
-        sums[:, :d] += flat @ X[part].astype(np.float64, copy=False)
+        flat, rows = weights.reshape(J * P, -1), X[part].astype(np.float64, copy=False)
+        if J < _MANY_PLANES or P == 1:
+            sums[:, :d] += flat @ rows
+        else:
+            # Few rows are of a cluster, or have it as a rival in any of the planes.
+            for p in range(P):
+                used = weights[:, p].any(axis=0)
+                sums[p::P, :d] += weights[:, p, used] @ rows[used]
         if intercept:
             sums[:, d] += flat.sum(axis=1)
     return np.ascontiguousarray(sums.reshape(J, P, -1).transpose(0, 2, 1)), counts

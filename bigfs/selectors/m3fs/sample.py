@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -72,7 +72,7 @@ class SampledRows(Strategy):
             ids = np.sort(draw)
             sample = gather_rows(blocks, ids, "m3fs sample")
             rows = RowBlocks.from_any(sample.path, scratch=scratch)
-        stages = stages_of_selection(self._selection(ids))
+        stages = stages_of_selection(self._selection(ids, blocks.source.dropped))
         finished = Engine(TemporaryStages(scratch.child("stages")), rows).run(stages)
         result = FeatureScores.open(finished["result"])
         details: dict[str, Any] = {**result.details}
@@ -94,14 +94,14 @@ class SampledRows(Strategy):
         rows = block_rows(shape.n_features, shape.itemsize, size)
         return Shape(size, shape.n_features, shape.itemsize, rows, size)
 
-    def _selection(self, ids: np.ndarray | None = None) -> Selection:
+    def _selection(self, ids: np.ndarray | None = None, dropped: Sequence[int] = ()) -> Selection:
         """Return the selection for the sampled rows; with ``ids``, with their labels to start."""
         selection, parameters = self.selection, self.parameters
         changes: dict[str, Any] = {"sample_size": None}
         graph = selection.graph or GraphConfig()
         n_neighbors = min(graph.n_neighbors, parameters.sample_size - 1)
         if ids is not None:
-            start = start_of(selection, self.shape.n_samples)
+            start = start_of(selection, self.shape.n_samples, dropped)
             if not isinstance(start, str):
                 auto = isinstance(parameters.n_clusters, str)
                 largest = MAX_CLUSTERS if auto else parameters.n_clusters

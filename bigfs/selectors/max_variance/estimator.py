@@ -12,6 +12,9 @@ class MaxVariance(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Variance of each feature, divisor n.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
+        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last.
 
@@ -37,6 +40,7 @@ class MaxVariance(BaseSelector):
         n_features_to_select: NumberOfFeatures = None,
         *,
         preprocess: str = "auto",
+        missing: str = "error",
         verbose: int = 1,
     ) -> None:
         self._keep(locals())

@@ -51,6 +51,9 @@ class MaximumMarginClustering(MarginSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Norms of the rows of ``coef_``.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
+        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
@@ -86,6 +89,7 @@ class MaximumMarginClustering(MarginSelector):
         balance: float | None = 0.1,
         epsilon: float = 0.01,
         preprocess: str = "rescale",
+        missing: str = "error",
         fit_intercept: bool = True,
         init: Any = "kmeans",
         n_init: int = 3,

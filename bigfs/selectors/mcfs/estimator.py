@@ -37,6 +37,9 @@ class MCFS(BaseSelector):
         ``max_k |a_kj|``, larger is better. With "omp" the share of all eigenvectors that each
         pick explained beyond those before it, or that of the pick before it where that is less;
         of the others what they would still add.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
+        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index.
     coef_ : scipy.sparse.csr_array of shape (n_clusters, n_features), float64
@@ -116,6 +119,7 @@ class MCFS(BaseSelector):
         sigma: float | str | None = None,
         metric: str = "euclidean",
         preprocess: str = "auto",
+        missing: str = "error",
         regression: str = "lasso",
         fit_intercept: bool = True,
         coef_scale: str = "explained",

@@ -57,6 +57,9 @@ class NDFS(BaseSelector):
     scores_ : ndarray of shape (n_features,), float64
         Norms of the rows of B, larger is better; zero for a constant feature, whose row is an
         intercept.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
+        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
@@ -155,6 +158,7 @@ class NDFS(BaseSelector):
         sigma: float | str | None = None,
         metric: str = "euclidean",
         preprocess: str = "auto",
+        missing: str = "error",
         update: str = "safe",
         init: Any = "spectral",
         max_iter: int = 30,

@@ -30,6 +30,9 @@ class PivotedQR(BaseSelector):
     scores_ : ndarray of shape (n_features,), float64
         Squared residual norm of each pick when it was picked, of the others after the last pick, as
         shares of the sum of all squared norms. Decreases along `ranking_`.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
+        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Picks in their order, then the others by their residual norm; ties go to the lower index,
         constant features come last.
@@ -86,6 +89,7 @@ class PivotedQR(BaseSelector):
         *,
         n_components: int | None = None,
         preprocess: str = "auto",
+        missing: str = "error",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

@@ -28,6 +28,9 @@ class QAlpha(BaseSelector):
     scores_ : ndarray of shape (n_features,), float64
         The weight alpha of each feature, larger is better; together of norm one. Constant
         features get the lowest.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
+        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last.
     n_iter_ : int
@@ -78,6 +81,7 @@ class QAlpha(BaseSelector):
         max_iter: int = 100,
         tol: float = 1e-8,
         preprocess: str = "auto",
+        missing: str = "error",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

@@ -23,6 +23,9 @@ class RandomSelection(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Uniform random numbers, those of the first draw.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
+        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices of the first draw, best first; constant features come last.
     draws_ : ndarray of shape (n_draws, n_features), int64
@@ -47,6 +50,7 @@ class RandomSelection(BaseSelector):
         *,
         n_draws: int = 10,
         preprocess: str = "auto",
+        missing: str = "error",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

@@ -18,6 +18,9 @@ class SPEC(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Larger is better: ``phi1`` and ``phi2`` negated. Constant features get the lowest.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
+        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last.
 
@@ -68,6 +71,7 @@ class SPEC(BaseSelector):
         sigma: float | str | None = None,
         metric: str = "euclidean",
         preprocess: str = "auto",
+        missing: str = "error",
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

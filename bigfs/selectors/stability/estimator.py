@@ -29,7 +29,8 @@ class StabilitySelection(BaseSelector):
     Parameters
     ----------
     selector : estimator
-        A selector of bigfs. It is not fitted itself; how many features to keep is its parameter:
+        A selector of bigfs. It is not fitted itself; how many features to keep, and what becomes
+        of NaN (``missing``), are its parameters:
         "auto" is the median of the numbers that fits choose from their own rows, and the criterion
         "stability" reads the number off what they agree on.
     n_pairs : int, default=25
@@ -127,6 +128,10 @@ class StabilitySelection(BaseSelector):
         check_seed(seed)
         selection = self.selector._selection(X)
         return selection.model_copy(update={"random_state": int(seed)})
+
+    def _policy(self) -> Any:
+        """Return what becomes of NaN: a parameter of the selector."""
+        return getattr(self.selector, "missing", "error")
 
     def _n_wanted(self) -> Any:
         """Return how many features the selector is asked for."""

@@ -265,7 +265,16 @@ class SampledFits:
             logger.info("stability: %d of %d fits are there", n_fits - len(missing), n_fits)
         if missing:
             rows = draw_rows(blocks, self.draw, missing, work.child("rows"))
-            job = (rows, self.selection, self.quick, blocks.n_samples, n_fits, str(kept.path))
+            dropped = blocks.source.dropped
+            job = (
+                rows,
+                self.selection,
+                self.quick,
+                blocks.n_samples,
+                dropped,
+                n_fits,
+                str(kept.path),
+            )
             run_tasks(_fit_task, missing, *job, label="stability", unit="fits")
         found = [_read_fit(_file(kept.path, fit)) for fit in range(n_fits)]
         result, notes = _consensus(found, self)
@@ -306,6 +315,7 @@ def _fit_task(
     selection: Selection,
     quick: bool,
     n_samples: int,
+    dropped: Sequence[int],
     n_fits: int,
     kept: str,
 ) -> None:
@@ -315,7 +325,7 @@ def _fit_task(
         # Many small arrays that nobody else reads. In the run's folder, a task that was given up
         # would bring back what the end of its attempt has removed.
         scratch = Scratch()
-        own = _of_sample(selection, fit, n_samples, numbers)
+        own = _of_sample(selection, fit, n_samples, dropped, numbers)
         try:
             result, number, notes = _fitted(X, own, _stages_of_fit(own, quick), scratch)
         except BigfsError as error:
@@ -350,13 +360,15 @@ def _fitted(
     return FeatureScores.open(finished["result"]), number, notes
 
 
-def _of_sample(selection: Selection, fit: int, n_samples: int, numbers: np.ndarray) -> Selection:
+def _of_sample(
+    selection: Selection, fit: int, n_samples: int, dropped: Sequence[int], numbers: np.ndarray
+) -> Selection:
     """Return the settings of a fit: a seed of its own, and the labels of its rows."""
     seed = derive_seed(selection.random_state, "stability fit", fit)
     selection = selection.model_copy(update={"random_state": seed})
     labels = METHODS[selection.method].labels
     if getattr(selection.parameters, labels, None) is not None:
-        start = start_of(selection, n_samples)
+        start = start_of(selection, n_samples, dropped)
         if not isinstance(start, str) and len(start) == n_samples:
             return selection.with_parameters(**{labels: np.asarray(start)[numbers]})
     return selection

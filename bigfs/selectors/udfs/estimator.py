@@ -40,6 +40,9 @@ class UDFS(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Norms of the rows of B, larger is better. Constant features get the lowest score.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
+        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last.
     coef_ : ndarray of shape (n_features, n_clusters), float64
@@ -109,6 +112,7 @@ class UDFS(BaseSelector):
         n_neighbors: int = 5,
         metric: str = "euclidean",
         preprocess: str = "auto",
+        missing: str = "error",
         max_iter: int = 30,
         tol: float = 1e-5,
         random_state: int | None = 0,

@@ -6,6 +6,7 @@ task reads whole objects and nothing else. The attributes of the store say how i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ class StoredCSR(RandomAccessSparse):
             self._stored = np.dtype(attributes["stored_dtype"])
             self.chunk_rows = int(about["rows"])
             self.stored_entries = np.array(about["entries"], dtype=np.int64)
-            self.dropped = attributes.get("dropped", ())
+            self._dropped = attributes.get("dropped", ())
+            self.sources = attributes.get("sources", ())
             names = attributes.get("feature_names")
             self.feature_names = None if names is None else [str(name) for name in names]
             if self.chunk_rows < 1 or len(self.stored_entries) != -(
@@ -150,9 +152,30 @@ class StoredCSR(RandomAccessSparse):
         except OSError as error:
             raise StorageError(f"{self.uri}: {name} cannot be read: {error}.") from error
 
+    @property
+    def dropped(self) -> Sequence[int]:  # type: ignore[override]
+        """Rows of the original that an ingest left out."""
+        return read_dropped(self._dropped, as_location(self._path))
+
     def __getstate__(self) -> dict[str, Any]:
         # No task needs them, and they grow with the matrix.
-        return {**self.__dict__, "feature_names": None, "stored_entries": None, "dropped": ()}
+        return {**self.__dict__, "feature_names": None, "stored_entries": None, "_dropped": ()}
+
+
+def read_dropped(stored: Any, store: Location) -> Any:
+    """Return which rows of the original a store was written without.
+
+    Parameters
+    ----------
+    stored : int or sequence of int
+        How many they are, or the rows themselves, as earlier versions kept them.
+    store : Path or ObjectPath
+    """
+    if not isinstance(stored, int):
+        return stored
+    import zarr
+
+    return np.asarray(zarr.open_array(zarr_store(store / "dropped"), mode="r")[:])
 
 
 class CSRWriter:

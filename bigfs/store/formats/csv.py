@@ -9,6 +9,7 @@ import io
 import logging
 import zlib
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import chain, islice, pairwise
 from operator import itemgetter
 from typing import IO, Any
@@ -17,6 +18,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
 from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
+from bigfs.store.encoding import encode_columns, notes_of
 from bigfs.store.location import Location, is_remote
 from bigfs.store.source import Header, Source, check_names, check_no_variable
 
@@ -46,6 +48,11 @@ class CsvSource(Source):
         self, path: Location, header: Header = "auto", roles: Roles = ALL_FEATURES
     ) -> None:
         self.uri = str(path)
+        if roles.partitions:
+            raise InputError(
+                f"{path} lies in a folder that names a column, and only tables of .parquet parts "
+                "have such columns. Name the files by a pattern below that folder."
+            )
         self._path = path
         self.separator = "\t" if ".tsv" in path.name.lower() else ","
         first, lines = self._first_record()
@@ -70,9 +77,25 @@ class CsvSource(Source):
                 f"that pandas writes, take it as ids: --set 'input.index={UNNAMED}' (--index, "
                 "index=), or use to_csv(..., index=False)."
             )
-        self.n_features = len(self._kept)
+        encoded, dropped, _ = encode_columns(
+            self._kinds(), roles.encoding, self._distinct, self.uri
+        )
+        columns = [j for j in self._kept if self.names[j] not in dropped]
+        if not columns:
+            raise InputError(f"{self.uri}: no column is left as a feature. Choose others.")
+        self._kept = [j for j in columns if self.names[j] not in encoded]
+        self._columns = [(j, encoded.get(self.names[j])) for j in columns]
+        self.notes = notes_of(encoded.values(), dropped)
+        self.categories = {name: column.values for name, column in encoded.items()}
+        features = [
+            feature
+            for j, column in self._columns
+            for feature in ([self.names[j]] if column is None else column.features)
+        ]
+        self.n_features = len(features)
         if self._header_lines:
-            self.feature_names = [self.names[j] for j in self._kept]
+            self.feature_names = features
+            check_names(features, len(features), self.uri)
         is_sample = header == "auto" and not named
         self._note = "no header, the first line is a sample" if is_sample else ""
         self.dtype = np.dtype(np.float64)
@@ -94,6 +117,10 @@ class CsvSource(Source):
     def read_texts(self, column: int) -> list[str]:
         """Return all cells of one column as texts without spaces around them."""
         return [text for piece in self._iter_texts(column) for text in piece]
+
+    def count_rows(self) -> int:
+        """Return how many samples there are, by reading all lines."""
+        return sum(len(lines) for _, lines in self._lines())
 
     def iter_index(self) -> Iterator[list[str]]:
         """Yield the ids of the rows, about a megabyte of text at a time."""
@@ -191,26 +218,68 @@ class CsvSource(Source):
             "needs a line of its own."
         )
 
+    def _kinds(self) -> dict[str, str]:
+        """Return which columns the first megabyte shows to hold booleans, dates or texts."""
+        for line, texts in self._lines():
+            try:
+                if self._numbers(texts, line) is not None:
+                    break
+                rows = self._rows(texts, line)
+            except InputError:  # said where the rows are read
+                break
+            kinds = {self.names[j]: _kind_of([row[j] for row in rows]) for j in self._kept}
+            return {name: kind for name, kind in kinds.items() if kind is not None}
+        return {}
+
+    def _distinct(self, column: str) -> Iterator[str]:
+        for piece in self._iter_texts(self.names.index(column)):
+            yield from {text for text in piece if text.lower() not in _MISSING}
+
     def _parse(self, texts: list[bytes], first_line: int) -> np.ndarray:
+        """Return the features in some lines."""
+        if len(self._kept) == len(self._columns):
+            return self._parse_numbers(texts, first_line)
+        import pandas as pd
+
+        numbers = self._parse_numbers(texts, first_line) if self._kept else None
+        rows, parts = self._rows(texts, first_line), []
+        for j, column in self._columns:
+            if column is None:
+                assert numbers is not None
+                parts.append(numbers[:, [self._kept.index(j)]])
+                continue
+            cells = (row[j].strip() for row in rows)
+            there = [None if cell.lower() in _MISSING else cell for cell in cells]
+            parts.append(column.encode(pd.Series(there, dtype=object), self.uri))
+        return np.concatenate(parts, axis=1)
+
+    def _parse_numbers(self, texts: list[bytes], first_line: int) -> np.ndarray:
         """Return the numbers of some lines, after checking that each has all its cells."""
+        numbers = self._numbers(texts, first_line)
+        if numbers is not None:
+            return numbers
+        rows = self._rows(texts, first_line)
+        self._refuse_texts(rows, first_line)
+        return np.array([self._parse_row(row, first_line + i) for i, row in enumerate(rows)])
+
+    def _numbers(self, texts: list[bytes], first_line: int) -> np.ndarray | None:
+        """Return the numbers of some lines, None if a cell is none."""
         separator = self.separator.encode()
         together = b"".join(texts)
         cells = together.replace(separator, b"\n")
-        if self.n_features < self._width or b'"' in together:
+        if len(self._kept) < self._width or b'"' in together:
             rows, choose = self._rows(texts, first_line), itemgetter(*self._kept)
             picked = map(choose, rows)
-            flat = picked if self.n_features == 1 else chain.from_iterable(picked)
+            flat = picked if len(self._kept) == 1 else chain.from_iterable(picked)
             cells = "\n".join([*flat, ""]).encode()
         else:
             for i, text in enumerate(texts):
                 if text.count(separator) != self._width - 1:
                     self._check_cells(self._cells(text), text, first_line + i)
         numbers = _parse_cells(cells)
-        if numbers is not None and len(numbers) == len(texts) * self.n_features:
-            return numbers.reshape(len(texts), self.n_features)
-        rows = self._rows(texts, first_line)
-        self._refuse_texts(rows, first_line)
-        return np.array([self._parse_row(row, first_line + i) for i, row in enumerate(rows)])
+        if numbers is not None and len(numbers) == len(texts) * len(self._kept):
+            return numbers.reshape(len(texts), len(self._kept))
+        return None
 
     def _rows(self, texts: list[bytes], first_line: int) -> list[list[str]]:
         """Return the cells of some lines, after checking that each has all its cells."""
@@ -355,6 +424,24 @@ def as_number(cell: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def _kind_of(cells: list[str]) -> str | None:
+    """Return what more than half of the cells that are there hold, None if it is numbers."""
+    there = [text for cell in cells if (text := cell.strip()).lower() not in _MISSING]
+    if 2 * sum(as_number(text) is None for text in there) <= len(there):
+        return None
+    if {text.lower() for text in there} <= {"true", "false"}:
+        return "boolean"
+    return "date" if all(map(_is_date, there)) else "category"
+
+
+def _is_date(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _increases(row: list[float]) -> bool:

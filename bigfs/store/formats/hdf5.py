@@ -66,19 +66,21 @@ class H5Rows:
                 )
         self._gzip = [i for i, chosen in enumerate(filters) if chosen[0] == _GZIP]
 
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        """Return a range of rows; of texts as objects."""
+    def __getitem__(self, key: slice | tuple[slice, ...]) -> np.ndarray:
+        """Return a range of rows, or of every dimension; of texts as objects."""
+        ranges = key if isinstance(key, tuple) else (key,)
         if self.chunks is not None:
-            self._check_packed(rows)
+            self._check_packed(ranges)
         text = self.dtype.kind == "O"
-        return np.asarray(self._dataset.asstr()[rows] if text else self._dataset[rows])
+        return np.asarray(self._dataset.asstr()[ranges] if text else self._dataset[ranges])
 
-    def _check_packed(self, rows: slice) -> None:
-        """Raise CorruptStoreError if a chunk of some rows is more than its shape says."""
+    def _check_packed(self, ranges: tuple[slice, ...]) -> None:
+        """Raise CorruptStoreError if a chunk in some ranges is more than its shape says."""
         most = math.prod(self.chunks) * self.dtype.itemsize
-        starts = [range(rows.start // self.chunks[0], -(-rows.stop // self.chunks[0]))]
-        starts += [
-            range(-(-n // step)) for n, step in zip(self.shape[1:], self.chunks[1:], strict=True)
+        ranges += tuple(slice(0, n) for n in self.shape[len(ranges) :])
+        starts = [
+            range(part.start // step, -(-part.stop // step))
+            for part, step in zip(ranges, self.chunks, strict=True)
         ]
         for place in itertools.product(*starts):
             offset = tuple(i * step for i, step in zip(place, self.chunks, strict=True))
@@ -130,7 +132,9 @@ def open_h5(path: Location) -> Iterator[Any]:
     try:
         file = h5py.File(path if isinstance(path, Path) else path.open("rb"), "r")
     except OSError as error:
-        raise InputError(f"{path} cannot be opened as an HDF5 file: {error}.") from None
+        raise InputError(
+            f"{path} cannot be opened as an HDF5 file: {error}. Write it again."
+        ) from None
     with file:
         yield file
 

@@ -12,6 +12,8 @@ import numpy as np
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.csr import CSRSource
+from bigfs.store.formats import h5
+from bigfs.store.formats.h5 import is_hdf5
 from bigfs.store.formats.memory import ArraySource
 from bigfs.store.location import Location
 from bigfs.store.source import Source, check_shape, choose_member, work_dtype
@@ -128,10 +130,19 @@ class _Element:
         return 8 if kind >> 16 else 8 + -(-size // 8) * 8
 
 
-def open_file(path: Location, variable: str | None) -> Source:
+def open_file(
+    path: Location,
+    variable: str | None,
+    features: str | int | None = None,
+    no_data: float | None = None,
+) -> Source:
     """Open ``variable``, ``X``, ``fea`` (the usual name of features), or the only matrix."""
     from scipy.io import whosmat
 
+    if is_hdf5(path):
+        return h5.open_file(path, variable, features, no_data, matlab=True)
+    if features is not None or no_data is not None:
+        raise InputError(f"{path}: features and no_data are for files of version 7.3 (-v7.3).")
     content = _scipy(whosmat, path)
     names = [name for name, _, _ in content]
     if variable is None and "X" not in names and "fea" in names:
@@ -176,6 +187,8 @@ def list_variables(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
     """Return name, shape and kind of every variable of a file."""
     from scipy.io import whosmat
 
+    if is_hdf5(path):
+        return [(name, shape[::-1], kind) for name, shape, kind in h5.list_arrays(path)]
     return list(_scipy(whosmat, path))
 
 

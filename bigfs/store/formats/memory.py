@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
+from bigfs.store.encoding import encode_columns, notes_of
 from bigfs.store.source import RandomAccessSource, check_names, check_shape, work_dtype
 from bigfs.store.values import as_floats, check_exact
 
@@ -42,11 +43,19 @@ class FrameSource(RandomAccessSource):
 
     shareable = False
 
-    def __init__(self, frame: Any, uri: str = "X", roles: Roles = ALL_FEATURES) -> None:
+    def __init__(
+        self,
+        frame: Any,
+        uri: str = "X",
+        roles: Roles = ALL_FEATURES,
+        distinct: Callable[[str], Any] | None = None,
+    ) -> None:
         import pandas as pd
 
         self.uri = uri
-        check_shape(frame.shape, uri)
+        # A part of a frame may have no rows.
+        n_rows = len(frame) if roles.partitions is None else max(len(frame), 2)
+        check_shape((n_rows, frame.shape[1]), uri)
         # Columns that pandas numbered have no names.
         named = not isinstance(frame.columns, pd.RangeIndex)
         names = [str(name) for name in frame.columns]
@@ -54,18 +63,31 @@ class FrameSource(RandomAccessSource):
             check_names(names, len(names), uri)
         kept = roles.features(names, uri) if roles != ALL_FEATURES else list(range(len(names)))
         self._ids = frame.iloc[:, names.index(roles.index)] if roles.index is not None else None
-        frame = frame if roles == ALL_FEATURES else frame.iloc[:, kept]
-        types, unusable = [], {}
-        for position, dtype in zip(kept, frame.dtypes, strict=True):
-            if getattr(dtype, "kind", "O") not in "fiub":
-                unusable[names[position]] = str(dtype)
-                continue
-            # pandas' own types can hold missing values: NaN, and float64 holds the rest.
-            types.append(work_dtype(dtype if isinstance(dtype, np.dtype) else np.float64, uri))
+        dtypes = frame.dtypes
+        kinds = {names[j]: kind for j in kept if (kind := _kind_of(dtypes.iloc[j])) is not None}
+        places = {name: j for j, name in enumerate(names)}
+        distinct = distinct or (lambda name: frame.iloc[:, places[name]].unique())
+        encoded, dropped, refused = encode_columns(kinds, roles.encoding, distinct, uri)
+        unusable = {name: str(dtypes.iloc[places[name]]) for name in refused}
         refuse_unusable(unusable, roles, names, uri, in_memory=True)
-        self.n_samples, self.n_features = frame.shape
+        kept = [j for j in kept if names[j] not in dropped]
+        check_shape((2, len(kept)), uri)
+        columns = [(j, encoded.get(names[j])) for j in kept]
+        # pandas' own types can hold missing values: NaN, and float64 holds the rest.
+        types = [dtypes.iloc[j] if c is None else c.dtype for j, c in columns]
+        types = [work_dtype(t if isinstance(t, np.dtype) else np.float64, uri) for t in types]
+        numbers = all(c is None or c.kind == "boolean" for _, c in columns)
+        self._encoded = [] if numbers else columns
+        self.notes = notes_of(encoded.values(), dropped)
+        self.categories = {name: column.values for name, column in encoded.items()}
+        features = [
+            feature for j, c in columns for feature in ([names[j]] if c is None else c.features)
+        ]
+        self.n_samples, self.n_features = len(frame), len(features)
         self.dtype = np.result_type(*types)
-        self.feature_names = [names[j] for j in kept] if named else None
+        self.feature_names = features if named else None
+        if not self._encoded and len(kept) < len(names):
+            frame = frame.iloc[:, kept]
         self.index = roles.index
         self._frame = frame
 
@@ -77,10 +99,28 @@ class FrameSource(RandomAccessSource):
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``; missing values are NaN."""
         piece = self._frame.iloc[start:stop]
+        if self._encoded:
+            parts = [
+                piece.iloc[:, [j]].to_numpy(dtype=self.dtype, na_value=np.nan)
+                if c is None or c.kind == "boolean"
+                else c.encode(piece.iloc[:, j], self.uri).astype(self.dtype)
+                for j, c in self._encoded
+            ]
+            return np.concatenate(parts, axis=1)
         whole = piece.select_dtypes(["int64", "uint64"])
         check_exact(whole.to_numpy(), self.uri, start, list(whole.columns))
         rows = piece.to_numpy(dtype=self.dtype, na_value=np.nan)
         return np.ascontiguousarray(rows)
+
+
+def _kind_of(dtype: Any) -> str | None:
+    """Return what a column of a frame holds that is no number, or may be none."""
+    kind = getattr(dtype, "kind", "O")
+    if kind == "b":
+        return "boolean"
+    if kind == "M":
+        return "date"
+    return None if kind in "fiu" else "category"
 
 
 def refuse_texts(X: Any) -> None:

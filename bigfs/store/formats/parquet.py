@@ -5,71 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from bigfs.core.errors import InputError, StorageError
-from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
+from bigfs.store.columns import ALL_FEATURES, Roles
+from bigfs.store.formats.arrow import ArrowSource
 from bigfs.store.location import Location, is_remote
-from bigfs.store.source import Source, check_names, check_no_variable, check_shape, work_dtype
-from bigfs.store.values import check_exact
+from bigfs.store.source import check_no_variable
 
 # Pages are read through a buffer for each column, so that a row group is never whole in memory;
 # Arrow still keeps a dictionary page (1 MB by default) for each column that has one.
 _BUFFER_BYTES = 2**16
-_BATCH_BYTES = 4 * 10**6
 
 
-class ParquetSource(Source):
-    """A Parquet file whose columns are all numbers; pandas' index columns are left out."""
+class ParquetSource(ArrowSource):
+    """A Parquet file; pandas' index columns are left out."""
 
     n_samples: int
+    scratch: Any = None
 
-    def __init__(self, path: Location, roles: Roles = ALL_FEATURES) -> None:
-        self.uri = str(path)
+    def __init__(self, path: Location, roles: Roles = ALL_FEATURES, uri: str | None = None) -> None:
         self._path = path
-        with open_parquet(self._path) as file:
+        with open_parquet(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
-        index = (schema.pandas_metadata or {}).get("index_columns", [])
-        fields = [field for field in schema if field.name not in index or field.name == roles.index]
-        check_shape((rows, len(fields)), self.uri)
-        names = [field.name for field in fields]
-        check_names(names, len(names), self.uri)
-        fields = [fields[j] for j in roles.features(names, self.uri)]
-        found = {field.name: _work_dtype(field) for field in fields}
-        unusable = {f.name: str(f.type) for f in fields if found[f.name] is None}
-        refuse_unusable(unusable, roles, names, self.uri)
-        types = [found[field.name] for field in fields]
-        self.index = roles.index
-        self.feature_names = [field.name for field in fields]
-        check_names(self.feature_names, len(types), self.uri)
-        self.n_samples, self.n_features = rows, len(types)
-        self.dtype = np.result_type(*types)  # type: ignore[arg-type]  # all are there
+        super().__init__(uri or str(path), schema, rows, roles)
 
-    def iter_index(self) -> Iterator[list[str]]:
-        """Yield the ids of the rows."""
-        if self.index is not None:
-            with open_parquet(self._path) as file:
-                for batch in file.iter_batches(columns=[self.index], use_threads=False):
-                    yield [str(value) for value in batch.column(0).to_pylist()]
-
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield consecutive arrays of at most ``rows`` rows; nulls are NaN."""
+    def _batches(self, columns: list[str], rows: int) -> Iterator[Any]:
+        """Yield batches of whole pages."""
         import pyarrow as pa
 
-        largest = max(1, _BATCH_BYTES // (self.n_features * self.dtype.itemsize))
-        size, columns, row = min(rows, largest), self.feature_names, 0
         try:
             with open_parquet(self._path) as file:
-                for batch in file.iter_batches(size, columns=columns, use_threads=False):
-                    block = np.empty((batch.num_rows, self.n_features), self.dtype)
-                    for column, values in enumerate(batch.columns):
-                        if pa.types.is_boolean(values.type):
-                            values = values.cast(pa.uint8())
-                        numbers = values.to_numpy(zero_copy_only=False)
-                        check_exact(numbers[:, None], self.uri, row, [batch.schema.names[column]])
-                        block[:, column] = numbers
-                    row += len(block)
-                    yield block
+                yield from file.iter_batches(rows, columns=columns, use_threads=False)
         except StorageError:
             raise
         except (pa.ArrowException, OSError) as error:
@@ -93,19 +58,6 @@ def open_parquet(path: Location) -> Any:
         raise
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path} is not a Parquet file: {error}.") from None
-
-
-def is_usable(field: Any) -> bool:
-    """Say whether a column holds numbers."""
-    return _work_dtype(field) is not None
-
-
-def _work_dtype(field: Any) -> np.dtype | None:
-    """Return the work dtype of a column, None if it holds no numbers."""
-    try:
-        return work_dtype(field.type.to_pandas_dtype(), field.name)
-    except (InputError, NotImplementedError, TypeError):
-        return None
 
 
 def open_file(path: Location, variable: str | None, roles: Roles = ALL_FEATURES) -> ParquetSource:

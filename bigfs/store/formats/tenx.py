@@ -11,31 +11,41 @@ from bigfs.core.errors import InputError
 from bigfs.store.formats.hdf5 import H5Place, find, open_h5
 from bigfs.store.formats.parts import CSRParts
 from bigfs.store.location import Location
-from bigfs.store.source import Source, check_names, check_no_variable
+from bigfs.store.source import Source, check_names
 from bigfs.store.values import decoding
 
 logger = logging.getLogger("bigfs")
 
 
-def open_file(path: Location, variable: str | None) -> Source:
-    """Open a filtered or raw feature-barcode matrix in HDF5."""
-    check_no_variable(path, variable)
+def open_file(
+    path: Location,
+    variable: str | None,
+    features: str | int | None = None,
+    no_data: float | None = None,
+) -> Source:
+    """Open a filtered or raw feature-barcode matrix in HDF5, or an array of another file."""
     uri, place = str(path), str(path.absolute())
     with open_h5(path) as file, decoding(uri):
-        if find(file, "matrix/features/name", uri) is None:
+        is_counts = find(file, "matrix/features/name", uri) is not None
+        if not is_counts and find(file, "matrix/indptr", uri) is not None:
             raise InputError(
                 f"{uri} is no feature-barcode matrix of Cell Ranger 3 or later. Read it with "
-                "scanpy and write a .h5ad, or name a dataset of it in Python: h5py.File(...)[NAME]."
+                "scanpy and write a .h5ad."
             )
+    if not is_counts or variable is not None:
+        from bigfs.store.formats import h5
+
+        return h5.open_file(path, variable, features, no_data)
+    with open_h5(path) as file, decoding(uri):
         shape = find(file, "matrix/shape", uri)
         sizes = np.asarray(shape[:2])[::-1] if shape is not None and shape.shape == (2,) else ()
         source = CSRParts(H5Place(place, "matrix"), sizes, uri)
-        with H5Place(place, "matrix/features").open() as features:
+        with H5Place(place, "matrix/features").open() as about:
             texts = []
             for name in ("name", "id"):
-                if features[name].shape != (source.n_features,):
+                if about[name].shape != (source.n_features,):
                     raise InputError(f"{uri}: there is not one {name} for each feature.")
-                values = features[name][0 : source.n_features].tolist()
+                values = about[name][0 : source.n_features].tolist()
                 texts.append([v.decode() if isinstance(v, bytes) else str(v) for v in values])
         source.feature_names = unique_names(texts[0], texts[1], uri)
     return source

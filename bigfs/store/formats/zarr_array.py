@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
-from bigfs.store.formats.csr_store import StoredCSR
+from bigfs.store.formats.csr_store import StoredCSR, read_dropped
 from bigfs.store.formats.zarr_files import CheckedFiles, chunk_bytes
 from bigfs.store.location import Location, as_location, files_below, zarr_store
 from bigfs.store.objects import ObjectPath
@@ -62,7 +62,9 @@ class ZarrSource(RandomAccessSource):
         check_names(self.feature_names, self.n_features, uri)
         self.checked = member == "X" and "bigfs_store" in attributes
         self.index = attributes.get("index") if self.checked else None
-        self.dropped = attributes.get("dropped", ()) if self.checked else ()
+        self.grid = attributes.get("grid") if self.checked else None
+        self._dropped = attributes.get("dropped", ()) if self.checked else ()
+        self.sources = attributes.get("sources", ()) if self.checked else ()
         self.held_bytes = 0 if self.checked else self._decoded_bytes(array)
         self._prefix = f"{member}/" if member else ""
         self._array = array
@@ -103,6 +105,11 @@ class ZarrSource(RandomAccessSource):
     def stored_dtype(self) -> np.dtype:
         """Type of the array; of a store that bigfs wrote, that of what it was made from."""
         return self._stored_dtype
+
+    @property
+    def dropped(self) -> Sequence[int]:  # type: ignore[override]
+        """Rows of the original that an ingest left out."""
+        return read_dropped(self._dropped, as_location(str(self._path)).parent)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
@@ -178,6 +185,7 @@ class ZarrSource(RandomAccessSource):
             state["_array"] = None
         # 50,000 names are a megabyte, and no task needs them.
         state["feature_names"] = None
+        state["_dropped"] = ()
         return state
 
 
@@ -336,17 +344,65 @@ def _open_annotated(group: Any, layer: str | None, uri: str) -> Source:
     return source
 
 
-def open_zarr(
-    node: Any, variable: str | None, uri: str | None = None, layer: str | None = None
+def _open_array_of(
+    array: Any, uri: str, member: str, attributes: dict[str, Any], group: Any, cube: dict[str, Any]
 ) -> Source:
-    """Open a zarr array, ``X`` (or ``variable``) of a group, a store of CSR blocks, an AnnData."""
+    """Open a matrix, or an array of more dimensions, with the coordinates in its group."""
+    if len(array.shape) < 3 and not cube:
+        return ZarrSource(array, uri, member, attributes)
+    from bigfs.store.formats.cube import CubeSource
+    from bigfs.store.formats.parts import OpenPlace
+
+    dims = getattr(array.metadata, "dimension_names", None)
+    dims = dims or array.attrs.get("_ARRAY_DIMENSIONS")  # xarray's, in version 2
+    named = [name for name in dims or () if group is not None and name in group]
+    coordinates = {name: np.asarray(group[name][...]) for name in named if group[name].ndim == 1}
+    folder = _folder_of(array)
+    if folder is None:
+        return CubeSource(uri, OpenPlace(array), dims, cube.get("features"), coordinates,
+                          dict(array.attrs), cube.get("no_data"))  # fmt: skip
+    missing = missing_chunks(array, folder)
+    if missing:
+        logger.warning(
+            "%s: %d chunks (%s, ...) are not stored and read as the fill value %s.",
+            uri, len(missing), missing[0], array.fill_value,
+        )  # fmt: skip
+    place = ZarrMember(str(folder))
+    return CubeSource(
+        uri, place, dims, cube.get("features"), coordinates, dict(array.attrs), cube.get("no_data")
+    )
+
+
+@dataclass(frozen=True)
+class ZarrMember:
+    """The place of an array that a process opens when it reads."""
+
+    path: str
+
+    @contextmanager
+    def open(self) -> Iterator[Any]:
+        """Open the array."""
+        yield _open_array(self.path, _stamp(as_location(self.path)), False)
+
+
+def open_zarr(
+    node: Any,
+    variable: str | None,
+    uri: str | None = None,
+    layer: str | None = None,
+    **cube: Any,
+) -> Source:
+    """Open a zarr array, ``X`` (or ``variable``) of a group, a store of CSR blocks, an AnnData.
+
+    ``features`` and ``no_data`` are those of a `CubeSource`.
+    """
     import zarr
 
     uri = uri or str(node.store_path).removeprefix("file://")
     if isinstance(node, zarr.Array):
         if variable is not None:
             raise InputError(f"{uri} holds one matrix; variable must be None. Got {variable!r}.")
-        return ZarrSource(node, uri, "", _attributes(node, uri))
+        return _open_array_of(node, uri, "", _attributes(node, uri), None, cube)
     if not isinstance(node, zarr.Group):
         raise InputError(f"{uri}: only zarr arrays and groups are read. Got {type(node).__name__}.")
     if layer is not None and variable is not None:
@@ -354,7 +410,7 @@ def open_zarr(
     attributes = _attributes(node, uri)
     if variable is None and (layer is not None or attributes.get("encoding-type") == "anndata"):
         return _open_annotated(node, layer, uri)
-    name, members = variable or "X", "no arrays"
+    name, members = variable or _only_matrix(node), "no arrays"
     if "bigfs_store" in attributes and "csr" in attributes and name == "X":
         return _open_csr(node, uri)
     try:
@@ -371,7 +427,17 @@ def open_zarr(
             f"{uri} is a zarr group without an array {name!r}. It has {members}; name one with "
             "variable= (--variable)."
         )
-    return ZarrSource(found, uri, name, attributes)
+    return _open_array_of(found, uri, name, attributes, node, cube)
+
+
+def _only_matrix(group: Any) -> str:
+    """Return the name of the array to read: ``X``, or the only one of two dimensions or more."""
+    with warnings.catch_warnings(), suppress(Exception):
+        warnings.simplefilter("ignore")  # zarr warns of other files in the folder
+        if "X" not in group:
+            large = [name for name, array in group.arrays() if array.ndim > 1]
+            return large[0] if len(large) == 1 else "X"
+    return "X"
 
 
 def _attributes(node: Any, uri: str) -> dict[str, Any]:
@@ -386,7 +452,9 @@ def _damaged(uri: str, error: Exception) -> InputError:
     return InputError(f"{uri} is a damaged zarr folder ({said}). Write it again.")
 
 
-def open_file(path: Location, variable: str | None, layer: str | None = None) -> Source:
+def open_file(
+    path: Location, variable: str | None, layer: str | None = None, **cube: Any
+) -> Source:
     """Open a zarr folder."""
     import zarr
 
@@ -406,4 +474,4 @@ def open_file(path: Location, variable: str | None, layer: str | None = None) ->
         if not known:
             raise InputError(f"{path} is a folder, but no zarr array or group.") from None
         raise _damaged(str(path), error) from None
-    return open_zarr(node, variable, str(path), layer)
+    return open_zarr(node, variable, str(path), layer, **cube)

@@ -1,0 +1,74 @@
+"""Settings of an input that are said apart: its address, missing values, and some of its rows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from bigfs.config.fields import NonEmpty, PositiveInt, Section, as_list
+from bigfs.core.uris import as_text
+
+
+def _as_uri(value: Any) -> Any:
+    """Return a list of sources as one text."""
+    is_list = isinstance(value, list) and all(isinstance(entry, str) and entry for entry in value)
+    return as_text(value) if is_list and value else value
+
+
+Uri = Annotated[
+    str,
+    BeforeValidator(_as_uri),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            ]
+        }
+    ),
+]
+
+
+Missing = Annotated[
+    Literal["error", "mean", "zero", "drop_rows"],
+    Field(
+        description="NaN: stop and name the first, replace by the column's mean or by zero, or "
+        "drop the row. Infinities always stop.",
+    ),
+]
+
+
+class MissingConfig(Section):
+    """What becomes of missing values, where there is no input section."""
+
+    missing: Missing = "error"
+
+
+class RowsConfig(Section):
+    """Which rows of the input are read."""
+
+    every: PositiveInt | None = Field(None, description="Every k-th row, from the first on.")
+    column: NonEmpty | None = Field(
+        None,
+        description="Ids, known classes or a measure of quality: a column (or array) of the input, "
+        "or FILE::COLUMN. It is no feature.",
+    )
+    keep: Annotated[list[Any], BeforeValidator(as_list), Field(min_length=1)] | None = Field(
+        None, description="Values of the column: rows with one of them are read."
+    )
+    drop: Annotated[list[Any], BeforeValidator(as_list), Field(min_length=1)] | None = Field(
+        None, description="Values of the column: rows with one of them are left out."
+    )
+    at_least: float | None = Field(None, description="Smallest value of the column that is read.")
+    at_most: float | None = Field(None, description="Largest value of the column that is read.")
+
+    @model_validator(mode="after")
+    def _conditions_go_with_a_column(self) -> RowsConfig:
+        given = [getattr(self, name) for name in ("keep", "drop", "at_least", "at_most")]
+        has_conditions = any(value is not None for value in given)
+        if has_conditions != (self.column is not None):
+            raise ValueError("a column goes with keep, drop, at_least or at_most, and they with it")
+        if not has_conditions and self.every is None:
+            raise ValueError("rows chooses some: every: 10, or a column with keep or drop")
+        return self

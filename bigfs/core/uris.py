@@ -1,0 +1,41 @@
+"""URIs as text: a list of sources is one text, and ``SOURCE::NAME`` names a part of a source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+# The label of a row that says which of several sources it is of.
+SOURCE = "source"
+
+
+def as_text(uris: Sequence[str | Path]) -> str:
+    """Return a list of sources as one text, ``["a.csv", "b.csv"]``."""
+    return json.dumps([str(uri) for uri in uris], ensure_ascii=False)
+
+
+def listed_in(uri: str) -> list[str] | None:
+    """Return the entries of a list that is written as one text, None if it is none."""
+    if not uri.startswith("["):
+        return None
+    try:
+        entries = json.loads(uri)
+    except ValueError:
+        return None
+    return entries if all(isinstance(entry, str) for entry in entries) else None
+
+
+def column_of(uri: str) -> tuple[str, str]:
+    """Split ``SOURCE::NAME``; the name is empty where there is none."""
+    end = uri.rfind("]") + 1 if listed_in(uri[: uri.rfind("]") + 1]) is not None else 0
+    source, _, name = uri[end:].partition("::")
+    return uri[:end] + source, name
+
+
+def short_name(uri: str) -> str:
+    """Return what messages call a source: of a list the first, and how many more there are."""
+    entries = listed_in(uri)
+    if not entries:
+        return uri
+    return entries[0] if len(entries) == 1 else f"{entries[0]} and {len(entries) - 1:,} more"

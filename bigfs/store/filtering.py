@@ -1,0 +1,247 @@
+"""Some rows of a source: every k-th, or those with some values in a column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import InputError
+from bigfs.store.csr import CSRLayout, SparseSource
+from bigfs.store.source import Source
+
+
+@dataclass(frozen=True)
+class RowFilter:
+    """Which rows are read.
+
+    Attributes
+    ----------
+    every : int or None
+        Every k-th row, from the first on.
+    column : str or None
+        Ids, labels or a measure of quality: a column, or what labels are named by.
+    keep, drop : tuple of (str or number)
+        Rows with one of these values are kept, or left out.
+    at_least, at_most : float or None
+        Bounds of the values, which count as kept.
+    """
+
+    every: int | None = None
+    column: str | None = None
+    keep: tuple[Any, ...] = ()
+    drop: tuple[Any, ...] = ()
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def of_table(self) -> tuple[str, ...]:
+        """The column, where it is one of the data themselves."""
+        return () if self.column is None or self._elsewhere else (self.column,)
+
+    @property
+    def _elsewhere(self) -> bool:
+        return self.column is not None and ("::" in self.column or self.column.endswith(".npy"))
+
+    def labels(self, uri: Any) -> str | None:
+        """Return where the values of the column are, None without one.
+
+        Raises
+        ------
+        InputError
+            If the data are an object, which has no columns that could be read by name.
+        """
+        if self.column is None or self._elsewhere:
+            return self.column
+        if not isinstance(uri, (str, Path)):
+            raise InputError(
+                f"X is an object, and rows names its column {self.column!r}. Choose its rows "
+                "before, or give a path."
+            )
+        return f"{uri}::{self.column}"
+
+    def mask(self, values: np.ndarray, uri: str) -> np.ndarray:
+        """Return which rows are kept, by their values of the column."""
+        kept = np.zeros(len(values), dtype=bool)
+        kept[:: self.every or 1] = True
+        if self.at_least is not None or self.at_most is not None:
+            if values.dtype.kind not in "fiub":
+                raise InputError(
+                    f"{uri}: input.rows has bounds for {self.column!r}, which holds texts. Give "
+                    "keep or drop."
+                )
+            kept &= values >= (-np.inf if self.at_least is None else self.at_least)
+            kept &= values <= (np.inf if self.at_most is None else self.at_most)
+        for given, wanted in ((self.keep, True), (self.drop, False)):
+            if given:
+                kept &= _is_one_of(values, given, self.column, uri) == wanted
+        return kept
+
+
+def row_filter(given: Any) -> RowFilter:
+    """Return the filter of a mapping of settings.
+
+    Raises
+    ------
+    InputError
+        If it is no mapping of these settings, or they do not go together.
+    """
+    names = [field.name for field in fields(RowFilter)]
+    if not isinstance(given, Mapping) or not set(given) <= set(names):
+        raise InputError(f"rows must be a dict of {', '.join(names)}. Got {given!r}.")
+    values = {name: value for name, value in given.items() if value is not None}
+    for name in values.keys() & {"keep", "drop"}:
+        several = isinstance(values[name], (list, tuple))
+        values[name] = tuple(values[name]) if several else (values[name],)
+    chosen = RowFilter(**values)
+    conditions = chosen.keep or chosen.drop or chosen.at_least is not None
+    if bool(conditions or chosen.at_most is not None) != (chosen.column is not None):
+        raise InputError("rows needs a column with keep, drop, at_least or at_most, or every.")
+    if chosen.every is not None and chosen.every < 1 or chosen == RowFilter():
+        raise InputError(f"rows must choose some: every: k, or a column. Got {given!r}.")
+    return chosen
+
+
+class FilteredSource(Source):
+    """The rows of a source that a filter keeps.
+
+    Parameters
+    ----------
+    source : Source
+    rows : RowFilter
+    labels : str or None
+        Where the values of the column are, as `load_labels` reads them.
+    """
+
+    def __init__(self, source: Source, rows: RowFilter, labels: str | None) -> None:
+        self._source, self._rows, self._labels = source, rows, labels
+        for name in ("uri", "n_features", "dtype", "feature_names", "sparse", "watch", "index"):
+            setattr(self, name, getattr(source, name))
+        self.notes, self.grid = source.notes, source.grid
+        self.starts_quickly = source.starts_quickly
+        self.held_bytes = source.held_bytes
+        known = labels is None and source.n_samples is not None
+        # How many rows have the values, only reading the column tells.
+        self.n_samples = -(-int(source.n_samples or 0) // (rows.every or 1)) if known else None
+        self._n_read = 0
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """Type of the values as they are stored."""
+        return self._source.stored_dtype
+
+    @property
+    def estimated_samples(self) -> int | None:
+        """Rows, or as many as there may be."""
+        most = self._source.estimated_samples
+        if self.n_samples is not None or most is None:
+            return self.n_samples
+        return max(2, -(-most // (self._rows.every or 1)))
+
+    @cached_property
+    def _of_column(self) -> np.ndarray | None:
+        """Return which rows are kept by their values; None where only their numbers count."""
+        from bigfs.store.labels import read_values
+
+        if self._labels is None:
+            return None
+        values = read_values(self._labels)
+        return self._rows.mask(values, self.uri)
+
+    @property
+    def sources(self) -> list[tuple[str, int]]:  # type: ignore[override]
+        """How many rows of each of several sources are kept."""
+        counts = np.array([count for _, count in self._source.sources], dtype=np.int64)
+        ends = np.searchsorted(self._positions(), np.cumsum(counts))
+        kept = np.diff(ends, prepend=0).tolist()
+        return [(uri, n) for (uri, _), n in zip(self._source.sources, kept, strict=True)]
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """Return which source a row of those read so far is of, and its number there."""
+        return self._source.locate(int(self._positions()[row]))
+
+    def left_out(self, dropped: list[int]) -> np.ndarray:
+        """Return the rows of the source that are not kept, or are among those dropped later."""
+        kept = np.delete(self._positions(), dropped)
+        return np.delete(np.arange(self._n_read), kept)
+
+    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+        """Yield consecutive arrays of at most ``rows`` rows."""
+        return self._kept(self._source.iter_blocks(rows))
+
+    def iter_index(self) -> Iterator[list[str]]:
+        """Yield the ids of the rows."""
+        first = 0
+        for piece in self._source.iter_index():
+            kept = self._keeps(first, first + len(piece))
+            yield [text for text, keep in zip(piece, kept, strict=True) if keep]
+            first += len(piece)
+
+    def _kept(self, blocks: Iterator[Any]) -> Iterator[Any]:
+        self._n_read, known = 0, self._of_column
+        for block in blocks:
+            first = self._n_read
+            self._n_read += block.shape[0]
+            if known is not None and self._n_read > len(known):
+                break
+            kept = self._keeps(first, self._n_read)
+            if kept.any():
+                yield block[kept]
+        if known is not None and self._n_read != len(known):
+            raise InputError(
+                f"{self._labels} has {len(known):,} values for input.rows, and the data have "
+                f"{self._n_read:,} rows or more. Give one for each row."
+            )
+
+    def _keeps(self, start: int, stop: int) -> np.ndarray:
+        """Return which of some rows are kept."""
+        if self._of_column is not None:
+            return self._of_column[start:stop]
+        return np.arange(start, stop) % (self._rows.every or 1) == 0
+
+    def _positions(self) -> np.ndarray:
+        return np.flatnonzero(self._keeps(0, self._n_read))
+
+
+class FilteredSparse(FilteredSource, SparseSource):
+    """The rows of a sparse source that a filter keeps."""
+
+    sparse = True
+
+    @property
+    def layout(self) -> CSRLayout | None:
+        """None: how many entries the rows have, only reading tells."""
+        return None
+
+    def iter_csr(self, rows: int) -> Iterator[Any]:
+        """Yield consecutive CSR blocks of at most ``rows`` rows."""
+        assert isinstance(self._source, SparseSource)
+        return self._kept(self._source.iter_csr(rows))
+
+    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+        """Yield consecutive dense arrays of at most ``rows`` rows."""
+        for block in self.iter_csr(rows):
+            yield block.toarray()
+
+
+def filtered(source: Source, rows: RowFilter, labels: str | None) -> FilteredSource:
+    """Return the rows of a source that a filter keeps."""
+    return (FilteredSparse if source.sparse else FilteredSource)(source, rows, labels)
+
+
+def _is_one_of(
+    values: np.ndarray, given: tuple[Any, ...], column: str | None, uri: str
+) -> np.ndarray:
+    """Return which values are among some; each of those must be there."""
+    texts = values.dtype.kind not in "fiub"
+    found = np.zeros(len(values), dtype=bool)
+    for value in given:
+        same = values == (str(value) if texts else value)
+        if not np.any(same):
+            raise InputError(f"{uri}: no row has {value!r} in {column!r} (input.rows).")
+        found |= same
+    return found

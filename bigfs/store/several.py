@@ -1,0 +1,134 @@
+"""The sources that a URI stands for: lists, globs, and folders with the parts of a table."""
+
+from __future__ import annotations
+
+import glob
+import re
+from fnmatch import fnmatchcase
+from typing import Any
+from urllib.parse import unquote
+
+from bigfs.core.errors import InputError, StorageError
+from bigfs.core.uris import listed_in
+from bigfs.store.location import Location, as_location
+from bigfs.store.objects import ObjectPath
+
+# Endings of the parts of a table, which a folder holds.
+PARTS = (".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
+# Folders with one of them are no tables: zarr, counts of Cell Ranger, or a run of bigfs.
+_ZARR = ("zarr.json", ".zarray", ".zgroup")
+_OTHERS = (*_ZARR, "matrix.mtx", "matrix.mtx.gz", ".bigfs-run", "manifest.json")
+# What Hive, and so Spark, writes for a missing value of a partition column.
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_NAMES_OF = re.compile(r"[^/=]+=[^/]*")
+
+
+def sources_of(uri: str) -> list[str] | None:
+    """Return the sources that a URI stands for, in order; None if it is a single one.
+
+    A list stands for its entries, a glob for what it matches, and a folder for the parts of the
+    table in it, such as Spark and Dask write: numbers in names count as numbers.
+
+    Raises
+    ------
+    InputError
+        If a list is empty, a glob matches nothing, or a folder has parts of several kinds.
+    """
+    entries = listed_in(uri)
+    if entries is not None:
+        if not entries:
+            raise InputError("input.uri is an empty list. Name at least one source.")
+        return entries
+    if uri.startswith("sklearn:") or uri.rstrip("/").endswith(".zarr") and not glob.has_magic(uri):
+        return None
+    place = as_location(uri)
+    try:
+        if glob.has_magic(uri) and not place.exists():
+            return _matches(uri)
+        if not place.is_dir() or any((place / name).exists() for name in _OTHERS):
+            return None
+        names = _parts_below(place)
+    except (InputError, StorageError):
+        raise
+    except (OSError, ValueError):  # said where it is opened
+        return None
+    kinds = {ending for name in names for ending in PARTS if name.lower().endswith(ending)}
+    if len(kinds) > 1:
+        raise InputError(
+            f"{uri} holds files of several kinds ({', '.join(sorted(kinds))}). Name those of one "
+            f"by a pattern: '{uri.rstrip('/')}/*{min(kinds)}'."
+        )
+    base = uri.rstrip("/")
+    return [f"{base}/{name}" for name in names] or None
+
+
+def flattened(uri: str) -> list[str]:
+    """Return every single source that a URI stands for."""
+    entries = sources_of(uri)
+    return [uri] if entries is None else [one for entry in entries for one in flattened(entry)]
+
+
+def partition_columns(uri: str, part: str) -> dict[str, str | None]:
+    """Return the columns in the folder names between a folder and a part of its table."""
+    base = uri.rstrip("/")
+    if listed_in(uri) is not None:
+        return {}
+    if not part.startswith(f"{base}/"):
+        base = _base_of(uri)
+    folders = [f for f in part[len(base) :].split("/")[:-1] if _NAMES_OF.fullmatch(f)]
+    pairs = (folder.split("=", 1) for folder in folders)
+    return {name: None if value == _NO_VALUE else unquote(value) for name, value in pairs}
+
+
+def _natural(name: str) -> list[Any]:
+    """Return a key that puts part.2 before part.10."""
+    return [int(piece) if piece.isdigit() else piece for piece in re.split(r"(\d+)", name)]
+
+
+def _base_of(pattern: str) -> str:
+    """Return the folder above the first part of a pattern that is one."""
+    parts = pattern.split("/")
+    first = next(i for i, part in enumerate(parts) if glob.has_magic(part))
+    return "/".join(parts[:first])
+
+
+def _matches(pattern: str) -> list[str]:
+    place = as_location(pattern)
+    if isinstance(place, ObjectPath):
+        base, depth = _base_of(pattern), pattern.count("/")
+        below = [f"{base}/{name}" for name in as_location(base).objects_below()]  # type: ignore[union-attr]
+        # A store is a folder of objects: what matches is a part of their names.
+        cut = {"/".join(name.split("/")[: depth + 1]) for name in below}
+        found = [name for name in cut if _matches_parts(name, pattern)]
+    else:
+        found = glob.glob(str(place), recursive=True)
+    if not found:
+        raise InputError(f"{pattern} matches no file. Check the pattern.")
+    return sorted(found, key=_natural)
+
+
+def _matches_parts(name: str, pattern: str) -> bool:
+    parts, patterns = name.split("/"), pattern.split("/")
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
+
+
+def _parts_below(folder: Location) -> list[str]:
+    """Return the parts in a folder, and in those below it that name a partition, by their names."""
+    if isinstance(folder, ObjectPath):
+        names = list(folder.objects_below())
+    else:
+        names, folders = [], [folder]
+        for below in folders:
+            for path in below.iterdir():
+                if path.is_dir():
+                    folders += [path] if _NAMES_OF.fullmatch(path.name) else []
+                else:
+                    names.append(path.relative_to(folder).as_posix())
+    return sorted((name for name in names if _is_part(name)), key=_natural)
+
+
+def _is_part(name: str) -> bool:
+    """Say whether a file is a part: neither hidden nor a marker such as _SUCCESS."""
+    *folders, last = name.split("/")
+    in_partitions = all(_NAMES_OF.fullmatch(folder) for folder in folders)
+    return in_partitions and not last.startswith(("_", ".")) and last.lower().endswith(PARTS)

@@ -1,0 +1,155 @@
+"""Some rows of the input: every k-th, or by a column; labels, ids and sources go along."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import bigfs
+from bigfs.core.errors import ConfigError, InputError
+from bigfs.plan.planning import plan_pipeline
+from bigfs.selectors.configs import load_config
+from bigfs.store.ingest import ingest
+from bigfs.store.source import open_matrix
+
+ROWS = 60
+
+
+def table() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.poisson(4, (ROWS, 3)).astype(float), columns=["g0", "g1", "g2"])
+    kinds = np.array(["a", "b", "c"])[np.arange(ROWS) % 3]
+    return frame.assign(id=[f"s{i}" for i in range(ROWS)], kind=kinds, quality=np.arange(ROWS) / 60)
+
+
+def settings(folder: Path, **source: Any) -> dict[str, Any]:
+    table().to_csv(folder / "X.csv", index=False)
+    return {
+        "run": str(folder / "run"),
+        "input": {"uri": str(folder / "X.csv"), "index": "id", "labels": "kind", **source},
+        "method": "max_variance",
+        "n_features_to_select": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "kept"),
+    [
+        ({"every": 7}, np.arange(ROWS) % 7 == 0),
+        pytest.param(
+            {"column": "kind", "keep": ["a", "c"]}, np.arange(ROWS) % 3 != 1, marks=pytest.mark.full
+        ),
+        pytest.param(
+            {"column": "kind", "drop": "a", "every": 2},
+            np.isin(np.arange(ROWS) % 6, [2, 4]),
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            {"column": "quality", "at_least": 0.25, "at_most": 0.5}, None, marks=pytest.mark.full
+        ),
+        pytest.param(
+            {"column": "id", "keep": ["s3", "s4", "s50"]},
+            np.isin(np.arange(ROWS), [3, 4, 50]),
+            marks=pytest.mark.full,
+        ),
+    ],
+)
+def test_ids_and_labels_are_those_of_the_rows(
+    rows: dict[str, Any], kept: np.ndarray | None, tmp_path: Path
+) -> None:
+    frame = table()
+    kept = frame["quality"].between(0.25, 0.5).to_numpy() if kept is None else kept
+    features = ["g0", "g1", "g2"] + ([] if rows.get("column") == "quality" else ["quality"])
+    config = settings(tmp_path, rows=rows)
+    if "id" in rows.values():
+        config["input"].pop("labels")  # a class each
+        config["input"]["columns"] = ["g*", "quality"]
+    result = bigfs.run(config)
+    assert result.n_samples == kept.sum() and result.feature_names == features
+    np.testing.assert_allclose(result.scores, frame[kept][features].var(ddof=0), rtol=1e-12)
+    written = pd.read_csv(result.export(tmp_path / "out.csv", ids=True))
+    assert list(written["id"]) == list(frame["id"][kept])
+    again = bigfs.run(str(tmp_path / "run" / "config.yaml"))
+    assert again.stages["data"]["attempt"] == result.stages["data"]["attempt"]
+
+
+def test_rows_and_missing_values_together(tmp_path: Path) -> None:
+    frame = table()
+    frame.loc[[4, 6, 7], "g1"] = np.nan
+    config = settings(tmp_path, rows={"every": 2}, missing="drop_rows")
+    frame.to_csv(tmp_path / "X.csv", index=False)
+    result = bigfs.run(config)
+    kept = frame[::2].drop(index=[4, 6])
+    assert result.n_samples == 28 and result.evaluation is not None
+    np.testing.assert_allclose(result.scores[0], kept["g0"].var(ddof=0), rtol=1e-12)
+    with pytest.raises(InputError, match="row 4, column 1 .'g1'. is NaN"):
+        source = open_matrix(
+            config["input"]["uri"], columns=["g*"], rows={"column": "kind", "keep": "b"}
+        )
+        ingest(source, tmp_path / "out.zarr")
+
+
+@pytest.mark.full
+def test_a_changed_filter_reads_again_and_a_plan_reads_no_rows(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", table()[["g0", "g1", "g2"]])
+    config = settings(tmp_path, rows={"every": 3})
+    config["input"] = {"uri": str(tmp_path / "X.npy"), "rows": {"every": 3}}
+    plan = plan_pipeline(load_config(config, []))
+    assert plan.shape is not None and plan.shape.n_samples == 20 and not plan.unknown
+    first = bigfs.run(config)
+    second = bigfs.run(config, overrides=["input.rows.every=4"])
+    assert (first.n_samples, second.n_samples) == (20, 15)
+    np.save(tmp_path / "q.npy", np.arange(ROWS))
+    config["input"]["rows"] = {"column": str(tmp_path / "q.npy"), "at_most": 9}
+    plan = plan_pipeline(load_config(config, []))
+    assert plan.unknown and bigfs.run(config).n_samples == 10
+
+
+def test_a_store_and_sparse_data_are_filtered(tmp_path: Path) -> None:
+    import scipy.sparse as sp
+
+    X = table()[["g0", "g1", "g2"]].to_numpy()
+    sp.save_npz(tmp_path / "a.npz", sp.csr_array(X[:40]))
+    sp.save_npz(tmp_path / "b.npz", sp.csr_array(X[40:]))
+    source = open_matrix([tmp_path / "a.npz", tmp_path / "b.npz"], rows={"every": 3})
+    ingest(source, tmp_path / "out.zarr")
+    stored = open_matrix(tmp_path / "out.zarr")
+    assert stored.sparse and [n for _, n in stored.sources] == [14, 6]
+    np.testing.assert_array_equal(stored.read(0, 20), X[::3])  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(np.delete(np.arange(60), stored.dropped), np.arange(0, 60, 3))
+    ingest(X, tmp_path / "X.zarr")
+    config = settings(tmp_path, rows={"every": 2})
+    config["input"] = {"uri": str(tmp_path / "X.zarr"), "rows": {"every": 2}}
+    result = bigfs.run(config)
+    np.testing.assert_allclose(result.scores, X[::2].var(axis=0), rtol=1e-14)
+    fitted = bigfs.MaxVariance(2).fit(open_matrix(X, rows={"every": 2}))
+    np.testing.assert_array_equal(fitted.scores_, result.scores)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({"column": "kind", "keep": ["z"]}, "no row has 'z' in 'kind' .input.rows"),
+        ({"column": "kind", "at_least": 1}, "bounds for 'kind', which holds texts"),
+        ({"column": "nosuch", "keep": ["z"]}, "no column 'nosuch'"),
+    ],
+)
+def test_a_filter_that_does_not_go_with_the_data(
+    rows: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=said):
+        bigfs.run(settings(tmp_path, rows=rows))
+
+
+def test_a_filter_that_says_nothing_is_refused(tmp_path: Path) -> None:
+    for rows in ({}, {"column": "kind"}, {"keep": ["a"]}, {"every": 0}, {"wrong": 1}):
+        with pytest.raises(ConfigError, match="input.rows"):
+            load_config(settings(tmp_path, rows=rows), [])
+        with pytest.raises(InputError, match="rows"):
+            open_matrix(np.ones((4, 2)), rows=rows)
+    with pytest.raises(InputError, match="rows names its column 'a'"):
+        open_matrix(np.ones((4, 2)), rows={"column": "a", "keep": 1})

@@ -1,0 +1,237 @@
+"""Several sources as one matrix: lists, patterns, and folders with the parts of a table."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import bigfs
+from bigfs.core.errors import ConfigError, InputError
+from bigfs.pipeline.describe import describe
+from bigfs.plan.planning import plan_pipeline
+from bigfs.selectors.configs import load_config
+from bigfs.store.fingerprint import fingerprint
+from bigfs.store.ingest import ingest
+from bigfs.store.labels import load_labels
+from bigfs.store.several import sources_of
+from bigfs.store.source import open_matrix
+
+ROWS = 48
+FEATURES = ["g0", "g1", "g2"]
+
+
+def table() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.poisson(4, (ROWS, 3)).astype(float), columns=FEATURES)
+    frame.insert(0, "id", [f"s{i}" for i in range(ROWS)])
+    return frame.assign(kind=np.where(np.arange(ROWS) % 3 == 0, "t", "b"))
+
+
+def spark_like(folder: Path) -> str:
+    """Write the table as Spark does: by partition columns, with markers and checksums."""
+    pytest.importorskip("pyarrow", reason="the extra bigfs[parquet] is not installed")
+    frame = table()
+    for i, (year, city) in enumerate([(2020, "New%20York"), (2020, "Ulm"), (2021, "Ulm")]):
+        place = folder / "table" / f"year={year}" / f"city={city}"
+        place.mkdir(parents=True)
+        frame[i * 16 : (i + 1) * 16].to_parquet(place / "part-0.snappy.parquet", index=False)
+        (place / ".part-0.snappy.parquet.crc").write_bytes(b"crc")
+    (folder / "table" / "_SUCCESS").touch()
+    (folder / "table" / "_metadata").write_bytes(b"PAR1")
+    return str(folder / "table")
+
+
+def csv_parts(folder: Path) -> list[str]:
+    frame, places = table(), [str(folder / name) for name in ("b.csv", "a.csv")]
+    frame[:20].to_csv(places[0], index=False)
+    frame[20:][frame.columns[::-1]].to_csv(places[1], index=False)
+    return places
+
+
+def settings(folder: Path, uri: Any, **source: Any) -> dict[str, Any]:
+    return {
+        "run": str(folder / "run"),
+        "input": {"uri": uri, **source},
+        "method": "max_variance",
+        "n_features_to_select": 2,
+    }
+
+
+def test_partition_columns_are_columns(tmp_path: Path) -> None:
+    uri = spark_like(tmp_path)
+    source = open_matrix(uri, columns=["g*", "year"], index="id", labels="city")
+    assert source.feature_names == [*FEATURES, "year"] and source.n_samples == ROWS
+    X = np.concatenate(list(source.iter_blocks(7)))
+    np.testing.assert_array_equal(X[:, :3], table()[FEATURES])
+    np.testing.assert_array_equal(X[:, 3], np.repeat([2020, 2020, 2021], 16))
+    assert [text for piece in source.iter_index() for text in piece] == list(table()["id"])
+    np.testing.assert_array_equal(load_labels(f"{uri}::city", ROWS), np.repeat([0, 1, 1], 16))
+    np.testing.assert_array_equal(load_labels(f"{uri}::year"), np.repeat([0, 0, 1], 16))
+    kinds = np.unique(table()["kind"], return_inverse=True)[1]
+    np.testing.assert_array_equal(load_labels(f"{uri}::kind"), kinds)
+    np.testing.assert_array_equal(load_labels(f"{uri}::source"), np.repeat([0, 1, 2], 16))
+
+
+@pytest.mark.full
+def test_a_folder_of_parts_from_end_to_end(tmp_path: Path) -> None:
+    uri = spark_like(tmp_path)
+    config = settings(tmp_path, uri, columns=["g*"], index="id", labels="kind")
+    result = bigfs.run(config)
+    assert result.feature_names == FEATURES and result.evaluation is not None
+    written = pd.read_csv(result.export(tmp_path / "out.csv", ids=True))
+    assert list(written["id"]) == list(table()["id"])
+    again = bigfs.run(str(tmp_path / "run" / "config.yaml"))
+    assert again.stages["data"]["attempt"] == result.stages["data"]["attempt"]
+    lazy = result.transform(uri).compute()
+    names = [FEATURES[j] for j in result.selected]
+    np.testing.assert_array_equal(lazy, table()[names])
+
+
+def test_a_plan_reads_only_footers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bigfs.store.formats.parquet import ParquetSource
+
+    def read(self: Any, rows: int) -> Any:
+        raise AssertionError("rows were read")
+
+    monkeypatch.setattr(ParquetSource, "iter_blocks", read)
+    config = load_config(settings(tmp_path, spark_like(tmp_path), columns=["g*"]), [])
+    plan = plan_pipeline(config)
+    assert plan.shape is not None and (plan.shape.n_samples, plan.shape.n_features) == (ROWS, 3)
+    assert not plan.unknown
+
+
+def test_the_order_of_features_is_that_of_the_first(tmp_path: Path) -> None:
+    places = csv_parts(tmp_path)
+    result = bigfs.run(settings(tmp_path, places, columns=["g*"], index="id", labels="source"))
+    assert result.feature_names == FEATURES and result.evaluation is not None
+    stored = open_matrix(
+        json.loads((tmp_path / "run" / "manifest.json").read_text())["data"]["path"]
+    )
+    np.testing.assert_array_equal(stored.read(0, ROWS), table()[FEATURES])  # type: ignore[attr-defined]
+    assert [list(pair) for pair in stored.sources] == [[places[0], 20], [places[1], 28]]
+    again = bigfs.run(str(tmp_path / "run" / "config.yaml"))
+    assert again.stages["data"]["attempt"] == result.stages["data"]["attempt"]
+    with pytest.raises(InputError, match="is the input of the run"):
+        result.export(places[1], overwrite=True)
+
+
+def test_the_source_of_a_row_is_its_batch(tmp_path: Path) -> None:
+    frame, places = table()[FEATURES], [tmp_path / "a.npy", tmp_path / "b.npy"]
+    np.save(places[0], frame[:20])
+    np.save(places[1], frame[20:])
+    batch = np.repeat([0, 1], [20, 28])
+    expected = bigfs.HighlyVariable(2, flavor="deviance", batch_key=batch).fit(frame.to_numpy())
+    found = bigfs.HighlyVariable(2, flavor="deviance", batch_key="source").fit(places)
+    np.testing.assert_array_equal(found.scores_, expected.scores_)
+    np.testing.assert_array_equal(found.transform(places), frame.iloc[:, found.get_support()])
+    config = settings(tmp_path, [str(place) for place in places])
+    config |= {
+        "method": "highly_variable",
+        "highly_variable": {"flavor": "deviance", "batch_key": "source"},
+    }
+    result = bigfs.run(config)
+    np.testing.assert_array_equal(result.scores, expected.scores_)
+    assert bigfs.run(str(tmp_path / "run" / "config.yaml")).scores.tolist() == list(result.scores)
+
+
+def test_rows_that_are_dropped_are_counted_in_their_source(tmp_path: Path) -> None:
+    X = table()[FEATURES].to_numpy()
+    X[[3, 19, 20], 1] = np.nan
+    np.save(tmp_path / "a.npy", X[:20])
+    np.save(tmp_path / "b.npy", X[20:])
+    uri = [str(tmp_path / "a.npy"), str(tmp_path / "b.npy")]
+    with pytest.raises(InputError, match=r"b.npy: row 0, column 1 is NaN.*missing = mean"):
+        ingest([uri[1], uri[0]], tmp_path / "out.zarr")
+    with pytest.raises(InputError, match=r"b.npy: row 0, column 1 is NaN"):
+        X[[3, 19], 1] = 1
+        np.save(tmp_path / "a.npy", X[:20])
+        ingest(uri, tmp_path / "out.zarr")
+    ingest(uri, tmp_path / "out.zarr", missing="drop_rows")
+    assert [n for _, n in open_matrix(tmp_path / "out.zarr").sources] == [20, 27]
+    labels = load_labels(f"{tmp_path / 'out.zarr'}::source", 47)
+    np.testing.assert_array_equal(labels, np.repeat([0, 1], [20, 27]))
+    assert "a.npy (20)" in describe(str(tmp_path / "out.zarr"))[1]
+
+
+def test_a_file_that_is_changed_added_or_removed_is_noticed(tmp_path: Path) -> None:
+    uri = spark_like(tmp_path)
+    source, known = open_matrix(uri, columns=["g*"]), [fingerprint(uri)]
+    source.begin()
+    part = tmp_path / "table" / "year=2021" / "city=Ulm" / "part-0.snappy.parquet"
+    other = part.with_name("part-1.parquet")
+    other.write_bytes(part.read_bytes())
+    known.append(fingerprint(uri))
+    with pytest.raises(InputError, match="changed while it was read"):
+        source.check_unchanged()
+    table()[:5].to_parquet(other)
+    known.append(fingerprint(uri))
+    part.unlink()
+    known.append(fingerprint(uri))
+    assert len(set(known)) == 4
+    pattern, places = str(tmp_path / "*.csv"), csv_parts(tmp_path)
+    known = [fingerprint(pattern), fingerprint(json.dumps(places)), fingerprint(places[0])]
+    assert fingerprint(json.dumps(places[::-1])) not in known[1:]
+    Path(places[1]).write_text(Path(places[1]).read_text().replace("s47", "s99"))
+    changed = [fingerprint(pattern), fingerprint(json.dumps(places)), fingerprint(places[0])]
+    assert [a == b for a, b in zip(known, changed, strict=True)] == [False, False, True]
+
+
+def test_what_is_wrong_is_one_line_with_a_cure(tmp_path: Path) -> None:
+    uri = spark_like(tmp_path)
+    with pytest.raises(InputError) as caught:
+        open_matrix(uri)
+    assert "its folder is 'city=New York'" in str(caught.value)
+    given = shlex.split(str(caught.value).partition("--set ")[2])[0].rstrip(",")
+    patterns = json.loads(given.partition("=")[2])
+    assert open_matrix(uri, columns=patterns).feature_names == [*FEATURES, "year"]
+    pd.DataFrame({"g0": [1.0], "g9": [2.0]}).to_csv(tmp_path / "a.csv", index=False)
+    table()[FEATURES].to_csv(tmp_path / "b.csv", index=False)
+    with pytest.raises(InputError, match="b.csv has other features than .*a.csv: it has no g9 and"):
+        open_matrix([tmp_path / "a.csv", tmp_path / "b.csv"])
+    np.save(tmp_path / "X.npy", np.ones((4, 3)))
+    with pytest.raises(InputError, match="X.npy has no names of features and .*b.csv has"):
+        open_matrix([tmp_path / "b.csv", tmp_path / "X.npy"])
+    with pytest.raises(InputError, match=r"\*.h5ad matches no file. Check the pattern"):
+        open_matrix(str(tmp_path / "*.h5ad"))
+    with pytest.raises(InputError, match=r"gone.csv does not exist"):
+        open_matrix([tmp_path / "b.csv", tmp_path / "gone.csv"])
+    (tmp_path / "table" / "b.csv").write_bytes((tmp_path / "b.csv").read_bytes())
+    with pytest.raises(InputError, match=r"several kinds \(.csv, .parquet\). Name those of one"):
+        open_matrix(uri)
+    for bad in ([], [3], ["a.csv", ""]):
+        with pytest.raises(ConfigError, match="input.uri"):
+            load_config(settings(tmp_path, bad), [])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "X.csv").write_text("a\n1\n2\n")
+    with pytest.raises(ConfigError, match="X.csv lies in the run directory"):
+        bigfs.run(settings(tmp_path, [str(tmp_path / "b.csv"), str(tmp_path / "run" / "X.csv")]))
+
+
+def test_several_sources_are_described(tmp_path: Path) -> None:
+    lines = describe(spark_like(tmp_path))
+    assert lines[1].startswith("3 sources, from ") or lines[0].startswith("3 sources, from ")
+    row = next(line for line in lines if line.strip().startswith("city"))
+    assert row.split()[:4] == ["city", "folder", "-", "2"]
+    command = next(line for line in lines if line.startswith("It would take: "))
+    assert """'input.columns=["!kind", "!city"]'""" in command and "input.index=id" in command
+    places = csv_parts(tmp_path)
+    assert any("bigfs run would say" in line for line in describe(json.dumps(places)))
+
+
+def test_what_a_uri_stands_for(tmp_path: Path) -> None:
+    for name in ("part-10.npy", "part-9.npy", "[x].npy", "_part.csv"):
+        (tmp_path / name).touch()
+    found = sources_of(str(tmp_path / "part-*.npy"))
+    assert [Path(part).name for part in found or ()] == ["part-9.npy", "part-10.npy"]
+    assert sources_of(str(tmp_path / "[x].npy")) is None
+    assert sources_of(str(tmp_path)) is None
+    assert sources_of("sklearn:iris") is None
+    assert load_config(settings(tmp_path, ["x/a.csv", "b.csv"]) | {"run": "r/{input}"}, []).run == (
+        "r/a"
+    )

@@ -22,6 +22,7 @@ from bigfs.results.features import (
     number_lines,
     score_bars,
 )
+from bigfs.selectors.registry import METHODS
 from bigfs.solvers.agreement import consensus_ranking
 from bigfs.stages.curves import Curves
 from bigfs.stages.scores import FeatureScores, check_n_selected
@@ -150,7 +151,7 @@ class Result:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the result is the consensus of fits on samples."""
+        """True if the result is the consensus of fits on samples."""
         return bool(self.settings.get("quick"))
 
     @property
@@ -303,7 +304,7 @@ class Result:
 
     @cached_property
     def _fits(self) -> FeatureScores | None:
-        """What fits on samples returned together."""
+        """The stored result of fits on samples."""
         if "stability" in self.stages:
             return FeatureScores.open(self._directory.stage_path("stability"))
         return self._stored if self.is_quick else None
@@ -401,7 +402,10 @@ class Result:
         asked = (self.settings.get(self.method) or {}).get("n_clusters")
         if asked is not None:
             used = self.details.get("n_clusters", asked)
-            how = "as given, or by default" if used == asked else f"n_clusters: {asked}"
+            fields = METHODS[self.method].parameters.model_fields if self.method in METHODS else {}
+            default = "n_clusters" in fields and fields["n_clusters"].default == asked
+            how = "the default" if default else "as set"
+            how = how if used == asked else f"n_clusters: {asked}"
             lines.append(f"Number of clusters: {used} ({how}).")
         return lines
 

@@ -108,9 +108,9 @@ def check_fits(stage: str, needed_bytes: int, memory_limit: int, what: str) -> N
 def warmed_bytes(modules: tuple[str, ...]) -> int:
     """Import what tasks will, and return the resident size of this process with it, in bytes.
 
-    A module's function ``warm_up`` is called, if it has one. Libraries count in full: a kernel
-    that takes their pages back after a minute without use (DAMON does) gives them again in the
-    next stage, whose peak would then be above what was predicted from the size before it.
+    A module's function ``warm_up`` is called, if it has one. Libraries count in full: the kernel
+    may take pages back that were not used for a while, and the next stage loads them again. Its
+    peak would then be above what was predicted from the size before it.
     """
     global _largest_mapped
     for name in modules:

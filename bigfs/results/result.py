@@ -22,7 +22,6 @@ from bigfs.results.features import (
     number_lines,
     score_bars,
 )
-from bigfs.selectors.registry import METHODS
 from bigfs.solvers.agreement import consensus_ranking
 from bigfs.stages.curves import Curves
 from bigfs.stages.scores import FeatureScores, check_n_selected
@@ -402,10 +401,7 @@ class Result:
         asked = (self.settings.get(self.method) or {}).get("n_clusters")
         if asked is not None:
             used = self.details.get("n_clusters", asked)
-            fields = METHODS[self.method].parameters.model_fields if self.method in METHODS else {}
-            default = "n_clusters" in fields and fields["n_clusters"].default == asked
-            how = "the default" if default else "as set"
-            how = how if used == asked else f"n_clusters: {asked}"
+            how = "as given, or by default" if used == asked else f"n_clusters: {asked}"
             lines.append(f"Number of clusters: {used} ({how}).")
         return lines
 

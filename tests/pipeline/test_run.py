@@ -119,7 +119,7 @@ def test_the_summary_reads_well(finished: Path) -> None:
     assert str(finished) in text
     assert text in inspect(finished)
     assert "Graph recall: 100.0 % of the true neighbors (100.0 to 100.0 %)." in text
-    assert "Number of clusters: 10 (the default)." in text
+    assert "Number of clusters: 10 (as given, or by default)." in text
     assert f"The selected columns: bigfs export {finished} DEST.parquet" in text
     # What a stage has warned about is said again.
     result = open_result(finished)

@@ -97,7 +97,7 @@ class LocalSearch(ABC):
 
     @property
     def passes(self) -> type[Passes]:
-        """How the passes of the search go."""
+        """The class of the passes of the search."""
         return kind_of_passes(self.searched)
 
     @property
@@ -123,7 +123,7 @@ class LocalSearch(ABC):
 
     @property
     def _ends_with_restarts(self) -> bool:
-        """Whether restarts see all rows, so that the best of them is the solution."""
+        """True if restarts see all rows, so that the best of them is the solution."""
         few = self.searched.n_samples <= START_ROWS
         return few and self._starts_from_draws
 

@@ -273,7 +273,7 @@ class RowBlocks:
 
     @property
     def passes(self) -> int:
-        """How many times X has been read so far."""
+        """The number of passes over X so far."""
         return self._passes
 
     def start_pass(self, count: int = 1) -> BlockReader:
@@ -322,7 +322,7 @@ class RowBlocks:
 
     @property
     def offset(self) -> np.ndarray | None:
-        """What is added to the columns of CSR blocks, (n_features,), float64; None: nothing.
+        """The values added to the columns of CSR blocks, (n_features,), float64; None: nothing.
 
         It is never added to entries, which would fill zeros in. Sums of centered columns are those
         of the blocks as they are; to means it is added at the end of a pass.

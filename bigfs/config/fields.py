@@ -14,6 +14,7 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     WithJsonSchema,
+    model_validator,
 )
 
 from bigfs.config.words import shown
@@ -135,6 +136,19 @@ class Section(BaseModel):
         validate_default=True,
         defer_build=True,  # when a model is first used, not at the start
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_the_default(cls, settings: Any) -> Any:
+        """Leave out sections that are null; of those that may not be, this is the default."""
+        if not isinstance(settings, dict):
+            return settings
+        defaults = {name: field.default for name, field in cls.model_fields.items()}
+        return {
+            name: value
+            for name, value in settings.items()
+            if value is not None or not isinstance(defaults.get(name), BaseModel)
+        }
 
 
 def fill(section: BaseModel, name: str, value: Any) -> None:

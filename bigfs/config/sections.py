@@ -37,7 +37,7 @@ from bigfs.core.uris import column_of, listed_in
 
 
 class InputConfig(Section):
-    """Where the data is."""
+    """The input data."""
 
     uri: Uri = Field(
         min_length=1,
@@ -195,7 +195,7 @@ class SpectralConfig(Section):
 
 
 class StabilityConfig(Section):
-    """How sure the selection is: the method on samples of the rows, in pairs that share no row."""
+    """Stability of the selection: the method on samples of the rows, in pairs that share no row."""
 
     n_pairs: PositiveInt = Field(25, description="Pairs of samples; the method is fitted to each.")
     sample_size: Annotated[int, Field(ge=2)] | None = Field(
@@ -209,7 +209,7 @@ class StabilityConfig(Section):
 
 
 class Auto(Section):
-    """How the number of features is chosen."""
+    """The automatic choice of the number of features."""
 
     auto: Literal[
         "explained_variance",
@@ -271,7 +271,7 @@ class ReportConfig(Section):
 
 
 class EvaluateConfig(Section):
-    """How good the selection is, measured against known labels."""
+    """The evaluation of the selection against known labels."""
 
     labels: NonEmpty | None = Field(
         None,
@@ -339,7 +339,7 @@ def link_labels(config: Any) -> None:
 
 
 class BlocksConfig(Section):
-    """How many rows one task reads."""
+    """The number of rows that one task reads."""
 
     rows: PositiveInt | None = Field(
         None, description="Rows per block. null: 16 to 64 MB, from the data's shape."

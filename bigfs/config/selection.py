@@ -71,7 +71,7 @@ class Declared(Protocol):
 
 
 class Selection(Section):
-    """Which features to keep, by which method, with which settings."""
+    """The method, its settings, and the number of features to keep."""
 
     methods: ClassVar[Mapping[str, Declared]] = {}
 
@@ -167,7 +167,7 @@ def name_of_input(uri: str) -> str:
 
 
 class _Place(Section):
-    """Where a run is kept, and what it reads: first in a pipeline file."""
+    """The run directory and the input: first in a pipeline file."""
 
     run: str = Field(
         min_length=1,

@@ -28,6 +28,8 @@ _LARGE_ARRAY_BYTES = 4 * MIB
 _M_MMAP_THRESHOLD = -3
 # For the nanny, the process that watches a worker, and its tracker: 71 MiB measured.
 NANNY_BYTES = 256 * MIB
+# Pages of files in this process, the most before any stage so far.
+_largest_mapped = 0
 
 
 def baseline_bytes(compiled: bool = False) -> int:
@@ -106,13 +108,18 @@ def check_fits(stage: str, needed_bytes: int, memory_limit: int, what: str) -> N
 def warmed_bytes(modules: tuple[str, ...]) -> int:
     """Import what tasks will, and return the resident size of this process with it, in bytes.
 
-    A module's function ``warm_up`` is called, if it has one.
+    A module's function ``warm_up`` is called, if it has one. Libraries count in full: the kernel
+    may take pages back that were not used for a while, and the next stage loads them again. Its
+    peak would then be above what was predicted from the size before it.
     """
+    global _largest_mapped
     for name in modules:
         module = importlib.import_module(name)
         if hasattr(module, "warm_up"):
             module.warm_up()
-    return _status_bytes("VmRSS") or 0
+    mapped = _status_bytes("RssFile") or 0
+    _largest_mapped = max(_largest_mapped, mapped)
+    return (_status_bytes("VmRSS") or 0) - mapped + _largest_mapped
 
 
 def return_large_arrays() -> None:

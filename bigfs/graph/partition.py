@@ -201,7 +201,7 @@ def _check_count(n_partitions: int, n: int, fewest: int, smallest: int, memory_l
 
 @dataclass(frozen=True)
 class Cells:
-    """Which partitions a row belongs to; pickles to a few hundred bytes.
+    """Assignment of rows to partitions; pickles to a few hundred bytes.
 
     Attributes
     ----------

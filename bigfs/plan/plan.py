@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether the run is accepted."""
+        """True if the run is accepted."""
         return not self.refusals
 
     @property

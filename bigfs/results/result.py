@@ -150,7 +150,7 @@ class Result:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the result is the consensus of fits on samples."""
+        """True if the result is the consensus of fits on samples."""
         return bool(self.settings.get("quick"))
 
     @property
@@ -303,7 +303,7 @@ class Result:
 
     @cached_property
     def _fits(self) -> FeatureScores | None:
-        """What fits on samples returned together."""
+        """The stored result of fits on samples."""
         if "stability" in self.stages:
             return FeatureScores.open(self._directory.stage_path("stability"))
         return self._stored if self.is_quick else None

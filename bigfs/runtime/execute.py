@@ -220,7 +220,7 @@ class _Sending:
 
 
 class _Sender:
-    """What `say_where` reaches on a worker."""
+    """Sender of the messages of `say_where` on a worker."""
 
     def __init__(self, topic: str) -> None:
         self._topic, self._sent = topic, 0.0

@@ -1,4 +1,4 @@
-"""How many features to keep: criteria, each a curve over m, and the rule that reads it.
+"""Choice of the number of features: criteria, each a curve over m, and the rule that reads it.
 
 The rule is the same for all: the smallest m at which the curve reaches a share of its plateau, or
 comes within one standard error of it. The plateau is the most that the curve reaches above the line

@@ -50,7 +50,7 @@ class Partial:
 
 @dataclass(frozen=True)
 class RowSketch:
-    """How many rows a sketch has, and how many columns of it are made in a pass.
+    """Rows of a sketch, and the columns of it that are made in a pass.
 
     Attributes
     ----------

@@ -29,7 +29,7 @@ _NEAR = 1e-2
 
 @dataclass(frozen=True)
 class InteriorPoint:
-    """Where the method ended.
+    """Result of the method.
 
     Attributes
     ----------

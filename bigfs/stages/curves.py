@@ -17,7 +17,7 @@ _ARRAYS = ("sizes", "order", "adds", "closest", "correlation")
 
 @dataclass(frozen=True)
 class Curves:
-    """What more and fewer features would do, measured on all rows or on a sample of them.
+    """Curves over the number of features, measured on all rows or on a sample of them.
 
     Attributes
     ----------

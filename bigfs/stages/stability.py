@@ -1,4 +1,4 @@
-"""How sure a selection is, from fits on samples of the rows: as stored, and in words."""
+"""Stability of a selection, from fits on samples of the rows: as stored, and in words."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _HEAD_ROWS = 1000
 
 @dataclass(frozen=True)
 class CSRLayout:
-    """How a sparse matrix is cut into blocks, and what they hold.
+    """Blocks of a sparse matrix, and the entries they hold.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class SparseSource(Source):
     @property
     @abstractmethod
     def layout(self) -> CSRLayout | None:
-        """How it is cut into blocks; None where only reading tells how many entries there are."""
+        """Its blocks; None where only reading tells how many entries there are."""
 
     @abstractmethod
     def iter_csr(self, rows: int) -> Iterator[Any]:

@@ -119,7 +119,7 @@ class RunFolder:
 
     @property
     def is_run(self) -> bool:
-        """Whether the folder is a run directory, of this version or an earlier one."""
+        """True if the folder is a run directory, of this version or an earlier one."""
         return bool(read_mark(self.path)) or is_of_earlier_version(self.path)
 
     def read(self) -> Self:

@@ -40,7 +40,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every chunk is there and matches."""
+        """True if every chunk is there and matches."""
         return not self.missing and not self.mismatched
 
     def check(self) -> None:

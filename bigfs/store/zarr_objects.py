@@ -47,17 +47,17 @@ class ZarrObjects(Store):
 
     @property
     def supports_writes(self) -> bool:
-        """Whether it can be written."""
+        """True if it can be written."""
         return True
 
     @property
     def supports_deletes(self) -> bool:
-        """Whether keys can be removed."""
+        """True if keys can be removed."""
         return True
 
     @property
     def supports_listing(self) -> bool:
-        """Whether keys can be listed."""
+        """True if keys can be listed."""
         return True
 
     async def get(

@@ -16,7 +16,13 @@ from bigfs.config import Config, dump_yaml
 from bigfs.config.messages import paths
 from bigfs.config.sections import GraphConfig
 from bigfs.core.errors import ConfigError
-from bigfs.selectors.configs import json_schema, load_config, make_config, pipeline_model
+from bigfs.selectors.configs import (
+    json_schema,
+    load_comparison,
+    load_config,
+    make_config,
+    pipeline_model,
+)
 from bigfs.selectors.registry import METHODS
 
 PIPELINES = sorted((Path(__file__).parents[2] / "pipelines").glob("*.yaml"))
@@ -234,6 +240,16 @@ def test_every_shipped_pipeline_follows_the_schema(path):
 
 def _settings(model: type[BaseModel], above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return list(paths(model, above))
+
+
+def test_every_section_but_the_input_may_be_null():
+    needed = {"run": "r", "input": {"uri": "x.npy"}, "n_features_to_select": 3}
+    for load, what in ((load_config, {"method": "mcfs"}), (load_comparison, {"methods": ["mcfs"]})):
+        default = load(needed | what)
+        names = {path[0] for path in _settings(type(default)) if len(path) > 1}
+        assert {"evaluate", "blocks", "stability", "graph"} <= names
+        for name in names - {"input", "methods"}:
+            assert getattr(load(needed | what | {name: None}), name) == getattr(default, name), name
 
 
 def test_the_template_names_every_setting_under_its_section():

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bigfs.core import memory
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import (
     SMALLEST_LIMIT_BYTES,
@@ -41,6 +42,18 @@ def test_refusal_names_stage_need_limit_and_remedy():
     assert message.startswith("Stage 'graph' needs 5 GiB for the index; a memory_limit of 4 GiB")
     named = message.partition("Set memory_limit to '")[2].partition("'")[0]
     check_fits("graph", 5 * GIB, parse_bytes(named), "the index")
+
+
+def test_libraries_count_though_the_kernel_has_taken_their_pages(monkeypatch):
+    sizes = {"VmRSS": 500 * MIB, "RssFile": 150 * MIB}
+    monkeypatch.setattr(memory, "_status_bytes", sizes.get)
+    monkeypatch.setattr(memory, "_largest_mapped", 0)
+    assert memory.warmed_bytes(("zarr",)) == 500 * MIB
+    sizes |= {"VmRSS": 460 * MIB, "RssFile": 40 * MIB}  # 110 MiB less mapped, 70 MiB more arrays
+    assert memory.warmed_bytes(("zarr",)) == 570 * MIB
+    sizes.clear()  # no such figures: not Linux
+    monkeypatch.setattr(memory, "_largest_mapped", 0)
+    assert memory.warmed_bytes(()) == 0
 
 
 @pytest.mark.memory

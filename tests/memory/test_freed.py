@@ -1,4 +1,4 @@
-"""Large freed arrays go back to the system, also those of threads."""
+"""Memory that leaves a process: large freed arrays, also of threads, and pages of libraries."""
 
 from __future__ import annotations
 
@@ -34,3 +34,36 @@ def test_large_arrays_of_threads_are_returned() -> None:
         [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True, timeout=60
     )
     assert int(out.stdout) <= 4
+
+
+_PAGES_TAKEN = """
+import ctypes
+import numpy as np
+from bigfs import MCFS
+from bigfs.core.memory import _status_bytes, peak_bytes, reset_peak, warmed_bytes
+from bigfs.stages.measure import TASK_MODULES
+
+warmed_bytes(TASK_MODULES)
+madvise, dont_need = ctypes.CDLL(None).madvise, 4
+for line in open("/proc/self/maps"):
+    span, access, *_, path = line.split()
+    if access.startswith("r-x") and path.startswith("/"):  # code, as the kernel may drop it
+        first, last = (int(end, 16) for end in span.split("-"))
+        madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), dont_need)
+without = _status_bytes("VmRSS")
+predicted = warmed_bytes(TASK_MODULES)
+reset_peak()
+MCFS(5, n_clusters=3, verbose=0).fit(np.random.default_rng(0).normal(size=(3000, 50)))
+print(without >> 20, predicted >> 20, peak_bytes() >> 20)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no such figures elsewhere")
+def test_the_size_before_a_stage_counts_code_that_the_kernel_has_dropped() -> None:
+    out = subprocess.run(
+        [sys.executable, "-c", _PAGES_TAKEN], capture_output=True, text=True, check=True, timeout=60
+    )
+    without, predicted, peak = map(int, out.stdout.split())
+    assert predicted > without + 24
+    assert peak <= predicted + 24  # what plans add for buffers

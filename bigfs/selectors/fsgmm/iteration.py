@@ -28,7 +28,7 @@ _PARTS = tuple(part.name for part in fields(Mixture))
 
 @dataclass
 class State:
-    """Where a fit is: all that a checkpoint holds.
+    """State of a fit: all that a checkpoint holds.
 
     Attributes
     ----------

@@ -62,7 +62,7 @@ class GlobalSearch(Strategy):
 
     @property
     def passes(self) -> type[Passes]:
-        """How the passes of the search go."""
+        """The class of the passes of the search."""
         return kind_of_passes(self.shape)
 
     def cost(self) -> StageCost:

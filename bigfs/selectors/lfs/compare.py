@@ -1,4 +1,4 @@
-"""How LFS compares clusters: adjusted normalized separability, with its sampling error."""
+"""Comparison of clusters in LFS: adjusted normalized separability, with its sampling error."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Clusterings:
 
 @dataclass
 class Rules:
-    """Which rows belong to which cluster of the solution.
+    """Assignment of rows to the clusters of the solution.
 
     Attributes
     ----------
@@ -303,7 +303,7 @@ def add_to(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Assignment:
-    """How rows are labeled: eq. (20).
+    """Rule that labels rows: eq. (20).
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Where LFS begins: given centroids or labels, or the best of several searches on a sample.
+"""Starts of LFS: given centroids or labels, or the best of several searches on a sample.
 
 Restarts run each in one task, on rows in memory, and are compared as whole solutions: by how
 well each cluster's normal law, in the features the cluster keeps, describes its rows (BIC).

@@ -1,4 +1,4 @@
-"""Where the search of LFS stands, and what it considers; a state is stored and read as one file."""
+"""State of the search of LFS, and its candidates; a state is stored and read as one file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class State:
 
     @property
     def finished(self) -> bool:
-        """Whether all clusters' subsets were tried on this solution in vain."""
+        """True if all clusters' subsets were tried on this solution in vain."""
         return bool((self.tried == self.version).all())
 
 

@@ -84,7 +84,7 @@ class LocalSearch(Strategy):
 
     @property
     def passes(self) -> type[Passes]:
-        """How the passes of the search go."""
+        """The class of the passes of the search."""
         return kind_of_passes(self.searched)
 
     @property
@@ -104,7 +104,7 @@ class LocalSearch(Strategy):
 
     @property
     def _ends_with_restarts(self) -> bool:
-        """Whether restarts see all rows, so that the best of them is the solution."""
+        """True if restarts see all rows, so that the best of them is the solution."""
         few = self.searched.n_samples <= START_ROWS
         return few and self._starts_from_draws
 

@@ -1,4 +1,4 @@
-"""Which of M3FS's endings to believe: the one whose clusters describe the rows best.
+"""Choice among the solutions of M3FS: the one whose clusters describe the rows best.
 
 Every cluster is taken for a Gaussian with a mean and a covariance of its own, and every ending for
 the mixture of its clusters, rows counted where they were put. The objective cannot compare endings

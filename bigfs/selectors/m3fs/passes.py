@@ -77,7 +77,7 @@ class Request:
 
 
 class RowStore(Protocol):
-    """Where small integers of some rows are kept."""
+    """Storage of small integers of some rows."""
 
     def get(self, start: int, kind: str, round_: int) -> np.ndarray:
         """Return what a round stored."""

@@ -1,4 +1,4 @@
-"""Where M3FS begins: labels by k-means on the rows and on the eigenvectors of their graph."""
+"""Starts of M3FS: labels by k-means on the rows and on the eigenvectors of their graph."""
 
 from __future__ import annotations
 

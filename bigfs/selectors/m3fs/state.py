@@ -77,7 +77,7 @@ class Settings:
 
 @dataclass
 class Trajectory:
-    """Where one start stands.
+    """State of one start.
 
     Attributes
     ----------

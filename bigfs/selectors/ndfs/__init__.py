@@ -60,7 +60,7 @@ class NDFSParameters(Section):
 
     @property
     def takes_eigenvectors(self) -> bool:
-        """Whether it starts from the graph's eigenvectors."""
+        """True if it starts from the graph's eigenvectors."""
         return isinstance(self.init, str) and self.init == "spectral"
 
     @model_validator(mode="after")

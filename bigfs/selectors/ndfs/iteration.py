@@ -26,7 +26,7 @@ CHECKPOINT_SECONDS = 30.0
 
 @dataclass
 class Iterate:
-    """Where the iteration stands, beside F.
+    """State of the iteration, beside F.
 
     Attributes
     ----------

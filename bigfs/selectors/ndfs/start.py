@@ -1,4 +1,4 @@
-"""Where NDFS begins: k-means on the spectral embedding, made into indicators.
+"""Start of NDFS: k-means on the spectral embedding, made into indicators.
 
 The restarts of k-means run on a sample of rows, in one task; the best of them by inertia goes on
 with all rows. No scikit-learn here.

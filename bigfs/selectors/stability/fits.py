@@ -189,7 +189,7 @@ class SampledFits:
 
     @property
     def draw(self) -> Draw:
-        """Which rows the samples have."""
+        """The draw of the rows of all samples."""
         seed = self.selection.random_state
         return Draw(self.shape.n_samples, self.sample_size, self.n_pairs, seed)
 

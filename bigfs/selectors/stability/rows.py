@@ -22,7 +22,7 @@ _RUN_ROWS = 2**14
 
 @dataclass(frozen=True)
 class Draw:
-    """Which rows each sample has: simple random samples without replacement.
+    """Rows of each sample: simple random samples without replacement.
 
     Rows are dealt out like cards: the samples of as many pairs as there are rows for share none,
     then all rows are shuffled again. Sample 2i and 2i + 1 are a pair.
@@ -48,7 +48,7 @@ class Draw:
 
     @property
     def n_deals(self) -> int:
-        """How often all rows are shuffled."""
+        """The number of shuffles of all rows."""
         return -(-self.n_pairs // self.pairs_per_deal)
 
     @property

@@ -102,7 +102,7 @@ class CsvSource(Source):
 
     @property
     def has_header(self) -> bool:
-        """Whether the first line is no sample."""
+        """True if the first line is no sample."""
         return self._header_lines > 0
 
     @property

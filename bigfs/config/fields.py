@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Annotated, Any
+from types import NoneType
+from typing import Annotated, Any, get_args
 
 from pydantic import (
     BaseModel,
@@ -140,14 +141,18 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_the_default(cls, settings: Any) -> Any:
-        """Leave out sections that are null; of those that may not be, this is the default."""
+        """Leave out null where a section must be: this is its default."""
         if not isinstance(settings, dict):
             return settings
-        defaults = {name: field.default for name, field in cls.model_fields.items()}
+        needed = {
+            name
+            for name, field in cls.model_fields.items()
+            if isinstance(field.default, BaseModel) and NoneType not in get_args(field.annotation)
+        }
         return {
             name: value
             for name, value in settings.items()
-            if value is not None or not isinstance(defaults.get(name), BaseModel)
+            if value is not None or name not in needed
         }
 
 

@@ -114,8 +114,9 @@ class ForwardOnColumns(Forward):
 
     @property
     def _n_parts(self) -> int:
-        """Partial sums in a worker: those of a fold, and one that is on its way."""
-        return fold_parts(self.shape.n_blocks) + 1
+        """Partial sums in a worker: those of a fold, and one that is on its way; two if sparse."""
+        # 100,000 x 20,000 counts on two workers took one part more than dense blocks do.
+        return fold_parts(self.shape.n_blocks) + (1 if self.shape.n_entries is None else 2)
 
     def cost(self) -> StageCost:
         """Return the cost of the passes: one for each pick at most, and a few in practice."""

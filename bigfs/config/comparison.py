@@ -260,7 +260,7 @@ class Comparison(Methods):
     """Several methods on one data set, with one table and one figure."""
 
     input: InputConfig = Field(description="The matrix to read.")
-    n_features_to_select: Annotated[  # type: ignore[assignment]  # also numbers that are chosen
+    n_features_to_select: Annotated[  # also numbers that are chosen
         list[NumberOfFeatures], BeforeValidator(as_list), Field(min_length=1)
     ] = Field(description="Numbers of features to keep; auto: each method chooses its own.")
     preprocess: Preprocess = Field(

@@ -26,7 +26,6 @@ from bigfs.store.cleaning import KEEP, Cleaner, fill_values, refusal
 from bigfs.store.csr import SparseSource
 from bigfs.store.csr_ingest import CSRCleaner, write_csr
 from bigfs.store.formats.csr_store import CSRWriter
-from bigfs.store.formats.zarr_array import UNFINISHED
 from bigfs.store.location import (
     Location,
     as_location,
@@ -37,7 +36,7 @@ from bigfs.store.location import (
     zarr_store,
 )
 from bigfs.store.objects import ConflictError, ObjectPath
-from bigfs.store.records import beside_the_matrix
+from bigfs.store.records import UNFINISHED, beside_the_matrix
 from bigfs.store.source import ENDINGS, Header, Source, is_store, listed, open_matrix
 from bigfs.store.values import checksum
 

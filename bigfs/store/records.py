@@ -27,6 +27,8 @@ CONFIG = "config.yaml"
 FEATURES = "features.csv"
 TABLE = "table.txt"
 REPORT = "report.html"
+# In a bucket, which has no renames: the store that this object is in is being written.
+UNFINISHED = "ingest.unfinished"
 # All that runs and comparisons write beside their stages.
 OUTPUTS = (CONFIG, FEATURES, TABLE, "table.csv", "table.json", "curves.svg", "curves.png")
 ATTEMPTS = "attempts"

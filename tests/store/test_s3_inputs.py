@@ -14,7 +14,6 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.graph import knn_graph, partition
 from bigfs.store.fingerprint import fingerprint
-from bigfs.store.formats.zarr_array import UNFINISHED
 from bigfs.store.ingest import ingest
 from bigfs.store.labels import load_labels
 from bigfs.store.location import (
@@ -22,6 +21,7 @@ from bigfs.store.location import (
     files_below,
 )
 from bigfs.store.objects import ObjectPath
+from bigfs.store.records import UNFINISHED
 from bigfs.store.scratch import Scratch
 from bigfs.store.source import is_store, open_matrix
 from bigfs.store.verify import verify

@@ -19,14 +19,13 @@ from bigfs.store.formats.csr_store import StoredCSR, read_dropped
 from bigfs.store.formats.zarr_files import CheckedFiles, chunk_bytes
 from bigfs.store.location import Location, as_location, files_below, zarr_store
 from bigfs.store.objects import ObjectPath
+from bigfs.store.records import UNFINISHED
 from bigfs.store.source import RandomAccessSource, Source, check_names, check_shape, work_dtype
 from bigfs.store.values import as_floats, decoding
 
 logger = logging.getLogger("bigfs")
 _SHOWN = 3
 _SAID = 200
-# In a bucket, which has no renames: the store that this object is in is being written.
-UNFINISHED = "ingest.unfinished"
 # The largest band of whole chunks that is decoded at once.
 _BAND_BYTES = 256 * 10**6
 # Each chunk that is read at once takes some kilobytes beside its content.

@@ -141,7 +141,7 @@ def test_the_source_of_a_row_is_its_batch(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_dropped_are_counted_in_their_source(tmp_path: Path) -> None:
-    X = table()[FEATURES].to_numpy()
+    X = table()[FEATURES].to_numpy(copy=True)
     X[[3, 19, 20], 1] = np.nan
     np.save(tmp_path / "a.npy", X[:20])
     np.save(tmp_path / "b.npy", X[20:])

@@ -106,7 +106,9 @@ class CubeSource(Source):
         packed = (self._scale, self._offset) != (1, 0)
         self.dtype = np.dtype(np.float64) if packed else work_dtype(self._stored, uri)
         self._plan()
-        self.held_bytes = 2 * self._piece_bytes + self._decoded_bytes
+        # What is put in order by way of a file is not decoded at the same time.
+        n_pieces = 1 if self._thick else 2
+        self.held_bytes = n_pieces * self._piece_bytes + self._decoded_bytes
 
     def _plan(self) -> None:
         """Choose what is read at once: lines along a dimension, of as many rows as fit a piece."""

@@ -123,6 +123,7 @@ class ForwardOnColumns(Forward):
         shape, d, columns = self.shape, self.shape.n_features, self._n_columns
         what = f"Gram columns of {columns:,} of {d:,} features"
         needed = shape.read_bytes + 8 * columns * d * self._n_parts + side_bytes(shape, columns)
+        needed += 8 * MIB
         beside = 8 * d * self.n_targets + side_bytes(shape, self.n_targets)
         steps = (
             pass_over(shape, "products of a block with the eigenvectors", beside),

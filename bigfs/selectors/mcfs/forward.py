@@ -108,7 +108,7 @@ class ForwardOnColumns(Forward):
         room = task_budget(self.selection.memory_limit) - shape.read_bytes
         each = 8 * shape.n_features * self._n_parts
         if shape.n_entries is not None:  # the columns of a block are dense beside it
-            room -= side_bytes(shape, GROUP)
+            room -= side_bytes(shape, GROUP) + 8 * MIB
             each += 8 * shape.rows
         return max(1, min(_COLUMNS, room // each))
 
@@ -123,7 +123,7 @@ class ForwardOnColumns(Forward):
         shape, d, columns = self.shape, self.shape.n_features, self._n_columns
         what = f"Gram columns of {columns:,} of {d:,} features"
         needed = shape.read_bytes + 8 * columns * d * self._n_parts + side_bytes(shape, columns)
-        needed += 8 * MIB
+        needed += 0 if shape.n_entries is None else 8 * MIB
         beside = 8 * d * self.n_targets + side_bytes(shape, self.n_targets)
         steps = (
             pass_over(shape, "products of a block with the eigenvectors", beside),

@@ -40,7 +40,7 @@ from bigfs.stages.stability import Stability
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.chunking import block_rows
 from bigfs.store.location import Location, as_location, replaced_file
-from bigfs.store.scratch import Scratch, read_attributes
+from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
 logger = logging.getLogger("bigfs")
 
@@ -265,7 +265,8 @@ class SampledFits:
             logger.info("stability: %d of %d fits are there", n_fits - len(missing), n_fits)
         if missing:
             rows = draw_rows(blocks, self.draw, missing, work.child("rows"))
-            dropped = blocks.source.dropped
+            # Read by the tasks: there may be as many as rows.
+            dropped = work.put("dropped", np.asarray(blocks.source.dropped, dtype=np.int64))
             job = (
                 rows,
                 self.selection,
@@ -315,7 +316,7 @@ def _fit_task(
     selection: Selection,
     quick: bool,
     n_samples: int,
-    dropped: Sequence[int],
+    dropped: ArrayRef,
     n_fits: int,
     kept: str,
 ) -> None:
@@ -361,14 +362,14 @@ def _fitted(
 
 
 def _of_sample(
-    selection: Selection, fit: int, n_samples: int, dropped: Sequence[int], numbers: np.ndarray
+    selection: Selection, fit: int, n_samples: int, dropped: ArrayRef, numbers: np.ndarray
 ) -> Selection:
     """Return the settings of a fit: a seed of its own, and the labels of its rows."""
     seed = derive_seed(selection.random_state, "stability fit", fit)
     selection = selection.model_copy(update={"random_state": seed})
     labels = METHODS[selection.method].labels
     if getattr(selection.parameters, labels, None) is not None:
-        start = start_of(selection, n_samples, dropped)
+        start = start_of(selection, n_samples, dropped.load())
         if not isinstance(start, str) and len(start) == n_samples:
             return selection.with_parameters(**{labels: np.asarray(start)[numbers]})
     return selection

@@ -1,0 +1,302 @@
+"""AnnData from end to end: runs, labels, batches, representations, and results written back."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from bigfs import HighlyVariable, MaxVariance, open_matrix, run, select
+from bigfs.blocks import RowBlocks
+from bigfs.core.cost import Shape
+from bigfs.core.errors import ConfigError, InputError
+from bigfs.graph import affinity, knn_graph
+from bigfs.selectors.configs import load_comparison, load_config
+from bigfs.selectors.laplacian_score.strategies import choose
+from bigfs.store.labels import load_labels
+from tests.store._anndata import COUNTS, GENES, D, N, ad, annotated, kept_as
+from tests.store._folder import call
+
+
+@pytest.mark.full
+def test_a_run_reads_a_layer_and_goes_on(tmp_path: Path) -> None:
+    annotated().write_h5ad(tmp_path / "X.h5ad")
+    settings = {
+        "run": str(tmp_path / "run"), "method": "highly_variable", "n_features_to_select": 3,
+        "input": {"uri": str(tmp_path / "X.h5ad")}, "highly_variable": {"flavor": "deviance"},
+    }  # fmt: skip
+    expected = HighlyVariable(3, flavor="deviance").fit(sp.csr_matrix(COUNTS))
+    np.testing.assert_array_equal(run(settings).ranking, expected.ranking_)
+    table = pd.read_csv(tmp_path / "run" / "features.csv")
+    assert table["name"].tolist() == [GENES[j] for j in expected.ranking_]
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    again = run(settings)
+    np.testing.assert_array_equal(again.ranking, expected.ranking_)
+    now = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert {k: v["attempt"] for k, v in now["stages"].items()} == {
+        k: v["attempt"] for k, v in manifest["stages"].items()
+    }
+    other = run(settings, overrides=["input.layer=raw"])
+    assert other.to_frame()["name"].str.startswith("raw ").all()
+
+
+def test_the_command_line_takes_a_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    annotated().write_h5ad("X.h5ad")
+    assert call(capsys, "ingest", "X.h5ad", "X.zarr", "--layer", "raw")[0] == 0
+    assert open_matrix("X.zarr").n_features == 2 * D
+    code, shown = call(capsys, "inspect", "X.h5ad", "--layer", "dense")
+    assert code == 0 and "60 samples x 8 features" in shown
+    code, shown = call(capsys, "inspect", "X.h5ad", "--layer", "x")
+    assert code == 2 and "has no layer 'x'" in shown
+
+
+@pytest.mark.parametrize("kind", ["h5ad", "zarr"])
+def test_columns_of_obs_are_labels(kind: str, tmp_path: Path) -> None:
+    adata, batch = annotated(), np.arange(N) % 3
+    adata.obs["batch"] = pd.Categorical.from_codes(batch, ["c", "b", "a"])
+    adata.obs["number"] = batch * 2
+    adata.obs["text"] = [f"t{i}" for i in batch]
+    adata.obs["gap"] = pd.array([1, None] * (N // 2), dtype="Int64")
+    adata.obs["gaps"] = pd.Categorical.from_codes(batch - 1, ["a", "b"])
+    path = kept_as(kind, tmp_path, adata)
+    assert load_labels(f"{path}::batch", N).tolist() == (2 - batch).tolist()
+    for name in ("number", "text"):
+        assert load_labels(f"{path}::{name}", N).tolist() == batch.tolist()
+    refused = {"gap": "no value in row 1", "gaps": "no value in row 0", "x": "it has batch, number"}
+    for name, said in refused.items():
+        with pytest.raises(InputError, match=said):
+            load_labels(f"{path}::{name}", N)
+    expected = HighlyVariable(3, flavor="deviance", batch_key=batch).fit(COUNTS)
+    for X, key in ((path, f"{path}::batch"), (adata, "batch")):
+        found = HighlyVariable(3, flavor="deviance", batch_key=key).fit(X)
+        np.testing.assert_allclose(found.scores_, expected.scores_, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["memory", "backed"])
+def test_select_writes_columns_of_var(kind: str, tmp_path: Path) -> None:
+    adata = kept_as(kind, tmp_path, annotated())
+    adata.obs["batch"] = np.arange(N) % 3
+    expected = MaxVariance(3, preprocess="none").fit(COUNTS)
+    assert select(adata, 3, method="max_variance", preprocess="none") is None
+    assert adata.var["bigfs_rank"].tolist() == (np.argsort(expected.ranking_) + 1).tolist()
+    np.testing.assert_allclose(adata.var["bigfs_score"], expected.scores_)
+    np.testing.assert_array_equal(adata.var["bigfs_selected"], expected.get_support())
+    assert adata.uns["bigfs"]["method"] == "max_variance"
+    assert json.loads(adata.uns["bigfs"]["parameters"])["n_features_to_select"] == 3
+    settings = {"flavor": "deviance", "batch_key": "batch", "layer": "dense", "key_added": "hv"}
+    by_batch = HighlyVariable(2, flavor="deviance", batch_key=np.arange(N) % 3).fit(COUNTS * 2)
+    copied = adata
+    if kind == "memory":
+        copied = select(adata, 2, method="highly_variable", copy=True, **settings)
+        assert not any(name.startswith("hv") for name in adata.var)
+    else:
+        select(adata, 2, method="highly_variable", **settings)
+    np.testing.assert_allclose(copied.var["hv_score"], by_batch.scores_)
+    if kind == "memory":
+        copied.write_h5ad(tmp_path / "out.h5ad")
+        again = ad.read_h5ad(tmp_path / "out.h5ad")
+        assert (
+            again.var["hv_selected"].sum() == 2 and again.uns["hv"]["method"] == "highly_variable"
+        )
+
+
+def test_select_refuses_in_words() -> None:
+    adata = annotated()
+    for given, said in (
+        ({"method": "nope"}, "method must be one of mcfs"),
+        ({"method": "max_variance", "n_clusters": 3}, "unexpected keyword argument 'n_clusters'"),
+        ({"method": "max_variance", "layer": "raw"}, "features of its own"),
+        ({"method": "max_variance", "key_added": ""}, "key_added must be a text"),
+    ):
+        with pytest.raises(InputError, match=said):
+            select(adata, 2, **given)
+    with pytest.raises(InputError, match="select takes an AnnData. Got ndarray"):
+        select(COUNTS, 2)
+    assert not len(adata.var.columns)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["h5ad", "zarr"])
+def test_the_result_is_written_into_a_copy_or_in_place(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adata = annotated()
+    adata.var["symbol"] = [f"s{j}" for j in range(D)]
+    source = kept_as(kind, tmp_path, adata)
+    read = ad.read_h5ad if kind == "h5ad" else ad.read_zarr
+    settings = {
+        "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 3,
+        "preprocess": "none", "input": {"uri": str(source)}, "curves": False,
+    }  # fmt: skip
+    result, expected = run(settings), MaxVariance(3, preprocess="none").fit(COUNTS)
+    dest = tmp_path / f"out.{kind}"
+    before = source.read_bytes() if kind == "h5ad" else None
+    code, shown = call(capsys, "export", str(tmp_path / "run"), str(dest), "--annotate")
+    assert code == 0, shown
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = read(dest)
+    assert found.var.columns.tolist() == ["symbol", "bigfs_rank", "bigfs_score", "bigfs_selected"]
+    assert (found.var["bigfs_rank"] == np.argsort(expected.ranking_) + 1).all()
+    assert (found.var["bigfs_score"] == result.scores).all()
+    np.testing.assert_array_equal(found.var["bigfs_selected"], expected.get_support())
+    assert found.var["bigfs_selected"].dtype == bool and found.var_names.tolist() == GENES
+    np.testing.assert_array_equal(found.X.toarray(), COUNTS)
+    assert {"dense", "columns"} == set(found.layers) - {None} and found.raw is not None
+    code, shown = call(capsys, "export", str(tmp_path / "run"), str(dest), "--annotate")
+    assert code == 2 and "already exists" in shown
+    code, shown = call(capsys, "export", str(tmp_path / "run"), str(dest), "--annotate", "--m", "2")
+    assert code == 2 and "writes all features" in shown
+    if kind == "h5ad":
+        assert source.read_bytes() == before
+    in_place = [str(tmp_path / "run"), str(source), "--annotate", "--overwrite"]
+    for _ in range(2):  # the second time the columns are there
+        code, shown = call(capsys, "export", *in_place)
+        assert code == 0, shown
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            again = read(source)
+        pd.testing.assert_frame_equal(again.var, found.var)
+        np.testing.assert_array_equal(again.layers["dense"], COUNTS * 2)
+    names = sorted(p.name for p in tmp_path.iterdir() if p.name != "canary")
+    assert names == sorted(["run", source.name, dest.name])
+    assert run(settings).ranking.tolist() == result.ranking.tolist()
+
+
+@pytest.mark.parametrize("kind", ["h5ad", "zarr"])
+@pytest.mark.parametrize("missing", ["error", "drop_rows"])
+def test_rows_are_compared_by_an_array_of_obsm(kind: str, missing: str, tmp_path: Path) -> None:
+    X, kept = COUNTS.copy(), np.arange(N)
+    if missing == "drop_rows":
+        X[[0, 17, 30], 2] = np.nan
+        kept = np.delete(kept, [0, 17, 30])
+    adata = ad.AnnData(sp.csr_matrix(X), var=pd.DataFrame(index=GENES))
+    adata.obsm["X_pca"] = np.random.default_rng(1).normal(size=(N, 3))
+    adata.obsm["frame"] = pd.DataFrame(adata.obsm["X_pca"], index=adata.obs_names).add_prefix("c")
+    source = kept_as(kind, tmp_path, adata)
+    settings: dict[str, Any] = {
+        "run": str(tmp_path / "run"), "input": {"uri": str(source), "missing": missing},
+        "method": "laplacian_score", "n_features_to_select": 3, "preprocess": "none",
+        "graph": {"representation": "obsm/X_pca", "n_neighbors": 4},
+    }  # fmt: skip
+    result = run(settings)
+    assert list(result.stages)[1] == "components" and "components" in result.stages
+    graph = knn_graph(adata.obsm["X_pca"][kept].astype(np.float32), 4)
+    score = choose(Shape(len(kept), D, 4, 16, 16), load_config(settings)).score
+    expected = score(RowBlocks.from_any(COUNTS[kept]), affinity(graph))
+    np.testing.assert_allclose(result.scores, expected.scores, rtol=1e-6)
+    for name, said in (("X_umap", "has no obsm/X_umap. It has X_pca"), ("frame", "is not read")):
+        wrong = {**settings, "run": str(tmp_path / "other")}
+        wrong["graph"] = {"representation": f"obsm/{name}"}
+        with pytest.raises(InputError, match=said):
+            run(wrong)
+        assert not (tmp_path / "other").exists()
+    with pytest.raises(InputError, match="stability fits samples of the rows"):
+        run({**settings, "run": str(tmp_path / "other"), "stability": {"n_pairs": 2}})
+    if missing == "drop_rows":
+        fitted = MaxVariance(3).fit(tmp_path / "run" / "data.zarr")
+        np.testing.assert_array_equal(np.flatnonzero(fitted.row_mask_), kept)
+        assert not hasattr(fitted.fit(COUNTS), "row_mask_")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["h5ad", "zarr"])
+def test_a_run_leaves_an_annotated_copy(kind: str, tmp_path: Path) -> None:
+    source = kept_as(kind, tmp_path, annotated())
+    settings = {
+        "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 3,
+        "preprocess": "none", "input": {"uri": str(source)}, "output": {"anndata": True},
+    }  # fmt: skip
+    result = run(settings)
+    place = tmp_path / "run" / "annotated.zarr" / source.name
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = ad.read_h5ad(place) if kind == "h5ad" else ad.read_zarr(place)
+    assert (found.var["bigfs_score"] == result.scores).all()
+    assert np.flatnonzero(found.var["bigfs_selected"]).tolist() == sorted(result.selected.tolist())
+    np.testing.assert_array_equal(found.X.toarray(), COUNTS)
+    written = place.stat().st_mtime_ns
+    run(settings)
+    assert place.stat().st_mtime_ns == written, "it is finished"
+    np.save(tmp_path / "X.npy", COUNTS)
+    other = {**settings, "run": str(tmp_path / "other"), "input": {"uri": str(tmp_path / "X.npy")}}
+    with pytest.raises(InputError, match=r"X.npy is no .h5ad file or AnnData .zarr"):
+        run(other)
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_batches_of_an_input_are_a_setting(tmp_path: Path) -> None:
+    adata = annotated()
+    batches = np.arange(N) % 3
+    adata.obs["batch"] = pd.Categorical([f"b{i}" for i in batches])
+    adata.write_h5ad(tmp_path / "X.h5ad")
+    settings: dict[str, Any] = {
+        "run": str(tmp_path / "run"), "method": "highly_variable", "n_features_to_select": 3,
+        "input": {"uri": str(tmp_path / "X.h5ad"), "batch_key": "batch"}, "curves": False,
+        "highly_variable": {"flavor": "deviance"},
+    }  # fmt: skip
+    expected = HighlyVariable(3, flavor="deviance", batch_key=batches).fit(COUNTS)
+    np.testing.assert_array_equal(run(settings).scores, expected.scores_)
+    adata.X = adata.X.astype(np.float32)
+    adata.X.data[0] = np.nan
+    [lost], kept = np.flatnonzero(np.isnan(adata.X.toarray()).any(axis=1)), np.arange(N)
+    kept = np.delete(kept, lost)
+    adata.write_h5ad(tmp_path / "X.h5ad")
+    settings["input"]["missing"] = "drop_rows"
+    expected = HighlyVariable(3, flavor="deviance", batch_key=batches[kept]).fit(COUNTS[kept])
+    np.testing.assert_array_equal(run(settings).scores, expected.scores_)
+    other = {name: value for name, value in settings.items() if name != "highly_variable"}
+    with pytest.raises(ConfigError, match="method 'max_variance' does not score batches apart"):
+        run({**other, "method": "max_variance"})
+    methods = [{"method": "highly_variable", **{"highly_variable": {"flavor": "deviance"}}}]
+    comparison = load_comparison({
+        "run": str(tmp_path / "compared"), "input": settings["input"],
+        "methods": [*methods, "max_variance"], "n_features_to_select": 3,
+    })  # fmt: skip
+    first, second = (entry.config for entry in comparison.entries(3))
+    assert first.parameters.batch_key == f"{tmp_path / 'X.h5ad'}::batch"
+    assert second.input.batch_key is None
+
+
+@pytest.mark.full
+def test_a_run_on_an_object(tmp_path: Path) -> None:
+    settings = {
+        "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 3,
+        "curves": False, "preprocess": "none",
+    }  # fmt: skip
+    expected = MaxVariance(3, preprocess="none").fit(COUNTS)
+
+    def attempt() -> str:
+        manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+        return str(manifest["stages"]["data"]["attempt"])
+
+    annotated().write_h5ad(tmp_path / "X.h5ad")
+    backed = ad.read_h5ad(tmp_path / "X.h5ad", backed="r")
+    found = run(settings, data=annotated())
+    first = attempt()
+    for data in (annotated(), backed):  # the same content
+        np.testing.assert_array_equal(run(settings, data=data).ranking, expected.ranking_)
+        assert attempt() == first
+    assert found.to_frame()["name"].tolist() == [GENES[j] for j in expected.ranking_]
+    found.export(tmp_path / "out.h5ad")
+    np.testing.assert_array_equal(
+        np.asarray(ad.read_h5ad(tmp_path / "out.h5ad").X), COUNTS[:, np.sort(found.selected)]
+    )
+    other = run(settings, data=annotated()[10:], overrides=["input.layer=dense"])
+    assert attempt() != first
+    np.testing.assert_allclose(
+        other.scores, 4 * MaxVariance(3, preprocess="none").fit(COUNTS[10:]).scores_
+    )
+    with pytest.raises(InputError, match="is an object of the Python session"):
+        run(tmp_path / "run" / "config.yaml", overrides=["input.layer=null"])
+    with pytest.raises(InputError, match="neither data nor labels"):
+        run(settings, data=annotated(), overrides=["input.labels=batch"])

@@ -84,8 +84,8 @@ class Selection(Section):
     method: str = Field("mcfs", description="The method that scores the features.")
     n_features_to_select: NumberOfFeatures = Field(
         description="How many features to keep. auto: as many as their curve says; {auto: "
-        "explained_variance | explained_eigenvectors | neighbors_kept, share: 0.95, at_most: 200} "
-        "says which curve."
+        "explained_variance | explained_eigenvectors | neighbors_kept | stability, share: 0.95, "
+        "at_most: 200} says which curve."
     )
     graph: GraphConfig | None = Field(
         None, description="The neighbor graph (methods that use one). null: the defaults."

@@ -369,7 +369,7 @@ def _of_sample(
     selection = selection.model_copy(update={"random_state": seed})
     labels = METHODS[selection.method].labels
     if getattr(selection.parameters, labels, None) is not None:
-        start = start_of(selection, n_samples, dropped.load())
+        start = start_of(selection, n_samples, dropped.load().tolist())
         if not isinstance(start, str) and len(start) == n_samples:
             return selection.with_parameters(**{labels: np.asarray(start)[numbers]})
     return selection

@@ -166,7 +166,7 @@ def name_of_input(uri: str) -> str:
     return re.sub(r"[^\w-]", "_", last.lstrip(".").partition(".")[0]) or "input"
 
 
-class _Place(Section):
+class _RunSection(Section):
     """The run directory and the input: first in a pipeline file."""
 
     run: str = Field(
@@ -191,7 +191,7 @@ class _Place(Section):
         return self.date and self.run.rpartition("/")[2].replace(self.date, DATE)
 
     @model_validator(mode="after")
-    def _the_date_is_in_the_run(self) -> _Place:
+    def _the_date_is_in_the_run(self) -> _RunSection:
         names = {"{input}": name_of_input(self.input.uri), "{method}": getattr(self, "method", "")}
         for placeholder, name in names.items():
             object.__setattr__(self, "run", self.run.replace(placeholder, name))
@@ -213,7 +213,7 @@ class _Place(Section):
         return self
 
 
-class Config(Selection, _Place):
+class Config(Selection, _RunSection):
     """A bigfs pipeline: which features of a matrix to keep."""
 
     evaluate: EvaluateConfig | None = Field(

@@ -46,7 +46,7 @@ class _Measurement:
 
 
 @dataclass(frozen=True)
-class _SelectedColumns:
+class _SelectionReader:
     """Source of a selection's rows for tasks: stored columns, or the data themselves."""
 
     reader: BlockReader
@@ -294,7 +294,7 @@ def _products_with(
 
 
 def _in_memory(
-    columns: _SelectedColumns, n_samples: int, labels: ArrayRef, protocol: Protocol
+    columns: _SelectionReader, n_samples: int, labels: ArrayRef, protocol: Protocol
 ) -> dict[str, float]:
     edges = np.linspace(0, n_samples, _STRIPS + 1, dtype=int).tolist()
     strips = list(zip(edges[:-1], edges[1:], strict=True)) if protocol.nearest_neighbor else []
@@ -310,15 +310,15 @@ def _in_memory(
     return _summarize(correlated, results[: len(strips)], results[len(strips) :], n_samples)
 
 
-def _store_columns(blocks: RowBlocks, selected: np.ndarray | None) -> _SelectedColumns:
+def _store_columns(blocks: RowBlocks, selected: np.ndarray | None) -> _SelectionReader:
     if selected is None:
-        return _SelectedColumns(blocks.start_pass(), None)
+        return _SelectionReader(blocks.start_pass(), None)
     scratch = blocks.scratch
     wanted = scratch.put(scratch.unique("selected"), np.asarray(selected, dtype=np.int64))
     stored = blocks.create_rows(scratch.unique("columns"), len(selected), blocks.dtype)
     blocks.map_blocks(_take_columns, wanted, stored, label="columns")
     scratch.remove(wanted)
-    return _SelectedColumns(blocks.start_pass(), stored)
+    return _SelectionReader(blocks.start_pass(), stored)
 
 
 def _take_columns(X: Any, first_row: int, wanted: ArrayRef, out: ArrayRef) -> None:
@@ -334,7 +334,7 @@ def _columns(X: Any, wanted: np.ndarray) -> np.ndarray:
 
 def _measure(
     task: _Measurement,
-    columns: _SelectedColumns,
+    columns: _SelectionReader,
     n_samples: int,
     labels: ArrayRef,
     protocol: Protocol,
@@ -356,7 +356,7 @@ def _measure(
 
 
 def _by_blocks(
-    blocks: RowBlocks, columns: _SelectedColumns, width: int, labels: ArrayRef, protocol: Protocol
+    blocks: RowBlocks, columns: _SelectionReader, width: int, labels: ArrayRef, protocol: Protocol
 ) -> dict[str, float]:
     """Evaluate columns larger than a worker: dask-ml's k-means, neighbors by pairs of blocks."""
     y, n = labels.load(), blocks.n_samples
@@ -388,7 +388,7 @@ def _by_blocks(
 class _ColumnsArray:
     """Array-like view of some columns for Dask: shape, type and rows on demand."""
 
-    columns: _SelectedColumns
+    columns: _SelectionReader
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     ndim: int = 2
@@ -407,18 +407,18 @@ class _ColumnsArray:
         return da.from_array(self, chunks=(rows, self.shape[1]), name=name, meta=meta)
 
 
-def _block_products(bounds: tuple[int, int], columns: _SelectedColumns) -> kernels.PartialGram:
+def _block_products(bounds: tuple[int, int], columns: _SelectionReader) -> kernels.PartialGram:
     return kernels.block_gram(columns.read(*bounds), None)
 
 
-def _block_range(bounds: tuple[int, int], columns: _SelectedColumns) -> tuple[float, float]:
+def _block_range(bounds: tuple[int, int], columns: _SelectionReader) -> tuple[float, float]:
     X = columns.read(*bounds)
     return float(X.min()), float(X.max())
 
 
 def _wrong_of_block(
     bounds: tuple[int, int],
-    columns: _SelectedColumns,
+    columns: _SelectionReader,
     labels: ArrayRef,
     others: tuple[tuple[int, int], ...],
     frame: Frame,

@@ -14,7 +14,7 @@ from bigfs.core.cost import Shape, StageCost, StagePlan, Step
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import USABLE_FRACTION, baseline_bytes, task_budget
 from bigfs.core.units import MIB, format_bytes
-from bigfs.stages.stage import Stage, Strategy
+from bigfs.stages.stage import Stage, StageStrategy
 
 # Dask ends a worker at this share of its limit: no predicted peak, itself a bound, is above.
 _MOST = 0.95
@@ -310,7 +310,12 @@ def make_plan(
 
 
 def _plan_stage(
-    name: str, strategy: Strategy, cost: StageCost, base: int, shape: Shape | None, place: Place
+    name: str,
+    strategy: StageStrategy,
+    cost: StageCost,
+    base: int,
+    shape: Shape | None,
+    place: Place,
 ) -> StagePlan:
     """Return a stage's figures; ``base`` is what its processes are before it."""
     limit, budget = place.memory_limit, task_budget(place.memory_limit)

@@ -54,7 +54,7 @@ def open_run_data(path: Location) -> RandomAccessSource:
     return found
 
 
-class Columns(RandomAccessSource):
+class SelectedColumns(RandomAccessSource):
     """Some columns of a matrix, in the type that its values were stored in.
 
     Parameters
@@ -132,13 +132,13 @@ def refuse_input(dest: str | Location, uri: str) -> None:
 
 
 def export_columns(
-    columns: Columns, dest: str | Location, *, ids: bool = False, overwrite: bool = False
+    columns: SelectedColumns, dest: str | Location, *, ids: bool = False, overwrite: bool = False
 ) -> Location:
     """Write columns to a file or store whose format its name says.
 
     Parameters
     ----------
-    columns : Columns
+    columns : SelectedColumns
     dest : str, Path or ObjectPath
         NAME.zarr, .parquet, .npy, .csv or .h5ad. It appears when it is complete.
     ids : bool, default=False
@@ -202,12 +202,12 @@ class _Table:
 
     Attributes
     ----------
-    columns : Columns
+    columns : SelectedColumns
     blocks : iterator of ndarray
     ids : bool
     """
 
-    columns: Columns
+    columns: SelectedColumns
     blocks: Iterator[np.ndarray]
     ids: bool
 

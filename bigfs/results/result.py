@@ -14,7 +14,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.text import printable
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.core.yamltext import read_yaml
-from bigfs.results.export import Columns, export_columns, open_run_data, refuse_input
+from bigfs.results.export import SelectedColumns, export_columns, open_run_data, refuse_input
 from bigfs.results.features import (
     as_csv,
     evaluation_lines,
@@ -293,7 +293,7 @@ class Result:
                 "input.missing: drop_rows). Export without ids."
             )
         names = [self.name_of(feature) for feature in kept.tolist()]
-        columns = Columns(data, kept, names)
+        columns = SelectedColumns(data, kept, names)
         return export_columns(columns, dest, ids=ids, overwrite=overwrite)
 
     @cached_property

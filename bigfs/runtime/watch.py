@@ -27,10 +27,10 @@ def watch_cluster(cluster: Any = None) -> Callable[[], None] | None:
         return None
     ours = client.cluster if cluster is not None and cluster.kind == "local" else None
     patience = max(LOST_SECONDS, getattr(cluster, "wait_seconds", None) or 0.0)
-    return _Watch(client, ours, patience)
+    return _WorkerWatch(client, ours, patience)
 
 
-class _Watch:
+class _WorkerWatch:
     """Raises ClusterError when the cluster has been without workers for too long."""
 
     def __init__(self, client: Any, ours: Any, patience_seconds: float) -> None:

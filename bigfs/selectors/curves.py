@@ -183,7 +183,7 @@ class OnePass:
         paths = [_path(result, m) for m in sizes.tolist()]
         sample = (blocks.n_samples, self.random_state, self.n_rows)
         cross, rows = blocks.reduce(_kernel, _merge, leading, targets, sample, label="curves")
-        products = _Products(cross, leading, blocks.n_samples, blocks.n_features)
+        products = _LeadingProducts(cross, leading, blocks.n_samples, blocks.n_features)
         values = products.curves(paths)
         kept = _kept(np.concatenate(rows).astype(np.float64), paths, self.n_neighbors)
         values["neighbors_kept"] = kept.mean(axis=1)
@@ -211,7 +211,7 @@ class OnePass:
         )
 
     def _reasons(
-        self, order: np.ndarray, result: FeatureScores, products: _Products
+        self, order: np.ndarray, result: FeatureScores, products: _LeadingProducts
     ) -> dict[str, Any]:
         """Return the selection, and why each feature is in it or not."""
         known = order[np.isin(order, products.leading)]
@@ -291,7 +291,7 @@ def _part(what: str, weights: np.ndarray) -> str:
 
 
 @dataclass
-class _Products:
+class _LeadingProducts:
     """The products of the leading columns with all, and what follows from them.
 
     Attributes

@@ -96,7 +96,7 @@ class _Residuals:
 
 
 @dataclass(frozen=True)
-class _Problem:
+class _InteriorProblem:
     """The data of the program, intercepts counted with the free unknowns."""
 
     N: np.ndarray  # (R + n_free + 1, d, P): the rows, intercepts' couplings, a place for sigma's
@@ -190,13 +190,13 @@ def interior_point(
     return InteriorPoint(_unknowns(problem, best), best.x, n_iter, best_error)
 
 
-def _unknowns(problem: _Problem, now: _Point) -> np.ndarray:
+def _unknowns(problem: _InteriorProblem, now: _Point) -> np.ndarray:
     """Return V with its intercepts."""
     V = soc.split(now.cone)[2]
     return np.vstack([V, now.f[: problem.n_intercepts]]) if problem.n_intercepts else V
 
 
-def _problem(rows: Any, smooth: np.ndarray | None, C: float, m: int, d: int) -> _Problem:
+def _problem(rows: Any, smooth: np.ndarray | None, C: float, m: int, d: int) -> _InteriorProblem:
     """Split the intercepts off; the caller's units are kept."""
     R, D, P = rows.A.shape
     intercepts = P if D > d else 0
@@ -224,10 +224,12 @@ def _problem(rows: Any, smooth: np.ndarray | None, C: float, m: int, d: int) -> 
     used[-1] = True
     narrow = used.sum(axis=1) <= 1
     split = np.flatnonzero(~narrow), np.flatnonzero(narrow), used[narrow].argmax(axis=1)
-    return _Problem(N, N[:R], split, F, rows.bounds, e, S, coupling, curvature, C, m, intercepts)
+    return _InteriorProblem(
+        N, N[:R], split, F, rows.bounds, e, S, coupling, curvature, C, m, intercepts
+    )
 
 
-def _first(problem: _Problem) -> _Point:
+def _first(problem: _InteriorProblem) -> _Point:
     """Begin at V = 0 with everything well inside."""
     (R, d, P), C = problem.A.shape, problem.C
     share = problem.m / d
@@ -251,7 +253,7 @@ def _mu(now: _Point) -> float:
     return (total + now.xi * now.y) / (2 * len(sigma) + len(now.w) + len(sigma) + 1)
 
 
-def _residuals(problem: _Problem, now: _Point) -> _Residuals:
+def _residuals(problem: _InteriorProblem, now: _Point) -> _Residuals:
     t, sigma, V = soc.split(now.cone)
     s_t, s_sigma, s_v = soc.split_dual(now.dual)
     by_v, by_f = problem.bends(V, now.f)
@@ -294,7 +296,7 @@ def _longest(now: _Point, step: _Point) -> float:
 class _System:
     """The linear system of a step at one point, factorized."""
 
-    def __init__(self, problem: _Problem, now: _Point) -> None:
+    def __init__(self, problem: _InteriorProblem, now: _Point) -> None:
         self.problem, self.now = problem, now
         self.sigma = soc.second(now.cone)
         self.scaling = soc.Scaling.of(now.cone, now.dual)
@@ -372,7 +374,7 @@ class _System:
 _Solve = Callable[[np.ndarray], np.ndarray]
 
 
-def _hessian(problem: _Problem, stiff: np.ndarray, U: np.ndarray) -> tuple[_Solve, _Solve]:
+def _hessian(problem: _InteriorProblem, stiff: np.ndarray, U: np.ndarray) -> tuple[_Solve, _Solve]:
     """Return functions of the inverse of ``H = (diag(stiff) + S) x I - U U'``.
 
     The first returns ``H^-1 V`` for V of shape (d, P), the second the products ``N H^-1 N'``

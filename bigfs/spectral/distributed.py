@@ -22,7 +22,7 @@ from bigfs.spectral import rowblocks as tasks
 from bigfs.spectral.components import add_pivot, contrast_levels, groups
 from bigfs.spectral.iteration import Iteration, panel_widths, split_width
 from bigfs.spectral.problem import GROUP, Goal
-from bigfs.spectral.rowblocks import Iterate, Measure
+from bigfs.spectral.rowblocks import Measure, StoredIterate
 from bigfs.spectral.rowgraph import build_row_graph
 from bigfs.spectral.storedblock import Record, StoredBlock, StripBlock
 from bigfs.store.location import Location
@@ -145,7 +145,7 @@ class _Finish:
             },
         }
 
-    def _orthonormal(self, count: int) -> tuple[Iterate]:
+    def _orthonormal(self, count: int) -> tuple[StoredIterate]:
         """Make vectors that are orthonormal in float32 so in float64."""
         block, widths = self.block, split_width(count)
         sums = block.sums(tasks.shares_task, block.parts, ())
@@ -155,7 +155,7 @@ class _Finish:
         turn = np.linalg.inv(np.linalg.cholesky(overlap)).T
         return (block.change((centered,), widths, dtype="float64", turn=turn),)
 
-    def _one_basis(self, vectors: tuple[Iterate, ...], mu: np.ndarray) -> np.ndarray:
+    def _one_basis(self, vectors: tuple[StoredIterate, ...], mu: np.ndarray) -> np.ndarray:
         """Return the rotation that gives groups of equal eigenvalues the canonical basis."""
         turn = np.eye(len(mu))
         for begin, end in groups(mu, GROUP * self.goal.tol):
@@ -166,12 +166,12 @@ class _Finish:
             turn[begin:end, begin:end] = part
         return turn
 
-    def _first(self, iterate: Iterate, measure: Measure) -> list[tuple[int, np.ndarray]]:
+    def _first(self, iterate: StoredIterate, measure: Measure) -> list[tuple[int, np.ndarray]]:
         """Return the first rows that are the largest by a measure."""
         largest = self.block.reduce(tasks.largest_task, np.maximum, iterate, measure)
         return self.block.reduce(tasks.first_task, tasks.earlier, iterate, measure, largest)
 
-    def _write(self, final: Iterate, out: ArrayRef) -> np.ndarray:
+    def _write(self, final: StoredIterate, out: ArrayRef) -> np.ndarray:
         """Write the vectors in the order of the graph's rows; return their norms."""
         block, graph, rows = self.block, self.block.graph, out.chunk_rows
         first = self._first(final, Measure((0, final.width)))

@@ -2,7 +2,7 @@
 
 A file holds one block's rows, panel by panel: its own rows, then copies of those that other
 blocks need, in the order they need them. Every attempt of a task writes a file of its own, and
-an `Iterate` names the attempts that count: nothing else is ever read.
+a `StoredIterate` names the attempts that count: nothing else is ever read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bigfs.store.scratch import ArrayRef
 
 
 @dataclass(frozen=True)
-class Iterate:
+class StoredIterate:
     """Vectors z in storage.
 
     Attributes
@@ -101,7 +101,7 @@ class GraphBlockReader:
         edges = self.edges
         return RowKernel((edges.indptr, edges.indices, edges.weights), edges.degrees, 1)
 
-    def own(self, iterate: Iterate, panel: int) -> np.ndarray:
+    def own(self, iterate: StoredIterate, panel: int) -> np.ndarray:
         """Read the block's own rows of a panel."""
         out = np.empty((self.n_rows, iterate.widths[panel]), iterate.dtype)
         path = iterate.path(self.block, iterate.attempts[self.block])
@@ -109,12 +109,12 @@ class GraphBlockReader:
             read_into(file, _begin(iterate, panel, self.n_rows + self.n_copied), out)
         return out
 
-    def rows(self, *iterates: Iterate) -> np.ndarray:
+    def rows(self, *iterates: StoredIterate) -> np.ndarray:
         """Read the block's own rows of all panels, side by side, float64."""
         parts = [self.own(iterate, panel) for iterate in iterates for panel in iterate.panels]
         return np.hstack(parts, dtype=np.float64) if parts else np.zeros((self.n_rows, 0))
 
-    def wide(self, iterate: Iterate, panel: int) -> np.ndarray:
+    def wide(self, iterate: StoredIterate, panel: int) -> np.ndarray:
         """Read own rows and the halo of a panel: what a product takes."""
         received = self.links[1]
         shape = (self.n_rows + int(received[:, 2].sum()), iterate.widths[panel])
@@ -131,7 +131,7 @@ class GraphBlockReader:
             self.fetched_bytes += part.nbytes
         return out
 
-    def write(self, target: Iterate, panels: Sequence[np.ndarray]) -> int:
+    def write(self, target: StoredIterate, panels: Sequence[np.ndarray]) -> int:
         """Write the block of an iterate; return the attempt."""
         attempt, given = secrets.randbits(62), self.links[0]
         parts = (
@@ -152,12 +152,14 @@ def write_arrays(path: Location, arrays: Iterable[np.ndarray]) -> None:
                 view = view[file.write(view) :]
 
 
-def _begin(iterate: Iterate, panel: int, rows: int) -> int:
+def _begin(iterate: StoredIterate, panel: int, rows: int) -> int:
     """Return where a panel begins in a file of so many rows."""
     return sum(iterate.widths[:panel]) * rows * np.dtype(iterate.dtype).itemsize
 
 
-def start_task(block: int, graph: RowGraph, target: Iterate, random_state: int, name: str) -> int:
+def start_task(
+    block: int, graph: RowGraph, target: StoredIterate, random_state: int, name: str
+) -> int:
     """Draw the start of a block's rows: ``D^-1/2`` times normal."""
     reader, generator = GraphBlockReader(graph, block), rng(random_state, name, block)
     root = np.sqrt(reader.edges.degrees)[:, None]
@@ -168,9 +170,9 @@ def start_task(block: int, graph: RowGraph, target: Iterate, random_state: int, 
 def product_task(
     block: int,
     graph: RowGraph,
-    source: Iterate,
-    before: Iterate | None,
-    target: Iterate,
+    source: StoredIterate,
+    before: StoredIterate | None,
+    target: StoredIterate,
     scalars: tuple[float, float, float],
 ) -> tuple[int, int]:
     """Store ``a P Z + b Z + c Z_before``; return the attempt and the bytes of other blocks."""
@@ -194,7 +196,7 @@ class Change:
     ----------
     means : ArrayRef of shape (n_connected, width) or None
         Subtracted from the rows of each component.
-    locked : tuple of Iterate
+    locked : tuple of StoredIterate
     shares : ArrayRef of shape (n_locked, width) or None
         ``locked @ shares`` is subtracted.
     turn : ArrayRef of shape (width, new_width) or None
@@ -204,14 +206,18 @@ class Change:
     """
 
     means: ArrayRef | None = None
-    locked: tuple[Iterate, ...] = ()
+    locked: tuple[StoredIterate, ...] = ()
     shares: ArrayRef | None = None
     turn: ArrayRef | None = None
     levels: ArrayRef | None = None
 
 
 def change_task(
-    block: int, graph: RowGraph, sources: tuple[Iterate, ...], target: Iterate, change: Change
+    block: int,
+    graph: RowGraph,
+    sources: tuple[StoredIterate, ...],
+    target: StoredIterate,
+    change: Change,
 ) -> int:
     """Store the changed rows of some iterates side by side; return the attempt."""
     reader = GraphBlockReader(graph, block)
@@ -229,7 +235,10 @@ def change_task(
 
 
 def shares_task(
-    block: int, graph: RowGraph, sources: tuple[Iterate, ...], locked: tuple[Iterate, ...]
+    block: int,
+    graph: RowGraph,
+    sources: tuple[StoredIterate, ...],
+    locked: tuple[StoredIterate, ...],
 ) -> np.ndarray:
     """Return the components' sums ``1'DZ`` and, below, the shares ``locked'DZ``."""
     reader = GraphBlockReader(graph, block)
@@ -239,7 +248,7 @@ def shares_task(
     return np.vstack([sums, reader.rows(*locked).T @ z])
 
 
-def grams_task(block: int, graph: RowGraph, iterate: Iterate) -> np.ndarray:
+def grams_task(block: int, graph: RowGraph, iterate: StoredIterate) -> np.ndarray:
     """Return ``Z'DZ``, ``Z'DPZ`` and the diagonal matrix of ``(PZ)'DPZ``."""
     reader = GraphBlockReader(graph, block)
     z, product = reader.rows(iterate), _products(reader, iterate)
@@ -254,7 +263,7 @@ def grams_task(block: int, graph: RowGraph, iterate: Iterate) -> np.ndarray:
     return sums
 
 
-def squares_task(block: int, graph: RowGraph, iterate: Iterate, mu: np.ndarray) -> np.ndarray:
+def squares_task(block: int, graph: RowGraph, iterate: StoredIterate, mu: np.ndarray) -> np.ndarray:
     """Return the squared residuals of a block's rows."""
     reader = GraphBlockReader(graph, block)
     z, product = reader.rows(iterate), _products(reader, iterate)
@@ -266,7 +275,7 @@ def squares_task(block: int, graph: RowGraph, iterate: Iterate, mu: np.ndarray) 
     return total
 
 
-def _products(reader: GraphBlockReader, iterate: Iterate) -> np.ndarray:
+def _products(reader: GraphBlockReader, iterate: StoredIterate) -> np.ndarray:
     """Return the block's rows of ``P Z``."""
     out = np.empty((reader.n_rows, iterate.width), iterate.dtype)
     first = 0
@@ -297,7 +306,9 @@ class Measure:
         """The share of the largest that counts as equal to it."""
         return SIGN_TIE if self.turn is None else PIVOT_TIE
 
-    def sizes(self, reader: GraphBlockReader, iterate: Iterate) -> tuple[np.ndarray, np.ndarray]:
+    def sizes(
+        self, reader: GraphBlockReader, iterate: StoredIterate
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return rows, and the sizes of what is compared, a column each."""
         rows = reader.rows(iterate)[:, slice(*self.columns)]
         if self.turn is None:
@@ -307,14 +318,16 @@ class Measure:
         return rows, left[:, None]
 
 
-def largest_task(block: int, graph: RowGraph, iterate: Iterate, measure: Measure) -> np.ndarray:
+def largest_task(
+    block: int, graph: RowGraph, iterate: StoredIterate, measure: Measure
+) -> np.ndarray:
     """Return the largest size of each column."""
     _, sizes = measure.sizes(GraphBlockReader(graph, block), iterate)
     return sizes.max(axis=0)
 
 
 def first_task(
-    block: int, graph: RowGraph, iterate: Iterate, measure: Measure, largest: np.ndarray
+    block: int, graph: RowGraph, iterate: StoredIterate, measure: Measure, largest: np.ndarray
 ) -> list[tuple[int, np.ndarray]]:
     """Return, by column, the first row of the graph that is as large, as (number, row)."""
     reader = GraphBlockReader(graph, block)
@@ -335,7 +348,7 @@ def earlier(
 
 
 def send_task(
-    block: int, graph: RowGraph, iterate: Iterate, signs: np.ndarray, rows: int, folder: str
+    block: int, graph: RowGraph, iterate: StoredIterate, signs: np.ndarray, rows: int, folder: str
 ) -> Receipt:
     """Send a block's rows to the chunks of the embedding."""
     reader = GraphBlockReader(graph, block)
@@ -354,6 +367,6 @@ def place_task(chunk: int, runs: Any, out: ArrayRef) -> np.ndarray:
     return np.einsum("ij,ij->j", rows, rows)
 
 
-def select(iterate: Iterate, first: int, last: int | None = None) -> Iterate:
+def select(iterate: StoredIterate, first: int, last: int | None = None) -> StoredIterate:
     """Return some of an iterate's panels."""
     return replace(iterate, panels=iterate.panels[first:last])

@@ -18,7 +18,7 @@ from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.runtime.progress import Work
 from bigfs.spectral import rowblocks as tasks
 from bigfs.spectral.iteration import Window
-from bigfs.spectral.rowblocks import Change, Iterate, select
+from bigfs.spectral.rowblocks import Change, StoredIterate, select
 from bigfs.spectral.rowgraph import RowGraph
 from bigfs.spectral.strips import (
     Strips,
@@ -96,10 +96,10 @@ def _places(stored: Any) -> Iterator[str]:
             yield from _places(value)
 
 
-def as_iterate(stored: dict[str, Any]) -> Iterate:
+def as_iterate(stored: dict[str, Any]) -> StoredIterate:
     """Return an iterate from its JSON values."""
     lists = {name: tuple(stored[name]) for name in ("widths", "panels", "attempts")}
-    return Iterate(**{**stored, **lists})
+    return StoredIterate(**{**stored, **lists})
 
 
 class StoredBlock:
@@ -117,15 +117,15 @@ class StoredBlock:
 
     def __init__(self, graph: RowGraph, scratch: Scratch, progress: Work, record: Record) -> None:
         self.graph, self.scratch, self.record = graph, scratch, record
-        self._stale: list[Iterate | Strips] = []
+        self._stale: list[StoredIterate | Strips] = []
         self._filtering: Any = None
         self._state: dict[str, Any] = {}
         self.volumes = graph.volumes.load()
         self.fetched_bytes = self.fetched_columns = 0
         self._progress, self._steps = progress, 0
         self._folder = str(scratch.child("iterates").path)
-        self._locked: tuple[Iterate, ...] = ()
-        self._active: Iterate
+        self._locked: tuple[StoredIterate, ...] = ()
+        self._active: StoredIterate
 
     def start(self, widths: list[int], random_state: int) -> None:
         """Draw the start of the block, or go on from what was committed."""
@@ -177,7 +177,7 @@ class StoredBlock:
         return self._active.width
 
     @property
-    def parts(self) -> tuple[Iterate, ...]:
+    def parts(self) -> tuple[StoredIterate, ...]:
         """All vectors, the locked ones first."""
         return (*self._locked, self._active)
 
@@ -264,13 +264,13 @@ class StoredBlock:
 
     def change(
         self,
-        sources: tuple[Iterate, ...],
+        sources: tuple[StoredIterate, ...],
         widths: tuple[int, ...],
         *,
         dtype: str,
-        locked: tuple[Iterate, ...] = (),
+        locked: tuple[StoredIterate, ...] = (),
         **arrays: np.ndarray,
-    ) -> Iterate:
+    ) -> StoredIterate:
         """Return an iterate made of the rows of others, changed by small arrays."""
         refs = {
             name: self.scratch.put(self.scratch.unique(name), values)
@@ -288,7 +288,7 @@ class StoredBlock:
         self._active = self.change((old,), old.own_widths, dtype=old.dtype, **changes)
         self._discard(old)
 
-    def _draw(self, dtype: str, widths: list[int], name: str) -> Iterate:
+    def _draw(self, dtype: str, widths: list[int], name: str) -> StoredIterate:
         target = self._target(dtype, tuple(widths))
         blocks = range(self.graph.n_blocks)
         attempts = run_tasks(
@@ -297,8 +297,8 @@ class StoredBlock:
         return replace(target, attempts=tuple(attempts))
 
     def _product(
-        self, current: Iterate, before: Iterate | None, scalars: tuple[float, ...]
-    ) -> Iterate:
+        self, current: StoredIterate, before: StoredIterate | None, scalars: tuple[float, ...]
+    ) -> StoredIterate:
         """Return ``a P z + b z + c z_before``."""
         target = self._target(current.dtype, current.own_widths)
         blocks, shared = range(self.graph.n_blocks), (current, before, target, scalars)
@@ -309,18 +309,20 @@ class StoredBlock:
         self._progress.advance(current.width)
         return replace(target, attempts=tuple(attempt for attempt, _ in results))
 
-    def _run(self, task: Callable[..., int], target: Iterate, sources: Any, change: Any) -> Iterate:
+    def _run(
+        self, task: Callable[..., int], target: StoredIterate, sources: Any, change: Any
+    ) -> StoredIterate:
         blocks = range(self.graph.n_blocks)
         attempts = run_tasks(
             task, blocks, self.graph, sources, target, change, label="spectral rows"
         )
         return replace(target, attempts=tuple(attempts))
 
-    def _target(self, dtype: str, widths: tuple[int, ...]) -> Iterate:
+    def _target(self, dtype: str, widths: tuple[int, ...]) -> StoredIterate:
         self._steps += 1
-        return Iterate(self._folder, self._steps, dtype, widths, tuple(range(len(widths))))
+        return StoredIterate(self._folder, self._steps, dtype, widths, tuple(range(len(widths))))
 
-    def _discard(self, *iterates: Iterate | Strips | None) -> None:
+    def _discard(self, *iterates: StoredIterate | Strips | None) -> None:
         """Delete iterates at the next commit, except the files that hold locked vectors."""
         self._stale += [iterate for iterate in iterates if iterate is not None]
 
@@ -348,7 +350,7 @@ class StripBlock(StoredBlock):
         self._active, self._filtering = self._regroup(state), None
         self._discard(old, state)
 
-    def _regroup(self, strips: Strips) -> Iterate:
+    def _regroup(self, strips: Strips) -> StoredIterate:
         """Return the vectors of the strips as an iterate of row blocks."""
         target = self._target(self._active.dtype, self._active.own_widths)
         blocks = range(self.graph.n_blocks)

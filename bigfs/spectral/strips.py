@@ -16,7 +16,7 @@ import numpy as np
 
 from bigfs.spectral.chebyshev import reordered
 from bigfs.spectral.kernels import RowKernel
-from bigfs.spectral.rowblocks import GraphBlockReader, Iterate, write_arrays
+from bigfs.spectral.rowblocks import GraphBlockReader, StoredIterate, write_arrays
 from bigfs.spectral.rowgraph import RowGraph
 from bigfs.store.location import Location, as_location, read_into
 
@@ -75,7 +75,7 @@ class Strips:
             read_into(file, first_row * out.shape[1] * out.itemsize, out)
 
 
-def strip_columns(source: Iterate) -> tuple[tuple[int, int, int], ...]:
+def strip_columns(source: StoredIterate) -> tuple[tuple[int, int, int], ...]:
     """Return the strips of an iterate: (panel, first column, one past the last)."""
     most = _ROW_BYTES // np.dtype(source.dtype).itemsize
     return tuple(
@@ -115,7 +115,7 @@ def products_of_a_task(nnz: int, dtype: str) -> int:
 def strip_task(
     strip: int,
     graph: RowGraph,
-    source: Iterate,
+    source: StoredIterate,
     state: Strips | None,
     target: Strips,
     steps: Sequence[tuple[float, float, float]],
@@ -185,7 +185,7 @@ def _load_graph(graph: RowGraph) -> tuple[Any, np.ndarray]:
     return csr_array((weights, indices, indptr), shape=(graph.n_samples,) * 2), degrees
 
 
-def regroup_task(block: int, graph: RowGraph, strips: Strips, target: Iterate) -> int:
+def regroup_task(block: int, graph: RowGraph, strips: Strips, target: StoredIterate) -> int:
     """Bring a block's rows of all strips into one file of panels; return the attempt."""
     reader = GraphBlockReader(graph, block)
     start, _ = graph.bounds(block)

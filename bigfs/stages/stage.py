@@ -19,7 +19,7 @@ from bigfs.store.rundir import stage_key
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
 
-class Strategy(Protocol):
+class StageStrategy(Protocol):
     """One way to do a stage: the plan prints its cost, the run executes it."""
 
     def cost(self) -> StageCost | None:
@@ -54,7 +54,7 @@ class Stage:
     name: str
     version: int
     settings: dict[str, Any]
-    choose: Callable[[Any], Strategy]
+    choose: Callable[[Any], StageStrategy]
     beside: bool = False
     sparse: bool | Literal["large"] = False
 

@@ -20,7 +20,7 @@ import numpy as np
 
 import bigfs
 from bigfs.core.units import MIB
-from bigfs.results.export import Columns, open_run_data
+from bigfs.results.export import SelectedColumns, open_run_data
 from bigfs.store.ingest import ingest
 from bigfs.store.source import is_store
 from tests.bench._manifold import PlantedManifold
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     read, exported = [], []
     for _ in range(options.repeats):
         began = time.perf_counter()
-        everything = Columns(open_run_data(result.path), np.arange(options.features), None)
+        everything = SelectedColumns(open_run_data(result.path), np.arange(options.features), None)
         for _ in everything.iter_blocks(options.rows):
             pass
         read.append(time.perf_counter() - began)

@@ -26,7 +26,7 @@ from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, knn_graph
 from bigfs.selectors.ndfs import NDFSParameters
 from bigfs.selectors.ndfs.iteration import iterate
 from bigfs.selectors.ndfs.kernels import with_sums
-from bigfs.selectors.ndfs.passes import Resident
+from bigfs.selectors.ndfs.passes import ResidentPasses
 from bigfs.selectors.ndfs.solve import resident_by_gram
 from bigfs.selectors.ndfs.start import check_init
 from tests.reference.ndfs import ndfs as dense_ndfs
@@ -83,7 +83,7 @@ def overhead(n: int = 8000, d: int = 256) -> tuple[float, float]:
     X, labels = blobs(n, d)
     F = check_init(labels, n, 10)
     W = ring(n)
-    passes = Resident(X, W.load(), W.degrees.load(), F)
+    passes = ResidentPasses(X, W.load(), W.degrees.load(), F)
     parameters = NDFSParameters(gamma=1.0, tol=0.0, unit="none")
     regression = resident_by_gram(passes, parameters, passes.gram())
     began = time.perf_counter()

@@ -104,7 +104,7 @@ def chebyshev_in_one_task(place: Place) -> tuple[StageCost, Callable[[], Any]]:
 def strip_of_all_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """W in order and two buffers of a few columns of all rows."""
     from bigfs.graph import affinity
-    from bigfs.spectral.rowblocks import Iterate, start_task
+    from bigfs.spectral.rowblocks import StoredIterate, start_task
     from bigfs.spectral.rowgraph import build_row_graph
     from bigfs.spectral.strips import Strips, strip_bytes, strip_task
 
@@ -112,9 +112,9 @@ def strip_of_all_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     W = affinity(place.graph(n, k), scratch=scratch.child("W"))
     graph = build_row_graph(W, 1e-6, 100_000, scratch.child("rows"))
     folder = str(scratch.child("iterates").path)
-    target = Iterate(folder, 1, "float32", (16,), (0,))
+    target = StoredIterate(folder, 1, "float32", (16,), (0,))
     attempts = run_tasks(start_task, range(graph.n_blocks), graph, target, 0, "x", label="start")
-    source = Iterate(folder, 1, "float32", (16,), (0,), tuple(attempts))
+    source = StoredIterate(folder, 1, "float32", (16,), (0,), tuple(attempts))
     strips = Strips(folder, 2, "float32", ((0, 0, 16),), 2)
     shared = (graph, source, None, strips, [(1.0, 0.0, 0.0)] * 2, False)
     return _one(strip_bytes(n, W.nnz, 4), loads=KERNELS), lambda: run_tasks(

@@ -21,7 +21,7 @@ from bigfs.selectors.m3fs import form as _m3fs_form
 from bigfs.selectors.m3fs import planes as _m3fs
 from bigfs.selectors.m3fs.form import full_form, smooth_form
 from bigfs.selectors.m3fs.kernels import plane_sums
-from bigfs.selectors.m3fs.passes import Streamed
+from bigfs.selectors.m3fs.passes import PlanePasses
 from bigfs.selectors.m3fs.sample import SampledRows
 from bigfs.selectors.m3fs.strategies import ResidentRows, StreamedRows
 from bigfs.selectors.maximum_margin_clustering.strategies import NormsOfRule
@@ -418,9 +418,9 @@ def test_an_interrupted_run_continues_with_the_same_result(
     strategy = METHODS["m3fs"].choose(blocks.layout, _selection(estimator))
     out, checkpoint = Scratch(tmp_path / "out"), tmp_path / "checkpoint"
     expected = strategy.run(Inputs(blocks), out)
-    step, calls = Streamed.step, []
+    step, calls = PlanePasses.step, []
 
-    def interrupted(self: Streamed, *args: object) -> object:
+    def interrupted(self: PlanePasses, *args: object) -> object:
         calls.append(1)
         if len(calls) == 6:
             raise KeyboardInterrupt
@@ -428,7 +428,7 @@ def test_an_interrupted_run_continues_with_the_same_result(
 
     checkpoint.mkdir()
     with monkeypatch.context() as patched:
-        patched.setattr(Streamed, "step", interrupted)
+        patched.setattr(PlanePasses, "step", interrupted)
         with pytest.raises(KeyboardInterrupt):
             strategy.run(Inputs(blocks, checkpoint=checkpoint), out)
     before = blocks.passes

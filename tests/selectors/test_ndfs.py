@@ -392,7 +392,7 @@ def test_an_interrupted_run_continues_at_its_last_checkpoint(
 ) -> None:  # fmt: skip
     from bigfs.selectors.ndfs import passes as _ndfs_passes
 
-    kind = _ndfs_passes.Resident if rows is None else _ndfs_passes.Streamed
+    kind = _ndfs_passes.ResidentPasses if rows is None else _ndfs_passes.StreamedPasses
     step, made = kind.step, []
 
     def failing(self: Any, *arguments: Any) -> Any:

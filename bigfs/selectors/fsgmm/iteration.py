@@ -27,7 +27,7 @@ _PARTS = tuple(part.name for part in fields(Mixture))
 
 
 @dataclass
-class State:
+class MixtureState:
     """State of a fit: all that a checkpoint holds.
 
     Attributes
@@ -52,7 +52,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Columns:
+class VaryingColumns:
     """The features that vary, and what standardizes them, as stored arrays."""
 
     kept: ArrayRef
@@ -82,7 +82,9 @@ def maximization_bytes(n_clusters: int, n_features: int) -> int:
     return 8 * n_features * (20 * n_clusters + 40)
 
 
-def begin(blocks: RowBlocks, columns: Columns, n_clusters: int, random_state: int) -> State:
+def begin(
+    blocks: RowBlocks, columns: VaryingColumns, n_clusters: int, random_state: int
+) -> MixtureState:
     """Return the start: rows at random as means, all else the same for all."""
     d = columns.kept.shape[0]
     chosen = rng(random_state, "fsgmm").choice(blocks.n_samples, n_clusters, replace=False)
@@ -97,17 +99,17 @@ def begin(blocks: RowBlocks, columns: Columns, n_clusters: int, random_state: in
         np.full(d, 0.5),
         np.arange(d),
     )
-    return State(start, start)
+    return MixtureState(start, start)
 
 
 def fit(
     blocks: RowBlocks,
-    columns: Columns,
-    state: State,
+    columns: VaryingColumns,
+    state: MixtureState,
     folder: Scratch,
     parameters: FSGMMParameters,
     file: Location | None,
-) -> State:
+) -> MixtureState:
     """Run EM from a state until the fewest components have settled, or for ``max_iter`` passes."""
     n, n_kept = blocks.n_samples, columns.kept.shape[0]
     with track("fsgmm", parameters.max_iter, "passes") as progress, silenced():
@@ -123,7 +125,11 @@ def fit(
 
 
 def _advance(
-    state: State, sums: Expectations, n_samples: int, n_features: int, parameters: FSGMMParameters
+    state: MixtureState,
+    sums: Expectations,
+    n_samples: int,
+    n_features: int,
+    parameters: FSGMMParameters,
 ) -> None:
     """Take the message length of the mixture of a pass, and put the next one in its place."""
     current, min_clusters = state.current, parameters.min_clusters
@@ -156,7 +162,7 @@ def _advance(
 
 def one_pass(
     blocks: RowBlocks,
-    columns: Columns,
+    columns: VaryingColumns,
     mixture: Mixture,
     folder: Scratch,
     labels: ArrayRef | None = None,
@@ -172,7 +178,7 @@ def one_pass(
 
 
 def write_labels(
-    blocks: RowBlocks, columns: Columns, mixture: Mixture, folder: Scratch, labels: ArrayRef
+    blocks: RowBlocks, columns: VaryingColumns, mixture: Mixture, folder: Scratch, labels: ArrayRef
 ) -> None:
     """Write the most likely component of every row."""
     if len(mixture.live):
@@ -213,7 +219,7 @@ def _unpacked(values: np.ndarray, weights: list[float]) -> Mixture:
 def _expectation_kernel(
     X: np.ndarray,
     first_row: int,
-    columns: Columns,
+    columns: VaryingColumns,
     packed: ArrayRef,
     weights: list[float],
     labels: ArrayRef | None,
@@ -233,13 +239,13 @@ def _expectation_kernel(
     return total
 
 
-def _rows_task(rows: list[int], reader: BlockReader, columns: Columns) -> np.ndarray:
+def _rows_task(rows: list[int], reader: BlockReader, columns: VaryingColumns) -> np.ndarray:
     """Return some rows, standardized."""
     X = np.concatenate([reader.read(row, row + 1) for row in rows])
     return columns.standardized(X, np.arange(columns.kept.shape[0]))
 
 
-def save(path: Location, state: State) -> None:
+def save(path: Location, state: MixtureState) -> None:
     """Write the checkpoint beside its name and rename it."""
     mixtures = {"current": state.current, "best": state.best}
     arrays = {f"{n}_{part}": getattr(m, part) for n, m in mixtures.items() for part in _PARTS}
@@ -249,7 +255,7 @@ def save(path: Location, state: State) -> None:
         np.savez(file, lengths=np.array(state.lengths), sizes=np.array(state.sizes), **arrays)
 
 
-def load(path: Location | None) -> State | None:
+def load(path: Location | None) -> MixtureState | None:
     """Return the stored state, or None where there is none that can be read."""
     if path is None or not path.exists():
         return None
@@ -264,4 +270,4 @@ def load(path: Location | None) -> State | None:
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
     lengths, sizes = values["lengths"].tolist(), values["sizes"].tolist()
-    return State(current, best, best_length, last_length, lengths, sizes, bool(finished))
+    return MixtureState(current, best, best_length, last_length, lengths, sizes, bool(finished))

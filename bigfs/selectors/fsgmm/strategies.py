@@ -9,8 +9,8 @@ from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, pass_over
 from bigfs.core.errors import InputError
 from bigfs.selectors.fsgmm.iteration import (
-    Columns,
-    State,
+    MixtureState,
+    VaryingColumns,
     begin,
     expectation_bytes,
     fit,
@@ -64,7 +64,7 @@ class MixtureFit(Strategy):
                 "cannot distinguish clusters."
             )
         scaling = np.stack([moments.mean[kept], 1 / np.sqrt(moments.variance[kept])])
-        columns = Columns(folder.put("kept", kept), folder.put("scaling", scaling))
+        columns = VaryingColumns(folder.put("kept", kept), folder.put("scaling", scaling))
         file = checkpoint / "state.npz" if checkpoint else None
         state = load(file)
         if state is None:
@@ -75,7 +75,9 @@ class MixtureFit(Strategy):
         return _ranked(state, kept, blocks.n_features, labels)
 
 
-def _ranked(state: State, kept: np.ndarray, n_features: int, labels: ArrayRef) -> FeatureScores:
+def _ranked(
+    state: MixtureState, kept: np.ndarray, n_features: int, labels: ArrayRef
+) -> FeatureScores:
     """Rank by saliency; equal ones, of which many are 0 or 1, by the information of the feature."""
     best = state.best
     scores, divergence = np.zeros(n_features), np.zeros(n_features)

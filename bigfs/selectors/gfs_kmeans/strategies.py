@@ -21,7 +21,7 @@ from bigfs.selectors.lfs.held import HeldRows, kind_of_passes
 from bigfs.selectors.lfs.kernels import Assignment, Clusterings, Rules, Sweep
 from bigfs.selectors.lfs.passes import (
     LOADS,
-    Passes,
+    RowPasses,
     held_step,
     labels_step,
     sweep_size,
@@ -61,7 +61,7 @@ class GlobalSearch(Strategy):
     """The backward search on all rows."""
 
     @property
-    def passes(self) -> type[Passes]:
+    def passes(self) -> type[RowPasses]:
         """The class of the passes of the search."""
         return kind_of_passes(self.shape)
 
@@ -143,7 +143,7 @@ def search_bytes(n_clusters: int, n_features: int, held: bool) -> int:
 
 
 def _search(
-    passes: Passes,
+    passes: RowPasses,
     centers: np.ndarray,
     usable: np.ndarray,
     total: np.ndarray,
@@ -218,7 +218,7 @@ def _within(counts: np.ndarray, sums: np.ndarray, total: np.ndarray) -> np.ndarr
 
 
 def _best_start(
-    passes: Passes, n_clusters: int, parameters: GFSKMeansParameters, random_state: int
+    passes: RowPasses, n_clusters: int, parameters: GFSKMeansParameters, random_state: int
 ) -> np.ndarray:
     """Return the centers of the best of several searches from k-means++, on a sample of rows."""
     rows = rows_of_restarts(passes, random_state)
@@ -259,7 +259,7 @@ def _restart_task(
     return evidence(counts, variances, moments.variance, masks), now.centers[0] + gram.mean
 
 
-def _write_labels(passes: Passes, now: Clusterings, labels: ArrayRef | None) -> np.ndarray:
+def _write_labels(passes: RowPasses, now: Clusterings, labels: ArrayRef | None) -> np.ndarray:
     """Label all rows by the nearest center; return the sums of the labels' rows."""
     k = now.centers.shape[1]
     rules = Rules(now.take(np.zeros(k, dtype=np.int64)), np.arange(k))

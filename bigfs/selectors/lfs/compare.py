@@ -9,8 +9,8 @@ import numpy as np
 from bigfs.selectors.lfs import LFSParameters
 from bigfs.selectors.lfs.held import HeldRows
 from bigfs.selectors.lfs.kernels import Clusterings, GroupSums, Sweep, has_bit
-from bigfs.selectors.lfs.passes import Passes
-from bigfs.selectors.lfs.state import Matches, Proposal, State
+from bigfs.selectors.lfs.passes import RowPasses
+from bigfs.selectors.lfs.state import Matches, Proposal, SearchState
 from bigfs.selectors.lfs.traces import trace_ratios
 from bigfs.solvers.separability import (
     DIGITS,
@@ -24,7 +24,9 @@ from bigfs.solvers.separability import (
 )
 
 
-def matches(state: State, masks: np.ndarray, swept: Sweep, parameters: LFSParameters) -> Matches:
+def matches(
+    state: SearchState, masks: np.ndarray, swept: Sweep, parameters: LFSParameters
+) -> Matches:
     """Return the matches of every candidate whose subset has fewer features than the cluster's."""
     k, sizes = len(state.subsets), state.subsets.sum(axis=1)
     inside, alone = _memberships(swept.codes, k)
@@ -100,7 +102,7 @@ def _measures(
 class OldValues:
     """The ratios of values before and after replacements, with the old parts computed once."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: SearchState) -> None:
         self._state, self._counts, self._means = state, state.sums.counts, state.sums.means
         squares = np.diagonal(state.sums.products, axis1=1, axis2=2)
         self._variances = variance(self._counts, state.sums.sums, squares)
@@ -212,8 +214,8 @@ def _any_singular(within: list[tuple[np.ndarray, float]], subsets: list[np.ndarr
 
 
 def measure_errors(
-    passes: Passes,
-    state: State,
+    passes: RowPasses,
+    state: SearchState,
     clusterings: Clusterings,
     proposals: list[Proposal],
     parameters: LFSParameters,
@@ -232,8 +234,8 @@ def measure_errors(
 
 
 def _of_traces(
-    passes: Passes,
-    state: State,
+    passes: RowPasses,
+    state: SearchState,
     clusterings: Clusterings,
     proposals: list[Proposal],
     parameters: LFSParameters,
@@ -272,7 +274,11 @@ def _without(parts: np.ndarray) -> np.ndarray:
 
 
 def _replicates(
-    groups: GroupSums, position: int, proposal: Proposal, state: State, parameters: LFSParameters
+    groups: GroupSums,
+    position: int,
+    proposal: Proposal,
+    state: SearchState,
+    parameters: LFSParameters,
 ) -> np.ndarray:
     """Return the log ratio without each group, shape (n_groups,); NaN where one is singular."""
     cluster = proposal.cluster

@@ -28,8 +28,8 @@ from bigfs.selectors.lfs.passes import (
     N_GROUPS,
     BlockTasks,
     CandidateTasks,
-    Passes,
     PassSize,
+    RowPasses,
     Shipment,
     flattened,
     held_step,
@@ -41,13 +41,13 @@ from bigfs.selectors.lfs.traces import group_squares
 _HELD_VALUES = 250_000
 
 
-class HeldRows(Passes):
+class HeldRows(RowPasses):
     """Rows that this process holds: one read serves all passes.
 
     Parameters
     ----------
     blocks, origin, product_bytes
-        As in `Passes`.
+        As in `RowPasses`.
     rows : ndarray of shape (n_samples, n_features) or None, default=None
         The rows, where they are in memory already. None: they are read.
     """
@@ -71,7 +71,7 @@ class HeldRows(Passes):
         self._coded = np.empty(0, np.uint64), np.empty(0, np.int64)
         self._labeled: tuple[Clusterings, np.ndarray] | None = None
 
-    def about(self, origin: np.ndarray) -> Passes:
+    def about(self, origin: np.ndarray) -> RowPasses:
         """Return passes over the same rows that count from another origin."""
         return HeldRows(self.blocks, origin, self._product_bytes, self.rows)
 
@@ -206,7 +206,7 @@ class HeldRows(Passes):
         return Step(what, needed, by_client=True)
 
 
-def kind_of_passes(shape: Shape) -> type[Passes]:
+def kind_of_passes(shape: Shape) -> type[RowPasses]:
     """Return the way that passes over data of a shape go."""
     if shape.n_blocks > 1:
         return BlockTasks

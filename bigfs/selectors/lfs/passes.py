@@ -68,7 +68,7 @@ class Shipment:
         return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
-class Passes(ABC):
+class RowPasses(ABC):
     """Runs the kernels of LFS over all rows.
 
     Whoever uses it limits the threads: asking for that in every pass would take longer than
@@ -91,7 +91,7 @@ class Passes(ABC):
         self._product_bytes = product_bytes
 
     @abstractmethod
-    def about(self, origin: np.ndarray) -> Passes:
+    def about(self, origin: np.ndarray) -> RowPasses:
         """Return passes over the same rows that count from another origin."""
 
     @abstractmethod
@@ -181,10 +181,10 @@ class Passes(ABC):
         return np.asarray(sums[:, 1 : 1 + self.blocks.n_features] / np.maximum(sums[:, :1], 1))
 
 
-class BlockTasks(Passes):
+class BlockTasks(RowPasses):
     """A task for each row block; results are folded."""
 
-    def about(self, origin: np.ndarray) -> Passes:
+    def about(self, origin: np.ndarray) -> RowPasses:
         """Return passes over the same rows that count from another origin."""
         return type(self)(self.blocks, origin, self._product_bytes)
 
@@ -267,8 +267,8 @@ def result_copies(n_blocks: int) -> int:
     return fold_parts(n_blocks) + 1
 
 
-def sweep_size(passes: type[Passes], n_clusters: int, n_features: int) -> PassSize:
-    """Return the size of `Passes.sweep` with a candidate for each feature."""
+def sweep_size(passes: type[RowPasses], n_clusters: int, n_features: int) -> PassSize:
+    """Return the size of `RowPasses.sweep` with a candidate for each feature."""
     together = min(n_features, _TASK_CANDIDATES) if passes is CandidateTasks else n_features
     per_candidate = 8 * n_clusters * n_features
     tile = 24 * max(TILE_ENTRIES, 64 * n_clusters * together)
@@ -278,17 +278,17 @@ def sweep_size(passes: type[Passes], n_clusters: int, n_features: int) -> PassSi
 
 
 def pairs_together(product_bytes: int, n_features: int) -> int:
-    """Return how many pairs one pass of `Passes.changes` serves: each three times in memory."""
+    """Return how many pairs one pass of `RowPasses.changes` serves: each three times in memory."""
     return max(1, product_bytes // (24 * n_features**2))
 
 
 def grouped_together(product_bytes: int, n_features: int) -> int:
-    """Return how many pairs one pass of `Passes.groups` serves: each three times in memory."""
+    """Return how many pairs one pass of `RowPasses.groups` serves: each three times in memory."""
     return max(1, product_bytes // (48 * N_GROUPS * n_features**2))
 
 
 def search_size(
-    passes: type[Passes], n_clusters: int, n_features: int, product_bytes: int
+    passes: type[RowPasses], n_clusters: int, n_features: int, product_bytes: int
 ) -> PassSize:
     """Return the size of the largest pass of a search."""
     size, square = sweep_size(passes, n_clusters, n_features), 8 * n_features**2
@@ -312,7 +312,7 @@ def held_step(shape: Shape) -> Step:
 
 
 def labels_step(shape: Shape) -> Step:
-    """Return the step of `Passes.assign`: a block, and all rows of a label with their squares."""
+    """Return the step of `RowPasses.assign`: a block, all rows of a label, and their squares."""
     rows = shape.rows * shape.n_features * (shape.itemsize + 16)
     return pass_over(shape, "a block and its labels", rows)
 

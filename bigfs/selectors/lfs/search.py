@@ -19,11 +19,11 @@ from bigfs.selectors.lfs.held import HeldRows
 from bigfs.selectors.lfs.kernels import Clusterings, Rules, Sweep
 from bigfs.selectors.lfs.passes import (
     N_GROUPS,
-    Passes,
+    RowPasses,
     grouped_together,
     pairs_together,
 )
-from bigfs.selectors.lfs.state import Matches, Proposal, State
+from bigfs.selectors.lfs.state import Matches, Proposal, SearchState
 from bigfs.solvers.separability import DIGITS, ClusterSums
 
 
@@ -40,7 +40,7 @@ def search_bytes(n_clusters: int, n_features: int, drop: str) -> int:
 
 
 def most_reads(
-    passes: type[Passes],
+    passes: type[RowPasses],
     n_clusters: int,
     n_features: int,
     product_bytes: int,
@@ -69,8 +69,8 @@ def most_reads(
 
 
 def begin(
-    passes: Passes, centers: np.ndarray, usable: np.ndarray, parameters: LFSParameters
-) -> State:
+    passes: RowPasses, centers: np.ndarray, usable: np.ndarray, parameters: LFSParameters
+) -> SearchState:
     """Cluster on all usable features, from centers about the data's origin."""
     k, d = centers.shape
     none = Rules(Clusterings(np.zeros((k, k, d)), np.zeros((k, d), dtype=bool)), np.full(k, -1))
@@ -82,11 +82,11 @@ def begin(
     sums = ClusterSums(swept.counts[0], swept.sums[0], products)
     # A cluster alone is separate from nothing: it keeps all.
     tried = np.full(k, -1 if k > 1 else 0)
-    return State(rules, np.tile(usable, (k, 1)), sums, passes.origin, tried=tried)
+    return SearchState(rules, np.tile(usable, (k, 1)), sums, passes.origin, tried=tried)
 
 
 def converge(
-    passes: Passes,
+    passes: RowPasses,
     start: Clusterings,
     rules: Rules,
     parameters: GFSKMeansParameters,
@@ -130,18 +130,18 @@ def converge(
 
 
 def search(
-    passes: Passes,
-    state: State,
+    passes: RowPasses,
+    state: SearchState,
     parameters: LFSParameters,
     progress: Work | None = None,
     save: Any = None,
-) -> State:
+) -> SearchState:
     """Drop features until no candidate is better.
 
     Parameters
     ----------
-    passes : Passes
-    state : State
+    passes : RowPasses
+    state : SearchState
         Changed in place.
     parameters : LFSParameters
     progress : Work or None
@@ -167,7 +167,7 @@ def search(
     return state
 
 
-def step(passes: Passes, state: State, cluster: int, parameters: LFSParameters) -> None:
+def step(passes: RowPasses, state: SearchState, cluster: int, parameters: LFSParameters) -> None:
     """Try the subsets with one feature less of one cluster; take the best for every cluster."""
     kept = np.flatnonzero(state.subsets[cluster])
     masks = np.tile(state.subsets[cluster], (len(kept), 1))
@@ -209,8 +209,8 @@ def _joint_masks(subset: np.ndarray, kept: np.ndarray, own: dict[int, float]) ->
 
 
 def propose(
-    passes: Passes,
-    state: State,
+    passes: RowPasses,
+    state: SearchState,
     masks: np.ndarray,
     parameters: LFSParameters,
     keep_all: bool = False,
@@ -266,7 +266,7 @@ def propose(
 
 
 def _add_products(
-    passes: Passes, state: State, clusterings: Clusterings, accepted: list[Proposal]
+    passes: RowPasses, state: SearchState, clusterings: Clusterings, accepted: list[Proposal]
 ) -> None:
     """Make the products of replacements that were valued without them."""
     without = [proposal for proposal in accepted if proposal.sums[2].ndim == 1]
@@ -281,8 +281,8 @@ def _add_products(
 
 
 def decide(
-    passes: Passes,
-    state: State,
+    passes: RowPasses,
+    state: SearchState,
     clusterings: Clusterings,
     ladder: list[list[Proposal]],
     parameters: LFSParameters,
@@ -314,7 +314,7 @@ def decide(
     return accepted
 
 
-def _replace(state: State, proposal: Proposal, clusterings: Clusterings, tried: int) -> None:
+def _replace(state: SearchState, proposal: Proposal, clusterings: Clusterings, tried: int) -> None:
     """Put a cluster in the place of another, and say so in the trace."""
     cluster = proposal.cluster
     old = state.subsets[cluster]

@@ -23,9 +23,9 @@ from bigfs.runtime.execute import inline, run_tasks
 from bigfs.selectors.lfs import LFSParameters
 from bigfs.selectors.lfs.held import HeldRows, kind_of_passes
 from bigfs.selectors.lfs.kernels import Assignment
-from bigfs.selectors.lfs.passes import Passes
+from bigfs.selectors.lfs.passes import RowPasses
 from bigfs.selectors.lfs.search import begin, search
-from bigfs.selectors.lfs.state import State, load_state, save_state
+from bigfs.selectors.lfs.state import SearchState, load_state, save_state
 from bigfs.solvers.separability import DIGITS, evidence
 from bigfs.store.location import as_location
 from bigfs.store.scratch import ArrayRef
@@ -59,7 +59,7 @@ def check_start(init: Any, n_clusters: int, n_samples: int, n_features: int) -> 
     )
 
 
-def given_centers(given: np.ndarray, passes: Passes, n_clusters: int) -> np.ndarray:
+def given_centers(given: np.ndarray, passes: RowPasses, n_clusters: int) -> np.ndarray:
     """Return first centers about the data's origin, from centroids or labels."""
     if given.ndim == 2:
         return np.asarray(given - passes.origin)
@@ -89,7 +89,7 @@ def _drawn(n_samples: int, size: int, random_state: int) -> np.ndarray:
     return np.sort(chosen)
 
 
-def rows_of_restarts(passes: Passes, random_state: int) -> ArrayRef:
+def rows_of_restarts(passes: RowPasses, random_state: int) -> ArrayRef:
     """Return the rows that restarts see, stored: all, or a sample of 5,000."""
     blocks = passes.blocks
     size = min(START_ROWS, blocks.n_samples)
@@ -108,8 +108,8 @@ def restart_steps(shape: Shape, restart: Step, n_init: int) -> tuple[Step, ...]:
 
 
 def best_restart(
-    passes: Passes, n_clusters: int, parameters: LFSParameters, product_bytes: int, seed: int
-) -> State:
+    passes: RowPasses, n_clusters: int, parameters: LFSParameters, product_bytes: int, seed: int
+) -> SearchState:
     """Return the best of several searches from k-means++ on all rows or a sample of them."""
     scratch = passes.blocks.scratch
     rows = rows_of_restarts(passes, seed)
@@ -170,7 +170,7 @@ def usable_features(moments: Moments, uri: str) -> np.ndarray:
     return usable
 
 
-def assignment(state: State) -> Assignment:
+def assignment(state: SearchState) -> Assignment:
     """Return how rows are labeled once the search is over."""
     variances = [
         state.sums.covariance(cluster).diagonal()[subset].mean()
@@ -181,7 +181,7 @@ def assignment(state: State) -> Assignment:
     return Assignment(state.rules, state.sums.means, state.subsets, np.maximum(variances, floor))
 
 
-def score_of(label_sums: np.ndarray, state: State, total: np.ndarray) -> float:
+def score_of(label_sums: np.ndarray, state: SearchState, total: np.ndarray) -> float:
     """Return the evidence of a solution from the sums of its labels' rows."""
     d = state.subsets.shape[1]
     counts = label_sums[:, 0]

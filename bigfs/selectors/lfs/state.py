@@ -15,7 +15,7 @@ from bigfs.store.location import Location, replaced_file
 
 
 @dataclass
-class State:
+class SearchState:
     """A solution, and where the search stands.
 
     Attributes
@@ -132,7 +132,7 @@ class Proposal:
         return self.clustering, self.member, self.cluster
 
 
-def save_state(path: Location, state: State) -> None:
+def save_state(path: Location, state: SearchState) -> None:
     """Write a state beside its name and rename it."""
     with replaced_file(path) as file:
         np.savez(
@@ -151,7 +151,7 @@ def save_state(path: Location, state: State) -> None:
         )
 
 
-def load_state(path: Location) -> State | None:
+def load_state(path: Location) -> SearchState | None:
     """Return a stored state, or None where there is none that can be read."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
@@ -160,7 +160,7 @@ def load_state(path: Location) -> State | None:
         sums = ClusterSums(values["counts"], values["sums"], values["products"])
         trace = json.loads(str(values["trace"]))
         done, next_cluster, version = (int(place) for place in values["places"])
-        return State(
+        return SearchState(
             rules,
             values["subsets"],
             sums,

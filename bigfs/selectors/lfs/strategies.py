@@ -23,7 +23,7 @@ from bigfs.selectors.lfs import LFSParameters
 from bigfs.selectors.lfs.held import HeldRows, kind_of_passes
 from bigfs.selectors.lfs.passes import (
     LOADS,
-    Passes,
+    RowPasses,
     block_bytes,
     held_step,
     labels_step,
@@ -44,7 +44,7 @@ from bigfs.selectors.lfs.start import (
     score_of,
     usable_features,
 )
-from bigfs.selectors.lfs.state import State, load_state, save_state
+from bigfs.selectors.lfs.state import SearchState, load_state, save_state
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.stages import start_of
 from bigfs.solvers.separability import feature_separability
@@ -79,11 +79,13 @@ class LocalSearch(Strategy):
         """Return the rows that the search runs on."""
 
     @abstractmethod
-    def _label_passes(self, blocks: RowBlocks, searched: Passes, origin: np.ndarray) -> Passes:
+    def _label_passes(
+        self, blocks: RowBlocks, searched: RowPasses, origin: np.ndarray
+    ) -> RowPasses:
         """Return passes over all rows, about the origin of the search."""
 
     @property
-    def passes(self) -> type[Passes]:
+    def passes(self) -> type[RowPasses]:
         """The class of the passes of the search."""
         return kind_of_passes(self.searched)
 
@@ -164,7 +166,7 @@ class LocalSearch(Strategy):
         notes = (fewer,) if k < n_clusters else ()
         return FeatureScores(scores, _ranking(scores, state, moments), details, notes=notes)
 
-    def _start(self, passes: Passes, n_clusters: int, given: np.ndarray | None) -> State:
+    def _start(self, passes: RowPasses, n_clusters: int, given: np.ndarray | None) -> SearchState:
         """Return the first solution: the start's clusters with all features, or a finished one."""
         parameters, seed = self.parameters, self.selection.random_state
         usable = usable_features(passes.blocks.moments(), passes.blocks.source.uri)
@@ -230,7 +232,9 @@ class SearchOfAll(LocalSearch):
     def _rows(self, blocks: RowBlocks) -> RowBlocks:
         return blocks
 
-    def _label_passes(self, blocks: RowBlocks, searched: Passes, origin: np.ndarray) -> Passes:
+    def _label_passes(
+        self, blocks: RowBlocks, searched: RowPasses, origin: np.ndarray
+    ) -> RowPasses:
         return searched.about(origin)
 
 
@@ -265,15 +269,19 @@ class SearchOfSample(LocalSearch):
         sample = draw_rows(blocks, size, seed)
         return RowBlocks.from_any(sample.path, scratch=blocks.scratch)
 
-    def _label_passes(self, blocks: RowBlocks, searched: Passes, origin: np.ndarray) -> Passes:
+    def _label_passes(
+        self, blocks: RowBlocks, searched: RowPasses, origin: np.ndarray
+    ) -> RowPasses:
         return kind_of_passes(self.shape)(blocks, origin)
 
 
-def _search(passes: Passes, state: State, parameters: LFSParameters, file: Location | None) -> None:
+def _search(
+    passes: RowPasses, state: SearchState, parameters: LFSParameters, file: Location | None
+) -> None:
     """Run the search with progress, and a checkpoint every ten seconds and at the end."""
     saved = time.monotonic()
 
-    def save(now: State) -> None:
+    def save(now: SearchState) -> None:
         nonlocal saved
         if file is not None and (now.finished or time.monotonic() - saved > CHECKPOINT_SECONDS):
             save_state(file, now)
@@ -284,7 +292,7 @@ def _search(passes: Passes, state: State, parameters: LFSParameters, file: Locat
         search(passes, state, parameters, progress, save)
 
 
-def _ranking(scores: np.ndarray, state: State, moments: Moments) -> np.ndarray:
+def _ranking(scores: np.ndarray, state: SearchState, moments: Moments) -> np.ndarray:
     """Return the order by score; of equals the more separate one comes first, constants last.
 
     Which of several features go, without which the clusters stay the same, depends on their

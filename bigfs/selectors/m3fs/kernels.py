@@ -19,7 +19,7 @@ _MANY_PLANES = 8
 
 
 @dataclass
-class PassSums:
+class PlaneSums:
     """Sums of one pass over the rows for one start; two of them add up.
 
     Attributes
@@ -48,9 +48,9 @@ class PassSums:
     changed: int
     sizes: np.ndarray
 
-    def __add__(self, other: PassSums) -> PassSums:
+    def __add__(self, other: PlaneSums) -> PlaneSums:
         """Add the sums of two sets of rows."""
-        return PassSums(
+        return PlaneSums(
             self.hinge + other.hinge,
             self.chosen + other.chosen,
             self.gradient + other.gradient,
@@ -136,7 +136,7 @@ def plane_sums(
 
 def block_step(
     X: np.ndarray, V: np.ndarray, z: np.ndarray | None, older: list[np.ndarray]
-) -> tuple[PassSums, np.ndarray, np.ndarray]:
+) -> tuple[PlaneSums, np.ndarray, np.ndarray]:
     """Do one start's part of a pass on one block.
 
     Parameters
@@ -150,7 +150,7 @@ def block_step(
 
     Returns
     -------
-    sums : PassSums
+    sums : PlaneSums
     plane : ndarray of shape (n_rows,), uint8
         The most violated plane.
     now : ndarray of shape (n_rows,), uint8
@@ -163,7 +163,7 @@ def block_step(
     z = now if z is None else z
     plane, short = rivals(F, z)
     sums, counts = plane_sums(X, [plane, *older], z, P, intercept)
-    found = PassSums(
+    found = PlaneSums(
         float(short.sum()),
         int(counts[0]),
         sums[0],

@@ -17,7 +17,7 @@ import numpy as np
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.cost import Shape
 from bigfs.runtime.execute import active_client, map_reduce
-from bigfs.selectors.m3fs.kernels import PassSums, block_step, clusters_of, decisions, rivals
+from bigfs.selectors.m3fs.kernels import PlaneSums, block_step, clusters_of, decisions, rivals
 from bigfs.selectors.m3fs.state import Settings, Trajectory
 from bigfs.selectors.ndfs.memory import forget, memory
 from bigfs.store.location import Location, as_location, replaced_file
@@ -86,7 +86,7 @@ class RowStore(Protocol):
         """Store it."""
 
 
-def advance(X: np.ndarray, V: np.ndarray, request: Request, rows: RowStore) -> PassSums:
+def advance(X: np.ndarray, V: np.ndarray, request: Request, rows: RowStore) -> PlaneSums:
     """Do one start's part of a pass on some rows, and store what it leaves behind."""
     z, older = None, []
     if request.take_over:
@@ -165,7 +165,7 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
         return {name: stored[name] for name in stored.files}
 
 
-class Streamed:
+class PlanePasses:
     """Passes over stored data, one for all starts at a time.
 
     Parameters
@@ -186,10 +186,10 @@ class Streamed:
         self.blocks, self.labels, self.folder = blocks, labels, folder
         self.bits, self._keep = bits, (f"m3fs-{uuid.uuid4().hex[:8]}", keep_bytes)
 
-    def step(self, requests: Sequence[Request], Vs: Sequence[np.ndarray]) -> list[PassSums]:
+    def step(self, requests: Sequence[Request], Vs: Sequence[np.ndarray]) -> list[PlaneSums]:
         """Run one fused pass."""
         shared = self._share(Vs)
-        sums: list[PassSums] = map_reduce(
+        sums: list[PlaneSums] = map_reduce(
             _step_task,
             self.blocks.bounds,
             _add_lists,
@@ -255,7 +255,7 @@ def _step_task(
     folder: str,
     bits: bool,
     labels: ArrayRef,
-) -> list[PassSums]:
+) -> list[PlaneSums]:
     """Do all starts' parts on one block, which stays in this process if there is room."""
     start, stop = bounds
     run, budget = keep
@@ -265,5 +265,5 @@ def _step_task(
     return [advance(X, V, request, rows) for request, V in zip(requests, Vs, strict=True)]
 
 
-def _add_lists(a: list[PassSums], b: list[PassSums]) -> list[PassSums]:
+def _add_lists(a: list[PlaneSums], b: list[PlaneSums]) -> list[PlaneSums]:
     return [mine + theirs for mine, theirs in zip(a, b, strict=True)]

@@ -16,8 +16,8 @@ from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import say_where, silenced, track
 from bigfs.selectors.m3fs.passes import (
     MemoryRows,
+    PlanePasses,
     Request,
-    Streamed,
     advance,
     finish_block,
     read_arrays,
@@ -128,7 +128,7 @@ def _solved(program: ConeProgram, start: np.ndarray) -> ConeSolution:
 
 
 def run_streamed(
-    passes: Streamed,
+    passes: PlanePasses,
     clusters: ArrayRef,
     settings: Settings,
     mean: np.ndarray,
@@ -139,7 +139,7 @@ def run_streamed(
 
     Parameters
     ----------
-    passes : Streamed
+    passes : PlanePasses
     clusters : ArrayRef of shape (n_samples, n_starts), uint8
         Where the clusters go.
     settings : Settings

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bigfs.selectors.m3fs import M3FSParameters
-from bigfs.selectors.m3fs.kernels import PassSums
+from bigfs.selectors.m3fs.kernels import PlaneSums
 from bigfs.solvers.cone import ConeProgram
 from bigfs.solvers.msupport import ConeSolution, weights_of
 
@@ -172,7 +172,7 @@ class Trajectory:
             return [self.V]
         return [self.V, self.best + _BETWEEN * (self.V - self.best)]
 
-    def absorb(self, found: list[PassSums], settings: Settings, n: int) -> None:
+    def absorb(self, found: list[PlaneSums], settings: Settings, n: int) -> None:
         """Take what a pass found at each of its points, and decide what the next round does."""
         sums = found[0]
         if settings.planes_outside:
@@ -199,7 +199,7 @@ class Trajectory:
         elif not settings.planes_outside:
             self._take_best(settings)
 
-    def _compare(self, found: list[PassSums], settings: Settings, n: int) -> None:
+    def _compare(self, found: list[PlaneSums], settings: Settings, n: int) -> None:
         """Keep the best point; the slack is what the objective leaves for the loss there."""
         rest = self.objective - settings.C * self.slack if self.n_rounds else 0.0
         if self.refresh:
@@ -220,7 +220,7 @@ class Trajectory:
         norms = np.linalg.norm(self.V[: settings.n_features], axis=1)
         self.sigma = weights_of(norms, settings.n_selected)
 
-    def _clusters_outside(self, found: list[PassSums], settings: Settings, n: int) -> None:
+    def _clusters_outside(self, found: list[PlaneSums], settings: Settings, n: int) -> None:
         """Draw planes until none is violated, then change the clusters, until they stay."""
         if self.violation > settings.epsilon:
             self._append(found, n)
@@ -240,7 +240,7 @@ class Trajectory:
         kept = self.multipliers > _IDLE * settings.C
         self.ids = [number for number, keep in zip(self.ids, kept, strict=True) if keep]
 
-    def _planes_outside(self, found: list[PassSums], settings: Settings, n: int) -> None:
+    def _planes_outside(self, found: list[PlaneSums], settings: Settings, n: int) -> None:
         """Change the clusters until the objective stays, then draw a plane (algorithm 1)."""
         fell = self.last - self.objective
         self.last = self.objective
@@ -253,7 +253,7 @@ class Trajectory:
         self.last = np.inf
         self._append(found, n)
 
-    def _append(self, found: list[PassSums], n: int) -> None:
+    def _append(self, found: list[PlaneSums], n: int) -> None:
         """Add the planes of a pass."""
         for i, sums in enumerate(found):
             gradient, bound = sums.gradient[None] / n, np.array([sums.chosen / n])

@@ -18,7 +18,7 @@ from bigfs.runtime.execute import worker_slots
 from bigfs.selectors.m3fs import M3FSParameters
 from bigfs.selectors.m3fs.choice import choice_steps, likelihoods
 from bigfs.selectors.m3fs.form import check_full, full_form, full_steps, smooth_form, smooth_steps
-from bigfs.selectors.m3fs.passes import Streamed, round_bytes
+from bigfs.selectors.m3fs.passes import PlanePasses, round_bytes
 from bigfs.selectors.m3fs.planes import (
     program_bytes,
     resident_bytes,
@@ -241,7 +241,9 @@ class StreamedRows(MarginSearch):
         n_columns, (_, n_threads) = starts.problem[0].n_columns, worker_slots()
         at_once = n_threads * round_bytes(self.shape, n_columns)
         keep_bytes = max(0, task_budget(self.selection.memory_limit) - at_once)
-        passes = Streamed(starts.blocks, starts.labels, starts.folder, n_columns == 1, keep_bytes)
+        passes = PlanePasses(
+            starts.blocks, starts.labels, starts.folder, n_columns == 1, keep_bytes
+        )
         file = starts.checkpoint / "state.npz" if starts.checkpoint else None
         try:
             return run_streamed(passes, starts.clusters, *starts.problem, file)

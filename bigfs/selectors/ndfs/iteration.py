@@ -12,9 +12,9 @@ import numpy as np
 from bigfs.core.errors import StorageError
 from bigfs.runtime.progress import Work
 from bigfs.selectors.ndfs import NDFSParameters
-from bigfs.selectors.ndfs.kernels import PassSums, Update, inverse_norms
-from bigfs.selectors.ndfs.passes import Passes
-from bigfs.selectors.ndfs.solve import Regression
+from bigfs.selectors.ndfs.kernels import FactorSums, Update, inverse_norms
+from bigfs.selectors.ndfs.passes import FactorPasses
+from bigfs.selectors.ndfs.solve import RegressionSolver
 from bigfs.solvers.l21 import smoothed_l21
 from bigfs.store.location import Location, replaced_file
 from bigfs.store.scratch import ArrayRef
@@ -25,7 +25,7 @@ CHECKPOINT_SECONDS = 30.0
 
 
 @dataclass
-class Iterate:
+class IterationState:
     """State of the iteration, beside F.
 
     Attributes
@@ -65,21 +65,21 @@ class Iterate:
 
 
 def iterate(
-    passes: Passes,
-    regression: Regression,
+    passes: FactorPasses,
+    regression: RegressionSolver,
     xtf: np.ndarray,
     ftf: np.ndarray,
     parameters: NDFSParameters,
     checkpoint: Location | None = None,
     progress: Work | None = None,
-) -> Iterate:
+) -> IterationState:
     """Run algorithm 1 and return where it ended; F stays with the passes.
 
     Parameters
     ----------
-    passes : Passes
+    passes : FactorPasses
         Hold the start F.
-    regression : Regression
+    regression : RegressionSolver
     xtf, ftf : ndarray
         ``X'F`` with the sums of F's columns, and ``F'F``, of the start.
     parameters : NDFSParameters
@@ -93,7 +93,7 @@ def iterate(
     if now is None:
         first = regression.first(regression.centered(xtf))
         delta = np.full(len(first), regression.weights.delta)
-        now = Iterate(0, first, regression.with_intercept(first, xtf), delta, xtf, ftf)
+        now = IterationState(0, first, regression.with_intercept(first, xtf), delta, xtf, ftf)
     if progress is not None:
         progress.resume(now.done)
     saved = time.monotonic()
@@ -112,7 +112,11 @@ def iterate(
 
 
 def _advance(
-    now: Iterate, sums: PassSums, passes: Passes, regression: Regression, parameters: NDFSParameters
+    now: IterationState,
+    sums: FactorSums,
+    passes: FactorPasses,
+    regression: RegressionSolver,
+    parameters: NDFSParameters,
 ) -> None:
     """Take what a pass found: normalize, solve, and record the objective."""
     if now.parts:
@@ -143,7 +147,7 @@ def _advance(
     now.done += 1
 
 
-def _converged(now: Iterate, tol: float) -> bool:
+def _converged(now: IterationState, tol: float) -> bool:
     """Say whether the objective stands still: the last value known is one iteration old."""
     if now.done < 3:
         return False
@@ -151,7 +155,7 @@ def _converged(now: Iterate, tol: float) -> bool:
     return bool(abs(before - after) <= tol * abs(before))
 
 
-def finish(now: Iterate, passes: Passes, labels: ArrayRef) -> dict[str, Any]:
+def finish(now: IterationState, passes: FactorPasses, labels: ArrayRef) -> dict[str, Any]:
     """Complete the record with a pass over the graph; return the details of the result."""
     ending = passes.finish(labels)
     now.parts[-1] = (ending.smoothness, *now.parts[-1][1:])
@@ -171,7 +175,7 @@ _ARRAYS = ("B", "coef", "delta", "xtf", "ftf")
 _LISTS = ("parts", "movement", "orthogonality")
 
 
-def _save(path: Location, now: Iterate, passes: Passes) -> None:
+def _save(path: Location, now: IterationState, passes: FactorPasses) -> None:
     """Write the checkpoint beside its name and rename it."""
     state: dict[str, Any] = {"done": now.done}
     state |= {name: np.array(getattr(now, name)) for name in (*_ARRAYS, *_LISTS)}
@@ -180,7 +184,7 @@ def _save(path: Location, now: Iterate, passes: Passes) -> None:
         np.savez(file, **state)
 
 
-def _load(path: Location | None, passes: Passes) -> Iterate | None:
+def _load(path: Location | None, passes: FactorPasses) -> IterationState | None:
     """Return the stored iterate, or None where there is none that can be read."""
     if path is None or not path.exists():
         return None
@@ -198,4 +202,4 @@ def _load(path: Location | None, passes: Passes) -> Iterate | None:
         return None
     lists = {name: values[name].tolist() for name in _LISTS}
     lists["parts"] = [tuple(part) for part in lists["parts"]]
-    return Iterate(int(values["done"]), *(values[name] for name in _ARRAYS), **lists)
+    return IterationState(int(values["done"]), *(values[name] for name in _ARRAYS), **lists)

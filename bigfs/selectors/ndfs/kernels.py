@@ -57,7 +57,7 @@ class Update:
 
 
 @dataclass
-class PassSums:
+class FactorSums:
     """Sums of one pass; two of them add up.
 
     Attributes
@@ -78,7 +78,7 @@ class PassSums:
     smoothness: float
 
 
-def merge_sums(a: PassSums, b: PassSums) -> PassSums:
+def merge_sums(a: FactorSums, b: FactorSums) -> FactorSums:
     """Add the second to the first, in its memory."""
     a.xtf += b.xtf
     a.ftf += b.ftf
@@ -89,7 +89,7 @@ def merge_sums(a: PassSums, b: PassSums) -> PassSums:
 
 def block_step(
     X: np.ndarray, F: np.ndarray, SF: np.ndarray, coef: np.ndarray, ftf: np.ndarray, update: Update
-) -> tuple[np.ndarray, PassSums]:
+) -> tuple[np.ndarray, FactorSums]:
     """Return the next F of a row block and its share of the sums, reading X once.
 
     Parameters
@@ -113,17 +113,19 @@ def block_step(
         after[part] = update.apply(F[part], SF[part], tile @ coef + intercept, ftf)
         xtf[:-1] += tile.T @ after[part]
     xtf[-1] = after.sum(axis=0)
-    return after, PassSums(xtf, after.T @ after, np.einsum("ij,ij->j", after, F), smoothness(F, SF))
+    return after, FactorSums(
+        xtf, after.T @ after, np.einsum("ij,ij->j", after, F), smoothness(F, SF)
+    )
 
 
 def _sparse_step(
     X: Any, F: np.ndarray, SF: np.ndarray, coef: np.ndarray, ftf: np.ndarray, update: Update
-) -> tuple[np.ndarray, PassSums]:
+) -> tuple[np.ndarray, FactorSums]:
     """Do the step on a CSR block of float64."""
     after = update.apply(F, SF, X @ coef[:-1] + coef[-1], ftf)
     xtf = with_sums(X.T @ after, after.sum(axis=0))
     overlap = np.einsum("ij,ij->j", after, F)
-    return after, PassSums(xtf, after.T @ after, overlap, smoothness(F, SF))
+    return after, FactorSums(xtf, after.T @ after, overlap, smoothness(F, SF))
 
 
 def with_sums(xtf: np.ndarray, sums: np.ndarray) -> np.ndarray:

@@ -1,9 +1,9 @@
 """The passes of NDFS over X and the graph: in this process, or by row blocks on workers.
 
-Both run the same kernel on the same rows. `Resident` holds a matrix of one block with its graph
-and F: nothing but the arithmetic is left of a pass. `Streamed` keeps F in storage by row blocks,
-a new array every iteration, and each task reads its rows of X, of W and of F, and the rows of F
-its edges lead to.
+Both run the same kernel on the same rows. `ResidentPasses` holds a matrix of one block with its
+graph and F: nothing but the arithmetic is left of a pass. `StreamedPasses` keeps F in storage by
+row blocks, a new array every iteration, and each task reads its rows of X, of W and of F, and the
+rows of F its edges lead to.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bigfs.core.cost import Shape, Step
 from bigfs.core.paths import plain_name
 from bigfs.graph.affinity import AffinityMatrix
 from bigfs.runtime.execute import active_client, map_reduce
-from bigfs.selectors.ndfs.kernels import PassSums, Update, block_step, merge_sums, smoothness
+from bigfs.selectors.ndfs.kernels import FactorSums, Update, block_step, merge_sums, smoothness
 from bigfs.selectors.ndfs.memory import forget, memory
 from bigfs.store.location import remove_tree
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -58,12 +58,12 @@ def uncentered(gram: Gram) -> np.ndarray:
     return gram.gram
 
 
-class Passes(Protocol):
+class FactorPasses(Protocol):
     """Interface of the data to the iteration."""
 
     scale: np.ndarray
 
-    def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> PassSums:
+    def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> FactorSums:
         """Replace F by the next one, in one pass over X; ``scale`` is applied first."""
 
     def finish(self, labels: ArrayRef) -> Ending:
@@ -76,7 +76,7 @@ class Passes(Protocol):
         """Come back to a stored F."""
 
 
-class Resident:
+class ResidentPasses:
     """A matrix of one block, its graph and F, all in this process.
 
     Whoever uses it limits the threads: asking for that in every pass would take longer than
@@ -112,7 +112,7 @@ class Resident:
     def _smoothed(self) -> np.ndarray:
         return np.asarray(self._root * (self._W @ (self._root * self.F)))
 
-    def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> PassSums:
+    def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> FactorSums:
         """Replace F by the next one."""
         self.F = self.F * self.scale
         self.scale = np.ones(len(ftf))
@@ -137,7 +137,7 @@ class Resident:
 
 
 def resident_bytes(shape: Shape, n_entries: int, n_clusters: int, solver_bytes: int) -> int:
-    """Return what `Resident` and its regressions need.
+    """Return what `ResidentPasses` and its regressions need.
 
     X in float64, and then as it was read or what the solver takes; the graph; F with the arrays
     of an update.
@@ -182,7 +182,7 @@ class _Context:
 
 
 @dataclass
-class Streamed:
+class StreamedPasses:
     """A matrix of many blocks, read by tasks.
 
     Attributes
@@ -221,7 +221,7 @@ class Streamed:
             self.blocks.source.shareable, self.keep_x_bytes, self.keep_f_bytes,
         )  # fmt: skip
 
-    def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> PassSums:
+    def step(self, coef: np.ndarray, ftf: np.ndarray, update: Update) -> FactorSums:
         """Replace F by the next one: a task for each block."""
         scratch, width = self.blocks.scratch, len(ftf)
         shape = (self.blocks.n_samples, width)
@@ -309,7 +309,7 @@ def product_bytes(shape: Shape, n_clusters: int) -> int:
 
 
 def graph_steps(shape: Shape, n_entries: int, n_clusters: int, max_iter: int) -> tuple[Step, ...]:
-    """Return the steps of `Streamed`: its passes over X, and those over F and the graph alone."""
+    """Return the steps of `StreamedPasses`: passes over X, and over F and the graph alone."""
     needed = block_bytes(shape, n_entries, n_clusters)
     what = f"a block of {shape.rows:,} rows with its edges' rows of F"
     on_x = needed + product_bytes(shape, n_clusters)
@@ -320,7 +320,7 @@ def graph_steps(shape: Shape, n_entries: int, n_clusters: int, max_iter: int) ->
     )
 
 
-def _step_task(bounds: tuple[int, int], context: _Context) -> PassSums:
+def _step_task(bounds: tuple[int, int], context: _Context) -> FactorSums:
     """Run the kernel on one block."""
     start, stop = bounds
     reader = context.reader
@@ -360,7 +360,7 @@ def _look_back(F: np.ndarray, SF: np.ndarray, first: np.ndarray) -> tuple[Ending
 
 
 @dataclass(frozen=True)
-class _Edges:
+class _EdgeRows:
     """Rows of W, and ``D^-1/2`` of the same rows as a column."""
 
     indptr: np.ndarray
@@ -373,7 +373,7 @@ class _Edges:
         return sum(a.nbytes for a in (self.indptr, self.columns, self.weights, self.root))
 
     @classmethod
-    def read(cls, W: AffinityMatrix, start: int, stop: int) -> _Edges:
+    def read(cls, W: AffinityMatrix, start: int, stop: int) -> _EdgeRows:
         indptr = W.indptr.read(start, stop + 1)
         first, last = int(indptr[0]), int(indptr[-1])
         root = 1 / np.sqrt(W.degrees.read(start, stop))[:, None]
@@ -386,7 +386,7 @@ def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -
 
     W, F = context.W, context.F
     edges = memory.get(
-        context.run, ("W", start), lambda: _Edges.read(W, start, stop), context.keep_x_bytes
+        context.run, ("W", start), lambda: _EdgeRows.read(W, start, stop), context.keep_x_bytes
     )
     columns = edges.columns
     if F.nbytes + W.degrees.nbytes <= context.keep_f_bytes:

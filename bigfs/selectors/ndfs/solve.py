@@ -17,7 +17,7 @@ from bigfs.core.threads import single_thread
 from bigfs.runtime.execute import crosses_processes, map_reduce, run_tasks
 from bigfs.selectors.ndfs import NDFSParameters
 from bigfs.selectors.ndfs.kernels import with_sums
-from bigfs.selectors.ndfs.passes import Resident, Streamed, uncentered
+from bigfs.selectors.ndfs.passes import ResidentPasses, StreamedPasses, uncentered
 from bigfs.solvers.l21 import GramSolver, KernelSolver, conjugate_gradients, row_weights
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -76,7 +76,7 @@ class Weights:
 
 
 @dataclass
-class Regression:
+class RegressionSolver:
     """Solves both systems of an iteration.
 
     Attributes
@@ -141,13 +141,15 @@ def has_intercept(parameters: NDFSParameters) -> bool:
     return parameters.unit == "rms"
 
 
-def resident_by_gram(passes: Resident, parameters: NDFSParameters, gram: np.ndarray) -> Regression:
+def resident_by_gram(
+    passes: ResidentPasses, parameters: NDFSParameters, gram: np.ndarray
+) -> RegressionSolver:
     """Solve by Cholesky for a matrix that is in this process."""
     weights = _resident_weights(passes, parameters)
     return _resident(passes, parameters, GramSolver(gram, weights.beta).solve, weights)
 
 
-def resident_by_kernel(passes: Resident, parameters: NDFSParameters) -> Regression:
+def resident_by_kernel(passes: ResidentPasses, parameters: NDFSParameters) -> RegressionSolver:
     """Solve on the n x n matrix for a matrix that is in this process."""
     weights = _resident_weights(passes, parameters)
     kernel = KernelSolver(passes.X, weights.beta)
@@ -159,20 +161,20 @@ def resident_by_kernel(passes: Resident, parameters: NDFSParameters) -> Regressi
 
 
 def _resident(
-    passes: Resident, parameters: NDFSParameters, solve: Solve, weights: Weights
-) -> Regression:
+    passes: ResidentPasses, parameters: NDFSParameters, solve: Solve, weights: Weights
+) -> RegressionSolver:
     # The rows are centered already, where there is an intercept.
     mean = np.zeros(passes.X.shape[1]) if has_intercept(parameters) else None
     return _local(*_columns(passes), solve, weights, mean, len(passes.X))
 
 
-def _resident_weights(passes: Resident, parameters: NDFSParameters) -> Weights:
+def _resident_weights(passes: ResidentPasses, parameters: NDFSParameters) -> Weights:
     centered = passes.X if has_intercept(parameters) else passes.X - passes.X.mean(axis=0)
     squares = np.einsum("ij,ij->j", centered, centered)
     return Weights.of(parameters, len(centered), squares, centered.T @ passes.F)
 
 
-def _columns(passes: Resident) -> tuple[np.ndarray, np.ndarray]:
+def _columns(passes: ResidentPasses) -> tuple[np.ndarray, np.ndarray]:
     """Return the squared norms of the features, and which of them are constant."""
     with single_thread():
         squares = np.einsum("ij,ij->j", passes.X, passes.X)
@@ -186,11 +188,11 @@ def _local(
     weights: Weights,
     mean: np.ndarray | None,
     count: int,
-) -> Regression:
+) -> RegressionSolver:
     """Solve in this process, whose solver keeps the last factor."""
     epsilon = smoothing(squares)
 
-    return Regression(
+    return RegressionSolver(
         squares,
         constant,
         lambda xtf: solve(np.full(len(xtf), weights.delta), xtf),
@@ -209,12 +211,14 @@ def _advance(
     return B, following, solve(following, xtf)
 
 
-def streamed_by_gram(passes: Streamed, parameters: NDFSParameters) -> tuple[Regression, np.ndarray]:
+def streamed_by_gram(
+    passes: StreamedPasses, parameters: NDFSParameters
+) -> tuple[RegressionSolver, np.ndarray]:
     """Solve by Cholesky for a matrix of many blocks.
 
     Returns
     -------
-    regression : Regression
+    regression : RegressionSolver
     xtf : ndarray of shape (n_features + 1, n_clusters), float64
         ``X'F`` of the start with the sums of its columns, from the pass that gives ``X'X``.
     """
@@ -242,8 +246,8 @@ def streamed_by_gram(passes: Streamed, parameters: NDFSParameters) -> tuple[Regr
 
 
 def streamed_by_kernel(
-    passes: Streamed, parameters: NDFSParameters
-) -> tuple[Regression, np.ndarray]:
+    passes: StreamedPasses, parameters: NDFSParameters
+) -> tuple[RegressionSolver, np.ndarray]:
     """Solve on the n x n matrix for a matrix of many blocks; a solve is a pass of one task.
 
     The last factor of an iteration is the first of the next one, and is stored in between.
@@ -266,7 +270,9 @@ def streamed_by_kernel(
     return _remote(squares, constant, blocks.scratch, task, weights, mean, n), xtf
 
 
-def streamed_by_cg(passes: Streamed, parameters: NDFSParameters) -> tuple[Regression, np.ndarray]:
+def streamed_by_cg(
+    passes: StreamedPasses, parameters: NDFSParameters
+) -> tuple[RegressionSolver, np.ndarray]:
     """Solve by conjugate gradients: each product with ``X'X`` is a pass over X."""
     blocks = passes.blocks
     weights, xtf, squares, constant, mean = _streamed_start(passes, parameters)
@@ -296,7 +302,7 @@ def streamed_by_cg(passes: Streamed, parameters: NDFSParameters) -> tuple[Regres
 
 
 def _streamed_start(
-    passes: Streamed, parameters: NDFSParameters
+    passes: StreamedPasses, parameters: NDFSParameters
 ) -> tuple[Weights, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
     """Return weights, ``X'F`` with F's sums, squared norms, constant features and the mean."""
     moments, offset = passes.blocks.moments(), passes.blocks.offset
@@ -385,7 +391,7 @@ def _remote(
     weights: Weights,
     mean: np.ndarray | None,
     count: int,
-) -> Regression:
+) -> RegressionSolver:
     """Solve in one task on a worker, which reads the matrices and does not keep them."""
     epsilon = smoothing(squares)
 
@@ -402,7 +408,7 @@ def _remote(
     def first(xtf: np.ndarray) -> np.ndarray:
         return run(np.full(len(xtf), weights.delta), xtf, False)[0]
 
-    return Regression(squares, constant, first, advance, weights, mean, count)
+    return RegressionSolver(squares, constant, first, advance, weights, mean, count)
 
 
 def _store(scratch: Scratch, delta: np.ndarray, xtf: np.ndarray, epsilon: float) -> _Small:

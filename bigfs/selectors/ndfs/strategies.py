@@ -25,11 +25,11 @@ from bigfs.runtime.execute import worker_slots
 from bigfs.runtime.progress import silenced, track
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.ndfs import solve
-from bigfs.selectors.ndfs.iteration import Iterate, finish, iterate
+from bigfs.selectors.ndfs.iteration import IterationState, finish, iterate
 from bigfs.selectors.ndfs.kernels import with_sums
 from bigfs.selectors.ndfs.passes import (
-    Resident,
-    Streamed,
+    ResidentPasses,
+    StreamedPasses,
     block_bytes,
     graph_steps,
     product_bytes,
@@ -37,7 +37,7 @@ from bigfs.selectors.ndfs.passes import (
     squared_sums,
     uncentered,
 )
-from bigfs.selectors.ndfs.solve import CG_PASSES, Regression
+from bigfs.selectors.ndfs.solve import CG_PASSES, RegressionSolver
 from bigfs.selectors.ndfs.start import (
     FirstF,
     check_init,
@@ -121,7 +121,7 @@ class NDFSStrategy(Strategy):
         """Return the steps of the regressions."""
 
     @abstractmethod
-    def _streamed_regression(self, passes: Streamed) -> tuple[Regression, np.ndarray]:
+    def _streamed_regression(self, passes: StreamedPasses) -> tuple[RegressionSolver, np.ndarray]:
         """Return the regressions and ``X'F`` of the start."""
 
     def cost(self) -> StageCost:
@@ -201,7 +201,9 @@ class NDFSStrategy(Strategy):
     ) -> FeatureScores:
         """Run the iteration with tasks."""
         stored = start_stored(start, blocks, folder)
-        passes = Streamed(blocks, W, stored, folder, *self._kept_bytes(blocks, W, stored.shape[1]))
+        passes = StreamedPasses(
+            blocks, W, stored, folder, *self._kept_bytes(blocks, W, stored.shape[1])
+        )
         regression, xtf = self._streamed_regression(passes)
         ftf = squared_sums(stored, blocks.bounds)
         max_iter = self.parameters.max_iter
@@ -230,7 +232,11 @@ class NDFSStrategy(Strategy):
         return for_x, for_f
 
     def _result(
-        self, last: Iterate, passes: Resident | Streamed, regression: Regression, labels: ArrayRef
+        self,
+        last: IterationState,
+        passes: ResidentPasses | StreamedPasses,
+        regression: RegressionSolver,
+        labels: ArrayRef,
     ) -> FeatureScores:
         """Write the labels and return the scores with the record of the run."""
         details: dict[str, Any] = finish(last, passes, labels)
@@ -260,7 +266,7 @@ class DirectStrategy(NDFSStrategy):
     resident: bool = False
 
     @abstractmethod
-    def _resident_regression(self, passes: Resident, blocks: RowBlocks) -> Regression:
+    def _resident_regression(self, passes: ResidentPasses, blocks: RowBlocks) -> RegressionSolver:
         """Return the regressions on data in this process."""
 
     def cost(self) -> StageCost:
@@ -296,7 +302,7 @@ class DirectStrategy(NDFSStrategy):
             X = np.asarray(blocks.start_pass().read(0, blocks.n_samples), dtype=np.float64)
             if solve.has_intercept(self.parameters):
                 X = X - column_means(X)
-            passes = Resident(X, W.load(), W.degrees.load(), F)
+            passes = ResidentPasses(X, W.load(), W.degrees.load(), F)
             regression = self._resident_regression(passes, blocks)
             xtf = with_sums(X.T @ F, F.sum(axis=0))
             with track("ndfs", self.parameters.max_iter, "iterations") as progress:
@@ -325,7 +331,7 @@ class Cholesky(DirectStrategy):
             Step(what, needed, 1, 0, 0, by_client=True),
         )
 
-    def _resident_regression(self, passes: Resident, blocks: RowBlocks) -> Regression:
+    def _resident_regression(self, passes: ResidentPasses, blocks: RowBlocks) -> RegressionSolver:
         if not blocks.keeps_gram:
             gram = passes.gram()
         elif solve.has_intercept(self.parameters):
@@ -334,7 +340,7 @@ class Cholesky(DirectStrategy):
             gram = uncentered(blocks.gram())
         return solve.resident_by_gram(passes, self.parameters, gram)
 
-    def _streamed_regression(self, passes: Streamed) -> tuple[Regression, np.ndarray]:
+    def _streamed_regression(self, passes: StreamedPasses) -> tuple[RegressionSolver, np.ndarray]:
         return solve.streamed_by_gram(passes, self.parameters)
 
 
@@ -359,10 +365,10 @@ class Woodbury(DirectStrategy):
         times = self.parameters.max_iter + 1
         return (*self._xtf_steps, Step(what, needed, 1, 1, shape.n_chunks, times))
 
-    def _resident_regression(self, passes: Resident, blocks: RowBlocks) -> Regression:
+    def _resident_regression(self, passes: ResidentPasses, blocks: RowBlocks) -> RegressionSolver:
         return solve.resident_by_kernel(passes, self.parameters)
 
-    def _streamed_regression(self, passes: Streamed) -> tuple[Regression, np.ndarray]:
+    def _streamed_regression(self, passes: StreamedPasses) -> tuple[RegressionSolver, np.ndarray]:
         return solve.streamed_by_kernel(passes, self.parameters)
 
 
@@ -385,5 +391,5 @@ class ConjugateGradients(NDFSStrategy):
             Step(f"vectors of {d:,} x {c}", self._solver_bytes(), by_client=True),
         )
 
-    def _streamed_regression(self, passes: Streamed) -> tuple[Regression, np.ndarray]:
+    def _streamed_regression(self, passes: StreamedPasses) -> tuple[RegressionSolver, np.ndarray]:
         return solve.streamed_by_cg(passes, self.parameters)

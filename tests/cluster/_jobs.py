@@ -106,9 +106,12 @@ def in_stage(run: Path, name: str) -> Callable[[], bool]:
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Return the worker processes that a run started."""
-    return [
-        child
-        for child in psutil.Process(process.pid).children(recursive=True)
-        if "spawn_main" in " ".join(child.cmdline())
-    ]
+    """Return the worker processes that a run started, without those that have just ended."""
+
+    def is_worker(child: psutil.Process) -> bool:
+        try:
+            return "spawn_main" in " ".join(child.cmdline())
+        except psutil.NoSuchProcess:  # a zombie is one too
+            return False
+
+    return [*filter(is_worker, psutil.Process(process.pid).children(recursive=True))]

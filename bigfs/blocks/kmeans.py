@@ -24,6 +24,9 @@ from bigfs.store.scratch import ArrayRef, Scratch
 SAMPLE_ROWS = 10_000
 # Candidates of k-means++ whose inertias differ by less than this share are as good as each other.
 _TIE = 1e-6
+# Centers are as near as each other if squared distances differ by less than this share of them:
+# a few dozen roundings of the products that they are made of, and more in float64.
+_NEAR = {np.dtype(np.float32): 2e-6, np.dtype(np.float64): 1e-12}
 
 
 @dataclass(frozen=True)
@@ -213,14 +216,21 @@ def plus_plus(rows: np.ndarray, n_clusters: int, generator: np.random.Generator)
 
 
 def nearest_centers(rows: np.ndarray, centers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nearest center of every row, and the squared distance to it (float64)."""
+    """Return the nearest center of every row, and the squared distance to it (float64).
+
+    Of centers that are as near but for rounding it is the first: rows of small whole numbers are
+    often as far from one as from another, and the unit of the data would choose.
+    """
     labels = np.empty(len(rows), dtype=np.int64)
     squared = np.empty(len(rows))
     step = tile_rows(max(rows.shape[1], len(centers)))
     for begin in range(0, len(rows), step):
         tile = _squared_to(rows[begin : begin + step], centers)
-        labels[begin : begin + step] = tile.argmin(axis=1)
-        squared[begin : begin + step] = tile.min(axis=1)
+        least = tile.min(axis=1)
+        # Distances are made of those from the first center.
+        level = least + _NEAR[tile.dtype] * (tile[:, 0] + least)
+        labels[begin : begin + step] = (tile <= level[:, None]).argmax(axis=1)
+        squared[begin : begin + step] = least
     return labels, squared
 
 

@@ -52,11 +52,12 @@ SCORES = ("nmi", "acc", "nearest_neighbor_error")
 
 
 def load(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return a set; MNIST-5000 are rows drawn by a fixed seed."""
-    with np.load(folder / f"{name.partition('-')[0]}.npz") as stored:
+    """Return a set; NAME-ROWS are so many rows of it, drawn by a fixed seed."""
+    stem, _, n_rows = name.partition("-")
+    with np.load(folder / f"{stem}.npz") as stored:
         X, y = stored["X"], stored["y"]
-    if name == "MNIST-5000":
-        kept = np.sort(rng(0, "MNIST-5000").choice(len(X), 5000, replace=False))
+    if n_rows:
+        kept = np.sort(rng(0, name).choice(len(X), int(n_rows), replace=False))
         X, y = X[kept], y[kept]
     return X, y
 

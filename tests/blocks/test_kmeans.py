@@ -116,3 +116,15 @@ def test_rows_in_memory() -> None:
     np.testing.assert_allclose(squared, gaps.min(axis=1) ** 2, rtol=1e-3, atol=1e-3)
     assert len(set(plus_plus(X, 5, np.random.default_rng(1)).tolist())) == 5
     assert len(cluster_rows(np.ones((30, 2)), 5, np.random.default_rng(0))) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rounding_does_not_choose_among_centers_as_near(dtype: type) -> None:
+    # Rows of zeros and ones, and centers that are rows: many distances are equal.
+    X = (np.random.default_rng(0).random((300, 40)) < 0.3).astype(dtype)
+    expected = nearest_centers(X, X[:5])[0]
+    exact = ((X[:, None] - X[:5]) ** 2).sum(axis=2)
+    np.testing.assert_array_equal(expected, exact.argmin(axis=1))
+    for factor, shift in ((255, 0), (1e-6, 0), (1e6, 0), (0.1, 0.3)):
+        moved = X * dtype(factor) + dtype(shift)
+        np.testing.assert_array_equal(nearest_centers(moved, moved[:5])[0], expected)

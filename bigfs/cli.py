@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from bigfs import __version__
+from bigfs.config.sections import OPENING
 from bigfs.core.errors import EXIT_DIFFERENT, EXIT_DOES_NOT_FIT, EXIT_DONE
+from bigfs.runtime.options import read_input, settings_of_input
 from bigfs.runtime.program import as_program, exit_code, interrupts, messages
 from bigfs.runtime.terminal import choose_format, show
 from bigfs.selectors.configs import json_schema, load_comparison, load_config
@@ -157,39 +159,12 @@ def plan(
 @cli.command()
 @click.argument("source")
 @click.argument("dest")
-@click.option("--variable", metavar="NAME", help="Array to read where a file holds several.")
-@click.option("--layer", metavar="NAME", help="Layer of an AnnData to read, or raw.")
-@click.option(
-    "--header",
-    type=click.Choice(["auto", "true", "false"]),
-    default="auto",
-    show_default=True,
-    help="Whether the first line of a .csv or .tsv names the columns; auto: if it is text.",
-)
-@click.option(
-    "--missing",
-    type=click.Choice(["error", "mean", "zero", "drop_rows"]),
-    default="error",
-    show_default=True,
-    help="What to do with NaN; infinity is always an error.",
-)
-@click.option(
-    "--columns",
-    metavar="LIST",
-    help="""Features of a table: names or globs, such as '["gene_*", "!gene_7"]'.""",
-)
-@click.option("--index", metavar="NAME", help="Column of a table with the rows' ids.")
+@settings_of_input(*OPENING, "missing")
 @click.option("--overwrite", is_flag=True, help="Replace a store that is already there.")
 @click.option("--memory-limit", metavar="SIZE", help="What this process may use (4 GiB).")
 @_quiet
 def ingest(
-    source: str,
-    dest: str,
-    header: str,
-    missing: str,
-    columns: str | None,
-    quiet: bool,
-    **options: Any,
+    source: str, dest: str, overwrite: bool, memory_limit: str | None, quiet: bool, **settings: Any
 ) -> None:
     """Write a matrix as a chunked zarr store.
 
@@ -201,30 +176,27 @@ def ingest(
     Examples:
         bigfs ingest cells.csv cells.zarr
         bigfs ingest scans.mat scans.zarr --variable fea --missing mean
+        bigfs ingest scene.nc::radiance scene.zarr --features band
         bigfs ingest sklearn:digits digits.zarr
     """
-    from bigfs.core.yamltext import read_yaml
     from bigfs.store.ingest import ingest as ingest_matrix
+    from bigfs.store.source import open_matrix
 
+    given = read_input(source, settings)
     with messages(quiet):
+        matrix = open_matrix(given.uri, **given.opening)
         report = ingest_matrix(
-            source,
-            dest,
-            header="auto" if header == "auto" else header == "true",
-            missing=missing,
-            columns=None if columns is None else read_yaml(columns, "--columns"),
-            **options,
+            matrix, dest, missing=given.missing, overwrite=overwrite, memory_limit=memory_limit
         )
-    show(report.text(missing))
+    show(report.text(given.missing))
 
 
 @cli.command()
 @click.argument("path")
 @click.option("--verify", is_flag=True, help="Read every chunk and compare its checksum.")
-@click.option("--variable", metavar="NAME", help="Array to describe where a file holds several.")
-@click.option("--layer", metavar="NAME", help="Layer of an AnnData to describe, or raw.")
+@settings_of_input(*OPENING)
 @_quiet
-def inspect(path: str, quiet: bool, **options: Any) -> None:
+def inspect(path: str, verify: bool, quiet: bool, **settings: Any) -> None:
     """Say what data, a store, a run or a result is, in words.
 
     Of data: the columns, what a run would say to them, and the settings with which it would take
@@ -235,11 +207,14 @@ def inspect(path: str, quiet: bool, **options: Any) -> None:
         bigfs inspect cells.csv
         bigfs inspect runs/quickstart
         bigfs inspect cells.zarr --verify
+        bigfs inspect scene.nc --features band
     """
     from bigfs.pipeline.inspect import inspect as inspect_path
 
+    given = read_input(path, settings)
     with messages(quiet):
-        text = inspect_path(path, **options)
+        opening = given.model_dump(include=set(OPENING), exclude_defaults=True)
+        text = inspect_path(given.uri, verify=verify, **opening)
     show(text)
 
 

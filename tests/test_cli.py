@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -12,11 +13,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
+import numpy as np
 import pytest
+import zarr
 
 import bigfs
 from bigfs.cli import cli, main
 from bigfs.core import errors
+from bigfs.store.source import open_matrix
 
 REPO = Path(__file__).parents[1]
 
@@ -242,6 +246,34 @@ def test_ingest_is_told_whether_the_first_line_of_a_table_is_its_header(bigfs_co
         assert names == (header == "true")
     source.write_text("3,1,2\n1,2,9\n")
     assert "no header" in bigfs_command("ingest", str(source), store, "--overwrite").err
+
+
+def test_every_setting_of_opening_is_an_option_of_inspect_and_ingest(bigfs_command, tmp_path):
+    for command in ("inspect", "ingest"):
+        options = {option.name for option in cli.commands[command].params}
+        assert options >= set(inspect.signature(open_matrix).parameters) - {"X"}
+    cube = np.arange(2.0 * 3 * 4).reshape(2, 3, 4)
+    cube[0, 0, 0] = -9
+    group = zarr.open_group(str(tmp_path / "scene.zarr"), mode="w")
+    group.create_array("cube", data=cube, dimension_names=("band", "y", "x"))
+    group.create_array("clear", data=np.ones((3, 4)), dimension_names=("y", "x"))
+    uri, store = str(tmp_path / "scene.zarr"), str(tmp_path / "X.zarr")
+    shown = bigfs_command("inspect", f"{uri}::cube")
+    assert "Name that of the features" in shown.out and "cube: 2 x 3 x 4 float64" in shown.out
+    given = (f"{uri}::cube", "--features", "band", "--no-data", "-9", "--rows", "{every: 5}")
+    shown = bigfs_command("inspect", *given)
+    assert "3 samples x 2 features" in shown.out and "rows are y (3) x x (4)" in shown.out
+    assert "1 values are missing" in shown.out
+    assert bigfs_command("ingest", *given, store).code == errors.EXIT_BAD_INPUT
+    assert bigfs_command("ingest", *given, store, "--missing", "zero").code == errors.EXIT_DONE
+    expected = cube.reshape(2, 12).T[::5]
+    expected[0, 0] = 0
+    np.testing.assert_array_equal(open_matrix(store).read(0, 3), expected)
+    refused = bigfs_command("inspect", uri, "--rows", "{every: 0}", "--no-data", "x")
+    assert refused.code == errors.EXIT_BAD_INPUT
+    assert (
+        "every must be a number of at least 1" in refused.err and "no_data must be" in refused.err
+    )
 
 
 def test_ingest_says_what_it_did_about_missing_values(bigfs_command, tmp_path):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from bigfs.config.fields import NonEmpty, PositiveInt, Section, as_list
+from bigfs.core.checks import check_rows
 from bigfs.core.uris import as_text
 
 
@@ -65,10 +66,5 @@ class RowsConfig(Section):
 
     @model_validator(mode="after")
     def _conditions_go_with_a_column(self) -> RowsConfig:
-        given = [getattr(self, name) for name in ("keep", "drop", "at_least", "at_most")]
-        has_conditions = any(value is not None for value in given)
-        if has_conditions != (self.column is not None):
-            raise ValueError("a column goes with keep, drop, at_least or at_most, and they with it")
-        if not has_conditions and self.every is None:
-            raise ValueError("rows chooses some: every: 10, or a column with keep or drop")
+        check_rows(self.model_dump(exclude_none=True))
         return self

@@ -35,6 +35,12 @@ from bigfs.config.words import quoted
 from bigfs.core.addresses import check_address
 from bigfs.core.uris import column_of, listed_in
 
+# Those of an input that `bigfs.open_matrix` takes; commands have an option for each.
+OPENING = (
+    "variable", "layer", "header", "columns", "index", "labels", "features", "no_data", "rows",
+    "booleans", "dates", "categories",
+)  # fmt: skip
+
 
 class InputConfig(Section):
     """The input data."""
@@ -75,8 +81,8 @@ class InputConfig(Section):
     )
     rows: RowsConfig | None = Field(
         None,
-        description="Which rows to read: every k-th, or by a column of ids, labels or quality. "
-        "null: all.",
+        description="Which rows to read: {every: 10}, or by a column of ids, labels or quality, "
+        "such as {column: quality, at_least: 0.8}. null: all.",
     )
     booleans: Literal["numbers", "drop"] = Field(
         "numbers", description="Columns of a table of true and false: 1 and 0, or left out."
@@ -117,9 +123,7 @@ class InputConfig(Section):
     @property
     def opening(self) -> dict[str, Any]:
         """The settings that `bigfs.open_matrix` takes."""
-        names = {"variable", "layer", "header", "columns", "index", "labels"}
-        names |= {"booleans", "dates", "categories", "rows", "features", "no_data"}
-        return self.model_dump(include=names)
+        return self.model_dump(include=set(OPENING))
 
 
 class GraphConfig(Section):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Integral
 from typing import Any
 
@@ -25,3 +25,12 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
     """Raise InputError unless a parameter is one of some texts."""
     if value not in choices:
         raise InputError(f"{name} must be one of {', '.join(choices)}. Got {value!r}.")
+
+
+def check_rows(given: Mapping[str, Any]) -> None:
+    """Raise ValueError unless settings of `input.rows` choose some rows and go together."""
+    has_conditions = any(name in given for name in ("keep", "drop", "at_least", "at_most"))
+    if has_conditions != ("column" in given):
+        raise ValueError("a column goes with keep, drop, at_least or at_most, and they with it")
+    if not has_conditions and "every" not in given:
+        raise ValueError("choose some: every: 10, or a column with keep or drop")

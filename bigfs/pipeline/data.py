@@ -22,6 +22,7 @@ from bigfs.stages.data import copy_input, data_stage
 from bigfs.stages.measure import Footprint
 from bigfs.store.columns import suspicious_columns
 from bigfs.store.csr import SparseSource
+from bigfs.store.filtering import row_filter
 from bigfs.store.fingerprint import OBJECT, changed, fingerprint, fingerprint_of_rows
 from bigfs.store.location import Location, as_location, is_within
 from bigfs.store.rundir import RunDirectory
@@ -83,6 +84,10 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
         return as_location(uri).absolute(), content
     stage = data_stage(config.input, config.preprocess, stored=False)
     chosen = [json.dumps(source.feature_names)] if config.opening["labels"] else []
+    rows = config.input.rows
+    file = None if rows is None else row_filter(rows.model_dump()).file
+    if file is not None:  # another mask keeps other rows
+        chosen.append(fingerprint(file))
     key = stage.key(content, *chosen)
     if directory.finished("data", key) is None:
         why = directory.why_stale("data", key, stage.version, stage.settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,10 +58,14 @@ class TableColumn:
     is_id: bool
 
 
-def describe(
-    path: str | Location, variable: str | None = None, layer: str | None = None
-) -> list[str]:
+def describe(path: str | Location, **opening: Any) -> list[str]:
     """Return lines on data: what they hold, what a run would say, and the settings it needs.
+
+    Parameters
+    ----------
+    path : str or Path
+    **opening
+        Settings of `open_matrix`.
 
     Raises
     ------
@@ -70,7 +74,7 @@ def describe(
     """
     refusal, source, lines = "", None, []
     try:
-        source = open_matrix(path, variable=variable, layer=layer)
+        source = open_matrix(path, **opening)
         rows = "an unknown number of" if source.n_samples is None else f"{source.n_samples:,}"
         lines.append(
             f"{source.uri}: {rows} samples x {source.n_features:,} features, {source.dtype}"
@@ -80,6 +84,9 @@ def describe(
             lines[0] += f", sparse: {entries:,} entries ({100 * entries / values:.2g} %)"
     except InputError as error:
         refusal = str(error)
+    if source is not None and source.grid is not None:
+        sizes = zip(source.grid["dims"], source.grid["shape"], strict=True)
+        lines.append(f"rows are {' x '.join(f'{name} ({size:,})' for name, size in sizes)}")
     lines += [] if source is None else source.notes
     sources = [uri for uri in flattened(str(path)) if uri != str(path)]
     if sources:
@@ -96,7 +103,8 @@ def describe(
     if columns:
         if source is None:
             lines.append(f"{path}: {len(columns):,} columns")
-        return [*lines, *_table(columns, n_rows), "", *_verdict(path, columns, n_rows, refusal)]
+        said = _verdict(path, columns, n_rows, refusal, opening)
+        return [*lines, *_table(columns, n_rows), "", *said]
     assert source is not None
     if not source.starts_quickly:
         return [*lines, "not stored by rows: a run brings it into order of rows first."]
@@ -174,6 +182,8 @@ def _columns_of_parquet(place: Any) -> tuple[list[TableColumn], int]:
             values = [] if batch is None else batch.column(i).to_pylist()
             there = [value for value in values if value is not None and value == value]
             kind = str(field.type).partition("<")[0].replace("dictionary", "category")
+            if field.name in (schema.pandas_metadata or {}).get("index_columns", []):
+                kind = "row index"  # of pandas, which is no feature
             columns.append(_column(field.name, kind, is_usable(field), there, len(values)))
     return columns, 0 if batch is None else batch.num_rows
 
@@ -215,7 +225,11 @@ def _table(columns: list[TableColumn], n_rows: int) -> list[str]:
 
 
 def _verdict(
-    path: str | Location, columns: list[TableColumn], n_rows: int, refusal: str
+    path: str | Location,
+    columns: list[TableColumn],
+    n_rows: int,
+    refusal: str,
+    opening: Mapping[str, Any],
 ) -> list[str]:
     """Return what a run would say, and the settings with which it would take the table."""
     others = [column for column in columns if not column.is_number]
@@ -235,6 +249,9 @@ def _verdict(
     if left_out:
         patterns = json.dumps([f"!{name}" for name in left_out], ensure_ascii=False)
         settings.append(f"input.columns={patterns}")
+    if opening:  # a refusal says what else is needed
+        settings = [f"input.{name}={_as_yaml(value)}" for name, value in opening.items()]
+        classes = []
     if gaps:
         settings.append("input.missing=mean")
     lines = []
@@ -243,16 +260,25 @@ def _verdict(
     if gaps:
         what = "column of numbers has" if gaps == 1 else "columns of numbers have"
         lines.append(f"{gaps:,} {what} missing values, which a run refuses.")
+    if opening and refusal:
+        return lines
     if not settings:
         return lines or ["bigfs run would take it as it is."]
-    command = ["bigfs", "run", "mcfs", "--set", f"input.uri={path}"]
-    for setting in settings:
-        command += ["--set", setting]
-    lines.append(f"It would take: {shlex.join(command)}")
+    lines.append(f"It would take: {_command(path, settings)}")
     if classes:
         named = " or ".join(f"input.labels={name}" for name in classes[:_EXAMPLES])
         lines.append(f"To compare the selection with known classes, add --set {named}.")
     return lines
+
+
+def _command(path: str | Location, settings: list[str]) -> str:
+    """Return the command of a run with some settings."""
+    given = [word for s in (f"input.uri={path}", *settings) for word in ("--set", s)]
+    return shlex.join(["bigfs", "run", "mcfs", *given])
+
+
+def _as_yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _members(path: str | Location) -> list[str]:

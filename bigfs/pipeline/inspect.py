@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from bigfs.core.errors import InputError
 from bigfs.pipeline.describe import describe
@@ -20,8 +21,7 @@ def inspect(
     path: str | Location,
     *,
     verify: bool = False,
-    variable: str | None = None,
-    layer: str | None = None,
+    **opening: Any,
 ) -> str:
     """Say in words what a run directory, a store or a data file holds.
 
@@ -31,10 +31,9 @@ def inspect(
         The folder of a stage stands for its run.
     verify : bool, default=False
         Recompute the checksums of a store's chunks.
-    variable : str or None, default=None
-        Array to describe where a file holds several.
-    layer : str or None, default=None
-        Layer of an AnnData to describe, or ``"raw"``.
+    **opening
+        Settings of `bigfs.open_matrix`, such as ``variable`` or ``features``: what a run with them
+        would read is described.
 
     Raises
     ------
@@ -56,7 +55,7 @@ def inspect(
         if not is_store(path):
             raise InputError(f"{path} has no checksums: only stores made by bigfs have them.")
         verified = [_verified(as_location(path))]
-    return "\n".join([*describe(path, variable, layer), *verified])
+    return "\n".join([*describe(path, **opening), *verified])
 
 
 def _inspect_run(path: Location, verify: bool) -> str:

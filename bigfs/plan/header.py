@@ -41,6 +41,8 @@ class Header:
         How a sparse input is cut. None: it is dense.
     held_bytes : int
         What reading the input takes beyond blocks of it.
+    temporary_bytes : int
+        What reading the input writes to disk.
     """
 
     n_samples: int | None
@@ -51,6 +53,7 @@ class Header:
     exact: bool
     csr: CSRLayout | None = None
     held_bytes: int = 0
+    temporary_bytes: int = 0
 
     def shape(self, rows: int | None, *, sparse: bool = False) -> Shape | None:
         """Return the shape with so many rows in a block; None: as many as the stages choose.
@@ -89,6 +92,7 @@ def header_of(source: Source, uri: str, missing: str = "error") -> Header:
         source.n_samples is not None and missing != "drop_rows",
         source.layout if isinstance(source, SparseSource) else None,
         source.held_bytes,
+        source.temporary_bytes,
     )
 
 

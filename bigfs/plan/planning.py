@@ -121,7 +121,8 @@ def plan_of(config: Config, header: Header, place: Place) -> Plan:
         if config.input.missing == "drop_rows":
             why += ", less those with NaN"
         unknowns.append(f"About {shape.n_samples:,} rows, {why}; the run counts them.")
-    data = data_stage(config.input, config.preprocess, header.stored, header.held_bytes)
+    held = {"held_bytes": header.held_bytes, "temporary_bytes": header.temporary_bytes}
+    data = data_stage(config.input, config.preprocess, header.stored, **held)
     dense = header.shape(config.blocks.rows)
     return make_plan([data, *stages_of(config)], shape, place, unknowns, dense)
 

@@ -17,7 +17,13 @@ from bigfs.store.source import Source
 INGEST_VERSION = 2
 
 
-def data_stage(settings: InputConfig, transform: str, stored: bool, held_bytes: int = 0) -> Stage:
+def data_stage(
+    settings: InputConfig,
+    transform: str,
+    stored: bool,
+    held_bytes: int = 0,
+    temporary_bytes: int = 0,
+) -> Stage:
     """Return the data stage.
 
     Parameters
@@ -29,6 +35,8 @@ def data_stage(settings: InputConfig, transform: str, stored: bool, held_bytes: 
         Whether the input is a store already.
     held_bytes : int, default=0
         What the source holds while it is read.
+    temporary_bytes : int, default=0
+        What reading the source writes to disk.
     """
     depends = settings.model_dump(include={"variable", "header", "missing"})
     chosen = settings.model_dump(
@@ -43,7 +51,14 @@ def data_stage(settings: InputConfig, transform: str, stored: bool, held_bytes: 
         INGEST_VERSION,
         depends,
         # Planned only: what runs is `copy_input`.
-        lambda shape: Ingestion(shape, settings.missing, transform, stored, held_bytes),  # type: ignore[arg-type,return-value]
+        lambda shape: Ingestion(  # type: ignore[arg-type,return-value]
+            shape,  # type: ignore[arg-type]
+            settings.missing,
+            transform,
+            stored,
+            held_bytes,
+            temporary_bytes,
+        ),
         sparse=True,
     )
 
@@ -57,6 +72,7 @@ class Ingestion:
     transform: str
     stored: bool
     held_bytes: int = 0
+    temporary_bytes: int = 0
 
     def cost(self) -> StageCost | None:
         """Return what the copy takes, and the moments that a transform needs."""
@@ -72,7 +88,8 @@ class Ingestion:
             stored = shape.nbytes
         if preprocess.needs_moments(self.transform):
             steps.append(moments_step(shape))
-        return StageCost(tuple(steps), stored, stored) if steps else None
+        scratch = stored + self.temporary_bytes
+        return StageCost(tuple(steps), scratch, stored) if steps else None
 
 
 def copy_input(source: Source, out: Location, missing: str, memory_limit: int) -> dict[str, Any]:

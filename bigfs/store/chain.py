@@ -44,6 +44,7 @@ class ChainedSource(Source):
         self.index = first.index if len({part.index for part in self.parts}) == 1 else None
         self.starts_quickly = first.starts_quickly
         self.held_bytes = max(part.held_bytes for part in self.parts)
+        self.temporary_bytes = max(part.temporary_bytes for part in self.parts)
         self._read_rows = [0] * len(self.parts)
 
     @property

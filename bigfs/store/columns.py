@@ -35,8 +35,9 @@ class Roles:
         The column with the rows' ids.
     labels : tuple of str
         Columns of known classes. ``source``, of several sources, need not be a column.
-    partitions : mapping of str to str or None
-        Of a part of a table: columns of one value, in the names of the folders that it is in.
+    partitions : mapping of str to (str or None, str or None)
+        Of a part of a table: columns of one value, in the names of the folders that it is in. The
+        value, and the kind of those of all parts if they are no numbers.
     encoding : Encoding
         What becomes of columns that are no numbers.
     """
@@ -44,7 +45,7 @@ class Roles:
     columns: tuple[str, ...] | None = None
     index: str | None = None
     labels: tuple[str, ...] = ()
-    partitions: Mapping[str, str | None] | None = None
+    partitions: Mapping[str, tuple[str | None, str | None]] | None = None
     encoding: Encoding = DEFAULT
 
     @property

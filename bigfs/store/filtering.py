@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.checks import check_rows
 from bigfs.core.errors import InputError
+from bigfs.core.uris import column_of
 from bigfs.store.csr import CSRLayout, SparseSource
-from bigfs.store.source import Source
+from bigfs.store.source import Source, listed
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class RowFilter:
     drop: tuple[Any, ...] = ()
     at_least: float | None = None
     at_most: float | None = None
+
+    @property
+    def file(self) -> str | None:
+        """The file with the values, where it is named apart from the data."""
+        return column_of(self.column or "")[0] if self._elsewhere else None
 
     @property
     def of_table(self) -> tuple[str, ...]:
@@ -93,16 +100,17 @@ def row_filter(given: Any) -> RowFilter:
     names = [field.name for field in fields(RowFilter)]
     if not isinstance(given, Mapping) or not set(given) <= set(names):
         raise InputError(f"rows must be a dict of {', '.join(names)}. Got {given!r}.")
-    values = {name: value for name, value in given.items() if value is not None}
+    values = {name: value for name, value in given.items() if value is not None and value != []}
     for name in values.keys() & {"keep", "drop"}:
         several = isinstance(values[name], (list, tuple))
         values[name] = tuple(values[name]) if several else (values[name],)
     chosen = RowFilter(**values)
-    conditions = chosen.keep or chosen.drop or chosen.at_least is not None
-    if bool(conditions or chosen.at_most is not None) != (chosen.column is not None):
-        raise InputError("rows needs a column with keep, drop, at_least or at_most, or every.")
-    if chosen.every is not None and chosen.every < 1 or chosen == RowFilter():
-        raise InputError(f"rows must choose some: every: k, or a column. Got {given!r}.")
+    if chosen.every is not None and chosen.every < 1:
+        raise InputError(f"rows: every must be a number of at least 1. Got {chosen.every}.")
+    try:
+        check_rows(values)
+    except ValueError as error:
+        raise InputError(f"rows: {error}. Got {given!r}.") from None
     return chosen
 
 
@@ -123,10 +131,11 @@ class FilteredSource(Source):
             setattr(self, name, getattr(source, name))
         self.notes, self.grid = source.notes, source.grid
         self.starts_quickly = source.starts_quickly
-        self.held_bytes = source.held_bytes
+        self.held_bytes, self.temporary_bytes = source.held_bytes, source.temporary_bytes
         known = labels is None and source.n_samples is not None
         # How many rows have the values, only reading the column tells.
-        self.n_samples = -(-int(source.n_samples or 0) // (rows.every or 1)) if known else None
+        self._every = rows.every or 1
+        self.n_samples = -(-int(source.n_samples or 0) // self._every) if known else None
         self._n_read = 0
 
     @property
@@ -140,7 +149,7 @@ class FilteredSource(Source):
         most = self._source.estimated_samples
         if self.n_samples is not None or most is None:
             return self.n_samples
-        return max(2, -(-most // (self._rows.every or 1)))
+        return max(2, -(-most // self._every))
 
     @cached_property
     def _of_column(self) -> np.ndarray | None:
@@ -201,7 +210,7 @@ class FilteredSource(Source):
         """Return which of some rows are kept."""
         if self._of_column is not None:
             return self._of_column[start:stop]
-        return np.arange(start, stop) % (self._rows.every or 1) == 0
+        return np.arange(start, stop) % self._every == 0
 
     def _positions(self) -> np.ndarray:
         return np.flatnonzero(self._keeps(0, self._n_read))
@@ -242,6 +251,9 @@ def _is_one_of(
     for value in given:
         same = values == (str(value) if texts else value)
         if not np.any(same):
-            raise InputError(f"{uri}: no row has {value!r} in {column!r} (input.rows).")
+            there = listed([str(value) for value in np.unique(values).tolist()])
+            raise InputError(
+                f"{uri}: no row has {value!r} in {column!r} (input.rows). It holds {there}."
+            )
         found |= same
     return found

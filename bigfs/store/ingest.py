@@ -37,6 +37,7 @@ from bigfs.store.location import (
 )
 from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.records import UNFINISHED, beside_the_matrix
+from bigfs.store.scratch import temporary_files_in
 from bigfs.store.source import ENDINGS, Header, Source, is_store, listed, open_matrix
 from bigfs.store.values import checksum
 
@@ -174,7 +175,8 @@ def ingest(
     try:
         with _writing(final):
             final.parent.mkdir(parents=True, exist_ok=True)
-        report = _write(matrix, partial, final, missing, rows)
+        with temporary_files_in(final.parent):
+            report = _write(matrix, partial, final, missing, rows)
         _check_dest(final, overwrite)  # again: somebody may have put something there since
         with _writing(final):
             sync_tree(partial)

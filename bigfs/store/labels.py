@@ -246,12 +246,14 @@ def _read_parquet(path: Location, column: str) -> np.ndarray:
 
 def _read_member(path: Path, name: str) -> np.ndarray:
     """Read an array of an HDF5 or NetCDF file, which is one too."""
+    from bigfs.store.formats.h5 import list_arrays
     from bigfs.store.formats.hdf5 import find, open_h5
 
     with open_h5(path) as file:
         node = find(file, name.strip("/"), str(path)) if name else None
         if node is None or not hasattr(node, "shape"):
-            raise InputError(f"{path} has no array {name!r}. Name the one with the labels.")
+            names = [entry for entry, _, _ in list_arrays(path)]
+            raise InputError(f"{path} has no array {name!r}. It has {listed(names)}.")
         _check_shape(node.shape, node.dtype, f"{path}::{name}")
         return np.asarray(node[...])
 

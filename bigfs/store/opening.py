@@ -55,11 +55,11 @@ def open_uris(uri: str, options: Options) -> Source:
     from bigfs.store.chain import chain
 
     watch, parts, roles = Watch(uri), [], options.roles
-    for source in sources:
+    for source, partitions in zip(sources, _partitions(uri, sources), strict=True):
         file, _, variable = source.partition("::")
         of_part = replace(
             options,
-            roles=replace(roles, partitions=partition_columns(uri, source)),
+            roles=replace(roles, partitions=partitions),
             variable=variable or options.variable,
         )
         parts.append(open_uris(file, of_part))
@@ -75,6 +75,18 @@ def open_uris(uri: str, options: Options) -> Source:
     chained = chain(parts, short_name(uri))
     chained.watch = watch
     return chained
+
+
+def _partitions(uri: str, sources: list[str]) -> list[dict[str, tuple[str | None, str | None]]]:
+    """Return the columns in the folder names of each source, with the kind of their values."""
+    rows = [partition_columns(uri, source) for source in sources]
+    if not any(rows):
+        return [{} for _ in rows]
+    from bigfs.store.formats.csv import kind_of
+
+    names = {name for row in rows for name in row}
+    kinds = {name: kind_of([row.get(name) or "" for row in rows]) for name in names}
+    return [{name: (value, kinds[name]) for name, value in row.items()} for row in rows]
 
 
 def _open_uri(uri: str, options: Options) -> Source:

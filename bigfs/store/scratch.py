@@ -13,9 +13,13 @@ import shutil
 import tempfile
 import uuid
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
@@ -195,6 +199,24 @@ def read_attributes(path: str | Location) -> dict[str, Any]:
     import zarr
 
     return dict(zarr.open_group(zarr_store(path), mode="r", zarr_format=3).attrs)
+
+
+_TEMPORARY: ContextVar[str | None] = ContextVar("folder of temporary files", default=None)
+
+
+@contextmanager
+def temporary_files_in(folder: Location) -> Iterator[None]:
+    """Have files without a name written in a folder, whose disk a plan counts them on."""
+    former = _TEMPORARY.set(str(folder) if isinstance(folder, Path) else None)
+    try:
+        yield
+    finally:
+        _TEMPORARY.reset(former)
+
+
+def temporary_file() -> IO[bytes]:
+    """Open a file without a name: not even a process that is killed leaves it."""
+    return tempfile.TemporaryFile(prefix="bigfs-", dir=_TEMPORARY.get())
 
 
 class Scratch:

@@ -92,6 +92,8 @@ class Source(ABC):
     held_bytes : int
         What this process holds while rows are read, beyond blocks of them: the file, if its format
         cannot be read by rows.
+    temporary_bytes : int
+        The largest file without a name that reading writes, to bring values into order of rows.
     """
 
     uri: str
@@ -110,6 +112,7 @@ class Source(ABC):
     grid: Mapping[str, Any] | None = None
     starts_quickly: bool = True
     held_bytes: int = 0
+    temporary_bytes: int = 0
 
     @property
     def stored_dtype(self) -> np.dtype:
@@ -362,7 +365,7 @@ array, or Source
         source = open_uris(str(uri), options)
     else:
         source = open_object(X, options)
-    for note in source.notes:
+    for note in source.notes if source is not X else ():  # they were said
         logger.info("%s: %s", source.uri, note)
     return source if of_rows is None else filtered(source, of_rows, of_rows.labels(uri))
 

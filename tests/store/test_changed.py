@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 
@@ -19,6 +20,8 @@ import bigfs
 from bigfs import MaxVariance
 from bigfs.core.errors import InputError
 from bigfs.graph import knn, knn_graph
+from bigfs.plan.planning import plan_pipeline
+from bigfs.selectors.configs import load_config
 from bigfs.selectors.max_variance.strategies import Variances
 from bigfs.stages.stage import Inputs
 from bigfs.store.fingerprint import fingerprint
@@ -286,6 +289,45 @@ def test_a_fingerprint_reads_little(tmp_path: Path) -> None:
         before = bytes_read()
         fingerprint(str(tmp_path / name))
         assert most - 2**17 < bytes_read() - before < most + 2**17
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("form", ["npy", "csv", "parquet", "zarr", "h5", "nc"])
+def test_a_plan_reads_headers_only(form: str, tmp_path: Path) -> None:
+    """Several files of 8 MB: of text a megabyte of each, of all others what tells the shape."""
+    X = np.random.default_rng(0).normal(size=(10_000, 10, 10))
+    uri: Any = [str(tmp_path / f"{i}.{form}") for i in range(3)]
+    settings: dict[str, Any] = {"features": 2} if form in ("zarr", "h5", "nc") else {}
+    for place in uri:
+        if form == "npy":
+            np.save(place, X.reshape(10**5, 10))
+        elif form in ("csv", "parquet"):
+            pytest.importorskip("pyarrow", reason="the extra bigfs[parquet] is not installed")
+            frame = pd.DataFrame(X.reshape(10**5, 10)).add_prefix("x")
+            getattr(frame, f"to_{form}")(place, index=False)
+        elif form == "zarr":
+            zarr.create_array(store=place, data=X, chunks=(1000, 10, 10))
+        elif form == "h5":
+            h5py = pytest.importorskip("h5py", reason="the extra bigfs[h5ad] is not installed")
+            with h5py.File(place, "w") as file:
+                file["X"] = X
+        else:
+            pytest.importorskip("h5netcdf", reason="the extra bigfs[xarray] is not installed")
+            xr = pytest.importorskip("xarray")
+            xr.DataArray(X, dims=("y", "x", "band"), name="X").to_netcdf(place, engine="h5netcdf")
+    config = {"run": str(tmp_path / "run"), "input": {"uri": uri, **settings}}
+    config |= {"method": "max_variance", "n_features_to_select": 2}
+
+    def bytes_read() -> int:
+        words = Path("/proc/self/io").read_text().split()
+        return int(words[words.index("rchar:") + 1])
+
+    plan_pipeline(load_config(config))  # what it imports
+    before = bytes_read()
+    plan = plan_pipeline(load_config(config))
+    assert plan.shape is not None and plan.shape.n_features == 10
+    assert bytes_read() - before < (10 * 2**20 if form == "csv" else 2**20)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_fingerprint_of_a_store_sees_its_checksums(tmp_path: Path) -> None:

@@ -262,7 +262,7 @@ def test_the_arrays_of_a_file_with_several_are_listed(tmp_path: Path) -> None:
     said = describe(str(tmp_path / "two.npz"))
     assert said[1:3] == ["  a: 4 x 3 float64", "  b: 3 x 3 float64"]
     assert "input.variable" in said[-1]
-    assert "4 samples x 3 features" in describe(str(tmp_path / "two.npz"), "a")[0]
+    assert "4 samples x 3 features" in describe(str(tmp_path / "two.npz"), variable="a")[0]
 
 
 def test_a_table_without_rows_is_described(tmp_path: Path) -> None:

@@ -139,7 +139,10 @@ class _Counted:
         return self.values[key]
 
 
-@pytest.mark.parametrize("chunks", [(1, 40, 30), (8, 10, 30), (8, 1, 30), (2, 7, 11), (8, 40, 30)])
+@pytest.mark.parametrize(
+    "chunks",
+    [(1, 40, 30), (8, 10, 30), (8, 1, 30), (2, 7, 11), (8, 40, 30), (8, 10, 7), (3, 20, 16)],
+)
 def test_every_chunk_is_read_once(chunks: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     from bigfs.store.formats.parts import OpenPlace
 

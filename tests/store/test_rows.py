@@ -109,6 +109,20 @@ def test_a_changed_filter_reads_again_and_a_plan_reads_no_rows(tmp_path: Path) -
     assert plan.unknown and bigfs.run(config).n_samples == 10
 
 
+def test_a_changed_mask_reads_again(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", table()[["g0", "g1", "g2"]])
+    np.save(tmp_path / "q.npy", np.arange(ROWS))
+    rows = {"column": str(tmp_path / "q.npy"), "at_most": 9}
+    config = settings(tmp_path) | {"input": {"uri": str(tmp_path / "X.npy"), "rows": rows}}
+    first = bigfs.run(config)
+    assert bigfs.run(config).stages["data"]["attempt"] == first.stages["data"]["attempt"]
+    np.save(tmp_path / "q.npy", np.arange(ROWS)[::-1])
+    again = bigfs.run(config)
+    assert again.stages["data"]["attempt"] != first.stages["data"]["attempt"]
+    X = table()[["g0", "g1", "g2"]].to_numpy()
+    np.testing.assert_allclose(again.scores, X[-10:].var(axis=0), rtol=1e-12)
+
+
 def test_a_store_and_sparse_data_are_filtered(tmp_path: Path) -> None:
     import scipy.sparse as sp
 

@@ -12,6 +12,7 @@ import pytest
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import CorruptStoreError, InputError
+from bigfs.core.uris import as_text
 from bigfs.graph import knn_graph, partition
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.ingest import ingest
@@ -84,6 +85,36 @@ def test_every_format_is_read_from_a_bucket(tmp_path: Path, lab: ObjectPath, nam
     assert str(report.path) == f"{lab}/store.zarr" and report.n_chunks == 3
     assert verify(str(report.path)).ok and is_store(report.path)
     np.testing.assert_allclose(open_matrix(str(report.path)).read(18, 45), X[18:45], rtol=1e-6)
+
+
+def test_globs_folders_and_lists_of_objects_are_one_matrix(tmp_path: Path, lab: ObjectPath) -> None:
+    names = [f"p/day={day}/part-{i}.csv" for day in (1, 2) for i in (9, 10)]
+    text = _table(",").decode()
+    for i, name in enumerate(names):  # the second half has its columns in another order
+        lines = [line.split(",") for line in text.splitlines()]
+        lines = [line[::-1] if i > 1 else line for line in lines]
+        (lab / name).write_text("".join(",".join(line) + "\n" for line in lines))
+    (lab / "p/_SUCCESS").write_text("")
+    places = [str(lab / name) for name in names]
+    days = np.repeat([1.0, 2.0], 100)[:, None]
+    kinds = {f"{lab}/p": True, f"{lab}/p/day=*/part-*.csv": True, as_text(places): False}
+    for uri, has_days in kinds.items():
+        source = open_matrix(uri)
+        rows = np.concatenate(list(source.iter_blocks(30)))
+        expected = np.tile(X, (4, 1))
+        np.testing.assert_allclose(rows[:, :4], expected, rtol=1e-6)
+        assert source.feature_names == [*"abcd", *(["day"] if has_days else [])]
+        np.testing.assert_array_equal(rows[:, 4:], days if has_days else rows[:, 4:])
+        np.testing.assert_array_equal(load_labels(f"{uri}::source"), np.repeat(range(4), 50))
+    known = [fingerprint(uri) for uri in kinds]
+    (lab / names[2]).write_text((lab / names[2]).read_bytes().decode().replace("1", "2"))
+    assert not set(known) & {fingerprint(uri) for uri in kinds}
+    with pytest.raises(InputError, match=r"p/\*.parquet matches no file"):
+        open_matrix(f"{lab}/p/*.parquet")
+    stores = [ingest(X[i : i + 25], lab / f"s/{i}.zarr").path for i in (0, 25)]
+    source = open_matrix(f"{lab}/s/*.zarr")
+    assert [part.uri for part in source.parts] == [str(store) for store in stores]  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(np.concatenate(list(source.iter_blocks(20))), X)
 
 
 def test_npy_is_read_by_ranges_and_fortran_order_is_refused(

@@ -33,15 +33,16 @@ def table() -> pd.DataFrame:
     return frame.assign(kind=np.where(np.arange(ROWS) % 3 == 0, "t", "b"))
 
 
-def spark_like(folder: Path) -> str:
+def spark_like(folder: Path, form: str = "parquet") -> str:
     """Write the table as Spark does: by partition columns, with markers and checksums."""
-    pytest.importorskip("pyarrow", reason="the extra bigfs[parquet] is not installed")
+    if form == "parquet":
+        pytest.importorskip("pyarrow", reason="the extra bigfs[parquet] is not installed")
     frame = table()
     for i, (year, city) in enumerate([(2020, "New%20York"), (2020, "Ulm"), (2021, "Ulm")]):
         place = folder / "table" / f"year={year}" / f"city={city}"
         place.mkdir(parents=True)
-        frame[i * 16 : (i + 1) * 16].to_parquet(place / "part-0.snappy.parquet", index=False)
-        (place / ".part-0.snappy.parquet.crc").write_bytes(b"crc")
+        getattr(frame[i * 16 : (i + 1) * 16], f"to_{form}")(place / f"part-0.{form}", index=False)
+        (place / f".part-0.{form}.crc").write_bytes(b"crc")
     (folder / "table" / "_SUCCESS").touch()
     (folder / "table" / "_metadata").write_bytes(b"PAR1")
     return str(folder / "table")
@@ -63,10 +64,12 @@ def settings(folder: Path, uri: Any, **source: Any) -> dict[str, Any]:
     }
 
 
-def test_partition_columns_are_columns(tmp_path: Path) -> None:
-    uri = spark_like(tmp_path)
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_partition_columns_are_columns(form: str, tmp_path: Path) -> None:
+    uri = spark_like(tmp_path, form)
     source = open_matrix(uri, columns=["g*", "year"], index="id", labels="city")
-    assert source.feature_names == [*FEATURES, "year"] and source.n_samples == ROWS
+    assert source.feature_names == [*FEATURES, "year"]
+    assert source.n_samples == (ROWS if form == "parquet" else None)
     X = np.concatenate(list(source.iter_blocks(7)))
     np.testing.assert_array_equal(X[:, :3], table()[FEATURES])
     np.testing.assert_array_equal(X[:, 3], np.repeat([2020, 2020, 2021], 16))
@@ -76,6 +79,28 @@ def test_partition_columns_are_columns(tmp_path: Path) -> None:
     kinds = np.unique(table()["kind"], return_inverse=True)[1]
     np.testing.assert_array_equal(load_labels(f"{uri}::kind"), kinds)
     np.testing.assert_array_equal(load_labels(f"{uri}::source"), np.repeat([0, 1, 2], 16))
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_texts_and_dates_in_folder_names_are_encoded(form: str, tmp_path: Path) -> None:
+    uri = Path(spark_like(tmp_path, form))
+    places = ["year=2020/city=New%20York", "year=2020/city=Ulm", "year=2021/city=Ulm"]
+    for i, city in enumerate(["New%20York", "__HIVE_DEFAULT_PARTITION__", "Ulm"]):
+        place = uri.parent / "days" / f"day=1970-01-0{i + 1}" / f"city={city}"
+        place.mkdir(parents=True)
+        (uri / places[i] / f"part-0.{form}").rename(place / f"part-0.{form}")
+    uri = uri.parent / "days"
+    with pytest.raises(InputError, match="'day' holds text .its folder is 'day=1970-01-01'."):
+        open_matrix(uri)
+    options = {"dates": "numbers", "categories": "one_hot"}
+    source = open_matrix(uri, columns=["g*", "day", "city"], **options)
+    assert source.feature_names == [*FEATURES, "day", "city=New York", "city=Ulm"]
+    X = np.concatenate(list(source.iter_blocks(7)))[[0, 16, 32], 3:]
+    np.testing.assert_array_equal(X, [[0, 1, 0], [1, np.nan, np.nan], [2, 0, 1]])
+    source = open_matrix(uri, dates="drop", categories="drop", index="day")
+    assert source.feature_names == FEATURES
+    ids = [text for piece in source.iter_index() for text in piece]
+    assert ids == np.repeat(["1970-01-01", "1970-01-02", "1970-01-03"], 16).tolist()
 
 
 @pytest.mark.full
@@ -163,7 +188,7 @@ def test_a_file_that_is_changed_added_or_removed_is_noticed(tmp_path: Path) -> N
     uri = spark_like(tmp_path)
     source, known = open_matrix(uri, columns=["g*"]), [fingerprint(uri)]
     source.begin()
-    part = tmp_path / "table" / "year=2021" / "city=Ulm" / "part-0.snappy.parquet"
+    part = tmp_path / "table" / "year=2021" / "city=Ulm" / "part-0.parquet"
     other = part.with_name("part-1.parquet")
     other.write_bytes(part.read_bytes())
     known.append(fingerprint(uri))
@@ -222,6 +247,13 @@ def test_several_sources_are_described(tmp_path: Path) -> None:
     assert """'input.columns=["!kind", "!city"]'""" in command and "input.index=id" in command
     places = csv_parts(tmp_path)
     assert any("bigfs run would say" in line for line in describe(json.dumps(places)))
+    lines = describe(json.dumps(places), index="id", categories="drop")
+    assert lines[-1].endswith("--set input.index=id --set input.categories=drop")
+    lines = describe(json.dumps(places), index="id")
+    assert "column 'kind' holds" in lines[-1] and "--set 'input.columns=" in lines[-1]
+    table().set_index("id").to_parquet(tmp_path / "X.parquet")
+    row = next(line for line in describe(tmp_path / "X.parquet") if line.startswith("  id"))
+    assert row.split()[1:3] == ["row", "index"]
 
 
 def test_what_a_uri_stands_for(tmp_path: Path) -> None:

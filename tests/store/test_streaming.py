@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bigfs.core.units import MIB
+from bigfs.store.source import Source, open_matrix
 
 N_FEATURES = 64
 FILE_BYTES = 200 * 10**6
@@ -151,4 +152,84 @@ def test_a_cube_is_read_piece_by_piece(
     rows, grown, predicted = (int(word) for word in done.stdout.split())
     assert rows == 500 * 500
     said = f"grew by {grown / MIB:.0f} MiB, {predicted / MIB:.0f} predicted"
+    assert grown <= predicted <= max(100 * MIB, 2 * grown), said
+
+
+def opened(form: str, path: str) -> Source:
+    """Open a file, folder or frame."""
+    if form == "dask":
+        import dask.dataframe as dd
+
+        return open_matrix(dd.read_parquet(path))
+    if form == "polars":
+        import polars as pl
+
+        return open_matrix(pl.scan_parquet(f"{path}/*.parquet"))
+    return open_matrix(path, features="band") if form == "netcdf" else open_matrix(path)
+
+
+def written(form: str, path: Path, rows: int) -> None:
+    """Write rows of 100 features: a file of HDF5 or NetCDF, or a folder of ten of Parquet."""
+    block = np.random.default_rng(0).normal(size=(rows, 100)).astype(np.float32)
+    if form == "hdf5":
+        import h5py
+
+        with h5py.File(path, "w") as file:
+            file.create_dataset("X", data=block, chunks=(1000, 100))
+    elif form == "netcdf":
+        import xarray as xr
+
+        scene = xr.DataArray(block.T.reshape(100, 100, -1), dims=("band", "y", "x"), name="X")
+        chunks = {"X": {"chunksizes": (1, 100, scene.sizes["x"])}}
+        scene.to_netcdf(path, engine="h5netcdf", encoding=chunks)
+    else:
+        import pandas as pd
+
+        path.mkdir()
+        for i, part in enumerate(np.split(block, 10)):
+            pd.DataFrame(part).add_prefix("x").to_parquet(path / f"{i}.parquet", index=False)
+
+
+_SOURCE = """
+import sys, pathlib
+import numpy, pandas, zarr, zarr.codecs
+from bigfs.core.memory import peak_bytes, reset_peak
+from bigfs.store.chunking import chunk_rows
+from bigfs.store.ingest import ingest, ingest_bytes
+from tests.store.test_streaming import opened
+form, small, path = sys.argv[1:]
+ingest(opened(form, small), small + ".zarr")
+source = opened(form, path)  # polars writes a file here
+reset_peak()
+before = peak_bytes()
+report = ingest(source, path + ".zarr")
+chunk = chunk_rows(100, source.dtype.itemsize) * 100 * source.dtype.itemsize
+# A frame is as large as whoever made it cut it: 20 MB here.
+held = source.held_bytes + (10 * 20 * 10**6 if form == "dask" else 0)
+print(report.n_samples, peak_bytes() - before, ingest_bytes(chunk, held))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.memory
+@pytest.mark.parametrize(
+    ("form", "needs"),
+    [
+        ("hdf5", "h5py"), ("netcdf", "h5netcdf"), ("files", "pyarrow"), ("dask", "pyarrow"),
+        ("polars", "polars"),
+    ],
+)  # fmt: skip
+def test_a_source_takes_what_is_planned(form: str, needs: str, tmp_path: Path) -> None:
+    pytest.importorskip(needs, reason=f"{needs} is not installed")
+    suffix = {"hdf5": ".h5", "netcdf": ".nc"}.get(form, "")
+    for name, rows in (("small", 2000), ("large", 500_000)):
+        written(form, tmp_path / f"{name}{suffix}", rows)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _SOURCE, form, str(tmp_path / f"small{suffix}"),
+         str(tmp_path / f"large{suffix}")],
+        capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    rows, grown, predicted = (int(word) for word in done.stdout.split())
+    said = f"grew by {grown / MIB:.0f} MiB, {predicted / MIB:.0f} predicted"
+    assert rows == 500_000
     assert grown <= predicted <= max(100 * MIB, 2 * grown), said

@@ -11,11 +11,12 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
 from bigfs.store.encoding import Encoded, encode_columns, notes_of
-from bigfs.store.formats.csv import as_number
+from bigfs.store.formats.csv import as_number, constant_features
 from bigfs.store.source import Source, check_names, check_shape, work_dtype
 from bigfs.store.values import check_exact
 
 _BATCH_BYTES = 4 * 10**6
+_GROUP_BYTES = 16 * 10**6
 
 
 class ArrowSource(Source):
@@ -43,15 +44,14 @@ class ArrowSource(Source):
         check_shape(((n_samples or 0) if known else 2, len(names) + len(self._partitions)), uri)
         types = {field.name: work_dtype_of(field) for field in fields}
         texts = {field.name: str(field.type) for field in fields}
-        for name, value in self._partitions.items():
-            is_number = value is None or as_number(value) is not None
-            types[name] = np.dtype(np.float64) if is_number else None
+        for name, (value, _) in self._partitions.items():
+            types[name] = np.dtype(np.float64) if as_number(value or "") is not None else None
             texts[name] = f"text (its folder is '{name}={value}')"
         names = list(types)
         kept = [names[j] for j in roles.features(names, uri)]
-        kinds = {
-            f.name: kind for f in fields if f.name in kept and (kind := kind_of(f)) is not None
-        }
+        of_all = {field.name: kind_of(field) for field in fields}
+        of_all |= {name: kind for name, (_, kind) in self._partitions.items()}
+        kinds = {name: kind for name in kept if (kind := of_all[name]) is not None}
         encoded, dropped, _ = encode_columns(kinds, roles.encoding, self._distinct, uri)
         kept = [name for name in kept if name not in dropped]
         unusable = {n: texts[n] for n in kept if types[n] is None and n not in encoded}
@@ -68,6 +68,11 @@ class ArrowSource(Source):
         self.n_features = len(self.feature_names)
         check_names(self.feature_names, self.n_features, uri)
         parts = [types[n] if column is None else column.dtype for n, column in self._columns]
+        self._constants = {
+            name: constant_features(self._partitions[name][0], column, uri)
+            for name, column in self._columns
+            if name in self._partitions
+        }
         self.dtype = np.result_type(*parts)  # type: ignore[arg-type]  # all are there
 
     @abstractmethod
@@ -76,13 +81,16 @@ class ArrowSource(Source):
 
     def _distinct(self, column: str) -> Iterator[Any]:
         """Yield the values of a column, each once in a batch."""
+        if column in self._partitions:
+            yield self._partitions[column][0]
+            return
         for batch in self._batches([column], 2**16):
             yield from batch.column(0).to_pandas().dropna().unique()
 
     def iter_index(self) -> Iterator[list[str]]:
         """Yield the ids of the rows."""
         if self.index in self._partitions:
-            yield [str(self._partitions[self.index])] * (self.n_samples or 0)
+            yield [str(self._partitions[self.index][0])] * (self.n_samples or 0)
         elif self.index is not None:
             for batch in self._batches([self.index], 2**16):
                 yield [str(value) for value in batch.column(0).to_pylist()]
@@ -105,8 +113,8 @@ class ArrowSource(Source):
             width = 1 if column is None else len(column.features)
             into = block[:, place : place + width]
             place += width
-            if name in self._partitions:
-                into[:] = as_number(self._partitions[name] or "")
+            if name in self._constants:
+                into[:] = self._constants[name]
                 continue
             values = batch.column(batch.schema.get_field_index(name))
             if column is not None and column.kind != "boolean":
@@ -174,7 +182,9 @@ def open_arrow(X: Any, roles: Roles) -> ArrowSource:
     from bigfs.store.scratch import Scratch
 
     scratch = Scratch()
-    X.sink_parquet(scratch.path / "X.parquet")  # polars runs the query in pieces
+    rows = max(1, _GROUP_BYTES // (8 * len(X.collect_schema())))
+    # polars runs the query in pieces
+    X.sink_parquet(scratch.path / "X.parquet", row_group_size=rows)
     source = ParquetSource(scratch.path / "X.parquet", roles, "X")
     source.scratch = scratch  # which is removed with it
     return source

@@ -18,7 +18,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
 from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
-from bigfs.store.encoding import encode_columns, notes_of
+from bigfs.store.encoding import Encoded, encode_columns, notes_of
 from bigfs.store.location import Location, is_remote
 from bigfs.store.source import Header, Source, check_names, check_no_variable
 
@@ -48,11 +48,6 @@ class CsvSource(Source):
         self, path: Location, header: Header = "auto", roles: Roles = ALL_FEATURES
     ) -> None:
         self.uri = str(path)
-        if roles.partitions:
-            raise InputError(
-                f"{path} lies in a folder that names a column, and only tables of .parquet parts "
-                "have such columns. Name the files by a pattern below that folder."
-            )
         self._path = path
         self.separator = "\t" if ".tsv" in path.name.lower() else ","
         first, lines = self._first_record()
@@ -69,22 +64,33 @@ class CsvSource(Source):
             self.names = [cell.strip() for cell in first]
             self.names[0] = self.names[0] or UNNAMED
             self._check_header()
+        # What the file has itself counts before the names of the folders that it is in.
+        given = roles.partitions or {}
+        self._folders = {name: pair for name, pair in given.items() if name not in self.names}
+        self.names += self._folders
         self._roles, self.index = roles, roles.index
-        self._kept = roles.features(self.names, self.uri)
+        kept = roles.features(self.names, self.uri)
+        self._kept = [j for j in kept if j < self._width]
         if not first[0].strip() and self._header_lines and 0 in self._kept:
             raise InputError(
                 f"{self.uri}: column 0 has no name in the header, line 1. If it is the row index "
                 f"that pandas writes, take it as ids: --set 'input.index={UNNAMED}' (--index, "
                 "index=), or use to_csv(..., index=False)."
             )
-        encoded, dropped, _ = encode_columns(
-            self._kinds(), roles.encoding, self._distinct, self.uri
-        )
-        columns = [j for j in self._kept if self.names[j] not in dropped]
+        kinds = self._kinds()
+        of_folders = {self.names[j]: self._folders[self.names[j]] for j in kept[len(self._kept) :]}
+        kinds |= {name: kind for name, (_, kind) in of_folders.items() if kind is not None}
+        encoded, dropped, _ = encode_columns(kinds, roles.encoding, self._distinct, self.uri)
+        columns = [j for j in kept if self.names[j] not in dropped]
         if not columns:
             raise InputError(f"{self.uri}: no column is left as a feature. Choose others.")
-        self._kept = [j for j in columns if self.names[j] not in encoded]
+        self._kept = [j for j in columns if j < self._width and self.names[j] not in encoded]
         self._columns = [(j, encoded.get(self.names[j])) for j in columns]
+        self._constants = {
+            name: constant_features(value, encoded.get(name), self.uri)
+            for name, (value, _) in of_folders.items()
+            if name not in dropped
+        }
         self.notes = notes_of(encoded.values(), dropped)
         self.categories = {name: column.values for name, column in encoded.items()}
         features = [
@@ -93,7 +99,7 @@ class CsvSource(Source):
             for feature in ([self.names[j]] if column is None else column.features)
         ]
         self.n_features = len(features)
-        if self._header_lines:
+        if self._header_lines or self._folders:
             self.feature_names = features
             check_names(features, len(features), self.uri)
         is_sample = header == "auto" and not named
@@ -129,7 +135,10 @@ class CsvSource(Source):
 
     def _iter_texts(self, column: int) -> Iterator[list[str]]:
         for line, lines in self._lines():
-            yield [row[column].strip() for row in self._rows(lines, line)]
+            if column >= self._width:
+                yield [str(self._folders[self.names[column]][0])] * len(lines)
+            else:
+                yield [row[column].strip() for row in self._rows(lines, line)]
 
     def first_rows(self, count: int) -> list[list[str]]:
         """Return the cells of the first rows, whatever they hold."""
@@ -220,30 +229,41 @@ class CsvSource(Source):
 
     def _kinds(self) -> dict[str, str]:
         """Return which columns the first megabyte shows to hold booleans, dates or texts."""
-        for line, texts in self._lines():
+        for line, texts in self._lines() if self._kept else ():
             try:
                 if self._numbers(texts, line) is not None:
                     break
                 rows = self._rows(texts, line)
             except InputError:  # said where the rows are read
                 break
-            kinds = {self.names[j]: _kind_of([row[j] for row in rows]) for j in self._kept}
+            kinds = {self.names[j]: kind_of([row[j] for row in rows]) for j in self._kept}
             return {name: kind for name, kind in kinds.items() if kind is not None}
         return {}
 
-    def _distinct(self, column: str) -> Iterator[str]:
+    def _distinct(self, column: str) -> Iterator[str | None]:
+        if column in self._folders:
+            yield self._folders[column][0]
+            return
         for piece in self._iter_texts(self.names.index(column)):
             yield from {text for text in piece if text.lower() not in _MISSING}
 
     def _parse(self, texts: list[bytes], first_line: int) -> np.ndarray:
         """Return the features in some lines."""
+        if any(constant is None for constant in self._constants.values()):
+            self._refuse_texts(self._rows(texts, first_line), first_line)
         if len(self._kept) == len(self._columns):
             return self._parse_numbers(texts, first_line)
         import pandas as pd
 
         numbers = self._parse_numbers(texts, first_line) if self._kept else None
-        rows, parts = self._rows(texts, first_line), []
+        own = any(column is not None and j < self._width for j, column in self._columns)
+        rows, parts = self._rows(texts, first_line) if own else [], []
         for j, column in self._columns:
+            if j >= self._width:
+                constant = self._constants[self.names[j]]
+                assert constant is not None
+                parts.append(np.tile(constant, (len(texts), 1)))
+                continue
             if column is None:
                 assert numbers is not None
                 parts.append(numbers[:, [self._kept.index(j)]])
@@ -300,6 +320,9 @@ class CsvSource(Source):
                 if self._width == 1:
                     what += f" (Cells are separated by {self.separator!r})"
                 unusable[self.names[column]] = what
+        for name, constant in self._constants.items():
+            if constant is None:
+                unusable[name] = f"text (its folder is '{name}={self._folders[name][0]}')"
         refuse_unusable(unusable, self._roles, self.names, self.uri)
 
     def _parse_line(self, text: bytes, line: int) -> list[float]:
@@ -426,7 +449,17 @@ def as_number(cell: str) -> float | None:
         return None
 
 
-def _kind_of(cells: list[str]) -> str | None:
+def constant_features(text: str | None, column: Encoded | None, uri: str) -> np.ndarray | None:
+    """Return the features in a row of a column of one value, None if it is no number."""
+    if column is None:
+        number = as_number(text or "")
+        return None if number is None else np.array([number])
+    import pandas as pd
+
+    return column.encode(pd.Series([text], dtype=object), uri)[0]
+
+
+def kind_of(cells: list[str]) -> str | None:
     """Return what more than half of the cells that are there hold, None if it is numbers."""
     there = [text for cell in cells if (text := cell.strip()).lower() not in _MISSING]
     if 2 * sum(as_number(text) is None for text in there) <= len(there):

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError
+from bigfs.store.scratch import temporary_file
 from bigfs.store.source import Source, check_names, check_shape, work_dtype
 from bigfs.store.values import check_exact, decoding
 
 # What is read of a cube at once, unless its chunks are larger.
-_PIECE_BYTES = 32 * 10**6
+_PIECE_BYTES = 16 * 10**6
 # Chunks that zarr decodes at once.
 _DECODED_AT_ONCE = 10
 # Attributes of the conventions of NetCDF: values that are missing, and how numbers are packed.
@@ -104,11 +105,15 @@ class CubeSource(Source):
         self._scale = float(np.asarray(given.get("scale_factor", 1)).ravel()[0])
         self._offset = float(np.asarray(given.get("add_offset", 0)).ravel()[0])
         packed = (self._scale, self._offset) != (1, 0)
-        self.dtype = np.dtype(np.float64) if packed else work_dtype(self._stored, uri)
+        small = self._stored.kind in "iu" and self._stored.itemsize <= 2 and self._offset == 0
+        # As xarray unpacks numbers.
+        wide = packed and not small and self._stored != np.float32
+        self.dtype = np.dtype(np.float64) if wide else work_dtype(self._stored, uri)
         self._plan()
+        self.starts_quickly = not self._thick
         # What is put in order by way of a file is not decoded at the same time.
         n_pieces = 1 if self._thick else 2
-        self.held_bytes = n_pieces * self._piece_bytes + self._decoded_bytes
+        self.held_bytes = n_pieces * self.piece_bytes + self._decoded_bytes
 
     def _plan(self) -> None:
         """Choose what is read at once: lines along a dimension, of as many rows as fit a piece."""
@@ -122,14 +127,28 @@ class CubeSource(Source):
         line = min(chunks[self._others[self._level]], sizes[self._level])
         self._thick = line if line > self._lines else 0
         self._step = self._lines if self._thick else self._lines // line * line
-        self._feature_step = min(chunks[self._axis], self.n_features) if self._thick else 0
-        line_bytes = below[self._level]
-        piece = self._step * line_bytes
-        if self._thick:
-            piece = max(piece, self._thick * line_bytes * self._feature_step // self.n_features)
-        self._piece_bytes = min(piece, self.n_samples * row_bytes)
+        self._feature_step = min(chunks[self._axis], self.n_features)
+        self._feature_step = self._feature_step if self._thick else self.n_features
+        line_bytes, n_along = below[self._level], [*sizes, 1][self._level + 1]
+        # Lines that are put in order are read in parts, if all of them are too much.
+        read = (self._thick or self._step) * line_bytes * self._feature_step // self.n_features
+        self._along = n_along
+        if self._thick and read > _PIECE_BYTES and self._level + 1 < len(sizes):
+            unit = min(chunks[self._others[self._level + 1]], n_along)
+            self._along = max(1, _PIECE_BYTES * n_along // (read * unit)) * unit
+        self._along = min(self._along, n_along)
+        piece = max(self._step * line_bytes, read * self._along // n_along)
+        in_order = min(self._thick, sizes[self._level]) * line_bytes // self.dtype.itemsize
+        self.temporary_bytes = in_order * self._stored.itemsize
+        self.piece_bytes = min(piece, self.n_samples * row_bytes)
+        extents = [1] * self._level + [self._thick or self._step, self._along]
+        extents = [*extents, *sizes[self._level + 2 :]][: len(sizes)]
+        read_at_once = dict(zip(self._others, extents, strict=True))
+        read_at_once[self._axis] = self._feature_step
+        n_chunks = math.prod(
+            -(-min(read_at_once[i], n) // chunks[i]) for i, n in enumerate(self._shape)
+        )
         chunk = math.prod(chunks) * self._stored.itemsize
-        n_chunks = math.prod(-(-n // c) for n, c in zip(self._shape, chunks, strict=True))
         self._decoded_bytes = min(_DECODED_AT_ONCE, n_chunks) * chunk if self._chunks else 0
 
     @property
@@ -164,20 +183,30 @@ class CubeSource(Source):
         self, array: Any, prefix: tuple[int, ...], start: int, stop: int
     ) -> Iterator[np.ndarray]:
         """Yield the rows of some lines, of which each chunk is read once, by way of scratch."""
-        per_line = math.prod(self._shape[i] for i in self._others[self._level + 1 :])
+        sizes = [self._shape[i] for i in (*self._others[self._level + 1 :], self._axis)]
+        *sizes, d = sizes
+        n_along, inner = [*sizes, 1][0], math.prod(sizes[1:])
+        # Lines that are read in parts are put in order one by one.
+        per_line, step = n_along * inner, self._step if self._along == n_along else 1
         tiles = [
-            (first * per_line, min(first + self._step, stop - start) * per_line)
-            for first in range(0, stop - start, self._step)
+            (first * per_line, min(first + step, stop - start) * per_line)
+            for first in range(0, stop - start, step)
         ]
-        d, size = self.n_features, self._stored.itemsize
-        # It has no name: not even a process that is killed leaves anything.
-        with tempfile.TemporaryFile() as file:
-            for feature in range(0, d, self._feature_step):
+        size, lines = self._stored.itemsize, slice(start, stop)
+        with temporary_file() as file:
+            for feature, first in product(
+                range(0, d, self._feature_step), range(0, n_along, self._along)
+            ):
                 some = slice(feature, min(feature + self._feature_step, d))
-                piece = self._read(array, prefix, slice(start, stop), some)
+                along = slice(first, min(first + self._along, n_along))
+                piece = self._read(array, prefix, lines, some, along)
+                n_rows = (along.stop - first) * inner  # of a line
                 for begin, end in tiles:
-                    file.seek((begin * d + (end - begin) * feature) * size)
-                    file.write(np.ascontiguousarray(piece[begin:end]).data)
+                    place = begin * d + (end - begin) * feature
+                    place += first * inner * (some.stop - feature)
+                    file.seek(place * size)
+                    part = piece[begin // per_line * n_rows : end // per_line * n_rows]
+                    file.write(np.ascontiguousarray(part).data)
             del piece
             for begin, end in tiles:
                 file.seek(begin * d * size)
@@ -190,13 +219,20 @@ class CubeSource(Source):
                 yield rows
 
     def _read(
-        self, array: Any, prefix: tuple[int, ...], lines: slice, features: slice
+        self,
+        array: Any,
+        prefix: tuple[int, ...],
+        lines: slice,
+        features: slice,
+        along: slice | None = None,
     ) -> np.ndarray:
-        """Return some features of some lines, (n_rows, n_features), as they are stored."""
+        """Return some features of (a part of) some lines, (n_rows, n_features), as stored."""
         key = [slice(0, size) for size in self._shape]
         for axis, place in zip(self._others, prefix, strict=False):
             key[axis] = slice(place, place + 1)
         key[self._others[self._level]] = lines
+        if along is not None and self._level + 1 < len(self._others):
+            key[self._others[self._level + 1]] = along
         key[self._axis] = features
         with decoding(self.uri):
             values = np.asarray(array[tuple(key)])
@@ -207,7 +243,8 @@ class CubeSource(Source):
         check_exact(rows, self.uri, first_row)
         numbers = rows.astype(self.dtype)
         if (self._scale, self._offset) != (1, 0):
-            numbers = numbers * self._scale + self._offset
+            numbers *= self._scale
+            numbers += self._offset
         for value in self._missing:
             numbers[rows == value] = np.nan
         return np.ascontiguousarray(numbers)

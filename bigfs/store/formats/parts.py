@@ -6,7 +6,6 @@ has ``data``, ``indices`` and ``indptr``.
 
 from __future__ import annotations
 
-import tempfile
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from bigfs.store.csr import (
     largest_block,
     rows_for,
 )
+from bigfs.store.scratch import temporary_file
 from bigfs.store.source import RandomAccessSource, check_shape, work_dtype
 from bigfs.store.values import as_floats, check_exact, decoding
 
@@ -228,6 +228,8 @@ class ByBands(SparseSource):
                 "too large to be read."
             )
         held = min(self.n_entries, _BAND_ENTRIES + 2 * _PIECE_ENTRIES)
+        if self.n_entries > _BAND_ENTRIES:
+            self.temporary_bytes = self.n_entries * self._record.itemsize
         self.held_bytes += 3 * held * self._record.itemsize + max(0, 16 * n_pointers - _USUAL_BYTES)
 
     @property
@@ -280,7 +282,7 @@ class ByBands(SparseSource):
         if len(edges) == 2:
             yield 0, self.n_samples, np.concatenate([np.empty(0, self._record), *self.pieces()])
             return
-        with tempfile.TemporaryFile(prefix="bigfs-") as file:
+        with temporary_file() as file:
             places = pointers[edges[:-1]].copy()  # of the next entry of each band
             for piece in self.pieces():
                 band = np.searchsorted(edges, piece["row"], side="right") - 1

@@ -234,6 +234,18 @@ def test_packed_numbers_and_missing_values_of_netcdf(tmp_path: Path) -> None:
         assert file["radiance"].dtype == np.int16
 
 
+def test_what_is_no_netcdf_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("h5netcdf", reason="the extra bigfs[xarray] is not installed")
+    netcdf((7, 9, 5), ("y", "x", "band"))(tmp_path)
+    place = next(tmp_path.glob("*.nc"))
+    content = place.read_bytes()
+    for damaged in (b"no NetCDF", content[: len(content) // 2], content[:8]):
+        place.write_bytes(damaged)
+        with pytest.raises(InputError, match="is no NetCDF file, or a damaged one: ") as caught:
+            open_matrix(place, features="band")
+        assert "\n" not in str(caught.value) and str(caught.value).endswith(". Write it again.")
+
+
 def test_what_is_wrong_is_one_line_with_a_cure(tmp_path: Path) -> None:
     place = zarr_array(tmp_path)
     with pytest.raises(InputError, match="its dimensions are band: 5, y: 7, x: 9. Name that of"):

@@ -15,7 +15,10 @@ from bigfs.store.source import Source
 
 
 class DaskFrameSource(Source):
-    """A Dask DataFrame; one partition is in memory at a time, and counting its rows reads it."""
+    """A Dask DataFrame; one partition is in memory at a time, and counting its rows reads it.
+
+    What Dask takes to compute a partition is in no plan: nothing tells before it is computed.
+    """
 
     n_samples = None
 

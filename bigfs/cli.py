@@ -150,9 +150,9 @@ def plan(
     config = load_config(pipeline, [*overrides, *(["quick=true"] if quick else [])])
     from bigfs.plan.planning import plan_pipeline
 
-    found = plan_pipeline(config, scheduler=scheduler)
-    show(found.text() if form == "text" else json.dumps(found.as_dict(), indent=2))
-    if not found.fits:
+    costs = plan_pipeline(config, scheduler=scheduler)
+    show(costs.text() if form == "text" else json.dumps(costs.as_dict(), indent=2))
+    if not costs.fits:
         sys.exit(EXIT_DOES_NOT_FIT)
 
 
@@ -324,8 +324,8 @@ def compare(
         if len(configs) == 1:
             tables = [compare_methods(configs[0], scheduler=scheduler, fresh=fresh)]
         else:
-            found, ranks = compare_all(configs, folder, scheduler=scheduler, fresh=fresh)
-            tables = [*(found if form == "text" else []), ranks]
+            of_sets, ranks = compare_all(configs, folder, scheduler=scheduler, fresh=fresh)
+            tables = [*(of_sets if form == "text" else []), ranks]
     show("\n\n".join(getattr(table, form)().rstrip("\n") for table in tables))
 
 
@@ -402,9 +402,9 @@ def diff(first: str, second: str, fail_below: float | None, form: str) -> int:
     """
     from bigfs.pipeline.diff import diff_runs
 
-    found = diff_runs(first, second)
-    show(getattr(found, form)().rstrip("\n"))
-    failed = fail_below is not None and not found.share >= fail_below
+    difference = diff_runs(first, second)
+    show(getattr(difference, form)().rstrip("\n"))
+    failed = fail_below is not None and not difference.share >= fail_below
     return EXIT_DIFFERENT if failed else EXIT_DONE
 
 

@@ -121,7 +121,7 @@ DATA: dict[str, Case] = {
         "compare c.yaml --set input.uri=X.csv", ("first line (400.5, 401.0, 401.5)",)),
     "csv of names told to have none": Case(csv_file("1,2,3,4", "4,3,2,1"),
                                            SET + "input.header=false --set input.uri=X.csv",
-                                           ("line 1, column 0 is 'height', which is no number",)),
+                                           ("column 0 is 'height', which is not a number",)),
     "header of an npy": Case(None, SET + "input.header=true",
                              ("X.npy is not a .csv", "Got header true", "input.header")),
     "header of an npy to ingest": Case(None, "ingest X.npy o.zarr --header false",

@@ -50,7 +50,7 @@ class ColumnEntries:
         return np.repeat(per_column, self.counts)
 
     def reduce(self, kind: np.ufunc, values: np.ndarray) -> np.ndarray:
-        """Return what a ufunc makes of the values of each column; 0 for one without entries."""
+        """Return each column's values reduced by a ufunc; 0 for a column without entries."""
         out = np.zeros(len(self.counts))
         if len(values):
             out[self._filled] = kind.reduceat(values, self._starts)
@@ -91,11 +91,11 @@ def csr_cross(X: Any, side: np.ndarray, side_mean: np.ndarray) -> tuple[Moments,
     """
     moments = csr_moments(X)
     side -= side_mean
-    turned = X.astype(np.float64).T
+    transposed = X.astype(np.float64).T
     cross = np.empty((X.shape[1], side.shape[1]), order="F")
     for begin in range(0, side.shape[1], GROUP):
         part = np.ascontiguousarray(side[:, begin : begin + GROUP])
-        products = turned @ part
+        products = transposed @ part
         products -= np.multiply.outer(moments.mean, part.sum(axis=0))
         cross[:, begin : begin + GROUP] = products
     cross[moments.constant] = 0.0
@@ -103,7 +103,7 @@ def csr_cross(X: Any, side: np.ndarray, side_mean: np.ndarray) -> tuple[Moments,
 
 
 def cross_bytes(shape: Shape, n_columns: int) -> int:
-    """Return what `csr_cross` needs beside a CSR block and its result."""
+    """Return the bytes that `csr_cross` needs beside a CSR block and its result."""
     group = min(GROUP, n_columns)
     thin = 8 * (shape.rows * (n_columns + group) + 2 * shape.n_features * group)
     return kernel_bytes(shape) + thin
@@ -127,7 +127,7 @@ def csr_edge_sum(X: Any, i: np.ndarray, Z: Any, j: np.ndarray, weights: np.ndarr
 
 
 def edge_bytes(shape: Shape) -> int:
-    """Return what `csr_edge_sum` and `csr_spread` need beside their CSR blocks."""
+    """Return the bytes that `csr_edge_sum` and `csr_spread` need beside their CSR blocks."""
     return 2 * kernel_bytes(shape) + 80 * _TILE_ENTRIES
 
 

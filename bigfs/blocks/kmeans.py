@@ -261,9 +261,9 @@ def _sum_by_label(
     step = tile_rows(rows.shape[1])
     for begin in range(0, len(rows), step):
         tile = rows[begin : begin + step].astype(np.float64, copy=False)
-        here = labels[begin : begin + step]
-        ones = (np.ones(len(here)), (here, np.arange(len(here))))
-        sums += csr_array(ones, shape=(n_clusters, len(here))) @ tile
+        tile_labels = labels[begin : begin + step]
+        ones = (np.ones(len(tile_labels)), (tile_labels, np.arange(len(tile_labels))))
+        sums += csr_array(ones, shape=(n_clusters, len(tile_labels))) @ tile
     return np.bincount(labels, minlength=n_clusters), sums
 
 

@@ -56,9 +56,9 @@ def columns_of(X: Any, names: Sequence[str]) -> Any:
     root = type(X).__module__.split(".")[0]
     if not is_frame(X) or not (hasattr(X, "select") or root == "dask") or not names:
         return None
-    there = X.collect_schema().names() if hasattr(X, "collect_schema") else X.columns
-    there = getattr(X, "column_names", there)
-    missing = sorted(set(names) - set(there))
+    columns = X.collect_schema().names() if hasattr(X, "collect_schema") else X.columns
+    columns = getattr(X, "column_names", columns)
+    missing = sorted(set(names) - set(columns))
     if missing:
         raise InputError(f"X has no column {listed(missing)}. It needs those that fit selected.")
     return X[list(names)] if root == "dask" else X.select(list(names))

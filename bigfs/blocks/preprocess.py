@@ -67,15 +67,15 @@ class Transform:
         return _unit_norm(X, first_row) if self.kind == "unit_norm" else _log1p(X, first_row)
 
     def offset(self) -> np.ndarray | None:
-        """Return what the columns of CSR blocks lack, ``-shift * scale``; None: nothing.
+        """Return the offset that the columns of CSR blocks lack, ``-shift * scale``; None: zero.
 
         Means, minima and maxima of entries are without it; all that is centered is the same.
         """
         if self.columns is None:
             return None
         shift, scale = self.columns.load()
-        found: np.ndarray = -shift * scale
-        return found if found.any() else None
+        shifted: np.ndarray = -shift * scale
+        return shifted if shifted.any() else None
 
 
 def check_kind(kind: str) -> None:

@@ -311,13 +311,13 @@ class RowBlocks:
     def moments(self) -> Moments:
         """Return per-feature moments; one pass, remembered."""
         if self._moments is None:
-            found = self.reduce(_moments_kernel, kernels.merge_moments, label="moments")
+            moments = self.reduce(_moments_kernel, kernels.merge_moments, label="moments")
             if self.offset is not None:
                 shifted = (
-                    part + self.offset for part in (found.mean, found.minimum, found.maximum)
+                    part + self.offset for part in (moments.mean, moments.minimum, moments.maximum)
                 )
-                found.mean, found.minimum, found.maximum = shifted
-            self._moments = found
+                moments.mean, moments.minimum, moments.maximum = shifted
+            self._moments = moments
         return self._moments
 
     @property
@@ -386,11 +386,11 @@ class RowBlocks:
         """Return the Gram matrix from scratch, with X'Y from a pass of its own."""
         if self._gram is None:
             total = self.reduce(_gram_kernel, kernels.merge_gram, None, label="gram")
-            made = kernels.complete_gram(total, self.n_features)
+            products = kernels.complete_gram(total, self.n_features)
             names = (self.scratch.unique("gram"), self.scratch.unique("mean"))
             self._gram = (
-                self.scratch.put(names[0], made.gram),
-                self.scratch.put(names[1], made.mean),
+                self.scratch.put(names[0], products.gram),
+                self.scratch.put(names[1], products.mean),
             )
         stored, mean = self._gram
         y_mean, xty = np.empty(0), np.empty((self.n_features, 0))
@@ -417,7 +417,7 @@ def fold_parts(n_blocks: int) -> int:
 
 
 def gram_bytes(shape: Shape, n_targets: int) -> int:
-    """Return what `RowBlocks.gram` with companions needs: a fold, or two blocks and their sums."""
+    """Return the bytes of `RowBlocks.gram` with companions: a fold, or two blocks with sums."""
     partial = 8 * (shape.n_features + n_targets) ** 2
     return fold_parts(shape.n_blocks) * partial + shape.read_bytes
 

@@ -141,7 +141,7 @@ class Methods(Section):
             raise ValueError(f"methods, {method}: name must be a text. Got {shown(name)}")
         grid, keep = given.pop("grid", None) or {}, given.pop("keep", None)
         if keep not in (None, "all"):
-            raise ValueError(f"methods, {name}: keep takes all, or nothing. Got {shown(keep)}")
+            raise ValueError(f"methods, {name}: keep must be all or null. Got {shown(keep)}")
         if not isinstance(grid, dict) or not all(map(self._is_of_grid, grid.items())):
             raise ValueError(
                 f"methods, {name}: grid takes lists of values by dotted names, such as "
@@ -223,7 +223,7 @@ class Methods(Section):
         if known is not None and "batch_key" not in known.parameters.model_fields:
             source = {**source, "batch_key": None}
         try:
-            made = self.pipeline.model_validate(
+            config = self.pipeline.model_validate(
                 {
                     "run": self.run,
                     "input": source,
@@ -239,7 +239,7 @@ class Methods(Section):
                 }
             )
             # The comparison judges by labels, each method does not.
-            return made.model_copy(update={"evaluate": None})
+            return config.model_copy(update={"evaluate": None})
         except ValidationError as error:
             lines = [explain(self.pipeline, detail) for detail in error.errors(include_url=False)]
             raise ValueError(f"methods, {name}: " + " ".join(lines).rstrip(".")) from None
@@ -310,6 +310,6 @@ _Model = TypeVar("_Model", bound=Methods)
 
 def with_pipeline(model: type[_Model], pipeline: type[Config]) -> type[_Model]:
     """Return a model whose methods are those of a pipeline model."""
-    made = create_model(model.__name__, __base__=model, __doc__=model.__doc__)
-    made.pipeline = pipeline
-    return made
+    bound = create_model(model.__name__, __base__=model, __doc__=model.__doc__)
+    bound.pipeline = pipeline
+    return bound

@@ -41,13 +41,13 @@ Missing = Annotated[
 
 
 class MissingConfig(Section):
-    """What becomes of missing values, where there is no input section."""
+    """Policy for missing values, where there is no input section."""
 
     missing: Missing = "error"
 
 
 class RowsConfig(Section):
-    """Which rows of the input are read."""
+    """Rows of the input that are read."""
 
     every: PositiveInt | None = Field(None, description="Every k-th row, from the first on.")
     column: NonEmpty | None = Field(

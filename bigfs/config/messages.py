@@ -46,10 +46,10 @@ def explain(root: type[BaseModel], detail: Any, nested: bool = True) -> str:
         described = _model_at(root, location[:-1]).model_fields[location[-1]].description
         return f"missing key '{location[-1]}'{_inside(location)}. {described}"
     if kind == "value_error":
-        said = str(context["error"]).rstrip(".")
-        joint = " " if said.startswith("must ") else ": "
-        end = "" if said.endswith("?") else "."
-        return f"{name}{joint}{said}{end}" if name else f"{said}{end}"
+        message = str(context["error"]).rstrip(".")
+        joint = " " if message.startswith("must ") else ": "
+        end = "" if message.endswith("?") else "."
+        return f"{name}{joint}{message}{end}" if name else f"{message}{end}"
     if kind == "literal_error":
         groups = re.findall(r"'([^']*)'|(True|False)", context["expected"])
         choices = [text or truth.lower() for text, truth in groups]

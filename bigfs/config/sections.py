@@ -181,7 +181,7 @@ class GraphConfig(Section):
     def _sigma_belongs_to_heat(self) -> GraphConfig:
         if self.sigma is not None and self.weight != "heat":
             raise ValueError(
-                f"sigma is the width of the heat kernel and weight is '{self.weight}', which "
+                f"sigma is the width of the heat kernel, and weight '{self.weight}' "
                 "would ignore it; set weight to 'heat' or remove sigma"
             )
         return self
@@ -296,7 +296,7 @@ class EvaluateConfig(Section):
 
 
 class OutputConfig(Section):
-    """What a run writes beside its result."""
+    """Outputs of a run beside its result."""
 
     anndata: bool = Field(
         False,
@@ -312,12 +312,12 @@ _TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 def column_in(uri: Any, source: InputConfig) -> str | None:
     """Return COLUMN if ``FILE::COLUMN`` names a column of the input, which is a table."""
     file, name = column_of(uri) if isinstance(uri, str) else ("", "")
-    same = os.path.normpath(file) == os.path.normpath(source.uri)
+    same_file = os.path.normpath(file) == os.path.normpath(source.uri)
     plain = file.rstrip("/").lower()
     several = listed_in(file) is not None or any(c in file for c in "*?")
     # A folder without an ending may hold the parts of a table.
     of_table = plain.endswith(_TABLES) or several or not os.path.splitext(plain)[1]
-    return name if same and name and of_table else None
+    return name if same_file and name and of_table else None
 
 
 def link_labels(config: Any) -> None:

@@ -207,9 +207,9 @@ class _RunSection(Section):
             fill(self, "date", datetime.date.today().isoformat())
             object.__setattr__(self, "run", self.run.replace(DATE, str(self.date)))
         elif self.date is not None and self.date not in self.run.rpartition("/")[2]:
-            raise ValueError(f"date goes with {DATE} in run, such as runs/nightly-{DATE}")
+            raise ValueError(f"date needs {DATE} in run, such as runs/nightly-{DATE}")
         elif self.keep is not None and self.date is None:
-            raise ValueError(f"keep goes with {DATE} in run, such as runs/nightly-{DATE}")
+            raise ValueError(f"keep needs {DATE} in run, such as runs/nightly-{DATE}")
         return self
 
 
@@ -311,6 +311,6 @@ def with_methods(model: type[_Model], methods: Mapping[str, Declared]) -> type[_
         if method.parameters.model_fields:
             about = f"Settings of {method.title} (method: {name} only). null: the defaults."
             fields[name] = (method.parameters | None, Field(None, description=about))
-    made = create_model(model.__name__, __base__=model, __doc__=model.__doc__, **fields)
-    made.methods = dict(methods)
-    return made
+    bound = create_model(model.__name__, __base__=model, __doc__=model.__doc__, **fields)
+    bound.methods = dict(methods)
+    return bound

@@ -14,7 +14,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     import numba
 
     try:
-        made = numba.njit(nogil=True, cache=True, **options)(function)
+        compiled_function = numba.njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:  # "cannot cache function: no locator available"
-        made = numba.njit(nogil=True, **options)(function)
-    return cast(Callable[..., Any], made)
+        compiled_function = numba.njit(nogil=True, **options)(function)
+    return cast(Callable[..., Any], compiled_function)

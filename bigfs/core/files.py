@@ -33,7 +33,7 @@ def read_small(path: Path, most_bytes: int = SMALL_BYTES) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what a JSON text holds; a ValueError if it is none, or is nested too deeply."""
+    """Return the value of a JSON text; a ValueError if it is none, or is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:

@@ -34,7 +34,7 @@ def column_of(uri: str) -> tuple[str, str]:
 
 
 def short_name(uri: str) -> str:
-    """Return what messages call a source: of a list the first, and how many more there are."""
+    """Return the name of a source in messages: of a list the first, and how many more there are."""
     entries = listed_in(uri)
     if not entries:
         return uri

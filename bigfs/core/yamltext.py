@@ -17,7 +17,7 @@ _MOST_VALUES = 100_000
 
 
 def read_yaml(text: str, where: str) -> Any:
-    """Return what a YAML text holds: plain values, lists and dicts.
+    """Return the value of a YAML text: plain values, lists and dicts.
 
     Parameters
     ----------

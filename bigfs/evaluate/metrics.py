@@ -85,9 +85,9 @@ def normalized_mutual_info(y_true: Any, y_pred: Any, *, average: str = "max") ->
     counts = confusion_matrix(y_true, y_pred)
     joint = counts / counts.sum()
     rows, columns = joint.sum(axis=1), joint.sum(axis=0)
-    there = joint > 0
-    expected = np.multiply.outer(rows, columns)[there]
-    information = float((joint[there] * np.log(joint[there] / expected)).sum())
+    positive = joint > 0
+    expected = np.multiply.outer(rows, columns)[positive]
+    information = float((joint[positive] * np.log(joint[positive] / expected)).sum())
     h_true, h_pred = _entropy(rows), _entropy(columns)
     norm = {
         "max": max(h_true, h_pred),
@@ -352,7 +352,7 @@ class Overlap:
 
 
 def selection_overlap(first: Any, second: Any, n_features: int) -> Overlap:
-    """Return what two selections have in common, and what chance would give.
+    """Return the features that two selections share, and the number expected by chance.
 
     Parameters
     ----------
@@ -391,7 +391,7 @@ def _finite_matrix(X: Any) -> np.ndarray:
     if X.ndim != 2 or 0 in X.shape:
         raise InputError(f"X must be a matrix with rows and columns. Got shape {X.shape}.")
     if X.dtype.kind not in "fiub" or not np.isfinite(X).all():
-        raise InputError(f"X must hold finite real numbers. Got {X.dtype} with others in it.")
+        raise InputError(f"X must hold finite real numbers. Got other values of {X.dtype}.")
     return X
 
 

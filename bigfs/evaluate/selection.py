@@ -120,7 +120,7 @@ def dense_columns(shape: Shape, width: int) -> Shape:
 
 
 def in_memory_bytes(shape: Shape) -> int:
-    """Return what clustering rows in one task takes: them, and copies of k-means."""
+    """Return the bytes to cluster rows in one task: the rows, and the copies of k-means."""
     return 3 * shape.nbytes
 
 

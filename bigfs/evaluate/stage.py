@@ -121,7 +121,7 @@ class Evaluation:
     memory_limit: int
 
     def cost(self) -> StageCost:
-        """Return what judging the selected columns, and all of them, takes."""
+        """Return the cost of judging the selected columns, and all of them."""
         shape, settings = self.shape, self.settings
         columns = dense_columns(shape, min(self.n_selected, shape.n_features))
         steps = [pass_over(shape, "a block and its selected columns", columns.block_bytes)]

@@ -110,7 +110,7 @@ class AffinityMatrix:
         return csr_array((self.data.load(), self.indices.load(), indptr), shape=shape)
 
     def describe(self) -> dict[str, Any]:
-        """Return what `open` needs beside the arrays, as JSON values."""
+        """Return the metadata that `open` needs beside the arrays, as JSON values."""
         return {"weight": self.weight, "sigma": self.sigma_}
 
     @classmethod
@@ -228,8 +228,8 @@ def _products(
     """Return the products along the edges, and warn of rows that are similar to no neighbor."""
     if graph.details.get("representation", "raw") != "raw":
         raise InputError(
-            f"weight '{weight}' compares the features themselves, and so must the graph. Set "
-            "representation to 'raw', or weight to 'binary' or 'heat'."
+            f"weight '{weight}' compares the features themselves, so the graph must use them too. "
+            "Set representation to 'raw', or weight to 'binary' or 'heat'."
         )
     if blocks is None:
         raise InputError(f"weight '{weight}' needs the data: pass blocks.")

@@ -117,7 +117,7 @@ def _search_steps(
 
 
 def recall_bytes(rows: Shape) -> int:
-    """Return what a task needs that searches a block for the neighbors of sampled rows."""
+    """Return the bytes of a task that searches a block for the neighbors of sampled rows."""
     return rows.read_bytes + rows.block_bytes // 2 + _RECALL_TILES
 
 

@@ -107,7 +107,7 @@ def _kept_index() -> Callable[..., Any]:
     from pynndescent import pynndescent_ as module
 
     one_thread = ModuleType("numba")
-    one_thread.get_num_threads = numba.njit(_one)  # type: ignore[attr-defined]
+    one_thread.get_num_threads = numba.njit(_one_thread)  # type: ignore[attr-defined]
     iterate = numba.njit(_with_globals(module.nn_descent_internal.py_func, numba=one_thread))
     search = numba.njit(
         _with_globals(module.nn_descent.py_func, numba=one_thread, nn_descent_internal=iterate)
@@ -143,7 +143,7 @@ def _with_globals(function: Callable[..., Any], name: str | None = None, **value
     return copy
 
 
-def _one() -> int:
+def _one_thread() -> int:
     return 1
 
 

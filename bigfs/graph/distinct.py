@@ -146,8 +146,8 @@ def _copy_rows(
 ) -> None:
     wanted, parts = ids.read(*bounds), []
     for home in np.unique(wanted // rows):
-        here = wanted[wanted // rows == home]
-        parts.append(reader.read(int(here[0]), int(here[-1]) + 1)[here - here[0]])
+        in_block = wanted[wanted // rows == home]
+        parts.append(reader.read(int(in_block[0]), int(in_block[-1]) + 1)[in_block - in_block[0]])
     out.write(bounds[0], np.concatenate(parts))
 
 

@@ -94,7 +94,7 @@ def column_groups(shape: Shape, n_neighbors: int, memory_limit: int) -> int:
 
 
 def _fixed_bytes(shape: Shape, n_neighbors: int) -> int:
-    """Return what a task needs beside its columns: a block as it is read, its edges, a tile."""
+    """Return the bytes of a task beside its columns: a block as it is read, its edges, a tile."""
     return shape.read_bytes + edge_bytes(shape) + 80 * shape.rows * n_neighbors
 
 
@@ -179,14 +179,16 @@ def _edge_task(
     smoothness = np.zeros(X.shape[1])
     home = tails // rows
     for other in np.unique(home):
-        here = home == other
+        in_block = home == other
         base = int(other) * rows
         if base == start:
             Z = X
         else:
-            low, high = int(tails[here].min()), int(tails[here].max())
+            low, high = int(tails[in_block].min()), int(tails[in_block].max())
             base, Z = low, reader.read(low, high + 1)
-        smoothness += _edge_sum(X, heads[here] - start, Z, tails[here] - base, weights[here])
+        smoothness += _edge_sum(
+            X, heads[in_block] - start, Z, tails[in_block] - base, weights[in_block]
+        )
     return _with_spread(X, W.degrees.read(start, stop), smoothness)
 
 

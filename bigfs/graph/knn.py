@@ -130,7 +130,7 @@ class KNNGraph:
         return csr_array((data, self.indices_ref.load().ravel(), indptr), shape=(n, n))
 
     def describe(self) -> dict[str, Any]:
-        """Return what `open` needs beside the arrays, as JSON values."""
+        """Return the metadata that `open` needs beside the arrays, as JSON values."""
         return {
             "metric": self.metric,
             "algorithm": self.algorithm,

@@ -306,9 +306,9 @@ def _pair_distances(rows: np.ndarray, queries: np.ndarray, pool: np.ndarray) -> 
     width = max(1, min(pool.shape[1], _TILE_BYTES // (8 * rows.shape[1])))
     step = max(1, _TILE_BYTES // (8 * rows.shape[1] * width))
     for begin in range(0, len(queries), step):
-        here = queries[begin : begin + step, None].astype(np.float64)
+        tile = queries[begin : begin + step, None].astype(np.float64)
         for left in range(0, pool.shape[1], width):
-            gaps = here - rows[pool[begin : begin + step, left : left + width]]
+            gaps = tile - rows[pool[begin : begin + step, left : left + width]]
             squared[begin : begin + step, left : left + width] = np.einsum(
                 "ijf,ijf->ij", gaps, gaps
             )

@@ -76,7 +76,7 @@ class PartitionPlan:
     shuffle_bytes: int
 
     def search_bytes(self, rows: int, n_features: int, itemsize: int, n_neighbors: int) -> int:
-        """Return what a partition of so many rows needs beyond a worker's baseline."""
+        """Return the bytes that a partition of so many rows needs beyond a worker's baseline."""
         cost = exact_bytes if self.exact else index_bytes
         return cost(rows, n_features, itemsize, n_neighbors)
 

@@ -55,8 +55,8 @@ def _colocation_task(cells: Cells, samples: Runs, neighbors: Runs, places: Array
         together = 0
         step = max(1, _TILE_BYTES // (where.shape[1] * ours.shape[1]))
         for begin in range(0, len(rows), step):
-            here = slice(begin, begin + step)
-            together += int((ours[here, None] & theirs[where[here]]).any(axis=2).sum())
+            tile = slice(begin, begin + step)
+            together += int((ours[tile, None] & theirs[where[tile]]).any(axis=2).sum())
         shares.append(together / where.size)
     return shares
 

@@ -83,13 +83,13 @@ def _product_task(
     products: np.ndarray = np.empty(len(tails))
     home = tails // rows
     for other in np.unique(home):
-        here = np.flatnonzero(home == other)
+        in_block = np.flatnonzero(home == other)
         if int(other) * rows == start:
             first, Z = start, X
         else:
-            first, last = int(tails[here].min()), int(tails[here].max())
+            first, last = int(tails[in_block].min()), int(tails[in_block].max())
             Z = reader.read(first, last + 1)
-        products[here] = _pair_products(X, heads[here], Z, tails[here] - first, cosine)
+        products[in_block] = _pair_products(X, heads[in_block], Z, tails[in_block] - first, cosine)
     products = products.reshape(neighbors.shape)
     values.write(start, products)
     least = float(products.min(initial=np.inf, where=products > 0))

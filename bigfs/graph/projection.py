@@ -100,8 +100,8 @@ def _nearest(rows: np.ndarray, tests: np.ndarray, mean: np.ndarray, count: int) 
         tile = (rows[begin : begin + step] - origin).astype(np.float32, copy=False)
         squared = queries @ tile.T
         squared += np.einsum("ij,ij->i", tile, tile)
-        here = np.flatnonzero((tests >= begin) & (tests < begin + len(tile)))
-        squared[here, tests[here] - begin] = np.inf
+        in_tile = np.flatnonzero((tests >= begin) & (tests < begin + len(tile)))
+        squared[in_tile, tests[in_tile] - begin] = np.inf
         ids = np.broadcast_to(np.arange(begin, begin + len(tile)), squared.shape)
         near, reach = np.hstack([near, ids]), np.hstack([reach, squared])
         if near.shape[1] > count:

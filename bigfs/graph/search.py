@@ -191,16 +191,16 @@ def _distribute_task(
         rows = np.empty((stop - start, first.shape[1]), first.dtype)
         rows[: len(first)] = first
         for low, high in bounds[1:]:
-            here = slice(low - start, high - start)
-            rows[here] = prepare_rows(reader.read(low, high), metric, ids[here])
+            in_shelf = slice(low - start, high - start)
+            rows[in_shelf] = prepare_rows(reader.read(low, high), metric, ids[in_shelf])
     targets, source = cells.assign(rows, ids)
     homes.write(start, targets[: len(ids)].astype(np.int32))
     values = {"ids": ids, "rows": rows}
     receipts = []
     for shelf, folder in enumerate(folders):
-        here = targets // width == shelf
-        places = targets[here] - shelf * width
-        receipts.append(write_run(folder, run, places, width, values, source[here]))
+        in_shelf = targets // width == shelf
+        places = targets[in_shelf] - shelf * width
+        receipts.append(write_run(folder, run, places, width, values, source[in_shelf]))
     return receipts
 
 

@@ -223,13 +223,13 @@ def _run(
             selections = {m: result.selections(m) for m in sizes}
         of_fit = [
             replace(
-                judge.row(fit.name, fit.config.method, found, seconds),
+                judge.row(fit.name, fit.config.method, selection, seconds),
                 stability=_stability(finished, m),
             )
-            for m, found in selections.items()
+            for m, selection in selections.items()
         ]
         rows = [*of_fit, *rows] if fit.name == CHANCE else [*rows, *of_fit]
-    store.forget_others({"data"}.union(*(one.used for one in engines.values())))
+    store.forget_others({"data"}.union(*(engine.used for engine in engines.values())))
     return ComparisonResult(
         directory.path,
         config.input.uri,

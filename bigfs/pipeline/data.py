@@ -50,15 +50,15 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
         If settings or labels do not go with the rows, which only now are all known.
     """
     former = directory.manifest.get("data", {})
-    now = {"uri": _absolute(config.input.uri)}
-    if former.get("uri") != now["uri"]:
-        directory.changes = f"input.uri is {now['uri']}, was {former.get('uri')}"
+    current = {"uri": _absolute(config.input.uri)}
+    if former.get("uri") != current["uri"]:
+        directory.changes = f"input.uri is {current['uri']}, was {former.get('uri')}"
     else:
         directory.changes = f"the content of {config.input.uri} changed"
     path, key = _stored(directory, config, source)
     if former.get("key") in (None, key):
         directory.changes = ""
-    directory.manifest["data"] = {"path": str(path), "key": key, **now}
+    directory.manifest["data"] = {"path": str(path), "key": key, **current}
     blocks = RowBlocks.from_any(
         source if source.checked and is_store(config.input.uri) else open_matrix(path),
         scratch=directory.work_scratch("shared"),
@@ -184,7 +184,7 @@ def check_apart(run: str, key: str, uri: str) -> None:
         # A store may lead there by a link one level down.
         if path is not None and any(is_within(part, place) for part in (path, *_links_in(path))):
             raise ConfigError(
-                f"{key}: {source} lies in the run directory {run}, which holds what a run makes. "
+                f"{key}: {source} lies in the run directory {run}, where runs write their files. "
                 "Move it elsewhere, or give another run directory."
             )
 

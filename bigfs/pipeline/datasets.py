@@ -32,7 +32,7 @@ def why_unavailable(config: PaperTable, dataset: SetConfig) -> str | None:
         )
     folder = as_location(config.data)
     if not folder.is_dir():
-        raise InputError(f"data: {config.data} is not a folder. Give that of the data sets.")
+        raise InputError(f"data: {config.data} is not a folder. Give the folder of the data sets.")
     path = folder / dataset.uri
     return None if path.exists() else f"{dataset.uri} is not in the data folder"
 

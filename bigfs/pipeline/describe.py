@@ -180,11 +180,11 @@ def _columns_of_parquet(place: Any) -> tuple[list[TableColumn], int]:
         columns = []
         for i, field in enumerate(schema):
             values = [] if batch is None else batch.column(i).to_pylist()
-            there = [value for value in values if value is not None and value == value]
+            present = [value for value in values if value is not None and value == value]
             kind = str(field.type).partition("<")[0].replace("dictionary", "category")
             if field.name in (schema.pandas_metadata or {}).get("index_columns", []):
                 kind = "row index"  # of pandas, which is no feature
-            columns.append(_column(field.name, kind, is_usable(field), there, len(values)))
+            columns.append(_column(field.name, kind, is_usable(field), present, len(values)))
     return columns, 0 if batch is None else batch.num_rows
 
 
@@ -231,7 +231,7 @@ def _verdict(
     refusal: str,
     opening: Mapping[str, Any],
 ) -> list[str]:
-    """Return what a run would say, and the settings with which it would take the table."""
+    """Return a run's refusal of the table, and the settings with which it would take it."""
     others = [column for column in columns if not column.is_number]
     gaps = sum(column.missing > 0 for column in columns if column.is_number)
     settings: list[str] = []
@@ -318,7 +318,7 @@ def _members(path: str | Location) -> list[str]:
 
 
 def _values(source: Source) -> list[str]:
-    """Return what the first rows of a matrix hold."""
+    """Return a description of the values in the first rows of a matrix."""
     rows = max(1, min(_LOOKED_AT_ROWS, _LOOKED_AT_VALUES // source.n_features))
     block: Any = next(source.iter_blocks(rows), None)
     if block is None or block.shape[0] == 0:
@@ -329,11 +329,11 @@ def _values(source: Source) -> list[str]:
     if source.feature_names:
         shown = ", ".join(source.feature_names[:5])
         lines.append(f"features: {shown}{', ...' if source.n_features > 5 else ''}")
-    there = X[finite]
-    if len(there):
-        kind = "whole numbers" if (there == np.rint(there)).all() else "numbers"
-        text = f"the first {len(X):,} rows: {kind} from {there.min():.4g} to {there.max():.4g}"
-        zeros = float((there == 0).mean())
+    present = X[finite]
+    if len(present):
+        kind = "whole numbers" if (present == np.rint(present)).all() else "numbers"
+        text = f"the first {len(X):,} rows: {kind} from {present.min():.4g} to {present.max():.4g}"
+        zeros = float((present == 0).mean())
         text += f", {zeros:.0%} zeros" if zeros > 0.01 else ""
         constant = int((X == X[0]).all(axis=0).sum())
         lines.append(text + (f", {constant:,} constant features" if constant else ""))

@@ -138,13 +138,13 @@ class Difference:
             ("settings", self.settings),
             ("versions", self.versions),
         ):
-            same = f"{title}: the same"
-            lines += [f"{title}:", *_value_lines(values)] if values else [same]
+            unchanged = f"{title}: the same"
+            lines += [f"{title}:", *_value_lines(values)] if values else [unchanged]
         return "\n".join(lines)
 
 
 def diff_runs(first: str | Location, second: str | Location) -> Difference:
-    """Return what changed between the results of two runs.
+    """Return the differences between the results of two runs.
 
     Features are the same if they have the same name; where a run has no names, the same column.
 
@@ -214,7 +214,7 @@ def _matched(a: Result, b: Result) -> tuple[list[str], list[list[int | None]]]:
         return names, [[place.get(name) for name in names] for place in places]
     if a.n_features != b.n_features:
         raise InputError(
-            f"{a.path} has {a.n_features} features and {b.path} {b.n_features}, without names by "
+            f"{a.path} has {a.n_features} features and {b.path} {b.n_features}, and no names by "
             "which they could be matched."
         )
     names = a.feature_names or b.feature_names or [str(i) for i in range(a.n_features)]
@@ -237,7 +237,7 @@ def _rank_correlation(first: list[int | None], second: list[int | None]) -> floa
 
 
 def _about(result: Result) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return what a run read, its settings by dotted names, and the versions it ran with."""
+    """Return the input of a run, its settings by dotted names, and the versions it ran with."""
     settings = dict(_flat(result.settings))
     inputs = {name: settings.pop(name) for name in list(settings) if name.startswith("input.")}
     inputs["rows"], inputs["features"] = result.n_samples, result.n_features

@@ -53,7 +53,7 @@ def inspect(
     verified = []
     if verify:
         if not is_store(path):
-            raise InputError(f"{path} has no checksums: only stores made by bigfs have them.")
+            raise InputError(f"{path} has no checksums: only stores written by bigfs have them.")
         verified = [_verified(as_location(path))]
     return "\n".join([*describe(path, **opening), *verified])
 

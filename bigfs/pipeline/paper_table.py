@@ -142,13 +142,13 @@ class PaperResult:
         groups: dict[tuple[str, str, str], list[tuple[str, float, float]]] = {}
         for row in self.rows:
             if row.value is not None and row.paper is not None and row.method != ALL_FEATURES:
-                same = groups.setdefault((row.set, row.case, row.score), [])
-                same.append((row.method, row.value, row.paper))
-        for (name, case, score), same in groups.items():
+                cells = groups.setdefault((row.set, row.case, row.score), [])
+                cells.append((row.method, row.value, row.paper))
+        for (name, case, score), cells in groups.items():
             sign = 1 if score in _SMALLER else -1
-            ours = sorted(same, key=lambda cell: sign * cell[1])
-            theirs = sorted(same, key=lambda cell: sign * cell[2])
-            if len(same) > 1:
+            ours = sorted(cells, key=lambda cell: sign * cell[1])
+            theirs = sorted(cells, key=lambda cell: sign * cell[2])
+            if len(cells) > 1:
                 yield name, case, score, [cell[0] for cell in ours], [cell[0] for cell in theirs]
 
     def _order_lines(self) -> list[str]:

@@ -151,13 +151,13 @@ def _averages(rows: list[PaperRow]) -> list[PaperRow]:
     for row in rows:
         groups.setdefault((row.score, row.method, row.n_features), []).append(row)
     averages = []
-    for same in groups.values():
-        if len(same) > 1:
+    for cells in groups.values():
+        if len(cells) > 1:
             paper, ours, spread = (
                 None if None in values else float(np.mean(values))
-                for values in ([getattr(row, name) for row in same] for name in _NUMBERS)
+                for values in ([getattr(row, name) for row in cells] for name in _NUMBERS)
             )
-            case = replace(same[0], case="average", value=ours, std=spread, detail="", paper=paper)
+            case = replace(cells[0], case="average", value=ours, std=spread, detail="", paper=paper)
             averages.append(case)
     return averages
 
@@ -220,9 +220,9 @@ def _mean_rows(draws: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     if len(draws) == 1:
         return draws[0]
     means = []
-    for same in zip(*draws, strict=True):
-        values = [row["value"] for row in same]
-        detail = f"mean of {len(same)} draws, {min(values):.1f} to {max(values):.1f}"
-        mean = {name: float(np.mean([row[name] for row in same])) for name in ("value", "std")}
-        means.append({**same[0], **mean, "detail": detail})
+    for of_draws in zip(*draws, strict=True):
+        values = [row["value"] for row in of_draws]
+        detail = f"mean of {len(of_draws)} draws, {min(values):.1f} to {max(values):.1f}"
+        mean = {name: float(np.mean([row[name] for row in of_draws])) for name in ("value", "std")}
+        means.append({**of_draws[0], **mean, "detail": detail})
     return means

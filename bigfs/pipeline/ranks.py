@@ -190,10 +190,13 @@ def compare_all(
     runs = [config.run for config in configs]
     twice = sorted({run for run in runs if runs.count(run) > 1})
     if twice:
-        raise InputError(f"Comparisons that are ranked need a 'run' each; {twice[0]} comes twice.")
+        raise InputError(
+            f"Comparisons that are ranked need different 'run' directories; {twice[0]} is "
+            "given twice."
+        )
     for config in configs:
         if isinstance(config, PaperTable):
-            raise InputError(f"{config.run}: the table of a paper has no ranks.")
+            raise InputError(f"{config.run}: the table of a paper cannot be ranked.")
     results = [compare(config, **options) for config in configs]
     comparisons = [result for result in results if isinstance(result, ComparisonResult)]
     summary = RankSummary.of(comparisons)

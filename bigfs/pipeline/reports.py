@@ -59,7 +59,7 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
         return _write_new(Path(output), page)
     place = folder / REPORT
     if place.exists() and not is_own_report(place, run_id):
-        raise InputError(f"{place} is there, and bigfs did not write it. Give a file with -o.")
+        raise InputError(f"{place} exists, and bigfs did not write it. Give another file with -o.")
     write_atomic(place, page)
     return place
 

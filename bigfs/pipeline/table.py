@@ -142,7 +142,7 @@ class ComparisonResult:
         for row in self.rows:
             cells = "  ".join(f"{_cell(row, name):<12}" for name, _ in columns)
             took = f"{row.seconds:>7.1f}" if row.method else f"{'-':>7}"
-            against = "  ".join(f"{word:<7}" for word in self.than_chance(row).values())
+            against = "  ".join(f"{verdict:<7}" for verdict in self.than_chance(row).values())
             sure = f"  {_sure(row):<20}" if self._has_stability else ""
             line = f"{row.name:<{width}}  {row.n_features:>6}  {cells}{sure}  {took}  {against}"
             lines.append(line.rstrip())
@@ -185,7 +185,7 @@ class ComparisonResult:
         return "  than chance: " + ", ".join(t for s, t, _ in JUDGED if f"{s}_low" in known)
 
     def _chance_lines(self) -> list[str]:
-        """Return what chance gives: the interval of 95 % for each number of features."""
+        """Return the interval of chance, 95 %, for each number of features."""
         if not self._chance:
             return []
         n_draws = next(iter(self._chance.values())).n_draws
@@ -214,8 +214,8 @@ class ComparisonResult:
             method = row.method or ""
             words = [self.than_chance(row).get(score, "") for score in judged]
             if sure:
-                found = row.stability
-                values += ["", "", ""] if found is None else map(repr, astuple(found))
+                stability = row.stability
+                values += ["", "", ""] if stability is None else map(repr, astuple(stability))
             table.writerow([row.name, method, row.n_features, *values, row.seconds, *words])
         return text.getvalue()
 
@@ -256,9 +256,9 @@ class ComparisonResult:
         pairs = []
         own = [row for row in self.rows if row.method and row.n_draws == 1]
         for m in sorted({row.n_features for row in own}):
-            same = [row for row in own if row.n_features == m]
-            for i, first in enumerate(same):
-                for second in same[i + 1 :]:
+            of_size = [row for row in own if row.n_features == m]
+            for i, first in enumerate(of_size):
+                for second in of_size[i + 1 :]:
                     overlap = selection_overlap(first.selected, second.selected, self.n_features)
                     pairs.append((m, first.name, second.name, overlap))
         return pairs
@@ -306,7 +306,7 @@ class ComparisonResult:
         return panels
 
     def _overlap_lines(self, width: int) -> list[str]:
-        """Return what each pair shares, a line for each pair and a column for each m."""
+        """Return the overlap of each pair, a line for each pair and a column for each m."""
         all_pairs = self.overlaps()
         if not all_pairs:
             return []
@@ -327,7 +327,7 @@ class ComparisonResult:
         return lines
 
     def _shared_lines(self) -> list[str]:
-        """Return what was computed once for all, and the largest peak."""
+        """Return lines on the shared steps and on the largest peak."""
         seconds: dict[str, tuple[int, float]] = {}
         for name, record in self.stages.items():
             kind = name.partition("-")[0]
@@ -344,8 +344,12 @@ class ComparisonResult:
 
 
 def _sure(row: Row) -> str:
-    found = row.stability
-    return "-" if found is None else f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+    stability = row.stability
+    return (
+        "-"
+        if stability is None
+        else f"{stability.value:.2f} ({stability.low:.2f} to {stability.high:.2f})"
+    )
 
 
 def _cell(row: Row, score: str) -> str:

@@ -126,11 +126,11 @@ def _connected(limit: int, free: int | None) -> Place:
 def free_scratch(run: str) -> int | None:
     """Return the bytes that a run directory may take: what is free, and what it has already."""
     place = as_location(run)
-    there: Any = place
+    folder: Any = place
     # Of os.path: a name that no file can have is only not there.
-    while isinstance(there, Path) and not os.path.exists(there) and there != there.parent:
-        there = there.parent
-    free = free_bytes(there)
-    if free is None or there != place or not (place / MARK).is_file():
+    while isinstance(folder, Path) and not os.path.exists(folder) and folder != folder.parent:
+        folder = folder.parent
+    free = free_bytes(folder)
+    if free is None or folder != place or not (place / MARK).is_file():
         return free
     return free + sum(size for size, _ in files_below(place).values())

@@ -26,7 +26,7 @@ _MOST_CURES = 3
 
 
 def plan_pipeline(config: Config, *, scheduler: str | None = None) -> Plan:
-    """Return what a run of a configuration would cost, and whether it fits.
+    """Return the cost of a run of a configuration, and whether it fits.
 
     Parameters
     ----------
@@ -202,8 +202,8 @@ def _limits(config: Config, header: Header, place: Place) -> Iterator[tuple[str,
     def fits(limit: int) -> bool:
         return plan_of(at(limit)[1], header, place).fits
 
-    step, now = LIMIT_STEP_BYTES, max(config.memory_limit, SMALLEST_LIMIT_BYTES)
-    low, high = now // step, -(-now // step) + 1
+    step, limit_now = LIMIT_STEP_BYTES, max(config.memory_limit, SMALLEST_LIMIT_BYTES)
+    low, high = limit_now // step, -(-limit_now // step) + 1
     while not fits(high * step) and high * step < _LARGEST_LIMIT:
         low, high = high, 2 * high
     if fits(high * step):
@@ -212,5 +212,5 @@ def _limits(config: Config, header: Header, place: Place) -> Iterator[tuple[str,
             low, high = (low, middle) if fits(middle * step) else (middle, high)
         yield at(high * step)
         return
-    for limit in range((now - 1) // step * step, SMALLEST_LIMIT_BYTES - 1, -step):
+    for limit in range((limit_now - 1) // step * step, SMALLEST_LIMIT_BYTES - 1, -step):
         yield at(limit)

@@ -22,7 +22,7 @@ def check_image(shape: Sequence[int] | None, n_features: int) -> None:
     """Raise InputError unless an image of a shape has as many pixels as there are features."""
     if shape and shape[0] * shape[1] != n_features:
         raise InputError(
-            f"report.image_shape: {shape[0]} x {shape[1]} are {shape[0] * shape[1]} pixels, and "
+            f"report.image_shape: {shape[0]} x {shape[1]} is {shape[0] * shape[1]} pixels, and "
             f"the data have {n_features} features. Correct it, or remove it."
         )
 

@@ -137,8 +137,8 @@ def _score(row: dict[str, Any], key: str) -> str:
 
 def _agreement(row: dict[str, Any]) -> str:
     """Return the stability of a row with its interval, or nothing."""
-    found = row.get("stability")
-    return "{value:.2f} ({low:.2f} to {high:.2f})".format(**found) if found else ""
+    stability = row.get("stability")
+    return "{value:.2f} ({low:.2f} to {high:.2f})".format(**stability) if stability else ""
 
 
 def _answer(result: Result, facts: Facts, title: str) -> str:

@@ -57,7 +57,7 @@ def write_annotated(
     """
     source, place = check_annotatable(str(result.settings["input"]["uri"])), as_location(dest)
     if not isinstance(place, Path):
-        raise InputError(f"{dest}: a copy is written to a local disk only. Give a place there.")
+        raise InputError(f"{dest}: a copy can be written to a local disk only. Give a path there.")
     if place.suffix != source.suffix:
         raise InputError(f"{dest}: a copy of {source} must end in {source.suffix}.")
     refuse_inside_ours(place)
@@ -83,7 +83,7 @@ def check_annotatable(uri: str) -> Path:
     source = as_path(uri)
     if not isinstance(source, Path) or source.suffix not in _WRITERS:
         raise InputError(
-            f"{uri} is no .h5ad file or AnnData .zarr on a local disk, and only these get "
+            f"{uri} is not a .h5ad file or AnnData .zarr on a local disk; only these get "
             "columns of var. Export the selected columns instead."
         )
     return source
@@ -128,7 +128,10 @@ def copy_annotated(
         place.parent.mkdir(parents=True, exist_ok=True)
         _WRITERS[source.suffix](source, place, columns, overwrite)
     except FileExistsError:
-        raise InputError(f"{place} appeared meanwhile, and stays. Give another name.") from None
+        raise InputError(
+            f"{place} was created by another program meanwhile, and is not replaced. "
+            "Give another name."
+        ) from None
     except OSError as error:
         raise StorageError(f"Cannot write {place}: {error}. Nothing was left there.") from error
     return place
@@ -142,7 +145,9 @@ def export_result(
         return result.export(dest, overwrite=overwrite, **options)
     given = [name for name, value in options.items() if value]
     if given:
-        raise InputError(f"--annotate writes all features, and takes no {', '.join(given)}.")
+        raise InputError(
+            f"--annotate writes all features, and cannot be combined with {', '.join(given)}."
+        )
     return write_annotated(result, dest, overwrite=overwrite)
 
 
@@ -194,7 +199,7 @@ def _exchange(first: Path, second: Path) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     names = (os.fsencode(first), os.fsencode(second))
     if not hasattr(libc, "renameat2"):
-        raise OSError("this system cannot exchange two folders at once; write a copy instead")
+        raise OSError("this system cannot swap two folders in one step; write a copy instead")
     if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):
         raise OSError(f"{os.strerror(ctypes.get_errno())}; write a copy instead")
 

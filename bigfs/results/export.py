@@ -42,16 +42,16 @@ def open_run_data(path: Location) -> RandomAccessSource:
     """
     directory = RunDirectory(path).read()
     if "data" in directory.manifest["stages"]:
-        found = open_matrix(str(directory.stage_path("data")))
+        matrix = open_matrix(str(directory.stage_path("data")))
     else:
         data = directory.manifest["data"]
         if fingerprint(data["path"]) != data["key"]:
             raise InputError(
                 f"{data['path']} has changed since the run {path} read it. Run it again."
             )
-        found = open_matrix(data["path"])
-    assert isinstance(found, RandomAccessSource)
-    return found
+        matrix = open_matrix(data["path"])
+    assert isinstance(matrix, RandomAccessSource)
+    return matrix
 
 
 class SelectedColumns(RandomAccessSource):
@@ -91,7 +91,7 @@ class SelectedColumns(RandomAccessSource):
                 row = start + int(beyond.any(axis=1).argmax())
                 raise InputError(
                     f"{self.uri}: row {row} has a whole number beyond 2^53, which was read as "
-                    f"float64 and may be rounded. Save the data as float64 to export them so. "
+                    f"float64 and may be rounded. Save the data as float64 to export it as such. "
                     f"{FROM_0}"
                 )
         return rows.astype(self.dtype, copy=False)
@@ -106,8 +106,8 @@ class SelectedColumns(RandomAccessSource):
 
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays; the blocks that are read fit the whole matrix, not these."""
-        whole = self._source
-        step = block_rows(whole.n_features, whole.dtype.itemsize, whole.chunk_rows)
+        source = self._source
+        step = block_rows(source.n_features, source.dtype.itemsize, source.chunk_rows)
         starts = [*range(0, self.n_samples, step), self.n_samples]
         waiting: deque[Any] = deque()
         with ThreadPoolExecutor(_READ_AHEAD) as pool:
@@ -162,7 +162,7 @@ def export_columns(
     suffix = Path(str(dest)).suffix.lower()
     if suffix != ".zarr" and suffix not in _WRITERS:
         known = ", ".join([".zarr", *_WRITERS])
-        raise InputError(f"{dest}: the name says the format, and must end in {known}.")
+        raise InputError(f"{dest}: the format is chosen by the name, which must end in {known}.")
     if ids and suffix in (".zarr", ".npy"):
         raise InputError(f"{dest}: {suffix} cannot hold ids. Write .csv, .parquet or .h5ad.")
     read = as_location(columns.uri)
@@ -170,7 +170,7 @@ def export_columns(
         raise InputError(f"{dest} is the input, and cannot be replaced. Give another name.")
     name = columns.index or "row"
     if ids and name in (columns.feature_names or ()):
-        raise InputError(f"{dest}: a feature is named {name!r}, as the column of ids would be.")
+        raise InputError(f"{dest}: a feature is named {name!r}, like the column of ids.")
     refuse_inside_ours(place)
     if suffix == ".zarr":
         return ingest(columns, place, overwrite=overwrite).path
@@ -334,6 +334,9 @@ def _writing(place: Path, overwrite: bool) -> Iterator[IO[bytes]]:
     except StorageError:
         raise
     except FileExistsError:
-        raise InputError(f"{place} appeared meanwhile, and stays. Give another name.") from None
+        raise InputError(
+            f"{place} was created by another program meanwhile, and is not replaced. "
+            "Give another name."
+        ) from None
     except OSError as error:
         raise StorageError(f"Cannot write {place}: {error}. Nothing was left there.") from error

@@ -1,4 +1,4 @@
-"""What has a row for each sample, put back into the dimensions that the rows were stacked from."""
+"""Arrays with a row for each sample, put back into the dimensions that were stacked as rows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def to_grid(data: Any, values: Any, row_mask: Any = None, fill: Any = None) -> n
     """
     source = _opened(getattr(data, "path", data))
     if source.grid is None:
-        raise InputError(f"{source.uri} is no array of several dimensions (input.features).")
+        raise InputError(f"{source.uri} is not an array of several dimensions (input.features).")
     shape, values = tuple(source.grid["shape"]), np.asarray(values)
     n = math.prod(shape)
     places = np.delete(np.arange(n), source.dropped)

@@ -398,10 +398,10 @@ class Result:
             lines.append(
                 f"Graph recall: {value:.1f} % of the true neighbors ({low:.1f} to {high:.1f} %)."
             )
-        asked = (self.settings.get(self.method) or {}).get("n_clusters")
-        if asked is not None:
-            used = self.details.get("n_clusters", asked)
-            how = "as given, or by default" if used == asked else f"n_clusters: {asked}"
+        n_clusters = (self.settings.get(self.method) or {}).get("n_clusters")
+        if n_clusters is not None:
+            used = self.details.get("n_clusters", n_clusters)
+            how = "as given, or by default" if used == n_clusters else f"n_clusters: {n_clusters}"
             lines.append(f"Number of clusters: {used} ({how}).")
         return lines
 
@@ -457,8 +457,8 @@ def open_result(path: str | Location) -> Result:
     stored = directory.stage_path("result")
     if (directory.path / TABLE).exists() and "result" not in stages:
         raise InputError(
-            f"{path} holds a comparison, whose table judges every method already: see {TABLE} in "
-            "it. A result is what 'bigfs run' leaves."
+            f"{path} holds a comparison. Its table has the scores of every method: see {TABLE} in "
+            "it. Results come from 'bigfs run'."
         )
     command = f"bigfs run {directory.path / CONFIG}"
     again = f"Run it again with '{command}'; it continues where it stopped."

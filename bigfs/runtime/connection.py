@@ -210,8 +210,8 @@ def _address_in(path: Path) -> str:
         except (OSError, ValueError, KeyError, TypeError) as error:
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"{path} names no Dask scheduler ({type(error).__name__}: {error}) after "
-                    f"{WAIT_SECONDS:.0f} s. Start one with 'dask scheduler --scheduler-file "
+                    f"{path} does not name a Dask scheduler ({type(error).__name__}: {error}) "
+                    f"after {WAIT_SECONDS:.0f} s. Start one with 'dask scheduler --scheduler-file "
                     f"{path}' on storage that this process sees, then run again."
                 ) from error
         time.sleep(0.2)

@@ -290,7 +290,7 @@ class _Job:
 def _run(job: _Job) -> list[Any]:
     if len(job.items) > MAX_TASKS:
         raise InputError(
-            f"{job.label}: {len(job.items)} tasks are above the {MAX_TASKS} a graph may hold. "
+            f"{job.label}: {len(job.items)} tasks exceed the limit of {MAX_TASKS} tasks. "
             "Set blocks.rows to a larger number."
         )
     if not job.items:

@@ -66,7 +66,7 @@ def task() -> Iterator[None]:
 
 
 def run_apart(work: Callable[[], T], watch: Callable[[], None] | None = None) -> T:
-    """Return what ``work()`` returns; an interrupt does not wait for what it is doing.
+    """Return the value of ``work()``; an interrupt does not wait for it to end.
 
     The work sees the caller's context variables. Outside of the main thread, which alone gets
     signals, it runs in the caller's thread.

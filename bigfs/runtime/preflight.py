@@ -100,11 +100,11 @@ def _check_scheduler(client: Any) -> None:
         raise
     except Exception as error:
         answer = error
-    here = {name: version for name, version in package_versions().items() if name in _PROTOCOL}
-    _compare(here, {"the scheduler": answer})
+    own = {name: version for name, version in package_versions().items() if name in _PROTOCOL}
+    _compare(own, {"the scheduler": answer})
 
 
-def _compare(here: dict[str, str], answers: dict[str, Any]) -> None:
+def _compare(own: dict[str, str], answers: dict[str, Any]) -> None:
     """Raise ClusterError if the versions of a process differ from those of this one."""
     wrong = []
     for process, answer in answers.items():
@@ -115,7 +115,7 @@ def _compare(here: dict[str, str], answers: dict[str, Any]) -> None:
         else:
             differing = [
                 f"{name} {answer.get(name, 'missing')} (here {version})"
-                for name, version in here.items()
+                for name, version in own.items()
                 if answer.get(name) != version
             ]
             if differing:
@@ -134,15 +134,15 @@ def _compare_kernels(answers: dict[str, Any]) -> None:
 
     It is no error, since a cluster may have processors of several types.
     """
-    here = blas_kernels()
-    other = {w: name for w, name in answers.items() if isinstance(name, str) and name != here}
+    own = blas_kernels()
+    other = {w: name for w, name in answers.items() if isinstance(name, str) and name != own}
     if other:
         worker, kernels = next(iter(other.items()))
         logger.warning(
             "BLAS uses its %s kernels here and others on %d of %d workers (%s: %s): the last "
             "digits of scores may differ from run to run. If the processors are of one type, set "
             "OPENBLAS_CORETYPE to the same value everywhere, or nowhere.",
-            here, len(other), len(answers), worker, kernels,
+            own, len(other), len(answers), worker, kernels,
         )  # fmt: skip
 
 
@@ -178,8 +178,8 @@ def _check_shared(folder: Any, workers: Sequence[str]) -> None:
     ours = folder / f"token-{token}"
     ours.write_text(token)
     try:
-        asked = (_answer_token, folder, token)
-        for worker, answer in ask_workers(active_client(), *asked, workers=workers).items():
+        question = (_answer_token, folder, token)
+        for worker, answer in ask_workers(active_client(), *question, workers=workers).items():
             named = str(answer)
             written = folder / named
             is_answer = is_plain(named) and named.startswith(f"{ours.name}-")

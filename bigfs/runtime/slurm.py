@@ -80,10 +80,12 @@ def slurm_cluster(cluster: Any, memory_limit: int) -> Any:
 
 def _check_job(script: str) -> None:
     """Test a worker's job with Slurm first: later on a refusal would only be logged."""
-    asked = subprocess.run(["sbatch", "--test-only"], input=script, capture_output=True, text=True)
-    if asked.returncode == 0:
+    completed = subprocess.run(
+        ["sbatch", "--test-only"], input=script, capture_output=True, text=True
+    )
+    if completed.returncode == 0:
         return
-    answer = " ".join(asked.stderr.replace("sbatch: error: ", "").split())
+    answer = " ".join(completed.stderr.replace("sbatch: error: ", "").split())
     if any(words in answer for words in _AWAY):
         raise ClusterError(f"Slurm does not answer ({answer}). Run again when it does.")
     raise InputError(

@@ -25,7 +25,7 @@ def patience(seconds: float | None) -> AbstractContextManager[None]:
 
 
 def workers_of(client: Any) -> dict[str, dict[str, Any]]:
-    """Return what the scheduler says of each of its workers, by address."""
+    """Return the scheduler's record of each of its workers, by address."""
     workers: dict[str, dict[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
     return workers
 
@@ -50,7 +50,7 @@ def wait_for_workers(client: Any) -> None:
             )
         if client.status != "running":
             raise ClusterError(
-                "The scheduler is gone before any worker came. Start it, then run again."
+                "The scheduler stopped before any worker connected. Start it, then run again."
             )
         time.sleep(0.2)
 
@@ -73,8 +73,8 @@ def ask_workers(
         return await asyncio.wait_for(question, ANSWER_SECONDS)
 
     answers = bounded(client, ask, "Not all workers answer")
-    here = workers_of(client)
-    return {worker: answer for worker, answer in answers.items() if worker in here}
+    present = workers_of(client)
+    return {worker: answer for worker, answer in answers.items() if worker in present}
 
 
 def bounded(client: Any, ask: Callable[[], Any], what: str) -> Any:
@@ -123,7 +123,7 @@ def on_every_process(fn: Callable[..., Any], *args: Any) -> dict[str, Any]:
         if isinstance(answer, BaseException):
             raise answer
     if not answers:
-        raise ClusterError("All workers left at once. Run again when the cluster has workers.")
+        raise ClusterError("All workers disconnected. Run again when the cluster has workers.")
     return answers
 
 

@@ -179,7 +179,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         return self
 
     def _missing(self) -> str:
-        """Return what becomes of NaN, checked by the model of pipelines."""
+        """Return the policy for NaN, checked by the model of pipelines."""
         given = {"missing": self._policy()}
         return validated(MissingConfig, given, type(self).__name__, nested=False).missing
 

@@ -324,7 +324,7 @@ class _LeadingProducts:
         return np.ascontiguousarray(self.cross.cross.T[chosen])
 
     def gains(self, path: np.ndarray) -> np.ndarray:
-        """Return what each feature of a path adds; see `bigfs.solvers.nested.explained_by`."""
+        """Return the gain of each feature of a path; see `bigfs.solvers.nested.explained_by`."""
         return nested.explained_by(self._rows(path), path)
 
     def curves(self, paths: list[np.ndarray]) -> dict[str, np.ndarray]:

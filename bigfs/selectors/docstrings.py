@@ -31,7 +31,7 @@ def completed(docstring: str, init: Callable[..., Any], common: str) -> str:
 
 
 def _parts(docstring: str) -> tuple[str, dict[str, str], str]:
-    """Return what stands before the parameters, their descriptions by name, and what follows."""
+    """Return the text before the parameters, their descriptions by name, and the text after."""
     head, mark, rest = inspect.cleandoc(docstring).partition(_ATTRIBUTES)
     before, _, section = head.partition(_PARAMETERS)
     entries = re.split(r"\n(?=\w)", section.rstrip())

@@ -41,7 +41,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def cost(self) -> StageCost:
-        """Return what it takes."""
+        """Return the cost."""
 
     @abstractmethod
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:

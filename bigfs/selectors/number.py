@@ -76,9 +76,9 @@ def is_by_fits(number: int | Auto) -> bool:
 def check_criterion(auto: Auto, method: str, stages: tuple[str, ...]) -> None:
     """Raise InputError if a method does not take what the criterion is computed from."""
     # Fits on samples are there for every method.
-    there = ("", "stability", *stages)
-    if CRITERIA[auto.auto].stage not in there:
-        others = [name for name, criterion in CRITERIA.items() if criterion.stage in there]
+    available = ("", "stability", *stages)
+    if CRITERIA[auto.auto].stage not in available:
+        others = [name for name, criterion in CRITERIA.items() if criterion.stage in available]
         raise InputError(
             f"n_features_to_select: {auto.auto} is for methods that take eigenvectors of the "
             f"graph, and {method} takes none. Use {' or '.join(others)}."

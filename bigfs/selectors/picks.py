@@ -70,7 +70,7 @@ class Picks(Strategy):
 
     @property
     def n_selected(self) -> int:
-        """How many features are picked."""
+        """Number of features to pick."""
         return self.selection.n_features_to_select
 
     @property

@@ -172,15 +172,15 @@ class Scoring:
         notes = [*scale_notes(blocks, selection.method), *self.notes]
         notes += preparation_notes(selection)
         result = self.strategy.run(inputs, out)
-        said = [*result.notes]
+        warnings = [*result.notes]
         if not result.scores.any():
-            said.append(
+            warnings.append(
                 "All scores are 0: no feature varies, or the method does not distinguish them. The "
                 "ranking is the order of the columns."
             )
-        for note in said:
+        for note in warnings:
             logger.warning(note)
-        notes += said
+        notes += warnings
         n_selected = selection.n_features_to_select
         out.put("selected", result.support(n_selected))
         result.store(
@@ -317,5 +317,5 @@ def start_of(selection: Selection, n_samples: int | None, dropped: Sequence[int]
 
 
 def content_of_labels(uri: str | None) -> dict[str, str]:
-    """Return what tells whether a file of labels has changed, as a setting."""
+    """Return a fingerprint of a file of labels, as a setting."""
     return {} if uri is None else {"content of the labels": fingerprint(column_of(uri)[0])}

@@ -141,7 +141,7 @@ def solve_cone(
     except ConvergenceError as error:
         if solver == "active":
             raise
-        logger.warning("%s Clarabel takes over.", error)
+        logger.warning("%s Clarabel is used instead.", error)
         return _solve_clarabel(program, tol)
 
 
@@ -174,21 +174,21 @@ def _solve_clarabel(program: ConeProgram, tol: float) -> ConeSolution:
     settings.verbose = False
     settings.max_threads = 1
     settings.tol_gap_rel = settings.tol_gap_abs = settings.tol_feas = min(1e-8, tol)
-    answer = clarabel.DefaultSolver(quadratic, q, matrix, right, kinds, settings).solve()
-    if str(answer.status) not in ("Solved", "AlmostSolved"):
+    solution = clarabel.DefaultSolver(quadratic, q, matrix, right, kinds, settings).solve()
+    if str(solution.status) not in ("Solved", "AlmostSolved"):
         raise ConvergenceError(
-            f"The cone program of M3FS was not solved ({answer.status}): {d} features, "
+            f"The cone program of M3FS was not solved ({solution.status}): {d} features, "
             f"{len(program.bounds)} planes, C = {program.C:g}. Scale the features, or lower C."
         )
-    x = np.asarray(answer.x)
+    x = np.asarray(solution.x)
     V = np.ascontiguousarray(x[:n_v].reshape(P, D).T)
     objective = program.objective(V)
     sigma = weights_of(np.linalg.norm(V[:d], axis=1), program.n_selected)
     slack = max(0.0, float((program.bounds - np.einsum("jdp,dp->j", program.planes, V)).max()))
-    multipliers = np.asarray(answer.z)[1 : 1 + len(program.bounds)]
-    gap = abs(objective - float(answer.obj_val)) / max(1e-12, abs(objective))
+    multipliers = np.asarray(solution.z)[1 : 1 + len(program.bounds)]
+    gap = abs(objective - float(solution.obj_val)) / max(1e-12, abs(objective))
     return ConeSolution(
-        V, sigma, slack, objective, gap, multipliers, int(answer.iterations), "clarabel"
+        V, sigma, slack, objective, gap, multipliers, int(solution.iterations), "clarabel"
     )
 
 

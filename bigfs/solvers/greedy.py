@@ -204,7 +204,7 @@ class GreedyPath(ABC):
         return self._W[: len(self._recent)]
 
     def _worth(self) -> np.ndarray:
-        """Return what each column would add, 0 for those that are left out."""
+        """Return the gain of each column, 0 for those that are left out."""
         return np.where(self.live, self._values(np.where(self.live, self.norms, 1.0)), 0.0)
 
     def _pick(self, feature: int, w: np.ndarray) -> None:
@@ -222,7 +222,7 @@ class GreedyPath(ABC):
 
     @abstractmethod
     def _values(self, norms: np.ndarray) -> np.ndarray:
-        """Return what each column would add, given squared norms that are not 0."""
+        """Return the gain of each column, given squared norms that are not 0."""
 
     @abstractmethod
     def _update(self, feature: int, w: np.ndarray) -> float:
@@ -319,7 +319,7 @@ class TargetPath(GreedyPath):
 
 
 def explained_by(columns: np.ndarray, order: list[int]) -> np.ndarray:
-    """Return what each of some columns explains of all, beyond those before it.
+    """Return the variance of all columns that each of some explains beyond those before it.
 
     Parameters
     ----------

@@ -120,7 +120,7 @@ class _InteriorProblem:
         """Return ``<A_r, V>`` of all rows."""
         return np.asarray(self.A.reshape(len(self.A), -1) @ V.ravel())
 
-    def bends(self, V: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def curvature_terms(self, V: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the derivative of the quadratic term by V and by f."""
         by_v, by_f = np.zeros_like(V), self.curvature * f
         if self.S is not None:
@@ -158,42 +158,42 @@ def interior_point(
 
     Returns
     -------
-    found : InteriorPoint
+    solution : InteriorPoint
         The best point met, whether or not it reached the tolerance.
     """
     problem = _problem(rows, smooth, C, m, n_features)
-    now = _first(problem)
-    best, best_error, n_iter = now, np.inf, 0
+    point = _first(problem)
+    best, best_error, n_iter = point, np.inf, 0
     while n_iter < _MAX_ITERATIONS:
         n_iter += 1
-        left = _residuals(problem, now)
-        if not np.isfinite(left.error):
+        residuals = _residuals(problem, point)
+        if not np.isfinite(residuals.error):
             break
-        if left.error < best_error:
-            best, best_error = now, left.error
-        if left.error <= tol:
+        if residuals.error < best_error:
+            best, best_error = point, residuals.error
+        if residuals.error <= tol:
             break
-        if enough is not None and left.error <= _NEAR:
-            if enough(_unknowns(problem, now), now.x):
+        if enough is not None and residuals.error <= _NEAR:
+            if enough(_unknowns(problem, point), point.x):
                 break
             enough = None
         try:
-            system = _System(problem, now)
+            system = _System(problem, point)
         except np.linalg.LinAlgError:
             break
-        predictor = system.solve(left, None, 0.0)
-        a = min(1.0, _longest(now, predictor))
-        target = left.mu * min(1.0, (_mu(now.moved(predictor, a)) / left.mu)) ** 3
-        step = system.solve(left, predictor, target)
-        now = now.moved(step, min(1.0, _TO_BOUNDARY * _longest(now, step)))
+        predictor = system.solve(residuals, None, 0.0)
+        a = min(1.0, _longest(point, predictor))
+        target = residuals.mu * min(1.0, (_mu(point.moved(predictor, a)) / residuals.mu)) ** 3
+        step = system.solve(residuals, predictor, target)
+        point = point.moved(step, min(1.0, _TO_BOUNDARY * _longest(point, step)))
         del system  # before the matrices of the next one are made
     return InteriorPoint(_unknowns(problem, best), best.x, n_iter, best_error)
 
 
-def _unknowns(problem: _InteriorProblem, now: _Point) -> np.ndarray:
+def _unknowns(problem: _InteriorProblem, point: _Point) -> np.ndarray:
     """Return V with its intercepts."""
-    V = soc.split(now.cone)[2]
-    return np.vstack([V, now.f[: problem.n_intercepts]]) if problem.n_intercepts else V
+    V = soc.split(point.cone)[2]
+    return np.vstack([V, point.f[: problem.n_intercepts]]) if problem.n_intercepts else V
 
 
 def _problem(rows: Any, smooth: np.ndarray | None, C: float, m: int, d: int) -> _InteriorProblem:
@@ -247,29 +247,29 @@ def _first(problem: _InteriorProblem) -> _Point:
     return _Point(cone, dual, np.zeros(problem.F.shape[1]), xi, w, x, C / (R + 1), high, 0.0)
 
 
-def _mu(now: _Point) -> float:
-    sigma = soc.second(now.cone)
-    total = float((now.cone * now.dual).sum() + now.w @ now.x + (1 - sigma) @ now.high)
-    return (total + now.xi * now.y) / (2 * len(sigma) + len(now.w) + len(sigma) + 1)
+def _mu(point: _Point) -> float:
+    sigma = soc.second(point.cone)
+    total = float((point.cone * point.dual).sum() + point.w @ point.x + (1 - sigma) @ point.high)
+    return (total + point.xi * point.y) / (2 * len(sigma) + len(point.w) + len(sigma) + 1)
 
 
-def _residuals(problem: _InteriorProblem, now: _Point) -> _Residuals:
-    t, sigma, V = soc.split(now.cone)
-    s_t, s_sigma, s_v = soc.split_dual(now.dual)
-    by_v, by_f = problem.bends(V, now.f)
-    pull = problem.pull(now.x)
+def _residuals(problem: _InteriorProblem, point: _Point) -> _Residuals:
+    t, sigma, V = soc.split(point.cone)
+    s_t, s_sigma, s_v = soc.split_dual(point.dual)
+    by_v, by_f = problem.curvature_terms(V, point.f)
+    pull = problem.pull(point.x)
     r_v = pull + s_v - by_v
-    r_sigma = s_sigma - now.high + now.eta
-    r_f = problem.F.T @ now.x - by_f
-    r_xi = now.y + float(problem.e @ now.x) - problem.C
-    reached = problem.reached(V) + problem.F @ now.f + problem.e * now.xi
-    r_w = problem.g + now.w - reached
+    r_sigma = s_sigma - point.high + point.eta
+    r_f = problem.F.T @ point.x - by_f
+    r_xi = point.y + float(problem.e @ point.x) - problem.C
+    reached = problem.reached(V) + problem.F @ point.f + problem.e * point.xi
+    r_w = problem.g + point.w - reached
     r_m = problem.m - float(sigma.sum())
-    mu = _mu(now)
-    size = 1e-12 + abs(0.5 * float(t.sum()) + problem.C * now.xi)
+    mu = _mu(point)
+    size = 1e-12 + abs(0.5 * float(t.sum()) + problem.C * point.xi)
     lever = 1e-12 + float(np.abs(problem.F).max(initial=0.0))
     error = max(
-        mu * (3 * len(sigma) + len(now.w) + 1) / size,
+        mu * (3 * len(sigma) + len(point.w) + 1) / size,
         float(np.abs(r_v).max()) / (1e-12 + float(np.abs(pull).max())),
         float(np.abs(r_f).max(initial=0.0)) / (problem.C * lever),
         abs(r_xi) / problem.C,
@@ -280,31 +280,31 @@ def _residuals(problem: _InteriorProblem, now: _Point) -> _Residuals:
     return _Residuals(r_v, r_sigma, r_f, r_xi, r_w, r_m, error, mu)
 
 
-def _longest(now: _Point, step: _Point) -> float:
+def _longest(point: _Point, step: _Point) -> float:
     """Return how far the step may go before a pair leaves its cone, at most 1 / 0.99."""
-    sigma, change = soc.second(now.cone), soc.second(step.cone)
-    values = np.concatenate([now.w, now.x, [now.xi, now.y], 1 - sigma, now.high])
+    sigma, change = soc.second(point.cone), soc.second(step.cone)
+    values = np.concatenate([point.w, point.x, [point.xi, point.y], 1 - sigma, point.high])
     steps = np.concatenate([step.w, step.x, [step.xi, step.y], -change, step.high])
     falling = steps < 0
     longest = 1.0 / _TO_BOUNDARY
     if falling.any():
         longest = min(longest, float((values[falling] / -steps[falling]).min()))
-    pairs = np.hstack([now.cone, now.dual]), np.hstack([step.cone, step.dual])
+    pairs = np.hstack([point.cone, point.dual]), np.hstack([step.cone, step.dual])
     return min(longest, soc.longest(*pairs))
 
 
 class _System:
     """The linear system of a step at one point, factorized."""
 
-    def __init__(self, problem: _InteriorProblem, now: _Point) -> None:
-        self.problem, self.now = problem, now
-        self.sigma = soc.second(now.cone)
-        self.scaling = soc.Scaling.of(now.cone, now.dual)
+    def __init__(self, problem: _InteriorProblem, point: _Point) -> None:
+        self.problem, self.point = problem, point
+        self.sigma = soc.second(point.cone)
+        self.scaling = soc.Scaling.of(point.cone, point.dual)
         eta2, q_t, q_s, q_v = self.scaling.rotated()
         # The rows of t of every cone's matrix, and what eliminating t leaves for sigma and v.
         self.h_tt, self.h_ts = 2 * q_t**2 / eta2, (2 * q_t * q_s - 1) / eta2
         self.h_tv = (2 * q_t / eta2)[:, None] * q_v
-        self.a = (4 * q_t * q_s - 1) / (2 * q_t**2 * eta2) + now.high / (1 - self.sigma)
+        self.a = (4 * q_t * q_s - 1) / (2 * q_t**2 * eta2) + point.high / (1 - self.sigma)
         self.b = q_v / (q_t * eta2)[:, None]
         self.c = -self.b / self.a[:, None]
         U = self.b / np.sqrt(self.a)[:, None]
@@ -315,26 +315,26 @@ class _System:
 
     def _small(self, N: np.ndarray) -> np.ndarray:
         """Return the matrix for dx, df, d eta, d xi; the rows of f have their sign turned."""
-        problem, now = self.problem, self.now
+        problem, point = self.problem, self.point
         R, n_free = problem.F.shape
         small = np.zeros((R + n_free + 2, R + n_free + 2))
         small[:-1, :-1] = self.h_products(N)
-        small[np.arange(R), np.arange(R)] += now.w / now.x
+        small[np.arange(R), np.arange(R)] += point.w / point.x
         small[:R, R : R + n_free] += problem.F
         small[R : R + n_free, :R] += problem.F.T
         tail = np.arange(R, R + n_free)
         small[tail, tail] -= problem.curvature + 1e-13 * problem.C
         small[-2, -2] += float((1 / self.a).sum())
         small[:R, -1], small[-1, :R] = problem.e, -problem.e
-        small[-1, -1] = now.y / now.xi
+        small[-1, -1] = point.y / point.xi
         return small
 
-    def solve(self, left: _Residuals, predictor: _Point | None, target: float) -> _Point:
+    def solve(self, residuals: _Residuals, predictor: _Point | None, target: float) -> _Point:
         """Return the step that leaves no residuals and products of ``target``."""
-        now, sigma = self.now, self.sigma
-        wx, xy = target - now.w * now.x, target - now.xi * now.y
+        point, sigma = self.point, self.sigma
+        wx, xy = target - point.w * point.x, target - point.xi * point.y
         below = 1 - sigma
-        high_left = target - below * now.high
+        high_left = target - below * point.high
         pair = None
         if predictor is not None:
             pair = (predictor.cone, predictor.dual)
@@ -344,17 +344,24 @@ class _System:
         push = self.scaling.push(pair, target)
         p_t, p_s, p_v = soc.split_dual(push)
         t_left = p_t / self.h_tt
-        right_v = left.v + p_v - self.h_tv * t_left[:, None]
-        right_s = left.sigma + p_s - self.h_ts * t_left - high_left / below
+        right_v = residuals.v + p_v - self.h_tv * t_left[:, None]
+        right_s = residuals.sigma + p_s - self.h_ts * t_left - high_left / below
         right_v += self.c * right_s[:, None]
-        seen = self.flat @ self.h_solve(right_v).ravel()
-        R = len(now.w)
-        right = np.concatenate([left.w + wx / now.x, -left.f, [left.m], [left.xi + xy / now.xi]])
-        right[:-1] -= seen
+        reduced = self.flat @ self.h_solve(right_v).ravel()
+        R = len(point.w)
+        right = np.concatenate(
+            [
+                residuals.w + wx / point.x,
+                -residuals.f,
+                [residuals.m],
+                [residuals.xi + xy / point.xi],
+            ]
+        )
+        right[:-1] -= reduced
         right[-2] -= float((right_s / self.a).sum())
-        found = dgetrs(*self.factor, right)[0]
-        dV = self.h_solve(right_v + (found[:-1] @ self.flat).reshape(right_v.shape))
-        dx, df, d_eta, d_xi = found[:R], found[R:-2], float(found[-2]), float(found[-1])
+        solution = dgetrs(*self.factor, right)[0]
+        dV = self.h_solve(right_v + (solution[:-1] @ self.flat).reshape(right_v.shape))
+        dx, df, d_eta, d_xi = solution[:R], solution[R:-2], float(solution[-2]), float(solution[-1])
         d_sigma = (right_s + d_eta - np.vecdot(self.b, dV)) / self.a
         dt = p_t - self.h_ts * d_sigma - np.vecdot(self.h_tv, dV)
         d_cone = soc.join(dt / self.h_tt, d_sigma, dV)
@@ -363,10 +370,10 @@ class _System:
             push - self.scaling.apply(d_cone),
             df,
             d_xi,
-            (wx - now.w * dx) / now.x,
+            (wx - point.w * dx) / point.x,
             dx,
-            (xy - now.y * d_xi) / now.xi,
-            (high_left + now.high * d_sigma) / below,
+            (xy - point.y * d_xi) / point.xi,
+            (high_left + point.high * d_sigma) / below,
             d_eta,
         )
 
@@ -438,14 +445,14 @@ def _hessian(problem: _InteriorProblem, stiff: np.ndarray, U: np.ndarray) -> tup
         z = inverse @ single
         along = np.empty((d, n))
         along[:, wide], along[:, narrow] = np.einsum("kp,knp->kn", U, Z), U[:, of] * z
-        found = np.asarray(along.T @ dpotrs(inner, along)[0])
+        gram = np.asarray(along.T @ dpotrs(inner, along)[0])
         Z = Z.transpose(1, 0, 2).reshape(len(wide), -1)
-        found[np.ix_(wide, wide)] += rows.reshape(len(wide), -1) @ Z.T
-        found[np.ix_(narrow, narrow)] += (single.T @ z) * np.equal.outer(of, of)
+        gram[np.ix_(wide, wide)] += rows.reshape(len(wide), -1) @ Z.T
+        gram[np.ix_(narrow, narrow)] += (single.T @ z) * np.equal.outer(of, of)
         across = np.einsum("nks,ks->ns", rows[:, :, of], z)
-        found[np.ix_(wide, narrow)] += across
-        found[np.ix_(narrow, wide)] += across.T
-        return found
+        gram[np.ix_(wide, narrow)] += across
+        gram[np.ix_(narrow, wide)] += across.T
+        return gram
 
     return solve, products
 

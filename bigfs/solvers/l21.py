@@ -88,7 +88,7 @@ class GramSolver:
 
 
 def gram_solver_bytes(n_features: int, n_columns: int) -> int:
-    """Return what `GramSolver` needs: ``X'X``, its factor, and two more where a factor fails."""
+    """Return the bytes of `GramSolver`: ``X'X``, its factor, and two more where a factor fails."""
     return 32 * n_features**2 + 32 * n_features * n_columns
 
 
@@ -166,7 +166,7 @@ def _tile_features(n_samples: int) -> int:
 
 
 def kernel_solver_bytes(n_samples: int, n_features: int, n_columns: int) -> int:
-    """Return what `KernelSolver` needs beside X.
+    """Return the bytes that `KernelSolver` needs beside X.
 
     The n x n matrix with two more like it, where a factor fails; two tiles; the right side and
     the solution.
@@ -248,5 +248,5 @@ def conjugate_gradients(
 
 
 def conjugate_gradients_bytes(n_features: int, n_columns: int) -> int:
-    """Return what `conjugate_gradients` needs: its vectors, and those of who calls it."""
+    """Return the bytes of `conjugate_gradients`: its vectors, and those of its caller."""
     return 14 * 8 * n_features * n_columns

@@ -202,8 +202,8 @@ def solve_active(
         def lacks_many(
             V: np.ndarray, x: np.ndarray, active: np.ndarray = active, columns: np.ndarray = columns
         ) -> bool:
-            found = bounds_of(rows, smooth, C, m, d, _spread(V, columns, D), x)
-            return len(_missing(found[3], active, m)) > _FEW_MISSING * len(active)
+            bounds = bounds_of(rows, smooth, C, m, d, _spread(V, columns, D), x)
+            return len(_missing(bounds[3], active, m)) > _FEW_MISSING * len(active)
 
         if m >= d and smooth is None:
             point = _with_all(rows, C, d, tol / 10)

@@ -15,7 +15,7 @@ _ROUNDING = 1e-12
 
 
 def explained_by(cross: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return what each column of a path adds to what those before it explain of all columns.
+    """Return the squares of all columns that each one of a path explains beyond those before it.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def explained_by(cross: np.ndarray, order: np.ndarray) -> np.ndarray:
 def explained_others(
     gains: np.ndarray, order: np.ndarray, squares: np.ndarray, n: int
 ) -> np.ndarray:
-    """Return what the first 1, 2, ... columns explain of the other columns, beyond chance.
+    """Return the share of the other columns that the first 1, 2, ... explain, beyond chance.
 
     A column explains itself, whatever it carries, so that does not count; nor does what a column
     of noise over so many rows would explain of the others.

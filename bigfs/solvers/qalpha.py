@@ -144,12 +144,12 @@ def _iterate(
 
 
 def q_alpha_bytes(n_features: int) -> int:
-    """Return what `q_alpha` needs, its argument included."""
+    """Return the bytes that `q_alpha` needs, its argument included."""
     return 8 * N_MATRICES * n_features**2
 
 
 def q_alpha_of_rows_bytes(n_samples: int, n_features: int) -> int:
-    """Return what `q_alpha_of_rows` needs, its argument included."""
+    """Return the bytes that `q_alpha_of_rows` needs, its argument included."""
     return 8 * (N_ROW_MATRICES * n_samples * n_features + 3 * n_samples**2)
 
 

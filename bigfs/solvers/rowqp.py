@@ -89,13 +89,13 @@ def row_multipliers(
         wx, xy = -w * x, -xi * y
         for predicted in (True, False):
             right = np.concatenate([r_w + wx / x, r_f, [r_xi + xy / xi]])
-            found = dgetrs(*factor, right)[0]
-            dx, df, d_xi = found[:R], found[R:-1], float(found[-1])
+            solution = dgetrs(*factor, right)[0]
+            dx, df, d_xi = solution[:R], solution[R:-1], float(solution[-1])
             dw, dy = (wx - w * dx) / x, (xy - y * d_xi) / xi
-            now = np.concatenate([x, w, [xi, y]])
+            point = np.concatenate([x, w, [xi, y]])
             step = np.concatenate([dx, dw, [d_xi, dy]])
             falling = step < 0
-            longest = float((now[falling] / -step[falling]).min(initial=1 / _TO_BOUNDARY))
+            longest = float((point[falling] / -step[falling]).min(initial=1 / _TO_BOUNDARY))
             if predicted:
                 a = min(1.0, longest)
                 reached = float((x + a * dx) @ (w + a * dw) + (xi + a * d_xi) * (y + a * dy))

@@ -199,7 +199,7 @@ def maximization(
 
 
 def _beyond(mass: np.ndarray, n_parameters: int) -> np.ndarray:
-    """Return what the rows exceed a number of parameters by, or zero."""
+    """Return how far the number of rows exceeds a number of parameters, or zero."""
     exceed = mass - n_parameters
     return np.where(exceed > _EXCESS, exceed, 0.0)
 

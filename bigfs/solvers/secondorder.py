@@ -41,7 +41,7 @@ def _stacked(first: np.ndarray, second: np.ndarray, rest: np.ndarray) -> np.ndar
 
 
 def split_dual(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return what is complementary to t, s and v."""
+    """Return the parts that are complementary to t, s and v."""
     return _ROOT * (z[0] + z[1]), _ROOT * (z[0] - z[1]), np.ascontiguousarray((z[2:] / _ROOT).T)
 
 

@@ -184,22 +184,22 @@ def sparse_basis(
     while not converged and len(objective) < max_iter:
         B = form.smallest(gamma * weights, n_columns, B)
         weights = row_weights(B, _EPSILON)
-        now = form.quadratic(B) + gamma * smoothed_l21(B, _EPSILON)
-        converged = bool(objective) and abs(objective[-1] - now) <= tol * abs(objective[-1])
-        objective.append(now)
+        value = form.quadratic(B) + gamma * smoothed_l21(B, _EPSILON)
+        converged = bool(objective) and abs(objective[-1] - value) <= tol * abs(objective[-1])
+        objective.append(value)
         if on_iteration is not None:
-            on_iteration(now)
+            on_iteration(value)
     assert B is not None
     return SparseBasis(B, np.array(objective), converged)
 
 
 def sparse_basis_bytes(n_features: int) -> int:
-    """Return what `sparse_basis` needs."""
+    """Return the bytes that `sparse_basis` needs."""
     return 8 * N_MATRICES * n_features**2
 
 
 def product_form_bytes(n_samples: int, n_features: int) -> int:
-    """Return what a `ProductForm` takes to make and to solve."""
+    """Return the bytes to make and to solve a `ProductForm`."""
     return 8 * (N_ROW_MATRICES * n_samples * n_features + 4 * n_samples**2)
 
 

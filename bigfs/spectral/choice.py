@@ -32,7 +32,7 @@ def largest_count(n_clusters: int | str) -> int:
 
 
 def solver_bytes(solver: str, n_samples: int, n_entries: int, n_components: int, tol: float) -> int:
-    """Return what a worker needs for W and the solver's own arrays, in bytes.
+    """Return the bytes that a worker needs for W and the solver's own arrays.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def solver_bytes(solver: str, n_samples: int, n_entries: int, n_components: int,
 
 
 def row_block_bytes(n_samples: int, n_entries: int, n_components: int) -> int:
-    """Return what a task of the distributed solver needs for each row of its block, in bytes.
+    """Return the bytes of a task of the distributed solver for each row of its block.
 
     The most that a task holds: the edges while they are sorted, or vectors in float64 beside one
     panel with a foreign row for every edge.

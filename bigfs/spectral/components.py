@@ -78,9 +78,9 @@ def contrast_levels(volumes: np.ndarray, k: int) -> np.ndarray:
     rest = volumes[::-1].cumsum()[::-1]
     levels = np.zeros((len(volumes), min(k, len(volumes) - 1)))
     for j in range(levels.shape[1]):
-        here, later = 1.0 / volumes[j], 1.0 / rest[j + 1]
-        levels[j, j], levels[j + 1 :, j] = here, -later
-        levels[:, j] /= np.sqrt(here + later)
+        own, others = 1.0 / volumes[j], 1.0 / rest[j + 1]
+        levels[j, j], levels[j + 1 :, j] = own, -others
+        levels[:, j] /= np.sqrt(own + others)
     return levels
 
 

@@ -89,8 +89,8 @@ def _arpack(problem: Problem, random_state: int) -> tuple[np.ndarray, np.ndarray
     more, block = 1, 0
     while vectors.shape[1] < problem.n_samples - 2:
         block += 1
-        asked = min(more, problem.n_samples - 2 - vectors.shape[1])
-        fresh, new = _largest(problem, scaled, asked, vectors, random_state, block)
+        count = min(more, problem.n_samples - 2 - vectors.shape[1])
+        fresh, new = _largest(problem, scaled, count, vectors, random_state, block)
         cut = values[missing - 1]
         overlooked = fresh > cut - width
         if not overlooked.any():

@@ -106,7 +106,7 @@ class SpectralEmbedding:
         return self.embedding_ref.open(self.scratch)
 
     def describe(self) -> dict[str, Any]:
-        """Return what `open` needs beside the stored embedding, as JSON values."""
+        """Return the metadata that `open` needs beside the stored embedding, as JSON values."""
         arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
         return {**arrays, **{name: getattr(self, name) for name in _VALUES}}
 

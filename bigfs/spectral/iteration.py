@@ -120,7 +120,7 @@ class Block(Protocol):
         """Go on in float64."""
 
     def saved(self) -> dict[str, Any] | None:
-        """Return what was last committed, if an earlier run left it."""
+        """Return the state that an earlier run committed last, if there is one."""
 
     def commit(self, state: dict[str, Any]) -> None:
         """Keep the vectors and, as JSON values, where the iteration is."""
@@ -214,13 +214,13 @@ class Iteration:
                 if not self._is_coarse():
                     if needed == len(mu):
                         self._say_that_the_cut_is_inside_a_group(mu[-1])
-                    return self._found(mu, needed)
+                    return self._eigenvalues(mu, needed)
                 block.refine()
                 mu, residuals = self._rayleigh_ritz()
             self.degree = self._plan(mu, residuals, max(needed, 1), self.degree)
             self._lock(mu, residuals)
         # The residuals in float64 decide whether that is enough.
-        return self._found(mu, needed)
+        return self._eigenvalues(mu, needed)
 
     def _progress(self, residuals: np.ndarray, needed: int) -> str:
         """Say how far the eigenvectors are."""
@@ -230,13 +230,13 @@ class Iteration:
             f"{largest:.1e}, to reach {self._target():.0e}"
         )
 
-    def _found(self, mu: np.ndarray, needed: int) -> np.ndarray:
+    def _eigenvalues(self, mu: np.ndarray, needed: int) -> np.ndarray:
         """Return the eigenvalues of what was asked for, to the end of its last group."""
         count = max(needed, self.goal.n_missing - len(self.locked_mu))
         return np.concatenate([self.locked_mu, mu[:count]])
 
     def _state(self) -> dict[str, Any]:
-        """Return what a round begins with, as JSON values."""
+        """Return the state at the beginning of a round, as JSON values."""
         return {
             "window": [self.window.low, self.window.cut],
             "degree": self.degree,

@@ -99,7 +99,7 @@ class Goal:
         if self.n_connected - 1 > self.n_components:
             logger.warning(
                 "The graph has %d connected components, more than the %d eigenvectors asked for: "
-                "they tell its largest components apart. Ask for %d, or use more neighbors.",
+                "they separate only its largest components. Ask for %d, or use more neighbors.",
                 self.n_connected, self.n_components, self.n_connected - 1,
             )  # fmt: skip
 
@@ -191,7 +191,7 @@ class Problem(Goal):
         ----------
         mu : ndarray of shape (n_found,)
             Eigenvalues of S beyond the null space's ones, descending, at least `n_missing`.
-        found : ndarray of shape (n_samples, n_found)
+        ritz_vectors : ndarray of shape (n_samples, n_found)
             Their orthonormal vectors; overwritten.
 
         Raises

@@ -254,11 +254,11 @@ class StoredBlock:
         self._discard(*old)
 
     def sums(self, task: Callable[..., Any], *shared: Any) -> Any:
-        """Return what a task gives for every block, added up in a fixed order."""
+        """Return the results of a task for all blocks, added up in a fixed order."""
         return self.reduce(task, np.add, *shared)
 
     def reduce(self, task: Callable[..., Any], combine: Callable[..., Any], *shared: Any) -> Any:
-        """Return what a task gives for every block, combined in a fixed order."""
+        """Return the results of a task for all blocks, combined in a fixed order."""
         blocks = range(self.graph.n_blocks)
         return map_reduce(task, blocks, combine, self.graph, *shared, label="spectral sums")
 

@@ -75,7 +75,7 @@ class Ingestion:
     temporary_bytes: int = 0
 
     def cost(self) -> StageCost | None:
-        """Return what the copy takes, and the moments that a transform needs."""
+        """Return the cost of the copy, and of the moments that a transform needs."""
         shape, steps, stored = self.shape, [], 0
         if not self.stored:
             chunk = shape.chunk_rows * shape.n_features * shape.itemsize

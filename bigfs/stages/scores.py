@@ -58,7 +58,7 @@ class FeatureScores:
                     f"The result is not finite: {int(bad.sum())} of {bad.size} values of '{name}' "
                     "are NaN or infinite. Nothing was stored. Bring the features to one scale, "
                     "for instance with preprocess 'standardize'; if that does not help, please "
-                    "report it with the data's range."
+                    "report it with the range of the data."
                 )
 
     @classmethod

@@ -91,7 +91,7 @@ class Stability:
 
     @classmethod
     def from_details(cls, details: dict[str, Any]) -> Stability:
-        """Return what `as_details` wrote."""
+        """Return the object that `as_details` wrote."""
         kept = {name: details[name] for name in cls.__dataclass_fields__ if name in details}
         return cls(**{**kept, "agreement": Agreement(*kept["agreement"])})
 
@@ -128,9 +128,11 @@ class Stability:
                 for m in sizes.tolist()
             ]
         )
-        found = pairs.mean(axis=1), pairs.std(axis=1) / np.sqrt(pairs.shape[1])
+        statistics = pairs.mean(axis=1), pairs.std(axis=1) / np.sqrt(pairs.shape[1])
         varying = sizes * (1 - sizes / d) / d
-        values, errors = ({"stability": one, "in_common": one * varying} for one in found)
+        values, errors = (
+            {"stability": shares, "in_common": shares * varying} for shares in statistics
+        )
         return values, errors
 
     def stable_features(self, threshold: float) -> np.ndarray:
@@ -151,9 +153,11 @@ class Stability:
         return difference_limit(self.pair_agreements, self._step)
 
     def share_line(self) -> str:
-        """Return what two samples have in common, as text."""
-        found = self.stability
-        value, low, high = (100 * self.in_common(a) for a in (found.value, found.low, found.high))
+        """Return the number of features that two samples share, as text."""
+        stability = self.stability
+        value, low, high = (
+            100 * self.in_common(a) for a in (stability.value, stability.low, stability.high)
+        )
         if self.n_fits == 2:
             return f"{value:.0f} % (one pair: no interval)"
         return f"{value:.0f} % ({max(low, 0.0):.0f} to {high:.0f} %)"

@@ -101,13 +101,13 @@ class ChainedSparse(ChainedSource, SparseSource):
     def layout(self) -> CSRLayout | None:
         """The smallest blocks of the parts; None if one of them does not know."""
         layouts = [part.layout for part in self.parts]
-        there = [layout for layout in layouts if layout is not None]
-        if len(there) < len(layouts):
+        known = [layout for layout in layouts if layout is not None]
+        if len(known) < len(layouts):
             return None
         return CSRLayout(
-            min(layout.rows for layout in there),
-            sum(layout.n_entries for layout in there),
-            max(layout.block_entries for layout in there),
+            min(layout.rows for layout in known),
+            sum(layout.n_entries for layout in known),
+            max(layout.block_entries for layout in known),
         )
 
     def iter_csr(self, rows: int) -> Iterator[Any]:
@@ -126,7 +126,7 @@ def chain(parts: Sequence[Source], uri: str) -> ChainedSource:
     sparse = [part.sparse for part in parts]
     if len(set(sparse)) > 1:
         a, b = parts[sparse.index(True)].uri, parts[sparse.index(False)].uri
-        raise InputError(f"{uri}: {a} is sparse and {b} is not. Bring all into one form.")
+        raise InputError(f"{uri}: {a} is sparse and {b} is not. Convert them to the same form.")
     return ChainedSparse(parts, uri) if sparse[0] else ChainedSource(parts, uri)
 
 

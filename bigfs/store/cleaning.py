@@ -99,10 +99,10 @@ def fill_values(matrix: Source, rows: int) -> tuple[np.ndarray, list[str]]:
     count = np.zeros(matrix.n_features, dtype=np.int64)
     with track("column means", matrix.n_samples, "rows") as progress:
         for block in matrix.iter_blocks(rows):
-            there = np.isfinite(block)
+            finite = np.isfinite(block)
             with np.errstate(over="ignore"):  # refused below
-                total += np.where(there, block, 0).sum(axis=0, dtype=np.float64)
-            count += there.sum(axis=0)
+                total += np.where(finite, block, 0).sum(axis=0, dtype=np.float64)
+            count += finite.sum(axis=0)
             sums.append(checksum(block))
             progress.advance(len(block))
     useless = (count == 0) | ~np.isfinite(total)

@@ -50,7 +50,7 @@ class Roles:
 
     @property
     def narrow(self) -> bool:
-        """Whether they can only be had of a table."""
+        """True if only a table can provide them."""
         given = self.columns is not None or self.index is not None
         return given or self.encoding != DEFAULT
 

@@ -118,7 +118,9 @@ class CSRSource(RandomAccessSparse):
             self._X = csr_array((rows.data, rows.indices, rows.indptr), shape=rows.shape)
             self._X.check_format(full_check=True)  # indices outside the shape would crash later
         except ValueError as error:
-            raise InputError(f"{uri} is a damaged sparse matrix: {error}. Make it again.") from None
+            raise InputError(
+                f"{uri} is a damaged sparse matrix: {error}. Write it again."
+            ) from None
 
     @property
     def stored_dtype(self) -> np.dtype:

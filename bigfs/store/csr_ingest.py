@@ -88,11 +88,11 @@ class CSRCleaner:
         total, missing, n = np.zeros(d), np.zeros(d, dtype=np.int64), 0
         with track("column means", self._matrix.n_samples, "rows") as progress:
             for block in self._matrix.iter_csr(self._rows):
-                there = np.isfinite(block.data)
+                finite = np.isfinite(block.data)
                 with np.errstate(over="ignore"):  # refused below
-                    weights = np.where(there, block.data, 0).astype(np.float64)
+                    weights = np.where(finite, block.data, 0).astype(np.float64)
                     total += np.bincount(block.indices, weights, minlength=d)
-                missing += np.bincount(block.indices[~there], minlength=d)
+                missing += np.bincount(block.indices[~finite], minlength=d)
                 n += block.shape[0]
                 sums.append(csr_checksum(block))
                 progress.advance(block.shape[0])

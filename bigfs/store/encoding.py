@@ -27,7 +27,7 @@ _AS = {
 
 @dataclass(frozen=True)
 class Encoding:
-    """What becomes of columns that are no numbers.
+    """Treatment of columns that are not numbers.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Encoding:
                 raise InputError(f"{name} must be one of {choices}. Got {getattr(self, name)!r}.")
 
     def of(self, kind: str) -> str:
-        """Return what becomes of columns of a kind."""
+        """Return the rule for columns of a kind."""
         return {"boolean": self.booleans, "date": self.dates, "category": self.categories}[kind]
 
 
@@ -91,7 +91,7 @@ class Encoded:
 
     @property
     def note(self) -> str:
-        """How it is read, in words."""
+        """Description of the encoding, in words."""
         how = f"{len(self.values)} columns of 0 and 1" if self.one_hot else _AS[self.kind]
         return f"{self.column!r} as {how}"
 
@@ -171,10 +171,10 @@ def notes_of(encoded: Iterable[Encoded], dropped: Iterable[str]) -> list[str]:
     """Say in a sentence which columns are read as what; nothing where there are none."""
     parts = [column.note for column in encoded]
     left = [repr(name) for name in dropped]
-    said = [f"read {', '.join(parts)}"] if parts else []
-    said += [f"left out {', '.join(left)}"] if left else []
+    notes = [f"read {', '.join(parts)}"] if parts else []
+    notes += [f"left out {', '.join(left)}"] if left else []
     settings = "(input.booleans, input.dates, input.categories)"
-    return [f"columns that are no numbers: {'; '.join(said)} {settings}"] if said else []
+    return [f"columns that are no numbers: {'; '.join(notes)} {settings}"] if notes else []
 
 
 def in_order(values: Iterable[str]) -> tuple[str, ...]:
@@ -190,14 +190,14 @@ def _values(values: Iterable[Any], column: str, uri: str) -> tuple[str, ...]:
     """Return the different values of a column as texts, in order."""
     import pandas as pd
 
-    found: set[str] = set()
+    texts: set[str] = set()
     for value in values:
         if not pd.isna(value):
-            found.add(str(value))
-        if len(found) > _MOST_VALUES:
+            texts.add(str(value))
+        if len(texts) > _MOST_VALUES:
             raise InputError(
                 f"{uri}: column {column!r} has more than {_MOST_VALUES:,} different values, which "
                 f'are no categories. Leave it out (input.columns: ["!{column}"]), or take it as '
                 "ids (input.index)."
             )
-    return in_order(found)
+    return in_order(texts)

@@ -19,7 +19,7 @@ from bigfs.store.source import Source, listed
 
 @dataclass(frozen=True)
 class RowFilter:
-    """Which rows are read.
+    """Rule for the rows that are read.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ class FilteredSource(Source):
 
     @property
     def sources(self) -> list[tuple[str, int]]:  # type: ignore[override]
-        """How many rows of each of several sources are kept."""
+        """Number of rows kept of each of several sources."""
         counts = np.array([count for _, count in self._source.sources], dtype=np.int64)
         ends = np.searchsorted(self._positions(), np.cumsum(counts))
         kept = np.diff(ends, prepend=0).tolist()
@@ -247,13 +247,13 @@ def _is_one_of(
 ) -> np.ndarray:
     """Return which values are among some; each of those must be there."""
     texts = values.dtype.kind not in "fiub"
-    found = np.zeros(len(values), dtype=bool)
+    matches = np.zeros(len(values), dtype=bool)
     for value in given:
         same = values == (str(value) if texts else value)
         if not np.any(same):
-            there = listed([str(value) for value in np.unique(values).tolist()])
+            values_there = listed([str(value) for value in np.unique(values).tolist()])
             raise InputError(
-                f"{uri}: no row has {value!r} in {column!r} (input.rows). It holds {there}."
+                f"{uri}: no row has {value!r} in {column!r} (input.rows). It holds {values_there}."
             )
-        found |= same
-    return found
+        matches |= same
+    return matches

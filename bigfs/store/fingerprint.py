@@ -98,22 +98,22 @@ class Watch:
     def check(self) -> None:
         """Raise InputError if the content is another than when it was opened."""
         try:
-            same = _stamps(self._place) == self._opened
-            if same and self._begun is not None:
-                same = _digest(_state_of(self._place, with_change=True)) == self._begun
+            unchanged = _stamps(self._place) == self._opened
+            if unchanged and self._begun is not None:
+                unchanged = _digest(_state_of(self._place, with_change=True)) == self._begun
         except (FileNotFoundError, InputError):
-            same = False
+            unchanged = False
         except OSError as error:
-            raise InputError(f"{self._place} cannot be read any more: {error}.") from error
-        if not same:
+            raise InputError(f"{self._place} can no longer be read: {error}.") from error
+        if not unchanged:
             raise changed(short_name(str(self._place)))
 
 
 def changed(uri: str) -> InputError:
     """Return the error for an input that is another one at the end than at the beginning."""
     return InputError(
-        f"{uri} changed while it was read: its size, time or content is not what it was at first. "
-        "Nothing was kept of it. Run again when no program writes to it."
+        f"{uri} changed while it was read: its size, time or content differs from that at the "
+        "start. No copy was kept. Run again when no program writes to it."
     )
 
 

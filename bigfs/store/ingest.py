@@ -209,7 +209,7 @@ def _ingest_objects(
     try:
         marker.write_if("", None)
     except ConflictError:
-        raise InputError(f"{final}: another ingest writes there. Give another name.") from None
+        raise InputError(f"{final}: another ingest is writing there. Give another name.") from None
     try:
         report = _write(matrix, final, final, missing, rows)
         marker.unlink()
@@ -222,8 +222,8 @@ def _ingest_objects(
 
 
 def _check_dest(dest: Location, overwrite: bool) -> None:
-    there = dest.exists() if isinstance(dest, ObjectPath) else is_there(dest, "the store")
-    if not there:
+    exists = dest.exists() if isinstance(dest, ObjectPath) else is_there(dest, "the store")
+    if not exists:
         return
     if not overwrite:
         raise InputError(
@@ -391,8 +391,8 @@ class _Writer:
         start, stop = self.n_samples, self.n_samples + len(chunk)
         if start % self._rows or len(chunk) > self._rows:
             raise StorageError(
-                f"Cannot write rows {start} to {stop}: they are not one chunk of {self._rows} "
-                "rows. Nothing was left."
+                f"Cannot write rows {start} to {stop}: they are not exactly one chunk of "
+                f"{self._rows} rows. Nothing was left."
             )
         if stop > self._array.shape[0]:
             # Doubling: zarr lists all chunks whenever an array is resized.

@@ -193,11 +193,11 @@ def _read_npz(path: Location, name: str) -> np.ndarray:
 def _load(path: Location, member: str | None = None) -> np.ndarray:
     try:
         with path.open("rb") as file:
-            found = np.load(file, allow_pickle=False)
+            loaded = np.load(file, allow_pickle=False)
             if member is None:
-                return np.asarray(found)
-            with found:
-                return np.asarray(found[member])
+                return np.asarray(loaded)
+            with loaded:
+                return np.asarray(loaded[member])
     except ValueError as error:
         raise InputError(f"{path}: the labels cannot be read: {error}.") from None
 

@@ -140,10 +140,10 @@ class Lease:
         deadline = time.monotonic() + STALE_SECONDS
         while (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, _WATCH_SECONDS, STALE_SECONDS / 4))
-            now = self._record.read()
-            if now and now != held:
+            current = self._record.read()
+            if current and current != held:
                 return True
-            if not now and self._record.written(now) is None:  # given back
+            if not current and self._record.written(current) is None:  # given back
                 return False
         return False
 
@@ -195,7 +195,7 @@ class _LeaseFile:
         return True
 
     def read(self) -> dict[str, Any]:
-        """Return what the lease says; one being written or removed says nothing."""
+        """Return the record in the lease; empty while it is being written or removed."""
         return _read(self._path)
 
     def written(self, held: dict[str, Any]) -> float | None:
@@ -266,7 +266,7 @@ class _LeaseObject:
         return self._write(text, None)
 
     def read(self) -> dict[str, Any]:
-        """Return what the lease says, and remember which version of it that was."""
+        """Return the record in the lease, and remember its version."""
         try:
             text, self._seen = self._path.read_status()
         except FileNotFoundError:
@@ -330,7 +330,7 @@ def _not_ours(path: Location) -> InputError:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return what a lease file says; one being written or removed says nothing."""
+    """Return the record in a lease file; empty while it is being written or removed."""
     try:
         return _record(read_small(path))
     except (OSError, ValueError):
@@ -338,7 +338,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _record(text: str) -> dict[str, Any]:
-    """Return what a text says as a lease, nothing if it is none."""
+    """Return the record in a lease's text, empty if it is none."""
     try:
         record = json.loads(text)
         is_lease = (

@@ -44,9 +44,9 @@ def as_location(uri: str | Location) -> Location:
     """
     if not isinstance(uri, str):
         return uri
-    scheme, there, rest = uri.partition("://")
-    if not there or scheme == "file":
-        return Path(rest if there else uri)
+    scheme, separator, rest = uri.partition("://")
+    if not separator or scheme == "file":
+        return Path(rest if separator else uri)
     if scheme not in SCHEMES:
         raise InputError(
             f"{shown(uri)}: only local paths and {', '.join(f'{s}://' for s in SCHEMES)} can be "
@@ -320,7 +320,7 @@ def write_atomic(place: Location, text: str) -> None:
 
 
 def zarr_store(place: str | Location, *, strict: bool = False) -> Any:
-    """Return what zarr opens a place by.
+    """Return the store by which zarr opens a place.
 
     Parameters
     ----------

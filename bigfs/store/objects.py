@@ -215,14 +215,14 @@ class ObjectPath:
                 obstore_package().delete(self._client, [entry["path"] for entry in batch])
 
     def iterdir(self) -> Iterator[ObjectPath]:
-        """Return what is directly below this name."""
+        """Return the names directly below this one."""
         with self._requests("read"):
             listing = obstore_package().list_with_delimiter(self._client, self.key)
         keys = [entry["path"] for entry in listing["objects"]]
         return iter([replace(self, key=key) for key in (*keys, *listing["common_prefixes"])])
 
     def glob(self, pattern: str) -> list[ObjectPath]:
-        """Return what is directly below this name and whose own name matches a pattern."""
+        """Return the names directly below this one that match a pattern."""
         return [path for path in self.iterdir() if fnmatchcase(path.name, pattern)]
 
     def objects_below(self) -> dict[str, tuple[int, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bigfs.core.errors import InputError, InputTypeError, StorageError
 from bigfs.core.uris import short_name
@@ -105,8 +105,7 @@ def _open_uri(uri: str, options: Options) -> Source:
     reader = importlib.import_module(f"bigfs.store.formats.{name}")
     if path is None:
         check_no_variable(Path(uri), options.variable)
-        found: Source = reader.open_set(uri)
-        return found
+        return cast(Source, reader.open_set(uri))
     try:
         watch = Watch(path)
         source: Source = reader.open_file(path, options.variable, **given)
@@ -193,7 +192,7 @@ def _open_array(X: Any, root: str, options: Options) -> Source | None:
 def _no_cube(what: str, options: Options) -> InputError:
     given = ", ".join(f"{name} {value!r}" for name, value in options.of_cube.items())
     return InputError(
-        f"{what} is no array of several dimensions (zarr, .h5, .nc, .mat, xarray), and only these "
+        f"{what} is not an array of several dimensions (zarr, .h5, .nc, .mat, xarray); only these "
         f"take features and no_data. Got {given}; leave it out (input.features, input.no_data)."
     )
 
@@ -201,7 +200,7 @@ def _no_cube(what: str, options: Options) -> InputError:
 def no_table(what: str) -> InputError:
     """Return the error for columns of what is no table."""
     return InputError(
-        f"{what} is not a table with named columns (.csv, .tsv, .parquet, DataFrame), and only "
+        f"{what} is not a table with named columns (.csv, .tsv, .parquet, DataFrame); only "
         "these take input.columns and input.index."
     )
 
@@ -209,7 +208,7 @@ def no_table(what: str) -> InputError:
 def no_layers(what: str, layer: str) -> InputError:
     """Return the error for a layer of what is no AnnData."""
     return InputError(
-        f"{what} is no AnnData (.h5ad, zarr, object), and only these have layers. Got layer "
+        f"{what} is not an AnnData (.h5ad, zarr, object); only these have layers. Got layer "
         f"{layer!r}; leave it out (input.layer, --layer, layer=)."
     )
 
@@ -217,7 +216,7 @@ def no_layers(what: str, layer: str) -> InputError:
 def no_header(what: str, header: Header) -> InputError:
     """Return the error for the header of what is no text table."""
     return InputError(
-        f"{what} is not a .csv or .tsv file, and only these have a header line. Got header "
+        f"{what} is not a .csv or .tsv file; only these have a header line. Got header "
         f"{str(header).lower()}; leave it out (input.header, --header, header=)."
     )
 
@@ -230,6 +229,6 @@ def _reader_of(path: Location) -> str:
         if path.name.lower().endswith(ending):
             return module
     raise InputError(
-        f"{path}: the kind of file cannot be told from its name. Known endings: "
+        f"{path}: the name does not show the kind of file. Known endings: "
         f"{', '.join(ENDINGS)}; and zarr folders."
     )

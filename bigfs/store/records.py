@@ -110,7 +110,7 @@ def read_mark(folder: Location) -> str | None:
     except (ValueError, KeyError, TypeError):
         run_id = None
     if not is_attempt(run_id):
-        raise InputError(f"{path} is not the mark of a bigfs run. Give another folder.")
+        raise InputError(f"{path} is not the marker file of a bigfs run. Give another folder.")
     return str(run_id)
 
 
@@ -194,7 +194,7 @@ def _check(is_right: bool, what: str, value: Any) -> None:
     if not is_right:
         shown = repr(value)
         shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-        raise ValueError(f"it is damaged: {what} {shown}, which no run has written")
+        raise ValueError(f"it is damaged: {what} {shown}, which bigfs does not write")
 
 
 def is_of_earlier_version(folder: Location) -> bool:
@@ -229,10 +229,10 @@ def is_of_earlier_version(folder: Location) -> bool:
 
 
 def files_of_earlier_version(folder: Location) -> list[str]:
-    """Return what an earlier version wrote: a run its features, a comparison its tables."""
-    there = [name for name in OUTPUTS if (folder / name).is_file()]
-    is_run = FEATURES in there
-    return [name for name in there if not is_run or name in (CONFIG, FEATURES)]
+    """Return the files that an earlier version wrote: features of a run, tables of a comparison."""
+    written = [name for name in OUTPUTS if (folder / name).is_file()]
+    is_run = FEATURES in written
+    return [name for name in written if not is_run or name in (CONFIG, FEATURES)]
 
 
 def write_stamp(folder: Path, run_id: str, stage: str, attempt: str) -> None:
@@ -251,7 +251,7 @@ def refuse_inside_ours(place: Location) -> None:
 
 
 def report_mark(run_id: str) -> str:
-    """Return what the report of a run carries near its beginning, which makes it the run's."""
+    """Return the mark near the beginning of a report that says which run it belongs to."""
     return f'<meta name="bigfs-run" content="{run_id}">'
 
 
@@ -308,7 +308,7 @@ def refuse_foreign_files(folder: Location) -> None:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise InputError(
             f"{folder} holds {others[0]}{more}, which bigfs did not write. A stage's folder is "
-            "replaced as a whole: move what is yours elsewhere, then run again. Nothing was "
+            "replaced as a whole: move these files elsewhere, then run again. Nothing was "
             "touched."
         )
 
@@ -319,9 +319,9 @@ def refuse_links(folder: Location, names: list[str]) -> None:
         path = folder / name
         if isinstance(path, Path) and path.is_symlink():
             raise InputError(
-                f"{path} is a link (to {path.readlink()}). A run directory holds its own folders, "
-                "and none is followed elsewhere. Put the folder in its place, or use another run "
-                "directory."
+                f"{path} is a link (to {path.readlink()}). A run directory must contain its "
+                "folders themselves, and links are not followed. Move the folder there, or use "
+                "another run directory."
             )
 
 

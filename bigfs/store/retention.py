@@ -57,7 +57,7 @@ def finish_series(run: str | Location, series: str, keep: int | None) -> list[st
             if old.name != run.name and _remove(old, series):
                 removed.append(old.name)
     except (BigfsError, OSError) as error:
-        logger.warning("runs %s could not be tidied up: %s", series, error)
+        logger.warning("old runs of %s could not be removed: %s", series, error)
     if removed:
         logger.info("removed %s: the last %d runs are kept", ", ".join(removed), keep)
     return removed
@@ -117,7 +117,9 @@ def _link(link: Location, latest: Location) -> None:
         except InputError:
             is_free = False
     if not is_free:
-        logger.warning("%s is in the way of the link to the latest run; remove it", link)
+        logger.warning(
+            "%s is not a link, so the link to the latest run was not updated; remove it", link
+        )
         return
     if not isinstance(link, Path):
         write_atomic(link, f"{latest}\n")

@@ -149,9 +149,9 @@ class RunDirectory(RunFolder):
         if not isinstance(self.path, ObjectPath):
             return self.attempt_path / f"{name}.zarr"
         folder = f"{name}-{self.attempt}.zarr"
-        made = self.manifest["attempts"][self.attempt]
-        if folder not in made:
-            made.append(folder)
+        folders = self.manifest["attempts"][self.attempt]
+        if folder not in folders:
+            folders.append(folder)
             self.write()
         return self.path / folder
 
@@ -251,11 +251,11 @@ class RunDirectory(RunFolder):
         self.write()
 
 
-def _changes(before: dict[str, Any], now: dict[str, Any], section: str = "") -> list[str]:
+def _changes(before: dict[str, Any], after: dict[str, Any], section: str = "") -> list[str]:
     """Return in words how settings differ, sections within them one by one."""
     changes: list[str] = []
-    for name in sorted({*before, *now}):
-        old, new = before.get(name), now.get(name)
+    for name in sorted({*before, *after}):
+        old, new = before.get(name), after.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
             changes += _changes(old, new, f"{section}{name}.")
         elif old != new:

@@ -79,9 +79,9 @@ class ArrayRef:
         out = np.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
         home = rows // self.chunk_rows
         for chunk in np.unique(home):
-            here, first = home == chunk, int(chunk) * self.chunk_rows
+            in_chunk, first = home == chunk, int(chunk) * self.chunk_rows
             part = self.read(first, min(first + self.chunk_rows, self.shape[0]))
-            out[here] = part[rows[here] - first]
+            out[in_chunk] = part[rows[in_chunk] - first]
         return out
 
     def write(self, start: int, values: np.ndarray) -> None:

@@ -65,7 +65,7 @@ def sources_of(uri: str) -> list[str] | None:
 def flattened(uri: str) -> list[str]:
     """Return every single source that a URI stands for."""
     entries = sources_of(uri)
-    return [uri] if entries is None else [one for entry in entries for one in flattened(entry)]
+    return [uri] if entries is None else [uri for entry in entries for uri in flattened(entry)]
 
 
 def partition_columns(uri: str, part: str) -> dict[str, str | None]:
@@ -99,12 +99,12 @@ def _matches(pattern: str) -> list[str]:
         below = [f"{base}/{name}" for name in as_location(base).objects_below()]  # type: ignore[union-attr]
         # A store is a folder of objects: what matches is a part of their names.
         cut = {"/".join(name.split("/")[: depth + 1]) for name in below}
-        found = [name for name in cut if _matches_parts(name, pattern)]
+        paths = [name for name in cut if _matches_parts(name, pattern)]
     else:
-        found = glob.glob(str(place), recursive=True)
-    if not found:
+        paths = glob.glob(str(place), recursive=True)
+    if not paths:
         raise InputError(f"{pattern} matches no file. Check the pattern.")
-    return sorted(found, key=_natural)
+    return sorted(paths, key=_natural)
 
 
 def _matches_parts(name: str, pattern: str) -> bool:

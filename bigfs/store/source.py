@@ -210,7 +210,7 @@ def check_shape(shape: tuple[int, ...], uri: str) -> None:
     if shape[0] * shape[1] > _MOST_VALUES:
         # A whole number of 400 digits is no float.
         sizes = " x ".join(f"{min(size, 10**300):.3g}" for size in shape)
-        raise InputError(f"{uri}: its shape is implausible: {sizes} values fit no disk.")
+        raise InputError(f"{uri}: its shape is implausible: no disk can hold {sizes} values.")
 
 
 def check_names(names: list[str] | None, n_features: int, uri: str) -> None:
@@ -253,16 +253,16 @@ def choose_member(
     InputError
         If it is not there, or several could be meant.
     """
-    there = listed(names)
+    choices = listed(names)
     if variable is not None:
         if variable not in names:
-            raise InputError(f"{path} has no array {variable!r}. It has {there}.")
+            raise InputError(f"{path} has no array {variable!r}. It has {choices}.")
         return variable
     if "X" in names:
         return "X"
     if len(matrices) != 1:
         raise InputError(
-            f"{path} holds {len(matrices)} matrices (it has {there}). Name one with "
+            f"{path} holds {len(matrices)} matrices (it has {choices}). Name one with "
             "input.variable (--variable, variable=)."
         )
     return matrices[0]

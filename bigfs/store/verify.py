@@ -70,7 +70,7 @@ def verify(path: str | Location) -> VerifyReport:
 
     folder = as_location(path).absolute()
     if not is_store(folder):
-        raise InputError(f"{path} has no checksums: only stores made by bigfs have them.")
+        raise InputError(f"{path} has no checksums: only stores written by bigfs have them.")
     try:
         files = CheckedFiles(folder) if isinstance(folder, Path) else zarr_store(folder)
         group = zarr.open_group(files, mode="r")

@@ -56,7 +56,7 @@ def test_a_scheduler_file_that_nobody_writes(
 ) -> None:
     monkeypatch.setattr("bigfs.runtime.connection.WAIT_SECONDS", 0.5)
     missing = str(tmp_path / "scheduler.json")
-    with pytest.raises(ClusterError, match="names no Dask scheduler.*--scheduler-file"):
+    with pytest.raises(ClusterError, match="does not name a Dask scheduler.*--scheduler-file"):
         run(_config(tmp_path), scheduler=missing)
     with pytest.raises(InputError, match="--scheduler: the address.*Got 'nonsense'"):
         run(_config(tmp_path), scheduler="nonsense")

@@ -1,4 +1,4 @@
-"""What the page of deploy/ says is there, and what it says of exit codes is so."""
+"""The page of deploy/ names files that exist, and all exit codes."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_the_command_with_several_files(tmp_path: Path, capsys: Any) -> None:
 def test_files_that_cannot_be_ranked_are_refused(tmp_path: Path, capsys: Any) -> None:
     one = _files(tmp_path)[0]
     assert _call(one, one) == 2
-    assert "comes twice" in capsys.readouterr().err
+    assert "is given twice" in capsys.readouterr().err
     assert not (tmp_path / "iris").exists()
 
 

@@ -158,7 +158,7 @@ def test_a_task_says_where_it_stands_wherever_it_runs(scheduler):
 
 def test_a_graph_has_a_bound(monkeypatch):
     monkeypatch.setattr(execute, "MAX_TASKS", 10)
-    with pytest.raises(InputError, match="11 tasks are above the 10 .* blocks.rows"):
+    with pytest.raises(InputError, match="11 tasks exceed the limit of 10 .* blocks.rows"):
         run_tasks(_small, [1.0] * 11, label="paths")
 
 

@@ -52,7 +52,7 @@ def test_layers_and_raw(kind: str, tmp_path: Path) -> None:
 def test_what_is_no_anndata_has_no_layers(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", COUNTS)
     for X in (tmp_path / "X.npy", COUNTS, "sklearn:iris", open_matrix(COUNTS)):
-        with pytest.raises(InputError, match="is no AnnData.*only these have layers"):
+        with pytest.raises(InputError, match="is not an AnnData.*only these have layers"):
             open_matrix(X, layer="counts")
 
 

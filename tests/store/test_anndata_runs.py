@@ -229,7 +229,7 @@ def test_a_run_leaves_an_annotated_copy(kind: str, tmp_path: Path) -> None:
     assert place.stat().st_mtime_ns == written, "it is finished"
     np.save(tmp_path / "X.npy", COUNTS)
     other = {**settings, "run": str(tmp_path / "other"), "input": {"uri": str(tmp_path / "X.npy")}}
-    with pytest.raises(InputError, match=r"X.npy is no .h5ad file or AnnData .zarr"):
+    with pytest.raises(InputError, match=r"X.npy is not a .h5ad file or AnnData .zarr"):
         run(other)
     assert not (tmp_path / "other").exists()
 

@@ -139,7 +139,7 @@ def test_numbers_that_pandas_gives_to_columns_are_refused_until_said_what_they_a
 def test_what_header_does_not_allow(tmp_path: Path) -> None:
     (tmp_path / "X.csv").write_text("a,b\n1,2\n3,4\n")
     assert open_matrix(tmp_path / "X.csv", header=True).feature_names == ["a", "b"]
-    with pytest.raises(InputError, match="line 1, column 0 is 'a', which is no number"):
+    with pytest.raises(InputError, match="line 1, column 0 is 'a', which is not a number"):
         open_matrix(tmp_path / "X.csv", header=False)
     (tmp_path / "twice.csv").write_text("7,7\n1,2\n3,4\n")
     with pytest.raises(InputError, match="name '7' appears twice"):

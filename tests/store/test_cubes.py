@@ -253,7 +253,7 @@ def test_what_is_wrong_is_one_line_with_a_cure(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no dimension 'bands': its dimensions are"):
         open_matrix(place, features="bands")
     np.save(tmp_path / "X.npy", np.ones((4, 3)))
-    with pytest.raises(InputError, match="X.npy is no array of several dimensions"):
+    with pytest.raises(InputError, match="X.npy is not an array of several dimensions"):
         open_matrix(tmp_path / "X.npy", features=1)
     uri = hdf5(tmp_path)
     with pytest.raises(InputError, match="has no array 'nosuch'. It has scans"):

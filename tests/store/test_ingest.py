@@ -106,11 +106,11 @@ def test_a_source_that_ends_elsewhere_than_it_says(tmp_path: Path, announced: in
 
 def test_a_chunk_has_one_writer_and_is_whole(tmp_path: Path) -> None:
     writer = _Writer(tmp_path / "w", 10, 2, np.dtype("f4"), None)
-    with pytest.raises(StorageError, match="not one chunk of 10 rows"):
+    with pytest.raises(StorageError, match="not exactly one chunk of 10 rows"):
         writer.append(np.zeros((11, 2), "f4"))
     writer.append(np.zeros((10, 2), "f4"))
     writer.append(np.zeros((4, 2), "f4"))
-    with pytest.raises(StorageError, match="rows 14 to 24: they are not one chunk"):
+    with pytest.raises(StorageError, match="rows 14 to 24: they are not exactly one chunk"):
         writer.append(np.zeros((10, 2), "f4"))
 
 

@@ -254,7 +254,7 @@ def test_a_mark_that_was_lost_is_written_again(folder: Path) -> None:
         found = json.loads((before.path / ".bigfs-run").read_text())
         assert found["id"] == json.loads((before.path / "manifest.json").read_text())["id"]
     (before.path / ".bigfs-run").write_text("[Desktop Entry]")
-    with pytest.raises(InputError, match="is not the mark of a bigfs run"):
+    with pytest.raises(InputError, match="is not the marker file of a bigfs run"):
         run(settings(), fresh=True)
 
 

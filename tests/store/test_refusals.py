@@ -160,7 +160,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no such path": (lambda f: f / "no.npy", "no.npy does not exist. Check the path"),
     "no such file of a file URI": (lambda f: f"file://{f}/no.csv", "no.csv does not exist"),
     "unknown ending": (_text("X.xlsx", "?"), r"Known endings: \.npy, \.npz, \.csv.*zarr folders"),
-    "no ending": (_text("X", "?"), "cannot be told from its name"),
+    "no ending": (_text("X", "?"), "does not show the kind of file"),
     "remote": (
         lambda f: "s3://key:secret@lab/X.zarr?token=1",
         "^s3://lab/X.zarr: the address must not hold",
@@ -230,7 +230,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "csv quoted text": (_text("X.csv", '1,2\n3,"4,5"\n'), "line 2, column 1 is '4,5'"),
     "csv underscore": (_text("X.csv", "1,2\n3,1_000\n"), "line 2, column 1 is '1_000'"),
     "csv lone return": (_text("X.csv", "1,2\n3,4\r5,6\n7,8\n"), "begins with '3,4.r5,6' cannot be"),
-    "csv true": (_text("X.csv", "1,2\n3,True\n"), "is 'True', which is no number"),
+    "csv true": (_text("X.csv", "1,2\n3,True\n"), "is 'True', which is not a number"),
     "csv semicolons": (_text("X.csv", "a;b\n1;2\n"), "holds '1;2'.*Cells are separated by ','"),
     "csv name twice": (_text("X.csv", "a,a\n1,2\n"), "the feature name 'a' appears twice"),
     "csv with index": (_text("X.csv", ",a\n0,2\n1,3\n"), r"to_csv\(..., index=False\)"),

@@ -141,5 +141,5 @@ def test_files_that_are_cut_off_or_missing(tmp_path: Path) -> None:
 
     with h5py.File(h5, "r+") as file:
         del file["matrix/features"]
-    with pytest.raises(InputError, match="no feature-barcode matrix of Cell Ranger 3"):
+    with pytest.raises(InputError, match="not a feature-barcode matrix of Cell Ranger 3"):
         open_matrix(h5)

@@ -101,10 +101,10 @@ def test_rows_that_were_added_later_have_no_checksum(store: Path) -> None:
 
 
 def test_what_is_no_store_has_no_checksums(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="only stores made by bigfs"):
+    with pytest.raises(InputError, match="only stores written by bigfs"):
         verify(tmp_path)
     zarr.create_array(store=str(tmp_path / "X.zarr"), shape=(4, 3), dtype="f4")
-    with pytest.raises(InputError, match="only stores made by bigfs"):
+    with pytest.raises(InputError, match="only stores written by bigfs"):
         verify(tmp_path / "X.zarr")
 
 

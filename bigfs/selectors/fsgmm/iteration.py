@@ -69,7 +69,7 @@ class VaryingColumns:
 
 
 def expectation_bytes(n_clusters: int, n_features: int) -> int:
-    """Return what the E-step needs beside a block.
+    """Return the bytes that the E-step needs beside a block.
 
     The parameters with two partial sums, and the relevances of a tile.
     """
@@ -78,7 +78,7 @@ def expectation_bytes(n_clusters: int, n_features: int) -> int:
 
 
 def maximization_bytes(n_clusters: int, n_features: int) -> int:
-    """Return what the M-step needs: the sums, what it makes of them, and three mixtures."""
+    """Return the bytes of the M-step: the sums, arrays of their size, and three mixtures."""
     return 8 * n_features * (20 * n_clusters + 40)
 
 

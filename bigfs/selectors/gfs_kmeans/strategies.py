@@ -110,9 +110,11 @@ class GlobalSearch(Strategy):
                 centers = _best_start(passes, n_clusters, parameters, seed)
             with track("gfs_kmeans", int(usable.sum()) - 1, "features dropped of") as progress:
                 with silenced():
-                    now, order = _search(passes, centers, usable, total, parameters, progress)
-            sums = _write_labels(passes, now, labels)
-        mask, means = now.masks[0], now.centers[0]
+                    clusterings, order = _search(
+                        passes, centers, usable, total, parameters, progress
+                    )
+            sums = _write_labels(passes, clusterings, labels)
+        mask, means = clusterings.masks[0], clusterings.centers[0]
         # Dropped first, scored least; what is kept shares the best score, constants have none.
         scores = mask.astype(np.float64)
         scores[order] = (np.arange(len(order)) + 1) / (len(order) + 1)
@@ -134,7 +136,7 @@ class GlobalSearch(Strategy):
 
 
 def search_bytes(n_clusters: int, n_features: int, held: bool) -> int:
-    """Return what the process needs that compares candidates, beside its passes."""
+    """Return the bytes of the process that compares candidates, beside its passes."""
     square, candidates = 8 * n_features**2, 8 * n_clusters * n_features**2
     # The Gram matrix, the covariance and those within the clusters, with slices that are solved.
     # Centers of all candidates: the start, the ends, sums twice; passes keep more on their way. A
@@ -153,17 +155,17 @@ def _search(
     """Drop the feature without which the clusters are most separate, while they are no less so."""
     k, d = centers.shape
     rules = Rules(Clusterings(np.zeros((k, k, d)), np.zeros((k, d), dtype=bool)), np.full(k, -1))
-    now, swept = converge(passes, Clusterings(centers[None], usable[None]), rules, parameters)
+    current, swept = converge(passes, Clusterings(centers[None], usable[None]), rules, parameters)
     order: list[int] = []
-    while now.masks[0].sum() > 1:
-        kept = np.flatnonzero(now.masks[0])
-        masks = np.tile(now.masks[0], (len(kept), 1))
+    while current.masks[0].sum() > 1:
+        kept = np.flatnonzero(current.masks[0])
+        masks = np.tile(current.masks[0], (len(kept), 1))
         masks[np.arange(len(kept)), kept] = False
-        means = _means(swept, 0, now.centers[0])
+        means = _means(swept, 0, current.centers[0])
         start = Clusterings(np.tile(means, (len(kept), 1, 1)), masks)
         candidates, tried = converge(passes, start, rules, parameters)
         values = [
-            _log_ratio(swept, tried, place, now.masks[0], masks[place], total)
+            _log_ratio(swept, tried, place, current.masks[0], masks[place], total)
             for place in range(len(kept))
         ]
         # Of several features without which the clusters are as separate: the least separate one.
@@ -173,10 +175,10 @@ def _search(
         if not values[best] >= 0:
             break
         order.append(int(kept[best]))
-        now = candidates.take(np.array([best]))
+        current = candidates.take(np.array([best]))
         swept = Sweep(tried.counts[[best]], tried.sums[[best]], tried.codes, tried.joint[[best]])
         progress.advance(1, f"log ratio of the criterion {values[best]:.3g}")
-    return Clusterings(_means(swept, 0, now.centers[0])[None], now.masks), order
+    return Clusterings(_means(swept, 0, current.centers[0])[None], current.masks), order
 
 
 def _means(swept: Sweep, place: int, otherwise: np.ndarray) -> np.ndarray:
@@ -248,22 +250,24 @@ def _restart_task(
         chosen = np.resize(chosen, n_clusters)  # fewer distinct rows than clusters
         passes = HeldRows(blocks, gram.mean, rows=X)
         with track("gfs_kmeans", None) as progress:
-            now, _ = _search(
+            clusterings, _ = _search(
                 passes, X[chosen] - gram.mean, usable, gram.gram / gram.count, parameters, progress
             )
-        sums = _write_labels(passes, now, None)
+        sums = _write_labels(passes, clusterings, None)
     counts = sums[:, 0]
     n, d = np.maximum(counts, 1)[:, None], X.shape[1]
     variances = sums[:, 1 + d :] / n - (sums[:, 1 : 1 + d] / n) ** 2
-    masks = np.tile(now.masks[0], (n_clusters, 1))
-    return evidence(counts, variances, moments.variance, masks), now.centers[0] + gram.mean
+    masks = np.tile(clusterings.masks[0], (n_clusters, 1))
+    return evidence(counts, variances, moments.variance, masks), clusterings.centers[0] + gram.mean
 
 
-def _write_labels(passes: RowPasses, now: Clusterings, labels: ArrayRef | None) -> np.ndarray:
+def _write_labels(
+    passes: RowPasses, clusterings: Clusterings, labels: ArrayRef | None
+) -> np.ndarray:
     """Label all rows by the nearest center; return the sums of the labels' rows."""
-    k = now.centers.shape[1]
-    rules = Rules(now.take(np.zeros(k, dtype=np.int64)), np.arange(k))
-    masks = np.tile(now.masks[0], (k, 1))
+    k = clusterings.centers.shape[1]
+    rules = Rules(clusterings.take(np.zeros(k, dtype=np.int64)), np.arange(k))
+    masks = np.tile(clusterings.masks[0], (k, 1))
     with silenced():
-        rule = Assignment(rules, now.centers[0], masks, np.ones(k))
+        rule = Assignment(rules, clusterings.centers[0], masks, np.ones(k))
         return passes.assign(rule, False, labels)

@@ -56,7 +56,7 @@ class Counts:
 
 
 def kernel_bytes(shape: Shape, *, deviance: bool, batched: bool) -> int:
-    """Return what the kernels need beside a block."""
+    """Return the bytes that the kernels need beside a block."""
     if shape.block_entries is None:
         return _TILE_BYTES
     copied = _COPY_BYTES * shape.block_entries if batched else 0

@@ -118,7 +118,7 @@ class _OfBatches(Strategy):
         counts = blocks.reduce(count_kernel, _add_counts, stored, self._deviance, label="counts")
         if not counts.whole_numbers:
             logger.warning(
-                "HighlyVariable: values are not whole numbers. It is made for counts as they "
+                "HighlyVariable: values are not whole numbers. The method expects counts as they "
                 "were measured, before they are normalized."
             )
         return counts, stored
@@ -204,7 +204,7 @@ def _too_small(batch: int, n_batches: int, moments: Moments, why: str) -> InputE
 
 
 def trend_deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Return what a local regression of log variance on log mean expects as deviation.
+    """Return the deviation that a local regression of log variance on log mean expects.
 
     Parameters
     ----------
@@ -233,11 +233,11 @@ def trend_deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
             model.fit()
         except ValueError as error:
             # Where many features share a mean it takes a pseudoinverse, and says so as an error.
-            if not any(word in str(error) for word in _PSEUDOINVERSE):
+            if not any(phrase in str(error) for phrase in _PSEUDOINVERSE):
                 raise
             logger.warning(
                 "HighlyVariable: many features share a mean, and the trend was solved by a "
-                "pseudoinverse there (%s). Features that few rows have may be dropped first.",
+                "pseudoinverse there (%s). Consider dropping features that occur in few rows.",
                 error,
             )
         expected[varies] = model.outputs.fitted_values

@@ -173,7 +173,7 @@ def merge_sweeps(a: Sweep, b: Sweep) -> Sweep:
 def change_products(
     X: np.ndarray, origin: np.ndarray, clusterings: Clusterings, rules: Rules, pairs: np.ndarray
 ) -> np.ndarray:
-    """Return what a cluster's sum of ``x x'`` gains where a new one takes its place.
+    """Return the gain of a cluster's sum of ``x x'`` where a new one takes its place.
 
     Parameters
     ----------

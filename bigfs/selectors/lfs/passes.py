@@ -258,7 +258,7 @@ class PassSize:
     result: int
 
     def needed(self, n_blocks: int) -> int:
-        """Return what a worker needs for the tasks over so many blocks and their fold."""
+        """Return the bytes of a worker for the tasks over so many blocks and their fold."""
         return self.work + result_copies(n_blocks) * self.result
 
 
@@ -299,7 +299,7 @@ def search_size(
 
 
 def block_bytes(shape: Shape) -> int:
-    """Return what a task needs for a block: while it is read, or with a tile in float64."""
+    """Return the bytes of a task for a block: while it is read, or with a tile in float64."""
     tile = 16 * min(shape.rows, TILE_ENTRIES) * shape.n_features
     return max(shape.read_bytes, shape.block_bytes + tile)
 

@@ -28,7 +28,7 @@ from bigfs.solvers.separability import DIGITS, ClusterSums
 
 
 def search_bytes(n_clusters: int, n_features: int, drop: str) -> int:
-    """Return what the process needs that compares clusters, beside its passes."""
+    """Return the bytes of the process that compares clusters, beside its passes."""
     square, candidates = 8 * n_features**2, 8 * n_clusters * n_features**2
     # The solution's products and covariances, the best proposals', and the changes of a pass;
     # the replicates of one comparison. With several features at a time all proposals keep theirs.

@@ -28,7 +28,7 @@ def compared_rows(shape: Shape) -> int:
 
 
 def choice_bytes(shape: Shape) -> int:
-    """Return what a task that compares endings needs.
+    """Return the bytes of a task that compares endings.
 
     The rows as stored, in float64 and a cluster's; a matrix of rows or features and its workspace.
     """

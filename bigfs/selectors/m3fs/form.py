@@ -142,7 +142,7 @@ def full_steps(shape: Shape) -> tuple[Step, ...]:
 
 
 def _sums(shape: Shape) -> tuple[str, int]:
-    """Return what a fold of the form holds, in words and in bytes."""
+    """Return the contents of a fold of the form, in words and in bytes."""
     width, parts = shape.n_features + 1, fold_parts(shape.n_blocks) + 1
     return f"{parts} sums of {width:,} x {width:,}", 8 * parts * width**2
 

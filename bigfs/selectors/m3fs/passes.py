@@ -28,7 +28,7 @@ _PLANES = 200
 
 
 def round_bytes(shape: Shape, n_columns: int) -> int:
-    """Return what a task of a round needs: a block with its planes."""
+    """Return the bytes of a task of a round: a block with its planes."""
     # A block and its copy while it is read, decision values, planes and their weights.
     per_row = 2 * shape.n_features * shape.itemsize + 32 * n_columns + _PLANES
     return shape.rows * per_row + 48 * 10**6
@@ -66,7 +66,7 @@ class Request:
 
     @classmethod
     def of(cls, now: Trajectory, settings: Settings) -> list[tuple[Request, np.ndarray]]:
-        """Return what a start asks for next, and the points V that it asks it of."""
+        """Return the requests of a start for the next pass, with the point V of each."""
         every = settings.planes_outside and now.n_rounds > 0
         take_over = now.refresh or every
         rest = (now.n_rounds, now.version, take_over, now.refresh, tuple(now.ids))
@@ -80,7 +80,7 @@ class RowStore(Protocol):
     """Storage of small integers of some rows."""
 
     def get(self, start: int, kind: str, round_: int) -> np.ndarray:
-        """Return what a round stored."""
+        """Return the arrays that a round stored."""
 
     def put(self, start: int, kind: str, round_: int, values: np.ndarray) -> None:
         """Store it."""
@@ -107,7 +107,7 @@ class MemoryRows:
     kept: dict[tuple[int, str, int], np.ndarray] = field(default_factory=dict)
 
     def get(self, start: int, kind: str, round_: int) -> np.ndarray:
-        """Return what a round stored."""
+        """Return the arrays that a round stored."""
         return self.kept[start, kind, round_]
 
     def put(self, start: int, kind: str, round_: int, values: np.ndarray) -> None:
@@ -139,7 +139,7 @@ class FileRows:
         return as_location(self.folder) / f"{kind}-{start}-{round_}-{self.first_row}.npy"
 
     def get(self, start: int, kind: str, round_: int) -> np.ndarray:
-        """Return what a round stored."""
+        """Return the arrays that a round stored."""
         if kind == "clusters" and round_ == 0:
             return self.labels.read(self.first_row, self.first_row + self.n_rows)[:, start]
         with self._path(start, kind, round_).open("rb") as file:

@@ -37,7 +37,7 @@ _SMALL_ARRAYS = ("V", "sigma", "planes", "bounds", "multipliers", "best", "sizes
 
 
 def program_bytes(n_rows_of_v: int, n_columns: int, smooth: bool) -> int:
-    """Return what a cone program takes: dozens of planes, and matrices of smoothness.
+    """Return the bytes of a cone program: dozens of planes, and matrices of smoothness.
 
     Of these there are seven where all features are active: as given, of the active ones, with a
     feature of zeros, doubled, and three of a step. Where few are active, there is little but the
@@ -48,7 +48,7 @@ def program_bytes(n_rows_of_v: int, n_columns: int, smooth: bool) -> int:
 
 
 def resident_bytes(shape: Shape, n_rows_of_v: int, n_columns: int, smooth: bool) -> int:
-    """Return what a start on resident rows takes: a round of all of them, in float64."""
+    """Return the bytes of a start on resident rows: a round of all of them, in float64."""
     widened = 8 * shape.n_samples * shape.n_features if shape.itemsize < 8 else 0
     program = program_bytes(n_rows_of_v, n_columns, smooth)
     return round_bytes(shape, n_columns) + widened + program

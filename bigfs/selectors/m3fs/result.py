@@ -38,7 +38,7 @@ def chosen_start(states: list[Trajectory], likely: np.ndarray | None) -> int:
 def details_of(
     state: Trajectory, settings: Settings, smooth: np.ndarray | None, loss: float
 ) -> dict[str, Any]:
-    """Return what the chosen start says of itself."""
+    """Return the details of the chosen start."""
     d = settings.n_features
     history = np.array(state.history)
     if (state.sizes == 0).any():

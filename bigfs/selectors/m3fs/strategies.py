@@ -42,7 +42,7 @@ _Ended = tuple[list[Trajectory], list[float]]
 
 
 class _Starts(NamedTuple):
-    """What all starts run on: settings, column means and quadratic form are those of each."""
+    """Data of all starts; settings, column means and quadratic form are those of each."""
 
     blocks: RowBlocks
     labels: ArrayRef

@@ -24,7 +24,7 @@ class Regression(Strategy):
 
     @property
     def n_targets(self) -> int:
-        """How many eigenvectors there are, at most."""
+        """Largest number of eigenvectors."""
         return n_targets_of(self.selection)
 
     @property
@@ -44,7 +44,7 @@ class Regression(Strategy):
 
 
 def about_eigenvectors(spectral: SpectralEmbedding) -> dict[str, Any]:
-    """Return what a result says of its eigenvectors."""
+    """Return the details of the eigenvectors for the result."""
     return {
         "n_clusters": len(spectral.eigenvalues),
         "eigenvalues": spectral.eigenvalues,

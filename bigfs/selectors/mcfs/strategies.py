@@ -148,7 +148,7 @@ def _weight(explained: float, n_active: int, n_samples: int) -> float:
 
 
 def _norm(size: np.ndarray, scale: str) -> float:
-    """Return what a vector of absolute coefficients is divided by."""
+    """Return the divisor of a vector of absolute coefficients."""
     if scale == "none" or not size.any():
         return 1.0
     order = {"l1": 1, "l2": 2, "explained": 2, "max": np.inf}[scale]

@@ -188,7 +188,7 @@ def _most_candidates(shape: Shape, room: int, n_nonzero: int, memory_limit: int)
 
 
 def _check_bytes(shape: Shape, room: int, n_nonzero: int) -> int:
-    """Return what a path takes beside its Gram matrix: columns of a pass, knots of all features."""
+    """Return the bytes of a path beside its Gram matrix: columns of a pass, all knots."""
     return 8 * shape.n_features * (room + 3 * n_nonzero)
 
 
@@ -227,7 +227,7 @@ def columns_bytes(shape: Shape, n_targets: int, n_nonzero: int) -> int:
 
 
 def side_bytes(shape: Shape, n_columns: int) -> int:
-    """Return what the products of a block with some columns need of a CSR block beside it."""
+    """Return the bytes that products of a CSR block with some columns need beside it."""
     return 0 if shape.n_entries is None else cross_bytes(shape, n_columns)
 
 

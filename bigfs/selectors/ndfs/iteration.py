@@ -89,83 +89,83 @@ def iterate(
         Told of every iteration, and of those that a checkpoint saved.
     """
     update = Update(parameters.update, parameters.alpha, parameters.gamma)
-    now = _load(checkpoint, passes)
-    if now is None:
+    state = _load(checkpoint, passes)
+    if state is None:
         first = regression.first(regression.centered(xtf))
         delta = np.full(len(first), regression.weights.delta)
-        now = IterationState(0, first, regression.with_intercept(first, xtf), delta, xtf, ftf)
+        state = IterationState(0, first, regression.with_intercept(first, xtf), delta, xtf, ftf)
     if progress is not None:
-        progress.resume(now.done)
+        progress.resume(state.done)
     saved = time.monotonic()
-    while now.done < parameters.max_iter and not _converged(now, parameters.tol):
-        sums = passes.step(now.coef, now.ftf, update)
-        _advance(now, sums, passes, regression, parameters)
+    while state.done < parameters.max_iter and not _converged(state, parameters.tol):
+        sums = passes.step(state.coef, state.ftf, update)
+        _advance(state, sums, passes, regression, parameters)
         if progress is not None:
             # The last value known is one iteration old.
-            known = now.totals[-2:-1]
+            known = state.totals[-2:-1]
             progress.advance(1, f"objective {known[0]:.6g}" if len(known) else None)
         late = time.monotonic() - saved > CHECKPOINT_SECONDS
-        if checkpoint is not None and (now.done % CHECKPOINT_ITERATIONS == 0 or late):
-            _save(checkpoint, now, passes)
+        if checkpoint is not None and (state.done % CHECKPOINT_ITERATIONS == 0 or late):
+            _save(checkpoint, state, passes)
             saved = time.monotonic()
-    return now
+    return state
 
 
 def _advance(
-    now: IterationState,
+    state: IterationState,
     sums: FactorSums,
     passes: FactorPasses,
     regression: RegressionSolver,
     parameters: NDFSParameters,
 ) -> None:
     """Take what a pass found: normalize, solve, and record the objective."""
-    if now.parts:
-        now.parts[-1] = (sums.smoothness, *now.parts[-1][1:])
+    if state.parts:
+        state.parts[-1] = (sums.smoothness, *state.parts[-1][1:])
     if parameters.update == "printed":
         passes.scale = inverse_norms(sums.ftf.diagonal())
         sums.xtf *= passes.scale
         sums.ftf *= np.multiply.outer(passes.scale, passes.scale)
         sums.overlap *= passes.scale
-    squared = np.trace(sums.ftf) + np.trace(now.ftf) - 2 * sums.overlap.sum()
-    now.movement.append(float(np.sqrt(max(0.0, squared))))
-    now.xtf, now.ftf = sums.xtf, sums.ftf
-    before, beta = now.delta, regression.weights.beta
-    xtf = regression.centered(now.xtf)
-    now.B, now.delta, coef = regression.advance(before, xtf)
-    now.coef = regression.with_intercept(coef, now.xtf)
+    squared = np.trace(sums.ftf) + np.trace(state.ftf) - 2 * sums.overlap.sum()
+    state.movement.append(float(np.sqrt(max(0.0, squared))))
+    state.xtf, state.ftf = sums.xtf, sums.ftf
+    before, beta = state.delta, regression.weights.beta
+    xtf = regression.centered(state.xtf)
+    state.B, state.delta, coef = regression.advance(before, xtf)
+    state.coef = regression.with_intercept(coef, state.xtf)
     # |XB - F|^2, since X'X B = X'F - beta Delta B: no pass is needed.
     residual = (
-        np.trace(now.ftf)
-        - regression.explained_by_intercept(now.xtf)
-        - np.einsum("ij,ij->", now.B, xtf)
-        - beta * np.einsum("i,ij,ij->", before, now.B, now.B)
+        np.trace(state.ftf)
+        - regression.explained_by_intercept(state.xtf)
+        - np.einsum("ij,ij->", state.B, xtf)
+        - beta * np.einsum("i,ij,ij->", before, state.B, state.B)
     )
-    fit = parameters.alpha * (max(0.0, residual) + beta * smoothed_l21(now.B, regression.epsilon))
-    off = float(((now.ftf - np.eye(len(now.ftf))) ** 2).sum())
-    now.parts.append((np.nan, float(fit), parameters.gamma / 2 * off))
-    now.orthogonality.append(float(np.sqrt(off)))
-    now.done += 1
+    fit = parameters.alpha * (max(0.0, residual) + beta * smoothed_l21(state.B, regression.epsilon))
+    off = float(((state.ftf - np.eye(len(state.ftf))) ** 2).sum())
+    state.parts.append((np.nan, float(fit), parameters.gamma / 2 * off))
+    state.orthogonality.append(float(np.sqrt(off)))
+    state.done += 1
 
 
-def _converged(now: IterationState, tol: float) -> bool:
+def _converged(state: IterationState, tol: float) -> bool:
     """Say whether the objective stands still: the last value known is one iteration old."""
-    if now.done < 3:
+    if state.done < 3:
         return False
-    before, after = now.totals[-3:-1]
+    before, after = state.totals[-3:-1]
     return bool(abs(before - after) <= tol * abs(before))
 
 
-def finish(now: IterationState, passes: FactorPasses, labels: ArrayRef) -> dict[str, Any]:
+def finish(state: IterationState, passes: FactorPasses, labels: ArrayRef) -> dict[str, Any]:
     """Complete the record with a pass over the graph; return the details of the result."""
     ending = passes.finish(labels)
-    now.parts[-1] = (ending.smoothness, *now.parts[-1][1:])
+    state.parts[-1] = (ending.smoothness, *state.parts[-1][1:])
     return {
-        "coef": now.B,
-        "n_iter": now.done,
-        "objective": now.totals,
-        "objective_parts": np.array(now.parts),
-        "orthogonality": np.array(now.orthogonality),
-        "movement": np.array(now.movement),
+        "coef": state.B,
+        "n_iter": state.done,
+        "objective": state.totals,
+        "objective_parts": np.array(state.parts),
+        "orthogonality": np.array(state.orthogonality),
+        "movement": np.array(state.movement),
         "distance_from_start": ending.distance,
         "n_labels_changed": ending.changed,
     }
@@ -175,13 +175,13 @@ _ARRAYS = ("B", "coef", "delta", "xtf", "ftf")
 _LISTS = ("parts", "movement", "orthogonality")
 
 
-def _save(path: Location, now: IterationState, passes: FactorPasses) -> None:
+def _save(path: Location, state: IterationState, passes: FactorPasses) -> None:
     """Write the checkpoint beside its name and rename it."""
-    state: dict[str, Any] = {"done": now.done}
-    state |= {name: np.array(getattr(now, name)) for name in (*_ARRAYS, *_LISTS)}
-    state |= {f"passes_{name}": value for name, value in passes.state().items()}
+    arrays: dict[str, Any] = {"done": state.done}
+    arrays |= {name: np.array(getattr(state, name)) for name in (*_ARRAYS, *_LISTS)}
+    arrays |= {f"passes_{name}": value for name, value in passes.state().items()}
     with replaced_file(path) as file:
-        np.savez(file, **state)
+        np.savez(file, **arrays)
 
 
 def _load(path: Location | None, passes: FactorPasses) -> IterationState | None:

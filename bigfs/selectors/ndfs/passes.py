@@ -70,7 +70,7 @@ class FactorPasses(Protocol):
         """Look at the final F: a pass over the graph alone, which writes the labels."""
 
     def state(self) -> dict[str, Any]:
-        """Return what `restore` needs to come back to this F."""
+        """Return the state from which `restore` comes back to this F."""
 
     def restore(self, state: dict[str, Any]) -> None:
         """Come back to a stored F."""
@@ -137,7 +137,7 @@ class ResidentPasses:
 
 
 def resident_bytes(shape: Shape, n_entries: int, n_clusters: int, solver_bytes: int) -> int:
-    """Return what `ResidentPasses` and its regressions need.
+    """Return the bytes that `ResidentPasses` and its regressions need.
 
     X in float64, and then as it was read or what the solver takes; the graph; F with the arrays
     of an update.
@@ -285,7 +285,7 @@ class StreamedPasses:
 
 
 def block_bytes(shape: Shape, n_entries: int, n_clusters: int) -> int:
-    """Return what a task needs for a block, its edges and their rows of F.
+    """Return the bytes of a task for a block, its edges and their rows of F.
 
     Parameters
     ----------
@@ -353,7 +353,7 @@ def _finish_task(bounds: tuple[int, int], context: _Context, first: ArrayRef) ->
 
 
 def _look_back(F: np.ndarray, SF: np.ndarray, first: np.ndarray) -> tuple[Ending, np.ndarray]:
-    """Return what is said of the final F, and its labels."""
+    """Return the details of the final F, and its labels."""
     labels = F.argmax(axis=1).astype(np.int32)
     changed = int((labels != first.argmax(axis=1)).sum())
     return Ending(smoothness(F, SF), float(np.linalg.norm(F - first)), changed), labels
@@ -411,12 +411,12 @@ def _halo(
     out = np.empty((len(rows), F.shape[1]))
     home = rows // F.chunk_rows
     for chunk in np.unique(home):
-        here = home == chunk
+        in_chunk = home == chunk
         begin = int(chunk) * F.chunk_rows
         end = min(begin + F.chunk_rows, F.shape[0])
-        inside = rows[here] - begin
-        out[here] = F.read(begin, end)[inside] * scale
-        out[here] /= np.sqrt(degrees.read(begin, end)[inside])[:, None]
+        inside = rows[in_chunk] - begin
+        out[in_chunk] = F.read(begin, end)[inside] * scale
+        out[in_chunk] /= np.sqrt(degrees.read(begin, end)[inside])[:, None]
     return out, places.astype(np.int32)
 
 

@@ -363,9 +363,9 @@ class _KernelTask:
         if len(self.factors) > 1:
             kernel.hold(delta, self.factors[1].load())
 
-        def solve(now: np.ndarray, _: np.ndarray) -> np.ndarray:
-            solution = kernel.solve(now, F)
-            if now is not delta or len(self.factors) == 1:
+        def solve(weights: np.ndarray, _: np.ndarray) -> np.ndarray:
+            solution = kernel.solve(weights, F)
+            if weights is not delta or len(self.factors) == 1:
                 self.factors[0].write(0, kernel.factor)
             return solution
 

@@ -114,7 +114,7 @@ class NDFSStrategy(Strategy):
 
     @abstractmethod
     def _solver_bytes(self) -> int:
-        """Return what the regressions need in the process that solves them."""
+        """Return the bytes of the regressions in the process that solves them."""
 
     @abstractmethod
     def _solve_steps(self) -> tuple[Step, ...]:

@@ -66,7 +66,7 @@ class FeatureWeights(Strategy):
         )
 
     def _matrix(self, blocks: RowBlocks) -> tuple[np.ndarray, np.ndarray]:
-        """Return what the iteration works on, and the norms of the centered features."""
+        """Return the matrix of the iteration, and the norms of the centered features."""
         gram = blocks.gram().gram
         return gram, np.sqrt(gram.diagonal())
 
@@ -80,7 +80,7 @@ class FeatureWeights(Strategy):
         return self._iterated(q_alpha, gram, n_clusters)
 
     def _iterated(self, solve: Callable[..., QAlphaResult], *given: Any) -> QAlphaResult:
-        """Return what a solver makes of the data, which says how far it is."""
+        """Return a solver's result on the data; the solver reports its progress."""
         most, tol = self.parameters.max_iter, self.parameters.tol
         with track("q_alpha", most, "iterations") as progress:
             return solve(

@@ -130,7 +130,7 @@ class StabilitySelection(BaseSelector):
         return selection.model_copy(update={"random_state": int(seed)})
 
     def _policy(self) -> Any:
-        """Return what becomes of NaN: a parameter of the selector."""
+        """Return the policy for NaN: a parameter of the selector."""
         return getattr(self.selector, "missing", "error")
 
     def _n_wanted(self) -> Any:

@@ -233,7 +233,7 @@ class SampledFits:
         )
 
     def _costs(self) -> list[StageCost]:
-        """Return what each stage of a fit takes."""
+        """Return the cost of each stage of a fit."""
         d, itemsize = self.shape.n_features, self.shape.itemsize
         rows = block_rows(d, itemsize)
         sample = Shape(self.sample_size, d, itemsize, rows, rows)
@@ -242,7 +242,7 @@ class SampledFits:
         return [cost for cost in costs if cost is not None]
 
     def fit_bytes(self) -> int:
-        """Return what a fit needs of its process: its rows, and a block or the method's steps."""
+        """Return the bytes of a fit in its process: its rows, and a block or the method's steps."""
         row_bytes = self.shape.n_features * self.shape.itemsize
         block = self.shape.rows * row_bytes
         most = max(cost.task_bytes + cost.client_bytes + cost.keeps_bytes for cost in self._costs())
@@ -262,7 +262,11 @@ class SampledFits:
         kept = work.child("fits") if inputs.checkpoint is None else Scratch(inputs.checkpoint)
         missing = [fit for fit in range(n_fits) if _read_fit(_file(kept.path, fit)) is None]
         if len(missing) < n_fits:
-            logger.info("stability: %d of %d fits are there", n_fits - len(missing), n_fits)
+            logger.info(
+                "stability: %d of %d fits were finished by an earlier run",
+                n_fits - len(missing),
+                n_fits,
+            )
         if missing:
             rows = draw_rows(blocks, self.draw, missing, work.child("rows"))
             # Read by the tasks: there may be as many as rows.
@@ -277,10 +281,10 @@ class SampledFits:
                 str(kept.path),
             )
             run_tasks(_fit_task, missing, *job, label="stability", unit="fits")
-        found = [_read_fit(_file(kept.path, fit)) for fit in range(n_fits)]
-        result, notes = _consensus(found, self)
+        outcomes = [_read_fit(_file(kept.path, fit)) for fit in range(n_fits)]
+        result, notes = _consensus(outcomes, self)
         if self.n_pairs == 1:
-            notes.append("stability: one pair of samples tells no interval.")
+            notes.append("stability: an interval needs more than one pair of samples.")
         n_selected = result.details["n_selected"]
         out.put("selected", result.support(n_selected))
         result.store(
@@ -376,15 +380,15 @@ def _of_sample(
 
 
 def _consensus(
-    found: Sequence[dict[str, Any] | None], fits: SampledFits
+    read: Sequence[dict[str, Any] | None], fits: SampledFits
 ) -> tuple[FeatureScores, list[str]]:
     """Return the scores of all fits together, with their stability, and their notes."""
-    outcomes = [one for one in found if one is not None]
-    if len(outcomes) < len(found):
+    outcomes = [outcome for outcome in read if outcome is not None]
+    if len(outcomes) < len(read):
         raise StorageError("Fits of the stability are missing or damaged. Run again.")
-    rankings = np.array([one["ranking"] for one in outcomes])
-    supports = np.array([one["supports"] for one in outcomes])
-    scores = np.mean([one["scores"] for one in outcomes], axis=0)
+    rankings = np.array([outcome["ranking"] for outcome in outcomes])
+    supports = np.array([outcome["supports"] for outcome in outcomes])
+    scores = np.mean([outcome["scores"] for outcome in outcomes], axis=0)
     number, details = fits.selection.n_features_to_select, {}
     stability = Stability.of_fits(
         fits.largest,
@@ -394,7 +398,9 @@ def _consensus(
         fits.draw.shared_rows,
     )
     if fits.quick and isinstance(number, Auto):
-        details["number"] = _number(number, stability, [int(one["number"]) for one in outcomes])
+        details["number"] = _number(
+            number, stability, [int(outcome["number"]) for outcome in outcomes]
+        )
         stability = stability.at(details["number"]["n_features_to_select"])
     details |= stability.as_details()
     ranking = consensus_ranking(stability.frequencies, scores, rankings)
@@ -402,13 +408,13 @@ def _consensus(
     prepared = preparation_notes(fits.selection)
     noted = [
         notes
-        for one in outcomes
-        if (notes := [note for note in json.loads(str(one["notes"])) if note not in prepared])
+        for outcome in outcomes
+        if (notes := [note for note in json.loads(str(outcome["notes"])) if note not in prepared])
     ]
     summary = prepared if fits.quick else []
     if noted:
         summary.append(
-            f"{len(noted)} of {len(found)} fits of the stability note, such as: {noted[0][0]}"
+            f"{len(noted)} of {len(read)} fits of the stability note, such as: {noted[0][0]}"
         )
     return FeatureScores(scores, ranking, details), summary
 

@@ -71,9 +71,9 @@ class Draw:
             left[-1] = self.n_samples - self.sample_size * len(fits)
             generator = rng(self.random_state, "stability counts", deal)
             for run in range(n_runs - 1):
-                taken = generator.multivariate_hypergeometric(left, _RUN_ROWS)
-                counts[run, fits.start : fits.stop] = taken[:-1]
-                left -= taken
+                drawn = generator.multivariate_hypergeometric(left, _RUN_ROWS)
+                counts[run, fits.start : fits.stop] = drawn[:-1]
+                left -= drawn
             counts[-1, fits.start : fits.stop] = left[:-1]
         return counts
 
@@ -101,7 +101,7 @@ class Draw:
                     end = ends[fit - dealt.start]
                     rows = first + np.sort(order[end - counts[run, fit] : end])
                     parts[fit].append(rows[(rows >= start) & (rows < stop)])
-        return {fit: np.concatenate(found) for fit, found in parts.items()}
+        return {fit: np.concatenate(pieces) for fit, pieces in parts.items()}
 
 
 @dataclass(frozen=True)

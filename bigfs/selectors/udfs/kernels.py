@@ -158,12 +158,14 @@ def _gather(
     table = np.empty((len(wanted), X.shape[1]), dtype=X.dtype)
     home = wanted // rows
     for other in np.unique(home):
-        here = home == other
+        in_block = home == other
         if other * rows == start:
-            table[here] = X[wanted[here] - start]
+            table[in_block] = X[wanted[in_block] - start]
         else:
-            low = int(wanted[here][0])
-            table[here] = reader.read(low, int(wanted[here][-1]) + 1)[wanted[here] - low]
+            low = int(wanted[in_block][0])
+            table[in_block] = reader.read(low, int(wanted[in_block][-1]) + 1)[
+                wanted[in_block] - low
+            ]
     return table
 
 

@@ -45,7 +45,7 @@ def open_file(path: Location, variable: str | None, layer: str | None = None) ->
 
 
 def _parts_of(file: Any, path: Location) -> tuple[Callable[[str], Any], Callable[[str], Any]]:
-    """Return what finds the parts of an open file, and what says their places."""
+    """Return a function that finds the parts of an open file, and one that names their places."""
     place = str(path.absolute())
     return lambda name: find(file, name, str(path)), lambda name: H5Place(place, name)
 
@@ -168,8 +168,8 @@ def open_stored(
     var = find("var")
     if not hasattr(var, "attrs") or ENCODING not in var.attrs:
         raise InputError(
-            f"{uri} is no AnnData of version 0.7 or later: it has no frame 'var'. If anndata reads "
-            "it, let it write it again."
+            f"{uri} is not an AnnData of version 0.7 or later: it has no frame 'var'. If anndata "
+            "reads it, let it write it again."
         )
     name, names = _chosen(find, layer, uri)
     source = open_element(find(name), place(name), uri if name == "X" else f"{uri}::{name}")

@@ -204,7 +204,7 @@ def work_dtype_of(field: Any) -> np.dtype | None:
 
 
 def kind_of(field: Any) -> str | None:
-    """Return what a column holds that may become numbers; None for numbers and all others."""
+    """Return the kind of a column that can be encoded as numbers; None for numbers and others."""
     import pyarrow.types as types
 
     if types.is_boolean(field.type):

@@ -337,7 +337,7 @@ class CsvSource(Source):
                 name = f" ({self.names[column]!r})" if self.feature_names else ""
                 raise InputError(
                     f"{self.uri}: line {line}, column {column}{name} is {row[column][:40]!r}, "
-                    f"which is no number. Cells are separated by {self.separator!r}; encode or "
+                    f"which is not a number. Cells are separated by {self.separator!r}; encode or "
                     "drop columns of text. Lines count from 1, columns from 0."
                 )
             numbers.append(number)
@@ -450,7 +450,7 @@ def as_number(cell: str) -> float | None:
 
 
 def constant_features(text: str | None, column: Encoded | None, uri: str) -> np.ndarray | None:
-    """Return the features in a row of a column of one value, None if it is no number."""
+    """Return the features in a row of a column of one value, None if it is not a number."""
     if column is None:
         number = as_number(text or "")
         return None if number is None else np.array([number])
@@ -460,7 +460,7 @@ def constant_features(text: str | None, column: Encoded | None, uri: str) -> np.
 
 
 def kind_of(cells: list[str]) -> str | None:
-    """Return what more than half of the cells that are there hold, None if it is numbers."""
+    """Return the kind of more than half of the cells that are present, None for numbers."""
     there = [text for cell in cells if (text := cell.strip()).lower() not in _MISSING]
     if 2 * sum(as_number(text) is None for text in there) <= len(there):
         return None

@@ -128,7 +128,7 @@ def open_h5(path: Location) -> Iterator[Any]:
             f"{path}: HDF5 files need h5py. Install it with: pip install 'bigfs[h5ad]'."
         ) from None
     if isinstance(path, Path) and not path.is_file():
-        raise InputError(f"{path} is no file.")
+        raise InputError(f"{path} is not a file.")
     try:
         file = h5py.File(path if isinstance(path, Path) else path.open("rb"), "r")
     except OSError as error:

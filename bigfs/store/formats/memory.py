@@ -114,7 +114,7 @@ class FrameSource(RandomAccessSource):
 
 
 def _kind_of(dtype: Any) -> str | None:
-    """Return what a column of a frame holds that is no number, or may be none."""
+    """Return the kind of a frame's column that holds no numbers, or may hold none."""
     kind = getattr(dtype, "kind", "O")
     if kind == "b":
         return "boolean"

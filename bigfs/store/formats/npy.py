@@ -105,7 +105,7 @@ def read_header(file: IO[bytes], uri: str) -> tuple[tuple[int, ...], bool, np.dt
         raise InputError(f"{uri} is not in NumPy's .npy format: {reason}.") from None
     if dtype.hasobject:
         raise InputError(
-            f"{uri} holds pickled Python objects, which bigfs never loads. Save plain numbers."
+            f"{uri} holds pickled Python objects, which bigfs does not load. Save plain numbers."
         )
     # A single column or row is the same bytes in both orders.
     by_columns = bool(fortran) and len(shape) == 2 and min(shape) > 1

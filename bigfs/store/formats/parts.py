@@ -52,7 +52,7 @@ class OpenPlace:
 
     @contextmanager
     def open(self) -> Iterator[Any]:
-        """Return what is open."""
+        """Yield the open node."""
         if type(self.node).__module__.startswith("h5py"):
             from bigfs.store.formats.hdf5 import checked
 
@@ -326,6 +326,6 @@ class CSCParts(_Parts, ByBands):
 
 
 def _decoded(chunks: tuple[int, ...] | None, itemsize: int) -> int:
-    """Return what decoding a chunk takes beyond what the price of a block has."""
+    """Return the bytes to decode a chunk beyond those that a block is planned with."""
     size = 2 * itemsize * int(np.prod(chunks or (0,), dtype=np.float64))
     return size if size > _USUAL_BYTES else 0

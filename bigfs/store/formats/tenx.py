@@ -29,7 +29,7 @@ def open_file(
         is_counts = find(file, "matrix/features/name", uri) is not None
         if not is_counts and find(file, "matrix/indptr", uri) is not None:
             raise InputError(
-                f"{uri} is no feature-barcode matrix of Cell Ranger 3 or later. Read it with "
+                f"{uri} is not a feature-barcode matrix of Cell Ranger 3 or later. Read it with "
                 "scanpy and write a .h5ad."
             )
     if not is_counts or variable is not None:
@@ -60,6 +60,6 @@ def unique_names(names: list[str], ids: list[str], uri: str) -> list[str]:
     ]
     shared = sum(1 for count in counts.values() if count > 1)
     if shared:
-        logger.info("%s: %d names are those of several features; their ids follow.", uri, shared)
+        logger.info("%s: %d names belong to several features; their ids are appended.", uri, shared)
     check_names(found, len(found), uri)
     return found

@@ -94,7 +94,7 @@ class ZarrSource(RandomAccessSource):
         return None
 
     def _decoded_bytes(self, array: Any) -> int:
-        """Return what decoding takes beyond a block: a band of chunks, and some of them packed."""
+        """Return the bytes to decode beyond a block: a band of chunks, and some of them packed."""
         band = min(int(array.chunks[0]), self.n_samples) * self.n_features * array.dtype.itemsize
         at_once = min(_DECODED_AT_ONCE, int(np.prod(_grid(array))))
         beside = 2 * at_once * chunk_bytes(array) + (0 if self.chunk_rows is None else 2 * band)

@@ -182,7 +182,7 @@ def counts_beyond(packed: memoryview, unpack: Any, most: int) -> bool:
 
 
 def _zstd_bytes(packed: memoryview) -> int:
-    """Return what a Zstandard frame announces in its header, or what its blocks can give."""
+    """Return the size that a Zstandard frame states in its header, or that its blocks can give."""
     descriptor = packed[4]
     single = bool(descriptor & 0x20)
     at = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]

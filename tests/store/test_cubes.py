@@ -197,7 +197,7 @@ def test_a_scene_from_end_to_end(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="There are 3 values for 55 rows"):
         bigfs.to_grid(result, [1, 2, 3])
     ingest(values[0], tmp_path / "flat.zarr")
-    with pytest.raises(InputError, match="no array of several dimensions"):
+    with pytest.raises(InputError, match="not an array of several dimensions"):
         bigfs.to_grid(tmp_path / "flat.zarr", [1])
 
 

@@ -1,4 +1,4 @@
-"""How bad inputs are made; everything is written into the working folder."""
+"""Makers of bad inputs; everything is written into the working folder."""
 
 from __future__ import annotations
 

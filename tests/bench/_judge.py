@@ -1,4 +1,4 @@
-"""How the benchmarks judge a selection: the protocol of the MCFS paper on all classes, repeated."""
+"""Judgment of a selection in benchmarks: the protocol of the MCFS paper on all classes, repeated."""
 
 from __future__ import annotations
 

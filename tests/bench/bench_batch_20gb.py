@@ -108,7 +108,7 @@ def _settings(options: argparse.Namespace, store: Path, run: Path) -> dict[str, 
 
 
 class Watch:
-    """What is seen of a run from outside, kept in a file so that it adds up over kills.
+    """Measurements of a run from outside, kept in a file so that they add up over kills.
 
     ``seconds`` and ``read_bytes`` (system calls of the run's processes) are sums over all calls,
     ``scratch_bytes`` is the largest size of the run directory, ``workers`` the processes started.

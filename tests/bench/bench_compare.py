@@ -1,4 +1,4 @@
-"""What each method costs, beside scikit-learn's selectors; and what a comparison saves by sharing.
+"""Costs of the methods beside scikit-learn's selectors; savings of a comparison by sharing.
 
     python -m tests.bench.bench_compare FOLDER methods    # USPS: seconds, processor, peak memory
     python -m tests.bench.bench_compare FOLDER sharing    # USPS: compare against single runs

@@ -84,7 +84,7 @@ _HOSTILE: tuple[Any, ...] = (
 
 @dataclass
 class Outcome:
-    """How a case ended."""
+    """Outcome of a case."""
 
     code: int
     said: str
@@ -94,7 +94,7 @@ class Outcome:
 
     @property
     def is_fine(self) -> bool:
-        """Whether it ended as the design page says."""
+        """True if it ended as the design page says."""
         return self.code in CODES and "Traceback" not in self.said and not self.touched
 
 

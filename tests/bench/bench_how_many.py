@@ -1,4 +1,4 @@
-"""How many features n_features_to_select: auto chooses, where the number is planted and elsewhere.
+"""Numbers that n_features_to_select: auto chooses, on data with a planted number and on others.
 
     python -m tests.bench.bench_how_many planted [--criteria stability] [--methods mcfs]
     python -m tests.bench.bench_how_many sets FOLDER

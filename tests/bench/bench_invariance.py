@@ -1,4 +1,4 @@
-"""How many features of a selection change when the data are multiplied or moved.
+"""Numbers of selected features that change when the data are multiplied or shifted.
 
     BIGFS_DATA=FOLDER python -m tests.bench.bench_invariance [--methods A B] [--sets A B]
 

@@ -48,7 +48,7 @@ _FROZEN_AT_ONCE = 4
 
 @dataclass
 class Undisturbed:
-    """What the run is that every other one must equal.
+    """The undisturbed run that all others must equal.
 
     Its seconds are those of the latest run without a kill: the load of a machine changes.
     """
@@ -63,7 +63,7 @@ class Undisturbed:
 
 @dataclass
 class Series:
-    """What was done to a series of runs, and what it found."""
+    """Faults in a series of runs, and the results."""
 
     action: str
     kills: int = 0

@@ -1,4 +1,4 @@
-"""How much the scale of MCFS's coefficients matters, against what an arbitrary basis does.
+"""Effect of the scale of MCFS's coefficients, beside that of an arbitrary basis.
 
     BIGFS_DATA=FOLDER python -m tests.bench.bench_mcfs_scale [--rotations 8] [--repetitions 20]
 

@@ -101,7 +101,7 @@ def judge(X: np.ndarray, y: np.ndarray, selections: list[Any], repetitions: int)
 
 
 class Results:
-    """What is finished, in a file."""
+    """Finished fits, in a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""What an iteration of NDFS costs: against the dense algorithm, per pass, and as rows grow.
+"""Cost of an iteration of NDFS: against the dense algorithm, per pass, and as rows grow.
 
     python -m tests.bench.bench_ndfs FOLDER dense       # seconds an iteration, n = 2,000 to 8,000
     python -m tests.bench.bench_ndfs FOLDER overhead    # of Dask and storage, per pass

@@ -1,4 +1,4 @@
-"""How sure a selection is: consensus of small fits, coverage of the interval, a quick answer.
+"""Stability of selections: consensus of small fits, coverage of the interval, quick runs.
 
     python -m tests.bench.bench_stability halves FOLDER [--sets USPS MNIST]
     python -m tests.bench.bench_stability coverage [--sets-of-data 50]

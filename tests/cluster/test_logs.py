@@ -1,4 +1,4 @@
-"""What a batch system reads: JSON lines, and Dask's report of its workers."""
+"""Logs for batch systems: JSON lines, and Dask's report of its workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is checked before any long work, against real processes that are not as they should be."""
+"""Checks before any long work, against real processes with faults."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _yaml(folder: Path, config: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
-    """What the runs give on a local disk, with threads."""
+    """Results of the runs on a local disk, with threads."""
     folder = tmp_path_factory.mktemp("local")
     _place_data(folder, folder)
     return {method: run(_config(folder, method)) for method in ("mcfs", "ndfs")}

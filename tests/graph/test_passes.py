@@ -1,4 +1,4 @@
-"""What the neighbor search reads and keeps: passes over X counted by the store, scratch."""
+"""Passes of the neighbor search over X, counted by the store, and its scratch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the plan chose is what the run chose, and passes are at most those that were planned."""
+"""Runs use the strategies of their plans, and at most the planned passes."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _ENTRY = re.compile(r"^(\w+(?:, \w+)*) : (.+)$")
 
 @dataclass(frozen=True)
 class Documented:
-    """What the docstring says of a parameter."""
+    """Description of a parameter in the docstring."""
 
     kind: str
     default: Any

@@ -1,4 +1,4 @@
-"""Which ending M3FS believes: the likelihood against a dense one, and what it decides."""
+"""The start that M3FS selects: its likelihood against a dense one, and the choice."""
 
 from __future__ import annotations
 

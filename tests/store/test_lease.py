@@ -1,4 +1,4 @@
-"""Who holds a run directory: processes, machines and clocks that lie, and runs that lost it."""
+"""Leases of a run directory: processes, machines, wrong clocks, and runs that lost theirs."""
 
 from __future__ import annotations
 

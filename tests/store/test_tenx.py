@@ -1,4 +1,4 @@
-"""What Cell Ranger writes: HDF5 files, and folders with a Matrix Market file."""
+"""Output of Cell Ranger: HDF5 files, and folders with a Matrix Market file."""
 
 from __future__ import annotations
 

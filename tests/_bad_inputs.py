@@ -206,7 +206,7 @@ DATA: dict[str, Case] = {
     "unknown set": Case(None, URI + "sklearn:mnist", ("sklearn:mnist", "sklearn:digits")),
     "unknown scheme": Case(None, URI + "ftp://u:secret@lab/X.npy", ("ftp://lab/X.npy",)),
     "objects in npy": Case(pickled_npy("X.npy"), "run p.yaml",
-                           ("X.npy holds pickled Python objects", "never loads")),
+                           ("X.npy holds pickled Python objects", "does not load")),
     "objects in npz": Case(pickled_npz(), URI + "X.npz --set input.variable=X",
                            ("X.npz::X holds pickled Python objects",)),
     "objects in a sparse npz": Case(sparse_with_pickles, URI + "X.npz",

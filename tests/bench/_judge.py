@@ -1,4 +1,4 @@
-"""Judgment of a selection in benchmarks: the protocol of the MCFS paper on all classes, repeated."""
+"""Judgment of a selection in benchmarks: the protocol of the MCFS paper on all classes."""
 
 from __future__ import annotations
 

@@ -28,12 +28,12 @@ _scheduler = click.option(
     "--scheduler", metavar="ADDRESS", help="Use the workers of a running Dask scheduler."
 )
 _fresh = click.option(
-    "--fresh", is_flag=True, help="Do finished stages again; each is kept until then."
+    "--fresh", is_flag=True, help="Repeat finished stages; each is kept until it is replaced."
 )
 _quick = click.option(
     "--quick",
     is_flag=True,
-    help="What fits on small samples agree on, with its interval; no graph of all rows.",
+    help="Select the features that fits on small samples agree on; no graph of all rows.",
 )
 _quiet = click.option("--quiet", is_flag=True, help="Show warnings and the result only.")
 _form = click.option(
@@ -52,7 +52,7 @@ _log_format = click.option(
     expose_value=False,
     is_eager=True,
     callback=lambda context, option, value: choose_format(value),
-    help="What goes to stderr: for people, or one JSON object a line.",
+    help="Format of the log on stderr; json: one object per line.",
 )
 
 
@@ -103,7 +103,7 @@ def run(
 ) -> None:
     """Run a pipeline from data to ranked features.
 
-    A run that was stopped continues at its last finished stage: give the same command again.
+    If a run was stopped, the same command continues it at its last finished stage.
 
     \b
     Examples:
@@ -135,7 +135,7 @@ def run(
 def plan(
     pipeline: str, overrides: tuple[str, ...], scheduler: str | None, quick: bool, form: str
 ) -> None:
-    """Say what a pipeline will cost, without running it.
+    """Print the cost of a pipeline without running it.
 
     For each stage: the largest resident size of a worker, bytes of the data read, passes over
     them, tasks, the largest task graph, requests to storage and scratch. Exit code 3 if it does
@@ -168,9 +168,9 @@ def ingest(
 ) -> None:
     """Write a matrix as a chunked zarr store.
 
-    It streams block by block, refuses what is not a number and keeps a checksum of each chunk.
-    SOURCE is a .npy, .npz, .csv, .parquet, .mat, .h5ad or .zarr path, or sklearn:NAME; SOURCE and
-    DEST may be s3://, gs:// or az:// addresses (pip install 'bigfs[s3]').
+    It streams block by block, refuses values that are not numbers, and keeps a checksum of each
+    chunk. SOURCE is a .npy, .npz, .csv, .parquet, .mat, .h5ad or .zarr path, or sklearn:NAME;
+    SOURCE and DEST may be s3://, gs:// or az:// addresses (pip install 'bigfs[s3]').
 
     \b
     Examples:
@@ -197,10 +197,9 @@ def ingest(
 @settings_of_input(*OPENING)
 @_quiet
 def inspect(path: str, verify: bool, quiet: bool, **settings: Any) -> None:
-    """Say what data, a store, a run or a result is, in words.
+    """Describe data, a store, a run or a result.
 
-    Of data: the columns, what a run would say to them, and the settings with which it would take
-    them.
+    For data: the columns, the errors that a run would report, and settings that avoid them.
 
     \b
     Examples:
@@ -281,7 +280,7 @@ def evaluate(
     type=click.Choice(["text", "csv", "json"]),
     default="text",
     show_default=True,
-    help="What to print; the run directory has all of them.",
+    help="Format to print; the run directory has all of them.",
 )
 @click.option(
     "--ranks",
@@ -304,8 +303,8 @@ def compare(
 ) -> None:
     """Compare several methods on the same data, in one table and one figure.
 
-    Ingest, graph, eigenvectors and Gram matrix are computed once for all methods. A comparison
-    that was stopped continues: give the same command again. Several files, each of a data set,
+    Ingest, graph, eigenvectors and Gram matrix are computed once for all methods. If a
+    comparison was stopped, the same command continues it. Several files, each of a data set,
     also give the mean ranks of the methods, with Friedman's test and Nemenyi's critical
     difference.
 
@@ -350,20 +349,21 @@ def report(run: str, output: str | None) -> None:
 @cli.command()
 @click.argument("run")
 @click.argument("dest")
-@click.option("--m", "n_features_to_select", metavar="M", type=int, help="Another number of them.")
-@click.option("--by-rank", is_flag=True, help="Columns from the best feature on.")
+@click.option("--m", "n_features_to_select", metavar="M", type=int, help="Number of features.")
+@click.option("--by-rank", is_flag=True, help="Order the columns by rank.")
 @click.option("--ids", is_flag=True, help="Add the rows' ids, or their numbers from 0.")
-@click.option("--annotate", is_flag=True, help="All of an AnnData, with the result in its var.")
-@click.option("--overwrite", is_flag=True, help="Replace the file, or a store of bigfs's.")
+@click.option("--annotate", is_flag=True, help="Write all of an AnnData, the result in its var.")
+@click.option("--overwrite", is_flag=True, help="Replace a file, or a store that bigfs wrote.")
 @_log_format
 @_quiet
 def export(run: str, dest: str, annotate: bool, quiet: bool, **options: Any) -> None:
     """Write the selected columns of a run's data to DEST.
 
-    The name of DEST says the format: .zarr, .parquet, .npy, .csv or .h5ad. Columns keep the order
-    of the input, their names and their type. DEST appears when it is complete. With --annotate
-    it is a copy of the input, a .h5ad or AnnData .zarr, with bigfs_rank, bigfs_score and
-    bigfs_selected in its var; or the input itself, with --overwrite: it is replaced at once.
+    The name of DEST chooses the format: .zarr, .parquet, .npy, .csv or .h5ad. Columns keep the
+    order of the input, their names and their type. DEST is created when the export is complete.
+    With --annotate it is a copy of the input, a .h5ad or AnnData .zarr, with bigfs_rank,
+    bigfs_score and bigfs_selected in its var. With --overwrite it may be the input itself,
+    which is replaced in one step.
 
     \b
     Examples:
@@ -390,10 +390,10 @@ def export(run: str, dest: str, annotate: bool, quiet: bool, **options: Any) -> 
 )
 @_form
 def diff(first: str, second: str, fail_below: float | None, form: str) -> int:
-    """Say what changed between the selections of two runs.
+    """Compare the selections of two runs.
 
-    Features that came, went or changed their rank, the overlap beside that of chance, and what
-    differed in data, settings and versions.
+    Prints the features that were added, removed or changed their rank, the overlap compared
+    with chance, and the differences in data, settings and versions.
 
     \b
     Examples:

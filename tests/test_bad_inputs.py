@@ -144,7 +144,9 @@ def _no_looking() -> None:
 
 PROGRAMS = {
     "NaN": DATA["NaN in npy"],
-    "objects": Case(DATA["objects in npy"].make, "ingest X.npy o.zarr", ("pickled", "does not load")),
+    "objects": Case(
+        DATA["objects in npy"].make, "ingest X.npy o.zarr", ("pickled", "does not load")
+    ),
     "unknown key": SETTINGS["unknown key"],
     "unreadable data": Case(_no_reading, "ingest X.npy o.zarr", ("X.npy", "ermission denied")),
     "unreadable pipeline": Case(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import bigfs
 
 PACKAGE = Path(bigfs.__file__).parent
+QUESTIONS = r"(What|Whether|How|Where|When|Why|Who|Which)\b"
 
 
 @cache
@@ -29,3 +31,11 @@ def test_no_two_classes_share_a_name() -> None:
                 places[node.name.lstrip("_")].append(path)
     assert places
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def test_docstrings_begin_with_what_a_thing_is_or_does() -> None:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for path, tree in _trees().items():
+        for node in ast.walk(tree):
+            text = ast.get_docstring(node) if isinstance(node, documented) else None
+            assert not re.match(QUESTIONS, text or ""), (path, text)

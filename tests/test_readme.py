@@ -92,11 +92,19 @@ def test_the_page_of_benchmarks_lists_each() -> None:
         assert f"python -m tests.bench.{name}" in usage, name
 
 
-def test_the_page_of_tests_names_files_that_are_there() -> None:
-    rows = re.findall(r"^\| (.*`.*) \| (.*`.*) \|$", (REPO / "tests/README.md").read_text(), re.M)
+def test_the_tests_of_every_module_can_be_found() -> None:
+    """In the file of its name, in those of its method, or in one that the page of tests names."""
+    rows = re.findall(r"^\| (.*`.*\.py`.*|.*`.*/`.*) \| (.*`.*) \|$", PAGES[4].read_text(), re.M)
     assert len(rows) > 40
+    package, listed = REPO / "bigfs", set()
     for modules, tests in rows:
         for name in re.findall(r"`([\w/*.]+(?:\.py|/))`", modules):
-            assert list((REPO / "bigfs").glob(name.rstrip("/"))), name
+            matching = list(package.glob(f"{name}*.py" if name.endswith("/") else name))
+            assert matching, name
+            listed.update(matching)
         for name in re.findall(r"`(.*?)`", tests):
             assert (REPO / name).is_file(), name
+    for path in set(package.rglob("*.py")) - listed - set(package.rglob("__init__.py")):
+        room, *method = path.relative_to(package).parent.parts or (".",)
+        names = [f"test_{path.stem}.py", *(f"test_{name}*.py" for name in method)]
+        assert any(list((REPO / "tests" / room).glob(name)) for name in names), path

@@ -1,4 +1,4 @@
-"""Settings of an input that are said apart: its address, missing values, and some of its rows."""
+"""Settings of an input: its address, its missing values, and the rows that are read."""
 
 from __future__ import annotations
 

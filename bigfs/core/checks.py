@@ -31,6 +31,8 @@ def check_rows(given: Mapping[str, Any]) -> None:
     """Raise ValueError unless settings of `input.rows` choose some rows and go together."""
     has_conditions = any(name in given for name in ("keep", "drop", "at_least", "at_most"))
     if has_conditions != ("column" in given):
-        raise ValueError("a column goes with keep, drop, at_least or at_most, and they with it")
+        raise ValueError(
+            "a column needs keep, drop, at_least or at_most, and each of them needs a column"
+        )
     if not has_conditions and "every" not in given:
-        raise ValueError("choose some: every: 10, or a column with keep or drop")
+        raise ValueError("give a rule: every: 10, or a column with keep or drop")

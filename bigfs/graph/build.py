@@ -101,7 +101,7 @@ class _Build:
     shares: np.ndarray | None = None
     exact_rows: int = 0
     searches: int = 0
-    found: tuple[ArrayRef, ...] = ()
+    candidates: tuple[ArrayRef, ...] = ()
     homes: ArrayRef = field(init=False)
 
     def run(self) -> Built:
@@ -230,12 +230,12 @@ class _Build:
         n, k, request = self.blocks.n_samples, self.request.n_neighbors, self.request
         rows = graph_block_rows(k)
         # A task of an earlier search that was given up may still write: not into these arrays.
-        self.scratch.remove(*self.found)
+        self.scratch.remove(*self.candidates)
         self.searches += 1
         more = f"-{self.searches}" if self.searches > 1 else ""
         indices = self.scratch.create(f"indices{more}", (n, k), np.int32, rows)
         distances = self.scratch.create(f"distances{more}", (n, k), np.float32, rows)
-        self.found = (indices, distances)
+        self.candidates = (indices, distances)
         self.exact_rows = exact_rows(
             request.algorithm, self.plan, spread.counts, self.blocks.n_features
         )

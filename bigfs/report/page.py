@@ -1,4 +1,4 @@
-"""A run or a comparison as one HTML file: the answer first, then what it rests on."""
+"""A run or a comparison as one HTML file: the result first, then its basis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connecting to Dask, and what must hold on every one of its processes before any work."""
+"""Connecting to Dask, and checks of all its processes before any work."""
 
 from __future__ import annotations
 

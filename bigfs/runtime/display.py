@@ -1,4 +1,4 @@
-"""Progress of what runs in Python: after two seconds, by what there is to show it on."""
+"""Progress of calls from Python after two seconds: a bar where one can be shown, else records."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The engine: stages, where they are kept, and how what they stored opens again."""
+"""The engine: stages, the stores of their results, and how results are opened again."""

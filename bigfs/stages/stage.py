@@ -1,4 +1,4 @@
-"""A stage: what it is called, what it depends on, and the strategy that is priced and run."""
+"""A stage: its name, its dependencies, and the strategy that is planned and run."""
 
 from __future__ import annotations
 

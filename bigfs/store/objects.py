@@ -1,4 +1,4 @@
-"""Objects in a bucket (S3, GCS, Azure) with the face of a path, through obstore.
+"""Objects in a bucket (S3, GCS, Azure) with the interface of a path, through obstore.
 
 Credentials, region and endpoint come from the environment or from ~/.aws and stay inside
 obstore: an `ObjectPath` is an address only, and so is its pickle. A request that fails is made

@@ -1,4 +1,4 @@
-"""Ownership: what makes a folder a run directory, and which names in it are ours.
+"""Ownership: the marker of a run directory, and the names in it that belong to bigfs.
 
 A run directory carries a mark, ``.bigfs-run``, with an id. It is written into an empty folder
 only, or beside the manifest of an earlier version. A folder without a mark is never a run. Only

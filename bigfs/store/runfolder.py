@@ -1,4 +1,4 @@
-"""The folder of a run: who holds it, what its records name, and what of it may be removed.
+"""The folder of a run: its lease, the files in its records, and those that may be removed.
 
 Whatever a run makes is recorded before it is made: an attempt by its id, a checkpoint by its name,
 a file beside the stages by its name; the folder of a stage says which run and attempt made it.

@@ -182,7 +182,7 @@ def test_workers_give_the_same_table(finished: Path, tmp_path: Path, client) -> 
         ({"methods": [{"method": "mcfs", "grid": {"mcfs.n_clusters": 3}}]}, "grid takes lists"),
         ({"methods": [3]}, "takes names, or sections"),
         ({"methods": [{"method": "ndfs", "keep": "all"}]}, "for the tables of papers"),
-        ({"methods": [{"method": "ndfs", "keep": 3}]}, "keep takes all"),
+        ({"methods": [{"method": "ndfs", "keep": 3}]}, "keep must be all"),
         ({"n_features_to_select": [5, 0]}, "at least 1"),
         ({"n_features_to_select": 65}, r"in \[1, 64\]"),
         ({"graph": {"n_neighbors": 2000}}, "n_neighbors"),

@@ -148,7 +148,7 @@ def test_a_place_for_each_feature_is_checked_before_the_run(tmp_path: Path) -> N
     np.save(tmp_path / "axis.npy", np.arange(63))
     (tmp_path / "axis.txt").write_text("\n".join(map(str, range(400, 464))))
     for report, message in (
-        ({"image_shape": [8, 9]}, "8 x 9 are 72 pixels, and the data have 64"),
+        ({"image_shape": [8, 9]}, "8 x 9 is 72 pixels, and the data have 64"),
         ({"axis": str(tmp_path / "axis.npy")}, "a finite number for each of the 64"),
         ({"axis": str(tmp_path / "none.txt")}, "none.txt cannot be read"),
     ):

@@ -13,7 +13,7 @@ from sklearn.datasets import load_iris, load_wine
 from bigfs import LFS, GFSKMeans, ingest
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError, MemoryLimitError
-from bigfs.selectors.lfs import strategies
+from bigfs.selectors.lfs import held, strategies
 from bigfs.selectors.lfs.kernels import groups_of
 from bigfs.selectors.lfs.passes import N_GROUPS
 from bigfs.selectors.lfs.state import load_state
@@ -187,7 +187,8 @@ def _fit(folder: Path, settings: dict[str, Any]) -> LFS:
 
 @pytest.mark.full
 def test_little_memory_takes_more_passes_to_the_same_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y, _ = planted(26_000, 10, 4, seed=3)
+    X, y, _ = planted(3_000, 10, 4, seed=3)
+    monkeypatch.setattr(held, "_HELD_VALUES", 0)  # as if there were too many rows to hold
     roomy = LFS(n_clusters=4, init=y, drop="many").fit(X)
     monkeypatch.setattr(strategies, "_PRODUCT_BYTES", 1)
     tight = LFS(n_clusters=4, init=y, drop="many").fit(X)

@@ -120,24 +120,24 @@ class OldValues:
             self._singular[cluster] = is_singular(*old)
         return self._singular[cluster]
 
-    def trace(self, found: Matches, swept: Sweep, masks: np.ndarray) -> None:
+    def trace(self, matched: Matches, swept: Sweep, masks: np.ndarray) -> None:
         """Set the ratios that are of traces whatever the products are, where squares are known."""
-        if swept.squares is None or not len(found):
+        if swept.squares is None or not len(matched):
             return
         singular = np.zeros(len(self._counts), dtype=bool)
-        for cluster in np.unique(found.pairs[:, 2]):
+        for cluster in np.unique(matched.pairs[:, 2]):
             count, subset = self._counts[cluster], self._sets[cluster]
             flat = count <= len(subset) or not (self._variances[cluster, subset] > 0).all()
             singular[cluster] = flat or self._is_singular(cluster)
-        which, members, clusters = found.pairs.T
+        which, members, clusters = matched.pairs.T
         few = swept.counts[which, members] <= self._state.subsets.sum(axis=1)[clusters]
-        found.traced = (singular[clusters] | few) & ~found.same
+        matched.traced = (singular[clusters] | few) & ~matched.same
         ratios = trace_ratios(
-            found.pairs[found.traced], masks, self._state.subsets, self._counts, self._means,
+            matched.pairs[matched.traced], masks, self._state.subsets, self._counts, self._means,
             self._variances, swept.counts, swept.sums, swept.squares,
-        ) - found.penalty[found.traced]  # fmt: skip
+        ) - matched.penalty[matched.traced]  # fmt: skip
         ratios = np.where(np.isfinite(ratios), ratios, -np.inf)
-        found.ratios[found.traced] = np.round(ratios, DIGITS)
+        matched.ratios[matched.traced] = np.round(ratios, DIGITS)
 
     def ratios(self, proposals: list[Proposal]) -> np.ndarray:
         """Return the log of ANV(new) over ANV(old), eqs. (13) to (18); -inf where undefined.

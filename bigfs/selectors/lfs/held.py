@@ -95,9 +95,9 @@ class HeldRows(RowPasses):
         centers, labels, counts, sums, squares, joint = lloyd(
             rows, centers, start.masks, place, len(codes), max_iter, tol, with_squares
         )
-        found = Clusterings(centers, start.masks)
-        self._labeled = found, labels
-        return found, Sweep(counts, sums, codes, joint, squares if with_squares else None)
+        clusterings = Clusterings(centers, start.masks)
+        self._labeled = clusterings, labels
+        return clusterings, Sweep(counts, sums, codes, joint, squares if with_squares else None)
 
     def _codes(self, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
         """Return the memberships that occur, and the place of every row's among them."""

@@ -57,14 +57,14 @@ class Rules:
 
     def replaced(self, cluster: int, center: np.ndarray, mask: np.ndarray, member: int) -> Rules:
         """Return the rules with one cluster replaced."""
-        found = Rules(
+        rules = Rules(
             Clusterings(self.clusterings.centers.copy(), self.clusterings.masks.copy()),
             self.members.copy(),
         )
-        found.clusterings.centers[cluster] = center
-        found.clusterings.masks[cluster] = mask
-        found.members[cluster] = member
-        return found
+        rules.clusterings.centers[cluster] = center
+        rules.clusterings.masks[cluster] = mask
+        rules.members[cluster] = member
+        return rules
 
 
 def tiles(n_rows: int, width: int) -> list[slice]:
@@ -159,8 +159,8 @@ def merge_joint(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray,
     codes = np.unique(np.concatenate([part for part, _ in parts]))
     *head, _, n_clusters = parts[0][1].shape
     joint = np.zeros((*head, len(codes), n_clusters))
-    for found, counts in parts:
-        joint[..., np.searchsorted(codes, found), :] += counts
+    for part_codes, counts in parts:
+        joint[..., np.searchsorted(codes, part_codes), :] += counts
     return codes, joint
 
 
@@ -251,7 +251,7 @@ def group_sums(
 ) -> GroupSums:
     """Return the statistics of each group for pairs as in `change_products`."""
     d, k, p = X.shape[1], len(rules.members), len(pairs)
-    found = GroupSums(
+    totals = GroupSums(
         np.zeros((n_groups, k)), np.zeros((n_groups, k, d)),
         np.zeros((n_groups, p)), np.zeros((n_groups, p, d)),
         np.zeros((n_groups, p, d, d)), np.zeros((n_groups, p, d, d)),
@@ -271,20 +271,20 @@ def group_sums(
             part = rows[here]
             for cluster in range(k):
                 old = part[of_cluster[cluster][here]]
-                found.counts[g, cluster] += len(old)
-                found.sums[g, cluster] += old.sum(axis=0)
+                totals.counts[g, cluster] += len(old)
+                totals.sums[g, cluster] += old.sum(axis=0)
             for pair, cluster in enumerate(pairs[:, 2]):
                 chosen = inside[here, pair]
                 old, new = part[of_cluster[cluster][here]], part[chosen]
-                found.new_counts[g, pair] += len(new)
-                found.new_sums[g, pair] += new.sum(axis=0)
-                found.old_products[g, pair] += old.T @ old
-                found.new_products[g, pair] += new.T @ new
+                totals.new_counts[g, pair] += len(new)
+                totals.new_sums[g, pair] += new.sum(axis=0)
+                totals.old_products[g, pair] += old.T @ old
+                totals.new_products[g, pair] += new.T @ new
                 cells = np.bincount(2 * place[here] + chosen, minlength=2 * len(codes))
                 joint[g, pair] += cells.reshape(len(codes), 2)
         parts.append((codes, joint))
-    found.codes, found.joint = merge_joint(parts)
-    return found
+    totals.codes, totals.joint = merge_joint(parts)
+    return totals
 
 
 def merge_groups(a: GroupSums, b: GroupSums) -> GroupSums:
@@ -351,8 +351,8 @@ def assign(
 
 def label_sums(X: np.ndarray, origin: np.ndarray, labels: np.ndarray, n: int) -> np.ndarray:
     """Return counts, sums and squares of each label's rows, shape (n, 1 + 2 * n_features)."""
-    found = np.zeros((n, 1 + 2 * X.shape[1]))
+    sums = np.zeros((n, 1 + 2 * X.shape[1]))
     for label in range(n):
         rows = X[labels == label] - origin
-        found[label] = [len(rows), *rows.sum(axis=0), *(rows**2).sum(axis=0)]
-    return found
+        sums[label] = [len(rows), *rows.sum(axis=0), *(rows**2).sum(axis=0)]
+    return sums

@@ -369,12 +369,12 @@ def _assign_kernel(
 ) -> np.ndarray:
     origin, rules, (centers, subsets, variances) = _opened(shipment)
     how = Assignment(rules, centers, subsets > 0, variances)
-    found, member = assign(X, origin, how, leave_unassigned)
+    assigned, member = assign(X, origin, how, leave_unassigned)
     if labels is not None:
-        labels.write(first_row, found)
+        labels.write(first_row, assigned)
     if inside is not None:
         inside.write(first_row, member)
-    return label_sums(X, origin, found, len(centers))
+    return label_sums(X, origin, assigned, len(centers))
 
 
 def _label_kernel(

@@ -172,13 +172,15 @@ def step(passes: RowPasses, state: SearchState, cluster: int, parameters: LFSPar
     kept = np.flatnonzero(state.subsets[cluster])
     masks = np.tile(state.subsets[cluster], (len(kept), 1))
     masks[np.arange(len(kept)), kept] = False
-    single, found, proposals = propose(passes, state, masks, parameters)
+    single, matched, proposals = propose(passes, state, masks, parameters)
     best = {proposal.cluster: proposal for proposal in proposals}
     ladder = [[best[other]] if other in best else [] for other in range(len(state.subsets))]
     clusterings = single
     if parameters.drop == "many" and len(kept) > 3:
-        own = found.pairs[:, 2] == cluster
-        ratios = dict(zip(found.pairs[own, 0].tolist(), found.ratios[own].tolist(), strict=True))
+        own = matched.pairs[:, 2] == cluster
+        ratios = dict(
+            zip(matched.pairs[own, 0].tolist(), matched.ratios[own].tolist(), strict=True)
+        )
         masks = _joint_masks(state.subsets[cluster], kept, ratios)
         several, _, joint = propose(passes, state, masks, parameters, keep_all=True)
         for proposal in joint:
@@ -224,15 +226,15 @@ def propose(
     clusterings, swept = converge(
         passes, Clusterings(start, masks), state.rules, parameters, with_squares=True
     )
-    found = matches(state, masks, swept, parameters)
+    matched = matches(state, masks, swept, parameters)
     values = OldValues(state)
-    values.trace(found, swept, masks)
+    values.trace(matched, swept, masks)
     products: dict[int, np.ndarray] = {
-        i: state.sums.products[found.pairs[i, 2]] for i in np.flatnonzero(found.same).tolist()
+        i: state.sums.products[matched.pairs[i, 2]] for i in np.flatnonzero(matched.same).tolist()
     }
 
     def proposal(i: int) -> Proposal:
-        clustering, member, cluster = found.pairs[i].tolist()
+        clustering, member, cluster = matched.pairs[i].tolist()
         known = products.get(i)
         if known is None and swept.squares is not None:
             known = swept.squares[clustering, member]
@@ -241,28 +243,28 @@ def propose(
             member,
             cluster,
             masks[clustering],
-            same=bool(found.same[i]),
-            overlap=float(found.overlap[i]),
-            unassigned=float(found.unassigned[i]),
-            penalty=float(found.penalty[i]),
+            same=bool(matched.same[i]),
+            overlap=float(matched.overlap[i]),
+            unassigned=float(matched.unassigned[i]),
+            penalty=float(matched.penalty[i]),
             sums=(float(swept.counts[clustering, member]), swept.sums[clustering, member], known),
-            traced=bool(found.traced[i]),
-            ratio=float(found.ratios[i]),
+            traced=bool(matched.traced[i]),
+            ratio=float(matched.ratios[i]),
         )
 
-    untraced = np.flatnonzero(~(found.same | found.traced))
+    untraced = np.flatnonzero(~(matched.same | matched.traced))
     waiting = iter(untraced.tolist())
-    for changes in passes.changes(clusterings, state.rules, found.pairs[untraced]):
+    for changes in passes.changes(clusterings, state.rules, matched.pairs[untraced]):
         some = [next(waiting) for _ in changes]
         for i, change in zip(some, changes, strict=True):
-            products[i] = state.sums.products[found.pairs[i, 2]] + change
+            products[i] = state.sums.products[matched.pairs[i, 2]] + change
             if swept.squares is not None:
-                np.fill_diagonal(products[i], swept.squares[tuple(found.pairs[i, :2])])
-        found.ratios[some] = np.round(values.ratios([proposal(i) for i in some]), DIGITS)
+                np.fill_diagonal(products[i], swept.squares[tuple(matched.pairs[i, :2])])
+        matched.ratios[some] = np.round(values.ratios([proposal(i) for i in some]), DIGITS)
         if not keep_all:
-            products = {i: products[i] for i in found.best().tolist() if i in products}
-    chosen = range(len(found)) if keep_all else found.best().tolist()
-    return clusterings, found, [proposal(i) for i in chosen]
+            products = {i: products[i] for i in matched.best().tolist() if i in products}
+    chosen = range(len(matched)) if keep_all else matched.best().tolist()
+    return clusterings, matched, [proposal(i) for i in chosen]
 
 
 def _add_products(

@@ -182,7 +182,11 @@ def _spectral_labels(
         random_state,
         label="m3fs spectral starts",
     )
-    kept = [(kind, found) for kind, found in zip(kinds, centers, strict=True) if len(found) > 1]
+    kept = [
+        (kind, cluster_centers)
+        for kind, cluster_centers in zip(kinds, centers, strict=True)
+        if len(cluster_centers) > 1
+    ]
     out = scratch.create("spectral", (n, len(kept)), np.uint8, blocks.rows)
     run_tasks(
         _nearest_task,

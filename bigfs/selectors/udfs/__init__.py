@@ -1,4 +1,4 @@
-"""UDFS: a sparse projection under which every neighborhood is told apart from its own scatter."""
+"""UDFS: features of a sparse projection that is discriminative in every neighborhood."""
 
 from __future__ import annotations
 

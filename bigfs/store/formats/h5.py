@@ -69,14 +69,14 @@ def list_arrays(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
 
 
 def _arrays(file: Any) -> list[tuple[str, tuple[int, ...], str]]:
-    found: list[tuple[str, tuple[int, ...], str]] = []
+    arrays: list[tuple[str, tuple[int, ...], str]] = []
 
     def note(name: str, node: Any) -> None:
         if hasattr(node, "shape") and node.shape and not name.startswith("#"):  # MATLAB's own
-            found.append((name, tuple(node.shape), str(node.dtype)))
+            arrays.append((name, tuple(node.shape), str(node.dtype)))
 
     file.visititems(note)  # does not follow links to other files
-    return found
+    return arrays
 
 
 def _dimensions(array: Any) -> tuple[list[str] | None, dict[str, Any]]:

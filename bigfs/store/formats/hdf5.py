@@ -1,4 +1,4 @@
-"""Arrays of HDF5 files, read by rows; what leads out of a file, or bursts memory, is refused."""
+"""Arrays of HDF5 files, read by rows; links out of a file and oversized chunks are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MATLAB's .mat, version 5 and before: one variable, read whole by scipy when its rows are."""
+"""MATLAB's .mat, version 5 and before: one variable, which scipy reads at once when needed."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class MatSource(Source):
         with self._path.open("rb") as file:
             # The header may announce less than there is.
             _Element(file, self._position).check_size(self.held_bytes // 2 + _PIECE_BYTES, self.uri)
-        found = _load(self._path, self._name)
-        if found.shape != (self.n_samples, self.n_features) or found.dtype != self._stored:
+        matrix = _load(self._path, self._name)
+        if matrix.shape != (self.n_samples, self.n_features) or matrix.dtype != self._stored:
             raise InputError(f"{self.uri} is damaged: it is not what its header says.")
-        yield from ArraySource(found, self.uri).iter_blocks(rows)
+        yield from ArraySource(matrix, self.uri).iter_blocks(rows)
 
 
 class _Element:
@@ -168,8 +168,8 @@ def open_file(
             size = _Element(file, position).check_size(_MOST_BYTES, uri)
         elif (size := path.stat().st_size) > _MOST_BYTES:
             raise InputError(f"{path} is of version 4. Save it in MATLAB with save(..., '-v7').")
-    found = _load(path, name)
-    source = ArraySource(found, uri) if isinstance(found, np.ndarray) else CSRSource(found, uri)
+    matrix = _load(path, name)
+    source = ArraySource(matrix, uri) if isinstance(matrix, np.ndarray) else CSRSource(matrix, uri)
     source.held_bytes = 2 * size
     return source
 
@@ -177,10 +177,10 @@ def open_file(
 def _load(path: Location, name: str) -> Any:
     from scipy.io import loadmat
 
-    found = _scipy(loadmat, path, variable_names=[name], spmatrix=False)
-    if name not in found:
+    variables = _scipy(loadmat, path, variable_names=[name], spmatrix=False)
+    if name not in variables:
         raise InputError(f"{path}::{name} is damaged. Write it again.")
-    return found[name]
+    return variables[name]
 
 
 def list_variables(path: Location) -> list[tuple[str, tuple[int, ...], str]]:

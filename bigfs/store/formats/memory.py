@@ -107,8 +107,8 @@ class FrameSource(RandomAccessSource):
                 for j, c in self._encoded
             ]
             return np.concatenate(parts, axis=1)
-        whole = piece.select_dtypes(["int64", "uint64"])
-        check_exact(whole.to_numpy(), self.uri, start, list(whole.columns))
+        integers = piece.select_dtypes(["int64", "uint64"])
+        check_exact(integers.to_numpy(), self.uri, start, list(integers.columns))
         rows = piece.to_numpy(dtype=self.dtype, na_value=np.nan)
         return np.ascontiguousarray(rows)
 

@@ -54,12 +54,12 @@ def open_file(
 def unique_names(names: list[str], ids: list[str], uri: str) -> list[str]:
     """Return names, with the id behind those that several features have."""
     counts = Counter(names)
-    found = [
+    unique = [
         name if counts[name] == 1 else f"{name} ({feature})"
         for name, feature in zip(names, ids, strict=True)
     ]
     shared = sum(1 for count in counts.values() if count > 1)
     if shared:
         logger.info("%s: %d names belong to several features; their ids are appended.", uri, shared)
-    check_names(found, len(found), uri)
-    return found
+    check_names(unique, len(unique), uri)
+    return unique

@@ -161,6 +161,7 @@ def plan(
 @click.argument("dest")
 @settings_of_input(*OPENING, "missing")
 @click.option("--overwrite", is_flag=True, help="Replace a store that is already there.")
+@click.option("--append", is_flag=True, help="Add the rows to a store that is there.")
 @click.option("--memory-limit", metavar="SIZE", help="What this process may use (4 GiB).")
 @_quiet
 def ingest(
@@ -178,6 +179,7 @@ def ingest(
         bigfs ingest scans.mat scans.zarr --variable fea --missing mean
         bigfs ingest scene.nc::radiance scene.zarr --features band
         bigfs ingest sklearn:digits digits.zarr
+        bigfs ingest tonight.parquet cells.zarr --append
     """
     from bigfs.store.ingest import ingest as ingest_matrix
     from bigfs.store.source import open_matrix

@@ -13,6 +13,13 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.core.uris import column_of, short_name
+from bigfs.store.grown import (
+    count_chunks,
+    count_rows,
+    has_last_rows,
+    key_of_rows,
+    uncommitted,
+)
 from bigfs.store.location import Location, as_location, files_below
 from bigfs.store.objects import ObjectPath
 from bigfs.store.several import flattened, sources_of
@@ -88,6 +95,9 @@ class Watch:
     def __init__(self, place: Location | str) -> None:
         self._place = place
         self._opened = _stamps(place)
+        self._rows: tuple[int, str | None] | None = None
+        if not isinstance(place, str) and (rows := count_rows(place)) is not None:
+            self._rows = rows, key_of_rows(place, rows, with_times=True)
         self._begun: str | None = None
 
     def begin(self) -> None:
@@ -105,8 +115,16 @@ class Watch:
             unchanged = False
         except OSError as error:
             raise InputError(f"{self._place} can no longer be read: {error}.") from error
-        if not unchanged:
+        if not unchanged and not self._only_grew():
             raise changed(short_name(str(self._place)))
+
+    def _only_grew(self) -> bool:
+        """Say whether it is a store of ours that has its former rows, whatever comes after them."""
+        if self._rows is None or isinstance(self._place, str):
+            return False
+        rows, key = self._rows
+        same = key is not None and key == key_of_rows(self._place, rows, with_times=True)
+        return same and has_last_rows(self._place, rows)
 
 
 def changed(uri: str) -> InputError:
@@ -167,7 +185,12 @@ def _is_file(source: str) -> bool:
 def _state(place: Location, with_change: bool = False) -> Any:
     """Return all that is known of the content, to be hashed."""
     if isinstance(place, ObjectPath):
-        versions = {name: list(status) for name, status in files_below(place).items()}
+        n_chunks = count_chunks(place)
+        versions = {
+            name: list(status)
+            for name, status in files_below(place).items()
+            if not uncommitted(name, n_chunks)
+        }
         if not versions:
             status = place.stat()
             versions = {"": [status.st_size, status.e_tag]}
@@ -175,7 +198,11 @@ def _state(place: Location, with_change: bool = False) -> Any:
     try:
         files = [place]
         if place.is_dir():
-            files = sorted(p for p in place.rglob("*") if p.is_file())
+            n_chunks = count_chunks(place)
+            files = sorted(
+                p for p in place.rglob("*")
+                if not uncommitted(p.relative_to(place).as_posix(), n_chunks) and p.is_file()
+            )  # fmt: skip
         times = [[str(p.relative_to(place)), *_times(p, with_change)] for p in files]
         return [times, _sample(files, place / "zarr.json")]
     except FileNotFoundError:

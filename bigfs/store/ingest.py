@@ -26,6 +26,7 @@ from bigfs.store.cleaning import KEEP, Cleaner, fill_values, refusal
 from bigfs.store.csr import SparseSource
 from bigfs.store.csr_ingest import CSRCleaner, write_csr
 from bigfs.store.formats.csr_store import CSRWriter
+from bigfs.store.lease import LEASE
 from bigfs.store.location import (
     Location,
     as_location,
@@ -58,6 +59,8 @@ class IngestReport:
         Size of the values, uncompressed.
     filled_values, dropped_rows : int
         NaN replaced and rows left out by the ``missing`` policy.
+    appended_rows : int, default=0
+        Rows that were added to a store that was there.
     """
 
     path: Location
@@ -68,6 +71,7 @@ class IngestReport:
     nbytes: int
     filled_values: int
     dropped_rows: int
+    appended_rows: int = 0
 
     def text(self, missing: str) -> str:
         """Return the report as lines for a terminal; ``missing`` is the policy that was asked."""
@@ -75,6 +79,8 @@ class IngestReport:
             f"{self.path}: {self.n_samples:,} samples x {self.n_features:,} features, "
             f"{self.dtype}, {format_bytes(self.nbytes)}"
         ]
+        if self.appended_rows:
+            lines.append(f"{self.appended_rows:,} of the rows are new.")
         if self.filled_values:
             lines.append(f"{self.filled_values:,} missing values were replaced ({missing}).")
         if self.dropped_rows:
@@ -93,6 +99,7 @@ def ingest(
     layer: str | None = None,
     missing: str = "error",
     overwrite: bool = False,
+    append: bool = False,
     rows: int | None = None,
     memory_limit: int | str | None = None,
 ) -> IngestReport:
@@ -124,9 +131,13 @@ def ingest(
         so are values beyond 1e140, whose squares overflow when they are added up.
     overwrite : bool, default=False
         Replace a store that is already there: one that bigfs wrote, and that holds nothing else.
+    append : bool, default=False
+        Add the rows to a dense store that is there, whose features they must have. Runs that read
+        it meanwhile see its former rows; on any failure it has these only. ``missing`` "mean" is
+        refused, as it would be the mean of the new rows.
     rows : int or None, default=None
-        Rows per chunk; None: 8 to 32 MB per chunk. A sparse matrix stays sparse: its chunks are
-        CSR blocks.
+        Rows per chunk of a new store; None: 8 to 32 MB per chunk. A sparse matrix stays sparse: its
+        chunks are CSR blocks.
     memory_limit : int, str or None, default=None
         Resident size that this process may reach, such as ``"2 GiB"``. None: 4 GiB.
 
@@ -143,10 +154,12 @@ def ingest(
         If the source has to be read as a whole and does not fit the limit.
     StorageError
         If writing fails.
+    RunLockedError
+        If another process appends to the same store.
     """
     check_choice("missing", missing, MISSING)
     final = as_location(dest).absolute()
-    _check_dest(final, overwrite)
+    _check_dest(final, overwrite, append)
     if final.name.lower().endswith(tuple(ENDINGS)):
         raise InputError(
             f"{dest}: an ingest writes a zarr store, a folder, and this is the name of a file of "
@@ -161,6 +174,10 @@ def ingest(
         chunk = rows * matrix.n_features * matrix.dtype.itemsize
     limit = parse_bytes(memory_limit or DEFAULT_MEMORY_LIMIT)
     check_fits("data", ingest_bytes(chunk, matrix.held_bytes), limit, "reading the input")
+    if append:
+        from bigfs.store.append import append_rows
+
+        return append_rows(matrix, final, missing, limit)
     if isinstance(final, ObjectPath):
         if overwrite:
             parts = getattr(matrix, "parts", [matrix])
@@ -221,7 +238,11 @@ def _ingest_objects(
     return report
 
 
-def _check_dest(dest: Location, overwrite: bool) -> None:
+def _check_dest(dest: Location, overwrite: bool, append: bool = False) -> None:
+    if append:
+        if overwrite:
+            raise InputError(f"{dest}: give append or overwrite, not both.")
+        return
     exists = dest.exists() if isinstance(dest, ObjectPath) else is_there(dest, "the store")
     if not exists:
         return
@@ -234,7 +255,7 @@ def _check_dest(dest: Location, overwrite: bool) -> None:
         raise InputError(
             f"{dest} is not a store that bigfs wrote, and is not overwritten. Give another name."
         )
-    others = [name for name in beside_the_matrix(dest) if name != UNFINISHED]
+    others = [name for name in beside_the_matrix(dest) if name not in (UNFINISHED, LEASE)]
     if others or (isinstance(dest, Path) and dest.is_symlink()):
         what = "is a link" if not others else f"holds {listed(others)} beside the matrix"
         raise InputError(f"{dest} {what}, and is not overwritten. Give another name.")
@@ -274,7 +295,7 @@ def _write_chunks(
     matrix: Source, partial: Location, final: Location, missing: str, rows: int | None
 ) -> IngestReport:
     n_features, dtype = matrix.n_features, np.dtype(matrix.dtype)
-    writer: _Writer | CSRWriter
+    writer: ChunkWriter | CSRWriter
     cleaner: Cleaner | CSRCleaner
     if isinstance(matrix, SparseSource):
         refuse = partial_of(refusal, matrix)
@@ -287,12 +308,12 @@ def _write_chunks(
         total = None if matrix.n_samples is None else -(-matrix.n_samples // rows)
         with track("ingest", total, "chunks") as progress:
             with _writing(final):
-                writer = _Writer(partial, rows, n_features, dtype, matrix.n_samples)
-            for chunk in _whole_chunks(cleaner.clean(matrix.iter_blocks(rows)), rows):
+                writer = ChunkWriter(partial, rows, n_features, dtype, matrix.n_samples)
+            for chunk in whole_chunks(cleaner.clean(matrix.iter_blocks(rows)), rows):
                 with _writing(final):
                     writer.append(chunk)
                 progress.advance(1)
-    _check_all_rows(matrix, cleaner.n_read)
+    check_all_rows(matrix, cleaner.n_read)
     if writer.n_samples < 2:
         raise InputError(
             f"{matrix.uri}: at least 2 samples are needed. Got {writer.n_samples}"
@@ -300,7 +321,7 @@ def _write_chunks(
         )
     with _writing(final):
         if matrix.index is not None:
-            assert isinstance(writer, _Writer) and isinstance(cleaner, Cleaner)  # of a table
+            assert isinstance(writer, ChunkWriter) and isinstance(cleaner, Cleaner)  # of a table
             writer.write_index(cleaner.kept(matrix.iter_index()))
         writer.finish(
             source=matrix.uri,
@@ -312,7 +333,7 @@ def _write_chunks(
             **({} if matrix.index is None else {"index": matrix.index}),
             **_write_left_out(partial, matrix.left_out(cleaner.dropped_positions())),
             **({} if matrix.grid is None else {"grid": matrix.grid}),
-            **_sources_left(matrix, cleaner.dropped_positions()),
+            **sources_left(matrix, cleaner.dropped_positions()),
         )
     return IngestReport(
         path=final,
@@ -337,7 +358,7 @@ def _write_left_out(partial: Location, rows: Any) -> dict[str, int]:
     return {"dropped": len(numbers)}
 
 
-def _sources_left(matrix: Source, dropped: list[int]) -> dict[str, Any]:
+def sources_left(matrix: Source, dropped: list[int]) -> dict[str, Any]:
     """Return how many rows of each of several sources were not dropped."""
     if not matrix.sources:
         return {}
@@ -347,7 +368,7 @@ def _sources_left(matrix: Source, dropped: list[int]) -> dict[str, Any]:
     return {"sources": [[uri, count - less] for (uri, count), less in left]}
 
 
-def _check_all_rows(matrix: Source, n_read: int) -> None:
+def check_all_rows(matrix: Source, n_read: int) -> None:
     """Raise InputError if the source ended before the rows it announced."""
     if matrix.n_samples is not None and n_read != matrix.n_samples:
         raise InputError(
@@ -356,7 +377,7 @@ def _check_all_rows(matrix: Source, n_read: int) -> None:
         )
 
 
-class _Writer:
+class ChunkWriter:
     """Writes the array ``X`` of a new group, one whole chunk at a time."""
 
     def __init__(
@@ -424,11 +445,12 @@ class _Writer:
         """Set the true number of rows, and the attributes that make the group a store."""
         if self.n_samples != self._array.shape[0]:
             self._array.resize((self.n_samples, self._array.shape[1]))
-        kept = {"bigfs_store": 1, "checksums": self.checksums, **attributes}
+        kept = {"bigfs_store": 1, "checksums": self.checksums, "n_samples": self.n_samples}
+        kept |= attributes
         self._group.update_attributes(kept)
 
 
-def _whole_chunks(blocks: Iterator[np.ndarray], rows: int) -> Iterator[np.ndarray]:
+def whole_chunks(blocks: Iterator[np.ndarray], rows: int) -> Iterator[np.ndarray]:
     """Regroup blocks of any length into chunks of exactly ``rows`` rows and a last one.
 
     A chunk is valid until the next is asked for: its memory is used again.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bigfs.core.errors import InputError, StorageError
 from bigfs.store.chunking import chunk_rows
-from bigfs.store.ingest import _whole_chunks, _Writer, ingest
+from bigfs.store.ingest import ChunkWriter, ingest, whole_chunks
 from bigfs.store.source import Source, is_store, open_matrix
 
 NAN = np.nan
@@ -54,7 +54,7 @@ def test_the_layout_on_disk(tmp_path: Path) -> None:
     assert dict(group.attrs) == {
         "bigfs_store": 1, "source": "X", "feature_names": ["a", "b", "c"], "missing": "error",
         "filled_values": 0, "dropped_rows": 0, "checksums": checksums,
-        "stored_dtype": "<f4",
+        "stored_dtype": "<f4", "n_samples": 25,
     }  # fmt: skip
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["X.zarr"]
     assert (report.path, report.dtype, report.n_chunks) == (
@@ -81,7 +81,7 @@ def _open(path: Path) -> Any:
 def test_blocks_are_regrouped_into_whole_chunks(lengths: list[int], rows: int) -> None:
     X = np.arange(sum(lengths) * 2.0).reshape(-1, 2)
     blocks = np.split(X, np.cumsum(lengths)[:-1]) if lengths else []
-    chunks = [chunk.copy() for chunk in _whole_chunks(iter(blocks), rows)]
+    chunks = [chunk.copy() for chunk in whole_chunks(iter(blocks), rows)]
     assert all(len(chunk) == rows for chunk in chunks[:-1])
     assert all(1 <= len(chunk) <= rows for chunk in chunks)
     np.testing.assert_array_equal(np.concatenate([X[:0], *chunks]), X)
@@ -105,7 +105,7 @@ def test_a_source_that_ends_elsewhere_than_it_says(tmp_path: Path, announced: in
 
 
 def test_a_chunk_has_one_writer_and_is_whole(tmp_path: Path) -> None:
-    writer = _Writer(tmp_path / "w", 10, 2, np.dtype("f4"), None)
+    writer = ChunkWriter(tmp_path / "w", 10, 2, np.dtype("f4"), None)
     with pytest.raises(StorageError, match="not exactly one chunk of 10 rows"):
         writer.append(np.zeros((11, 2), "f4"))
     writer.append(np.zeros((10, 2), "f4"))
@@ -265,7 +265,7 @@ def test_a_disk_that_fails_is_a_storage_error(
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_Writer, "append", full)
+    monkeypatch.setattr(ChunkWriter, "append", full)
     with pytest.raises(StorageError, match="Cannot write .*X.zarr: .*No space left.*Nothing was"):
         ingest(np.zeros((3, 2)), tmp_path / "X.zarr")
     assert list(tmp_path.iterdir()) == []

@@ -60,6 +60,8 @@ class ZarrSource(RandomAccessSource):
         self.feature_names = None if names is None else [str(name) for name in names]
         check_names(self.feature_names, self.n_features, uri)
         self.checked = member == "X" and "bigfs_store" in attributes
+        if self.checked:
+            self.n_samples = self._committed(attributes)
         self.index = attributes.get("index") if self.checked else None
         self.grid = attributes.get("grid") if self.checked else None
         self._dropped = attributes.get("dropped", ()) if self.checked else ()
@@ -81,6 +83,16 @@ class ZarrSource(RandomAccessSource):
             self._path, self._stamp = str(place), _stamp(place)
             self._check_chunks(missing_chunks(array, place))
             self._array = None  # opened again so that a chunk that vanishes later is an error
+
+    def _committed(self, attributes: dict[str, Any]) -> int:
+        """Return the rows that count; more of them may just be appended."""
+        rows = attributes.get("n_samples", self.n_samples)
+        if type(rows) is not int or not 2 <= rows <= self.n_samples:
+            raise CorruptStoreError(
+                f"{self.uri}: its metadata are damaged, {rows!r} of {self.n_samples} rows count. "
+                "Ingest the source again."
+            )
+        return rows
 
     def _readable_chunk(self, rows: int) -> int | None:
         """Return the rows of a chunk, None if a band of such chunks is too large for a block."""
@@ -125,12 +137,17 @@ class ZarrSource(RandomAccessSource):
         """Yield the ids of the rows that an ingest kept, chunk by chunk."""
         if self.index is None or self._path is None:
             return
+        step = self.chunk_rows or self.n_samples
+        for start in range(0, self.n_samples, step):
+            yield self.read_index(start, min(start + step, self.n_samples))
+
+    def read_index(self, start: int, stop: int) -> list[str]:
+        """Return the ids of rows ``start`` to ``stop`` of a store that has them."""
         import zarr
 
-        place = as_location(self._path)
-        ids = zarr.open_array(zarr_store(place.parent / "index"), mode="r")
-        for start in range(0, self.n_samples, ids.chunks[0]):
-            yield [str(text) for text in np.asarray(ids[start : start + ids.chunks[0]])]
+        place = as_location(str(self._path)).parent / "index"
+        ids = zarr.open_array(zarr_store(place), mode="r")
+        return [str(text) for text in np.asarray(ids[start:stop])]
 
     def _rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows as they are stored; of small chunks a limited number is read at a time."""

@@ -1,0 +1,251 @@
+"""Append rows to a store: written and checked beside it, then committed by one file.
+
+The new chunks, and the last one if it was not full, are written into a folder beside the store.
+Then their files are moved into it, which changes none of its rows; its metadata, which say how
+many rows count, come last and replace the old ones at once.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import CorruptStoreError, InputError, StorageError
+from bigfs.core.memory import check_fits
+from bigfs.runtime.progress import track
+from bigfs.store.cleaning import Cleaner
+from bigfs.store.formats.zarr_array import ZarrSource
+from bigfs.store.grown import read_metadata
+from bigfs.store.ingest import (
+    ChunkWriter,
+    IngestReport,
+    check_all_rows,
+    ingest_bytes,
+    sources_left,
+    whole_chunks,
+)
+from bigfs.store.lease import Lease
+from bigfs.store.location import (
+    Location,
+    files_below,
+    is_within,
+    remove_tree,
+    replaced_file,
+    sync_path,
+    sync_tree,
+    write_atomic,
+)
+from bigfs.store.source import Source, as_path, is_store, open_matrix
+from bigfs.store.values import checksum
+
+
+def append_rows(matrix: Source, store: Location, missing: str, memory_limit: int) -> IngestReport:
+    """Append the rows of a matrix to a dense store of ours.
+
+    Parameters
+    ----------
+    matrix : Source
+    store : Path or ObjectPath
+    missing : {"error", "zero", "drop_rows"}
+    memory_limit : int
+        Resident size that this process may reach, in bytes.
+
+    Returns
+    -------
+    report : IngestReport
+        Of the store, and of what was done to the new rows.
+
+    Raises
+    ------
+    InputError
+        If the rows do not go with those of the store; it has its former rows then.
+    StorageError
+        If writing fails; it has its former rows then.
+    MemoryLimitError
+        If a chunk of the store, or what the source holds, does not fit the limit.
+    RunLockedError
+        If another process appends to it.
+    """
+    if not is_store(store):
+        raise InputError(
+            f"{store} is not a store that bigfs wrote, and rows are appended to such a store only. "
+            "Ingest without --append (append=True) first."
+        )
+    if missing == "mean":
+        raise InputError(
+            f"{store}: missing = mean would be the means of the new rows alone. Append with "
+            "missing = zero or drop_rows, or ingest all of it again."
+        )
+    partial = store.with_name(f"{store.name}.partial-{uuid.uuid4().hex[:8]}")
+    try:
+        with Lease(store) as lease:
+            return _append(matrix, store, partial, missing, memory_limit, lease)
+    finally:
+        remove_tree(partial)
+
+
+def _append(
+    matrix: Source,
+    store: Location,
+    partial: Location,
+    missing: str,
+    memory_limit: int,
+    lease: Lease,
+) -> IngestReport:
+    stored = open_matrix(store)
+    _check_alike(matrix, stored, store)
+    assert isinstance(stored, ZarrSource)
+    group, array = read_metadata(store), read_metadata(store / "X")
+    attributes, n = group["attributes"], stored.n_samples
+    rows = int(array["chunk_grid"]["configuration"]["chunk_shape"][0])
+    needed = ingest_bytes(rows * stored.n_features * stored.dtype.itemsize, matrix.held_bytes)
+    check_fits("data", needed, memory_limit, "reading the input")
+    n_full, former = n // rows, attributes["checksums"]
+    last = stored.read(n_full * rows, n)
+    if len(last) and checksum(last) != former[n_full]:
+        raise CorruptStoreError(
+            f"{store}: its last chunk is damaged. Run 'bigfs inspect --verify' on it."
+        )
+    cleaner = Cleaner(matrix, missing, None, None)
+    with _writing(store):
+        writer = ChunkWriter(partial, rows, stored.n_features, stored.dtype, None)
+    matrix.begin()
+    with track("append", None, "chunks") as progress:
+        cleaned = cleaner.clean(matrix.iter_blocks(rows))
+        new = (block.astype(stored.dtype, copy=False) for block in cleaned)
+        for chunk in whole_chunks(chain([last], new), rows):
+            with _writing(store):
+                writer.append(chunk)
+            progress.advance(1)
+    check_all_rows(matrix, cleaner.n_read)
+    if stored.index is not None:
+        ids = cleaner.kept(matrix.iter_index())
+        with _writing(store):
+            writer.write_index(chain([stored.read_index(n_full * rows, n)], ids))
+    matrix.check_unchanged()
+    total = n_full * rows + writer.n_samples
+    if total == n:
+        raise InputError(f"{matrix.uri}: no rows are left of it. Nothing was appended.")
+    kept = {
+        **attributes,
+        "n_samples": total,
+        "checksums": [*former[:n_full], *writer.checksums],
+        "appends": [*attributes.get("appends", ()), [n, former[n_full] if len(last) else ""]],
+        **_origins(matrix, stored, attributes, cleaner, total - n),
+    }
+    with _writing(store):
+        if isinstance(partial, Path):
+            sync_tree(partial)
+        lease.check()
+        if "n_samples" not in attributes:  # of an earlier version: its rows are those of X
+            _write_metadata(store, {**group, "attributes": {**attributes, "n_samples": n}})
+        for name in ("X",) if stored.index is None else ("X", "index"):
+            _move_chunks(partial / name / "c", store / name / "c", n_full)
+            about = read_metadata(store / name)
+            _write_metadata(store / name, {**about, "shape": [total, *about["shape"][1:]]})
+        lease.check()
+        group.pop("consolidated_metadata", None)  # which would have the former shapes
+        _write_metadata(store, {**group, "attributes": kept})
+    return IngestReport(
+        path=store,
+        n_samples=total,
+        n_features=stored.n_features,
+        dtype=stored.dtype.name,
+        n_chunks=len(kept["checksums"]),
+        nbytes=total * stored.n_features * stored.dtype.itemsize,
+        filled_values=cleaner.filled,
+        dropped_rows=cleaner.dropped,
+        appended_rows=total - n,
+    )
+
+
+def _origins(
+    matrix: Source, stored: Source, attributes: dict[str, Any], cleaner: Cleaner, n_new: int
+) -> dict[str, Any]:
+    """Return the attributes that say what the rows are of, and what was done to them."""
+    positions, n = cleaner.dropped_positions(), stored.n_samples or 0
+    origins = {
+        "sources": [
+            *(attributes.get("sources") or [[attributes["source"], n]]),
+            *(sources_left(matrix, positions).get("sources") or [[matrix.uri, n_new]]),
+        ],
+        "filled_values": attributes["filled_values"] + cleaner.filled,
+        "dropped_rows": attributes["dropped_rows"] + cleaner.dropped,
+    }
+    left_out = np.asarray(matrix.left_out(positions), dtype=np.int64)
+    if len(left_out):
+        before = np.asarray(stored.dropped, dtype=np.int64)
+        origins["dropped"] = [*before.tolist(), *(left_out + n + len(before)).tolist()]
+    return origins
+
+
+@contextmanager
+def _writing(store: Location) -> Iterator[None]:
+    """Turn failures of the disk into StorageError."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(f"Cannot append to {store}: {error}. It has its former rows.") from error
+
+
+def _check_alike(matrix: Source, stored: Source, store: Location) -> None:
+    """Raise InputError unless rows of a matrix can be appended to those of a store."""
+    why = cure = ""
+    parts = getattr(matrix, "parts", [matrix])
+    if matrix.sparse or stored.sparse:
+        why, cure = "sparse rows cannot be appended", "Ingest all sources as a list"
+    elif matrix.grid is not None or stored.grid is not None:
+        why, cure = "pixels of a cube cannot be appended", "Ingest all cubes as a list"
+    elif matrix.n_features != stored.n_features:
+        why = f"it has {matrix.n_features} features and the store {stored.n_features}"
+    elif None not in (matrix.feature_names, stored.feature_names) and (
+        list(matrix.feature_names or ()) != list(stored.feature_names or ())
+    ):
+        pairs = zip(matrix.feature_names or (), stored.feature_names or (), strict=True)
+        i, (new, old) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+        why = f"its feature {i} is {new!r}, and {old!r} in the store"
+    elif not np.can_cast(matrix.dtype, stored.dtype):
+        why = f"its values are {matrix.dtype.name}, and {stored.dtype.name} in the store"
+    elif (matrix.index is None) != (stored.index is None):
+        which = "the store has" if matrix.index is None else "it has"
+        why, cure = f"only {which} ids of rows", "Give --index as when the store was written"
+    elif any(_is_there(part.uri, store) for part in parts):
+        why = "it is the store itself"
+    if why:
+        cure = cure or "Bring it into the form of the store, or ingest all of it again"
+        raise InputError(f"{matrix.uri} cannot be appended to {store}: {why}. {cure}.")
+
+
+def _is_there(uri: str, store: Location) -> bool:
+    """Say whether a source lies in a store."""
+    place = as_path(uri)
+    return place is not None and is_within(place, store)
+
+
+def _move_chunks(new: Location, old: Location, first: int) -> None:
+    """Give files of chunks their places in the store; the last old one is replaced at once."""
+    for name in files_below(new):
+        number, _, rest = name.partition("/")
+        place = old / str(int(number) + first)
+        place = place / rest if rest else place
+        if isinstance(new, Path) and isinstance(place, Path):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            (new / name).replace(place)
+            sync_path(place.parent)
+            sync_path(old)
+        else:
+            with replaced_file(place) as file:
+                file.write((new / name).read_bytes())
+
+
+def _write_metadata(node: Location, metadata: dict[str, Any]) -> None:
+    write_atomic(node / "zarr.json", json.dumps(metadata, indent=2))

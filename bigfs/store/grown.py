@@ -1,0 +1,151 @@
+"""Stores that grow at their end: the rows that count, and what proves that old rows are the same.
+
+The attributes of a store are its commit: ``n_samples`` says how many rows of ``X`` count, and
+``appends`` has, for every time that rows were added, how many there were before and the checksum
+that the last chunk had if it was not full. So the checksums of any former state are known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.files import parse_json
+from bigfs.store.location import METADATA_BYTES, Location, files_below, read_small, zarr_store
+from bigfs.store.values import checksum
+
+# Attributes that appended rows change.
+_GROWING = (
+    "checksums", "n_samples", "appends", "sources", "dropped", "filled_values", "dropped_rows",
+)  # fmt: skip
+
+
+def read_metadata(node: Location) -> dict[str, Any]:
+    """Return the metadata of a zarr group or array of version 3.
+
+    Raises
+    ------
+    ValueError, OSError
+        If there are none.
+    """
+    metadata = parse_json(read_small(node / "zarr.json", METADATA_BYTES))
+    if not isinstance(metadata, dict):
+        raise ValueError("its metadata are no mapping")
+    return metadata
+
+
+def count_rows(store: Location) -> int | None:
+    """Return the rows of a dense store of ours; None for anything else."""
+    try:
+        return _rows_of(read_metadata(store)["attributes"], read_metadata(store / "X"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def key_of_rows(store: Location, n_samples: int, *, with_times: bool) -> str | None:
+    """Return a key of the first rows of a dense store of ours, as it was when it had only these.
+
+    It is the same before and after rows are appended.
+
+    Parameters
+    ----------
+    store : Path or ObjectPath
+    n_samples : int
+    with_times : bool
+        Whether it also depends on sizes and times of the files of full chunks.
+
+    Returns
+    -------
+    key : str or None
+        None if the store never had just so many rows, or is not a dense store of ours.
+    """
+    try:
+        group, array = read_metadata(store), read_metadata(store / "X")
+        attributes = group["attributes"]
+        rows = int(array["chunk_grid"]["configuration"]["chunk_shape"][0])
+        sums = _sums_at(attributes, _rows_of(attributes, array), n_samples, rows)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if sums is None:
+        return None
+    record = {
+        "attributes": {k: v for k, v in sorted(attributes.items()) if k not in _GROWING},
+        "array": {name: array[name] for name in ("data_type", "chunk_grid", "codecs")},
+        "shape": [n_samples, array["shape"][1]],
+        "checksums": sums,
+    }
+    if with_times:
+        record["files"] = _times_of_chunks(store / "X", n_samples // rows)
+    return hashlib.sha256(json.dumps(record).encode()).hexdigest()[:16]
+
+
+def has_last_rows(store: Location, n_samples: int) -> bool:
+    """Say whether the chunk after the full ones still has the values of a store of so many rows.
+
+    Its file is another one once rows were appended to it, so its values are compared with the
+    checksum that they had.
+    """
+    import zarr
+
+    array = zarr.open_array(zarr_store(store / "X"), mode="r")
+    rows, attributes = int(array.chunks[0]), read_metadata(store)["attributes"]
+    sums = _sums_at(attributes, _rows_of(attributes, read_metadata(store / "X")), n_samples, rows)
+    last = np.asarray(array[n_samples // rows * rows : n_samples])
+    return not len(last) or (sums is not None and checksum(last) == sums[-1])
+
+
+def uncommitted(name: str, n_chunks: int | None) -> bool:
+    """Say whether a file below a store is of an append that is not committed.
+
+    Parameters
+    ----------
+    name : str
+        Relative to the store.
+    n_chunks : int or None
+        Chunks that count; None where nothing is known of them.
+    """
+    parts = name.split("/")
+    if n_chunks is None or parts[0] not in ("X", "index", "lease.json"):
+        return False
+    is_chunk = len(parts) > 2 and parts[1] == "c" and parts[2].isdigit()
+    return parts[0] == "lease.json" or (is_chunk and int(parts[2]) >= n_chunks)
+
+
+def count_chunks(store: Location) -> int | None:
+    """Return how many chunks of a dense store of ours count; None for anything else."""
+    rows = count_rows(store)
+    if rows is None:
+        return None
+    step = read_metadata(store / "X")["chunk_grid"]["configuration"]["chunk_shape"][0]
+    return -(-rows // int(step))
+
+
+def _rows_of(attributes: dict[str, Any], array: dict[str, Any]) -> int:
+    """Return the rows that count; an earlier version did not say."""
+    if "bigfs_store" not in attributes:
+        raise ValueError("not a store of ours")
+    return int(attributes.get("n_samples", array["shape"][0]))
+
+
+def _sums_at(attributes: dict[str, Any], n_now: int, n_samples: int, rows: int) -> list[str] | None:
+    """Return the checksums that a store had when it had so many rows; None if it never had."""
+    sums = list(attributes["checksums"])
+    if n_samples == n_now:
+        return sums
+    for before, last in attributes.get("appends", ()):
+        if before == n_samples:
+            return sums[: n_samples // rows] + ([last] if n_samples % rows else [])
+    return None
+
+
+def _times_of_chunks(array: Location, count: int) -> list[tuple[Any, ...]]:
+    """Return sizes and times of the files of the first chunks."""
+    if isinstance(array, Path):
+        statuses = [(array / "c" / str(i) / "0").stat() for i in range(count)]
+        return [(s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in statuses]
+    there = files_below(array)
+    return [there[f"c/{i}/0"] for i in range(count)]

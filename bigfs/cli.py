@@ -165,7 +165,13 @@ def plan(
 @click.option("--memory-limit", metavar="SIZE", help="What this process may use (4 GiB).")
 @_quiet
 def ingest(
-    source: str, dest: str, overwrite: bool, memory_limit: str | None, quiet: bool, **settings: Any
+    source: str,
+    dest: str,
+    overwrite: bool,
+    append: bool,
+    memory_limit: str | None,
+    quiet: bool,
+    **settings: Any,
 ) -> None:
     """Write a matrix as a chunked zarr store.
 
@@ -188,7 +194,12 @@ def ingest(
     with messages(quiet):
         matrix = open_matrix(given.uri, **given.opening)
         report = ingest_matrix(
-            matrix, dest, missing=given.missing, overwrite=overwrite, memory_limit=memory_limit
+            matrix,
+            dest,
+            missing=given.missing,
+            overwrite=overwrite,
+            append=append,
+            memory_limit=memory_limit,
         )
     show(report.text(given.missing))
 

@@ -237,7 +237,7 @@ def _move_chunks(new: Location, old: Location, first: int) -> None:
         number, _, rest = name.partition("/")
         place = old / str(int(number) + first)
         place = place / rest if rest else place
-        if isinstance(new, Path) and isinstance(place, Path):
+        if isinstance(old, Path) and isinstance(new, Path) and isinstance(place, Path):
             place.parent.mkdir(parents=True, exist_ok=True)
             (new / name).replace(place)
             sync_path(place.parent)

@@ -68,6 +68,7 @@ def key_of_rows(store: Location, n_samples: int, *, with_times: bool) -> str | N
         attributes = group["attributes"]
         rows = int(array["chunk_grid"]["configuration"]["chunk_shape"][0])
         sums = _sums_at(attributes, _rows_of(attributes, array), n_samples, rows)
+        files = _times_of_chunks(store / "X", n_samples // rows) if with_times else []
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     if sums is None:
@@ -79,7 +80,7 @@ def key_of_rows(store: Location, n_samples: int, *, with_times: bool) -> str | N
         "checksums": sums,
     }
     if with_times:
-        record["files"] = _times_of_chunks(store / "X", n_samples // rows)
+        record["files"] = files
     return hashlib.sha256(json.dumps(record).encode()).hexdigest()[:16]
 
 

@@ -93,11 +93,15 @@ def test_several_missing_chunks_are_counted(store: Path) -> None:
         verify(store).check()
 
 
-def test_rows_that_were_added_later_have_no_checksum(store: Path) -> None:
+def test_rows_that_were_added_later_have_no_checksum(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     array = zarr.open_array(str(store / "X"), mode="r+")
     array.resize((112, 6))
     array[100:] = 1
     assert verify(store).mismatched == ["X/c/10/0", "X/c/11/0"]
+    assert _open(store).n_samples == 100
+    assert "of its 112 rows 100 count" in caplog.text
 
 
 def test_what_is_no_store_has_no_checksums(tmp_path: Path) -> None:

@@ -92,6 +92,12 @@ class ZarrSource(RandomAccessSource):
                 f"{self.uri}: its metadata are damaged, {rows!r} of {self.n_samples} rows count. "
                 "Ingest the source again."
             )
+        if rows < self.n_samples:
+            logger.warning(
+                "%s: of its %d rows %d count; an append was cut off, or another program added the "
+                "others. 'bigfs ingest --append' adds rows.",
+                self.uri, self.n_samples, rows,
+            )  # fmt: skip
         return rows
 
     def _readable_chunk(self, rows: int) -> int | None:

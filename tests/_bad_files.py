@@ -77,9 +77,9 @@ def cut_off(name: str, write: Make, keep: float = 0.6) -> Make:
 
 
 def objects() -> np.ndarray:
-    found = np.empty((3, 2), dtype=object)
-    found[:] = Payload()
-    return found
+    values = np.empty((3, 2), dtype=object)
+    values[:] = Payload()
+    return values
 
 
 def pickled_npy(name: str) -> Make:

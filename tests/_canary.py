@@ -48,12 +48,12 @@ def check(run: Location) -> None:
     """Compare the checksums of what was planted."""
     for folder, files in ((run, _INSIDE), (run.with_name(BESIDE), _BESIDE)):
         wanted = {name: _digest(text.encode()) for name, text in files.items()}
-        found = {
+        results = {
             name: _digest((folder / name).read_bytes())
             for name in files_below(folder)
             if name in wanted
         }
-        assert found == wanted, f"{folder}: files that are not the run's were touched"
+        assert results == wanted, f"{folder}: files that are not the run's were touched"
 
 
 def _digest(content: bytes) -> str:

@@ -138,13 +138,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         upstream = self._upstream = self._upstream or HTTPConnection(self._proxy.target)
         upstream.request(self.command, self.path, body, dict(self.headers))
-        found = upstream.getresponse()
-        content = found.read()
+        actual = upstream.getresponse()
+        content = actual.read()
         if failure == "lost":
             self.close_connection = True
             self.connection.close()
             return
-        self._answer(found.status, found.getheaders(), content, failure == "half")
+        self._answer(actual.status, actual.getheaders(), content, failure == "half")
 
     def finish(self) -> None:
         super().finish()

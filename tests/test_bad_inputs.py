@@ -48,10 +48,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def _listing(folder: Path) -> dict[str, tuple[int, int]]:
     """Return size and time of every file, and the folders."""
-    found = {path: path.stat() for path in folder.rglob("*")}
+    results = {path: path.stat() for path in folder.rglob("*")}
     return {
         str(path): (status.st_size, status.st_mtime_ns) if path.is_file() else (0, 0)
-        for path, status in found.items()
+        for path, status in results.items()
     }
 
 
@@ -227,8 +227,8 @@ def test_in_python_nan_is_named_with_its_place_too(selector: type) -> None:
     X[33, 2] = np.nan
     of_another = issubclass(selector, bigfs.StabilitySelection)
     make = partial(selector, bigfs.MaxVariance()) if of_another else selector
-    said = "X: row 33, column 2 is NaN. Every value must be finite.*missing='mean'.*count from 0"
-    with pytest.raises(InputError, match=said):
+    message = "X: row 33, column 2 is NaN. Every value must be finite.*missing='mean'.*count from 0"
+    with pytest.raises(InputError, match=message):
         make().fit(X)
     with pytest.raises(InputError, match=r"X: row 33, column 2 \('c'\) is NaN"):
         make().fit(pd.DataFrame(X, columns=list("abcd")))
@@ -239,7 +239,7 @@ def test_in_python_nan_is_named_with_its_place_too(selector: type) -> None:
 
 
 def test_in_python_a_configuration_of_no_kind_is_refused() -> None:
-    for thing in (None, 3, ["run"]):
+    for item in (None, 3, ["run"]):
         for start in (bigfs.run, bigfs.compare):
             with pytest.raises(ConfigError, match="is the path of a YAML file or a dict. Got"):
-                start(thing)
+                start(item)

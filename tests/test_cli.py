@@ -296,9 +296,9 @@ def test_what_cannot_be_shown_is_no_failure_of_the_work(target):
         command, cwd=REPO, stdout=stdout, stderr=subprocess.PIPE, text=True
     ) as process:
         (process.stdout or stdout).close()
-        said = process.stderr.read()
+        output = process.stderr.read()
     full = "bigfs: the output cannot be written: No space left on device\n"
-    assert said == (full if target == "/dev/full" else "")
+    assert output == (full if target == "/dev/full" else "")
     assert process.returncode == 0
 
 

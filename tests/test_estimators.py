@@ -122,14 +122,16 @@ def test_every_kind_of_input_gives_the_same_ranking(
     expected = selector.fit(digits)
     ranking, scores = expected.ranking_, expected.scores_
     for kind, X in _inputs(digits, tmp_path).items():
-        found = selector.fit(X)
+        fitted_selector = selector.fit(X)
         if kind in ("csr", "csc") and method_of(type(selector)).sparse:
             # Sums over entries are rounded elsewhere, which may turn equal scores around.
-            np.testing.assert_allclose(found.scores_, scores, rtol=1e-12, err_msg=kind)
-            np.testing.assert_allclose(scores[found.ranking_], scores[ranking], rtol=1e-12)
+            np.testing.assert_allclose(fitted_selector.scores_, scores, rtol=1e-12, err_msg=kind)
+            np.testing.assert_allclose(
+                scores[fitted_selector.ranking_], scores[ranking], rtol=1e-12
+            )
             continue
-        np.testing.assert_array_equal(found.ranking_, ranking, err_msg=kind)
-        np.testing.assert_array_equal(found.scores_, scores, err_msg=kind)
+        np.testing.assert_array_equal(fitted_selector.ranking_, ranking, err_msg=kind)
+        np.testing.assert_array_equal(fitted_selector.scores_, scores, err_msg=kind)
 
 
 def test_ranking_is_the_same_on_every_scheduler(
@@ -261,9 +263,9 @@ def test_laplacian_score_equals_the_dense_reference(digits: np.ndarray) -> None:
 
     X = digits[:, digits.std(axis=0) > 0]
     for weight in ("binary", "cosine"):
-        found = LaplacianScore(n_features_to_select=5, weight=weight).fit(X).scores_
+        scores = LaplacianScore(n_features_to_select=5, weight=weight).fit(X).scores_
         expected = laplacian_scores(X, neighbor_affinity(X, 5, weight))
-        np.testing.assert_allclose(-found, expected, rtol=1e-6)
+        np.testing.assert_allclose(-scores, expected, rtol=1e-6)
 
 
 def test_constant_features_come_last(digits: np.ndarray, selector: Any) -> None:
@@ -320,18 +322,22 @@ def test_constant_features_rank_last_on_both_ways_of_mcfs(
     factors = rng.normal(size=(60, 6))
     X = factors @ rng.normal(size=(6, 6000)) + rng.normal(size=(60, 6000))
     X[:, [0, 17]] = 3.0
-    found = MCFS(20, n_clusters=3, fit_intercept=fit_intercept, memory_limit=memory_limit).fit(X)
-    assert hasattr(found, "largest_violation_") == (memory_limit == "768 MiB")
-    assert found.ranking_[-2:].tolist() == [0, 17]
+    fitted_selector = MCFS(
+        20, n_clusters=3, fit_intercept=fit_intercept, memory_limit=memory_limit
+    ).fit(X)
+    assert hasattr(fitted_selector, "largest_violation_") == (memory_limit == "768 MiB")
+    assert fitted_selector.ranking_[-2:].tolist() == [0, 17]
 
 
 @pytest.mark.parametrize("fit_intercept", [True, False])
 def test_smaller_selections_of_mcfs_hold_no_constant_feature(fit_intercept: bool) -> None:
     X = _awkward()["wide"]
-    found = MCFS(30, n_clusters=2, n_neighbors=3, fit_intercept=fit_intercept).fit(X)
-    assert np.count_nonzero(found.scores_) < 30, "paths that end early leave places to fill"
+    fitted_selector = MCFS(30, n_clusters=2, n_neighbors=3, fit_intercept=fit_intercept).fit(X)
+    assert np.count_nonzero(fitted_selector.scores_) < 30, (
+        "paths that end early leave places to fill"
+    )
     for m in range(1, 31):
-        assert not np.isin([0, 31], found.support(m)).any()
+        assert not np.isin([0, 31], fitted_selector.support(m)).any()
 
 
 def test_values_too_large_to_be_squared_are_refused(selector: Any, digits: np.ndarray) -> None:
@@ -363,5 +369,5 @@ def test_degenerate_data() -> None:
     twice = np.repeat(rng.normal(size=(30, 4)), 2, axis=0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = MCFS(n_features_to_select=2, n_clusters=2, n_neighbors=4).fit(twice)
-    assert np.isfinite(found.scores_).all()
+        fitted_selector = MCFS(n_features_to_select=2, n_clusters=2, n_neighbors=4).fit(twice)
+    assert np.isfinite(fitted_selector.scores_).all()

@@ -104,12 +104,12 @@ def _module(path: str) -> tuple[str, bool]:
 
 def imports_of_rooms() -> dict[str, list[str]]:
     """Return the other rooms that each room imports, as the code is."""
-    found: dict[str, set[str]] = {room: set() for room in ALLOWED}
+    results: dict[str, set[str]] = {room: set() for room in ALLOWED}
     for path in FILES:
         for _, name in _imports(ast.parse((PACKAGE / path).read_text()), *_module(path)):
             if name.split(".")[0] == "bigfs":
-                found[Path(path).with_suffix("").parts[0]].add(_room(name))
-    return {room: [r for r in ALLOWED if r in found[room] - {room}] for room in ALLOWED}
+                results[Path(path).with_suffix("").parts[0]].add(_room(name))
+    return {room: [r for r in ALLOWED if r in results[room] - {room}] for room in ALLOWED}
 
 
 def _against_the_arrow(source: str, path: str) -> list[str]:

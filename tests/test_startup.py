@@ -21,13 +21,13 @@ MARGIN = 3.0
 
 def seconds(command: list[str], folder: Path) -> float:
     """Return the least processor seconds of two starts."""
-    found = []
+    results = []
     for _ in range(2):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(found)
+        results.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(results)
 
 
 @pytest.mark.full
@@ -44,8 +44,10 @@ def test_commands_start_soon(tmp_path: Path) -> None:
     (tmp_path / "max_variance.yaml").write_text(settings + labels)
     subprocess.run(again, cwd=tmp_path, check=True, capture_output=True)
     command = [sys.executable, "-X", "importtime", *again[1:]]
-    said = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stderr
-    assert "bigfs.pipeline" in said and "sklearn.base" not in said, (
+    output = subprocess.run(
+        command, cwd=tmp_path, check=True, capture_output=True, text=True
+    ).stderr
+    assert "bigfs.pipeline" in output and "sklearn.base" not in output, (
         "a second of loading for nothing"
     )
     base = seconds([sys.executable, "-c", "import sklearn.base"], tmp_path)
@@ -65,6 +67,6 @@ def test_an_interrupt_while_the_program_loads_is_clean(wait: float, tmp_path: Pa
     )
     time.sleep(wait)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     assert process.returncode == EXIT_INTERRUPTED
-    assert "Traceback" not in said and "interrupted" in said
+    assert "Traceback" not in output and "interrupted" in output

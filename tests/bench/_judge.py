@@ -14,7 +14,7 @@ SETS = ("ORL", "COIL20", "USPS")
 def measure(X: np.ndarray, y: np.ndarray, repetitions: int) -> tuple[float, float, float]:
     """Return mean and deviation of NMI, and the 1-NN error, in percent."""
     protocol = Protocol(int(y.max()) + 1, repetitions, n_init=10)
-    found = measure_selection(RowBlocks.from_any(X), y, None, protocol, "4 GiB")
+    measured = measure_selection(RowBlocks.from_any(X), y, None, protocol, "4 GiB")
     names = ("nmi_mean", "nmi_std", "nearest_neighbor_error")
-    nmi, deviation, error = (100 * found[name] for name in names)
+    nmi, deviation, error = (100 * measured[name] for name in names)
     return nmi, deviation, error

@@ -47,7 +47,7 @@ Case = tuple[str, Any, Callable[[np.ndarray], np.ndarray]]
 
 def cases() -> list[Case]:
     """Return name, selector and dense reference of every comparator, larger scores better."""
-    found: list[Case] = [
+    measured: list[Case] = [
         ("MaxVariance", MaxVariance(5), lambda X: X.var(axis=0)),
         (
             "LaplacianScore",
@@ -60,9 +60,9 @@ def cases() -> list[Case]:
         def dense(X: np.ndarray, ranking: str = ranking, sign: int = sign) -> np.ndarray:
             return sign * spec.spec_scores(X, mcfs.neighbor_affinity(X, 5), ranking)
 
-        found.append((f"SPEC {ranking}", SPEC(5, ranking=ranking), dense))
+        measured.append((f"SPEC {ranking}", SPEC(5, ranking=ranking), dense))
     return [
-        *found,
+        *measured,
         (
             "QAlpha",
             QAlpha(5, n_clusters=5, max_iter=4, tol=0),
@@ -109,7 +109,7 @@ def references(sets: dict[str, np.ndarray]) -> dict[tuple[str, str], tuple[float
     """Print and return the largest difference, as a share of the largest score, and sameness."""
     from distributed import Client
 
-    found: dict[tuple[str, str], list[np.ndarray]] = {}
+    figures: dict[tuple[str, str], list[np.ndarray]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, X in sets.items():
             np.save(f"{folder}/{name}.npy", prepared(X))
@@ -118,16 +118,16 @@ def references(sets: dict[str, np.ndarray]) -> dict[tuple[str, str], tuple[float
                 for name in sets:
                     blocks = RowBlocks.from_any(f"{folder}/{name}.npy", rows=BLOCK)
                     for label, selector, _ in cases():
-                        found.setdefault((name, label), []).append(_scores(selector, blocks))
+                        figures.setdefault((name, label), []).append(_scores(selector, blocks))
     print(f"{'set':<10}{'method':<18}{'largest difference':>20}   same on 1 and 2 workers")
     result = {}
     for name, X in sets.items():
         data = prepared(X)
         for label, _, dense in cases():
-            one, two = found[name, label]
+            single, two = figures[name, label]
             expected = dense(data)
-            gap = float(np.abs(one - expected).max() / np.abs(expected).max())
-            result[name, label] = (gap, bool(np.array_equal(one, two)))
+            gap = float(np.abs(single - expected).max() / np.abs(expected).max())
+            result[name, label] = (gap, bool(np.array_equal(single, two)))
             print(
                 f"{name:<10}{label:<18}{gap:>20.1e}   {'yes' if result[name, label][1] else 'NO'}"
             )
@@ -136,7 +136,7 @@ def references(sets: dict[str, np.ndarray]) -> dict[tuple[str, str], tuple[float
 
 def q_alpha_forms(sets: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[Any, Any]:
     """Print NMI and 1-NN error of 50 features by Q-alpha, by what is done to the features first."""
-    found = {}
+    figures = {}
     print(f"{'set':<8}{'features':<24}{'NMI':>6}{'1-NN error':>12}")
     for name, (X, y) in sets.items():
         X = np.asarray(X, dtype=np.float64)
@@ -148,14 +148,14 @@ def q_alpha_forms(sets: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[Any, A
         for form, M in forms.items():
             weights = solve_q_alpha(M.T @ M, int(y.max()) + 1).alpha
             kept = np.argsort(-weights, kind="stable")[:50]
-            nmi, _, error = found[name, form] = measure(X[:, kept], y, 1)
+            nmi, _, error = figures[name, form] = measure(X[:, kept], y, 1)
             print(f"{name:<8}{form:<24}{nmi:>6.1f}{error:>12.1f}")
-    return found
+    return figures
 
 
 def spec_rankings(sets: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[Any, Any]:
     """Print the NMI of the features of each ranking function, on at most 2,000 rows of each set."""
-    found = {}
+    figures = {}
     print(f"{'set':<16}{'preprocess':<12}{'m':>4}{'phi1':>8}{'phi2':>8}{'phi3':>8}")
     for name, (X, y) in sets.items():
         if len(X) > 2000:
@@ -168,10 +168,10 @@ def spec_rankings(sets: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[Any, A
                 selector = SPEC(m, ranking=ranking, preprocess=preprocess).fit(X)
                 columns = _minmax(X) if preprocess == "minmax" else X
                 row.append(measure(columns[:, selector.get_support()], y, 1)[0])
-            found[name, preprocess] = row
+            figures[name, preprocess] = row
             cells = "".join(f"{value:>8.1f}" for value in row)
             print(f"{name:<16}{preprocess:<12}{m:>4}{cells}")
-    return found
+    return figures
 
 
 def _minmax(X: np.ndarray) -> np.ndarray:

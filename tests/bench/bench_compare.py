@@ -71,14 +71,14 @@ def methods(X: np.ndarray, y: np.ndarray, m: int = 50, names: Any = None) -> dic
     os.environ["OMP_NUM_THREADS"] = "1"
     print(f"{X.shape[0]:,} x {X.shape[1]}, {m} features\n")
     print(f"{'method':<28}{'seconds':>9}{'processor':>11}{'memory (MiB)':>14}")
-    found = {}
+    figures = {}
     context = multiprocessing.get_context("spawn")
     for name in names or [*ESTIMATORS, *PEERS]:
         with context.Pool(1) as pool:
-            found[name] = pool.apply(measure, (name, X, m, n_clusters))
-        seconds, processor, memory = found[name]
+            figures[name] = pool.apply(measure, (name, X, m, n_clusters))
+        seconds, processor, memory = figures[name]
         print(f"{name:<28}{seconds:>9.2f}{processor:>11.2f}{memory:>14.0f}", flush=True)
-    return found
+    return figures
 
 
 def sharing(X: np.ndarray, y: np.ndarray, sizes: tuple[int, ...] = (25, 50, 100)) -> tuple:

@@ -150,10 +150,10 @@ class Session:
         """Give the last command that was cured again: there is nothing to do."""
         self.command(*self.taken)
 
-    def cell(self, source: str, said: str, seconds: float) -> None:
+    def cell(self, source: str, message: str, seconds: float) -> None:
         """Note a cell of a notebook."""
         self.seconds.append((source.splitlines()[-1], seconds, float("nan")))
-        self._say(f"\n>>> {source}\n{said}\n[{seconds:.1f} s]")
+        self._say(f"\n>>> {source}\n{message}\n[{seconds:.1f} s]")
 
     def _say(self, text: str) -> None:
         self.said.append(text)
@@ -209,19 +209,19 @@ def _notebook(folder: Path, session: Session) -> int | None:
     ).execute()
     errors = 0
     for cell in book.cells:
-        said = []
+        message = []
         for output in cell.outputs:
             if output.output_type == "error":
                 errors += 1
-                said.append(f"{output.ename}: {output.evalue}")
+                message.append(f"{output.ename}: {output.evalue}")
             elif output.output_type == "stream":
-                said.append(output.text.rstrip())
+                message.append(output.text.rstrip())
             else:
-                said.append(output.data["text/plain"])
+                message.append(output.data["text/plain"])
         times = cell.metadata.execution
         began = pd.Timestamp(times["iopub.execute_input"])
         seconds = (pd.Timestamp(times["shell.execute_reply"]) - began).total_seconds()
-        session.cell(cell.source, "\n".join(said), seconds)
+        session.cell(cell.source, "\n".join(message), seconds)
     return errors
 
 

@@ -125,7 +125,7 @@ def fuzz(good: Path, kinds: list[str], first: int, cases: int, seed: int) -> int
     for name in _WARM:
         importlib.import_module(name)
     place = good.with_name("case")
-    found: dict[str, Counter[int]] = {kind: Counter() for kind in kinds}
+    figures: dict[str, Counter[int]] = {kind: Counter() for kind in kinds}
     largest, longest, wrong = 0, 0.0, 0
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(good, place)
@@ -140,7 +140,7 @@ def fuzz(good: Path, kinds: list[str], first: int, cases: int, seed: int) -> int
         subject = name.parts[0]
         command = [part.replace("{}", subject) for part in dice.choice(commands)]
         outcome = run_case(command, place, good, {str(name): content})
-        found[kind][outcome.code] += 1
+        figures[kind][outcome.code] += 1
         largest, longest = max(largest, outcome.peak_bytes), max(longest, outcome.seconds)
         if not outcome.is_fine:
             wrong += 1
@@ -150,7 +150,7 @@ def fuzz(good: Path, kinds: list[str], first: int, cases: int, seed: int) -> int
         elif cases == 1:
             print(outcome, flush=True)
         shutil.copyfile(victim, place / name)
-    for kind, codes in found.items():
+    for kind, codes in figures.items():
         ends = ", ".join(f"{code}: {count}" for code, count in sorted(codes.items()))
         print(f"{kind:<9} {codes.total():>6} cases; exit codes {ends}")
     print(f"largest rise of a process {largest / 2**20:,.0f} MiB, longest case {longest:.1f} s")
@@ -160,10 +160,10 @@ def fuzz(good: Path, kinds: list[str], first: int, cases: int, seed: int) -> int
 def run_case(command: list[str], place: Path, good: Path, changed: dict[str, bytes]) -> Outcome:
     """Run a command in a process of its own; put back what it may write to."""
     began, before = time.monotonic(), _resident(os.getpid())
-    said = place.with_name("said.txt")
+    message = place.with_name("said.txt")
     child = os.fork()
     if child == 0:
-        _run_child(command, place, said)
+        _run_child(command, place, message)
     _, status, usage = os.wait4(child, 0)
     code = os.waitstatus_to_exitcode(status)
     touched = _differences(good, place, changed)
@@ -177,17 +177,17 @@ def run_case(command: list[str], place: Path, good: Path, changed: dict[str, byt
             shutil.copyfile(source, target)
         else:
             target.unlink(missing_ok=True)
-    text = said.read_text(errors="replace")
+    text = message.read_text(errors="replace")
     rise = max(0, usage.ru_maxrss * 1024 - before)
     return Outcome(code, text[-3000:], rise, time.monotonic() - began, touched)
 
 
-def _run_child(command: list[str], place: Path, said: Path) -> None:
+def _run_child(command: list[str], place: Path, message: Path) -> None:
     """Run the command line within the limits, and end the process with its code."""
     code = 99
     try:
         os.chdir(place)
-        file = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        file = os.open(message, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, 1)
         os.dup2(file, 2)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -246,15 +246,15 @@ def _differences(good: Path, place: Path, changed: dict[str, bytes]) -> list[str
 
 def _files(folder: Path) -> dict[str, str]:
     """Return hashes of the files of a folder, without the outputs."""
-    found = {}
+    figures = {}
     for top, folders, names in os.walk(folder):
         if Path(top) == folder:
             folders[:] = [name for name in folders if name not in _OUTPUTS]
         for name in names:
             path = Path(top) / name
             digest = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-            found[path.relative_to(folder).as_posix()] = digest
-    return found
+            figures[path.relative_to(folder).as_posix()] = digest
+    return figures
 
 
 def damaged(path: Path, dice: random.Random) -> bytes:
@@ -270,12 +270,12 @@ def damaged(path: Path, dice: random.Random) -> bytes:
 
 def _changes(content: bytes) -> list[Callable[[bytes, random.Random], bytes]]:
     """Return the ways in which a content may be damaged."""
-    found = [_flip, _cut, _insert, _repeat, _swap_number]
+    measured = [_flip, _cut, _insert, _repeat, _swap_number]
     try:
         json.loads(content)
     except (ValueError, RecursionError):
-        return found
-    return [*found, *[_swap_json] * 5]
+        return measured
+    return [*measured, *[_swap_json] * 5]
 
 
 def _flip(content: bytes, dice: random.Random) -> bytes:

@@ -36,13 +36,13 @@ def seconds(works: list[Callable[[], Any]], repetitions: int) -> np.ndarray:
 
     They take turns, so that a machine that slows down does so for all of them.
     """
-    found = np.empty((repetitions, len(works), 2))
-    for turn in found:
+    values = np.empty((repetitions, len(works), 2))
+    for turn in values:
         for row, work in zip(turn, works, strict=True):
             began = time.process_time(), time.perf_counter()
             work()
             row[:] = time.process_time() - began[0], time.perf_counter() - began[1]
-    return found.min(axis=0)
+    return values.min(axis=0)
 
 
 def plain_reading(path: str, blocks: RowBlocks) -> None:

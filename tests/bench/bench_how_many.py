@@ -66,20 +66,20 @@ def numbers(
     method: str, X: np.ndarray, criteria: Sequence[str] = tuple(CRITERIA), n_pairs: int = 10
 ) -> dict[str, int]:
     """Return what each of some criteria chooses, where the method has it."""
-    found = {}
+    figures = {}
     with dask.config.set(scheduler="synchronous"):
         if "stability" in criteria:
             of_fits = StabilitySelection(METHODS[method]({"auto": "stability"}), n_pairs).fit(X)
-            found["stability"] = int(of_fits.n_features_to_select_)
+            figures["stability"] = int(of_fits.n_features_to_select_)
         others = [name for name in criteria if name != "stability"]
         curves = METHODS[method]("auto").fit(X).curves_ if others else None
     for name in others:
         stage = CRITERIA[name].stage
         if not stage or "explained_eigenvectors" in curves.values:
-            found[name] = choose_number(
+            figures[name] = choose_number(
                 Auto(auto=name), curves.sizes, curves.values, curves.errors, len(X)
             )
-    return found
+    return figures
 
 
 def on_planted(
@@ -92,7 +92,7 @@ def on_planted(
     n_pairs: int = 10,
 ) -> dict[tuple[str, str, str, int], list[int]]:
     """Print how often each criterion is within 20 % of the truth, and its median."""
-    found: dict[tuple[str, str, str, int], list[int]] = {}
+    figures: dict[tuple[str, str, str, int], list[int]] = {}
     head = "".join(f"{f'm = {m}':>14}" for m in truths)
     print(f"{'kind':<10}{'method':<17}{'criterion':<24}{head}   (of {draws} draws; median)")
     for kind in KINDS:
@@ -101,17 +101,17 @@ def on_planted(
                 for seed in range(draws):
                     X = planted(kind, m, n, d, seed)
                     for name, number in numbers(method, X, criteria, n_pairs).items():
-                        found.setdefault((kind, method, name, m), []).append(number)
+                        figures.setdefault((kind, method, name, m), []).append(number)
             for name in criteria:
-                if (kind, method, name, truths[0]) not in found:
+                if (kind, method, name, truths[0]) not in figures:
                     continue
                 cells = ""
                 for m in truths:
-                    chosen = np.array(found[kind, method, name, m])
+                    chosen = np.array(figures[kind, method, name, m])
                     hits = int((np.abs(chosen - m) <= 0.2 * m).sum())
                     cells += f"{f'{hits}; {np.median(chosen):g}':>14}"
                 print(f"{kind:<10}{method:<17}{name:<24}{cells}", flush=True)
-    return found
+    return figures
 
 
 def on_sets(
@@ -120,19 +120,19 @@ def on_sets(
     methods: Sequence[str] = tuple(METHODS),
 ) -> dict[tuple[str, str], dict[str, int]]:
     """Print what each criterion says of data without a known number."""
-    found = {}
+    figures = {}
     print(f"{'set':<10}{'method':<17}" + "".join(f"{name:>24}" for name in criteria))
     for name, X in sets.items():
         for method in methods:
-            found[name, method] = numbers(method, X, criteria)
-            cells = "".join(f"{found[name, method].get(c, '-'):>24}" for c in criteria)
+            figures[name, method] = numbers(method, X, criteria)
+            cells = "".join(f"{figures[name, method].get(c, '-'):>24}" for c in criteria)
             print(f"{name:<10}{method:<17}{cells}", flush=True)
-    return found
+    return figures
 
 
 def cost(sets: dict[str, np.ndarray], turns: int = 5) -> dict[tuple[str, str, bool], float]:
     """Print processor seconds of runs without and with curves, in turns, medians."""
-    found = {}
+    figures = {}
     print(f"{'data':<24}{'method':<17}{'without':>9}{'with':>9}   processor seconds")
     for name, X in sets.items():
         for method in ("max_variance", "mcfs"):
@@ -149,10 +149,10 @@ def cost(sets: dict[str, np.ndarray], turns: int = 5) -> dict[tuple[str, str, bo
                         if turn:  # the first loads libraries
                             taken.append(time.process_time() - began)
             for curves, taken in seconds.items():
-                found[name, method, curves] = float(np.median(taken))
-            without, with_curves = (found[name, method, curves] for curves in (False, True))
+                figures[name, method, curves] = float(np.median(taken))
+            without, with_curves = (figures[name, method, curves] for curves in (False, True))
             print(f"{name:<24}{method:<17}{without:>9.2f}{with_curves:>9.2f}", flush=True)
-    return found
+    return figures
 
 
 def main(arguments: list[str] | None = None) -> Any:

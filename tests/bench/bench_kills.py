@@ -111,16 +111,16 @@ def main(arguments: list[str] | None = None) -> None:
         }
         if method == "ndfs":
             config["ndfs"] = {"n_clusters": 6, "max_iter": 40, "tol": 0.0}
-        whole = undisturbed(chosen.folder, config)
-        print(f"{method}: {whole.seconds:.1f} s undisturbed", flush=True)
+        complete = undisturbed(chosen.folder, config)
+        print(f"{method}: {complete.seconds:.1f} s undisturbed", flush=True)
         if chosen.worker_kills and chosen.workers:
-            series = kill_workers(whole, chosen.worker_kills, dice)
+            series = kill_workers(complete, chosen.worker_kills, dice)
             print(series.line(f"{method}, workers"), flush=True)
         if chosen.job_kills:
-            series = kill_jobs(whole, chosen.job_kills, dice)
+            series = kill_jobs(complete, chosen.job_kills, dice)
             print(series.line(f"{method}, job"), flush=True)
         if chosen.takeovers:
-            series = take_over(whole, chosen.takeovers, dice)
+            series = take_over(complete, chosen.takeovers, dice)
             print(series.line(f"{method}, frozen"), flush=True)
 
 
@@ -141,8 +141,8 @@ def undisturbed(folder: Path, settings: dict[str, Any]) -> Undisturbed:
     config = {**settings, "run": str(run)}
     began = time.monotonic()
     process = _start(config)
-    said = finish(process, _SECONDS)
-    assert process.returncode == 0, said
+    output = finish(process, _SECONDS)
+    assert process.returncode == 0, output
     seconds = time.monotonic() - began
     return Undisturbed(folder, config, seconds, _stage_seconds(run), scores_of(run), files_of(run))
 
@@ -170,44 +170,46 @@ def files_of(run: Path) -> Counter[str]:
 
 def _in_stage(run: Path) -> str:
     """Return the stage that is being written, as far as the run directory shows."""
-    found = sorted(path.stem for path in run.glob("attempts/*/*.zarr"))
-    if found:
-        return found[-1]
+    measured = sorted(path.stem for path in run.glob("attempts/*/*.zarr"))
+    if measured:
+        return measured[-1]
     attempts = [path.name for path in run.glob("attempts/*")]
     return "between" if manifest_of(run).get("attempt") in attempts else "start"
 
 
-def _disturbed(whole: Undisturbed, number: int) -> tuple[Path, dict[str, Any]]:
-    run = whole.folder / f"{whole.config['method']}-{number}" / "run"
-    return run, {**whole.config, "run": str(run)}
+def _disturbed(complete: Undisturbed, number: int) -> tuple[Path, dict[str, Any]]:
+    run = complete.folder / f"{complete.config['method']}-{number}" / "run"
+    return run, {**complete.config, "run": str(run)}
 
 
-def _check_end(whole: Undisturbed, run: Path) -> None:
+def _check_end(complete: Undisturbed, run: Path) -> None:
     """Compare a run that was disturbed with the one that was not."""
-    assert scores_of(run) == whole.scores, f"{run}: other scores"
+    assert scores_of(run) == complete.scores, f"{run}: other scores"
     files = files_of(run)
-    assert files == whole.files, f"{run}: {files - whole.files} more, {whole.files - files} less"
+    assert files == complete.files, (
+        f"{run}: {files - complete.files} more, {complete.files - files} less"
+    )
     assert manifest_of(run)["status"] == "done"
 
 
-def kill_workers(whole: Undisturbed, kills: int, dice: random.Random) -> Series:
+def kill_workers(complete: Undisturbed, kills: int, dice: random.Random) -> Series:
     """Kill random workers until there were so many kills; every run must complete."""
     series = Series("kills")
     while series.kills < kills:
-        run, config = _disturbed(whole, series.runs)
+        run, config = _disturbed(complete, series.runs)
         series.runs += 1
-        code, said = 4, ""
+        code, message = 4, ""
         began, before = time.monotonic(), series.kills
         while code == 4:
             process = _start(config)
             series.starts += 1
-            _disturb(process, run, whole.seconds / 2, kills, dice, series)
-            said = finish(process, _SECONDS)
+            _disturb(process, run, complete.seconds / 2, kills, dice, series)
+            message = finish(process, _SECONDS)
             code = process.returncode
-        assert code == 0, said
+        assert code == 0, message
         if series.kills == before:
-            whole.seconds = time.monotonic() - began
-        _check_end(whole, run)
+            complete.seconds = time.monotonic() - began
+        _check_end(complete, run)
     return series
 
 
@@ -242,24 +244,24 @@ def _alive(process: subprocess.Popen[str]) -> list[psutil.Process]:
         return []
 
 
-def kill_jobs(whole: Undisturbed, kills: int, dice: random.Random) -> Series:
+def kill_jobs(complete: Undisturbed, kills: int, dice: random.Random) -> Series:
     """Kill the job at random times and start it again, until there were so many kills."""
     series = Series("kills")
     while series.kills < kills:
-        run, config = _disturbed(whole, 1000 + series.runs)
+        run, config = _disturbed(complete, 1000 + series.runs)
         series.runs += 1
         code = -9
         while code == -9:
             with _nothing_done_twice(run):
                 process = _start(config)
                 series.starts += 1
-                if series.kills < kills and _wait_for_moment(process, whole, dice, run, 0.2):
+                if series.kills < kills and _wait_for_moment(process, complete, dice, run, 0.2):
                     _kill(process, run, series)
-                said = finish(process, _SECONDS)
+                output = finish(process, _SECONDS)
             code = process.returncode
-        assert code == 0, said
-        whole.stage_seconds = _stage_seconds(run)
-        _check_end(whole, run)
+        assert code == 0, output
+        complete.stage_seconds = _stage_seconds(run)
+        _check_end(complete, run)
     return series
 
 
@@ -275,15 +277,15 @@ def _nothing_done_twice(run: Path) -> Iterator[None]:
 
 def _wait_for_moment(
     process: subprocess.Popen[str],
-    whole: Undisturbed,
+    complete: Undisturbed,
     dice: random.Random,
     run: Path,
     share_of_starts: float,
 ) -> bool:
     """Wait for a time while the job starts, or within its next stage; say whether it runs."""
-    left = [seconds for name, seconds in whole.stage_seconds.items() if not _is_done(run, name)]
+    left = [seconds for name, seconds in complete.stage_seconds.items() if not _is_done(run, name)]
     if dice.random() < share_of_starts or not left:
-        pause = dice.uniform(0.0, max(1.0, whole.seconds - sum(whole.stage_seconds.values())))
+        pause = dice.uniform(0.0, max(1.0, complete.seconds - sum(complete.stage_seconds.values())))
     else:
         # A little more than the stage took, so that some kills fall between two stages.
         pause = dice.uniform(0.0, 1.2 * left[0] + 0.1)
@@ -313,13 +315,13 @@ def _kill(process: subprocess.Popen[str], run: Path, series: Series) -> None:
     assert not alive, f"processes outlive the job: {alive}"
 
 
-def take_over(whole: Undisturbed, takeovers: int, dice: random.Random) -> Series:
+def take_over(complete: Undisturbed, takeovers: int, dice: random.Random) -> Series:
     """Freeze jobs within a stage; another one takes the place of each, and the first wakes up."""
     series = Series("takeovers")
     seeds = [dice.random() for _ in range(takeovers)]
     with ThreadPoolExecutor(_FROZEN_AT_ONCE) as pool:
         for stage in pool.map(
-            _take_over, [whole] * takeovers, range(2000, 2000 + takeovers), seeds
+            _take_over, [complete] * takeovers, range(2000, 2000 + takeovers), seeds
         ):
             series.in_stage[stage] += 1
             series.kills, series.runs = series.kills + 1, series.runs + 1
@@ -327,12 +329,12 @@ def take_over(whole: Undisturbed, takeovers: int, dice: random.Random) -> Series
     return series
 
 
-def _take_over(whole: Undisturbed, number: int, seed: float) -> str:
+def _take_over(complete: Undisturbed, number: int, seed: float) -> str:
     """Return the stage in which a job was frozen."""
-    run, config = _disturbed(whole, number)
+    run, config = _disturbed(complete, number)
     dice = random.Random(seed)
     frozen = _start(config)
-    assert _wait_for_moment(frozen, whole, dice, run, 0.0), "the job ended before it was frozen"
+    assert _wait_for_moment(frozen, complete, dice, run, 0.0), "the job ended before it was frozen"
     frozen.send_signal(signal.SIGSTOP)
     try:
         stage, holder = _in_stage(run), (run / "lease.json").read_bytes()
@@ -344,16 +346,16 @@ def _take_over(whole: Undisturbed, number: int, seed: float) -> str:
                 while second.poll() is None and _lease(run) == holder:
                     time.sleep(_POLL_SECONDS)
                 if second.poll() is None and dice.random() < 0.5:
-                    time.sleep(dice.uniform(0.0, 0.5 * sum(whole.stage_seconds.values())))
+                    time.sleep(dice.uniform(0.0, 0.5 * sum(complete.stage_seconds.values())))
                     frozen.send_signal(signal.SIGCONT)
-                said = finish(second, _SECONDS)
+                output = finish(second, _SECONDS)
                 code = second.returncode
-            assert code == 0, said
+            assert code == 0, output
     finally:
         frozen.send_signal(signal.SIGCONT)
-    said = finish(frozen, _SECONDS)
-    assert frozen.returncode == 75, f"{frozen.returncode}: {said}"
-    _check_end(whole, run)
+    output = finish(frozen, _SECONDS)
+    assert frozen.returncode == 75, f"{frozen.returncode}: {output}"
+    _check_end(complete, run)
     return stage
 
 

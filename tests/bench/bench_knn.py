@@ -52,13 +52,13 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
         return {}
     if not truth.exists():
         _in_a_process(options, "exact")
-    found: dict[str, list[dict[str, float]]] = {"memory": [], "bigfs": []}
+    figures: dict[str, list[dict[str, float]]] = {"memory": [], "bigfs": []}
     for _ in range(options.repetitions):
-        for contender, results in found.items():
+        for contender, results in figures.items():
             results.append(_in_a_process(options, contender))
     medians = {
-        contender: {key: statistics.median(one[key] for one in results) for key in results[0]}
-        for contender, results in found.items()
+        contender: {key: statistics.median(result[key] for result in results) for key in results[0]}
+        for contender, results in figures.items()
     }
     _print(path, medians)
     return medians
@@ -165,8 +165,8 @@ def _in_memory(path: Path, truth: Path, options: argparse.Namespace) -> dict[str
         indices, distances = index.neighbor_graph
     cpu, peak = time.process_time() - began, peak_bytes() - base
     rows = _checked_rows(len(X))
-    found = np.where(indices[rows] == rows[:, None], np.inf, distances[rows])
-    best = np.sort(found, axis=1)[:, :N_NEIGHBORS]
+    values = np.where(indices[rows] == rows[:, None], np.inf, distances[rows])
+    best = np.sort(values, axis=1)[:, :N_NEIGHBORS]
     return {"recall": _recall(best, truth), "cpu_seconds": cpu, "peak_mib": peak / MIB}
 
 
@@ -183,9 +183,9 @@ def _partitioned(path: Path, truth: Path, options: argparse.Namespace) -> dict[s
 
     def timed(*args: Any) -> Any:
         start = time.process_time()
-        found = estimate(*args)
+        measured = estimate(*args)
         apart["seconds"] += time.process_time() - start
-        return found
+        return measured
 
     build.true_neighbors = timed
     base, began = _resident(), time.process_time()

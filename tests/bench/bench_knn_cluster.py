@@ -60,15 +60,15 @@ def _on_cluster(path: Path, n_workers: int, options: argparse.Namespace) -> dict
     with local_cluster(n_workers, 1, limit) as cluster, Client(cluster) as client:
         workers = set(client.scheduler_info(n_workers=-1)["workers"])
         client.run(_compile)
-        found = _measure(path, options)
+        measured = _measure(path, options)
         spilled = sum(client.run(_spilled).values())
         restarts = len(set(client.scheduler_info(n_workers=-1)["workers"]) - workers)
         paused = _pauses(client)
-    found["line"] = (
-        f"{n_workers} workers: {found['line']}; spilled {spilled} bytes, paused {paused} times, "
+    measured["line"] = (
+        f"{n_workers} workers: {measured['line']}; spilled {spilled} bytes, paused {paused} times, "
         f"{restarts} workers restarted"
     )
-    return {**found, "spilled": spilled, "paused": paused, "restarts": restarts}
+    return {**measured, "spilled": spilled, "paused": paused, "restarts": restarts}
 
 
 def _pauses(client: Any) -> int:
@@ -85,9 +85,9 @@ def _measure(path: Path, options: argparse.Namespace) -> dict[str, Any]:
         eps=options.eps, scratch=scratch, algorithm="pynndescent",
     )  # fmt: skip
     seconds = time.perf_counter() - began
-    found = _describe(graph, seconds, options)
+    measured = _describe(graph, seconds, options)
     scratch.close()
-    return found
+    return measured
 
 
 def _describe(graph: KNNGraph, seconds: float, options: argparse.Namespace) -> dict[str, Any]:

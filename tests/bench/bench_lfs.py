@@ -51,9 +51,9 @@ def kmeans_error(X: np.ndarray, y: np.ndarray) -> float:
     return majority_label_error(y, KMeans(len(means), init=means, n_init=1).fit_predict(X))
 
 
-def subsets_of(found: LFS) -> list[list[int]]:
+def subsets_of(measured: LFS) -> list[list[int]]:
     """Return the subsets as lists."""
-    return [subset.tolist() for subset in found.feature_subsets_]
+    return [subset.tolist() for subset in measured.feature_subsets_]
 
 
 def synthetic(
@@ -71,16 +71,16 @@ def synthetic(
     for name, errors in others.items():
         print(f"{name}: mean error {np.mean(errors):.4f}")
     print("alpha = beta  tie_width  exact draws  mean error")
-    found = {}
+    figures = {}
     for penalty, width in settings:
         errors, exact = [], 0
         for X, y in draws:
             fitted = LFS(n_clusters=4, alpha=penalty, beta=penalty, tie_width=width, init=y).fit(X)
             errors.append(majority_label_error(y, fitted.labels_))
             exact += subsets_of(fitted) == PLANTED
-        found[penalty, width] = exact, float(np.mean(errors))
+        figures[penalty, width] = exact, float(np.mean(errors))
         print(f"{penalty:12g}  {width:9g}  {exact:5d} of {n_draws}  {np.mean(errors):10.4f}")
-    return found
+    return figures
 
 
 def restarts(n_draws: int = 20, n_init: int = 60) -> tuple[int, float]:
@@ -127,7 +127,7 @@ def tables(
 ) -> dict[str, float]:
     """Print the errors beside the paper's, everything from the class means."""
     print(f"grid: alpha, beta in {grid}, tie_width in {TIE_WIDTHS}; alpha, beta, tie_width chosen")
-    found = {}
+    figures = {}
     for name in names:
         X, y = load(name, folder)
         begun, errors, best = time.perf_counter(), {}, None
@@ -141,10 +141,10 @@ def tables(
                 best = choice, subsets_of(fitted)
         assert best is not None
         choice, subsets = best
-        found[name] = errors[choice]
+        figures[name] = errors[choice]
         globally = GFSKMeans(n_clusters=int(y.max()) + 1, init=y).fit(X)
         ours = (kmeans_error(X, y), majority_label_error(y, globally.labels_), errors[choice])
-        literal = min(error for one, error in errors.items() if one[2] == 0)
+        literal = min(error for item, error in errors.items() if item[2] == 0)
         kept = globally.get_support(indices=True)
         print(f"{name}: {len(X)} x {X.shape[1]}, {time.perf_counter() - begun:.0f} s")
         for method, our, paper in zip(("k-means", "GFS", "LFS"), ours, PAPER[name], strict=True):
@@ -153,7 +153,7 @@ def tables(
         print(f"  subsets, from 1: GFS {(kept + 1).tolist()}")
         for cluster, subset in enumerate(subsets, start=1):
             print(f"    C{cluster}: {[feature + 1 for feature in subset]}")
-    return found
+    return figures
 
 
 def median(errors: dict[tuple[float, ...], float]) -> float:
@@ -184,15 +184,15 @@ def scale(
     X, y, subsets = planted(n, d, c, seed=0)
     centers = class_means(X[: min(n, 20_000)], y[: min(n, 20_000)])
     begun = time.perf_counter()
-    found = LFS(n_clusters=c, init=centers, drop="many", sample_size=sample_size).fit(X)
+    fitted = LFS(n_clusters=c, init=centers, drop="many", sample_size=sample_size).fit(X)
     seconds = time.perf_counter() - begun
-    right = sum(a == b for a, b in zip(subsets_of(found), subsets, strict=True))
+    right = sum(a == b for a, b in zip(subsets_of(fitted), subsets, strict=True))
     searched = "all rows" if sample_size is None else f"{sample_size:,} rows"
     print(
         f"n = {n:,}, d = {d}, search on {searched}: {right} of {c} subsets, labels "
-        f"{np.mean(found.labels_ == y):.4f} right, {seconds:.0f} s, {found.n_passes_} passes"
+        f"{np.mean(fitted.labels_ == y):.4f} right, {seconds:.0f} s, {fitted.n_passes_} passes"
     )
-    return right, seconds, found.n_passes_
+    return right, seconds, fitted.n_passes_
 
 
 def main() -> None:

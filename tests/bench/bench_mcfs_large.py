@@ -76,7 +76,7 @@ def large(options: argparse.Namespace, rows: int) -> dict[str, Any]:
         settings = _settings(options, rows, f"run-{rows}")
         began, used = time.perf_counter(), _processor_seconds(client)
         result = bigfs.run(settings, fresh=True)
-        found: dict[str, Any] = {
+        figures: dict[str, Any] = {
             "rows": rows,
             "seconds": time.perf_counter() - began,
             "processor": _processor_seconds(client) - used,
@@ -86,8 +86,8 @@ def large(options: argparse.Namespace, rows: int) -> dict[str, Any]:
             "restarts": len(set(client.scheduler_info(n_workers=-1)["workers"]) - workers),
             "selected": result.selected.tolist(),
         }
-    (options.folder / f"run-{rows}.json").write_text(json.dumps(found))
-    return found
+    (options.folder / f"run-{rows}.json").write_text(json.dumps(figures))
+    return figures
 
 
 def _settings(options: argparse.Namespace, rows: int, name: str) -> dict[str, Any]:

@@ -36,8 +36,8 @@ SCALES = ("none", "l1", "l2", "max")
 def embed(X: np.ndarray, n_clusters: int) -> tuple[np.ndarray, int]:
     """Return the eigenvectors, unit D-norm, and how many of them belong to eigenvalue zero."""
     W = kneighbors_graph(X, 5)
-    found = solve_eigsh(W.maximum(W.T).tocsr(), n_clusters, tol=1e-8, random_state=0)
-    return found.vectors, min(found.n_connected_components - 1, n_clusters)
+    solution = solve_eigsh(W.maximum(W.T).tocsr(), n_clusters, tol=1e-8, random_state=0)
+    return solution.vectors, min(solution.n_connected_components - 1, n_clusters)
 
 
 def coefficients(X: np.ndarray, Y: np.ndarray, m: int, intercept: bool) -> np.ndarray:
@@ -74,10 +74,10 @@ def report(name: str, X: np.ndarray, y: np.ndarray, m: int, rotations: int, reps
     Y, n_null = embed(X, n_clusters)
     for intercept in (True, False):
         unit = coefficients(X, Y / np.linalg.norm(Y, axis=0), m, intercept)
-        turned = []
+        reordered = []
         for seed in range(rotations if n_null > 1 else 0):
             Z = rotated(Y, n_null, seed)
-            turned.append(coefficients(X, Z / np.linalg.norm(Z, axis=0), m, intercept))
+            reordered.append(coefficients(X, Z / np.linalg.norm(Z, axis=0), m, intercept))
         rows = [("unit", scale, unit, 0) for scale in SCALES]
         if n_null > 1:
             rows += [("group", scale, unit, n_null) for scale in SCALES]
@@ -92,7 +92,7 @@ def report(name: str, X: np.ndarray, y: np.ndarray, m: int, rotations: int, reps
             ]  # fmt: skip
             others = [
                 nearest_neighbor_error(X[:, select(a, scale, m, group)], y)
-                for a in (turned if kind != "degree" else [])
+                for a in (reordered if kind != "degree" else [])
             ]
             span = f"{100 * min(others):.2f}..{100 * max(others):.2f}" if others else ""
             print(

@@ -54,7 +54,7 @@ def ring(n: int, k: int = 5) -> AffinityMatrix:
 def dense(sizes: tuple[int, ...] = (2000, 4000, 8000), d: int = 256) -> list[tuple[float, float]]:
     """Print seconds per iteration of both at growing n."""
     print("     n   dense s/it   ours s/it   times less")
-    found = []
+    figures = []
     for n in sizes:
         X, labels = blobs(n, d)
         F = check_init(labels, n, 10)
@@ -64,12 +64,12 @@ def dense(sizes: tuple[int, ...] = (2000, 4000, 8000), d: int = 256) -> list[tup
             matrix = W.load().toarray()
             began = time.process_time()
             dense_ndfs(X, matrix, F, n_iter=2)
-            one = (time.process_time() - began) / 2
+            single = (time.process_time() - began) / 2
         few, many = (_seconds(blocks, W, F, iterations) for iterations in (5, 35))
         ours = (many - few) / 30
-        found.append((one, ours))
-        print(f"{n:>6,}{one:>13.3f}{ours:>12.4f}{one / ours:>13.0f}", flush=True)
-    return found
+        figures.append((single, ours))
+        print(f"{n:>6,}{single:>13.3f}{ours:>12.4f}{single / ours:>13.0f}", flush=True)
+    return figures
 
 
 def _seconds(blocks: RowBlocks, W: AffinityMatrix, F: np.ndarray, iterations: int) -> float:
@@ -132,7 +132,7 @@ def rows(
     from bigfs.runtime import local_cluster
 
     print("        n   seconds/it  processor s/it  per million rows  largest worker")
-    found = []
+    figures = []
     for n in sizes:
         path = folder / f"blobs-{n}.npy"
         if not path.exists():
@@ -148,11 +148,11 @@ def rows(
                 times.append((time.perf_counter() - began, _processor_seconds() - used))
             peak = _largest_worker()
         wall, used = (np.array(times[1]) - times[0]) / 6
-        found.append(used)
+        figures.append(used)
         print(
             f"{n:>9,}{wall:>13.2f}{used:>16.2f}{used / n * 1e6:>18.2f}{peak:>12.0f} MiB", flush=True
         )
-    return found
+    return figures
 
 
 def _processor_seconds() -> float:
@@ -188,16 +188,16 @@ def mnist(folder: Path, m: int = 100, repetitions: int = 20) -> None:
     # one, so that B shrinks as 1 / sqrt(n).
     for beta in (1.0, float(np.sqrt(len(X) / 5000))):
         begun = time.process_time()
-        found = ndfs_scores(blocks, W, spectral, 10, beta=beta, tol=0.0)
+        result = ndfs_scores(blocks, W, spectral, 10, beta=beta, tol=0.0)
         seconds = time.process_time() - begun
         print(
             f"MNIST {len(X):,} x {X.shape[1]}, beta {beta:.2f}: processor seconds: graph "
             f"{after_graph - began:.1f}, eigenvectors {after_spectral - after_graph:.1f}, "
-            f"start and {found.details['n_iter']} iterations {seconds:.1f}; "
-            f"{found.details['n_labels_changed']} labels moved",
+            f"start and {result.details['n_iter']} iterations {seconds:.1f}; "
+            f"{result.details['n_labels_changed']} labels moved",
             flush=True,
         )
-        _clusters(f"{m} features", X[:, found.support(m)], y, repetitions)
+        _clusters(f"{m} features", X[:, result.support(m)], y, repetitions)
     _clusters("all features", X, y, repetitions)
 
 
@@ -207,12 +207,12 @@ def _clusters(name: str, X: np.ndarray, y: np.ndarray, repetitions: int) -> None
     from bigfs.evaluate.protocols import kmeans_scores
 
     part, n_clusters = np.ascontiguousarray(X), int(y.max()) + 1
-    found = []
+    figures = []
     for i in range(repetitions):
         seed = derive_seed(0, "evaluation", i)
         scores = kmeans_scores(part, y, n_clusters=n_clusters, n_init=1, init="random", seed=seed)
-        found.append((scores["nmi"], scores["acc"]))
-    nmi, acc = 100 * np.mean(found, axis=0)
+        figures.append((scores["nmi"], scores["acc"]))
+    nmi, acc = 100 * np.mean(figures, axis=0)
     print(f"{name}: ACC {acc:.1f}, NMI {nmi:.1f}", flush=True)
 
 

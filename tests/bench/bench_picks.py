@@ -54,7 +54,7 @@ def large(folder: Path, rows: int, features: int, turns: int = 3) -> dict[str, A
     write_matrix(path, rows, features)
     if not store.exists():
         bigfs.ingest(path, store)
-    found: dict[str, list[tuple[float, float, int]]] = {}
+    figures: dict[str, list[tuple[float, float, int]]] = {}
     with local_cluster(2, 1, 2**30) as cluster, Client(cluster) as client:
         client.wait_for_workers(2, timeout=60)
         for _ in range(turns):
@@ -65,7 +65,7 @@ def large(folder: Path, rows: int, features: int, turns: int = 3) -> dict[str, A
                 blocks.gram()
                 took, peak = time.perf_counter() - began, max(client.run(peak_bytes).values())
                 alone = (took, peak / MIB, blocks.passes)
-                found.setdefault("the Gram pass alone", []).append(alone)
+                figures.setdefault("the Gram pass alone", []).append(alone)
             for method in ("column_subset", "pivoted_qr"):
                 settings = {
                     "run": str(folder / f"picks-{method}"),
@@ -76,27 +76,27 @@ def large(folder: Path, rows: int, features: int, turns: int = 3) -> dict[str, A
                 }
                 record = bigfs.run(settings, fresh=True).stages["result"]
                 peak = record["measured_peak_bytes"] / MIB
-                found.setdefault(method, []).append((record["seconds"], peak, record["passes"]))
+                figures.setdefault(method, []).append((record["seconds"], peak, record["passes"]))
     print(f"{rows:,} x {features}, two workers of 1 GiB, medians of {turns}")
-    for name, turned in found.items():
-        seconds, peak, passes = np.median(turned, axis=0)
+    for name, item in figures.items():
+        seconds, peak, passes = np.median(item, axis=0)
         print(f"{name:<22}{seconds:>8.1f} s{peak:>8.0f} MiB in a worker, passes: {passes:.0f}")
-    return found
+    return figures
 
 
 def sketch(sets: dict[str, np.ndarray], m: int = 50) -> dict[str, tuple[float, float, float]]:
     """Print what the exact picks and those of a sketch explain, and how many they share."""
-    found = {}
+    figures = {}
     print(f"{'set':<14}{'exact':>8}{'sketch':>8}{'shared':>8}   (percent)")
     for name, X in sets.items():
         exact = ColumnSubset(m).fit(X)
         with mock.patch.object(picks, "gram_bytes", lambda *sizes: 2**60):
             other = ColumnSubset(m).fit(X)
         shared = 100 * len(np.intersect1d(exact.support(m), other.support(m))) / m
-        of_both = [100 * one.explained_variance_ratio_.sum() for one in (exact, other)]
-        found[name] = (*of_both, shared)
+        of_both = [100 * item.explained_variance_ratio_.sum() for item in (exact, other)]
+        figures[name] = (*of_both, shared)
         print(f"{name:<14}{of_both[0]:>8.1f}{of_both[1]:>8.1f}{shared:>8.0f}")
-    return found
+    return figures
 
 
 def peer_fits(X: np.ndarray, m: int) -> dict[str, Callable[[], np.ndarray]]:
@@ -128,7 +128,7 @@ def peer_fits(X: np.ndarray, m: int) -> dict[str, Callable[[], np.ndarray]]:
 
 def peers(sets: dict[str, np.ndarray], m: int = 50, turns: int = 3) -> dict[Any, Any]:
     """Print processor seconds (medians), explained variance, and what is shared with the first."""
-    found = {}
+    figures = {}
     print(f"{'set':<12}{'':<26}{'seconds':>9}{'explained':>11}   same as PivotedQR(n_components)")
     for name, X in sets.items():
         X = np.asarray(X, dtype=np.float64)
@@ -146,9 +146,9 @@ def peers(sets: dict[str, np.ndarray], m: int = 50, turns: int = 3) -> dict[Any,
         for label in fits:
             took, share = float(np.median(seconds[label])), explained(X, kept[label])
             same = len(np.intersect1d(ours, kept[label]))
-            found[name, label] = (took, share, same)
+            figures[name, label] = (took, share, same)
             print(f"{name:<12}{label:<26}{took:>9.3f}{share:>11.2f}{same:>6} of {m}", flush=True)
-    return found
+    return figures
 
 
 def main(arguments: list[str] | None = None) -> Any:

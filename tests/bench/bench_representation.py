@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> dict[tuple[str, str], tuple[floa
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args(arguments)
     print(f"{'data':<12} {'representation':<15} {'recall':>7} {'NMI':>6} {'1-NN error':>11}")
-    found = {}
+    figures = {}
     for path in [options.folder / f"{name}.npz" for name in FILES]:
         if not path.exists():
             print(f"{path.stem:<12} not in {options.folder}")
@@ -42,11 +42,11 @@ def main(arguments: list[str] | None = None) -> dict[tuple[str, str], tuple[floa
         true = knn_graph(blocks, N_NEIGHBORS, algorithm="exact").indices[...]
         for representation in ("raw", "pca:50"):
             row = _compare(blocks, y, representation, true, options.repetitions)
-            found[path.stem, representation] = row
+            figures[path.stem, representation] = row
             print(
                 f"{path.stem:<12} {representation:<15} {row[0]:7.3f} {row[1]:6.1f} {row[2]:11.2f}"
             )
-    return found
+    return figures
 
 
 def _compare(

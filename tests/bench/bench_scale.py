@@ -26,7 +26,7 @@ def measure(name: str, preprocess: str, n_repetitions: int = 20) -> list[tuple[s
         for method in METHODS
     ]
     with tempfile.TemporaryDirectory() as folder:
-        found = bigfs.compare(
+        comparison = bigfs.compare(
             {
                 "run": folder,
                 "input": {"uri": f"sklearn:{name}"},
@@ -44,7 +44,7 @@ def measure(name: str, preprocess: str, n_repetitions: int = 20) -> list[tuple[s
             f"{100 * row.scores['nmi_mean']:.1f} / "
             f"{100 * row.scores['nearest_neighbor_error']:.1f}",
         )
-        for row in found.rows
+        for row in comparison.rows
     ]
 
 

@@ -127,8 +127,8 @@ def seconds(name: str, X: np.ndarray, n_classes: int, limit: int) -> float | str
     process.start()
     there.close()
     try:
-        found: float | str = here.recv()
-        return found
+        measured: float | str = here.recv()
+        return measured
     except EOFError:
         process.join()
         return f"> {limit}" if process.exitcode in (-9, -24) else "failed"
@@ -215,15 +215,15 @@ def main() -> None:
         X, n_classes = opened()
         label = f"{name} {X.shape[0]}x{X.shape[1]} c={n_classes}"
         print(f"{label:24}", end="", flush=True)
-        found = table.setdefault(label, {})
-        if arguments.paths and "apart" not in found:
-            found |= paths(X, 200)
+        measured = table.setdefault(label, {})
+        if arguments.paths and "apart" not in measured:
+            measured |= paths(X, 200)
         for column in columns:
-            if column not in found:
-                found[column] = seconds(column, X, n_classes, arguments.limit)
+            if column not in measured:
+                measured[column] = seconds(column, X, n_classes, arguments.limit)
             if arguments.write:
                 arguments.write.write_text(json.dumps(table, indent=1) + "\n")
-            value = found[column]
+            value = measured[column]
             text = value if isinstance(value, str) else f"{value:.3g}"
             print(f" {text:>12}", end="", flush=True)
         print(flush=True)

@@ -45,13 +45,13 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--set", nargs="*", default=[], help="settings, as of `bigfs run`")
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
-    found = []
+    measured = []
     for name in options.sets:
         with np.load(Path(os.environ["BIGFS_DATA"]) / f"{name}.npz") as stored:
             parts = (stored["data"], stored["indices"], stored["indptr"])
             X, y = sp.csr_array(parts, shape=tuple(stored["shape"])), stored["y"]
-        found += figures(name, X, y, options)
-    return found
+        measured += figures(name, X, y, options)
+    return measured
 
 
 def figures(name: str, X: Any, y: np.ndarray, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -106,10 +106,10 @@ def figures(name: str, X: Any, y: np.ndarray, options: argparse.Namespace) -> li
 
 def _resolved(used: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that a run resolved from its sparse input."""
-    found = {"preprocess": used["preprocess"]}
+    measured = {"preprocess": used["preprocess"]}
     if used.get("graph") is not None:
-        found["graph"] = {"representation": used["graph"]["representation"]}
-    return found
+        measured["graph"] = {"representation": used["graph"]["representation"]}
+    return measured
 
 
 def _run(options: argparse.Namespace, name: str, file: str, settings: dict[str, Any]) -> Any:

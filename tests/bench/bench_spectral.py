@@ -51,8 +51,8 @@ def solve(solver: str, W: Any, n_components: int, tol: float) -> tuple[np.ndarra
     if solver == "arpack":
         return _arpack(W, n_components, tol)
     run = {"eigsh": solve_eigsh, "lobpcg": solve_lobpcg, "chebyshev": solve_chebyshev}[solver]
-    found = run(W, n_components, tol=tol, random_state=0)
-    return found.eigenvalues, float(found.residuals.max()), found.n_products
+    result = run(W, n_components, tol=tol, random_state=0)
+    return result.eigenvalues, float(result.residuals.max()), result.n_products
 
 
 def _arpack(W: Any, n_components: int, tol: float) -> tuple[np.ndarray, float, int]:
@@ -122,16 +122,16 @@ def main(arguments: list[str] | None = None) -> dict[int, dict[str, dict[str, An
             job = (solver, options.folder, rows, options.components, options.tol)
             with spawn.Pool(1) as pool:
                 try:
-                    found = pool.apply_async(measure, job).get(options.seconds)
+                    row = pool.apply_async(measure, job).get(options.seconds)
                 except multiprocessing.TimeoutError:
                     print(f"{rows:>9,}  {solver:<9} stopped after {options.seconds:g} s")
                     continue
-            results[rows][solver] = found
+            results[rows][solver] = row
             reference = next(iter(results[rows].values()))["values"]
-            found["difference"] = float(np.abs(found["values"] - reference).max())
+            row["difference"] = float(np.abs(row["values"] - reference).max())
             print(
-                f"{rows:>9,}  {solver:<9} {found['seconds']:>7.1f} {found['mib']:>13.0f} "
-                f"{found['products']:>10,}  {found['residual']:>8.1e}  {found['difference']:.1e}",
+                f"{rows:>9,}  {solver:<9} {row['seconds']:>7.1f} {row['mib']:>13.0f} "
+                f"{row['products']:>10,}  {row['residual']:>8.1e}  {row['difference']:.1e}",
                 flush=True,
             )
     return results

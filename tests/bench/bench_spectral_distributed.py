@@ -48,20 +48,20 @@ def solve(W: AffinityMatrix, options: argparse.Namespace, distributed: bool) -> 
     """Run the solver; return what is compared."""
     scratch = Scratch(tempfile.mkdtemp(dir=options.folder))
     began = time.perf_counter()
-    found = spectral_embedding(
+    embedding = spectral_embedding(
         W, options.components, solver="chebyshev", distributed=distributed, tol=options.tol,
         memory_limit=options.memory, scratch=scratch,
     )  # fmt: skip
     seconds = time.perf_counter() - began
-    vectors = found.embedding[:].tobytes()
+    vectors = embedding.embedding[:].tobytes()
     scratch.close()
-    details = found.details
+    details = embedding.details
     columns = max(1, details.get("fetched_columns", 1))
     return {
         "seconds": seconds,
-        "values": found.eigenvalues,
-        "bits": (found.eigenvalues.tobytes(), hash(vectors)),
-        "residual": float(found.residuals.max()),
+        "values": embedding.eigenvalues,
+        "bits": (embedding.eigenvalues.tobytes(), hash(vectors)),
+        "residual": float(embedding.residuals.max()),
         "blocks": details.get("n_blocks", 1),
         "fetched": details.get("fetched_bytes", 0) / (columns * W.n_samples * 4),
         "boundary": details.get("halo_rows", 0) / W.n_samples,
@@ -83,24 +83,24 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     graphs = {
         rows: load_affinity(options.folder, rows, options.partitions) for rows in options.rows
     }
-    one = {rows: solve(W, options, distributed=False) for rows, W in graphs.items()}
+    single = {rows: solve(W, options, distributed=False) for rows, W in graphs.items()}
     print(
         "     rows  order      where      blocks  seconds  one process  fetched / nK4  "
         "boundary / n  residual  eigenvalues differ by"
     )
     results = []
     for n_workers in [*options.workers, *([0] if options.threads else [])]:
-        for found in _on(n_workers, graphs, options):
-            reference = one[found["rows"]]
-            found["difference"] = float(np.abs(found["values"] - reference["values"]).max())
+        for row in _on(n_workers, graphs, options):
+            reference = single[row["rows"]]
+            row["difference"] = float(np.abs(row["values"] - reference["values"]).max())
             where = f"{n_workers} workers" if n_workers else "threads"
             print(
-                f"{found['rows']:>9,}  {found['order']:<9}  {where:<10} {found['blocks']:>6} "
-                f"{found['seconds']:>8.1f} {reference['seconds']:>12.1f} {found['fetched']:>14.4f}"
-                f" {found['boundary']:>13.4f} {found['residual']:>9.1e}  {found['difference']:.1e}",
+                f"{row['rows']:>9,}  {row['order']:<9}  {where:<10} {row['blocks']:>6} "
+                f"{row['seconds']:>8.1f} {reference['seconds']:>12.1f} {row['fetched']:>14.4f}"
+                f" {row['boundary']:>13.4f} {row['residual']:>9.1e}  {row['difference']:.1e}",
                 flush=True,
             )
-            results.append(found)
+            results.append(row)
     return results
 
 

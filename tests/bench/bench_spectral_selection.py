@@ -44,22 +44,22 @@ def main(
         reference: set[int] = set()
         for solver in SOLVERS:
             spread = solver == "distributed"
-            found = spectral_embedding(
+            embedding = spectral_embedding(
                 W,
                 int(y.max()) + 1,
                 solver="chebyshev" if spread else solver,
                 distributed=spread,
                 chunk_rows=blocks.rows,
             )
-            K = len(found.eigenvalues)
+            K = len(embedding.eigenvalues)
             strategy = FullGram(blocks.layout, selection_of("mcfs", m, n_clusters=K))
-            kept = strategy.score(blocks, found).support(m)
+            kept = strategy.score(blocks, embedding).support(m)
             reference = reference or set(kept.tolist())
             overlaps[name, solver] = len(reference & set(kept.tolist()))
             nmi, _, error = measure(X[:, kept], y, options.repetitions)
             print(
                 f"{name:<8}{solver:<11}{overlaps[name, solver]:>5}/{m:<3}{nmi:>8.1f}{error:>12.2f}"
-                f"{found.residuals.max():>10.1e}",
+                f"{embedding.residuals.max():>10.1e}",
                 flush=True,
             )
     return overlaps

@@ -88,29 +88,29 @@ def halves(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         selector = MCFS(m, n_clusters=10)
         for size, n_pairs in _GRID.get(name, ((None, 50),)):
             n_pairs = min(n_pairs, options.pairs)
-            began, found = time.process_time(), []
+            began, figures = time.process_time(), []
             with dask.config.set(scheduler="synchronous"):
                 for part in parts:
                     sure = StabilitySelection(selector, n_pairs, size)
-                    found.append(sure.fit(part))
+                    figures.append(sure.fit(part))
             seconds = (time.process_time() - began) / 4 / n_pairs
             both = {
-                n: len(np.intersect1d(*(_first(one, n, m) for one in found))) / m
+                n: len(np.intersect1d(*(_first(item, n, m) for item in figures))) / m
                 for n in _PAIRS
                 if n <= n_pairs
             }
-            d, value = X.shape[1], [one.stability_ for one in found]
+            d, value = X.shape[1], [item.stability_ for item in figures]
             line = {
                 "set": name,
-                "rows": found[0].sample_size_,
+                "rows": figures[0].sample_size_,
                 "fits": 2 * n_pairs,
                 "stability": value,
-                "intervals": [one.stability_interval_.tolist() for one in found],
+                "intervals": [item.stability_interval_.tolist() for item in figures],
                 "single": statistics.mean(value) * (1 - m / d) + m / d,
                 "consensus": both,
                 "seconds": seconds,
             }
-            low, high = found[0].stability_interval_
+            low, high = figures[0].stability_interval_
             shares = ", ".join(f"{n}: {100 * share:.0f} %" for n, share in both.items())
             print(
                 f"{name:<8} {line['rows']:>13,}  {line['fits']:>4}  {value[0]:>9.2f}  "
@@ -183,8 +183,8 @@ def coverage(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 X = make(rng, n, d)
                 rows = draw.rows_of(0, n, draw.counts(), range(2 * n_pairs))
                 fits = [select(X[rows[fit]], m) for fit in range(2 * n_pairs)]
-                found = agreement_of_pairs(_chosen(fits, d))
-                stated.append(stability_of(found, draw.shared_rows, step_of(m, d)))
+                measured = agreement_of_pairs(_chosen(fits, d))
+                stated.append(stability_of(measured, draw.shared_rows, step_of(m, d)))
             yield _covered(name, n, size, n_pairs, truth, stated)
     # The same by the estimator, whose selection here is that of the first family.
     size, n_pairs = 300, 10
@@ -211,9 +211,9 @@ def _chosen(selections: list[np.ndarray], d: int) -> np.ndarray:
 def _covered(
     name: str, n: int, size: int, n_pairs: int, truth: float, stated: list[Any]
 ) -> dict[str, Any]:
-    held = sum(one.low <= truth <= one.high for one in stated)
-    mean = statistics.mean(one.value for one in stated)
-    width = statistics.mean(one.high - one.low for one in stated)
+    held = sum(interval.low <= truth <= interval.high for interval in stated)
+    mean = statistics.mean(interval.value for interval in stated)
+    width = statistics.mean(interval.high - interval.low for interval in stated)
     print(
         f"{name:<23} {n:>5}  {size:>5}  {n_pairs:>5}  {truth:>5.2f}  {mean:>6.2f}  {width:>5.2f}  "
         f"{held} of {len(stated)}",
@@ -303,7 +303,7 @@ def quick(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         logger.setLevel(level)
     record, sure = result.stages["result"], result.stability
     assert sure is not None
-    found = {
+    row = {
         "gram": passes,
         "samples": heard.of["samples"],
         "fits": heard.of["stability"],
@@ -318,13 +318,13 @@ def quick(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         f"{statistics.median(busy):.1f} s of processors"
     )
     print(
-        f"quick: {seconds:.1f} s; of these rows drawn {found['samples']:.1f} s, {sure.n_fits} fits "
-        f"{found['fits']:.1f} s; without the fits {(seconds - found['fits']) / once:.2f} passes; "
+        f"quick: {seconds:.1f} s; of these rows drawn {row['samples']:.1f} s, {sure.n_fits} fits "
+        f"{row['fits']:.1f} s; without the fits {(seconds - row['fits']) / once:.2f} passes; "
         f"{worked:.1f} s of processors"
     )
-    print(f"{found['right']} of {len(data.planted)} features are right; {sure.share_line()}")
-    print(f"largest worker {found['peak'] / MIB:.0f} MiB, predicted {found['predicted'] / MIB:.0f}")
-    yield found
+    print(f"{row['right']} of {len(data.planted)} features are right; {sure.share_line()}")
+    print(f"largest worker {row['peak'] / MIB:.0f} MiB, predicted {row['predicted'] / MIB:.0f}")
+    yield row
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ def checksums(schedulers: tuple[str, ...], toy: bool = False) -> dict[str, str]:
     """Return the checksums of everything, under each scheduler."""
     from distributed import Client, LocalCluster
 
-    found: dict[str, str] = {}
+    figures: dict[str, str] = {}
     for scheduler in schedulers:
         cluster: Any = nullcontext()
         if scheduler == "workers":
@@ -161,9 +161,9 @@ def checksums(schedulers: tuple[str, ...], toy: bool = False) -> dict[str, str]:
             client: Any = nullcontext() if running is None else Client(running)
             with client:
                 for name, value in everything(Path(folder), toy):
-                    found[f"{scheduler} {name}"] = value
+                    figures[f"{scheduler} {name}"] = value
                     print(f"{scheduler} {name}: {value}", file=sys.stderr, flush=True)
-    return found
+    return figures
 
 
 def main() -> int:
@@ -175,16 +175,16 @@ def main() -> int:
     parser.add_argument("--toy", action="store_true", help="one set only")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    found = checksums(tuple(arguments.schedulers), arguments.toy)
+    measured = checksums(tuple(arguments.schedulers), arguments.toy)
     if arguments.action == "write":
-        arguments.file.write_text(json.dumps(found, indent=1) + "\n")
-        print(f"{len(found)} checksums written")
+        arguments.file.write_text(json.dumps(measured, indent=1) + "\n")
+        print(f"{len(measured)} checksums written")
         return 0
     before = json.loads(arguments.file.read_text())
-    shared = sorted(set(found) & set(before))
-    differing = [name for name in shared if found[name] != before[name]]
+    shared = sorted(set(measured) & set(before))
+    differing = [name for name in shared if measured[name] != before[name]]
     for name in differing:
-        print(f"{name}: {before[name]} before, {found[name]} now")
+        print(f"{name}: {before[name]} before, {measured[name]} now")
     print(f"{len(shared) - len(differing)} of {len(shared)} checksums agree")
     return 1 if differing or not shared else 0
 

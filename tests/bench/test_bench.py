@@ -27,14 +27,14 @@ def test_it_is_run_as_a_module_and_says_how(
 def test_out_of_core(tmp_path: Path) -> None:
     from tests.bench.bench_out_of_core import main
 
-    found = main([str(tmp_path), "--rows", "300000", "--features", "64", "--targets", "3"])
+    figures = main([str(tmp_path), "--rows", "300000", "--features", "64", "--targets", "3"])
     # The kernel's read-ahead and small files come on top of one read of X.
-    assert 1.0 <= found["MaxVariance"] < 1.2
-    assert found["spilled"] == 0
-    assert found["restarts"] == 0
-    assert found["peak"] < 1536
-    assert found["client growth"] < 100
-    assert found["graph"] < 10
+    assert 1.0 <= figures["MaxVariance"] < 1.2
+    assert figures["spilled"] == 0
+    assert figures["restarts"] == 0
+    assert figures["peak"] < 1536
+    assert figures["client growth"] < 100
+    assert figures["graph"] < 10
 
 
 def test_picture_of_the_quickstart(tmp_path: Path) -> None:

@@ -13,15 +13,15 @@ def test_batch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
 
     arguments = [str(tmp_path), "--rows", "4000", "--features", "64", "--workers", "1"]
     arguments += ["--clusters", "4", "--selected", "8", "--memory", "1 GiB"]
-    found = main(arguments)
-    assert (found["rows"], found["features"]) == (4000, 64)
-    assert set(found["stages"]) == {"graph", "spectral", "result", "curves"}
-    assert found["workers_started"] == 1
+    figures = main(arguments)
+    assert (figures["rows"], figures["features"]) == (4000, 64)
+    assert set(figures["stages"]) == {"graph", "spectral", "result", "curves"}
+    assert figures["workers_started"] == 1
     # A read or two more than the stages count: compiled files, the manifest, scratch.
-    assert 0 < found["passes_bytes_over_X"] < found["all_reads_over_X"]
-    assert found["scratch_over_X"] > 0
-    assert found["planted_selected"] == 8
+    assert 0 < figures["passes_bytes_over_X"] < figures["all_reads_over_X"]
+    assert figures["scratch_over_X"] > 0
+    assert figures["planted_selected"] == 8
     again = main(arguments)
     assert again["calls"] == 2
-    assert again["stages"] == found["stages"], "finished stages are not run again"
+    assert again["stages"] == figures["stages"], "finished stages are not run again"
     assert "8 of 8 selected features" in capfd.readouterr().out

@@ -10,8 +10,8 @@ from tests.bench import bench_compare
 
 def test_cost_of_methods(capsys: pytest.CaptureFixture[str]) -> None:
     X, y = load_iris(return_X_y=True)
-    found = bench_compare.methods(X, y, 2, ["MaxVariance", "SequentialFeatureSelector"])
-    assert all(seconds > 0 for seconds, _, _ in found.values())
+    figures = bench_compare.methods(X, y, 2, ["MaxVariance", "SequentialFeatureSelector"])
+    assert all(seconds > 0 for seconds, _, _ in figures.values())
     assert "MaxVariance" in capsys.readouterr().out
 
 

@@ -10,7 +10,7 @@ from tests.bench.bench_export import main
 
 def test_export(tmp_path: Path) -> None:
     size = ["--rows", "3000", "--features", "64", "--selected", "8", "--repeats", "1"]
-    found = main([str(tmp_path), *size])
-    assert found["ratio"] > 0
-    written = open_matrix(found["dest"])
+    figures = main([str(tmp_path), *size])
+    assert figures["ratio"] > 0
+    written = open_matrix(figures["dest"])
     assert (written.n_samples, written.n_features) == (3000, 8)

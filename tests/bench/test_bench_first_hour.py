@@ -18,13 +18,13 @@ def test_every_refusal_of_the_first_hour_says_what_cures_it(
 ) -> None:
     from tests.bench.bench_first_hour import main
 
-    found = main([str(tmp_path), "--rows", "300", "--features", "80"])
+    figures = main([str(tmp_path), "--rows", "300", "--features", "80"])
     # Columns that are no numbers, then missing values.
-    assert found["errors"]["cells.csv"] == 2
-    assert found["errors"]["spectra.parquet"] == 1 and found["errors"]["images.zarr"] == 0
-    assert found["errors"]["notebook"] in (2, None)
-    said = capsys.readouterr().out
-    assert "4 columns are no numbers" in said and "('g007') is NaN" in said
-    assert "Traceback" not in said
+    assert figures["errors"]["cells.csv"] == 2
+    assert figures["errors"]["spectra.parquet"] == 1 and figures["errors"]["images.zarr"] == 0
+    assert figures["errors"]["notebook"] in (2, None)
+    output = capsys.readouterr().out
+    assert "4 columns are no numbers" in output and "('g007') is NaN" in output
+    assert "Traceback" not in output
     assert (tmp_path / "selected.parquet").is_file()
     assert (tmp_path / "runs" / "cells-mcfs" / "report.html").is_file()

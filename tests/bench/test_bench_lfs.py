@@ -6,9 +6,9 @@ from tests.bench import bench_lfs
 
 
 def test_ties_find_more_of_the_paper_s_subsets() -> None:
-    found = bench_lfs.synthetic(n_draws=2, settings=((4.0, 0.0), (4.0, 2.0)))
-    assert found[4.0, 2.0][0] == 2 > found[4.0, 0.0][0]
-    assert found[4.0, 2.0][1] <= 0.02
+    figures = bench_lfs.synthetic(n_draws=2, settings=((4.0, 0.0), (4.0, 2.0)))
+    assert figures[4.0, 2.0][0] == 2 > figures[4.0, 0.0][0]
+    assert figures[4.0, 2.0][1] <= 0.02
 
 
 def test_restarts() -> None:

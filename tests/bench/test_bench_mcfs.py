@@ -13,17 +13,17 @@ def test_large(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tests.bench.bench_mcfs_large import main
 
     shape = ["--features", "16", "--clusters", "4", "--selected", "6"]
-    found = main([str(tmp_path), "--rows", "3000", "6000", "--dense", "800", *shape])
-    for run in found["runs"]:
+    figures = main([str(tmp_path), "--rows", "3000", "6000", "--dense", "800", *shape])
+    for run in figures["runs"]:
         assert set(run["stages"]) == {"data", "graph", "spectral", "result"}
         assert run["spilled"] == run["restarts"] == 0
         assert max(run["peaks"].values()) < 3 * 2**29
-    assert set(found["slopes"]) == {"seconds", "processor"}
-    (pair,) = found["dense"]
+    assert set(figures["slopes"]) == {"seconds", "processor"}
+    (pair,) = figures["dense"]
     assert pair["components"] == 1, "the dense algorithm is for connected graphs"
     assert pair["common"] == 6
     again = main([str(tmp_path), "--report"])
-    assert again["runs"] == found["runs"]
+    assert again["runs"] == figures["runs"]
     assert len(capsys.readouterr().out.splitlines()) == 4 + 2 + 4
 
 
@@ -34,7 +34,7 @@ def test_wide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     y = rng.integers(0, 3, size=60)
     X = rng.normal(size=(3, 6000))[y] + rng.normal(size=(60, 6000))
     np.savez(tmp_path / "toy.npz", X=X, y=y)
-    found = main([str(tmp_path), "--set", "toy", "--selected", "10", "--memory", "768 MiB"])
-    assert found["passes"] <= 6
-    assert found["violation"] <= 1e-9
+    figures = main([str(tmp_path), "--set", "toy", "--selected", "10", "--memory", "768 MiB"])
+    assert figures["passes"] <= 6
+    assert figures["violation"] <= 1e-9
     assert len(capsys.readouterr().out.splitlines()) == 6

@@ -12,8 +12,8 @@ from tests.bench import bench_picks
 
 @pytest.mark.cluster
 def test_one_pass_on_workers(tmp_path: Path) -> None:
-    found = bench_picks.large(tmp_path, 20_000, 16, turns=1)
-    assert all(passes == 1 for turns in found.values() for _, _, passes in turns)
+    figures = bench_picks.large(tmp_path, 20_000, 16, turns=1)
+    assert all(passes == 1 for turns in figures.values() for _, _, passes in turns)
 
 
 def test_a_sketch_explains_about_as_much() -> None:
@@ -27,6 +27,6 @@ def test_our_side_of_the_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         bench_picks, "peer_fits", lambda X, m: {name: fits(X, m)[name] for name in ours}
     )
-    found = bench_picks.peers({"digits": load_digits().data[:200]}, 10, 1)
-    assert len(found) == 3
-    assert found["digits", "PivotedQR(n_components)"][2] == 10
+    figures = bench_picks.peers({"digits": load_digits().data[:200]}, 10, 1)
+    assert len(figures) == 3
+    assert figures["digits", "PivotedQR(n_components)"][2] == 10

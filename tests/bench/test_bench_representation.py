@@ -16,6 +16,6 @@ def test_components_hold_most_neighbors(tmp_path: Path, capsys: pytest.CaptureFi
     hidden = rng.normal(size=(180, 40)) + 4 * np.eye(40)[y]
     X = hidden @ rng.normal(size=(40, 90)) + 0.01 * rng.normal(size=(180, 90))
     np.savez(tmp_path / "ORL.npz", X=X.astype(np.float32), y=y)
-    found = bench_representation.main([str(tmp_path), "--repetitions", "1"])
-    assert found["ORL", "raw"][0] == 1 and found["ORL", "pca:50"][0] >= 0.95
+    figures = bench_representation.main([str(tmp_path), "--repetitions", "1"])
+    assert figures["ORL", "raw"][0] == 1 and figures["ORL", "pca:50"][0] >= 0.95
     assert "COIL20" in capsys.readouterr().out

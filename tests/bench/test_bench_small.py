@@ -11,9 +11,9 @@ def test_paths_end_at_the_same_coefficients() -> None:
     X, n_classes = small_sets(None, ["wine"])["wine"]()
     assert (X.shape, n_classes) == ((178, 13), 3)
     assert settings_of("MCFS", X, n_classes) == {"n_clusters": 3, "n_features_to_select": 6}
-    found = paths(X, 6, n_paths=2, repeats=1)
-    assert found["apart"] < 1e-10
-    assert min(found["bigfs"], found["scikit-learn"]) > 0
+    measured = paths(X, 6, n_paths=2, repeats=1)
+    assert measured["apart"] < 1e-10
+    assert min(measured["bigfs"], measured["scikit-learn"]) > 0
 
 
 @pytest.mark.full

@@ -11,10 +11,10 @@ import pytest
 def test_spectral(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tests.bench.bench_spectral import SOLVERS, main
 
-    found = main([str(tmp_path), "--rows", "3000", "--components", "6", "--tol", "1e-4"])[3000]
-    assert list(found) == list(SOLVERS)
-    assert all(one["residual"] <= 1.1e-4 for one in found.values())
-    assert all(one["difference"] < 1e-5 for one in found.values())
+    figures = main([str(tmp_path), "--rows", "3000", "--components", "6", "--tol", "1e-4"])[3000]
+    assert list(figures) == list(SOLVERS)
+    assert all(item["residual"] <= 1.1e-4 for item in figures.values())
+    assert all(item["difference"] < 1e-5 for item in figures.values())
     assert len(capsys.readouterr().out.splitlines()) == 5
 
 
@@ -44,11 +44,11 @@ def test_distributed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     from tests.bench.bench_spectral_distributed import main
 
     options = ["--rows", "6000", "--partitions", "6", "--components", "4", "--threads"]
-    found = main([str(tmp_path), *options, "--workers", "4", "--memory", "1 GiB"])
-    assert len(capsys.readouterr().out.splitlines()) == 1 + len(found) == 5
-    for one in found:
-        assert one["difference"] < 1e-6
-        np.testing.assert_allclose(one["fetched"], one["boundary"], rtol=1e-12)
+    figures = main([str(tmp_path), *options, "--workers", "4", "--memory", "1 GiB"])
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(figures) == 5
+    for item in figures:
+        assert item["difference"] < 1e-6
+        np.testing.assert_allclose(item["fetched"], item["boundary"], rtol=1e-12)
     for order in ("partition", "given"):
-        assert len({one["bits"] for one in found if one["order"] == order}) == 1
-    assert found[0]["boundary"] < found[1]["boundary"]
+        assert len({item["bits"] for item in figures if item["order"] == order}) == 1
+    assert figures[0]["boundary"] < figures[1]["boundary"]

@@ -20,9 +20,9 @@ def test_halves(tmp_path: Path) -> None:
 
 
 def test_coverage() -> None:
-    found = main(["coverage", "--sets-of-data", "2", "--truth", "20"])
-    assert len(found) == 13
-    assert all(0 <= one["held"] <= 1 for one in found)
+    figures = main(["coverage", "--sets-of-data", "2", "--truth", "20"])
+    assert len(figures) == 13
+    assert all(0 <= item["held"] <= 1 for item in figures)
 
 
 def test_quick(tmp_path: Path) -> None:

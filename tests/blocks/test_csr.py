@@ -40,13 +40,13 @@ def test_moments_are_those_of_the_dense_rows(matrix: Any, transform: str) -> Non
         matrix = abs(matrix)
     blocks = _blocks(matrix, sparse=True, transform=transform)
     assert blocks.sparse
-    found = blocks.moments()
+    moments = blocks.moments()
     X = matrix.toarray() if transform == "none" else np.log1p(matrix.toarray())
-    np.testing.assert_allclose(found.mean, X.mean(axis=0), rtol=1e-13)
-    np.testing.assert_allclose(found.variance, X.var(axis=0), rtol=1e-9, atol=1e-18)
-    np.testing.assert_array_equal(found.minimum, X.min(axis=0))
-    np.testing.assert_array_equal(found.maximum, X.max(axis=0))
-    assert np.flatnonzero(found.constant).tolist() == [1]
+    np.testing.assert_allclose(moments.mean, X.mean(axis=0), rtol=1e-13)
+    np.testing.assert_allclose(moments.variance, X.var(axis=0), rtol=1e-9, atol=1e-18)
+    np.testing.assert_array_equal(moments.minimum, X.min(axis=0))
+    np.testing.assert_array_equal(moments.maximum, X.max(axis=0))
+    assert np.flatnonzero(moments.constant).tolist() == [1]
 
 
 @pytest.mark.parametrize("transform", ["log1p", "unit_norm"])
@@ -79,8 +79,8 @@ def test_what_would_fill_zeros_in_is_an_offset(transform: str, matrix: Any) -> N
     assert entries.nnz <= matrix.nnz
     np.testing.assert_allclose(entries.toarray() + forms[0].offset, dense, atol=1e-12)
     for name in ("mean", "variance", "minimum", "maximum", "constant"):
-        found, expected = (getattr(blocks.moments(), name) for blocks in forms)
-        np.testing.assert_allclose(found, expected, atol=1e-9)
+        moments, expected = (getattr(blocks.moments(), name) for blocks in forms)
+        np.testing.assert_allclose(moments, expected, atol=1e-9)
 
 
 def test_totals_of_rows_are_normalized(matrix: Any) -> None:

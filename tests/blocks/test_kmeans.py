@@ -27,25 +27,27 @@ def test_the_same_as_scikit_learn_from_the_same_start(offset: float) -> None:
     X = _blobs(900, 6, 5, 0, offset)
     init = X[:6] + 0.3
     blocks = RowBlocks.from_any(X, rows=101)
-    found = kmeans(blocks, 6, init=init, tol=0)
+    clustering = kmeans(blocks, 6, init=init, tol=0)
     true = KMeans(6, init=init, n_init=1, tol=0, max_iter=100).fit(X)
-    np.testing.assert_allclose(found.centers, true.cluster_centers_, rtol=1e-10)
-    np.testing.assert_array_equal(found.labels_ref.load(), true.labels_)
-    assert found.inertia == pytest.approx(true.inertia_, rel=1e-6)
-    assert found.converged and found.counts.sum() == 900
+    np.testing.assert_allclose(clustering.centers, true.cluster_centers_, rtol=1e-10)
+    np.testing.assert_array_equal(clustering.labels_ref.load(), true.labels_)
+    assert clustering.inertia == pytest.approx(true.inertia_, rel=1e-6)
+    assert clustering.converged and clustering.counts.sum() == 900
 
 
 def test_as_good_as_scikit_learn_on_digits() -> None:
     X = load_digits().data
-    found = kmeans(RowBlocks.from_any(X), 10, random_state=0)
+    clustering = kmeans(RowBlocks.from_any(X), 10, random_state=0)
     true = KMeans(10, n_init=5, random_state=0).fit(X)
-    assert found.inertia <= 1.05 * true.inertia_, f"{found.inertia} against {true.inertia_}"
+    assert clustering.inertia <= 1.05 * true.inertia_, (
+        f"{clustering.inertia} against {true.inertia_}"
+    )
 
 
 def test_the_same_bits_under_every_scheduler(scheduler: str) -> None:
     X = _blobs(1000, 7, 6, 1).astype(np.float32)
-    found = kmeans(RowBlocks.from_any(X, rows=64), 5, random_state=3)
-    assert found.centers.sum() == pytest.approx(_reference_sum(X), rel=0, abs=0)
+    clustering = kmeans(RowBlocks.from_any(X, rows=64), 5, random_state=3)
+    assert clustering.centers.sum() == pytest.approx(_reference_sum(X), rel=0, abs=0)
 
 
 _sums: list[float] = []
@@ -57,8 +59,8 @@ def _reference_sum(X: np.ndarray) -> float:
         import dask
 
         with dask.config.set(scheduler="synchronous"):
-            found = kmeans(RowBlocks.from_any(X, rows=64), 5, random_state=3)
-        _sums.append(float(found.centers.sum()))
+            clustering = kmeans(RowBlocks.from_any(X, rows=64), 5, random_state=3)
+        _sums.append(float(clustering.centers.sum()))
     return _sums[0]
 
 
@@ -66,8 +68,8 @@ def test_one_pass_per_iteration() -> None:
     X = _blobs(500, 3, 4, 2)
     blocks = RowBlocks.from_any(X, rows=100)
     before = blocks.passes
-    found = kmeans(blocks, 3)
-    assert blocks.passes - before == 1 + found.n_iter + 1
+    clustering = kmeans(blocks, 3)
+    assert blocks.passes - before == 1 + clustering.n_iter + 1
 
 
 @pytest.mark.full
@@ -84,9 +86,9 @@ def test_an_empty_cluster_takes_the_farthest_row() -> None:
     X = _blobs(300, 2, 3, 5)
     X[77] = 500.0
     init = np.stack([X[0], X[1], np.full(3, -900.0)])
-    found = kmeans(RowBlocks.from_any(X, rows=50), 3, init=init)
-    assert (found.counts > 0).all() and found.counts.min() == 1
-    np.testing.assert_allclose(found.centers[found.counts.argmin()], X[77])
+    clustering = kmeans(RowBlocks.from_any(X, rows=50), 3, init=init)
+    assert (clustering.counts > 0).all() and clustering.counts.min() == 1
+    np.testing.assert_allclose(clustering.centers[clustering.counts.argmin()], X[77])
 
 
 def test_fewer_distinct_rows_than_clusters() -> None:

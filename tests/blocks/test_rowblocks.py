@@ -40,13 +40,13 @@ def _store(X: np.ndarray, path: Path, rows: int) -> str:
 
 
 def test_moments_equal_numpy(matrix: np.ndarray, tmp_path: Path, scheduler: str) -> None:
-    found = _blocks(matrix, tmp_path).moments()
+    moments = _blocks(matrix, tmp_path).moments()
     dense = matrix.astype(np.float64)
-    np.testing.assert_allclose(found.mean, dense.mean(0), rtol=1e-13)
-    np.testing.assert_allclose(found.variance, dense.var(0), rtol=1e-11, atol=1e-30)
-    np.testing.assert_array_equal(found.minimum, dense.min(0))
-    np.testing.assert_array_equal(found.maximum, dense.max(0))
-    assert found.variance[2] == 0, "a constant feature has no variance at all"
+    np.testing.assert_allclose(moments.mean, dense.mean(0), rtol=1e-13)
+    np.testing.assert_allclose(moments.variance, dense.var(0), rtol=1e-11, atol=1e-30)
+    np.testing.assert_array_equal(moments.minimum, dense.min(0))
+    np.testing.assert_array_equal(moments.maximum, dense.max(0))
+    assert moments.variance[2] == 0, "a constant feature has no variance at all"
 
 
 def test_gram_and_cross_product_equal_numpy(
@@ -57,13 +57,13 @@ def test_gram_and_cross_product_equal_numpy(
     ref = blocks.create_rows("Y", 2, np.float64)
     for start, stop in blocks.bounds:
         ref.write(start, Y[start:stop])
-    found = blocks.gram(ref)
+    gram = blocks.gram(ref)
     dense = matrix.astype(np.float64)
     centered = dense - dense.mean(0)
-    np.testing.assert_allclose(found.gram, centered.T @ centered, rtol=1e-9, atol=1e-6)
-    np.testing.assert_allclose(found.xty, centered.T @ (Y - Y.mean(0)), rtol=1e-9, atol=1e-6)
-    np.testing.assert_array_equal(found.gram, found.gram.T)
-    assert not found.gram[2].any(), "a constant feature correlates with nothing"
+    np.testing.assert_allclose(gram.gram, centered.T @ centered, rtol=1e-9, atol=1e-6)
+    np.testing.assert_allclose(gram.xty, centered.T @ (Y - Y.mean(0)), rtol=1e-9, atol=1e-6)
+    np.testing.assert_array_equal(gram.gram, gram.gram.T)
+    assert not gram.gram[2].any(), "a constant feature correlates with nothing"
 
 
 def test_products_equal_numpy(matrix: np.ndarray, tmp_path: Path, scheduler: str) -> None:
@@ -81,11 +81,11 @@ def test_results_are_the_same_bits_on_every_scheduler(
     import dask
 
     path = _store(matrix, tmp_path / "X.zarr", 60)
-    found = _blocks(path, tmp_path).gram()
+    gram = _blocks(path, tmp_path).gram()
     with dask.config.set(scheduler="synchronous"):
         expected = _blocks(path, tmp_path).gram()
-    assert found.gram.tobytes() == expected.gram.tobytes()
-    assert found.mean.tobytes() == expected.mean.tobytes()
+    assert gram.gram.tobytes() == expected.gram.tobytes()
+    assert gram.mean.tobytes() == expected.mean.tobytes()
 
 
 @given(n=st.integers(2, 60), d=st.integers(1, 6), rows=st.integers(1, 70), seed=st.integers(0, 99))
@@ -114,15 +114,15 @@ def test_gram_keeps_its_digits_where_the_first_rows_say_nothing(kind: str) -> No
     X[:, 3] = 0.1
     total = kernels.block_gram(X[:1700], Y[:1700])
     total = kernels.merge_gram(total, kernels.block_gram(X[1700:], Y[1700:]))
-    found = kernels.complete_gram(total, 8)
+    gram = kernels.complete_gram(total, 8)
     exact = Z.astype(np.longdouble) - Z.astype(np.longdouble).mean(axis=0)
     exact[:, 3] = 0.0
     expected = (exact.T @ exact).astype(np.float64)
     norms = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
-    assert np.abs(found.gram - expected[:8, :8]).max() <= 1e-12 * norms.max()
-    assert np.abs(found.xty - expected[:8, 8:]).max() <= 1e-12 * norms.max()
-    assert not found.gram[3].any() and not found.xty[3].any()
-    assert found.mean[3] == 0.1
+    assert np.abs(gram.gram - expected[:8, :8]).max() <= 1e-12 * norms.max()
+    assert np.abs(gram.xty - expected[:8, 8:]).max() <= 1e-12 * norms.max()
+    assert not gram.gram[3].any() and not gram.xty[3].any()
+    assert gram.mean[3] == 0.1
 
 
 @pytest.mark.parametrize("value, text", [(np.nan, "NaN"), (np.inf, "inf"), (-np.inf, "-inf")])
@@ -160,9 +160,9 @@ def test_a_store_that_is_changed_in_place_is_noticed_by_the_next_pass(
     blocks = _blocks(tmp_path / "X.zarr", tmp_path, rows=100, transform=transform)
     blocks.gram()
     zarr.open_group(tmp_path / "X.zarr", mode="r+")["X"][233, 4] = value
-    said = f"row 233, column 4 is {text}, and was not when the data were ingested"
+    message = f"row 233, column 4 is {text}, and was not when the data were ingested"
     for read in (blocks.gram, lambda: blocks.map_blocks(_identity)):
-        with pytest.raises(CorruptStoreError, match=said):
+        with pytest.raises(CorruptStoreError, match=message):
             read()
 
 
@@ -172,7 +172,7 @@ def test_preprocessing_is_part_of_reading(
 ) -> None:
     dense = matrix.astype(np.float64)
     blocks = _blocks(dense, tmp_path, transform=kind)
-    found = np.concatenate([blocks_rows for blocks_rows in blocks.map_blocks(_identity)])
+    actual = np.concatenate([blocks_rows for blocks_rows in blocks.map_blocks(_identity)])
     varies = np.ptp(dense, axis=0) > 0
     expected = {
         "standardize": lambda: (dense - dense.mean(0)) / np.where(varies, dense.std(0), 1),
@@ -182,7 +182,7 @@ def test_preprocessing_is_part_of_reading(
     }[kind]()
     if kind == "standardize":
         expected[:, ~varies] = 0
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 def _identity(X: np.ndarray, first_row: int) -> np.ndarray:
@@ -304,11 +304,11 @@ def test_a_kept_gram_is_computed_once(tmp_path, monkeypatch) -> None:
     expected = blocks.gram(ref)
     calls.clear()
     blocks.keeps_gram = True
-    for found in (blocks.gram(ref), blocks.gram(ref)):
+    for actual in (blocks.gram(ref), blocks.gram(ref)):
         for name in ("mean", "gram", "y_mean", "xty"):
             np.testing.assert_allclose(
-                getattr(found, name), getattr(expected, name), rtol=1e-11, atol=1e-9
+                getattr(actual, name), getattr(expected, name), rtol=1e-11, atol=1e-9
             )
-        found.gram[:] = 0  # callers may write into theirs
+        actual.gram[:] = 0  # callers may write into theirs
     assert blocks.gram().xty.shape == (7, 0)
     assert len(calls) == 5, "one call for each block, once"

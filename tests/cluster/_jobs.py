@@ -56,10 +56,10 @@ def start(
 def finish(process: subprocess.Popen[str], seconds: float = PATIENCE) -> str:
     """Wait for the end and return what was said on stderr."""
     try:
-        said = process.communicate(timeout=seconds)[1]
+        output = process.communicate(timeout=seconds)[1]
         if process.pid in _runs:
             _canary.check(_runs[process.pid])
-        return said
+        return output
     except subprocess.TimeoutExpired:
         process.kill()
         raise AssertionError(f"still running: {process.communicate()[1]}") from None
@@ -70,11 +70,11 @@ def wait_until(
 ) -> Any:
     """Return what ``ready`` returns once it is true; the process must not end before."""
     deadline = time.monotonic() + seconds
-    while not (found := ready()):
+    while not (value := ready()):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    return found
+    return value
 
 
 @contextmanager

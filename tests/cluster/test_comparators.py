@@ -33,14 +33,14 @@ def test_four_workers_do_not_change_a_bit(tmp_path: Path) -> None:
 
     def scores() -> list[bytes]:
         blocks = RowBlocks.from_any(tmp_path / "X.npy", rows=150)
-        found = []
+        results = []
         for selector in SELECTORS:
             scratch = Scratch()
             stages = stages_of_selection(selector._selection())
             finished = Engine(TemporaryStages(scratch), blocks).run(stages)
-            found.append(FeatureScores.open(finished["result"]).scores.tobytes())
+            results.append(FeatureScores.open(finished["result"]).scores.tobytes())
         rows = RowSketch(blocks.layout, 40, False, 64).read(blocks, 0)
-        return [*found, rows.tobytes()]
+        return [*results, rows.tobytes()]
 
     with dask.config.set(scheduler="synchronous"):
         expected = scores()

@@ -120,10 +120,10 @@ def test_a_disk_that_is_full_in_the_middle(
     config = _endless(small_disk, store)
     folder = small_disk / "run" / "checkpoints"
     with meanwhile(partial(_fill, small_disk, lambda: list(folder.glob("result-*/state.npz")))):
-        found = bigfs_run(config)
-    assert found.code == 4, found.said
-    assert "No space left on device" in found.said and str(small_disk) in found.said
-    assert " again" in found.said and "Traceback" not in found.said
+        result = bigfs_run(config)
+    assert result.code == 4, result.said
+    assert "No space left on device" in result.said and str(small_disk) in result.said
+    assert " again" in result.said and "Traceback" not in result.said
     (small_disk / "filler").unlink()
     config["ndfs"]["max_iter"] = 3
     assert bigfs_run(config).code == 0
@@ -133,7 +133,7 @@ def test_a_disk_that_is_full_in_the_middle(
 @pytest.mark.cluster
 def test_a_limit_on_the_size_of_files(tmp_path: Path, store: Path) -> None:
     path = write_config(tmp_path, _config(tmp_path, store, blocks={"rows": 1797}))
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "bigfs.cli", "run", str(path)],
         capture_output=True,
         text=True,
@@ -141,8 +141,8 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path, store: Path) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
     )
-    assert found.returncode == 4, found.stderr
-    assert "File too large" in found.stderr and "Traceback" not in found.stderr
+    assert completed.returncode == 4, completed.stderr
+    assert "File too large" in completed.stderr and "Traceback" not in completed.stderr
 
 
 def _chunk(folder: Path, number: int) -> Path:
@@ -171,10 +171,10 @@ def test_a_damaged_chunk_of_the_input(
     shutil.copytree(store, copy)
     damage(_chunk(copy / "X", 3))
     config = _config(tmp_path, copy)
-    found = bigfs_run(config)
-    assert found.code == 2, found.said
-    assert f"{copy}: {where}" in found.said and "Ingest the source again" in found.said
-    assert "Traceback" not in found.said
+    result = bigfs_run(config)
+    assert result.code == 2, result.said
+    assert f"{copy}: {where}" in result.said and "Ingest the source again" in result.said
+    assert "Traceback" not in result.said
     ingest(load_digits().data, copy, rows=300, overwrite=True)
     assert bigfs_run(config).code == 0
 
@@ -192,8 +192,8 @@ def test_a_truncated_run_directory(
         np.testing.assert_array_equal(run(config).scores, expected)
     manifest = folder / "manifest.json"
     manifest.write_text(manifest.read_text()[:300])
-    found = bigfs_run(config)
-    assert found.code == 2 and str(manifest) in found.said and "--fresh" in found.said
+    result = bigfs_run(config)
+    assert result.code == 2 and str(manifest) in result.said and "--fresh" in result.said
     assert bigfs_run(config, "--fresh").code == 0
     np.testing.assert_array_equal(run(config).scores, expected)
 
@@ -213,7 +213,7 @@ def test_a_flipped_byte_in_a_finished_stage(
         assert bigfs_run(config).code == 0, name
         np.testing.assert_array_equal(run(config).scores, expected)
         stages = manifest_of(folder)["stages"]
-        redone = [one for one in stages if stages[one]["attempt"] != former[one]["attempt"]]
+        redone = [stage for stage in stages if stages[stage]["attempt"] != former[stage]["attempt"]]
         assert redone == [name]
 
 
@@ -248,12 +248,12 @@ def test_a_cluster_that_goes_away(
             killed.append(time.monotonic())
 
         with meanwhile(kill):
-            found = bigfs_run(config, "--scheduler", str(file))
-    assert found.code == 4, found.said
+            result = bigfs_run(config, "--scheduler", str(file))
+    assert result.code == 4, result.said
     assert time.monotonic() - killed[0] < 60
-    assert "Traceback" not in found.said and "run again" in found.said
+    assert "Traceback" not in result.said and "run again" in result.said
     words = ("no worker for 3 s",) if lost == "workers" else ("was lost", "has not answered")
-    assert any(word in found.said for word in words), found.said
+    assert any(word in result.said for word in words), result.said
     assert manifest_of(tmp_path / "run")["status"] == "failed"
     config["ndfs"]["max_iter"] = 3
     assert bigfs_run(config).code == 0

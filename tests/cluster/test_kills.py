@@ -79,10 +79,10 @@ def _killing(cluster: Any, folder: Path, stages: list[str], after: float) -> Ite
         killer.join()
 
 
-def _assert_equal(found: Any, expected: Any) -> None:
-    assert found.scores.tobytes() == expected.scores.tobytes()
-    np.testing.assert_array_equal(found.ranking, expected.ranking)
-    assert found.evaluation == expected.evaluation
+def _assert_equal(actual: Any, expected: Any) -> None:
+    assert actual.scores.tobytes() == expected.scores.tobytes()
+    np.testing.assert_array_equal(actual.ranking, expected.ranking)
+    assert actual.evaluation == expected.evaluation
 
 
 def _files(folder: Path) -> set[str]:
@@ -94,14 +94,14 @@ def test_a_worker_killed_in_every_stage(method: str, tmp_path: Path, store: Path
     from distributed import Client
 
     (tmp_path / "whole").mkdir()
-    whole = run(_config(tmp_path / "whole", store, method))
+    undisturbed = run(_config(tmp_path / "whole", store, method))
     stages = ["graph", "spectral", "result", "evaluation"]
     with (
         local_cluster(2, 1, GIB) as cluster,
         Client(cluster),
         _killing(cluster, tmp_path, stages, after=0.05) as killed,
     ):
-        _assert_equal(run(_config(tmp_path, store, method)), whole)
+        _assert_equal(run(_config(tmp_path, store, method)), undisturbed)
     assert killed == stages, "a stage was over before a worker was killed in it"
     assert _files(tmp_path / "run") == _files(tmp_path / "whole" / "run"), "files are left"
 
@@ -116,7 +116,7 @@ def test_a_worker_killed_in_pynndescent(
     graph = {"algorithm": "pynndescent", "n_neighbors": 5}
     (tmp_path / "whole").mkdir()
     with local_cluster(1, 1, GIB) as cluster, Client(cluster):
-        whole = run(_config(tmp_path / "whole", store, method, graph=graph))
+        undisturbed = run(_config(tmp_path / "whole", store, method, graph=graph))
     # Without kept code a new process compiles the search for about 25 s, and is killed within.
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     with (
@@ -124,7 +124,7 @@ def test_a_worker_killed_in_pynndescent(
         Client(cluster),
         _killing(cluster, tmp_path, ["graph"], after=10.0) as killed,
     ):
-        _assert_equal(run(_config(tmp_path, store, method, graph=graph)), whole)
+        _assert_equal(run(_config(tmp_path, store, method, graph=graph)), undisturbed)
     assert killed == ["graph"]
 
 
@@ -132,7 +132,7 @@ def test_a_frozen_worker_that_wakes_up_changes_nothing(tmp_path: Path, store: Pa
     """Its task is done again, the job is killed and resumed, and then it goes on."""
     settings = {"n_clusters": 8, "max_iter": 120, "tol": 0.0}
     config = _config(tmp_path, store, "ndfs", ndfs=settings, evaluate=None)
-    whole = run({**config, "run": str(tmp_path / "whole")})
+    undisturbed = run({**config, "run": str(tmp_path / "whole")})
     path = write_config(tmp_path, config)
     patience = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "5s"}
     states = (tmp_path / "run" / "checkpoints").glob
@@ -145,12 +145,12 @@ def test_a_frozen_worker_that_wakes_up_changes_nothing(tmp_path: Path, store: Pa
 
     with (
         _processes.scheduler(tmp_path, env=patience) as file,
-        _processes.worker(file, tmp_path, name="one") as one,
+        _processes.worker(file, tmp_path, name="one") as single,
         _processes.worker(file, tmp_path, name="two"),
     ):
         job = start(path, "--scheduler", str(file))
         wait_until(saved, job)
-        one.send_signal(signal.SIGSTOP)
+        single.send_signal(signal.SIGSTOP)
         try:
             time.sleep(1)  # what was under way without it is done
             before = saved()
@@ -163,11 +163,11 @@ def test_a_frozen_worker_that_wakes_up_changes_nothing(tmp_path: Path, store: Pa
             before = saved()
             wait_until(lambda: saved() > before, again)
         finally:
-            one.send_signal(signal.SIGCONT)
-        said = finish(again)
-    assert again.returncode == 0, said
-    found = run(config)
-    assert found.scores.tobytes() == whole.scores.tobytes()
-    stages = found.stages
+            single.send_signal(signal.SIGCONT)
+        output = finish(again)
+    assert again.returncode == 0, output
+    result = run(config)
+    assert result.scores.tobytes() == undisturbed.scores.tobytes()
+    stages = result.stages
     assert {name: stages[name]["attempt"] for name in finished} == finished
     assert _files(tmp_path / "run") == _files(tmp_path / "whole")

@@ -26,8 +26,8 @@ def _config(folder: Path, **changes: Any) -> dict[str, Any]:
     }
 
 
-def _lines(said: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in said.splitlines()]
+def _lines(message: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in message.splitlines()]
 
 
 @pytest.mark.cluster
@@ -36,15 +36,15 @@ def test_json_lines_of_a_run_on_workers_and_its_report(tmp_path: Path) -> None:
     path = write_config(tmp_path, _config(tmp_path, cluster={"kind": "local", "n_workers": 1}))
     options = ["--log-format", "json", "--performance-report", str(tmp_path / "dask.html")]
     command = [sys.executable, "-m", "bigfs.cli", "run", str(path), *options]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert found.returncode == 0, found.stderr
-    lines = _lines(found.stderr)
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert completed.returncode == 0, completed.stderr
+    lines = _lines(completed.stderr)
     begun = [line["stage"] for line in lines if line["event"] == "begin"]
     assert begun == ["data", "graph", "spectral", "result", "curves"]
     done = [line for line in lines if line["event"] == "done"]
     assert {line["stage"] for line in done} == set(begun)
     assert all(line["done"] == line["total"] or line["total"] is None for line in done)
-    assert "rank  feature" in found.stdout, "the result is for people, on stdout"
+    assert "rank  feature" in completed.stdout, "the result is for people, on stdout"
     assert "Dask Performance Report" in (tmp_path / "dask.html").read_text()
     again = subprocess.run(
         [*command[:5], "--log-format", "json", "--set", "n_features_to_select=9"],

@@ -40,12 +40,12 @@ def test_a_hundred_kills(tmp_path: Path) -> None:
     X = rng.normal(scale=2.0, size=(4, 200))[y] + rng.normal(size=(1800, 200))
     np.save(tmp_path / "X.npy", X.astype(np.float32))
     np.save(tmp_path / "y.npy", y)
-    whole = _config(tmp_path, "whole")
-    process = start(write_config(tmp_path, whole))
-    said = finish(process)
-    assert process.returncode == 0, said
-    scores = open_result(whole["run"]).scores.tobytes()
-    kept = own_files(Path(whole["run"]))
+    undisturbed = _config(tmp_path, "whole")
+    process = start(write_config(tmp_path, undisturbed))
+    output = finish(process)
+    assert process.returncode == 0, output
+    scores = open_result(undisturbed["run"]).scores.tobytes()
+    kept = own_files(Path(undisturbed["run"]))
     dice, killed, starts, runs = random.Random(0), Counter[str](), 0, 0
     while killed.total() < KILLS:
         config = _config(tmp_path, f"run-{runs}")
@@ -59,13 +59,13 @@ def test_a_hundred_kills(tmp_path: Path) -> None:
             process, starts = start(path), starts + 1
             if stage is not None:
                 _kill_in(process, run, stage, dice)
-            said = finish(process)  # and the canary is checked
+            output = finish(process)  # and the canary is checked
             if process.returncode == -9:
                 killed[str(stage)] += 1
             else:
-                assert process.returncode == 0, said
+                assert process.returncode == 0, output
             after = manifest_of(run)["stages"]
-            assert all(after[name]["attempt"] == one["attempt"] for name, one in before.items())
+            assert all(after[name]["attempt"] == item["attempt"] for name, item in before.items())
         check(run)
         assert open_result(run).scores.tobytes() == scores
         assert own_files(run) == kept, own_files(run) ^ kept

@@ -50,10 +50,10 @@ def client(hub: Any) -> Iterator[Any]:
 def _wait_for(client: Any, n_workers: int) -> dict[str, str]:
     """Return the workers' addresses by name, once there are so many."""
     deadline = time.monotonic() + 60
-    while len(found := talking.workers_of(client)) != n_workers:
-        assert time.monotonic() < deadline, found
+    while len(workers := talking.workers_of(client)) != n_workers:
+        assert time.monotonic() < deadline, workers
         time.sleep(0.1)
-    return {info["name"]: address for address, info in found.items()}
+    return {info["name"]: address for address, info in workers.items()}
 
 
 def test_without_a_cluster_there_is_nothing_to_check(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_workers_that_are_not_right_are_named_whenever_they_join(
         other = pretend(tmp_path, "numpy", "1.26.0")
         with worker(address, tmp_path, name="late", env=other, memory="0"):
             late = _wait_for(client, 2)["late"]
-            said = f"{late} has numpy 1.26.0 \\(here {np.__version__}\\).*Install the same"
-            with pytest.raises(ClusterError, match=said):
+            message = f"{late} has numpy 1.26.0 \\(here {np.__version__}\\).*Install the same"
+            with pytest.raises(ClusterError, match=message):
                 check_workers(tmp_path)
             # Without a limit of its own it has what the machine has.
             assert worker_limits()[late] > 2**30
@@ -108,8 +108,8 @@ def test_workers_that_compute_with_other_kernels_are_warned_of(
         ):
             address = _wait_for(client, 2)["other"]
             check_workers(tmp_path)
-            said = f"its {blas_kernels()} kernels here and others on 1 of 1 workers"
-            assert f"{said} ({address}: {other})" in caplog.text
+            message = f"its {blas_kernels()} kernels here and others on 1 of 1 workers"
+            assert f"{message} ({address}: {other})" in caplog.text
             caplog.clear()
             check_workers(tmp_path)
             assert "kernels" not in caplog.text

@@ -128,10 +128,10 @@ def test_an_interrupted_run_keeps_what_is_finished(
     process = subprocess.Popen(_command(config), stdout=pipe, stderr=pipe, text=True)
     _wait_for_stage(tmp_path, "result", process)
     process.send_signal(sent)
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == code, said
+    _, output = process.communicate(timeout=30)
+    assert process.returncode == code, output
     if sent != signal.SIGKILL:
-        assert "run the same command to continue" in said
+        assert "run the same command to continue" in output
         assert not (tmp_path / "run" / "lease.json").exists()
         assert not (tmp_path / "run" / "attempts").exists()
     before = json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"]

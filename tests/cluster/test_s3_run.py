@@ -206,9 +206,9 @@ def test_storage_that_is_gone_in_the_middle(
         [*_PROGRAM, pipeline], cwd=REPO, capture_output=True, text=True, timeout=120
     )
     assert job.returncode == 4, job.stderr
-    said = job.stderr
-    assert "the server does not answer. Finished stages are kept: run again" in said
-    assert "Traceback" not in said and KEY not in said and SECRET not in said
+    output = job.stderr
+    assert "the server does not answer. Finished stages are kept: run again" in output
+    assert "Traceback" not in output and KEY not in output and SECRET not in output
     proxy.is_gone, proxy.gone_after = False, ""
     before = RunDirectory(lab / "runs" / "mcfs").read().manifest["stages"]
     assert set(before) == {"data", "graph"}
@@ -237,10 +237,10 @@ def test_eigenvectors_by_files_in_a_bucket_go_on_after_a_failure(
         spectral_embedding(W, 2, scratch=Scratch(lab / "first"), **options)
     proxy.is_gone, proxy.gone_after = False, ""
     before = proxy.n_requests
-    found = spectral_embedding(W, 2, scratch=Scratch(lab / "second"), **options)
+    embedding = spectral_embedding(W, 2, scratch=Scratch(lab / "second"), **options)
     assert not [entry for entry in proxy.log[before:] if "PUT" in entry and "/halo-" in entry]
-    assert found.eigenvalues.tobytes() == expected.eigenvalues.tobytes()
-    assert found.embedding[:].tobytes() == expected.embedding[:].tobytes()
+    assert embedding.eigenvalues.tobytes() == expected.eigenvalues.tobytes()
+    assert embedding.embedding[:].tobytes() == expected.embedding[:].tobytes()
     assert not (lab / "checkpoint").exists()
 
 
@@ -309,31 +309,31 @@ def test_commands_take_addresses_in_a_bucket(
     def call(*arguments: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as end:
             main([*arguments])
-        found = capsys.readouterr()
-        assert "Traceback" not in found.err
-        return int(end.value.code or 0), found.out + found.err
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return int(end.value.code or 0), captured.out + captured.err
 
-    code, said = call("ingest", f"{lab}/X.npy", f"{lab}/X.zarr", "--overwrite")
-    assert code == 0 and f"{lab}/X.zarr: 600 samples x 12 features" in said
+    code, output = call("ingest", f"{lab}/X.npy", f"{lab}/X.zarr", "--overwrite")
+    assert code == 0 and f"{lab}/X.zarr: 600 samples x 12 features" in output
     config = _config(lab, "mcfs", input={"uri": f"{lab}/X.zarr"})
     assert call("run", _yaml(tmp_path, config))[0] == 0
     assert "data" not in RunDirectory(lab / "runs" / "mcfs").read().manifest["stages"]
-    code, said = call("inspect", f"{lab}/runs/mcfs")
-    assert code == 0 and f"Result: {lab}/runs/mcfs" in said
-    code, said = call("inspect", f"{lab}/X.zarr", "--verify")
-    assert code == 0 and "all checksums match" in said
+    code, output = call("inspect", f"{lab}/runs/mcfs")
+    assert code == 0 and f"Result: {lab}/runs/mcfs" in output
+    code, output = call("inspect", f"{lab}/X.zarr", "--verify")
+    assert code == 0 and "all checksums match" in output
     evaluate = ("evaluate", f"{lab}/runs/mcfs", "--labels", f"{lab}/y.npy")
-    code, said = call(*evaluate, "--n-repetitions", "2")
-    assert code == 0 and "1-NN error" in said
+    code, output = call(*evaluate, "--n-repetitions", "2")
+    assert code == 0 and "1-NN error" in output
     for key, uri in (
         ("run", "s3://user:p4ssw0rd@lab/runs"),
         ("input.uri", "s3://lab/X.npy?token=p4ssw0rd"),
     ):
-        code, said = call("run", _yaml(tmp_path, config), "--set", f"{key}={uri}")
-        assert code == 2 and "p4ssw0rd" not in said and "s3://lab/" in said
+        code, output = call("run", _yaml(tmp_path, config), "--set", f"{key}={uri}")
+        assert code == 2 and "p4ssw0rd" not in output and "s3://lab/" in output
     (lab / "X.zarr" / "X" / "c" / "0" / "0").unlink()
-    code, said = call("run", _yaml(tmp_path, config), "--fresh")
-    assert code == 2 and "X/c/0/0 is missing (1 of 1)" in said
+    code, output = call("run", _yaml(tmp_path, config), "--fresh")
+    assert code == 2 and "X/c/0/0 is missing (1 of 1)" in output
     _assert_no_credentials(lab)
 
 
@@ -344,7 +344,7 @@ def test_fits_on_samples_are_kept_in_a_bucket(
     stability = {"n_pairs": 2, "sample_size": 100}
     changes = {"stability": stability, "n_features_to_select": {"auto": "stability"}}
     for name, quick in (("beside", False), ("quick", True)):
-        expected, found = (
+        expected, actual = (
             {**_config(root, "ndfs", **changes, quick=quick), "run": f"{root}/runs/{name}"}
             for root in (tmp_path, lab)
         )
@@ -359,10 +359,10 @@ def test_fits_on_samples_are_kept_in_a_bucket(
 
             monkeypatch.setattr(fits, "_fitted", until_the_third)
             with dask.config.set(scheduler="synchronous"), pytest.raises(NumericalError):
-                run(found)
+                run(actual)
             kept = [name for name in files_below(lab / "runs" / name) if "fit-" in name]
             assert len(kept) == 2
-        ours, theirs = run(found), run(expected)
+        ours, theirs = run(actual), run(expected)
         if quick:
             assert len(done) == 3 + 2 + 4, "of four fits two were there"
         _assert_same(ours, theirs)
@@ -373,7 +373,7 @@ def test_fits_on_samples_are_kept_in_a_bucket(
 
 def test_comparisons_in_a_bucket(lab: ObjectPath, tmp_path: Path) -> None:
     rows = {"max_variance": {"nmi": [80.0]}}
-    found = []
+    results = []
     _place_data(tmp_path, tmp_path)
     for root in (tmp_path, lab):
         methods = compare(
@@ -400,8 +400,8 @@ def test_comparisons_in_a_bucket(lab: ObjectPath, tmp_path: Path) -> None:
             }
         )
         scores = [(row.name, row.n_features, row.scores) for row in methods.rows]
-        found.append((scores, [(row.method, row.case, row.value) for row in table.rows]))
+        results.append((scores, [(row.method, row.case, row.value) for row in table.rows]))
         for name in ("table.txt", "curves.png"):
             assert (root / "runs" / "methods" / name).stat().st_size > 0
-    assert found[0] == found[1]
+    assert results[0] == results[1]
     assert not list(Path().glob("s3:*"))

@@ -48,11 +48,11 @@ def _compiling(folder: Path) -> dict[str, Any]:
     }
 
 
-def _assert_cleaned_up(folder: Path, said: str) -> None:
+def _assert_cleaned_up(folder: Path, message: str) -> None:
     # Every line is one of ours: a time, or the last word. Of the locks that killed workers leave
     # ("leaked semaphore objects") Python says nothing.
     ours = r"$|\d\d:\d\d:\d\d |bigfs: interrupted"
-    assert all(re.match(ours, line) for line in said.splitlines()), said
+    assert all(re.match(ours, line) for line in message.splitlines()), message
     assert manifest_of(folder / "run")["status"] == "interrupted"
     names = {".bigfs-run", "config.yaml", "data.zarr", "manifest.json"}
     assert own(folder / "run") == names
@@ -80,11 +80,11 @@ def test_a_signal_does_not_wait_for_a_compiled_kernel(
     assert process.poll() is None
     process.send_signal(sent)
     began = time.monotonic()
-    said = finish(process)
-    assert process.returncode == 130, said
+    output = finish(process)
+    assert process.returncode == 130, output
     assert time.monotonic() - began < PROMPT_SECONDS
-    assert "run the same command to continue" in said
-    _assert_cleaned_up(tmp_path, said)
+    assert "run the same command to continue" in output
+    _assert_cleaned_up(tmp_path, output)
     psutil.wait_procs(family, timeout=5)
     assert not [child for child in family if child.is_running()], "processes are left"
 
@@ -97,9 +97,9 @@ def test_ctrl_c_of_a_terminal_reaches_the_workers_too(tmp_path: Path) -> None:
     wait_until(in_stage(tmp_path / "run", "result"), process)
     family = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)
-    said = finish(process)
-    assert process.returncode == 130, said
-    _assert_cleaned_up(tmp_path, said)
+    output = finish(process)
+    assert process.returncode == 130, output
+    _assert_cleaned_up(tmp_path, output)
     psutil.wait_procs(family, timeout=5)
     assert not [child for child in family if child.is_running()], "processes are left"
 

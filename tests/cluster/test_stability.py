@@ -25,7 +25,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("store")
     ingest(load_digits().data, folder / "X.zarr", rows=300)
     return {
-        "run": str(folder / "whole"),
+        "run": str(folder / "undisturbed"),
         "input": {"uri": str(folder / "X.zarr")},
         "method": "ndfs",
         "n_features_to_select": 10,
@@ -37,21 +37,21 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def whole(config: dict[str, Any]) -> str:
+def undisturbed(config: dict[str, Any]) -> str:
     return run(config).features_csv()
 
 
 def test_the_bits_do_not_depend_on_the_workers(
-    config: dict[str, Any], whole: str, tmp_path: Path
+    config: dict[str, Any], undisturbed: str, tmp_path: Path
 ) -> None:
     from distributed import Client
 
     with local_cluster(4, 1, 2**30) as cluster, Client(cluster):
-        assert run({**config, "run": str(tmp_path / "run")}).features_csv() == whole
+        assert run({**config, "run": str(tmp_path / "run")}).features_csv() == undisturbed
 
 
 def test_a_killed_job_goes_on_with_the_fits_that_are_there(
-    config: dict[str, Any], whole: str, tmp_path: Path
+    config: dict[str, Any], undisturbed: str, tmp_path: Path
 ) -> None:
     place = tmp_path / "run"
     cluster = {"kind": "local", "n_workers": 2}
@@ -79,8 +79,8 @@ def test_a_killed_job_goes_on_with_the_fits_that_are_there(
         return True
 
     wait_until(killed_a_worker, again)
-    said = finish(again)
-    assert again.returncode == 0, said
-    assert f"{len(kept)} of 12 fits were finished by an earlier run" in said
-    assert (place / "features.csv").read_text() == whole
+    output = finish(again)
+    assert again.returncode == 0, output
+    assert f"{len(kept)} of 12 fits were finished by an earlier run" in output
+    assert (place / "features.csv").read_text() == undisturbed
     assert not (place / "checkpoints").exists() or not fits()

@@ -97,10 +97,10 @@ def test_the_steps_of_the_containerfile(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    found = dict(line.split("==") for line in frozen.stdout.splitlines() if "==" in line)
-    found.pop("bigfs", None)
+    actual = dict(line.split("==") for line in frozen.stdout.splitlines() if "==" in line)
+    actual.pop("bigfs", None)
     pins = _pins()
-    assert {_canonical(name): version for name, version in found.items()} == pins
+    assert {_canonical(name): version for name, version in actual.items()} == pins
     del environment["OMP_NUM_THREADS"]
     shutil.rmtree(root / "src")  # what runs below is the wheel, without a checkout
 

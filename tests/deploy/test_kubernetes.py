@@ -42,13 +42,13 @@ FOLDER = REPO / "deploy" / "kubernetes"
 
 def _documents() -> dict[tuple[str, str], dict[str, Any]]:
     """Return all manifests, by kind and name."""
-    found = {}
+    results = {}
     for path in sorted(FOLDER.glob("*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):
             key = (document["kind"], document["metadata"]["name"])
-            assert key not in found
-            found[key] = document
-    return found
+            assert key not in results
+            results[key] = document
+    return results
 
 
 MANIFESTS = _documents()
@@ -171,7 +171,7 @@ def _can_isolate() -> bool:
 def _placed(text: str, places: dict[str, str]) -> str:
     """Return a text with names of the cluster replaced by what stands for them here."""
     names = "|".join(re.escape(name) for name in places)
-    return re.sub(names, lambda found: places[found.group()], text)
+    return re.sub(names, lambda actual: places[actual.group()], text)
 
 
 def _processor() -> dict[str, str]:
@@ -207,7 +207,7 @@ def _pod(
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
         **_processor(),
-        **{one["name"]: one["value"] for one in container.get("env", [])},
+        **{item["name"]: item["value"] for item in container.get("env", [])},
     }
     if container.get("envFrom"):
         assert container["envFrom"] == [{"secretRef": {"name": "bigfs-s3"}}]
@@ -277,5 +277,5 @@ def test_the_layout_with_a_bucket_and_no_shared_disk(
     names = {path.name for path in as_location(latest).iterdir()}
     assert "features.csv" in names
     assert not names & {"lease.json", "attempts"}
-    said = "\n".join(logs.values())
-    assert secret["AWS_SECRET_ACCESS_KEY"] not in said
+    log_text = "\n".join(logs.values())
+    assert secret["AWS_SECRET_ACCESS_KEY"] not in log_text

@@ -60,8 +60,8 @@ class Slurm:
 
     def job(self, number: str) -> dict[str, str]:
         """Return what Slurm says of a job."""
-        (found,) = self.jobs(number)
-        return found
+        (actual,) = self.jobs(number)
+        return actual
 
     def jobs(self, *number: str) -> list[dict[str, str]]:
         """Return what Slurm says of a job, or of all."""
@@ -79,9 +79,9 @@ class Slurm:
         """Wait until a job is in a state."""
         deadline = time.monotonic() + 120
         while (job := self.job(number))["JobState"] != state:
-            said = log.read_text() if log.exists() else ""
-            assert time.monotonic() < deadline, f"{job}\n{said}"
-            assert job["JobState"] not in {"FAILED", "NODE_FAIL", "OUT_OF_MEMORY"}, said
+            log_text = log.read_text() if log.exists() else ""
+            assert time.monotonic() < deadline, f"{job}\n{log_text}"
+            assert job["JobState"] not in {"FAILED", "NODE_FAIL", "OUT_OF_MEMORY"}, log_text
             time.sleep(0.2)
         return job
 
@@ -155,9 +155,9 @@ def test_a_job_that_is_requeued_goes_on_and_gives_the_same_ranking(
     before = json.loads(manifest.read_text())["stages"]
     assert "evaluation" not in before
     assert not (tmp_path / "run" / "lease.json").exists()
-    said = log.read_text()
-    assert "bigfs: interrupted; finished stages are kept" in said
-    assert "bigfs ended with exit code 130" in said
+    log_text = log.read_text()
+    assert "bigfs: interrupted; finished stages are kept" in log_text
+    assert "bigfs ended with exit code 130" in log_text
     slurm.start_again(number, log)
     job = slurm.wait(number, "COMPLETED", log)
     assert job["Restarts"] == "1"
@@ -215,15 +215,15 @@ def test_the_nightly_entry_submits_the_night(slurm: Slurm, tmp_path: Path) -> No
     (line,) = re.findall(r"^0 1 \* \* \* (.+)$", (SCRIPTS / "scrontab").read_text(), re.MULTILINE)
     # Held, so that this folder stays as it is: what it would run is tested above.
     line = line.replace("sbatch ", f"sbatch --hold --chdir={tmp_path} ", 1)
-    said = slurm("env", f"HOME={tmp_path}", "bash", "-c", line)
-    job = slurm.job(said.split()[-1])
+    message = slurm("env", f"HOME={tmp_path}", "bash", "-c", line)
+    job = slurm.job(message.split()[-1])
     assert (job["JobName"], job["JobState"]) == ("bigfs-nightly", "PENDING")
     today = datetime.date.today().isoformat()
     assert job["Command"].endswith("deploy/slurm/bigfs.sbatch")
-    held = slurm("scontrol", "--oneliner", "show", "job", said.split()[-1])
+    held = slurm("scontrol", "--oneliner", "show", "job", message.split()[-1])
     assert f"pipelines/nightly.yaml --set date={today}" in held
     assert "Dependency=singleton" in held
-    slurm("scancel", said.split()[-1])
+    slurm("scancel", message.split()[-1])
 
 
 @needs_slurm

@@ -28,8 +28,8 @@ def test_pair_and_information_measures_equal_scikit_learn(pair: tuple) -> None:
     assert metrics.adjusted_rand_index(a, b) == pytest.approx(peer.adjusted_rand_score(a, b))
     for average in AVERAGES:
         expected = peer.normalized_mutual_info_score(a, b, average_method=average)
-        found = metrics.normalized_mutual_info(a, b, average=average)
-        assert found == pytest.approx(expected, abs=1e-9)
+        actual = metrics.normalized_mutual_info(a, b, average=average)
+        assert actual == pytest.approx(expected, abs=1e-9)
 
 
 @given(labelings)
@@ -134,8 +134,8 @@ def test_a_constant_column_is_correlated_with_none() -> None:
 
 
 def test_overlap_beside_chance() -> None:
-    found = metrics.selection_overlap([1, 2, 3, 4], [4, 3, 9], 20)
-    assert (found.count, found.share, found.chance) == (2, pytest.approx(2 / 3), 0.2)
+    actual = metrics.selection_overlap([1, 2, 3, 4], [4, 3, 9], 20)
+    assert (actual.count, actual.share, actual.chance) == (2, pytest.approx(2 / 3), 0.2)
     rng = np.random.default_rng(0)
     drawn = [
         metrics.selection_overlap(rng.permutation(30)[:12], rng.permutation(30)[:6], 30).share

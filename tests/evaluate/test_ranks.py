@@ -31,33 +31,33 @@ DEMSAR = np.array(
 
 
 def test_the_example_of_the_paper() -> None:
-    found = Ranks.of(NAMES, DEMSAR, larger_is_better=True)
-    np.testing.assert_allclose(found.mean_ranks, [3.143, 2.000, 2.893, 1.964], atol=5e-4)
-    without_ties = 12 * 14 / 20 * ((found.mean_ranks**2).sum() - 4 * 25 / 4)
-    assert np.isclose(without_ties, 9.28, atol=5e-3) and found.statistic > without_ties
-    assert found.p_value < 0.05
-    assert np.isclose(found.critical_difference, 2.569 * np.sqrt(4 * 5 / (6 * 14)), atol=1e-3)
-    assert found.groups() == [["d", "b", "c", "a"]]
+    ranks = Ranks.of(NAMES, DEMSAR, larger_is_better=True)
+    np.testing.assert_allclose(ranks.mean_ranks, [3.143, 2.000, 2.893, 1.964], atol=5e-4)
+    without_ties = 12 * 14 / 20 * ((ranks.mean_ranks**2).sum() - 4 * 25 / 4)
+    assert np.isclose(without_ties, 9.28, atol=5e-3) and ranks.statistic > without_ties
+    assert ranks.p_value < 0.05
+    assert np.isclose(ranks.critical_difference, 2.569 * np.sqrt(4 * 5 / (6 * 14)), atol=1e-3)
+    assert ranks.groups() == [["d", "b", "c", "a"]]
 
 
 def test_the_statistic_is_scipys_also_with_ties() -> None:
     values = np.random.default_rng(0).integers(0, 4, (12, 5)).astype(float)
-    found = Ranks.of(list("abcde"), values, larger_is_better=False)
-    assert np.isclose(found.statistic, friedmanchisquare(*values.T).statistic)
+    ranks = Ranks.of(list("abcde"), values, larger_is_better=False)
+    assert np.isclose(ranks.statistic, friedmanchisquare(*values.T).statistic)
 
 
 def test_small_is_good_for_errors() -> None:
-    one = Ranks.of(NAMES, DEMSAR, larger_is_better=True)
+    single = Ranks.of(NAMES, DEMSAR, larger_is_better=True)
     other = Ranks.of(NAMES, 1 - DEMSAR, larger_is_better=False)
-    np.testing.assert_allclose(one.mean_ranks, other.mean_ranks)
+    np.testing.assert_allclose(single.mean_ranks, other.mean_ranks)
 
 
 def test_methods_that_differ_on_all_sets_are_told_apart() -> None:
     values = np.arange(5.0) + np.zeros((30, 1))
-    found = Ranks.of(list("abcde"), values, larger_is_better=True)
-    assert found.mean_ranks.tolist() == [5, 4, 3, 2, 1]
-    assert found.p_value < 1e-20
-    assert found.groups() == [["e", "d"], ["d", "c"], ["c", "b"], ["b", "a"]]
+    ranks = Ranks.of(list("abcde"), values, larger_is_better=True)
+    assert ranks.mean_ranks.tolist() == [5, 4, 3, 2, 1]
+    assert ranks.p_value < 1e-20
+    assert ranks.groups() == [["e", "d"], ["d", "c"], ["c", "b"], ["b", "a"]]
     equal = Ranks.of(NAMES, np.zeros((3, 4)), larger_is_better=True)
     assert equal.statistic == 0 and equal.p_value == 1 and len(equal.groups()) == 1
 
@@ -66,7 +66,7 @@ def test_methods_that_differ_on_all_sets_are_told_apart() -> None:
 def test_level_of_the_test(seed: int) -> None:
     """Without a difference, about one in twenty is below 5 %."""
     rng = np.random.default_rng(seed)
-    found = [
+    actual = [
         Ranks.of(NAMES, rng.normal(size=(10, 4)), larger_is_better=True).p_value for _ in range(60)
     ]
-    assert np.mean(np.array(found) < 0.05) < 0.2
+    assert np.mean(np.array(actual) < 0.05) < 0.2

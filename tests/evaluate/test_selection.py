@@ -32,22 +32,22 @@ def test_figures_are_those_of_the_public_metrics(digits: tuple, tmp_path: Path, 
     X, y = digits
     protocol = Protocol(10, n_repetitions=2, n_init=1, init="random")
     blocks = _blocks(X, tmp_path)
-    found = measure_selection(blocks, y, CHOSEN, protocol, "4 GiB")
-    assert found["nearest_neighbor_error"] == metrics.nearest_neighbor_error(X[:, CHOSEN], y)
-    assert found["redundancy"] == pytest.approx(metrics.redundancy(X[:, CHOSEN]))
-    assert 0.3 < found["nmi_mean"] < 0.6 and found["nmi_std"] > 0
-    assert 0.3 < found["acc_mean"] <= found["majority_mean"]
+    measured = measure_selection(blocks, y, CHOSEN, protocol, "4 GiB")
+    assert measured["nearest_neighbor_error"] == metrics.nearest_neighbor_error(X[:, CHOSEN], y)
+    assert measured["redundancy"] == pytest.approx(metrics.redundancy(X[:, CHOSEN]))
+    assert 0.3 < measured["nmi_mean"] < 0.6 and measured["nmi_std"] > 0
+    assert 0.3 < measured["acc_mean"] <= measured["majority_mean"]
     again = measure_selection(_blocks(X, tmp_path, 1797), y, CHOSEN, protocol, "4 GiB")
-    assert found == again, "row blocks do not matter"
+    assert measured == again, "row blocks do not matter"
     assert not list(blocks.scratch.path.glob("columns-*")), "scratch is given back"
 
 
 def test_all_features_and_no_neighbors(digits: tuple, tmp_path: Path) -> None:
     X, y = digits
     protocol = Protocol(10, n_repetitions=1, n_init=1, nearest_neighbor=False)
-    found = measure_selection(_blocks(X, tmp_path), y, None, protocol, "4 GiB")
-    assert "nearest_neighbor_error" not in found
-    assert found["nmi_mean"] > 0.65
+    measured = measure_selection(_blocks(X, tmp_path), y, None, protocol, "4 GiB")
+    assert "nearest_neighbor_error" not in measured
+    assert measured["nmi_mean"] > 0.65
 
 
 def test_beyond_memory_neighbors_are_exact_and_k_means_as_good(
@@ -59,10 +59,10 @@ def test_beyond_memory_neighbors_are_exact_and_k_means_as_good(
     blocks = _blocks(X, tmp_path)
     expected = measure_selection(blocks, y, columns, protocol, "4 GiB")
     monkeypatch.setattr(selection, "task_budget", lambda limit: 1000)
-    found = measure_selection(blocks, y, columns, protocol, "4 GiB")
-    assert found["nearest_neighbor_error"] == expected["nearest_neighbor_error"]
-    assert found["redundancy"] == pytest.approx(expected["redundancy"], abs=1e-9)
-    assert found["nmi_mean"] == pytest.approx(expected["nmi_mean"], abs=0.1)
+    measured = measure_selection(blocks, y, columns, protocol, "4 GiB")
+    assert measured["nearest_neighbor_error"] == expected["nearest_neighbor_error"]
+    assert measured["redundancy"] == pytest.approx(expected["redundancy"], abs=1e-9)
+    assert measured["nmi_mean"] == pytest.approx(expected["nmi_mean"], abs=0.1)
 
 
 def test_beyond_memory_ties_and_single_rows(tmp_path: Path, monkeypatch) -> None:
@@ -72,5 +72,5 @@ def test_beyond_memory_ties_and_single_rows(tmp_path: Path, monkeypatch) -> None
     for n in (7, 41):
         X, y = rng.integers(0, 2, size=(n, 3)).astype(float), rng.integers(0, 3, n)
         protocol = Protocol(2, n_repetitions=1, n_init=1, init="random")
-        found = measure_selection(_blocks(X, tmp_path, rows=2), y, None, protocol, "1 GiB")
-        assert found["nearest_neighbor_error"] == metrics.nearest_neighbor_error(X, y)
+        measured = measure_selection(_blocks(X, tmp_path, rows=2), y, None, protocol, "1 GiB")
+        assert measured["nearest_neighbor_error"] == metrics.nearest_neighbor_error(X, y)

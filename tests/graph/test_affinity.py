@@ -130,8 +130,8 @@ def test_products_of_data_without_negative_values_are_not_negative(
     assert W.degrees.load().min() > 0
     expected = _dense(X, graph.indices[...], weight, None)
     np.testing.assert_allclose(M.toarray(), expected, rtol=1e-12, atol=expected[expected > 0].min())
-    found = spectral_embedding(W, 4)
-    assert np.isfinite(found.eigenvalues).all()
+    embedding = spectral_embedding(W, 4)
+    assert np.isfinite(embedding.eigenvalues).all()
 
 
 @pytest.mark.full
@@ -170,9 +170,9 @@ def test_products_are_the_same_bits_by_blocks_of_any_size(weight: str, scheduler
     with dask.config.set(scheduler="synchronous"):
         expected = affinity(graph, weight, blocks=RowBlocks.from_any(X)).load()
     for rows in (1, 17, 128):
-        found = affinity(graph, weight, blocks=RowBlocks.from_any(X, rows=rows)).load()
-        np.testing.assert_array_equal(found.indices, expected.indices)
-        np.testing.assert_array_equal(found.data, expected.data)
+        actual = affinity(graph, weight, blocks=RowBlocks.from_any(X, rows=rows)).load()
+        np.testing.assert_array_equal(actual.indices, expected.indices)
+        np.testing.assert_array_equal(actual.data, expected.data)
 
 
 def test_products_take_the_memory_that_is_planned() -> None:
@@ -213,9 +213,9 @@ def test_union_of_entries(n: int, count: int, seed: int) -> None:
     weights = rng.integers(0, 3, size=count).astype(np.float64)
     expected = np.zeros((n, n))
     np.maximum.at(expected, (rows, columns), weights)
-    found_columns, found, counts = union_rows(rows, columns, weights, n, n)
+    found_columns, actual, counts = union_rows(rows, columns, weights, n, n)
     indptr = np.concatenate([[0], np.cumsum(counts)])
-    M = sparse.csr_array((found, found_columns, indptr), shape=(n, n))
+    M = sparse.csr_array((actual, found_columns, indptr), shape=(n, n))
     np.testing.assert_array_equal(M.toarray(), expected)
     assert M.nnz == np.count_nonzero(expected)
 

@@ -41,9 +41,9 @@ def test_components_of_any_graph(n: int, n_edges: int, seed: int, at_a_time: int
     expected, labels = csgraph.connected_components(W.load(), directed=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_EDGES", at_a_time)
-        count, found = connected_components(W)
+        count, actual = connected_components(W)
     assert count == expected
-    np.testing.assert_array_equal(found.load(), labels)
+    np.testing.assert_array_equal(actual.load(), labels)
 
 
 def test_components_of_clusters_far_apart() -> None:

@@ -28,8 +28,8 @@ def test_distances_of_the_components(low_rank: np.ndarray, scheduler: str) -> No
     centered = low_rank - low_rank.mean(axis=0)
     u, s, _ = np.linalg.svd(centered, full_matrices=False)
     true = u[:, :5] * s[:5]
-    found = projected.source.read(0, 700).astype(np.float64)
-    np.testing.assert_allclose(found @ found.T, true @ true.T, atol=1e-3 * s[0] ** 2 / 700)
+    rows = projected.source.read(0, 700).astype(np.float64)
+    np.testing.assert_allclose(rows @ rows.T, true @ true.T, atol=1e-3 * s[0] ** 2 / 700)
     assert explained == pytest.approx(float((s[:5] ** 2).sum() / (s**2).sum()), rel=1e-6)
 
 

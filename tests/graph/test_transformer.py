@@ -27,9 +27,9 @@ def test_the_same_as_scikit_learn(mode: str, metric: str) -> None:
     X = manifold(300, 7).astype(np.float64)
     ours = KNeighborsTransformer(n_neighbors=4, mode=mode, metric=metric)
     theirs = Reference(n_neighbors=4, mode=mode, metric=metric)
-    found, true = ours.fit_transform(X), theirs.fit_transform(X)
-    np.testing.assert_allclose(found.toarray(), true.toarray(), atol=2e-4)
-    assert found.nnz == true.nnz and found.shape == true.shape
+    actual, true = ours.fit_transform(X), theirs.fit_transform(X)
+    np.testing.assert_allclose(actual.toarray(), true.toarray(), atol=2e-4)
+    assert actual.nnz == true.nnz and actual.shape == true.shape
     query = manifold(20, 7, seed=5).astype(np.float64)
     np.testing.assert_allclose(
         ours.transform(query).toarray(), theirs.transform(query).toarray(), atol=2e-4

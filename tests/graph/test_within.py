@@ -19,9 +19,9 @@ def test_equals_exact_search(metric: str, dtype: type) -> None:
     own = np.arange(200)
     indices, squared = search_exact(rows, 7, metric, queries, own)
     bounds = as_distances(squared, metric)[:, -1]
-    found = search_within(rows, 7, metric, queries, own, bounds)
-    np.testing.assert_array_equal(found[0], indices)
-    np.testing.assert_array_equal(found[1], squared)
+    actual = search_within(rows, 7, metric, queries, own, bounds)
+    np.testing.assert_array_equal(actual[0], indices)
+    np.testing.assert_array_equal(actual[1], squared)
 
 
 def test_fewer_within_the_bound() -> None:
@@ -37,5 +37,5 @@ def test_any_scale(scale: float) -> None:
     X = (manifold(500, 6) * scale).astype(np.float32)
     indices, squared = search_exact(X, 4, "euclidean", X[:50], np.arange(50))
     bounds = as_distances(squared, "euclidean")[:, -1]
-    found = search_within(X, 4, "euclidean", X[:50], np.arange(50), bounds)
-    np.testing.assert_array_equal(found[0], indices)
+    actual = search_within(X, 4, "euclidean", X[:50], np.arange(50), bounds)
+    np.testing.assert_array_equal(actual[0], indices)

@@ -110,12 +110,12 @@ class Place:
         stored = scratch.create("embedding", Y.shape, Y.dtype, rows)
         stored.write(0, Y)
         values = np.linspace(0.1, 0.5, n_components)
-        found = SpectralEmbedding(
+        actual = SpectralEmbedding(
             values, stored, np.linalg.norm(Y, axis=0), np.zeros(n_components), 1.0, 1e-6, 1,
             values,
             "eigsh", "", 0, 0, scratch,
         )  # fmt: skip
-        scratch.describe(**found.describe())
+        scratch.describe(**actual.describe())
         return Path(scratch.path)
 
 
@@ -145,11 +145,11 @@ def hold_to_the_bar(cost: StageCost, work: Callable[[], Any], *, alone: bool = F
         record[f"{name}_peak_bytes"] - record["baseline_bytes"]
         for name in ("predicted", "measured")
     )
-    told = (
+    message = (
         f"predicted {predicted / MIB:.0f} MiB, measured {measured / MIB:.0f} MiB above a worker of "
         f"{record['baseline_bytes'] / MIB:.0f} MiB, {record['seconds']} s"
     )
-    print(told)
+    print(message)
     needed = cost.task_bytes + cost.keeps_bytes
     assert max(needed, cost.client_bytes if alone else 0) >= 100 * MIB
-    assert measured <= predicted <= 2 * measured, told
+    assert measured <= predicted <= 2 * measured, message

@@ -210,24 +210,24 @@ LONG = (
 
 def strategies() -> dict[str, set[type]]:
     """Return the strategies that each method has, by its name."""
-    found: dict[str, set[type]] = {}
+    results: dict[str, set[type]] = {}
     for name, method in METHODS.items():
         module = importlib.import_module(f"{method.module}.strategies")
-        found[name] = {
+        results[name] = {
             value
             for _, value in inspect.getmembers(module, inspect.isclass)
             if not inspect.isabstract(value) and {"cost", "run"} <= set(dir(value))
         }
-    return found
+    return results
 
 
 def test_every_strategy_of_every_method_is_in_the_table() -> None:
-    found = {(method, kind) for method, kinds in strategies().items() for kind in kinds}
+    results = {(method, kind) for method, kinds in strategies().items() for kind in kinds}
     # M3FS on all rows is what maximum margin clustering is made of.
     taken = {("maximum_margin_clustering", kind) for kind in strategies()["m3fs"]}
     in_table = {(case.method, case.strategy) for case in (*CASES, *COUNTS, *LONG)}
-    assert found <= in_table <= found | taken
-    assert {method for method, _ in found} == set(METHODS)
+    assert results <= in_table <= results | taken
+    assert {method for method, _ in results} == set(METHODS)
 
 
 def _stages(case: Case, place: Place, selection: Selection, blocks: RowBlocks) -> dict[str, Any]:

@@ -41,28 +41,30 @@ def _planted(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> ComparisonResult:
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> ComparisonResult:
     return compare(_planted(tmp_path_factory.mktemp("chance")))
 
 
-def _row(found: ComparisonResult, name: str, m: int) -> Row:
-    [row] = [row for row in found.rows if (row.name, row.n_features) == (name, m)]
+def _row(comparison: ComparisonResult, name: str, m: int) -> Row:
+    [row] = [row for row in comparison.rows if (row.name, row.n_features) == (name, m)]
     return row
 
 
-def test_every_size_has_a_row_of_chance_and_every_method_a_word(found: ComparisonResult) -> None:
-    assert [row.n_features for row in found.rows if row.name == "chance"] == [8]
-    assert found.than_chance(_row(found, "max_variance", 8)) == {
+def test_every_size_has_a_row_of_chance_and_every_method_a_word(
+    comparison: ComparisonResult,
+) -> None:
+    assert [row.n_features for row in comparison.rows if row.name == "chance"] == [8]
+    assert comparison.than_chance(_row(comparison, "max_variance", 8)) == {
         "nmi": BETTER, "acc": BETTER, "nearest_neighbor_error": BETTER
     }  # fmt: skip
-    assert set(found.than_chance(_row(found, "further draws", 8)).values()) == {NEITHER}
+    assert set(comparison.than_chance(_row(comparison, "further draws", 8)).values()) == {NEITHER}
     # Of all 80 features there is nothing to draw.
     for name, m in (("chance", 8), ("all features", 80), ("max_variance", 80)):
-        assert not found.than_chance(_row(found, name, m))
+        assert not comparison.than_chance(_row(comparison, name, m))
 
 
-def test_the_interval_is_that_of_a_further_draw(found: ComparisonResult) -> None:
-    row = _row(found, "chance", 8)
+def test_the_interval_is_that_of_a_further_draw(comparison: ComparisonResult) -> None:
+    row = _row(comparison, "chance", 8)
     mean, std = row.scores["nmi_mean"], row.scores["nmi_std"]
     low, high = t.interval(0.95, 7, mean, std * np.sqrt(9 / 8))
     assert np.allclose([row.scores["nmi_low"], row.scores["nmi_high"]], [low, high])
@@ -79,23 +81,25 @@ def test_below_the_interval_is_worse_and_a_small_error_is_better() -> None:
     }  # fmt: skip
 
 
-def test_all_forms_of_the_table_say_it(found: ComparisonResult) -> None:
-    text = found.text()
+def test_all_forms_of_the_table_say_it(comparison: ComparisonResult) -> None:
+    text = comparison.text()
     assert "than chance: NMI, ACC, 1-NN error" in text
     assert "chance: 8 random selections; 95 % of such are within" in text
-    rows = list(csv.DictReader(io.StringIO(found.csv())))
+    rows = list(csv.DictReader(io.StringIO(comparison.csv())))
     words = {(row["name"], row["n_features"]): row["nmi_than_chance"] for row in rows}
     assert words["max_variance", "8"] == "better" and words["all features", "80"] == ""
-    stored = json.loads(found.json())["rows"]
+    stored = json.loads(comparison.json())["rows"]
     assert {row["n_draws"] for row in stored if row["name"] == "chance"} == {8}
-    assert not json.loads(found.json())["overlaps"], "one selection has nothing to overlap with"
+    assert not json.loads(comparison.json())["overlaps"], (
+        "one selection has nothing to overlap with"
+    )
 
 
 def test_without_chance_nothing_is_drawn(tmp_path: Path) -> None:
     settings = _planted(tmp_path) | {"compare": {"chance": False}, "methods": ["max_variance"]}
-    found = compare(settings | {"n_features_to_select": 8})
-    assert [row.name for row in found.rows] == ["all features", "max_variance"]
-    assert "than chance" not in found.text()
+    comparison = compare(settings | {"n_features_to_select": 8})
+    assert [row.name for row in comparison.rows] == ["all features", "max_variance"]
+    assert "than chance" not in comparison.text()
 
 
 @pytest.mark.full
@@ -103,7 +107,7 @@ def test_methods_choose_their_numbers_and_say_how_sure(tmp_path: Path) -> None:
     settings = _planted(tmp_path) | {"methods": ["max_variance"], "stability": {"n_pairs": 3}}
     settings |= {"evaluate": None, "compare": {"n_draws": 3}}
     by_stability = {"auto": "stability"}
-    found = compare(settings | {"n_features_to_select": [8, "auto", by_stability]})
+    comparison = compare(settings | {"n_features_to_select": [8, "auto", by_stability]})
     single = {k: settings[k] for k in ("input", "stability")} | {"method": "max_variance"}
     for number, name in (
         (8, "max_variance"),
@@ -112,17 +116,17 @@ def test_methods_choose_their_numbers_and_say_how_sure(tmp_path: Path) -> None:
     ):
         place = {"run": str(tmp_path / "single"), "n_features_to_select": number}
         alone = run(single | place, fresh=True)
-        [row] = [row for row in found.rows if row.name == name]
+        [row] = [row for row in comparison.rows if row.name == name]
         assert row.selected.tolist() == alone.selected.tolist()
         assert alone.stability is not None and row.stability == alone.stability.stability
-        assert found.than_chance(row)
+        assert comparison.than_chance(row)
     assert abs(row.n_features - 10) <= 2, "ten features differ in their variance"
-    chance = [row.n_features for row in found.rows if row.name == "chance"]
-    assert chance == sorted({row.n_features for row in found.rows if row.method} - {80})
-    assert "stability (95 %)" in found.text() and "(auto stability)" in found.text()
-    rows = list(csv.DictReader(io.StringIO(found.csv())))
+    chance = [row.n_features for row in comparison.rows if row.name == "chance"]
+    assert chance == sorted({row.n_features for row in comparison.rows if row.method} - {80})
+    assert "stability (95 %)" in comparison.text() and "(auto stability)" in comparison.text()
+    rows = list(csv.DictReader(io.StringIO(comparison.csv())))
     assert float(rows[-1]["stability_low"]) <= float(rows[-1]["stability"])
-    table = json.loads(found.json())
+    table = json.loads(comparison.json())
     assert "stability (95 %)" in comparison_page(table, "<svg/>", "run")
     assert compare(settings | {"n_features_to_select": "auto"}).rows[-1].n_features
     with pytest.raises(InputError, match="MaxVariance takes none"):
@@ -132,15 +136,15 @@ def test_methods_choose_their_numbers_and_say_how_sure(tmp_path: Path) -> None:
 def test_draws_are_permutations_that_differ_with_constant_features_last() -> None:
     X = np.random.default_rng(0).normal(size=(20, 12))
     X[:, [0, 5]] = 3.0
-    one = RandomSelection(4, n_draws=6).fit(X)
-    np.testing.assert_array_equal(np.sort(one.draws_), np.tile(np.arange(12), (6, 1)))
-    np.testing.assert_array_equal(one.draws_[:, -2:], np.tile([0, 5], (6, 1)))
-    assert len({tuple(draw) for draw in one.draws_}) == 6
-    np.testing.assert_array_equal(one.draws_[0], one.ranking_)
+    fitted = RandomSelection(4, n_draws=6).fit(X)
+    np.testing.assert_array_equal(np.sort(fitted.draws_), np.tile(np.arange(12), (6, 1)))
+    np.testing.assert_array_equal(fitted.draws_[:, -2:], np.tile([0, 5], (6, 1)))
+    assert len({tuple(draw) for draw in fitted.draws_}) == 6
+    np.testing.assert_array_equal(fitted.draws_[0], fitted.ranking_)
     more = RandomSelection(4, n_draws=8).fit(X)
-    np.testing.assert_array_equal(more.draws_[:6], one.draws_)
+    np.testing.assert_array_equal(more.draws_[:6], fitted.draws_)
     other = RandomSelection(4, random_state=1).fit(X)
-    assert not np.array_equal(other.ranking_, one.ranking_)
+    assert not np.array_equal(other.ranking_, fitted.ranking_)
 
 
 def test_every_feature_is_drawn_as_often() -> None:
@@ -155,7 +159,7 @@ def test_without_labels_selections_are_judged_by_what_they_explain(tmp_path: Pat
     X = generator.normal(size=(80, 3)) @ generator.normal(size=(3, 8)) + 5
     X[:, 6:] = generator.normal(size=(80, 2))
     ingest(X, tmp_path / "X.zarr", rows=32)
-    found = compare(
+    comparison = compare(
         {
             "run": str(tmp_path / "run"),
             "input": {"uri": str(tmp_path / "X.zarr")},
@@ -165,8 +169,8 @@ def test_without_labels_selections_are_judged_by_what_they_explain(tmp_path: Pat
             "blocks": {"rows": 32},
         }
     )
-    assert found.n_classes is None and found.rows[0].scores == {"explained": 1.0}
-    for row in found.rows:
+    assert comparison.n_classes is None and comparison.rows[0].scores == {"explained": 1.0}
+    for row in comparison.rows:
         if row.method is None or row.n_draws > 1:
             continue
         S, C = X[:, row.selected] - X[:, row.selected].mean(axis=0), X - X.mean(axis=0)
@@ -176,5 +180,5 @@ def test_without_labels_selections_are_judged_by_what_they_explain(tmp_path: Pat
         correlation = np.abs(np.corrcoef(S.T))
         n = len(row.selected)
         assert row.scores["redundancy"] == pytest.approx((correlation.sum() - n) / (n * n - n))
-    text = found.text()
+    text = comparison.text()
     assert "without labels" in text and "variance explained" in text and "classes" not in text

@@ -94,7 +94,7 @@ def test_what_methods_share_is_computed_once(tmp_path: Path, monkeypatch) -> Non
 
 
 def test_selections_are_those_of_single_runs(finished: Path, tmp_path: Path) -> None:
-    found = json.loads((finished / "table.json").read_text())
+    record = json.loads((finished / "table.json").read_text())
     for entry in METHODS:
         given = {"method": entry} if isinstance(entry, str) else dict(entry)
         name = given.pop("name", given["method"])
@@ -107,7 +107,7 @@ def test_selections_are_those_of_single_runs(finished: Path, tmp_path: Path) -> 
                     **given,
                 }
             )
-            [row] = [r for r in found["rows"] if (r["name"], r["n_features"]) == (name, m)]
+            [row] = [r for r in record["rows"] if (r["name"], r["n_features"]) == (name, m)]
             assert row["selected"] == run.selected.tolist(), (name, m)
 
 
@@ -119,9 +119,9 @@ def test_the_table_in_three_forms_and_the_figure(finished: Path) -> None:
     assert len(rows) == 1 + 2 * len(METHODS)
     assert rows[0]["name"] == "all features" and rows[0]["n_features"] == "64"
     assert all(0 <= float(row["nmi_mean"]) <= 1 for row in rows)
-    found = json.loads((finished / "table.json").read_text())
-    assert len(found["overlaps"]) == 2 * 10
-    assert found["overlaps"][0]["chance"] == 5 / 64
+    record = json.loads((finished / "table.json").read_text())
+    assert len(record["overlaps"]) == 2 * 10
+    assert record["overlaps"][0]["chance"] == 5 / 64
     assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
     svg = (finished / "curves.svg").read_text()
     assert svg.count("NMI (%)") >= 1 and "all features" in svg
@@ -220,14 +220,14 @@ def test_sizes_that_one_fit_serves() -> None:
 def test_a_grid_gives_one_configuration_for_each_point() -> None:
     grid = {"ndfs.alpha": [1.0, 2.0], "ndfs.beta": [3.0]}
     entry = {"method": "ndfs", "ndfs": {"n_clusters": 3}, "grid": grid}
-    found = load_comparison(_settings(Path("x"), methods=[entry])).entries(5)
-    assert [one.choice for one in found] == [
+    actual = load_comparison(_settings(Path("x"), methods=[entry])).entries(5)
+    assert [item.choice for item in actual] == [
         {"ndfs.alpha": alpha, "ndfs.beta": 3.0} for alpha in (1.0, 2.0)
     ]
-    assert [(c.ndfs.alpha, c.ndfs.n_clusters) for c in (one.config for one in found)] == [
+    assert [(c.ndfs.alpha, c.ndfs.n_clusters) for c in (item.config for item in actual)] == [
         (1.0, 3), (2.0, 3)
     ]  # fmt: skip
-    assert [one.name for one in found] == ["ndfs (alpha 1, beta 3)", "ndfs (alpha 2, beta 3)"]
+    assert [item.name for item in actual] == ["ndfs (alpha 1, beta 3)", "ndfs (alpha 2, beta 3)"]
 
 
 @pytest.mark.parametrize("grid", [{3: [4]}, {"input.uri": ["x"]}, {"ndfs": [1]}, {"ndfs.alpha": 1}])

@@ -42,22 +42,28 @@ def _night(**spreads: float) -> pd.DataFrame:
 def test_drift_that_was_planted_is_what_is_said(tmp_path: Path) -> None:
     first = _run(tmp_path, "first", _night())
     second = _run(tmp_path, "second", _night(c=0.1, f=7))
-    found = diff_runs(first, second)
-    assert found.came == [Moved("f", 6, 1)]
-    assert found.went == [Moved("c", 3, 6)]
-    assert found.moved == [Moved("a", 1, 2), Moved("b", 2, 3)]
-    assert (found.overlap.count, found.overlap.share, found.overlap.chance) == (2, 2 / 3, 0.5)
-    assert found.share == 2 / 3
-    assert found.rank_correlation == pytest.approx(1 - 6 * (25 + 1 + 1 + 9) / (6 * 35))
-    assert {"input.uri", "content"} <= set(found.inputs)
-    assert not found.settings and not found.versions
-    text = found.text()
+    difference = diff_runs(first, second)
+    assert difference.came == [Moved("f", 6, 1)]
+    assert difference.went == [Moved("c", 3, 6)]
+    assert difference.moved == [Moved("a", 1, 2), Moved("b", 2, 3)]
+    assert (difference.overlap.count, difference.overlap.share, difference.overlap.chance) == (
+        2,
+        2 / 3,
+        0.5,
+    )
+    assert difference.share == 2 / 3
+    assert difference.rank_correlation == pytest.approx(1 - 6 * (25 + 1 + 1 + 9) / (6 * 35))
+    assert {"input.uri", "content"} <= set(difference.inputs)
+    assert not difference.settings and not difference.versions
+    text = difference.text()
     assert (
         "2 features are in both selections (of 3 and 3): 66.7 % of the larger; 50.0 % by chance"
         in text
     )
     assert "f  rank 6 -> 1" in text and "settings: the same" in text
-    assert json.loads(found.json())["went"] == [{"name": "c", "first_rank": 3, "second_rank": 6}]
+    assert json.loads(difference.json())["went"] == [
+        {"name": "c", "first_rank": 3, "second_rank": 6}
+    ]
 
 
 def test_settings_that_differ_are_named_and_those_of_the_place_are_not(tmp_path: Path) -> None:
@@ -70,11 +76,11 @@ def test_settings_that_differ_are_named_and_those_of_the_place_are_not(tmp_path:
 
 def test_features_are_matched_by_name_and_else_by_column(tmp_path: Path) -> None:
     first = _run(tmp_path, "first", _night())
-    turned = _run(tmp_path, "turned", _night()[list("fedcba")])
-    assert diff_runs(first, turned).overlap.share == 1.0
+    reordered = _run(tmp_path, "turned", _night()[list("fedcba")])
+    assert diff_runs(first, reordered).overlap.share == 1.0
     fewer = _run(tmp_path, "fewer", _night().drop(columns=["a"]))
-    found = diff_runs(first, fewer)
-    assert found.went == [Moved("a", 1, None)] and found.came == [Moved("d", 4, 3)]
+    difference = diff_runs(first, fewer)
+    assert difference.went == [Moved("a", 1, None)] and difference.came == [Moved("d", 4, 3)]
     np.save(tmp_path / "plain.npy", _night().to_numpy())
     plain = _run(tmp_path, "plain", _night(), input={"uri": str(tmp_path / "plain.npy")})
     assert diff_runs(first, plain).overlap.share == 1.0

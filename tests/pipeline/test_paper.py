@@ -62,12 +62,12 @@ def _row(table: Any, **wanted: Any) -> Any:
 def test_draws_follow_the_protocol_of_mcfs(table: Any) -> None:
     X, y = load_iris(return_X_y=True)
     kept = MaxVariance(2).fit(X).get_support(indices=True)
-    whole = kmeans_scores(
+    complete = kmeans_scores(
         X[:, kept].astype(np.float32), y, n_clusters=3, n_init=2, init="random",
         seed=derive_seed(0, "evaluation", 0),
     )  # fmt: skip
     row = _row(table, set="iris", case="3", method="max_variance", n_features=2, score="nmi")
-    assert row.value == pytest.approx(100 * whole["nmi"])
+    assert row.value == pytest.approx(100 * complete["nmi"])
     assert (row.std, row.paper) == (0.0, 74.2)
     error = _row(table, set="iris", method="all_features", score="nearest_neighbor_error")
     assert error.value == pytest.approx(100 * nearest_neighbor_error(X.astype(np.float32), y))
@@ -90,7 +90,7 @@ def test_draws_of_classes_differ_and_repeat() -> None:
     y = np.repeat(np.arange(10), 3)
     drawn = [draw_classes(y, 4, draw, 0) for draw in range(20)]
     assert len(set(drawn)) > 15
-    assert all(len(set(one)) == 4 for one in drawn)
+    assert all(len(set(item)) == 4 for item in drawn)
     assert drawn == [draw_classes(y, 4, draw, 0) for draw in range(20)]
 
 
@@ -193,8 +193,8 @@ def test_what_is_given_up_early_is_far_behind(tmp_path: Path, monkeypatch) -> No
 
     quick = compare(_grid(tmp_path))
     monkeypatch.setattr(protocols, "_MARGIN", 1000.0)
-    whole = compare(_grid(tmp_path), fresh=True)
-    assert quick.rows == whole.rows
+    complete = compare(_grid(tmp_path), fresh=True)
+    assert quick.rows == complete.rows
     assert _MARGIN > 0
 
 
@@ -273,8 +273,8 @@ def test_workers_give_the_same_table(tmp_path: Path, client, make) -> None:
 
 def test_the_best_of_a_grid_of_clusters(tmp_path: Path) -> None:
     """Larger accuracy, smaller error; a set's own setting stands above the grid."""
-    one = {"name": "iris", "uri": "sklearn:iris", "paper": {"m3fs": {"acc": 90.0}}}
-    sets = [one, {**one, "name": "fixed", "settings": {"m3fs.C": 1.0}}]
+    single = {"name": "iris", "uri": "sklearn:iris", "paper": {"m3fs": {"acc": 90.0}}}
+    sets = [single, {**single, "name": "fixed", "settings": {"m3fs.C": 1.0}}]
     grid = {"m3fs.C": [0.01, 1.0], "m3fs.smoothness": [0.0, 1.0]}
     m3fs = {"init": "kmeans", "n_init": 1}
     settings = _settings(
@@ -285,12 +285,14 @@ def test_the_best_of_a_grid_of_clusters(tmp_path: Path) -> None:
         methods=[{"method": "m3fs", "grid": grid, "m3fs": m3fs}],
         sets=sets,
     )
-    found = compare(settings)
-    best = _row(found, set="iris", method="m3fs", score="acc")
+    comparison = compare(settings)
+    best = _row(comparison, set="iris", method="m3fs", score="acc")
     assert best.detail in {f"C {C}, smoothness {s}" for C in ("0.01", "1") for s in "01"}
-    fixed = _row(found, set="fixed", method="m3fs", score="acc")
+    fixed = _row(comparison, set="fixed", method="m3fs", score="acc")
     assert fixed.detail.startswith("C 1, smoothness") and fixed.value <= best.value
-    assert _row(found, set="iris", method="m3fs", score="error").value <= 100 - best.value + 1e-9
+    assert (
+        _row(comparison, set="iris", method="m3fs", score="error").value <= 100 - best.value + 1e-9
+    )
 
 
 def test_a_set_has_settings_of_its_own_and_methods_may_start_from_the_classes(tmp_path) -> None:
@@ -309,9 +311,9 @@ def test_a_set_has_settings_of_its_own_and_methods_may_start_from_the_classes(tm
     table = load_comparison(settings)
     ndfs, mcfs, _, _ = (entry.config for entry in table.entries(table.sets[0], n_clusters=7))
     assert (ndfs.ndfs.max_iter, ndfs.ndfs.n_clusters, mcfs.mcfs.n_clusters) == (1, 7, 2)
-    found = compare(table)
-    assert _row(found, method="ndfs").value > 90, "one step from the classes"
-    assert _row(found, method="whole").n_features is None
+    comparison = compare(table)
+    assert _row(comparison, method="ndfs").value > 90, "one step from the classes"
+    assert _row(comparison, method="whole").n_features is None
 
 
 def test_finished_cases_are_kept(tmp_path: Path, monkeypatch) -> None:
@@ -361,17 +363,17 @@ def test_bad_tables_are_refused_before_anything_is_written(
     ],
 )
 def test_bad_sets_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    one = {**_settings(tmp_path)["sets"][0], **changes}
+    single = {**_settings(tmp_path)["sets"][0], **changes}
     with pytest.raises(InputError, match=message):
-        compare(_settings(tmp_path, sets=[one]))
+        compare(_settings(tmp_path, sets=[single]))
 
 
 def test_a_method_that_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     n = 2_000  # five matrices of 2,000 x 2,000 are 153 MiB, on either side
     X = np.random.default_rng(0).normal(size=(n, n)).astype(np.float32)
     np.savez(tmp_path / "wide.npz", X=X, y=np.arange(n) % 3)
-    one = {"name": "wide", "uri": str(tmp_path / "wide.npz"), "n_classes": [2], "paper": {}}
-    settings = _settings(tmp_path, sets=[one], methods=["q_alpha"], memory_limit="768 MiB")
+    single = {"name": "wide", "uri": str(tmp_path / "wide.npz"), "n_classes": [2], "paper": {}}
+    settings = _settings(tmp_path, sets=[single], methods=["q_alpha"], memory_limit="768 MiB")
     with pytest.raises(MemoryLimitError, match="q_alpha"):
         compare(settings)
     assert not (tmp_path / "run").exists()

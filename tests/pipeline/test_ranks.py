@@ -42,27 +42,27 @@ def _call(*arguments: str) -> int:
 def test_the_command_with_several_files(tmp_path: Path, capsys: Any) -> None:
     files, folder = _files(tmp_path), tmp_path / "ranks"
     assert _call(*files, "--ranks", str(folder)) == 0
-    said = capsys.readouterr().out
-    assert "150 samples x 4 features" in said and "178 samples x 13 features" in said
-    assert "mean ranks over 2 comparisons" in said
-    assert "Not in every comparison, so not ranked: pivoted_qr" in said
-    assert (folder / "ranks.txt").read_text() in said + "\n"
-    found = json.loads((folder / "ranks.json").read_text())
-    assert found["nmi"]["names"] == ["chance", "max_variance", "column_subset"]
-    assert sum(found["acc"]["mean_ranks"]) == 6
-    assert len(found["nearest_neighbor_error"]["values"]) == 2
+    output = capsys.readouterr().out
+    assert "150 samples x 4 features" in output and "178 samples x 13 features" in output
+    assert "mean ranks over 2 comparisons" in output
+    assert "Not in every comparison, so not ranked: pivoted_qr" in output
+    assert (folder / "ranks.txt").read_text() in output + "\n"
+    record = json.loads((folder / "ranks.json").read_text())
+    assert record["nmi"]["names"] == ["chance", "max_variance", "column_subset"]
+    assert sum(record["acc"]["mean_ranks"]) == 6
+    assert len(record["nearest_neighbor_error"]["values"]) == 2
     assert (folder / "ranks.png").read_bytes().startswith(b"\x89PNG")
     assert "critical difference" in (folder / "ranks.svg").read_text()
     assert (folder / "ranks.csv").read_text().startswith("method,nmi_mean_rank,")
     before = sorted(path.name for path in folder.iterdir())
     assert _call(*files, "--ranks", str(folder), "--format", "json") == 0
-    assert json.loads(capsys.readouterr().out)["sets"] == found["sets"]
+    assert json.loads(capsys.readouterr().out)["sets"] == record["sets"]
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
 def test_files_that_cannot_be_ranked_are_refused(tmp_path: Path, capsys: Any) -> None:
-    one = _files(tmp_path)[0]
-    assert _call(one, one) == 2
+    single = _files(tmp_path)[0]
+    assert _call(single, single) == 2
     assert "is given twice" in capsys.readouterr().err
     assert not (tmp_path / "iris").exists()
 

@@ -170,8 +170,8 @@ def _stages_redone(config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level("INFO", logger="bigfs"):
         run(config)
     lines = [line for line in caplog.messages if line.startswith("stage ")]
-    said = dict(line.removeprefix("stage ").split(": ", 1) for line in lines)
-    return {name: why for name, why in said.items() if "kept" not in why}
+    message = dict(line.removeprefix("stage ").split(": ", 1) for line in lines)
+    return {name: why for name, why in message.items() if "kept" not in why}
 
 
 def test_what_is_redone_is_what_changed_and_says_why(
@@ -210,8 +210,8 @@ def test_what_is_redone_is_what_changed_and_says_why(
         "evaluation": later,
     }
     os.utime(tmp_path / "X.npy", ns=(1, 1))
-    found = _stages_redone(config, caplog)
-    assert found == dict.fromkeys(every, f"the content of {tmp_path / 'X.npy'} changed")
+    actual = _stages_redone(config, caplog)
+    assert actual == dict.fromkeys(every, f"the content of {tmp_path / 'X.npy'} changed")
 
 
 @pytest.mark.parametrize("name", ["graph", "spectral", "result"])
@@ -252,10 +252,10 @@ def test_parts_of_a_run_that_were_deleted_are_redone(tmp_path: Path) -> None:
 
 def test_evaluation_of_a_finished_run(finished: Path) -> None:
     settings = {"n_repetitions": 2, "n_init": 1}
-    found = evaluate_result(finished, labels="sklearn:digits", **settings)
+    result = evaluate_result(finished, labels="sklearn:digits", **settings)
     other = evaluate_result(finished, labels="sklearn:digits", init="random", **settings)
-    assert found.evaluation["all"]["nmi_mean"] != other.evaluation["all"]["nmi_mean"]
-    assert found.evaluation == open_result(finished).evaluation
+    assert result.evaluation["all"]["nmi_mean"] != other.evaluation["all"]["nmi_mean"]
+    assert result.evaluation == open_result(finished).evaluation
     with pytest.raises(InputError, match="150 labels.*1,?797"):
         evaluate_result(finished, labels="sklearn:iris")
 

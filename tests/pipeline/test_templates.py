@@ -27,10 +27,10 @@ def test_every_method_has_a_template() -> None:
 
 
 def test_the_template_of_the_baselines_names_their_settings_and_holds_the_defaults() -> None:
-    found = re.findall(r"^#(\w+):.*\n((?:#  \w+: .*\n)+)", BASELINES.read_text(), re.MULTILINE)
+    actual = re.findall(r"^#(\w+):.*\n((?:#  \w+: .*\n)+)", BASELINES.read_text(), re.MULTILINE)
     sections = {name for name in METHODS if REGISTERED[name].parameters.model_fields}
-    assert {name for name, _ in found} == sections
-    for name, lines in found:
+    assert {name for name, _ in actual} == sections
+    for name, lines in actual:
         written = yaml.safe_load(lines.replace("#  ", ""))
         assert written == REGISTERED[name].parameters().model_dump(), name
 

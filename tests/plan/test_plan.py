@@ -56,14 +56,14 @@ def _plan_of(needed: int, place: Place, *, tasks: int = 10, **cost: Any) -> Any:
 
 
 def test_a_peak_is_the_baseline_and_the_tasks_that_run_at_once():
-    one = _plan_of(500 * MIB, Place(4 * GIB))
-    assert one.stages[0].predicted_peak_bytes == baseline_bytes() + (500 + 24) * MIB
+    single = _plan_of(500 * MIB, Place(4 * GIB))
+    assert single.stages[0].predicted_peak_bytes == baseline_bytes() + (500 + 24) * MIB
     two = _plan_of(500 * MIB, Place(4 * GIB, threads=2))
-    assert two.predicted_peak_bytes - one.predicted_peak_bytes == 500 * MIB
+    assert two.predicted_peak_bytes - single.predicted_peak_bytes == 500 * MIB
     alone = _plan_of(500 * MIB, Place(4 * GIB, threads=2), tasks=1)
-    assert alone.predicted_peak_bytes == one.predicted_peak_bytes
+    assert alone.predicted_peak_bytes == single.predicted_peak_bytes
     compiled = _plan_of(500 * MIB, Place(4 * GIB), compiles=True)
-    assert compiled.predicted_peak_bytes - one.predicted_peak_bytes == 390 * MIB
+    assert compiled.predicted_peak_bytes - single.predicted_peak_bytes == 390 * MIB
 
 
 def test_processes_stay_larger_after_a_stage_that_compiles():
@@ -126,8 +126,8 @@ def test_what_the_client_does_itself_is_no_part_of_a_worker():
     workers = make_plan(stages, SHAPE, Place(4 * GIB, limits={"tcp://a:1": 4 * GIB}))
     assert ours.predicted_peak_bytes - workers.predicted_peak_bytes == 890 * MIB
     assert workers.fits
-    told = make_plan(stages, SHAPE, Place(GIB)).refusals[0]
-    assert told.startswith("Stage 'result' needs 900 MiB for matrices; a memory_limit of 1 GiB")
+    message = make_plan(stages, SHAPE, Place(GIB)).refusals[0]
+    assert message.startswith("Stage 'result' needs 900 MiB for matrices; a memory_limit of 1 GiB")
 
 
 def test_a_worker_of_the_limit_is_never_refused_for_it():
@@ -184,8 +184,8 @@ def test_what_cannot_fit_is_refused_with_a_limit_that_would_do(method):
     header, place = _header(n_samples, n_features), Place(GIB)
     plan = plan_of(config, header, place)
     assert not plan.fits
-    found = cures(config, header, place)
-    [limit] = [cure for cure in found if cure.startswith("memory_limit to ")]
+    actual = cures(config, header, place)
+    [limit] = [cure for cure in actual if cure.startswith("memory_limit to ")]
     wide = config.model_copy(update={"memory_limit": parse_bytes(limit.split("'")[1])})
     assert plan_of(wide, header, place).fits
     less = wide.model_copy(update={"memory_limit": wide.memory_limit - 256 * MIB})
@@ -296,9 +296,9 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.Captu
     with pytest.raises(SystemExit) as end:
         main(["plan", str(path), "--format", "json", "--set", "method=mcfs"])
     assert end.value.code == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["fits"]
-    assert found["stages"]["graph"]["passes"] >= 1
+    captured = json.loads(capsys.readouterr().out)
+    assert captured["fits"]
+    assert captured["stages"]["graph"]["passes"] >= 1
 
 
 @pytest.mark.parametrize("command", ["plan", "run"])
@@ -312,8 +312,8 @@ def test_what_does_not_fit_ends_with_3_and_leaves_nothing(
     with pytest.raises(SystemExit) as end:
         main([command, str(path)])
     assert end.value.code == 3
-    told = "".join(capsys.readouterr())
-    assert "Set memory_limit to '" in told
+    output = "".join(capsys.readouterr())
+    assert "Set memory_limit to '" in output
     assert not (tmp_path / "run").exists()
 
 

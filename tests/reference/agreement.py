@@ -8,11 +8,11 @@ import math
 def phi(selections: list[set[int]], d: int) -> float:
     """Nogueira's agreement of any number of selections."""
     B = len(selections)
-    k = sum(len(one) for one in selections) / B
+    k = sum(len(selection) for selection in selections) / B
     D = k / d * (1 - k / d)
     total = 0.0
     for j in range(d):
-        p = sum(j in one for one in selections) / B
+        p = sum(j in selection for selection in selections) / B
         total += B / (B - 1) * p * (1 - p)
     return 1 - total / d / D
 
@@ -20,13 +20,13 @@ def phi(selections: list[set[int]], d: int) -> float:
 def phi_deviation(selections: list[set[int]], d: int) -> float:
     """The square root of its variance."""
     B, value = len(selections), phi(selections, d)
-    k = sum(len(one) for one in selections) / B
+    k = sum(len(selection) for selection in selections) / B
     D = k / d * (1 - k / d)
-    p = [sum(j in one for one in selections) / B for j in range(d)]
+    p = [sum(j in selection for selection in selections) / B for j in range(d)]
     parts = []
-    for one in selections:
-        size = len(one)
-        inside = sum(p[j] for j in one) / d - size * k / d**2
+    for selection in selections:
+        size = len(selection)
+        inside = sum(p[j] for j in selection) / d - size * k / d**2
         inside += value / 2 * (2 * size * k / d**2 - size / d - k / d + 1)
         parts.append(inside / D)
     mean = sum(parts) / B

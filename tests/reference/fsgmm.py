@@ -75,8 +75,8 @@ def fsgmm(
         alpha = rows[kept] - live.sum()
         alpha = alpha if (alpha > 1e-6).all() else rows[kept]
         alpha = alpha / alpha.sum()
-        found = [_moments(X, u[:, j], mean[j], var[j], least_variance) for j in kept]
-        mean, var = np.array([m for m, _ in found]), np.array([s for _, s in found])
+        actual = [_moments(X, u[:, j], mean[j], var[j], least_variance) for j in kept]
+        mean, var = np.array([m for m, _ in actual]), np.array([s for _, s in actual])
         q_mean, q_var = _moments(X, v.sum(axis=1), q_mean, q_var, least_variance)
         inside, outside = u.sum(axis=(0, 1)) - k, v.sum(axis=(0, 1)) - 1
         # Whole numbers where every row is all of one kind: not for rounding to decide.

@@ -13,7 +13,7 @@ def standardized_variances(X: np.ndarray, batches: np.ndarray, trend: Any) -> np
 
     ``trend(mean, variance)`` returns the deviation that is expected of each feature.
     """
-    found = []
+    results = []
     for batch in np.unique(batches):
         rows = X[batches == batch].astype(np.float64)
         n = len(rows)
@@ -24,8 +24,8 @@ def standardized_variances(X: np.ndarray, batches: np.ndarray, trend: Any) -> np
             clipped = np.minimum(rows[:, j], mean[j] + sigma[j] * np.sqrt(n))
             total = n * mean[j] ** 2 + (clipped**2).sum() - 2 * mean[j] * clipped.sum()
             scores.append(total / ((n - 1) * sigma[j] ** 2))
-        found.append(scores)
-    return np.array(found)
+        results.append(scores)
+    return np.array(results)
 
 
 def selected(scores: np.ndarray, m: int, flavor: str) -> np.ndarray:
@@ -49,12 +49,12 @@ def deviance(X: np.ndarray) -> np.ndarray:
     """Return the binomial deviance of every feature, row by row."""
     X = X.astype(np.float64)
     shares = X.sum(axis=0) / X.sum()
-    found = np.zeros(X.shape[1])
+    values = np.zeros(X.shape[1])
     for row in X:
         n = row.sum()
         for j, x in enumerate(row):
             if x > 0:
-                found[j] += 2 * x * np.log(x / (n * shares[j]))
+                values[j] += 2 * x * np.log(x / (n * shares[j]))
             if n - x > 0:
-                found[j] += 2 * (n - x) * np.log((n - x) / (n * (1 - shares[j])))
-    return found
+                values[j] += 2 * (n - x) * np.log((n - x) / (n * (1 - shares[j])))
+    return values

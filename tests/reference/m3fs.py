@@ -99,13 +99,13 @@ def solve_given_clusters(  # noqa: PLR0915 (one program, written down from top t
     b = np.concatenate([[m], right, np.zeros(d * (P + 2))])
     settings = clarabel.DefaultSettings()
     settings.verbose = False
-    found = clarabel.DefaultSolver(
+    actual = clarabel.DefaultSolver(
         sparse.csc_matrix(np.triu(quadratic)), q, A, b, cones, settings
     ).solve()
-    assert str(found.status) == "Solved", found.status
-    x = np.asarray(found.x)
+    assert str(actual.status) == "Solved", actual.status
+    x = np.asarray(actual.x)
     V = x[:n_v].reshape(P, D).T
-    return Dense(V[:d], V[d], x[n_v + d : n_v + 2 * d], float(found.obj_val))
+    return Dense(V[:d], V[d], x[n_v + d : n_v + 2 * d], float(actual.obj_val))
 
 
 def mean_loss(F: np.ndarray) -> float:

@@ -19,11 +19,11 @@ def spec_scores(X: np.ndarray, W: np.ndarray, ranking: str) -> np.ndarray:
         h = h / np.linalg.norm(h)
         share = (h @ vectors) ** 2
         phi1 = (values * share).sum()
-        found = {
+        results = {
             "phi1": phi1,
             "phi2": phi1 / (1 - (h @ first) ** 2),
             # The eigenvectors of 0 span xi_1 and, in a graph of several parts, more.
             "phi3": ((2 - values) * share).sum() - 2 * (h @ first) ** 2,
         }
-        scores.append(found[ranking])
+        scores.append(results[ranking])
     return np.array(scores)

@@ -80,10 +80,10 @@ def test_the_selected_columns_and_nothing_else(
 
 def test_anndata_reads_it(result: Result, frame: pd.DataFrame, tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata")
-    found = anndata.read_h5ad(result.export(tmp_path / "out.h5ad"))
-    np.testing.assert_array_equal(found.X, frame[["b, quoted", "d", "e"]].to_numpy())
-    assert list(found.var_names) == ["b, quoted", "d", "e"]
-    assert found.n_obs == 300
+    actual = anndata.read_h5ad(result.export(tmp_path / "out.h5ad"))
+    np.testing.assert_array_equal(actual.X, frame[["b, quoted", "d", "e"]].to_numpy())
+    assert list(actual.var_names) == ["b, quoted", "d", "e"]
+    assert actual.n_obs == 300
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -106,10 +106,10 @@ def test_values_keep_their_type(tmp_path: Path, dtype: Any, stored: bool) -> Non
     uri = tmp_path / "X.npy"
     if stored:
         uri = bigfs.ingest(uri, tmp_path / "X.zarr").path
-    found = _run(tmp_path, uri)
-    out = np.load(found.export(tmp_path / "out.npy"))
+    run_result = _run(tmp_path, uri)
+    out = np.load(run_result.export(tmp_path / "out.npy"))
     assert out.dtype == dtype
-    np.testing.assert_array_equal(out, X[:, found.selected])
+    np.testing.assert_array_equal(out, X[:, run_result.selected])
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -150,12 +150,12 @@ def test_the_input_is_not_overwritten_and_a_changed_one_is_refused(
     frame: pd.DataFrame, tmp_path: Path
 ) -> None:
     store = bigfs.ingest(frame, tmp_path / "X.zarr").path
-    found = _run(tmp_path, store)
+    run_result = _run(tmp_path, store)
     with pytest.raises(InputError, match="is the input of the run"):
-        found.export(store, overwrite=True)
+        run_result.export(store, overwrite=True)
     bigfs.ingest(frame * 2, store, overwrite=True)
     with pytest.raises(InputError, match="has changed since the run"):
-        found.export(tmp_path / "out.npy")
+        run_result.export(tmp_path / "out.npy")
 
 
 def test_whole_numbers_that_were_rounded_are_refused(
@@ -166,9 +166,9 @@ def test_whole_numbers_that_were_rounded_are_refused(
     X = np.random.default_rng(1).integers(0, 1000, (20, 3))
     X[3] = 2**53 + 1
     np.save(tmp_path / "X.npy", X)
-    found = _run(tmp_path, tmp_path / "X.npy")
+    run_result = _run(tmp_path, tmp_path / "X.npy")
     with pytest.raises(InputError, match=r"row 3 has a whole number beyond 2\^53"):
-        found.export(tmp_path / "out.npy")
+        run_result.export(tmp_path / "out.npy")
     assert not (tmp_path / "out.npy").exists()
 
 
@@ -176,15 +176,15 @@ def test_whole_numbers_that_were_rounded_are_refused(
 def test_types_of_other_machines(tmp_path: Path, dtype: str) -> None:
     X = np.random.default_rng(1).integers(0, 9, (20, 3)).astype(dtype)
     np.save(tmp_path / "X.npy", X)
-    found = _run(tmp_path, tmp_path / "X.npy")
-    np.testing.assert_array_equal(pd.read_parquet(found.export(tmp_path / "o.parquet")), X)
+    run_result = _run(tmp_path, tmp_path / "X.npy")
+    np.testing.assert_array_equal(pd.read_parquet(run_result.export(tmp_path / "o.parquet")), X)
 
 
 def test_features_without_names_keep_their_numbers(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", np.arange(20.0).reshape(5, 4) * [1, 3, 2, 4])
-    found = _run(tmp_path, tmp_path / "X.npy", n_features_to_select=2)
-    assert list(pd.read_csv(found.export(tmp_path / "o.csv"))) == ["1", "3"]
-    assert bigfs.open_matrix(found.export(tmp_path / "o.zarr")).feature_names == ["1", "3"]
+    run_result = _run(tmp_path, tmp_path / "X.npy", n_features_to_select=2)
+    assert list(pd.read_csv(run_result.export(tmp_path / "o.csv"))) == ["1", "3"]
+    assert bigfs.open_matrix(run_result.export(tmp_path / "o.zarr")).feature_names == ["1", "3"]
 
 
 def test_ids_are_refused_where_they_would_be_others(tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_ids_are_refused_where_they_would_be_others(tmp_path: Path) -> None:
     X[4, 1] = np.nan
     np.save(tmp_path / "X.npy", X)
     given = {"uri": str(tmp_path / "X.npy"), "missing": "drop_rows"}
-    found = _run(tmp_path, tmp_path / "X.npy", input=given)
+    run_result = _run(tmp_path, tmp_path / "X.npy", input=given)
     with pytest.raises(InputError, match="left out rows .input.rows, or input.missing"):
-        found.export(tmp_path / "o.csv", ids=True)
+        run_result.export(tmp_path / "o.csv", ids=True)
     pd.DataFrame(X[:4], columns=["row", "b", "c"]).to_csv(tmp_path / "rows.csv", index=False)
     (tmp_path / "second").mkdir()
     named = _run(tmp_path / "second", tmp_path / "rows.csv")
@@ -204,11 +204,15 @@ def test_ids_are_refused_where_they_would_be_others(tmp_path: Path) -> None:
 
 def test_nothing_is_written_into_inputs_runs_and_stores(tmp_path: Path, result: Result) -> None:
     np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(30, 5)))
-    found = _run(tmp_path, tmp_path / "X.npy")
+    run_result = _run(tmp_path, tmp_path / "X.npy")
     with pytest.raises(InputError, match="is the input of the run"):
-        found.export(tmp_path / "X.npy", overwrite=True)
+        run_result.export(tmp_path / "X.npy", overwrite=True)
     store = bigfs.ingest(tmp_path / "X.npy", tmp_path / "X.zarr").path
-    for place in (store / "new.npy", found.path / "features.csv", found.path / "data.zarr/x.csv"):
+    for place in (
+        store / "new.npy",
+        run_result.path / "features.csv",
+        run_result.path / "data.zarr/x.csv",
+    ):
         with pytest.raises(InputError, match="a run or a store"):
             result.export(place, overwrite=True)
 
@@ -250,10 +254,17 @@ def _has_open(pid: int, folder: Path) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_kill_in_the_middle_leaves_nothing(tmp_path: Path, number: int) -> None:
     np.save(tmp_path / "X.npy", np.random.default_rng(0).random((60_000, 60)))
-    found = _run(tmp_path, tmp_path / "X.npy", n_features_to_select=50)
+    run_result = _run(tmp_path, tmp_path / "X.npy", n_features_to_select=50)
     folder = tmp_path / "out"
     folder.mkdir()
-    command = [sys.executable, "-m", "bigfs", "export", str(found.path), str(folder / "out.csv")]
+    command = [
+        sys.executable,
+        "-m",
+        "bigfs",
+        "export",
+        str(run_result.path),
+        str(folder / "out.csv"),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not _has_open(process.pid, folder):

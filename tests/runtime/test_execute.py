@@ -273,8 +273,8 @@ def _total_inside(start: int) -> tuple[bool, int, int]:
 
 def test_a_task_may_run_tasks_of_its_own_in_its_thread(scheduler: str) -> None:
     sums = [sum(i * i for i in range(start, start + 9)) for start in (0, 10)]
-    found = run_tasks(_total_inside, [0, 10], label="outer")
-    assert found == [(True, total, total) for total in sums]
+    actual = run_tasks(_total_inside, [0, 10], label="outer")
+    assert actual == [(True, total, total) for total in sums]
 
 
 def test_what_runs_inside_a_task_reports_no_progress() -> None:
@@ -302,8 +302,8 @@ def _overlap(item: int, folder: str) -> int:
 @pytest.mark.parametrize("count", [1, 2])
 def test_no_more_tasks_at_once_than_are_allowed(count, tmp_path):
     with dask.config.set(scheduler="threads", num_workers=4), at_most_at_once(count):
-        found = run_tasks(_overlap, range(6), str(tmp_path), label="overlap")
-    assert max(found) == count
+        actual = run_tasks(_overlap, range(6), str(tmp_path), label="overlap")
+    assert max(actual) == count
 
 
 @pytest.mark.cluster

@@ -74,12 +74,12 @@ def test_a_fit_says_how_far_it_is_after_two_seconds_in_log_records(caplog, monke
     monkeypatch.setattr(display, "FIRST_SECONDS", 0.0)
     with showing("MCFS"):
         _slow_work()
-    said = caplog.messages[0]
+    log_text = caplog.messages[0]
     assert re.fullmatch(
         r"graph, neighbors: 1/4 partitions \(25 %\), [\d.]+ partitions/s, [\d.]+ s left, "
         "objective 3",
-        said,
-    ), said
+        log_text,
+    ), log_text
     assert len(caplog.messages) == 2, "the next one after ten seconds"
 
 

@@ -55,8 +55,8 @@ def test_every_method_finds_the_number_in_a_pipeline(name: str, tmp_path: Path) 
     folder = tmp_path / "run"
     group = "spectral.zarr" if name == "mcfs" else "result.zarr"
     stored = read_attributes(folder / group)
-    found = len(stored["eigenvalues"]) if name == "mcfs" else stored["details"]["n_clusters"]
-    assert found == 4
+    actual = len(stored["eigenvalues"]) if name == "mcfs" else stored["details"]["n_clusters"]
+    assert actual == 4
 
 
 def test_too_few_rows_for_a_gap() -> None:

@@ -60,19 +60,19 @@ def _measure(
         for start, stop in blocks.bounds:
             ref.write(start, targets[start:stop])
     before = blocks.passes
-    found = strategy.measure(Inputs(blocks), result, ref)
+    curves = strategy.measure(Inputs(blocks), result, ref)
     assert blocks.passes - before == strategy.cost().passes == 1
-    return found
+    return curves
 
 
 @pytest.mark.parametrize("rows", [None, 16])
 def test_curves_are_those_of_regressions_and_sorted_distances(rows: int | None) -> None:
     X = _data()
     Y = np.column_stack([X[:, 1] + X[:, 3], np.sin(X[:, 0]), np.ones(len(X))])
-    found = _measure(X, 3, targets=Y, rows=rows)
+    curves = _measure(X, 3, targets=Y, rows=rows)
     order = np.random.default_rng(1).permutation(9).tolist()
-    assert found.sizes.tolist() == list(range(1, 7)) + [8, 9]
-    for i, m in enumerate(found.sizes.tolist()):
+    assert curves.sizes.tolist() == list(range(1, 7)) + [8, 9]
+    for i, m in enumerate(curves.sizes.tolist()):
         first = order[:m]
         expected = {
             "explained_variance": reference.explained_variance(X, first),
@@ -81,35 +81,35 @@ def test_curves_are_those_of_regressions_and_sorted_distances(rows: int | None) 
             "neighbors_kept": reference.neighbors_kept(X, first, 5).mean(),
         }
         for name, value in expected.items():
-            assert found.values[name][i] == pytest.approx(value, abs=1e-9), (name, m)
-    assert found.values["neighbors_kept"][-1] == 1
-    assert found.values["explained_variance"][-1] == pytest.approx(1)
-    assert found.adds.sum() == pytest.approx(found.values["explained_variance"][2])
+            assert curves.values[name][i] == pytest.approx(value, abs=1e-9), (name, m)
+    assert curves.values["neighbors_kept"][-1] == 1
+    assert curves.values["explained_variance"][-1] == pytest.approx(1)
+    assert curves.adds.sum() == pytest.approx(curves.values["explained_variance"][2])
 
 
 def test_the_closest_selected_feature_and_their_correlation() -> None:
     X = _data()
     X[:, 6] = -2 * X[:, 3] + 1
-    found = _measure(X, 4, rows=20)
-    selected = found.order.tolist()
+    curves = _measure(X, 4, rows=20)
+    selected = curves.order.tolist()
     assert selected == np.random.default_rng(1).permutation(9)[:4].tolist()
     for feature in range(9):
         expected = (-1, 0.0)
         if feature not in selected:
             expected = reference.closest_selected(X, selected, feature)
-        assert found.closest[feature] == expected[0], feature
-        assert found.correlation[feature] == pytest.approx(expected[1], abs=1e-9)
-    assert np.isin([4], selected).all() or found.closest[4] == -1  # constant
+        assert curves.closest[feature] == expected[0], feature
+        assert curves.correlation[feature] == pytest.approx(expected[1], abs=1e-9)
+    assert np.isin([4], selected).all() or curves.closest[4] == -1  # constant
 
 
 def test_selections_that_do_not_continue_each_other_are_measured_as_they_are() -> None:
     X = _data()
     supports = np.array([1, 0, 3, 0, 1, 5, 1, 3, 5, 7])
-    found = _measure(X, 4, supports=supports)
+    curves = _measure(X, 4, supports=supports)
     for i, features in enumerate([[1], [0, 3], [0, 1, 5], [1, 3, 5, 7]]):
         value = reference.explained_variance(X, features)
-        assert found.values["explained_variance"][i] == pytest.approx(value)
-    assert sorted(found.order.tolist()) == [1, 3, 5, 7]
+        assert curves.values["explained_variance"][i] == pytest.approx(value)
+    assert sorted(curves.order.tolist()) == [1, 3, 5, 7]
 
 
 def test_sparse_blocks_have_the_curves_of_dense_ones() -> None:
@@ -136,11 +136,11 @@ def test_sparse_blocks_have_the_curves_of_dense_ones() -> None:
 )
 @pytest.mark.parametrize("number", [1, "auto"])
 def test_degenerate_data_have_curves(X: np.ndarray, number: int | str) -> None:
-    found = _measure(X, number)
-    for name, curve in found.values.items():
+    curves = _measure(X, number)
+    for name, curve in curves.values.items():
         assert np.isfinite(curve).all(), name
-    assert 1 <= len(found.order) <= X.shape[1]
-    assert (np.diff(found.values["explained_variance"]) > -1e-12).all()
+    assert 1 <= len(curves.order) <= X.shape[1]
+    assert (np.diff(curves.values["explained_variance"]) > -1e-12).all()
 
 
 def test_wide_data_look_at_as_many_features_as_a_worker_has_room_for() -> None:
@@ -272,15 +272,15 @@ def test_auto_is_a_setting_that_is_written_in_full() -> None:
 @pytest.mark.cluster
 def test_curves_have_the_same_bits_on_workers(tmp_path: Path, cluster: str) -> None:
     bigfs.ingest(_data(400, 30), tmp_path / "X.zarr", rows=50)
-    found = []
+    results = []
     for name, scheduler in (("threads", None), ("workers", cluster)):
         settings = {
             "run": str(tmp_path / name),
             "input": {"uri": str(tmp_path / "X.zarr")},
             "n_features_to_select": "auto",
         }
-        found.append(bigfs.run(settings, scheduler=scheduler).curves)
-    for name, curve in found[0].values.items():
-        assert curve.tobytes() == found[1].values[name].tobytes(), name
-    assert found[0].correlation.tobytes() == found[1].correlation.tobytes()
-    assert found[0].adds.tobytes() == found[1].adds.tobytes()
+        results.append(bigfs.run(settings, scheduler=scheduler).curves)
+    for name, curve in results[0].values.items():
+        assert curve.tobytes() == results[1].values[name].tobytes(), name
+    assert results[0].correlation.tobytes() == results[1].correlation.tobytes()
+    assert results[0].adds.tobytes() == results[1].adds.tobytes()

@@ -44,24 +44,24 @@ def test_equals_the_dense_reference(data: str, least: float, n_iter: int) -> Non
     sets = {"iris": load_iris().data, "wine": load_wine().data, "mixture": _mixture(200)[0]}
     X = sets[data]
     options = {"n_clusters": 8, "max_iter": n_iter, "random_state": 3}
-    found = FSGMM(2, least_variance=least, **options).fit(X)
+    fitted = FSGMM(2, least_variance=least, **options).fit(X)
     start = np.sort(rng(3, "fsgmm").choice(len(X), 8, replace=False))
     expected = fsgmm(X, start, n_iter, least_variance=least)
-    np.testing.assert_allclose(found.message_lengths_, expected["lengths"], rtol=1e-7)
-    np.testing.assert_allclose(found.scores_, expected["saliency"], atol=1e-6)
-    np.testing.assert_array_equal(found.labels_, expected["labels"])
-    assert found.n_clusters_ == expected["k"]
+    np.testing.assert_allclose(fitted.message_lengths_, expected["lengths"], rtol=1e-7)
+    np.testing.assert_allclose(fitted.scores_, expected["saliency"], atol=1e-6)
+    np.testing.assert_array_equal(fitted.labels_, expected["labels"])
+    assert fitted.n_clusters_ == expected["k"]
 
 
 def test_finds_the_features_that_tell_clusters_apart() -> None:
     from sklearn.metrics import adjusted_rand_score
 
     X, y = _mixture()
-    found = FSGMM(2, n_clusters=20).fit(X)
-    assert set(found.ranking_[:2]) == {0, 1}
-    assert found.scores_[:2].min() > 0.9 and found.scores_[2:].max() < 0.2
-    assert 4 <= found.n_clusters_ <= 6
-    assert adjusted_rand_score(y, found.labels_) > 0.8
+    fitted = FSGMM(2, n_clusters=20).fit(X)
+    assert set(fitted.ranking_[:2]) == {0, 1}
+    assert fitted.scores_[:2].min() > 0.9 and fitted.scores_[2:].max() < 0.2
+    assert 4 <= fitted.n_clusters_ <= 6
+    assert adjusted_rand_score(y, fitted.labels_) > 0.8
     fixed = FSGMM(2, n_clusters=4, min_clusters=4, max_iter=100).fit(X)
     assert fixed.n_clusters_ == 4 and set(fixed.sizes_) == {4}
 
@@ -75,9 +75,9 @@ def test_the_scale_of_a_feature_makes_no_difference() -> None:
 
 def test_blocks_do_not_change_the_result() -> None:
     X = load_digits().data[:400]
-    whole = _result(RowBlocks.from_any(X), 6, max_iter=20)
+    complete = _result(RowBlocks.from_any(X), 6, max_iter=20)
     parts = _result(RowBlocks.from_any(X, rows=90), 6, max_iter=20)
-    np.testing.assert_allclose(parts.scores, whole.scores, atol=1e-7)
+    np.testing.assert_allclose(parts.scores, complete.scores, atol=1e-7)
 
 
 @pytest.mark.cluster
@@ -97,10 +97,10 @@ def test_workers_do_not_change_a_bit(tmp_path: Path, client: Any) -> None:
 def test_degenerate_data() -> None:
     generator = np.random.default_rng(0)
     wide = np.hstack([generator.normal(size=(12, 40)), np.full((12, 1), 0.1)])
-    found = FSGMM(41, n_clusters=12).fit(wide)
-    assert found.get_support().all()
-    assert found.scores_[40] == 0 and found.ranking_[-1] == 40
-    assert ((found.scores_[:40] >= 0) & (found.scores_[:40] <= 1)).all()
+    fitted = FSGMM(41, n_clusters=12).fit(wide)
+    assert fitted.get_support().all()
+    assert fitted.scores_[40] == 0 and fitted.ranking_[-1] == 40
+    assert ((fitted.scores_[:40] >= 0) & (fitted.scores_[:40] <= 1)).all()
     twice = np.repeat(generator.normal(size=(15, 4)), 2, axis=0)
     assert np.isfinite(FSGMM(2, n_clusters=10).fit(twice).scores_).all()
     apart = np.concatenate([generator.normal(50 * part, 1, (20, 3)) for part in range(3)])
@@ -174,10 +174,10 @@ def test_as_a_run_that_is_interrupted(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(KeyboardInterrupt):
         run(_config(tmp_path))
     assert len(made) == 8
-    found = run(_config(tmp_path))
+    result = run(_config(tmp_path))
     assert len(made) == 8 + 12 - 7 + 1, "seven passes were taken over; one writes the labels"
-    np.testing.assert_array_equal(found.scores, expected.scores_)
-    np.testing.assert_array_equal(found.ranking, expected.ranking_)
+    np.testing.assert_array_equal(result.scores, expected.scores_)
+    np.testing.assert_array_equal(result.ranking, expected.ranking_)
     stored = tmp_path / "run" / "result.zarr"
     np.testing.assert_array_equal(ArrayRef.at(stored / "labels").load(), expected.labels_)
-    assert open_result(tmp_path / "run").selected.tolist() == found.selected.tolist()
+    assert open_result(tmp_path / "run").selected.tolist() == result.selected.tolist()

@@ -54,27 +54,27 @@ def test_equals_the_dense_reference(load) -> None:
     X, y = load(return_X_y=True)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     centers = np.stack([X[y == j].mean(axis=0) for j in range(3)])
-    found = GFSKMeans(n_clusters=3, init=centers, tol=0).fit(X)
+    fitted = GFSKMeans(n_clusters=3, init=centers, tol=0).fit(X)
     kept, labels = _reference(X, centers)
-    assert found.get_support(indices=True).tolist() == kept
-    np.testing.assert_array_equal(found.labels_, labels)
+    assert fitted.get_support(indices=True).tolist() == kept
+    np.testing.assert_array_equal(fitted.labels_, labels)
 
 
 def test_a_petal_is_all_that_is_kept_of_iris() -> None:
     X, y = load_iris(return_X_y=True)
-    found = GFSKMeans(n_clusters=3, init=y).fit(X)
-    assert found.get_support(indices=True).tolist() == [3]
-    assert found.ranking_[0] == 3
-    assert found.dropped_.tolist() == found.ranking_[:0:-1].tolist()
+    fitted = GFSKMeans(n_clusters=3, init=y).fit(X)
+    assert fitted.get_support(indices=True).tolist() == [3]
+    assert fitted.ranking_[0] == 3
+    assert fitted.dropped_.tolist() == fitted.ranking_[:0:-1].tolist()
 
 
 def test_row_blocks_give_the_same_subset(tmp_path: Path) -> None:
     X, y, _ = planted(3_000, 10, 4, seed=0)
     ingest(X, tmp_path / "X.zarr", rows=500)
-    whole = GFSKMeans(n_clusters=4, init=y).fit(X)
+    full_fit = GFSKMeans(n_clusters=4, init=y).fit(X)
     parts = GFSKMeans(n_clusters=4, init=y).fit(tmp_path / "X.zarr")
-    np.testing.assert_array_equal(parts.ranking_, whole.ranking_)
-    np.testing.assert_array_equal(parts.labels_[:], whole.labels_)
+    np.testing.assert_array_equal(parts.ranking_, full_fit.ranking_)
+    np.testing.assert_array_equal(parts.labels_[:], full_fit.labels_)
     again = GFSKMeans(n_clusters=4, n_init=3).fit(tmp_path / "X.zarr")
     assert 1 <= again.get_support().sum() <= 10
 

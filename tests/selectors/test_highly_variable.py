@@ -53,19 +53,19 @@ def test_scores_and_selection_are_those_of_the_paper(
     )
     for given in (X, X.toarray()):
         for m in (10, 50):
-            found = HighlyVariable(m, flavor=flavor, batch_key=key).fit(given)
-            np.testing.assert_allclose(found.scores_, expected.mean(axis=0), rtol=1e-9)
+            fitted = HighlyVariable(m, flavor=flavor, batch_key=key).fit(given)
+            np.testing.assert_allclose(fitted.scores_, expected.mean(axis=0), rtol=1e-9)
             chosen = reference.selected(expected, m, flavor)
-            np.testing.assert_array_equal(np.sort(found.ranking_[:m]), np.sort(chosen))
-            assert (found.n_batches_[chosen] > 0).all()
-            np.testing.assert_allclose(found.means_, X.toarray().mean(axis=0), rtol=1e-6)
+            np.testing.assert_array_equal(np.sort(fitted.ranking_[:m]), np.sort(chosen))
+            assert (fitted.n_batches_[chosen] > 0).all()
+            np.testing.assert_allclose(fitted.means_, X.toarray().mean(axis=0), rtol=1e-6)
 
 
 def test_flavors_differ_in_the_order_of_batches(parabola: Any) -> None:
     X, batches = counts()
-    one, other = (HighlyVariable(30, flavor=f, batch_key=batches).fit(X) for f in FLAVORS)
-    np.testing.assert_array_equal(one.scores_, other.scores_)
-    assert set(one.ranking_[:30]) != set(other.ranking_[:30])
+    fitted, other = (HighlyVariable(30, flavor=f, batch_key=batches).fit(X) for f in FLAVORS)
+    np.testing.assert_array_equal(fitted.scores_, other.scores_)
+    assert set(fitted.ranking_[:30]) != set(other.ranking_[:30])
     assert (np.diff(other.n_batches_[other.ranking_]) <= 0).all()
 
 
@@ -87,8 +87,8 @@ def test_the_trend_is_that_of_scikit_misc() -> None:
     kept = variance > 0
     model = loess(np.log10(mean[kept]), np.log10(variance[kept]), span=0.3, degree=2)
     model.fit()
-    found = strategies.trend_deviations(mean, variance)
-    np.testing.assert_array_equal(found[kept], np.sqrt(10**model.outputs.fitted_values))
+    actual = strategies.trend_deviations(mean, variance)
+    np.testing.assert_array_equal(actual[kept], np.sqrt(10**model.outputs.fitted_values))
     selector = HighlyVariable(50, batch_key=batches).fit(X)
     expected = reference.standardized_variances(dense, batches, strategies.trend_deviations)
     np.testing.assert_allclose(selector.scores_, expected.mean(axis=0), rtol=1e-9)
@@ -117,28 +117,28 @@ def test_real_cells_have_scores_though_many_genes_share_a_mean(
     data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("skmisc", reason=NEEDS_TREND)
-    found = HighlyVariable(500).fit(str(data_dir / "worm_neuron.npz"))
+    fitted = HighlyVariable(500).fit(str(data_dir / "worm_neuron.npz"))
     assert "pseudoinverse" in caplog.text
-    assert found.scores_.argmax() == found.ranking_[0]
+    assert fitted.scores_.argmax() == fitted.ranking_[0]
 
 
 def test_deviance_is_that_of_the_paper() -> None:
     X, batches = counts(120, 60)
     dense = X.toarray()
     for given in (X, dense, X.tocsc()):
-        found = HighlyVariable(5, flavor="deviance").fit(given)
-        np.testing.assert_allclose(found.scores_, reference.deviance(dense), rtol=1e-9)
-    found = HighlyVariable(5, flavor="deviance", batch_key=batches).fit(X)
+        fitted = HighlyVariable(5, flavor="deviance").fit(given)
+        np.testing.assert_allclose(fitted.scores_, reference.deviance(dense), rtol=1e-9)
+    fitted = HighlyVariable(5, flavor="deviance", batch_key=batches).fit(X)
     parts = sum(reference.deviance(dense[batches == batch]) for batch in "abc")
     varied = dense.max(axis=0) > 0
-    np.testing.assert_allclose(found.scores_[varied], np.nan_to_num(parts)[varied], rtol=1e-9)
+    np.testing.assert_allclose(fitted.scores_[varied], np.nan_to_num(parts)[varied], rtol=1e-9)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_an_absent_feature_in_a_batch_counts_nothing() -> None:
     X = sp.csr_array(np.array([[1.0, 0, 3], [2, 0, 1], [0, 4, 1], [1, 5, 0]]))
-    found = HighlyVariable(2, flavor="deviance", batch_key=[0, 0, 1, 1]).fit(X)
-    assert np.isfinite(found.scores_).all() and (found.scores_ >= 0).all()
+    fitted = HighlyVariable(2, flavor="deviance", batch_key=[0, 0, 1, 1]).fit(X)
+    assert np.isfinite(fitted.scores_).all() and (fitted.scores_ >= 0).all()
 
 
 @pytest.mark.parametrize("flavor", ["seurat_v3", "deviance"])
@@ -163,11 +163,11 @@ def test_degenerate_counts(
     monkeypatch.setattr(strategies, "trend_deviations", level)
     m = X.shape[1]
     for given in (X, sp.csr_array(X)):
-        found = HighlyVariable(m, flavor=flavor).fit(given)
+        fitted = HighlyVariable(m, flavor=flavor).fit(given)
         constant = X.min(axis=0) == X.max(axis=0)
-        assert sorted(found.ranking_) == list(range(m))
-        assert constant[found.ranking_].tolist() == sorted(constant)
-        assert np.isfinite(found.scores_).all() and (found.scores_ >= 0).all()
+        assert sorted(fitted.ranking_) == list(range(m))
+        assert constant[fitted.ranking_].tolist() == sorted(constant)
+        assert np.isfinite(fitted.scores_).all() and (fitted.scores_ >= 0).all()
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -228,8 +228,8 @@ def test_every_scheduler_gives_the_same_bits(tmp_path: Path, scheduler: str) -> 
     X, batches = counts(400, 50)
     ingest(X, tmp_path / "X.zarr", rows=30)
     for settings in ({"flavor": "deviance"}, {"flavor": "deviance", "batch_key": batches}):
-        found = HighlyVariable(5, **settings).fit(tmp_path / "X.zarr")
+        fitted = HighlyVariable(5, **settings).fit(tmp_path / "X.zarr")
         with dask.config.set(scheduler="synchronous"):
             expected = HighlyVariable(5, **settings).fit(tmp_path / "X.zarr")
-        np.testing.assert_array_equal(found.scores_, expected.scores_)
-        np.testing.assert_array_equal(found.variances_, expected.variances_)
+        np.testing.assert_array_equal(fitted.scores_, expected.scores_)
+        np.testing.assert_array_equal(fitted.variances_, expected.variances_)

@@ -30,8 +30,8 @@ def _means(X: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.stack([X[y == j].mean(axis=0) for j in range(y.max() + 1)])
 
 
-def _subsets(found: LFS) -> list[list[int]]:
-    return [subset.tolist() for subset in found.feature_subsets_]
+def _subsets(actual: LFS) -> list[list[int]]:
+    return [subset.tolist() for subset in actual.feature_subsets_]
 
 
 def _data(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -46,13 +46,13 @@ def _data(name: str) -> tuple[np.ndarray, np.ndarray]:
 def test_equals_the_dense_reference(name: str, tie_width: float) -> None:
     X, y = _data(name)
     C = _means(X, y)
-    found = LFS(n_clusters=len(C), tie_width=tie_width, init=C, tol=0.0).fit(X)
+    fitted = LFS(n_clusters=len(C), tie_width=tie_width, init=C, tol=0.0).fit(X)
     groups = groups_of(0, len(X), N_GROUPS)
     subsets, members = reference_lfs(X, C, 4.0, 4.0, tie_width, groups)
-    assert _subsets(found) == subsets
-    np.testing.assert_array_equal(found.membership_, members)
+    assert _subsets(fitted) == subsets
+    np.testing.assert_array_equal(fitted.membership_, members)
     means = np.stack([X[inside].mean(axis=0) for inside in members.T])
-    np.testing.assert_allclose(found.cluster_centers_, means, atol=1e-10)
+    np.testing.assert_allclose(fitted.cluster_centers_, means, atol=1e-10)
 
 
 def test_finds_the_planted_subsets_where_the_literal_rule_does_not() -> None:
@@ -60,81 +60,81 @@ def test_finds_the_planted_subsets_where_the_literal_rule_does_not() -> None:
     for draw in range(8, 14):
         X, y = four_clusters(draw)
         for width in exact:
-            found = LFS(n_clusters=4, tie_width=width, init=y).fit(X)
-            exact[width] += _subsets(found) == PLANTED
+            fitted = LFS(n_clusters=4, tie_width=width, init=y).fit(X)
+            exact[width] += _subsets(fitted) == PLANTED
     assert exact[2.0] == 6 > exact[0.0]
 
 
 def test_needs_no_labels() -> None:
     X, y = four_clusters(2)
-    found = LFS(n_clusters=4, n_init=10).fit(X)
-    assert sorted(_subsets(found)) == PLANTED
-    assert np.mean(found.labels_[y == 0] == np.bincount(found.labels_[y == 0]).argmax()) > 0.95
+    fitted = LFS(n_clusters=4, n_init=10).fit(X)
+    assert sorted(_subsets(fitted)) == PLANTED
+    assert np.mean(fitted.labels_[y == 0] == np.bincount(fitted.labels_[y == 0]).argmax()) > 0.95
 
 
 def test_the_paper_s_subsets_of_iris() -> None:
     X, y = load_iris(return_X_y=True)
-    found = LFS(n_clusters=3, alpha=1, beta=6, tie_width=1, init=y).fit(X)
-    assert _subsets(found) == [[3], [2, 3], [2, 3]]
+    fitted = LFS(n_clusters=3, alpha=1, beta=6, tie_width=1, init=y).fit(X)
+    assert _subsets(fitted) == [[3], [2, 3], [2, 3]]
 
 
 def test_what_the_trace_says_is_what_the_result_is() -> None:
     X, y = four_clusters(1)
-    found = LFS(n_clusters=4, init=y).fit(X)
+    fitted = LFS(n_clusters=4, init=y).fit(X)
     kept = [set(range(4)) for _ in range(4)]
-    for entry in found.trace_:
+    for entry in fitted.trace_:
         assert entry["log_ratio"] >= -2 * (entry["standard_error"] or 0)
         assert len(entry["dropped"]) > len(entry["added"])
         kept[entry["cluster"]] -= set(entry["dropped"])
         kept[entry["cluster"]] |= set(entry["added"])
         assert len(kept[entry["cluster"]]) == entry["n_features"]
-    assert [sorted(subset) for subset in kept] == _subsets(found)
-    gaps = float((~found.membership_.any(axis=1)).mean())
+    assert [sorted(subset) for subset in kept] == _subsets(fitted)
+    gaps = float((~fitted.membership_.any(axis=1)).mean())
     assert 0 <= gaps < 0.2
 
 
 def test_labels_scores_and_ranking_follow_from_the_subsets() -> None:
     X, y = four_clusters(0)
-    found = LFS(n_clusters=4, init=y).fit(X)
-    masks = np.stack([np.isin(np.arange(4), subset) for subset in found.feature_subsets_])
-    np.testing.assert_allclose(found.scores_, masks[found.labels_].mean(axis=0))
-    assert found.ranking_[0] == 1  # every cluster keeps it
-    assert found.n_features_to_select_ == 3
-    assert found.transform(X).shape == (400, 3)
-    one = found.membership_.sum(axis=1) == 1
-    np.testing.assert_array_equal(found.labels_[one], found.membership_[one].argmax(axis=1))
+    fitted = LFS(n_clusters=4, init=y).fit(X)
+    masks = np.stack([np.isin(np.arange(4), subset) for subset in fitted.feature_subsets_])
+    np.testing.assert_allclose(fitted.scores_, masks[fitted.labels_].mean(axis=0))
+    assert fitted.ranking_[0] == 1  # every cluster keeps it
+    assert fitted.n_features_to_select_ == 3
+    assert fitted.transform(X).shape == (400, 3)
+    single = fitted.membership_.sum(axis=1) == 1
+    np.testing.assert_array_equal(fitted.labels_[single], fitted.membership_[single].argmax(axis=1))
 
 
 def test_rows_of_no_cluster_take_the_nearest_by_eq_20_or_none() -> None:
     X, y = _data("wine")
     settings: dict[str, Any] = {"n_clusters": 3, "tie_width": 0, "init": y}
-    found = LFS(**settings).fit(X)
+    fitted = LFS(**settings).fit(X)
     distance = np.stack(
         [
-            np.linalg.norm(X[:, s] - found.cluster_centers_[j, s], axis=1)
-            / X[found.membership_[:, j]][:, s].var(axis=0).mean()
-            for j, s in enumerate(found.feature_subsets_)
+            np.linalg.norm(X[:, s] - fitted.cluster_centers_[j, s], axis=1)
+            / X[fitted.membership_[:, j]][:, s].var(axis=0).mean()
+            for j, s in enumerate(fitted.feature_subsets_)
         ],
         axis=1,
     )
-    none = ~found.membership_.any(axis=1)
+    none = ~fitted.membership_.any(axis=1)
     assert none.any()
-    np.testing.assert_array_equal(found.labels_[none], distance[none].argmin(axis=1))
+    np.testing.assert_array_equal(fitted.labels_[none], distance[none].argmin(axis=1))
     left = LFS(**settings, unassigned="leave").fit(X)
     np.testing.assert_array_equal(left.labels_ == -1, none)
-    np.testing.assert_array_equal(left.labels_[~none], found.labels_[~none])
+    np.testing.assert_array_equal(left.labels_[~none], fitted.labels_[~none])
     np.testing.assert_array_equal(left.predict(X), left.labels_)
 
 
 @pytest.mark.parametrize("preprocess", ["none", "standardize"])
 def test_predict_labels_rows_as_fit_does(preprocess: str, tmp_path: Path) -> None:
     X, y = four_clusters(5)
-    found = LFS(n_clusters=4, init=y, preprocess=preprocess).fit(X)
-    np.testing.assert_array_equal(found.predict(X[::-1]), found.labels_[::-1])
+    fitted = LFS(n_clusters=4, init=y, preprocess=preprocess).fit(X)
+    np.testing.assert_array_equal(fitted.predict(X[::-1]), fitted.labels_[::-1])
     ingest(X, tmp_path / "X.zarr")
-    np.testing.assert_array_equal(found.predict(tmp_path / "X.zarr")[:], found.labels_)
+    np.testing.assert_array_equal(fitted.predict(tmp_path / "X.zarr")[:], fitted.labels_)
     with pytest.raises(ValueError, match="features"):
-        found.predict(X[:, :3])
+        fitted.predict(X[:, :3])
 
 
 def _same(a: LFS, b: LFS) -> None:
@@ -150,13 +150,13 @@ def test_row_blocks_and_candidates_may_be_anywhere(drop: str, tmp_path: Path) ->
     X, y, subsets = planted(3_000, 12, 4, seed=0)
     ingest(X, tmp_path / "X.zarr", rows=500)
     settings: dict[str, Any] = {"n_clusters": 4, "init": _means(X, y), "drop": drop}
-    whole = LFS(**settings).fit(X)
-    assert _subsets(whole) == subsets
+    full_fit = LFS(**settings).fit(X)
+    assert _subsets(full_fit) == subsets
     with dask.config.set(scheduler="synchronous"):
         alone = LFS(**settings).fit(tmp_path / "X.zarr")
     _same(alone, LFS(**settings).fit(tmp_path / "X.zarr"))
     assert _subsets(alone) == subsets
-    np.testing.assert_array_equal(alone.labels_[:], whole.labels_)
+    np.testing.assert_array_equal(alone.labels_[:], full_fit.labels_)
 
 
 @pytest.mark.slow
@@ -171,13 +171,13 @@ def test_the_same_bits_on_one_two_and_four_workers(
     X, y, _ = planted(3_000, 12, 4, seed=1)
     ingest(X, tmp_path / "X.zarr", rows=500)
     both: list[dict[str, Any]] = [{"init": _means(X, y)}, {"n_init": 2, "sample_size": 2_000}]
-    on_two = [_fit(tmp_path, one) for one in both]
+    on_two = [_fit(tmp_path, fitted) for fitted in both]
     with dask.config.set(scheduler="synchronous"):
-        alone = [_fit(tmp_path, one) for one in both]
+        alone = [_fit(tmp_path, fitted) for fitted in both]
     with local_cluster(4, 1, 2**30) as four, Client(four):
-        on_four = [_fit(tmp_path, one) for one in both]
-    for two, one, several in zip(on_two, alone, on_four, strict=True):
-        _same(two, one)
+        on_four = [_fit(tmp_path, fitted) for fitted in both]
+    for two, fitted, several in zip(on_two, alone, on_four, strict=True):
+        _same(two, fitted)
         _same(two, several)
 
 
@@ -198,10 +198,10 @@ def test_little_memory_takes_more_passes_to_the_same_end(monkeypatch: pytest.Mon
 
 def test_a_sample_finds_the_subsets_and_labels_all_rows() -> None:
     X, y, subsets = planted(6_000, 10, 4, seed=2)
-    found = LFS(n_clusters=4, init=_means(X, y), sample_size=1_000).fit(X)
-    assert _subsets(found) == subsets
-    assert len(found.labels_) == 6_000
-    assert np.mean(found.labels_ == y) > 0.95
+    fitted = LFS(n_clusters=4, init=_means(X, y), sample_size=1_000).fit(X)
+    assert _subsets(fitted) == subsets
+    assert len(fitted.labels_) == 6_000
+    assert np.mean(fitted.labels_ == y) > 0.95
 
 
 def test_an_interrupted_search_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,17 +247,17 @@ def test_degenerate_data_give_numbers(tie_width: float) -> None:
         "one feature": X[:, :1],
     }
     for name, rows in cases.items():
-        found = LFS(n_clusters=2, n_init=2, tie_width=tie_width).fit(rows)
-        assert np.isfinite(found.scores_).all(), name
-        assert np.isfinite(found.cluster_centers_).all(), name
-        assert all(len(subset) for subset in found.feature_subsets_), name
-        assert set(found.labels_) <= {0, 1}, name
-    found = LFS(n_clusters=2, n_init=2).fit(cases["constant"])
-    assert found.scores_[4] == 0
+        fitted = LFS(n_clusters=2, n_init=2, tie_width=tie_width).fit(rows)
+        assert np.isfinite(fitted.scores_).all(), name
+        assert np.isfinite(fitted.cluster_centers_).all(), name
+        assert all(len(subset) for subset in fitted.feature_subsets_), name
+        assert set(fitted.labels_) <= {0, 1}, name
+    fitted = LFS(n_clusters=2, n_init=2).fit(cases["constant"])
+    assert fitted.scores_[4] == 0
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"n_clusters": 0}, r"LFS: n_clusters must be a whole number in \[1, 60\], or auto. Got 0"),
         ({"n_clusters": 61}, "n_clusters"),
@@ -274,8 +274,8 @@ def test_degenerate_data_give_numbers(tie_width: float) -> None:
         ({"init": np.arange(150) % 3, "sample_size": 50}, "labels are of all rows"),
     ],
 )
-def test_what_cannot_be_used_is_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_cannot_be_used_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         LFS(**{"n_clusters": 3, **settings}).fit(load_iris().data)
 
 

@@ -68,8 +68,8 @@ def test_of_centers_that_are_as_near_but_for_rounding_the_first_counts(order: in
     masks = np.array([[True, False]])
     labels = lloyd(rows, centers, masks, np.zeros(3, np.int64), 1, 1, 0.0)[1]
     assert labels.tolist() == [[0, 0, 0]]
-    found = labels_of(rows, Clusterings(centers[None], masks))
-    assert found.tolist() == [[0], [0], [0]]
+    actual = labels_of(rows, Clusterings(centers[None], masks))
+    assert actual.tolist() == [[0], [0], [0]]
 
 
 def test_distances_in_small_units_are_right_without_the_large_one() -> None:

@@ -67,7 +67,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
         input={"uri": str(tmp_path / "X.npy")},
         lfs={"n_clusters": 4, "init": str(tmp_path / "y.npy")},
     )
-    whole = run({**config, "run": str(tmp_path / "whole")})
+    undisturbed = run({**config, "run": str(tmp_path / "whole")})
     monkeypatch.setattr(lfs, "CHECKPOINT_SECONDS", 0.0)
     steps: list[int] = []
     step = _lfs.step
@@ -82,8 +82,8 @@ def test_an_interrupted_run_goes_on_where_it_was(
     with pytest.raises(KeyboardInterrupt):
         run(config)
     result = run(config)
-    assert result.trace == whole.trace
-    np.testing.assert_array_equal(result.scores, whole.scores)
+    assert result.trace == undisturbed.trace
+    np.testing.assert_array_equal(result.scores, undisturbed.scores)
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:

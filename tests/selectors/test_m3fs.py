@@ -161,16 +161,16 @@ def test_the_form_is_that_of_the_dense_laplacian(monkeypatch: pytest.MonkeyPatch
 def test_blocks_and_schedulers_change_nothing(scheduler: str, tmp_path: Path) -> None:
     X = load_digits(n_class=2).data.astype(np.float32)
     ingest(X, tmp_path / "X.zarr", rows=90)
-    found = {}
+    results = {}
     for rows in (360, 90):
         blocks = RowBlocks.from_any(
             tmp_path / "X.zarr", transform="rescale", rows=rows, scratch=Scratch(tmp_path / "small")
         )
-        found[rows], _ = _learned(blocks, M3FS(10, init="kmeans", n_init=2))
-    one, many = found[360], found[90]
-    np.testing.assert_allclose(one.scores, many.scores, atol=1e-6)
-    np.testing.assert_array_equal(one.details["labels"].load(), many.details["labels"].load())
-    assert one.details["chosen_start"] == many.details["chosen_start"]
+        results[rows], _ = _learned(blocks, M3FS(10, init="kmeans", n_init=2))
+    single, many = results[360], results[90]
+    np.testing.assert_allclose(single.scores, many.scores, atol=1e-6)
+    np.testing.assert_array_equal(single.details["labels"].load(), many.details["labels"].load())
+    assert single.details["chosen_start"] == many.details["chosen_start"]
     bits = many.scores.tobytes()
     assert _seen.setdefault("scores", bits) == bits, "another scheduler gave other bits"
 
@@ -327,11 +327,11 @@ def _chosen(shape: Shape, **settings: object) -> object:
 
 
 def test_the_shape_and_the_sample_decide_the_strategy() -> None:
-    one, many = Shape(1000, 50, 4, 1000, 500), Shape(1001, 50, 4, 1000, 500)
-    assert type(_chosen(one)) is ResidentRows
+    single, many = Shape(1000, 50, 4, 1000, 500), Shape(1001, 50, 4, 1000, 500)
+    assert type(_chosen(single)) is ResidentRows
     assert type(_chosen(many)) is StreamedRows
     assert type(_chosen(many, sample_size=300)) is SampledRows
-    resident, streamed = _chosen(one).cost(), _chosen(many).cost()
+    resident, streamed = _chosen(single).cost(), _chosen(many).cost()
     assert resident.keeps_bytes == 0 and streamed.keeps_bytes == many.nbytes
     # 11 starts read the rows once each; all of them together for each of 1,000 rounds.
     assert streamed.passes - resident.passes == 1002 - 11

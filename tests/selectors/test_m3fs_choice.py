@@ -40,8 +40,8 @@ def test_the_likelihood_is_that_of_a_gaussian_for_each_cluster() -> None:
     for c, size in enumerate((20, 16, 4)):
         rows = X[labels == c]
         spread = np.cov(rows.T, bias=True) + ridge * np.eye(6)
-        found = multivariate_normal(rows.mean(axis=0), spread).logpdf(rows).sum()
-        expected += found + size * np.log(size / 40)
+        actual = multivariate_normal(rows.mean(axis=0), spread).logpdf(rows).sum()
+        expected += actual + size * np.log(size / 40)
     assert mean_log_likelihood(X, labels) == pytest.approx(expected / 40, abs=1e-10)
     assert mean_log_likelihood(np.ones((10, 3)), labels[:10]) == 0.0
 
@@ -79,17 +79,17 @@ def test_ionosphere_is_clustered_as_well_as_in_the_paper(data_dir: Path) -> None
 def test_blocks_and_a_draw_of_rows_give_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = _uneven()
     columns = np.column_stack([y, X[:, 0] > np.median(X[:, 0])]).astype(np.uint8)
-    found = {}
+    results = {}
     for rows in (300, 70):
         blocks = RowBlocks.from_any(X, rows=rows)
-        found[rows] = likelihoods(blocks, blocks.scratch.put("columns", columns), 0)
-    np.testing.assert_array_equal(found[300], found[70])
+        results[rows] = likelihoods(blocks, blocks.scratch.put("columns", columns), 0)
+    np.testing.assert_array_equal(results[300], results[70])
     expected = [mean_log_likelihood(X, column) for column in columns.T]
-    np.testing.assert_allclose(found[300], expected, rtol=1e-12)
+    np.testing.assert_allclose(results[300], expected, rtol=1e-12)
     monkeypatch.setattr(_m3fs_choice, "compared_rows", lambda shape: 120)
     drawn = likelihoods(blocks, blocks.scratch.put("again", columns), 0)
     assert drawn[0] > drawn[1]
-    assert drawn[0] != found[70][0]
+    assert drawn[0] != results[70][0]
 
 
 def test_what_the_choice_holds_is_bounded() -> None:

@@ -104,13 +104,13 @@ def test_a_sample_reads_the_section_of_the_graph(
 ) -> None:
     own = {"m3fs": {"sample_size": 120, "init": "kmeans", "n_init": 1}}
     for k in (3, 20):
-        found = run(
+        result = run(
             _config(
                 tmp_path, digits[0], graph={"n_neighbors": k}, run=str(tmp_path / f"{k}"), **own
             )
         )
         fitted = M3FS(10, n_neighbors=k, **own["m3fs"]).fit(tmp_path / "X.zarr")
-        np.testing.assert_array_equal(found.scores, fitted.scores_)
+        np.testing.assert_array_equal(result.scores, fitted.scores_)
 
 
 @pytest.mark.full
@@ -125,7 +125,7 @@ def test_one_two_and_four_workers_give_the_same_bits(
     ingest(digits[0], tmp_path / "X.zarr", rows=90)
     estimator = M3FS(10, smoothness=0.0, criterion="objective", init="kmeans", n_init=2)
     selection = estimator._selection().model_copy(update={"n_features_to_select": 10})
-    found = []
+    results = []
     for n_workers in (1, 2, 4):
         with (
             local_cluster(n_workers, 1, 3 * 2**29) as running,
@@ -134,5 +134,5 @@ def test_one_two_and_four_workers_give_the_same_bits(
             blocks = RowBlocks.from_any(tmp_path / "X.zarr", transform="rescale", rows=90)
             strategy = METHODS["m3fs"].choose(blocks.layout, selection)
             result = strategy.run(Inputs(blocks), blocks.scratch.child("result"))
-            found.append((result.scores.tobytes(), result.details["labels"].load().tobytes()))
-    assert found[0] == found[1] == found[2]
+            results.append((result.scores.tobytes(), result.details["labels"].load().tobytes()))
+    assert results[0] == results[1] == results[2]

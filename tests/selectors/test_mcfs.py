@@ -65,8 +65,8 @@ def test_stops_of_a_path_are_those_of_shorter_ones() -> None:
     short = X.T @ X, X.T @ rng.normal(size=12)
     for gram, xty in (tied, short):
         n_stops = len(xty)
-        whole = lars_path_gram(gram, xty, n_stops, keep_knots=n_stops)
-        stops = _tasks.stops_of(whole, n_stops, xty)
+        complete = lars_path_gram(gram, xty, n_stops, keep_knots=n_stops)
+        stops = _tasks.stops_of(complete, n_stops, xty)
         assert len(stops) == n_stops
         for m, (active, values, explained) in enumerate(stops, start=1):
             path = lars_path_gram(gram, xty, m)
@@ -100,7 +100,7 @@ def test_a_run_keeps_coefficients_and_smaller_selections(
     digits: np.ndarray, tmp_path: Path
 ) -> None:
     np.save(tmp_path / "X.npy", digits)
-    found = bigfs.run(
+    result = bigfs.run(
         {
             "run": str(tmp_path / "run"),
             "input": {"uri": str(tmp_path / "X.npy")},
@@ -109,11 +109,11 @@ def test_a_run_keeps_coefficients_and_smaller_selections(
         }
     )
     fitted = MCFS(20, n_clusters=5).fit(digits)
-    np.testing.assert_array_equal(found.coef.toarray(), fitted.coef_.toarray())
+    np.testing.assert_array_equal(result.coef.toarray(), fitted.coef_.toarray())
     for m in (1, 7, 20, 31):
-        np.testing.assert_array_equal(found.support(m), fitted.support(m))
+        np.testing.assert_array_equal(result.support(m), fitted.support(m))
     with pytest.raises(InputError, match=r"int in \[1, 64\].*Got 65"):
-        found.support(65)
+        result.support(65)
 
 
 def test_a_run_on_wide_data_says_what_proves_its_paths(tmp_path: Path) -> None:

@@ -58,15 +58,15 @@ def test_equals_the_dense_reference_on_real_data(name: str, update: str, data_di
     F = normalized_indicators(y, np.bincount(y))
     F = _scaled(F + 0.02 * np.random.default_rng(0).random(F.shape))
     blocks, W = _graph(X)
-    found = ndfs_scores(blocks, W, F, F.shape[1], update=update, gamma=1e8, tol=0.0)
+    result = ndfs_scores(blocks, W, F, F.shape[1], update=update, gamma=1e8, tol=0.0)
     last, B, history = ndfs(X, W.load().toarray(), F, update=update, gamma=1e8)
     expected = np.linalg.norm(B, axis=1)
-    np.testing.assert_allclose(found.scores, expected, rtol=1e-6)
-    np.testing.assert_array_equal(found.ranking, np.argsort(-expected, kind="stable"))
-    np.testing.assert_allclose(found.details["objective_parts"], history, rtol=1e-6, atol=1e-6)
-    np.testing.assert_array_equal(found.details["labels"].load(), last.argmax(axis=1))
+    np.testing.assert_allclose(result.scores, expected, rtol=1e-6)
+    np.testing.assert_array_equal(result.ranking, np.argsort(-expected, kind="stable"))
+    np.testing.assert_allclose(result.details["objective_parts"], history, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(result.details["labels"].load(), last.argmax(axis=1))
     moved = np.linalg.norm(last - F)
-    assert found.details["distance_from_start"] == pytest.approx(moved, rel=1e-6)
+    assert result.details["distance_from_start"] == pytest.approx(moved, rel=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +89,11 @@ def test_equals_the_dense_reference_for_all_weights(
     W, F = small
     options = {"alpha": alpha, "beta": beta, "gamma": gamma, "update": update}
     blocks, stored = _graph(digits)
-    found = ndfs_scores(blocks, stored, F, 10, tol=0.0, max_iter=12, **options)
+    result = ndfs_scores(blocks, stored, F, 10, tol=0.0, max_iter=12, **options)
     last, B, history = ndfs(digits, W, F, n_iter=12, **options)
     expected = np.linalg.norm(B, axis=1)
-    np.testing.assert_allclose(found.scores, expected, rtol=1e-6, atol=1e-9 * expected.max())
-    np.testing.assert_allclose(found.details["objective_parts"], history, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(result.scores, expected, rtol=1e-6, atol=1e-9 * expected.max())
+    np.testing.assert_allclose(result.details["objective_parts"], history, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("strategy", [Cholesky, Woodbury, ConjugateGradients])
@@ -112,16 +112,16 @@ def test_the_relative_penalty_is_the_reference_with_its_weight(
         ({"beta": None, "unit": "rms"}, relative),
         ({"beta": 3.0, "unit": "rms"}, {"beta": 3.0 * unit, "delta": unit}),
     ):
-        found = ndfs_scores(blocks, W, F, 4, **penalty, **options)
+        result = ndfs_scores(blocks, W, F, 4, **penalty, **options)
         _, B, history = ndfs(
             X, dense, F, gamma=10.0, update="safe", n_iter=4, intercept=True, **expected
         )
-        parts = found.details["objective_parts"]
+        parts = result.details["objective_parts"]
         np.testing.assert_allclose(parts, history, rtol=1e-6, atol=1e-9)
-        assert found.details["beta"] == pytest.approx(expected["beta"])
-        assert found.details["unit"] == pytest.approx(unit)
+        assert result.details["beta"] == pytest.approx(expected["beta"])
+        assert result.details["unit"] == pytest.approx(unit)
         norms = np.where(X.std(axis=0) > 0, np.linalg.norm(B, axis=1), 0)
-        np.testing.assert_allclose(found.scores, norms, rtol=1e-5, atol=1e-6 * norms.max())
+        np.testing.assert_allclose(result.scores, norms, rtol=1e-5, atol=1e-6 * norms.max())
 
 
 @pytest.mark.parametrize("strategy", [Cholesky, Woodbury, ConjugateGradients])
@@ -135,8 +135,8 @@ def test_a_shift_does_not_matter(
     expected = ndfs_scores(blocks, W, F, 4, **options).scores
     for shift in (10.0, -1000.0):
         moved = RowBlocks.from_any(X + shift * np.arange(14), rows=rows)
-        found = ndfs_scores(moved, W, F, 4, **options).scores
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7 * expected.max())
+        scores = ndfs_scores(moved, W, F, 4, **options).scores
+        np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-7 * expected.max())
 
 
 def test_neither_the_unit_nor_the_number_of_rows_matters(digits: np.ndarray) -> None:
@@ -146,39 +146,39 @@ def test_neither_the_unit_nor_the_number_of_rows_matters(digits: np.ndarray) -> 
         expected = ndfs_scores(blocks, W, F, 10, **penalty).scores
         for factor in (2.0**20, 2.0**-20):
             scaled = RowBlocks.from_any(digits * factor)
-            found = ndfs_scores(scaled, W, F, 10, **penalty).scores
-            np.testing.assert_array_equal(found * factor, expected)
+            scores = ndfs_scores(scaled, W, F, 10, **penalty).scores
+            np.testing.assert_array_equal(scores * factor, expected)
 
 
 def _run(X: np.ndarray, rows: int | None, F: np.ndarray, **options: Any) -> FeatureScores:
     blocks, W = _graph(X, rows)
     options = {"tol": 0.0, "max_iter": 8, **options}
-    found = ndfs_scores(blocks, W, F, F.shape[1], **options)
-    found.details["labels"] = found.details["labels"].load()
-    return found
+    result = ndfs_scores(blocks, W, F, F.shape[1], **options)
+    result.details["labels"] = result.details["labels"].load()
+    return result
 
 
 @pytest.mark.parametrize("update", UPDATES)
 def test_blocks_change_nothing(digits: np.ndarray, update: str) -> None:
     F, options = _start(400, 10), {"update": update, "max_iter": 4}
-    whole = _run(digits, None, F, **options)
+    complete = _run(digits, None, F, **options)
     for rows in (400, 131, 60):
         cut = _run(digits, rows, F, **options)
-        np.testing.assert_allclose(cut.scores, whole.scores, rtol=1e-9)
-        np.testing.assert_array_equal(cut.ranking, whole.ranking)
-        np.testing.assert_array_equal(cut.details["labels"], whole.details["labels"])
+        np.testing.assert_allclose(cut.scores, complete.scores, rtol=1e-9)
+        np.testing.assert_array_equal(cut.ranking, complete.ranking)
+        np.testing.assert_array_equal(cut.details["labels"], complete.details["labels"])
         for name in ("objective_parts", "movement", "orthogonality", "distance_from_start"):
-            np.testing.assert_allclose(cut.details[name], whole.details[name], rtol=1e-7)
+            np.testing.assert_allclose(cut.details[name], complete.details[name], rtol=1e-7)
 
 
 def test_threads_give_the_same_bits(digits: np.ndarray) -> None:
-    F, found = _start(400, 10), []
+    F, results = _start(400, 10), []
     for n_threads in (1, 2, 4):
         with dask.config.set(scheduler="threads", num_workers=n_threads):
-            found.append(_run(digits, 60, F, max_iter=4))
-    for other in found[1:]:
-        assert other.scores.tobytes() == found[0].scores.tobytes()
-        assert other.details["objective"].tobytes() == found[0].details["objective"].tobytes()
+            results.append(_run(digits, 60, F, max_iter=4))
+    for other in results[1:]:
+        assert other.scores.tobytes() == results[0].scores.tobytes()
+        assert other.details["objective"].tobytes() == results[0].details["objective"].tobytes()
 
 
 @pytest.mark.parametrize("strategy", [Cholesky, Woodbury, ConjugateGradients])
@@ -187,15 +187,15 @@ def test_every_scheduler_and_strategy_gives_the_same(
 ) -> None:
     F, X = _start(60, 3), digits[:60, 20:32]
     options = {"max_iter": 2, "beta": 30.0}
-    found = _run(X, 20, F, strategy=strategy, **options)
-    assert found.details["solver"] == strategy.solver
+    result = _run(X, 20, F, strategy=strategy, **options)
+    assert result.details["solver"] == strategy.solver
     with dask.config.set(scheduler="synchronous"):
         here = _run(X, 20, F, strategy=strategy, **options)
-    assert here.scores.tobytes() == found.scores.tobytes()
+    assert here.scores.tobytes() == result.scores.tobytes()
     expected = _run(X, None, F, **options)
     tolerance = 1e-6 if strategy is ConjugateGradients else 1e-9
     np.testing.assert_allclose(
-        found.scores, expected.scores, rtol=tolerance, atol=tolerance * expected.scores.max()
+        result.scores, expected.scores, rtol=tolerance, atol=tolerance * expected.scores.max()
     )
 
 
@@ -205,12 +205,12 @@ def test_what_a_worker_may_keep_changes_nothing(
     from bigfs import ingest
 
     ingest(digits, tmp_path / "X.zarr", rows=50)
-    F, found = _start(400, 10), []
+    F, results = _start(400, 10), []
     for plan in ((0, 0), (0, 10**6), (10**5, 0), (10**8, 10**8)):
         monkeypatch.setattr(NDFSStrategy, "_kept_bytes", lambda *_, plan=plan: plan)
         blocks, W = _graph(tmp_path / "X.zarr", 50)  # type: ignore[arg-type]
-        found.append(ndfs_scores(blocks, W, F, 10, tol=0.0, max_iter=4))
-    assert len({result.scores.tobytes() for result in found}) == 1
+        results.append(ndfs_scores(blocks, W, F, 10, tol=0.0, max_iter=4))
+    assert len({result.scores.tobytes() for result in results}) == 1
 
 
 # The objective
@@ -236,9 +236,9 @@ def test_the_safe_objective_never_rises(name: str) -> None:
     for gamma in (1.0, 1e4, 1e8):
         for alpha, beta in ((1.0, 1.0), (100.0, 0.1)):
             options = {"alpha": alpha, "beta": beta, "gamma": gamma}
-            found = ndfs_scores(blocks, W, labels, 4, update="safe", tol=0.0, **options)
-            assert _rises(found.details["objective"]) <= 1e-9
-            assert found.details["n_iter"] == 30
+            result = ndfs_scores(blocks, W, labels, 4, update="safe", tol=0.0, **options)
+            assert _rises(result.details["objective"]) <= 1e-9
+            assert result.details["n_iter"] == 30
 
 
 @pytest.mark.data
@@ -247,8 +247,8 @@ def test_the_safe_objective_never_rises_on_images(name: str, data_dir: Path) -> 
     X, y = _load(data_dir, name)
     blocks, W = _graph(X)
     for gamma in (1.0, 1e8):
-        found = ndfs_scores(blocks, W, y, int(y.max()) + 1, update="safe", gamma=gamma, tol=0.0)
-        assert _rises(found.details["objective"]) <= 1e-9
+        result = ndfs_scores(blocks, W, y, int(y.max()) + 1, update="safe", gamma=gamma, tol=0.0)
+        assert _rises(result.details["objective"]) <= 1e-9
 
 
 @settings(max_examples=15)
@@ -274,26 +274,26 @@ def test_small_random_problems(
     options = {"alpha": alpha, "beta": beta, "gamma": gamma, "tol": 0.0, "max_iter": 15}
     F = _scaled(draw.random((n, c)) * (draw.random((n, c)) < 0.7))
     for update in UPDATES:
-        found = ndfs_scores(RowBlocks.from_any(X), W, F, c, update=update, **options)
-        assert np.isfinite(found.scores).all()
-        assert np.isfinite(found.details["objective_parts"]).all()
-        assert (found.scores[(X == 0).all(axis=0)] == 0).all()
+        result = ndfs_scores(RowBlocks.from_any(X), W, F, c, update=update, **options)
+        assert np.isfinite(result.scores).all()
+        assert np.isfinite(result.details["objective_parts"]).all()
+        assert (result.scores[(X == 0).all(axis=0)] == 0).all()
         if update == "safe":
-            assert _rises(found.details["objective"]) <= 1e-9
+            assert _rises(result.details["objective"]) <= 1e-9
 
 
 def test_the_printed_objective_falls_over_the_run(digits: np.ndarray) -> None:
-    found = NDFS(10, n_clusters=10, update="printed", gamma=1e8, tol=0.0).fit(digits)
-    assert found.objective_[-1] < found.objective_[0]
-    np.testing.assert_allclose(found.objective_, found.objective_parts_.sum(axis=1))
-    assert found.orthogonality_[-1] < 1e-6
+    fitted = NDFS(10, n_clusters=10, update="printed", gamma=1e8, tol=0.0).fit(digits)
+    assert fitted.objective_[-1] < fitted.objective_[0]
+    np.testing.assert_allclose(fitted.objective_, fitted.objective_parts_.sum(axis=1))
+    assert fitted.orthogonality_[-1] < 1e-6
 
 
 def test_it_stops_when_the_objective_stands_still(digits: np.ndarray) -> None:
-    found = NDFS(10, n_clusters=10, tol=1e-3, max_iter=100, update="safe", gamma=1.0).fit(digits)
-    assert 3 <= found.n_iter_ < 100
-    assert len(found.objective_) == len(found.movement_) == found.n_iter_
-    before, after = found.objective_[-3:-1]
+    fitted = NDFS(10, n_clusters=10, tol=1e-3, max_iter=100, update="safe", gamma=1.0).fit(digits)
+    assert 3 <= fitted.n_iter_ < 100
+    assert len(fitted.objective_) == len(fitted.movement_) == fitted.n_iter_
+    before, after = fitted.objective_[-3:-1]
     assert before - after <= 1e-3 * before
 
 
@@ -303,30 +303,30 @@ def test_it_stops_when_the_objective_stands_still(digits: np.ndarray) -> None:
 @pytest.mark.parametrize("update", UPDATES)
 def test_degenerate_data_give_no_nan(update: str, digits: np.ndarray) -> None:
     X = np.hstack([np.full((400, 1), 3.0), np.zeros((400, 1)), digits])
-    one = NDFS(66, n_clusters=1, update=update).fit(X)
-    assert one.get_support().all()
-    assert (one.labels_ == 0).all()
-    assert one.scores_[1] == 0
+    single_fit = NDFS(66, n_clusters=1, update=update).fit(X)
+    assert single_fit.get_support().all()
+    assert (single_fit.labels_ == 0).all()
+    assert single_fit.scores_[1] == 0
     for options in ({"beta": 1e6}, {"beta": 1e-6}, {"alpha": 1e6}):
-        found = NDFS(5, n_clusters=12, update=update, **options).fit(X)
-        assert np.isfinite(found.scores_).all()
-        assert np.isfinite(found.objective_).all()
+        fitted = NDFS(5, n_clusters=12, update=update, **options).fit(X)
+        assert np.isfinite(fitted.scores_).all()
+        assert np.isfinite(fitted.objective_).all()
 
 
 @pytest.mark.parametrize("update", UPDATES)
 def test_an_emptied_cluster_stays_empty(update: str, digits: np.ndarray) -> None:
     F = np.hstack([_start(400, 3), np.zeros((400, 1))])
-    found = NDFS(5, n_clusters=4, init=F, update=update).fit(digits)
-    assert np.isfinite(found.scores_).all()
-    assert set(found.labels_) <= {0, 1, 2}
-    assert (found.coef_[:, 3] == 0).all()
+    fitted = NDFS(5, n_clusters=4, init=F, update=update).fit(digits)
+    assert np.isfinite(fitted.scores_).all()
+    assert set(fitted.labels_) <= {0, 1, 2}
+    assert (fitted.coef_[:, 3] == 0).all()
 
 
 def test_fewer_different_rows_than_clusters() -> None:
     X = np.repeat(np.random.default_rng(0).random((6, 5)), 5, axis=0)
-    found = NDFS(2, n_clusters=8, n_neighbors=6, weight="binary").fit(X)
-    assert np.isfinite(found.scores_).all()
-    assert np.isfinite(found.objective_).all()
+    fitted = NDFS(2, n_clusters=8, n_neighbors=6, weight="binary").fit(X)
+    assert np.isfinite(fitted.scores_).all()
+    assert np.isfinite(fitted.objective_).all()
 
 
 @pytest.mark.parametrize(
@@ -404,23 +404,23 @@ def test_an_interrupted_run_continues_at_its_last_checkpoint(
     F = _start(400, 10)
     blocks, W = _graph(digits, rows)
     options = {"update": update, "tol": 0.0, "max_iter": 20}
-    whole = ndfs_scores(blocks, W, F, 10, **options)
+    undisturbed = ndfs_scores(blocks, W, F, 10, **options)
     monkeypatch.setattr(kind, "step", failing)
     with pytest.raises(_Stop):
         ndfs_scores(blocks, W, F, 10, checkpoint=tmp_path, **options)
     again = ndfs_scores(blocks, W, F, 10, checkpoint=tmp_path, **options)
     assert len(made) == 13 + 10, "iterations 1 to 10 are not made again"
-    assert again.scores.tobytes() == whole.scores.tobytes()
+    assert again.scores.tobytes() == undisturbed.scores.tobytes()
     for name in ("objective_parts", "movement"):
-        np.testing.assert_array_equal(again.details[name], whole.details[name])
-    assert again.details["distance_from_start"] == whole.details["distance_from_start"]
+        np.testing.assert_array_equal(again.details[name], undisturbed.details[name])
+    assert again.details["distance_from_start"] == undisturbed.details["distance_from_start"]
 
 
 def test_a_damaged_checkpoint_is_not_used(digits: np.ndarray, tmp_path: Path) -> None:
     (tmp_path / "state.npz").write_bytes(b"PK\x03\x04 cut off")
     blocks, W = _graph(digits)
-    found = ndfs_scores(blocks, W, _start(400, 10), 10, checkpoint=tmp_path, max_iter=6)
-    assert found.details["n_iter"] == 6
+    result = ndfs_scores(blocks, W, _start(400, 10), 10, checkpoint=tmp_path, max_iter=6)
+    assert result.details["n_iter"] == 6
 
 
 @pytest.mark.slow
@@ -436,9 +436,9 @@ def test_workers_give_the_same_bits(digits: np.ndarray, n_workers: int) -> None:
         with dask.config.set(scheduler="synchronous"):
             expected = _run(digits, 60, F, update=update)
         with local_cluster(n_workers, 1, 2**30) as running, Client(running):
-            found = _run(digits, 60, F, update=update)
-        assert found.scores.tobytes() == expected.scores.tobytes()
-        np.testing.assert_array_equal(found.details["labels"], expected.details["labels"])
+            result = _run(digits, 60, F, update=update)
+        assert result.scores.tobytes() == expected.scores.tobytes()
+        np.testing.assert_array_equal(result.details["labels"], expected.details["labels"])
 
 
 def test_the_number_of_clusters_from_the_eigengap() -> None:

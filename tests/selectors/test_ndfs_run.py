@@ -104,7 +104,7 @@ def test_a_killed_run_continues_with_the_same_result(tmp_path: Path, rows: int) 
     # The rest is one iteration: with the same key it would take the other 4,000.
     short = {**config, "ndfs": {**settings, "max_iter": done + 1}}
     other = state.parent
-    whole = run({**short, "run": str(tmp_path / "whole")})
+    undisturbed = run({**short, "run": str(tmp_path / "whole")})
     manifest = json.loads((tmp_path / "whole" / "manifest.json").read_text())
     key = manifest["stages"]["result"]["key"]
     other.rename(other.with_name(f"result-{key}"))
@@ -113,14 +113,14 @@ def test_a_killed_run_continues_with_the_same_result(tmp_path: Path, rows: int) 
     manifest["checkpoints"]["result"] = {"key": key, "folder": f"result-{key}"}
     path.write_text(json.dumps(manifest))
     resumed = run(short)
-    assert resumed.scores.tobytes() == whole.scores.tobytes()
-    made, all_of_them = (r.stages["result"]["passes"] for r in (resumed, whole))
+    assert resumed.scores.tobytes() == undisturbed.scores.tobytes()
+    made, all_of_them = (r.stages["result"]["passes"] for r in (resumed, undisturbed))
     if rows == 900:
         assert (all_of_them, made) == (done + 2, 2), "the first iterations are not made again"
     else:
         assert (all_of_them, made) == (1, 1), "data of one block are read once"
     assert not folder.exists()
-    assert open_result(tmp_path / "run").scores.tobytes() == whole.scores.tobytes()
+    assert open_result(tmp_path / "run").scores.tobytes() == undisturbed.scores.tobytes()
 
 
 def test_the_number_of_clusters_from_the_eigengap_in_a_pipeline(tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_the_number_of_clusters_from_the_eigengap_in_a_pipeline(tmp_path: Path) 
         "n_features_to_select": 3,
         "ndfs": {"n_clusters": "auto"},
     }
-    found = run(config)
+    result = run(config)
     stored = read_attributes(tmp_path / "run" / "result.zarr")["details"]
     assert stored["n_clusters"] == 5
-    np.testing.assert_allclose(found.scores, NDFS(3, n_clusters="auto").fit(X).scores_, rtol=1e-9)
+    np.testing.assert_allclose(result.scores, NDFS(3, n_clusters="auto").fit(X).scores_, rtol=1e-9)
     with pytest.raises(InputError, match="n_clusters 'auto' is chosen from the eigenvalues"):
         run({**config, "ndfs": {"n_clusters": "auto", "init": str(tmp_path / "y.npy")}})

@@ -135,15 +135,15 @@ def test_passes_are_at_most_those_of_the_cost(
         start = spectral_embedding(W, 3, chunk_rows=blocks.rows)
     options = {"beta": 30.0, "max_iter": 4, "tol": 0.0}
     before = blocks.passes
-    found = ndfs_scores(blocks, W, start, 3, strategy=strategy, **options)
+    result = ndfs_scores(blocks, W, start, 3, strategy=strategy, **options)
     settings = selection(n_clusters=3, init=init, **options)
     cost = strategy(blocks.layout, settings).cost()
-    assert blocks.passes - before == found.details["n_passes"] <= cost.passes
+    assert blocks.passes - before == result.details["n_passes"] <= cost.passes
     if strategy is Cholesky:
-        assert found.details["n_passes"] == cost.passes == 5
+        assert result.details["n_passes"] == cost.passes == 5
     if strategy is Woodbury:
         # The moments are known: data in memory are checked by a pass when they are opened.
-        assert found.details["n_passes"] == cost.passes - 1 == 10
+        assert result.details["n_passes"] == cost.passes - 1 == 10
         assert len(kernels) == 5, "one for the start, one for each iteration"
 
 

@@ -79,9 +79,9 @@ def test_paths_equal_scikit_learn(way: str, kind: str, dtype: str, intercept: bo
         strategy = FullGram(blocks.layout, selection)
         coef = strategy.score(blocks, spectral).details["coef"].toarray()
     else:
-        found = wide_paths(blocks, spectral, m, fit_intercept=intercept, memory_limit=GIB)
+        paths = wide_paths(blocks, spectral, m, fit_intercept=intercept, memory_limit=GIB)
         coef = np.zeros((4, 60))
-        for row, (active, values, _) in zip(coef, found.last, strict=True):
+        for row, (active, values, _) in zip(coef, paths.last, strict=True):
             row[active] = values
     constant = np.ptp(X, axis=0) == 0
     assert not coef[:, ~X.any(axis=0)].any()

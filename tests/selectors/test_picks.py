@@ -40,47 +40,47 @@ def _explained(X: np.ndarray, selected: np.ndarray) -> float:
 @pytest.mark.parametrize("n", [60, 9], ids=["on the Gram matrix", "on few rows"])
 def test_column_subset_equals_the_dense_reference(n: int) -> None:
     X = _data(n)
-    found = ColumnSubset(8).fit(X)
+    fitted = ColumnSubset(8).fit(X)
     centered = X - X.mean(axis=0)
     order, gains = forward_selection(centered, centered, 8)
-    assert found.ranking_[:8].tolist() == order
+    assert fitted.ranking_[:8].tolist() == order
     ratio = gains / np.linalg.norm(centered) ** 2
-    np.testing.assert_allclose(found.explained_variance_ratio_, ratio, rtol=1e-8)
-    assert found.n_sketch_rows_ == 0
+    np.testing.assert_allclose(fitted.explained_variance_ratio_, ratio, rtol=1e-8)
+    assert fitted.n_sketch_rows_ == 0
     for m in (1, 4, 8):
-        total = found.explained_variance_ratio_[:m].sum()
-        assert np.isclose(total, _explained(X, found.support(m)))
+        total = fitted.explained_variance_ratio_[:m].sum()
+        assert np.isclose(total, _explained(X, fitted.support(m)))
 
 
 @pytest.mark.parametrize("n_components", [None, 4])
 @pytest.mark.parametrize("n", [60, 9])
 def test_pivoted_qr_is_lapacks(n: int, n_components: int | None) -> None:
     X = _data(n)
-    found = PivotedQR(4, n_components=n_components).fit(X)
+    fitted = PivotedQR(4, n_components=n_components).fit(X)
     matrix = X - X.mean(axis=0)
     if n_components is not None:
         matrix = np.linalg.svd(matrix, full_matrices=False)[2][:n_components]
     R, order = qr(matrix, mode="r", pivoting=True)
-    assert found.ranking_[:4].tolist() == order[:4].tolist()
-    np.testing.assert_allclose(found.pivots_, np.abs(np.diag(R))[:4], rtol=1e-8)
+    assert fitted.ranking_[:4].tolist() == order[:4].tolist()
+    np.testing.assert_allclose(fitted.pivots_, np.abs(np.diag(R))[:4], rtol=1e-8)
 
 
 @pytest.mark.parametrize("make", BOTH)
 def test_scores_decrease_along_the_ranking_and_the_path_is_nested(make: Any) -> None:
     X = _data()
-    whole = make(9).fit(X)
-    assert (np.diff(whole.scores_[whole.ranking_]) <= 0).all()
-    assert sorted(whole.ranking_) == list(range(15))
+    full_fit = make(9).fit(X)
+    assert (np.diff(full_fit.scores_[full_fit.ranking_]) <= 0).all()
+    assert sorted(full_fit.ranking_) == list(range(15))
     for m in (1, 2, 3):
-        np.testing.assert_array_equal(whole.support(m), make(m).fit(X).get_support(indices=True))
+        np.testing.assert_array_equal(full_fit.support(m), make(m).fit(X).get_support(indices=True))
 
 
 def test_gains_that_rise_give_scores_that_do_not() -> None:
     X = np.random.default_rng(111).integers(-2, 3, size=(12, 8)).astype(float)
-    found = ColumnSubset(6).fit(X)
-    gains = found.explained_variance_ratio_
+    fitted = ColumnSubset(6).fit(X)
+    gains = fitted.explained_variance_ratio_
     assert gains[1] > gains[0]
-    np.testing.assert_array_equal(found.scores_[found.ranking_[:6]], np.minimum.accumulate(gains))
+    np.testing.assert_array_equal(fitted.scores_[fitted.ranking_[:6]], np.minimum.accumulate(gains))
 
 
 @pytest.mark.parametrize("make", BOTH)
@@ -89,13 +89,13 @@ def test_degenerate_data(make: Any, n: int) -> None:
     rng = np.random.default_rng(0)
     A = rng.normal(size=(n, 4))
     X = np.column_stack([np.full(n, 7.0), A, A, A[:, 0] - A[:, 1], np.full(n, 0.1)])
-    found = make(11).fit(np.repeat(X, 2, axis=0))
-    assert found.ranking_[-2:].tolist() == [0, 10]
-    assert np.isfinite(found.scores_).all()
-    picked = found.ranking_[:3]
+    fitted = make(11).fit(np.repeat(X, 2, axis=0))
+    assert fitted.ranking_[-2:].tolist() == [0, 10]
+    assert np.isfinite(fitted.scores_).all()
+    picked = fitted.ranking_[:3]
     assert np.linalg.matrix_rank(X[:, picked] - X[:, picked].mean(axis=0)) == 3
-    one = make(1).fit(X[:, 1:4])
-    assert len(one.get_support(indices=True)) == 1
+    single_fit = make(1).fit(X[:, 1:4])
+    assert len(single_fit.get_support(indices=True)) == 1
     nothing = make(2).fit(np.ones((6, 3)))
     assert nothing.ranking_.tolist() == [0, 1, 2] and not nothing.scores_.any()
 
@@ -108,8 +108,8 @@ def test_one_feature() -> None:
 def test_a_permutation_of_the_features_permutes_the_picks() -> None:
     X, order = _data(), np.random.default_rng(1).permutation(15)
     for make in (ColumnSubset, PivotedQR):
-        one, two = make(8).fit(X), make(8).fit(X[:, order])
-        np.testing.assert_array_equal(order[two.ranking_[:8]], one.ranking_[:8])
+        fitted, two = make(8).fit(X), make(8).fit(X[:, order])
+        np.testing.assert_array_equal(order[two.ranking_[:8]], fitted.ranking_[:8])
 
 
 def test_components_beyond_the_features_are_refused() -> None:
@@ -134,15 +134,15 @@ def small_sketch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sketch_explains_about_as_much_and_says_how_much(small_sketch: None) -> None:
     X = _data(n=2000, d=30)
-    found = ColumnSubset(6).fit(X)
-    assert found.n_sketch_rows_ == 80
-    total = found.explained_variance_ratio_.sum()
-    assert np.isclose(total, _explained(X, found.support(6))), "measured on the data"
+    fitted = ColumnSubset(6).fit(X)
+    assert fitted.n_sketch_rows_ == 80
+    total = fitted.explained_variance_ratio_.sum()
+    assert np.isclose(total, _explained(X, fitted.support(6))), "measured on the data"
     centered = X - X.mean(axis=0)
     best = _explained(X, np.array(forward_selection(centered, centered, 6)[0]))
     assert best - 0.05 < total <= best + 1e-9
-    assert (np.diff(found.scores_[found.ranking_]) <= 0).all()
-    assert not np.array_equal(ColumnSubset(6, random_state=1).fit(X).scores_, found.scores_)
+    assert (np.diff(fitted.scores_[fitted.ranking_]) <= 0).all()
+    assert not np.array_equal(ColumnSubset(6, random_state=1).fit(X).scores_, fitted.scores_)
     assert PivotedQR(6).fit(X).n_sketch_rows_ == 80
 
 
@@ -151,22 +151,24 @@ def test_products_of_a_sketch_are_those_of_the_rows_on_average() -> None:
     shape = RowBlocks.from_any(X).layout
     centered = X - X.mean(axis=0)
     gram = centered.T @ centered
-    found = [
+    rows = [
         RowSketch(shape, 60, False, 6).read(RowBlocks.from_any(X, rows=120), seed)
         for seed in range(80)
     ]
-    mean = np.mean([S.T @ S for S in found], axis=0)
+    mean = np.mean([S.T @ S for S in rows], axis=0)
     assert np.abs(mean - gram).max() < 0.1 * gram.max()
 
 
 def test_a_sketch_in_groups_of_columns_is_the_same() -> None:
     X = _data(n=300, d=11)
     blocks = RowBlocks.from_any(X, rows=70)
-    one, many = (RowSketch(blocks.layout, 50, False, c).read(blocks, 3) for c in (11, 4))
-    np.testing.assert_allclose(many, one, rtol=0, atol=1e-11)
+    single, many = (RowSketch(blocks.layout, 50, False, c).read(blocks, 3) for c in (11, 4))
+    np.testing.assert_allclose(many, single, rtol=0, atol=1e-11)
     assert blocks.passes - 1 == 1 + 3  # one checks data that are not ingested
     with dask.config.set(scheduler="synchronous"):
-        np.testing.assert_array_equal(RowSketch(blocks.layout, 50, False, 11).read(blocks, 3), one)
+        np.testing.assert_array_equal(
+            RowSketch(blocks.layout, 50, False, 11).read(blocks, 3), single
+        )
     exact = RowSketch(blocks.layout, 300, True, 11).read(blocks, 0)
     np.testing.assert_allclose(exact, X - X.mean(axis=0), atol=1e-11)
 

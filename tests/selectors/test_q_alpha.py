@@ -32,9 +32,9 @@ from tests.selectors._local import strategy_of
 def test_equals_the_iteration_on_the_samples(data: str, k: int) -> None:
     X = load_digits().data[:150, :40] if data == "digits" else load_wine().data
     X = X[:, X.std(axis=0) > 0]
-    found = QAlpha(5, n_clusters=k, max_iter=4, tol=0).fit(X)
-    assert found.n_iter_ == 4 and not found.converged_
-    np.testing.assert_allclose(found.scores_, q_alpha(X, k, 4), atol=1e-9)
+    fitted = QAlpha(5, n_clusters=k, max_iter=4, tol=0).fit(X)
+    assert fitted.n_iter_ == 4 and not fitted.converged_
+    np.testing.assert_allclose(fitted.scores_, q_alpha(X, k, 4), atol=1e-9)
 
 
 @pytest.mark.data
@@ -44,8 +44,8 @@ def test_equals_the_dense_reference_on_stored_data(data_dir: Path, name: str) ->
         X = prepared(stored["X"])
     X = X[:200, :60]
     X = X[:, X.std(axis=0) > 0]
-    found = QAlpha(5, n_clusters=4, max_iter=4, tol=0).fit(X).scores_
-    np.testing.assert_allclose(found, q_alpha(X, 4, 4), atol=1e-9)
+    scores = QAlpha(5, n_clusters=4, max_iter=4, tol=0).fit(X).scores_
+    np.testing.assert_allclose(scores, q_alpha(X, 4, 4), atol=1e-9)
 
 
 @pytest.mark.cluster
@@ -64,10 +64,10 @@ def test_workers_do_not_change_a_bit(tmp_path: Path, client: Any) -> None:
 
 
 def test_the_objective_rises_and_settles() -> None:
-    found = QAlpha(10, n_clusters=5, max_iter=1000).fit(load_digits().data)
-    assert found.converged_
-    assert (np.diff(found.objective_) >= -1e-12 * found.objective_[1:]).all()
-    kept = found.scores_[np.isfinite(found.scores_)]
+    fitted = QAlpha(10, n_clusters=5, max_iter=1000).fit(load_digits().data)
+    assert fitted.converged_
+    assert (np.diff(fitted.objective_) >= -1e-12 * fitted.objective_[1:]).all()
+    kept = fitted.scores_[np.isfinite(fitted.scores_)]
     assert np.linalg.norm(kept) == pytest.approx(1)
     assert kept.sum() > 0
 
@@ -77,18 +77,18 @@ def test_lanczos_steps_find_what_a_full_decomposition_does() -> None:
     X[:, :40] += 4 * np.random.default_rng(1).normal(size=(60, 1))
     M = X - X.mean(axis=0)
     M /= np.linalg.norm(M, axis=0)
-    found = solve(M.T @ M, 2, max_iter=3, tol=0).alpha
-    np.testing.assert_allclose(found, q_alpha(X, 2, 3), atol=1e-9)
-    assert set(np.argsort(-found)[:40]) == set(range(40))
+    actual = solve(M.T @ M, 2, max_iter=3, tol=0).alpha
+    np.testing.assert_allclose(actual, q_alpha(X, 2, 3), atol=1e-9)
+    assert set(np.argsort(-actual)[:40]) == set(range(40))
 
 
 def test_degenerate_data() -> None:
     rng = np.random.default_rng(0)
     wide = np.hstack([rng.normal(size=(9, 30)), np.full((9, 1), 7.0)])
-    found = QAlpha(31, n_clusters=20).fit(wide)
-    assert found.get_support().all()
-    assert found.scores_[30] == found.scores_.min() and found.ranking_[-1] == 30
-    assert np.isfinite(found.scores_).all()
+    fitted = QAlpha(31, n_clusters=20).fit(wide)
+    assert fitted.get_support().all()
+    assert fitted.scores_[30] == fitted.scores_.min() and fitted.ranking_[-1] == 30
+    assert np.isfinite(fitted.scores_).all()
     twice = np.repeat(rng.normal(size=(10, 3)), 2, axis=1)
     scores = QAlpha(2, n_clusters=2).fit(twice).scores_
     np.testing.assert_allclose(scores[::2], scores[1::2], atol=1e-8)
@@ -114,14 +114,14 @@ def test_few_rows_give_what_the_matrix_of_features_gives() -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(60, 450)) + (np.arange(60) % 3)[:, None] * (np.arange(450) < 9)
     X[:, 7] = 0.1
-    found = QAlpha(9, n_clusters=3).fit(X)
+    fitted = QAlpha(9, n_clusters=3).fit(X)
     varies = np.delete(np.arange(450), 7)
     Z = X[:, varies] - X[:, varies].mean(axis=0)
     Z /= np.linalg.norm(Z, axis=0)
     expected = q_alpha(Z.T @ Z, 3)
-    np.testing.assert_allclose(found.scores_[varies], expected.alpha, rtol=0, atol=1e-12)
-    assert found.scores_[7] == 0 and found.ranking_[-1] == 7
-    assert found.n_iter_ == len(expected.objective)
+    np.testing.assert_allclose(fitted.scores_[varies], expected.alpha, rtol=0, atol=1e-12)
+    assert fitted.scores_[7] == 0 and fitted.ranking_[-1] == 7
+    assert fitted.n_iter_ == len(expected.objective)
 
 
 @pytest.mark.parametrize("n, d", [(6_000, 6_000), (20_000, 1_000)])
@@ -159,9 +159,9 @@ def test_as_a_run(tmp_path: Path) -> None:
         "q_alpha": {"n_clusters": 10},
         "n_features_to_select": 9,
     }
-    found = run(config)
+    result = run(config)
     expected = QAlpha(9, n_clusters=10).fit(load_digits().data)
-    np.testing.assert_array_equal(found.scores, expected.scores_)
+    np.testing.assert_array_equal(result.scores, expected.scores_)
 
 
 def test_a_run_that_does_not_fit_is_refused_before_anything_is_written(

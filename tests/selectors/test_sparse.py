@@ -128,14 +128,14 @@ def test_sums_over_edges_do_not_depend_on_the_groups(cells: Any) -> None:
     expected = edge_moments(RowBlocks.from_any(cells.toarray(), rows=70), W)
     blocks = RowBlocks.from_any(cells, rows=70, sparse=True)
     first, before = edge_moments(blocks, W), blocks.passes
-    found = edge_moments(blocks, W, 7)
+    actual = edge_moments(blocks, W, 7)
     assert blocks.passes == before + 1
     assert not list(blocks.scratch.path.glob("columns-*")), "scratch is given back"
     for part in ("smoothness", "mean", "spread"):
-        values = getattr(found, part)
+        values = getattr(actual, part)
         np.testing.assert_allclose(values, getattr(expected, part), rtol=1e-11, atol=1e-11)
         np.testing.assert_array_equal(values, getattr(first, part))
-    assert found.spread[7] == found.spread[9] == 0
+    assert actual.spread[7] == actual.spread[9] == 0
 
 
 def test_components_are_those_of_the_dense_form(cells: Any, tmp_path: Path) -> None:
@@ -179,10 +179,10 @@ def test_a_group_of_columns_is_read_back_as_it_was(
     assert 1 < entries.offsets.shape[1] < len(blocks.bounds)
     for group in range(7):
         width = columns.group_width(60, 7, group)
-        found = columns.read_group(entries, group, 240, width)
-        found.check_format(full_check=True)
-        assert found.has_canonical_format
-        np.testing.assert_array_equal(found.toarray(), cells.toarray()[:, group::7])
+        actual = columns.read_group(entries, group, 240, width)
+        actual.check_format(full_check=True)
+        assert actual.has_canonical_format
+        np.testing.assert_array_equal(actual.toarray(), cells.toarray()[:, group::7])
 
 
 @pytest.mark.parametrize("name", METHODS_OF_TABLE)
@@ -222,13 +222,13 @@ def test_selections_of_large_sparse_data_are_judged(
         "preprocess": "normalize_log1p",
         "evaluate": {"labels": str(tmp_path / "y.npy"), "n_repetitions": 2, "n_init": 1},
     }
-    one = {**settings, "method": "max_variance", "n_features_to_select": 9, "curves": False}
+    single = {**settings, "method": "max_variance", "n_features_to_select": 9, "curves": False}
     several = {**settings, "methods": ["max_variance"], "n_features_to_select": [5, 9]}
     plain = {name: value for name, value in several.items() if name != "evaluate"}
 
     def judged(place: str) -> tuple[Any, ...]:
         run = {"run": str(tmp_path / place)}
-        result = bigfs.run({**one, **run})
+        result = bigfs.run({**single, **run})
         compared = [
             bigfs.compare({**settings, "run": f"{run['run']}-{i}", "compare": {"n_draws": 3}})
             for i, settings in enumerate((several, plain))
@@ -286,8 +286,8 @@ def test_what_auto_did_is_told_and_kept(cells: Any, tmp_path: Path) -> None:
     settings = {"run": str(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.npz")}}
     settings |= {"method": "laplacian_score", "n_features_to_select": 3, "curves": False}
     result = bigfs.run(settings)
-    told = "scaled to a sum of 10,000, then log1p was taken. Rows are neighbors by 50 principal"
-    assert told in result.summary() and told in inspect(tmp_path / "run")
+    log_text = "scaled to a sum of 10,000, then log1p was taken. Rows are neighbors by 50 principal"
+    assert log_text in result.summary() and log_text in inspect(tmp_path / "run")
     assert result.settings["preprocess"] == "normalize_log1p"
     fitted = bigfs.LaplacianScore(3).fit(sp.load_npz(tmp_path / "X.npz"))
     assert fitted.preprocess_ == "normalize_log1p"
@@ -327,14 +327,16 @@ def test_the_same_bits_whatever_the_workers(
     }  # an iteration is hundreds of passes
 
     def scores(place: str) -> list[np.ndarray]:
-        found = []
+        results = []
         for name in names:
             settings = _settings(name, tmp_path / "X.zarr", "normalize_log1p", **less.get(name, {}))
-            found.append(bigfs.run({**settings, "run": f"{settings['run']}-{name}-{place}"}).scores)
-        return found
+            results.append(
+                bigfs.run({**settings, "run": f"{settings['run']}-{name}-{place}"}).scores
+            )
+        return results
 
     expected = scores("threads")
     for n_workers in (1, 2, 4):
         with local_cluster(n_workers, 1, 4 * GIB) as cluster, Client(cluster):
-            for found, own in zip(scores(f"{n_workers}"), expected, strict=True):
-                np.testing.assert_array_equal(found, own)
+            for results, own in zip(scores(f"{n_workers}"), expected, strict=True):
+                np.testing.assert_array_equal(results, own)

@@ -22,8 +22,8 @@ from tests.selectors._local import strategy_of
 RANKINGS = ("phi1", "phi2", "phi3")
 
 
-def _signed(found: np.ndarray, ranking: str) -> np.ndarray:
-    return found if ranking == "phi3" else -found
+def _signed(actual: np.ndarray, ranking: str) -> np.ndarray:
+    return actual if ranking == "phi3" else -actual
 
 
 @pytest.mark.parametrize("ranking", RANKINGS)
@@ -31,18 +31,18 @@ def _signed(found: np.ndarray, ranking: str) -> np.ndarray:
 def test_equals_the_dense_reference(ranking: str, weight: str) -> None:
     X = load_digits().data[:400]
     X = X[:, X.std(axis=0) > 0]
-    found = SPEC(5, ranking=ranking, weight=weight).fit(X).scores_
+    scores = SPEC(5, ranking=ranking, weight=weight).fit(X).scores_
     expected = spec_scores(X, neighbor_affinity(X, 5, weight), ranking)
-    np.testing.assert_allclose(_signed(found, ranking), expected, rtol=1e-6)
+    np.testing.assert_allclose(_signed(scores, ranking), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("ranking", RANKINGS)
 def test_a_graph_of_several_parts(ranking: str) -> None:
     rng = np.random.default_rng(0)
     X = np.concatenate([rng.normal(10 * part, 1, (30, 6)) for part in range(3)])
-    found = SPEC(2, ranking=ranking, n_neighbors=3).fit(X).scores_
+    scores = SPEC(2, ranking=ranking, n_neighbors=3).fit(X).scores_
     expected = spec_scores(X, neighbor_affinity(X, 3), ranking)
-    np.testing.assert_allclose(_signed(found, ranking), expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(_signed(scores, ranking), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.data
@@ -51,9 +51,9 @@ def test_a_graph_of_several_parts(ranking: str) -> None:
 def test_equals_the_dense_reference_on_stored_data(data_dir: Path, name: str, ranking: str) -> None:
     with np.load(data_dir / f"{name}.npz") as stored:
         X = prepared(stored["X"])
-    found = SPEC(5, ranking=ranking).fit(X).scores_
+    scores = SPEC(5, ranking=ranking).fit(X).scores_
     expected = spec_scores(X, neighbor_affinity(X, 5), ranking)
-    np.testing.assert_allclose(_signed(found, ranking), expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(_signed(scores, ranking), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.cluster
@@ -74,18 +74,18 @@ def test_workers_do_not_change_a_bit(tmp_path: Path, client: Any) -> None:
 def test_phi2_is_the_laplacian_score() -> None:
     X = load_wine().data
     expected = LaplacianScore(3).fit(X)
-    found = SPEC(3, ranking="phi2").fit(X)
-    np.testing.assert_array_equal(found.scores_, expected.scores_)
+    fitted = SPEC(3, ranking="phi2").fit(X)
+    np.testing.assert_array_equal(fitted.scores_, expected.scores_)
 
 
 @pytest.mark.parametrize("ranking", RANKINGS)
 def test_degenerate_data(ranking: str) -> None:
     rng = np.random.default_rng(1)
     wide = np.hstack([rng.normal(size=(12, 40)), np.full((12, 1), 3.0)])
-    found = SPEC(41, ranking=ranking, n_neighbors=3).fit(wide)
-    assert found.get_support().all()
-    assert found.scores_[40] == found.scores_.min() and found.ranking_[-1] == 40
-    assert np.isfinite(found.scores_).all()
+    fitted = SPEC(41, ranking=ranking, n_neighbors=3).fit(wide)
+    assert fitted.get_support().all()
+    assert fitted.scores_[40] == fitted.scores_.min() and fitted.ranking_[-1] == 40
+    assert np.isfinite(fitted.scores_).all()
     twice = np.repeat(rng.normal(size=(30, 4)), 2, axis=0)
     assert np.isfinite(SPEC(2, ranking=ranking, n_neighbors=4).fit(twice).scores_).all()
     with pytest.raises(InputError, match="n_neighbors"):
@@ -106,9 +106,9 @@ def test_as_a_run(tmp_path: Path) -> None:
         "graph": {"n_neighbors": 7},
         "n_features_to_select": 9,
     }
-    found = run(config)
+    result = run(config)
     expected = SPEC(9, ranking="phi1", n_neighbors=7).fit(load_digits().data)
-    np.testing.assert_array_equal(found.scores, expected.scores_)
-    np.testing.assert_array_equal(found.selected, expected.get_support(indices=True))
+    np.testing.assert_array_equal(result.scores, expected.scores_)
+    np.testing.assert_array_equal(result.selected, expected.get_support(indices=True))
     with pytest.raises(ConfigError, match="does not use 'spec'"):
         run({**config, "method": "max_variance", "graph": None})

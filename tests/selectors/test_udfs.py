@@ -31,10 +31,10 @@ def _varying(X: np.ndarray) -> np.ndarray:
 
 def test_fewer_rows_than_features_but_not_than_those_that_vary() -> None:
     X = np.hstack([np.random.default_rng(0).normal(size=(12, 8)), np.zeros((12, 6))])
-    found = UDFS(3, n_clusters=2, n_neighbors=3).fit(X)
+    fitted = UDFS(3, n_clusters=2, n_neighbors=3).fit(X)
     more = UDFS(3, n_clusters=2, n_neighbors=3).fit(X[:, :11])
-    assert found.ranking_[-6:].tolist() == list(range(8, 14))
-    np.testing.assert_allclose(found.scores_[:8], more.scores_[:8], rtol=1e-6)
+    assert fitted.ranking_[-6:].tolist() == list(range(8, 14))
+    np.testing.assert_allclose(fitted.scores_[:8], more.scores_[:8], rtol=1e-6)
 
 
 @pytest.mark.parametrize("ridge", [1e-6, 1.0, 1e3])
@@ -45,12 +45,12 @@ def test_equals_the_dense_reference(ridge: float) -> None:
     assert varies.all()
     expected = discriminative_matrix(X, 4, ridge)
     np.testing.assert_allclose(M, expected, rtol=0, atol=1e-13 * np.abs(expected).max())
-    found = UDFS(
+    fitted = UDFS(
         5, n_clusters=6, gamma=2.0, ridge=ridge, n_neighbors=4, max_iter=5, tol=0, unit="none"
     ).fit(X)
-    assert found.n_iter_ == 5
+    assert fitted.n_iter_ == 5
     np.testing.assert_allclose(
-        found.scores_, udfs_scores(X, 6, 4, 2.0, ridge, 5), rtol=1e-5, atol=1e-7
+        fitted.scores_, udfs_scores(X, 6, 4, 2.0, ridge, 5), rtol=1e-5, atol=1e-7
     )
 
 
@@ -63,14 +63,14 @@ def test_few_rows_equal_the_dense_reference_in_any_order(
     X = generator.normal(size=(30, 90)) * generator.uniform(0.2, 3, 90) + 5
     settings = {"n_clusters": 4, "gamma": gamma, "ridge": ridge, "max_iter": 6, "tol": 0}
     settings["unit"] = "none"
-    found = UDFS(5, **settings).fit(X)
+    fitted = UDFS(5, **settings).fit(X)
     expected = udfs_scores(X, 4, 5, gamma, ridge, 6)
-    np.testing.assert_allclose(found.scores_, expected, rtol=1e-5, atol=1e-8)
-    assert (np.diff(found.objective_) <= 0).all()
-    np.testing.assert_allclose(found.coef_.T @ found.coef_, np.eye(4), atol=1e-10)
+    np.testing.assert_allclose(fitted.scores_, expected, rtol=1e-5, atol=1e-8)
+    assert (np.diff(fitted.objective_) <= 0).all()
+    np.testing.assert_allclose(fitted.coef_.T @ fitted.coef_, np.eye(4), atol=1e-10)
     order = generator.permutation(90)
-    turned = UDFS(5, **settings).fit(X[:, order])
-    np.testing.assert_allclose(turned.scores_, found.scores_[order], rtol=1e-6, atol=1e-9)
+    reordered = UDFS(5, **settings).fit(X[:, order])
+    np.testing.assert_allclose(reordered.scores_, fitted.scores_[order], rtol=1e-6, atol=1e-9)
 
 
 def test_an_eigensolver_that_gives_up_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,14 +95,14 @@ def test_equals_the_dense_reference_on_stored_data(data_dir: Path, name: str) ->
     with np.load(data_dir / f"{name}.npz") as stored:
         X = prepared(stored["X"])
     literal = {"gamma": 0.1, "ridge": 1.0, "unit": "none"}
-    found = UDFS(5, n_clusters=5, max_iter=5, tol=0, **literal).fit(X).scores_
-    np.testing.assert_allclose(found, udfs_scores(X, 5, 5, 0.1, 1.0, 5), rtol=1e-6, atol=1e-8)
+    scores = UDFS(5, n_clusters=5, max_iter=5, tol=0, **literal).fit(X).scores_
+    np.testing.assert_allclose(scores, udfs_scores(X, 5, 5, 0.1, 1.0, 5), rtol=1e-6, atol=1e-8)
     unit = np.sqrt(X.var(axis=0).sum())
     relative = {"gamma": 0.1 / len(X), "ridge": 1.0 / unit**2}
-    found = UDFS(5, n_clusters=5, max_iter=5, tol=0, **relative).fit(X)
-    assert found.unit_ == pytest.approx(unit)
+    scores = UDFS(5, n_clusters=5, max_iter=5, tol=0, **relative).fit(X)
+    assert scores.unit_ == pytest.approx(unit)
     expected = UDFS(5, n_clusters=5, max_iter=5, tol=0, **literal).fit(X).scores_
-    np.testing.assert_allclose(found.scores_, expected, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(scores.scores_, expected, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("n", [200, 40])
@@ -110,10 +110,10 @@ def test_the_default_penalty_is_a_share_of_what_a_feature_costs(n: int) -> None:
     X = _varying(load_digits().data[:n])
     M = discriminative_matrix(X, 5, 3.0 * X.var(axis=0).sum())
     expected = UDFS().sparsity * np.trace(M) / len(M)
-    found = UDFS(5, n_clusters=3, ridge=3.0).fit(X)
-    assert found.gamma_ == pytest.approx(expected, rel=1e-8)
-    given = UDFS(5, n_clusters=3, ridge=3.0, gamma=found.gamma_ / n).fit(X)
-    np.testing.assert_allclose(given.scores_, found.scores_, rtol=1e-8)
+    fitted = UDFS(5, n_clusters=3, ridge=3.0).fit(X)
+    assert fitted.gamma_ == pytest.approx(expected, rel=1e-8)
+    given = UDFS(5, n_clusters=3, ridge=3.0, gamma=fitted.gamma_ / n).fit(X)
+    np.testing.assert_allclose(given.scores_, fitted.scores_, rtol=1e-8)
 
 
 def test_rows_per_block_and_rows_at_once_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,8 +122,8 @@ def test_rows_per_block_and_rows_at_once_do_not_matter(monkeypatch: pytest.Monke
     expected, _ = local_scatter(RowBlocks.from_any(X), graph.indices_ref, 1.0)
     for rows, at_once in ((500, 40), (70, 500), (70, 20)):
         monkeypatch.setattr(_udfs, "GATHERED_BYTES", at_once * 6 * 64 * 4)
-        found, _ = local_scatter(RowBlocks.from_any(X, rows=rows), graph.indices_ref, 1.0)
-        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+        actual, _ = local_scatter(RowBlocks.from_any(X, rows=rows), graph.indices_ref, 1.0)
+        np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.cluster
@@ -142,19 +142,19 @@ def test_workers_do_not_change_a_bit(tmp_path: Path, client: Any) -> None:
 
 @pytest.mark.parametrize("gamma", [0.0, 0.1, 100.0])
 def test_the_objective_never_rises(gamma: float) -> None:
-    found = UDFS(10, n_clusters=10, gamma=gamma, max_iter=200).fit(load_digits().data[:600])
-    assert found.converged_
-    assert (np.diff(found.objective_) <= 1e-10 * found.objective_[0]).all()
-    np.testing.assert_allclose(found.coef_.T @ found.coef_, np.eye(10), atol=1e-10)
+    fitted = UDFS(10, n_clusters=10, gamma=gamma, max_iter=200).fit(load_digits().data[:600])
+    assert fitted.converged_
+    assert (np.diff(fitted.objective_) <= 1e-10 * fitted.objective_[0]).all()
+    np.testing.assert_allclose(fitted.coef_.T @ fitted.coef_, np.eye(10), atol=1e-10)
 
 
 def test_degenerate_data() -> None:
     rng = np.random.default_rng(0)
     wide = np.hstack([rng.normal(size=(12, 40)), np.full((12, 1), 0.1)])
-    found = UDFS(41, n_clusters=3, n_neighbors=4).fit(wide)
-    assert found.get_support().all()
-    assert found.scores_[40] == 0 and found.ranking_[-1] == 40
-    assert np.isfinite(found.scores_).all()
+    fitted = UDFS(41, n_clusters=3, n_neighbors=4).fit(wide)
+    assert fitted.get_support().all()
+    assert fitted.scores_[40] == 0 and fitted.ranking_[-1] == 40
+    assert np.isfinite(fitted.scores_).all()
     assert UDFS(2, n_clusters=2).fit(np.ones((9, 40))).ranking_[:2].tolist() == [0, 1]
     # Every neighborhood is one point: all features are free, and none is better.
     points = np.repeat(rng.normal(size=(3, 40)), 8, axis=0)
@@ -242,10 +242,10 @@ def _config(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def test_as_a_run(tmp_path: Path) -> None:
-    found = run(_config(tmp_path))
+    result = run(_config(tmp_path))
     expected = UDFS(9, n_clusters=10, gamma=1.0).fit(load_digits().data)
-    np.testing.assert_array_equal(found.scores, expected.scores_)
-    np.testing.assert_array_equal(found.coef, expected.coef_)
+    np.testing.assert_array_equal(result.scores, expected.scores_)
+    np.testing.assert_array_equal(result.coef, expected.coef_)
 
 
 def test_a_run_that_does_not_fit_is_refused_before_anything_is_written(

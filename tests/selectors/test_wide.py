@@ -66,33 +66,33 @@ def test_equals_the_full_gram_path(n: int, d: int, m: int, intercept: bool) -> N
     X[:, 11] = X[:, 10]
     blocks, spectral = _embedded(X, 4, rows=64)
     before = blocks.passes
-    found = _paths(blocks, spectral, m, intercept)
-    assert blocks.passes - before == 1 + len(found.n_screened)
-    assert found.largest_violation.max() <= 1e-9
+    paths = _paths(blocks, spectral, m, intercept)
+    assert blocks.passes - before == 1 + len(paths.n_screened)
+    assert paths.largest_violation.max() <= 1e-9
     expected = _full(blocks, spectral, m, intercept)
     coef = expected.details["coef"].toarray()
-    np.testing.assert_array_equal(_sizes(found), expected.details["n_active"])
-    np.testing.assert_allclose(_dense(found, d), coef, atol=1e-8 * np.abs(coef).max())
+    np.testing.assert_array_equal(_sizes(paths), expected.details["n_active"])
+    np.testing.assert_allclose(_dense(paths, d), coef, atol=1e-8 * np.abs(coef).max())
 
 
 def test_a_start_that_misses_everything_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_wide, "_FIRST", 0)
     blocks, spectral = _embedded(_correlated(150, 400), 3)
-    found = _paths(blocks, spectral, 20, True)
-    assert found.n_screened[0] <= 3
-    assert len(found.n_screened) > 1
+    paths = _paths(blocks, spectral, 20, True)
+    assert paths.n_screened[0] <= 3
+    assert len(paths.n_screened) > 1
     expected = _full(blocks, spectral, 20).details["coef"].toarray()
-    np.testing.assert_allclose(_dense(found, 400), expected, atol=1e-8 * np.abs(expected).max())
+    np.testing.assert_allclose(_dense(paths, 400), expected, atol=1e-8 * np.abs(expected).max())
 
 
 def test_every_scheduler_gives_the_same_bits(scheduler: str) -> None:
     import dask
 
     blocks, spectral = _embedded(_correlated(100, 200), 3, rows=16)
-    found = _paths(blocks, spectral, 15, True)
+    paths = _paths(blocks, spectral, 15, True)
     with dask.config.set(scheduler="synchronous"):
         again = _paths(blocks, spectral, 15, True)
-    np.testing.assert_array_equal(_dense(found, 200), _dense(again, 200))
+    np.testing.assert_array_equal(_dense(paths, 200), _dense(again, 200))
 
 
 def test_mcfs_takes_this_way_where_the_gram_does_not_fit() -> None:
@@ -109,8 +109,8 @@ def test_mcfs_takes_this_way_where_the_gram_does_not_fit() -> None:
 def test_constant_data_have_no_path() -> None:
     blocks, spectral = _embedded(_correlated(60, 30), 2)
     constant = RowBlocks.from_any(np.ones((60, 30)))
-    found = _paths(constant, spectral, 5, True)
-    assert _sizes(found) == [0, 0]
+    paths = _paths(constant, spectral, 5, True)
+    assert _sizes(paths) == [0, 0]
 
 
 def test_columns_that_do_not_fit_are_refused() -> None:
@@ -128,7 +128,7 @@ def test_worm_neuron_takes_at_most_six_passes(data_dir: Path) -> None:
         X = csr_matrix(parts, shape=tuple(stored["shape"]))[:1000].toarray().astype(np.float32)
     blocks, spectral = _embedded(X, 4)
     before = blocks.passes
-    found = wide_paths(blocks, spectral, 50, fit_intercept=True, memory_limit=GIB)
+    paths = wide_paths(blocks, spectral, 50, fit_intercept=True, memory_limit=GIB)
     assert blocks.passes - before <= 6
-    assert _sizes(found) == [50] * 4
-    assert found.largest_violation.max() <= 1e-9
+    assert _sizes(paths) == [50] * 4
+    assert paths.largest_violation.max() <= 1e-9

@@ -29,9 +29,9 @@ def _masks(n: int, d: int, sizes: list[int], seed: int = 0) -> np.ndarray:
 def test_agreement_equals_the_reference(sizes: list[int]) -> None:
     masks = _masks(14, 20, sizes)
     sets = [set(np.flatnonzero(mask).tolist()) for mask in masks]
-    found, half = agreement_of_all(masks), 1.959964 * phi_deviation(sets, 20)
-    assert found.value == pytest.approx(phi(sets, 20), abs=1e-12)
-    assert found.high - found.low == pytest.approx(2 * half, abs=1e-12)
+    actual, half = agreement_of_all(masks), 1.959964 * phi_deviation(sets, 20)
+    assert actual.value == pytest.approx(phi(sets, 20), abs=1e-12)
+    assert actual.high - actual.low == pytest.approx(2 * half, abs=1e-12)
     pairs = [phi(sets[i : i + 2], 20) for i in range(0, 14, 2)]
     np.testing.assert_allclose(agreement_of_pairs(masks), pairs, atol=1e-12)
 
@@ -70,10 +70,10 @@ def test_interval_of_the_stability() -> None:
 
 def test_consensus_goes_by_frequency_score_and_rank() -> None:
     rankings = np.array([[3, 0, 1, 2], [3, 1, 0, 2], [0, 3, 1, 2]])
-    found = consensus_ranking(
+    actual = consensus_ranking(
         np.array([0.5, 0.5, 0.5, 1.0]), np.array([1.0, 1.0, 2.0, 0.0]), rankings
     )
-    assert found.tolist() == [3, 2, 0, 1]
+    assert actual.tolist() == [3, 2, 0, 1]
 
 
 def test_bound_on_rarely_selected_features() -> None:

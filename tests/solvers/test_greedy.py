@@ -85,10 +85,10 @@ def test_forward_regression_is_that_of_projections(kind: Callable[..., Products]
 def test_forward_regression_does_not_see_rotations_of_the_targets() -> None:
     X, rng = _correlated(), np.random.default_rng(3)
     Y = rng.normal(size=(40, 4))
-    turned = Y @ np.linalg.qr(rng.normal(size=(4, 4)))[0]
-    one, two = (TargetPath(GramProducts(X.T @ X), 14, X.T @ T) for T in (Y, turned))
-    assert one.order == two.order
-    np.testing.assert_allclose(one.gains, two.gains, rtol=1e-9)
+    rotated = Y @ np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    single, two = (TargetPath(GramProducts(X.T @ X), 14, X.T @ T) for T in (Y, rotated))
+    assert single.order == two.order
+    np.testing.assert_allclose(single.gains, two.gains, rtol=1e-9)
 
 
 @pytest.mark.parametrize("shape", [(40, 14), (10, 25)])
@@ -118,10 +118,10 @@ def test_ties_explained_and_constant_columns(path: type, kind: Callable[..., Pro
     rng = np.random.default_rng(5)
     A = rng.normal(size=(30, 4))
     twice = np.column_stack([np.zeros(30), A, A, A[:, 0] + A[:, 1]])
-    found = path(kind(twice), 10)
-    assert len(found.order) == 4, "the others are explained"
-    assert 0 not in found.order and max(found.order) <= 9
-    assert len({(j - 1) % 4 for j in found.order if j < 9}) == sum(j < 9 for j in found.order)
+    actual = path(kind(twice), 10)
+    assert len(actual.order) == 4, "the others are explained"
+    assert 0 not in actual.order and max(actual.order) <= 9
+    assert len({(j - 1) % 4 for j in actual.order if j < 9}) == sum(j < 9 for j in actual.order)
     equal = path(kind(np.eye(6)), 6)
     assert equal.order == [0, 1, 2, 3, 4, 5]
     nothing = path(kind(np.zeros((5, 3))), 2)
@@ -130,15 +130,15 @@ def test_ties_explained_and_constant_columns(path: type, kind: Callable[..., Pro
 
 def test_a_path_to_fewer_is_the_beginning(kind: Callable[..., Products]) -> None:
     X = _decaying()
-    whole = VariancePath(kind(X), 11).order
-    assert VariancePath(kind(X), 4).order == whole[:4]
+    complete = VariancePath(kind(X), 11).order
+    assert VariancePath(kind(X), 4).order == complete[:4]
 
 
 def test_components_are_the_leading_ones(kind: Callable[..., Products]) -> None:
     X = _correlated()
-    found = kind(X).components(3)
+    actual = kind(X).components(3)
     V = np.linalg.svd(X, full_matrices=False)[2][:3]
-    np.testing.assert_allclose(np.abs(found @ V.T), np.eye(3), atol=1e-9)
+    np.testing.assert_allclose(np.abs(actual @ V.T), np.eye(3), atol=1e-9)
     low = np.outer(np.arange(1.0, 9.0), np.arange(1.0, 6.0))
     assert kind(low).components(4).shape == (1, 5), "as many as rounding leaves"
 

@@ -142,9 +142,9 @@ def test_the_gram_may_have_either_order(order: str) -> None:
     X, target = load_digits(return_X_y=True)
     Xc, yc = _center(X, target.astype(float))
     expected = _run(X, target.astype(float), 30)
-    found = lars_path_gram(np.array(Xc.T @ Xc, order=order), Xc.T @ yc, 30)
-    np.testing.assert_array_equal(found.coef, expected.coef)
-    _assert_optimal(X, target.astype(float), found)
+    actual = lars_path_gram(np.array(Xc.T @ Xc, order=order), Xc.T @ yc, 30)
+    np.testing.assert_array_equal(actual.coef, expected.coef)
+    _assert_optimal(X, target.astype(float), actual)
 
 
 @given(

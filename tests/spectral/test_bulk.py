@@ -33,28 +33,28 @@ def test_the_separated_pairs_converge_and_the_rest_is_left(
 ) -> None:
     monkeypatch.setattr(iteration, "_PATIENCE_BEHIND_GAP", 1)
     W = _groups()
-    found = spectral_embedding(W, 8, solver="chebyshev", distributed=distributed, tol=1e-8)
+    embedding = spectral_embedding(W, 8, solver="chebyshev", distributed=distributed, tol=1e-8)
     expected = spectral_embedding(W, 8, solver="eigsh", tol=1e-8)
-    np.testing.assert_allclose(found.eigenvalues[:3], expected.eigenvalues[:3], atol=1e-12)
-    np.testing.assert_allclose(found.embedding[:, :3], expected.embedding[:, :3], atol=1e-7)
-    assert found.residuals[:3].max() <= 1e-8 < found.residuals[3:].max()
-    np.testing.assert_allclose(found.eigenvalues[3:], expected.eigenvalues[3:], rtol=0.05)
+    np.testing.assert_allclose(embedding.eigenvalues[:3], expected.eigenvalues[:3], atol=1e-12)
+    np.testing.assert_allclose(embedding.embedding[:, :3], expected.embedding[:, :3], atol=1e-7)
+    assert embedding.residuals[:3].max() <= 1e-8 < embedding.residuals[3:].max()
+    np.testing.assert_allclose(embedding.eigenvalues[3:], expected.eigenvalues[3:], rtol=0.05)
     d = W.sum(axis=1)
     np.testing.assert_allclose(
-        found.embedding[:].T @ (d[:, None] * found.embedding[:]), np.eye(8), atol=1e-9
+        embedding.embedding[:].T @ (d[:, None] * embedding.embedding[:]), np.eye(8), atol=1e-9
     )
-    bulk, late = found.notes()
+    bulk, late = embedding.notes()
     assert bulk.startswith("3 of 8 eigenvectors describe groups, the others belong to the bulk")
     assert bulk.endswith("3 would do, which tell 4 groups apart.")
-    n_late = (found.residuals > 1e-8).sum()
+    n_late = (embedding.residuals > 1e-8).sum()
     assert late.startswith(f"{n_late} eigenvectors of the bulk are known to a residual of")
 
 
 def test_auto_needs_only_the_gap() -> None:
-    found = spectral_embedding(_groups(), "auto", solver="chebyshev", tol=1e-8)
-    assert len(found.eigenvalues) == 4
-    assert found.n_iterations < 20
-    assert found.notes()[0].startswith(
+    embedding = spectral_embedding(_groups(), "auto", solver="chebyshev", tol=1e-8)
+    assert len(embedding.eigenvalues) == 4
+    assert embedding.n_iterations < 20
+    assert embedding.notes()[0].startswith(
         "n_clusters auto: 4, at the largest gap between the first 30"
     )
 
@@ -63,10 +63,10 @@ def test_where_arpack_stalls_the_other_solver_runs(monkeypatch: pytest.MonkeyPat
     W = _groups()
     expected = spectral_embedding(W, 3)
     monkeypatch.setattr(eigsh, "_MOST_RESTARTS", 1)
-    found = spectral_embedding(W, 3)
-    assert (expected.solver, found.solver) == ("eigsh", "chebyshev")
-    assert found.reason == "eigsh did not converge"
-    np.testing.assert_allclose(found.embedding[:], expected.embedding[:], atol=1e-6)
+    embedding = spectral_embedding(W, 3)
+    assert (expected.solver, embedding.solver) == ("eigsh", "chebyshev")
+    assert embedding.reason == "eigsh did not converge"
+    np.testing.assert_allclose(embedding.embedding[:], expected.embedding[:], atol=1e-6)
 
 
 def test_late_pairs_before_the_bulk_are_an_error() -> None:

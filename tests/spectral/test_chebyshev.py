@@ -27,13 +27,13 @@ def neighbor_graph(n: int, n_dims: int = 4, k: int = 8, seed: int = 0) -> csr_ar
 @pytest.mark.parametrize("tol, atol", [(1e-4, 1e-5), (1e-6, 1e-9), (1e-9, 1e-13)])
 def test_equals_eigsh(tol: float, atol: float) -> None:
     W = neighbor_graph(5000)
-    found = solve_chebyshev(W, 12, tol=tol, random_state=0)
+    solution = solve_chebyshev(W, 12, tol=tol, random_state=0)
     expected = solve_eigsh(W, 12, tol=1e-10, random_state=0)
-    np.testing.assert_allclose(found.eigenvalues, expected.eigenvalues, atol=atol)
-    assert found.residuals.max() <= tol
-    assert found.n_iterations > 0
+    np.testing.assert_allclose(solution.eigenvalues, expected.eigenvalues, atol=atol)
+    assert solution.residuals.max() <= tol
+    assert solution.n_iterations > 0
     d = W.sum(axis=1)
-    Y = found.vectors
+    Y = solution.vectors
     np.testing.assert_allclose(Y.T @ (d[:, None] * Y), np.eye(12), atol=1e-9)
     np.testing.assert_allclose(d @ Y, 0, atol=1e-9)
     if tol == 1e-9:
@@ -45,20 +45,20 @@ def test_weights_of_any_size_and_type(dtype: type) -> None:
     W = neighbor_graph(3000).astype(dtype)
     weights = np.random.default_rng(0).uniform(0.5, 2.0, W.shape[0])
     W.data *= 100 * (weights[W.indices] * np.repeat(weights, np.diff(W.indptr)))
-    found = solve_chebyshev(W, 6, tol=1e-9, random_state=0)
+    solution = solve_chebyshev(W, 6, tol=1e-9, random_state=0)
     expected = solve_eigsh(W, 6, tol=1e-9, random_state=0)
-    np.testing.assert_allclose(found.eigenvalues, expected.eigenvalues, atol=1e-12)
+    np.testing.assert_allclose(solution.eigenvalues, expected.eigenvalues, atol=1e-12)
 
 
 @pytest.mark.parametrize("n_components", [1, 3, 4, 9])
 def test_disconnected_graphs(n_components: int) -> None:
     W = csr_matrix(block_diag([neighbor_graph(900 + 50 * i, seed=i) for i in range(5)]))
-    found = solve_chebyshev(W, n_components, tol=1e-6, random_state=0)
+    solution = solve_chebyshev(W, n_components, tol=1e-6, random_state=0)
     expected = solve_eigsh(W, n_components, tol=1e-9, random_state=0)
-    assert found.n_connected_components == 5
-    np.testing.assert_allclose(found.eigenvalues, expected.eigenvalues, atol=1e-9)
+    assert solution.n_connected_components == 5
+    np.testing.assert_allclose(solution.eigenvalues, expected.eigenvalues, atol=1e-9)
     known = min(4, n_components)
-    np.testing.assert_array_equal(found.vectors[:, :known], expected.vectors[:, :known])
+    np.testing.assert_array_equal(solution.vectors[:, :known], expected.vectors[:, :known])
 
 
 def test_a_group_at_the_cut_has_one_basis() -> None:
@@ -74,27 +74,27 @@ def test_a_group_at_the_cut_has_one_basis() -> None:
 def test_a_group_wider_than_the_block_is_said(caplog: pytest.LogCaptureFixture) -> None:
     W = csr_matrix(block_diag([neighbor_graph(120)] * 12))
     with caplog.at_level(logging.WARNING):
-        found = solve_chebyshev(W, 13, tol=1e-6, random_state=0)
+        solution = solve_chebyshev(W, 13, tol=1e-6, random_state=0)
     assert "has more than" in caplog.text
     expected = np.linalg.eigvalsh(_normalized(neighbor_graph(120)))[1]
-    np.testing.assert_allclose(found.eigenvalues[11:], expected, atol=1e-9)
+    np.testing.assert_allclose(solution.eigenvalues[11:], expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("n_components, said", [(12, True), (39, False)])
+@pytest.mark.parametrize("n_components, warned", [(12, True), (39, False)])
 def test_many_parts_with_weak_links(
-    n_components: int, said: bool, caplog: pytest.LogCaptureFixture
+    n_components: int, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The eigenvalues of 40 parts differ by less than the tolerance: one group, cut or not."""
     parts = block_diag([neighbor_graph(120, seed=i) for i in range(40)])
     ends = np.arange(39) * 120
     links = csr_array((np.full(39, 1e-4), (ends, ends + 120)), shape=parts.shape)
     with caplog.at_level(logging.WARNING):
-        found = solve_chebyshev(csr_array(parts + links + links.T), n_components, tol=1e-4,
+        solution = solve_chebyshev(csr_array(parts + links + links.T), n_components, tol=1e-4,
                                 random_state=0)  # fmt: skip
-    assert found.n_connected_components == 1
-    assert found.eigenvalues.max() < 1e-5
-    assert found.residuals.max() < 1e-4
-    assert ("has more than 4 vectors" in caplog.text) == said
+    assert solution.n_connected_components == 1
+    assert solution.eigenvalues.max() < 1e-5
+    assert solution.residuals.max() < 1e-4
+    assert ("has more than 4 vectors" in caplog.text) == warned
 
 
 def _normalized(W: csr_array) -> np.ndarray:
@@ -105,10 +105,10 @@ def _normalized(W: csr_array) -> np.ndarray:
 @pytest.mark.parametrize("tol", [1e-4, 1e-7])
 def test_threads_change_no_bit(tol: float) -> None:
     W = neighbor_graph(20_000)
-    one = solve_chebyshev(W, 8, tol=tol, random_state=0)
+    single = solve_chebyshev(W, 8, tol=tol, random_state=0)
     three = solve_chebyshev(W, 8, tol=tol, random_state=0, n_threads=3)
-    np.testing.assert_array_equal(one.eigenvalues, three.eigenvalues)
-    np.testing.assert_array_equal(one.vectors, three.vectors)
+    np.testing.assert_array_equal(single.eigenvalues, three.eigenvalues)
+    np.testing.assert_array_equal(single.vectors, three.vectors)
 
 
 @pytest.mark.parametrize("tol", [1e-4, 1e-5, 1e-8])
@@ -116,18 +116,18 @@ def test_a_path_whose_eigenvalues_are_tiny(tol: float) -> None:
     """Gaps of 1e-6 take filters of a high degree."""
     n = 3000
     W = csr_array(diags_array([np.ones(n - 1)] * 2, offsets=[-1, 1]))
-    found = solve_chebyshev(W, 8, tol=tol, random_state=0)
+    solution = solve_chebyshev(W, 8, tol=tol, random_state=0)
     expected = 1 - np.cos(np.pi * np.arange(1, 9) / (n - 1))
-    np.testing.assert_allclose(found.eigenvalues, expected, atol=tol)
-    assert found.residuals.max() <= tol
+    np.testing.assert_allclose(solution.eigenvalues, expected, atol=tol)
+    assert solution.residuals.max() <= tol
 
 
 def test_small_graphs_are_solved_densely() -> None:
     W = neighbor_graph(300)
-    found = solve_chebyshev(W, 200, tol=1e-8, random_state=0)
-    assert found.n_iterations == 0
+    solution = solve_chebyshev(W, 200, tol=1e-8, random_state=0)
+    assert solution.n_iterations == 0
     expected = solve_eigsh(W, 200, tol=1e-8, random_state=0)
-    np.testing.assert_array_equal(found.vectors, expected.vectors)
+    np.testing.assert_array_equal(solution.vectors, expected.vectors)
 
 
 def test_not_converging_is_an_error_with_the_residuals() -> None:

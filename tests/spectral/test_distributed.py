@@ -39,21 +39,21 @@ def both(W: Any, n_components: int, tol: float) -> tuple[Any, Any]:
 
 def digest(W: Any, distributed: bool | None = True, **options: Any) -> bytes:
     options = {"solver": "chebyshev", "tol": 1e-4, "distributed": distributed, **options}
-    found = spectral_embedding(W, 6, **options)
-    assert ("in strips" in found.reason) == (distributed is None)
-    return found.eigenvalues.tobytes() + found.embedding[:].tobytes()
+    embedding = spectral_embedding(W, 6, **options)
+    assert ("in strips" in embedding.reason) == (distributed is None)
+    return embedding.eigenvalues.tobytes() + embedding.embedding[:].tobytes()
 
 
 @pytest.mark.parametrize("tol, atol", [(1e-4, 1e-6), (1e-8, 1e-13)])
 def test_equals_one_process(tol: float, atol: float) -> None:
-    found, expected = both(neighbor_graph(5000), 20, tol)
-    np.testing.assert_allclose(found.eigenvalues, expected.eigenvalues, atol=atol)
-    assert found.residuals.max() <= tol
-    assert found.n_products > 0 and found.n_iterations > 0
+    actual, expected = both(neighbor_graph(5000), 20, tol)
+    np.testing.assert_allclose(actual.eigenvalues, expected.eigenvalues, atol=atol)
+    assert actual.residuals.max() <= tol
+    assert actual.n_products > 0 and actual.n_iterations > 0
     if tol == 1e-8:
-        np.testing.assert_allclose(found.embedding[:], expected.embedding[:], atol=1e-7)
-        np.testing.assert_allclose(found.norms, expected.norms, atol=1e-10)
-    details = found.details
+        np.testing.assert_allclose(actual.embedding[:], expected.embedding[:], atol=1e-7)
+        np.testing.assert_allclose(actual.norms, expected.norms, atol=1e-10)
+    details = actual.details
     assert details["fetched_bytes"] == details["halo_rows"] * 4 * details["fetched_columns"]
 
 
@@ -70,14 +70,14 @@ def test_strips_equal_one_process(tol: float, atol: float, weights: str, strips:
     W = neighbor_graph(5000)
     if weights == "heat":
         W = csr_array(W + W.multiply(W @ W) / 30.0)
-    found = spectral_embedding(W, 20, tol=tol, chunk_rows=700, solver="chebyshev")
+    embedding = spectral_embedding(W, 20, tol=tol, chunk_rows=700, solver="chebyshev")
     expected = spectral_embedding(W, 20, tol=tol, solver="chebyshev", distributed=False)
-    assert "on row blocks, the filter in strips, since 5,000 rows" in found.reason
-    assert found.details["fetched_bytes"] == 0
-    np.testing.assert_allclose(found.eigenvalues, expected.eigenvalues, atol=atol)
-    assert found.residuals.max() <= tol
+    assert "on row blocks, the filter in strips, since 5,000 rows" in embedding.reason
+    assert embedding.details["fetched_bytes"] == 0
+    np.testing.assert_allclose(embedding.eigenvalues, expected.eigenvalues, atol=atol)
+    assert embedding.residuals.max() <= tol
     if tol == 1e-8:
-        np.testing.assert_allclose(found.embedding[:], expected.embedding[:], atol=1e-7)
+        np.testing.assert_allclose(embedding.embedding[:], expected.embedding[:], atol=1e-7)
 
 
 @pytest.mark.parametrize("n_components", [1, 4, 7])
@@ -85,36 +85,36 @@ def test_disconnected_graphs(n_components: int, caplog: pytest.LogCaptureFixture
     parts = [neighbor_graph(900 + 50 * i, seed=i) for i in range(5)]
     order = np.random.default_rng(0).permutation(5000)
     W = csr_array(csr_array(block_diag(parts))[order][:, order])
-    found, expected = both(W, n_components, 1e-7)
-    assert found.n_connected_components == 5
-    np.testing.assert_allclose(found.eigenvalues, expected.eigenvalues, atol=1e-12)
-    np.testing.assert_allclose(found.embedding[:], expected.embedding[:], atol=1e-6)
+    actual, expected = both(W, n_components, 1e-7)
+    assert actual.n_connected_components == 5
+    np.testing.assert_allclose(actual.eigenvalues, expected.eigenvalues, atol=1e-12)
+    np.testing.assert_allclose(actual.embedding[:], expected.embedding[:], atol=1e-6)
     assert ("5 connected components, more than" in caplog.text) == (n_components == 1)
 
 
 def test_a_group_has_the_basis_of_one_process() -> None:
     part = neighbor_graph(1200)
-    found, expected = both(csr_array(block_diag([part, part, part])), 4, 1e-8)
-    np.testing.assert_allclose(found.eigenvalues[2:], expected.eigenvalues[2], atol=1e-12)
-    np.testing.assert_allclose(found.embedding[:], expected.embedding[:], atol=1e-6)
+    actual, expected = both(csr_array(block_diag([part, part, part])), 4, 1e-8)
+    np.testing.assert_allclose(actual.eigenvalues[2:], expected.eigenvalues[2], atol=1e-12)
+    np.testing.assert_allclose(actual.embedding[:], expected.embedding[:], atol=1e-6)
 
 
 def test_the_same_bits_under_every_scheduler(scheduler: str) -> None:
     import dask
 
     W = neighbor_graph(5000)
-    found = digest(W)
+    actual = digest(W)
     with dask.config.set(scheduler="synchronous"):
-        assert digest(W) == found
+        assert digest(W) == actual
 
 
 def test_strips_are_the_same_bits_under_every_scheduler(scheduler: str, strips: None) -> None:
     import dask
 
     W = neighbor_graph(5000)
-    found = digest(W, None)
+    actual = digest(W, None)
     with dask.config.set(scheduler="synchronous"):
-        assert digest(W, None) == found
+        assert digest(W, None) == actual
 
 
 def test_partitions_keep_edges_inside_blocks(tmp_path: Path) -> None:
@@ -252,13 +252,13 @@ def test_an_interrupted_client_goes_on_from_the_last_product(
         counts["now"] = 0
         runs += 1
         try:
-            found = digest(W, checkpoint=checkpoint)
+            actual = digest(W, checkpoint=checkpoint)
             break
         except KeyboardInterrupt:
             assert (checkpoint / "spectral.json").exists()
     assert runs > 2
     assert counts["all"] <= 25 * (runs - 1) + 25
-    assert found == expected
+    assert actual == expected
     assert not checkpoint.exists()
 
 
@@ -280,14 +280,14 @@ def test_interrupted_strips_go_on_from_the_last_commit(
     monkeypatch.setattr(storedblock, "run_tasks", interrupted)
     calls["now"] = -1000
     expected = digest(W, None)
-    undisturbed, calls["filter"], runs, found = calls["filter"], 0, 0, b""
-    while not found:
+    undisturbed, calls["filter"], runs, actual = calls["filter"], 0, 0, b""
+    while not actual:
         calls["now"], runs = 0, runs + 1
         try:
-            found = digest(W, None, checkpoint=tmp_path / "checkpoint")
+            actual = digest(W, None, checkpoint=tmp_path / "checkpoint")
         except KeyboardInterrupt:
             assert runs < 20
-    assert runs > 2 and found == expected
+    assert runs > 2 and actual == expected
     assert calls["filter"] == undisturbed
     assert not (tmp_path / "checkpoint").exists()
 
@@ -324,10 +324,10 @@ def test_a_pipeline_on_row_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "mcfs": {"n_clusters": 6},
         "spectral": {"tol": 1e-8},
     }
-    one = run({**settings, "run": str(tmp_path / "one")})
+    single = run({**settings, "run": str(tmp_path / "one")})
     monkeypatch.setattr(choice, "_MANY_ROWS", 1000)
     spread = run({**settings, "run": str(tmp_path / "spread")})
-    np.testing.assert_allclose(spread.scores, one.scores, rtol=1e-5)
+    np.testing.assert_allclose(spread.scores, single.scores, rtol=1e-5)
     stored = read_attributes(tmp_path / "spread" / "spectral.zarr")
     assert "on row blocks, the filter in strips, since 5,000 rows" in stored["reason"]
     assert stored["details"]["n_blocks"] > 1

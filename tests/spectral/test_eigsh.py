@@ -21,17 +21,17 @@ def _graph(X: np.ndarray, k: int = 5) -> csr_matrix:
     return csr_matrix(W.maximum(W.T))
 
 
-def _assert_solved(W: csr_matrix, found: object, n_components: int) -> None:
+def _assert_solved(W: csr_matrix, actual: object, n_components: int) -> None:
     dense = W.toarray()
     d = dense.sum(axis=1)
     expected = eigh(np.diag(d) - dense, np.diag(d), eigvals_only=True)[1 : n_components + 1]
-    np.testing.assert_allclose(found.eigenvalues, expected, atol=1e-10)
-    Y = found.vectors
+    np.testing.assert_allclose(actual.eigenvalues, expected, atol=1e-10)
+    Y = actual.vectors
     np.testing.assert_allclose(Y.T @ (d[:, None] * Y), np.eye(n_components), atol=1e-9)
     np.testing.assert_allclose(d @ Y, 0, atol=1e-8)
-    residual = (np.diag(d) - dense) @ Y - d[:, None] * Y * found.eigenvalues
+    residual = (np.diag(d) - dense) @ Y - d[:, None] * Y * actual.eigenvalues
     assert np.abs(residual).max() < 1e-6
-    assert found.residuals.max() < 1e-8
+    assert actual.residuals.max() < 1e-8
 
 
 @pytest.mark.parametrize("n", [60, 600, 601, 1797])
@@ -47,10 +47,10 @@ def test_disconnected_graphs(size: int, n_components: int) -> None:
     rng = np.random.default_rng(0)
     parts = [_graph(rng.normal(size=(size + 7 * i, 3))) for i in range(5)]
     W = csr_matrix(block_diag(parts))
-    found = solve_eigsh(W, n_components, tol=1e-8, random_state=0)
-    assert found.n_connected_components == 5
-    np.testing.assert_allclose(found.eigenvalues[:4], 0, atol=1e-12)
-    _assert_solved(W, found, n_components)
+    solution = solve_eigsh(W, n_components, tol=1e-8, random_state=0)
+    assert solution.n_connected_components == 5
+    np.testing.assert_allclose(solution.eigenvalues[:4], 0, atol=1e-12)
+    _assert_solved(W, solution, n_components)
 
 
 def test_the_null_space_has_a_basis_that_no_seed_changes() -> None:
@@ -114,10 +114,10 @@ def test_close_eigenvalues_stay_apart_at_a_loose_tolerance() -> None:
     """Values far apart against the error but within a few tolerances keep their vectors."""
     n = 800
     path = diags_array([np.ones(n - 1), np.ones(n - 1)], offsets=[-1, 1]).tocsr()
-    found = solve_eigsh(path, 8, tol=1e-3, random_state=0)
+    solution = solve_eigsh(path, 8, tol=1e-3, random_state=0)
     expected = 1 - np.cos(np.pi * np.arange(1, 9) / (n - 1))
-    np.testing.assert_allclose(found.eigenvalues, expected, atol=1e-8)
-    assert found.residuals.max() <= 1e-3
+    np.testing.assert_allclose(solution.eigenvalues, expected, atol=1e-8)
+    assert solution.residuals.max() <= 1e-3
 
 
 def test_not_converging_is_an_error() -> None:
@@ -129,13 +129,13 @@ def test_not_converging_is_an_error() -> None:
 def test_a_canonical_basis_depends_on_the_span_only() -> None:
     rng = np.random.default_rng(0)
     V = np.linalg.qr(rng.normal(size=(50, 4)))[0]
-    turned = V.copy()
-    turned[:, 1:3] = V[:, 1:3] @ np.linalg.qr(rng.normal(size=(2, 2)))[0]
+    rotated = V.copy()
+    rotated[:, 1:3] = V[:, 1:3] @ np.linalg.qr(rng.normal(size=(2, 2)))[0]
     values = np.array([1.0, 0.5, 0.5, 0.1])
-    for basis in (V, turned):
+    for basis in (V, rotated):
         canonical_basis(values, basis, 1e-6)
         fix_signs(basis)
-    np.testing.assert_allclose(V, turned, atol=1e-12)
+    np.testing.assert_allclose(V, rotated, atol=1e-12)
     np.testing.assert_allclose(V.T @ V, np.eye(4), atol=1e-12)
 
 
@@ -171,6 +171,6 @@ def test_no_copy_of_a_multiple_eigenvalue_is_missed(W: csr_matrix, n_components:
 def test_a_group_too_large_to_complete_is_said(caplog: pytest.LogCaptureFixture) -> None:
     W = csr_matrix(block_diag([csr_matrix(np.ones((6, 6)) - np.eye(6))] * 120))
     with caplog.at_level(logging.WARNING):
-        found = solve_eigsh(W, 122, tol=1e-6, random_state=0)
-    _assert_solved(W, found, 122)
+        solution = solve_eigsh(W, 122, tol=1e-6, random_state=0)
+    _assert_solved(W, solution, 122)
     assert "those returned depend on the solver's start" in caplog.text

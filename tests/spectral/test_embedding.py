@@ -25,24 +25,24 @@ from tests.spectral.test_chebyshev import neighbor_graph
 @pytest.mark.parametrize("solver", ["eigsh", "lobpcg", "chebyshev"])
 def test_every_solver_gives_the_same_embedding(solver: str, scheduler: str) -> None:
     W = neighbor_graph(2000)
-    found = spectral_embedding(W, 5, solver=solver, tol=1e-8, chunk_rows=700)
+    embedding = spectral_embedding(W, 5, solver=solver, tol=1e-8, chunk_rows=700)
     expected = spectral_embedding(W, 5, solver="eigsh", tol=1e-10)
-    assert (found.solver, found.reason) == (solver, "asked for")
-    assert found.n_iterations > 0
-    np.testing.assert_allclose(found.eigenvalues, expected.eigenvalues, atol=1e-12)
-    np.testing.assert_allclose(found.embedding[:], expected.embedding[:], atol=1e-6)
-    np.testing.assert_array_equal(found.spectrum, found.eigenvalues)
+    assert (embedding.solver, embedding.reason) == (solver, "asked for")
+    assert embedding.n_iterations > 0
+    np.testing.assert_allclose(embedding.eigenvalues, expected.eigenvalues, atol=1e-12)
+    np.testing.assert_allclose(embedding.embedding[:], expected.embedding[:], atol=1e-6)
+    np.testing.assert_array_equal(embedding.spectrum, embedding.eigenvalues)
 
 
 def test_lobpcg_on_disconnected_graphs() -> None:
     W = csr_array(block_diag([neighbor_graph(700 + 50 * i, seed=i) for i in range(3)]))
     before = np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
-    found = solve_lobpcg(W, 6, tol=1e-7, random_state=0)
+    solution = solve_lobpcg(W, 6, tol=1e-7, random_state=0)
     np.testing.assert_array_equal(np.random.get_state()[1], before)  # type: ignore[index]
     expected = spectral_embedding(W, 6, tol=1e-10)
-    np.testing.assert_allclose(found.eigenvalues, expected.eigenvalues, atol=1e-10)
+    np.testing.assert_allclose(solution.eigenvalues, expected.eigenvalues, atol=1e-10)
     again = solve_lobpcg(W, 6, tol=1e-7, random_state=0)
-    np.testing.assert_array_equal(found.vectors, again.vectors)
+    np.testing.assert_array_equal(solution.vectors, again.vectors)
     assert solve_lobpcg(W, 1, tol=1e-7, random_state=0).eigenvalues[0] == 0
 
 
@@ -65,9 +65,9 @@ def test_auto_says_which_and_why() -> None:
         choose_solver("auto", 10**8, 10**9, *size, GIB, distributed=False)
     with pytest.raises(MemoryLimitError, match="with solver 'eigsh'"):
         choose_solver("eigsh", 10**7, 10**8, *size, GIB)
-    found = spectral_embedding(neighbor_graph(1000), 3)
-    assert found.solver == "eigsh"
-    assert "are few" in found.reason
+    embedding = spectral_embedding(neighbor_graph(1000), 3)
+    assert embedding.solver == "eigsh"
+    assert "are few" in embedding.reason
 
 
 def test_the_number_of_clusters_is_at_the_largest_relative_gap() -> None:
@@ -88,12 +88,12 @@ def test_auto_finds_the_parts_of_a_graph(n_parts: int, tmp_path: Path) -> None:
         (np.ones(n_parts - 1), (rows[:-1], rows[1:])), shape=parts.shape, dtype=np.float64
     )
     W = csr_array(parts + links + links.T)
-    found = spectral_embedding(W, "auto", scratch=Scratch(tmp_path), chunk_rows=128)
-    assert len(found.spectrum) == 30
-    assert found.embedding.shape == (len(rows) * 300, n_parts)
+    embedding = spectral_embedding(W, "auto", scratch=Scratch(tmp_path), chunk_rows=128)
+    assert len(embedding.spectrum) == 30
+    assert embedding.embedding.shape == (len(rows) * 300, n_parts)
     given = spectral_embedding(W, 30)
-    np.testing.assert_array_equal(found.embedding[:], given.embedding[:, :n_parts])
-    np.testing.assert_array_equal(found.norms, given.norms[:n_parts])
+    np.testing.assert_array_equal(embedding.embedding[:], given.embedding[:, :n_parts])
+    np.testing.assert_array_equal(embedding.norms, given.norms[:n_parts])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["affinity", "embedding"]
 
 

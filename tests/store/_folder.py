@@ -41,9 +41,9 @@ def settings(**changes: Any) -> dict[str, Any]:
 def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     with pytest.raises(SystemExit) as end:
         main([*arguments])
-    found = capsys.readouterr()
-    assert "Traceback" not in found.err
-    return int(end.value.code or 0), found.out + found.err
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    return int(end.value.code or 0), captured.out + captured.err
 
 
 def all_files(folder: Path) -> dict[str, bytes]:

@@ -135,9 +135,9 @@ CASES: dict[str, tuple[Callable[[Any], Any], str | None, str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_cannot_be_read_is_refused_in_one_line(case: str, tmp_path: Path) -> None:
-    change, layer, said = CASES[case]
+    change, layer, message = CASES[case]
     path = _h5ad(tmp_path, change)
-    with pytest.raises(InputError, match=said) as raised:
+    with pytest.raises(InputError, match=message) as raised:
         ingest(path, tmp_path / "out.zarr", layer=layer)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "out.zarr").exists()
@@ -233,17 +233,17 @@ def test_fit_and_transform(kind: str, tmp_path: Path) -> None:
     adata = annotated()
     X = kept_as(kind, tmp_path, adata)
     expected = MaxVariance(3, preprocess="none").fit(COUNTS)
-    found = MaxVariance(3, preprocess="none").fit(X)
-    np.testing.assert_array_equal(found.ranking_, expected.ranking_)
-    kept = found.get_support(indices=True)
-    assert found.get_feature_names_out().tolist() == [GENES[j] for j in kept]
-    chosen = found.transform(X)
+    fitted = MaxVariance(3, preprocess="none").fit(X)
+    np.testing.assert_array_equal(fitted.ranking_, expected.ranking_)
+    kept = fitted.get_support(indices=True)
+    assert fitted.get_feature_names_out().tolist() == [GENES[j] for j in kept]
+    chosen = fitted.transform(X)
     if kind in ("memory", "backed"):
         assert type(chosen).__name__ == "AnnData"
         assert chosen.var_names.tolist() == [GENES[j] for j in kept]
         chosen = chosen.to_memory() if kind == "backed" else chosen
         np.testing.assert_array_equal(chosen.X.toarray(), COUNTS[:, kept])
-        other = found.transform(adata[:, GENES[::-1]])  # by name
+        other = fitted.transform(adata[:, GENES[::-1]])  # by name
         assert other.var_names.tolist() == [GENES[j] for j in kept]
     else:
         np.testing.assert_array_equal(np.asarray(chosen), COUNTS[:, kept])
@@ -271,9 +271,9 @@ def test_an_anndata_read_lazily(tmp_path: Path) -> None:
     pytest.importorskip("xarray", reason="xarray, of anndata's lazy reading, is not installed")
     annotated().write_zarr(tmp_path / "X.zarr")
     adata = ad.experimental.read_lazy(tmp_path / "X.zarr")
-    expected, found = (
+    expected, fitted = (
         MaxVariance(3, preprocess="none").fit(COUNTS),
         MaxVariance(3, preprocess="none").fit(adata),
     )
-    np.testing.assert_array_equal(found.ranking_, expected.ranking_)
-    assert found.transform(adata).shape == (N, 3)
+    np.testing.assert_array_equal(fitted.ranking_, expected.ranking_)
+    assert fitted.transform(adata).shape == (N, 3)

@@ -72,13 +72,13 @@ def test_columns_of_obs_are_labels(kind: str, tmp_path: Path) -> None:
     for name in ("number", "text"):
         assert load_labels(f"{path}::{name}", N).tolist() == batch.tolist()
     refused = {"gap": "no value in row 1", "gaps": "no value in row 0", "x": "it has batch, number"}
-    for name, said in refused.items():
-        with pytest.raises(InputError, match=said):
+    for name, message in refused.items():
+        with pytest.raises(InputError, match=message):
             load_labels(f"{path}::{name}", N)
     expected = HighlyVariable(3, flavor="deviance", batch_key=batch).fit(COUNTS)
     for X, key in ((path, f"{path}::batch"), (adata, "batch")):
-        found = HighlyVariable(3, flavor="deviance", batch_key=key).fit(X)
-        np.testing.assert_allclose(found.scores_, expected.scores_, rtol=1e-12)
+        fitted = HighlyVariable(3, flavor="deviance", batch_key=key).fit(X)
+        np.testing.assert_allclose(fitted.scores_, expected.scores_, rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["memory", "backed"])
@@ -111,13 +111,13 @@ def test_select_writes_columns_of_var(kind: str, tmp_path: Path) -> None:
 
 def test_select_refuses_in_words() -> None:
     adata = annotated()
-    for given, said in (
+    for given, message in (
         ({"method": "nope"}, "method must be one of mcfs"),
         ({"method": "max_variance", "n_clusters": 3}, "unexpected keyword argument 'n_clusters'"),
         ({"method": "max_variance", "layer": "raw"}, "features of its own"),
         ({"method": "max_variance", "key_added": ""}, "key_added must be a text"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             select(adata, 2, **given)
     with pytest.raises(InputError, match="select takes an AnnData. Got ndarray"):
         select(COUNTS, 2)
@@ -144,14 +144,14 @@ def test_the_result_is_written_into_a_copy_or_in_place(
     assert code == 0, shown
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = read(dest)
-    assert found.var.columns.tolist() == ["symbol", "bigfs_rank", "bigfs_score", "bigfs_selected"]
-    assert (found.var["bigfs_rank"] == np.argsort(expected.ranking_) + 1).all()
-    assert (found.var["bigfs_score"] == result.scores).all()
-    np.testing.assert_array_equal(found.var["bigfs_selected"], expected.get_support())
-    assert found.var["bigfs_selected"].dtype == bool and found.var_names.tolist() == GENES
-    np.testing.assert_array_equal(found.X.toarray(), COUNTS)
-    assert {"dense", "columns"} == set(found.layers) - {None} and found.raw is not None
+        actual = read(dest)
+    assert actual.var.columns.tolist() == ["symbol", "bigfs_rank", "bigfs_score", "bigfs_selected"]
+    assert (actual.var["bigfs_rank"] == np.argsort(expected.ranking_) + 1).all()
+    assert (actual.var["bigfs_score"] == result.scores).all()
+    np.testing.assert_array_equal(actual.var["bigfs_selected"], expected.get_support())
+    assert actual.var["bigfs_selected"].dtype == bool and actual.var_names.tolist() == GENES
+    np.testing.assert_array_equal(actual.X.toarray(), COUNTS)
+    assert {"dense", "columns"} == set(actual.layers) - {None} and actual.raw is not None
     code, shown = call(capsys, "export", str(tmp_path / "run"), str(dest), "--annotate")
     assert code == 2 and "already exists" in shown
     code, shown = call(capsys, "export", str(tmp_path / "run"), str(dest), "--annotate", "--m", "2")
@@ -165,7 +165,7 @@ def test_the_result_is_written_into_a_copy_or_in_place(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             again = read(source)
-        pd.testing.assert_frame_equal(again.var, found.var)
+        pd.testing.assert_frame_equal(again.var, actual.var)
         np.testing.assert_array_equal(again.layers["dense"], COUNTS * 2)
     names = sorted(p.name for p in tmp_path.iterdir() if p.name != "canary")
     assert names == sorted(["run", source.name, dest.name])
@@ -194,10 +194,10 @@ def test_rows_are_compared_by_an_array_of_obsm(kind: str, missing: str, tmp_path
     score = choose(Shape(len(kept), D, 4, 16, 16), load_config(settings)).score
     expected = score(RowBlocks.from_any(COUNTS[kept]), affinity(graph))
     np.testing.assert_allclose(result.scores, expected.scores, rtol=1e-6)
-    for name, said in (("X_umap", "has no obsm/X_umap. It has X_pca"), ("frame", "is not read")):
+    for name, message in (("X_umap", "has no obsm/X_umap. It has X_pca"), ("frame", "is not read")):
         wrong = {**settings, "run": str(tmp_path / "other")}
         wrong["graph"] = {"representation": f"obsm/{name}"}
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             run(wrong)
         assert not (tmp_path / "other").exists()
     with pytest.raises(InputError, match="stability fits samples of the rows"):
@@ -220,10 +220,10 @@ def test_a_run_leaves_an_annotated_copy(kind: str, tmp_path: Path) -> None:
     place = tmp_path / "run" / "annotated.zarr" / source.name
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = ad.read_h5ad(place) if kind == "h5ad" else ad.read_zarr(place)
-    assert (found.var["bigfs_score"] == result.scores).all()
-    assert np.flatnonzero(found.var["bigfs_selected"]).tolist() == sorted(result.selected.tolist())
-    np.testing.assert_array_equal(found.X.toarray(), COUNTS)
+        actual = ad.read_h5ad(place) if kind == "h5ad" else ad.read_zarr(place)
+    assert (actual.var["bigfs_score"] == result.scores).all()
+    assert np.flatnonzero(actual.var["bigfs_selected"]).tolist() == sorted(result.selected.tolist())
+    np.testing.assert_array_equal(actual.X.toarray(), COUNTS)
     written = place.stat().st_mtime_ns
     run(settings)
     assert place.stat().st_mtime_ns == written, "it is finished"
@@ -281,15 +281,15 @@ def test_a_run_on_an_object(tmp_path: Path) -> None:
 
     annotated().write_h5ad(tmp_path / "X.h5ad")
     backed = ad.read_h5ad(tmp_path / "X.h5ad", backed="r")
-    found = run(settings, data=annotated())
+    result = run(settings, data=annotated())
     first = attempt()
     for data in (annotated(), backed):  # the same content
         np.testing.assert_array_equal(run(settings, data=data).ranking, expected.ranking_)
         assert attempt() == first
-    assert found.to_frame()["name"].tolist() == [GENES[j] for j in expected.ranking_]
-    found.export(tmp_path / "out.h5ad")
+    assert result.to_frame()["name"].tolist() == [GENES[j] for j in expected.ranking_]
+    result.export(tmp_path / "out.h5ad")
     np.testing.assert_array_equal(
-        np.asarray(ad.read_h5ad(tmp_path / "out.h5ad").X), COUNTS[:, np.sort(found.selected)]
+        np.asarray(ad.read_h5ad(tmp_path / "out.h5ad").X), COUNTS[:, np.sort(result.selected)]
     )
     other = run(settings, data=annotated()[10:], overrides=["input.layer=dense"])
     assert attempt() != first

@@ -67,11 +67,11 @@ def _change_while_it_runs(command: list[str], path: Path, chunks: str, keep_time
         assert list(path.parent.glob(chunks)), "the ingest was over already"
         _overwrite(path, bytes(path.stat().st_size - 128), keep_time)
         process.send_signal(signal.SIGCONT)
-        said = process.communicate(timeout=120)
+        output = process.communicate(timeout=120)
     finally:
         process.kill()
         process.wait()
-    return process.returncode, *said
+    return process.returncode, *output
 
 
 @pytest.fixture
@@ -86,9 +86,9 @@ def large(tmp_path: Path) -> Path:
 def test_a_file_overwritten_while_it_is_ingested_is_refused(large: Path, keep_time: bool) -> None:
     command = ["ingest", "X.npy", "out.zarr"]
     chunks = "out.zarr.partial-*/X/c/*/0"
-    code, out, said = _change_while_it_runs(command, large, chunks, keep_time)
-    assert (code, out) == (2, ""), said
-    assert "X.npy changed while it was read" in said.splitlines()[-1]
+    code, out, message = _change_while_it_runs(command, large, chunks, keep_time)
+    assert (code, out) == (2, ""), message
+    assert "X.npy changed while it was read" in message.splitlines()[-1]
     assert [path.name for path in large.parent.iterdir()] == ["X.npy"]
 
 
@@ -101,9 +101,9 @@ def test_a_file_overwritten_while_a_run_brings_it_in_is_refused(
         "run: out\ninput: {uri: X.npy}\nmethod: max_variance\nn_features_to_select: 2\n"
     )
     chunks = "out/attempts/*/data.zarr.partial-*/X/c/*/0"
-    code, out, said = _change_while_it_runs(["run", "p.yaml"], large, chunks, keep_time)
-    assert (code, out) == (2, ""), said
-    assert "X.npy changed while it was read" in said.splitlines()[-1]
+    code, out, message = _change_while_it_runs(["run", "p.yaml"], large, chunks, keep_time)
+    assert (code, out) == (2, ""), message
+    assert "X.npy changed while it was read" in message.splitlines()[-1]
     assert sorted(path.name for path in large.parent.iterdir()) == ["X.npy", "p.yaml"]
 
 
@@ -178,9 +178,9 @@ def _do_after_scoring(patch: pytest.MonkeyPatch, change: Callable[[Inputs], obje
     score = Variances.run
 
     def scoring(self: Variances, inputs: Inputs, out: Any) -> Any:
-        found = score(self, inputs, out)
+        actual = score(self, inputs, out)
         change(inputs)
-        return found
+        return actual
 
     patch.setattr(Variances, "run", scoring)
 

@@ -79,12 +79,12 @@ def test_all_columns_without_numbers_are_named_with_the_setting_that_cures(
 ) -> None:
     with pytest.raises(InputError) as caught:
         open_matrix(write(kind, tmp_path))
-    said = str(caught.value)
-    assert "3 columns are no numbers" in said
+    message = str(caught.value)
+    assert "3 columns are no numbers" in message
     if kind == "frame":
-        assert "X.drop(columns=['id', 'city', 'day'])" in said
+        assert "X.drop(columns=['id', 'city', 'day'])" in message
         return
-    setting = next(part for part in shlex.split(said) if part.startswith("input.columns="))
+    setting = next(part for part in shlex.split(message) if part.startswith("input.columns="))
     patterns = json.loads(setting.partition("=")[2])
     assert patterns == ["!id", "!city", "!day"]
     assert open_matrix(write(kind, tmp_path), columns=patterns).n_features == 5
@@ -203,12 +203,12 @@ def test_columns_are_kept_by_name_from_every_input(tmp_path: Path) -> None:
     kept = list(selector.get_feature_names_out())
     other = frame[["day", "g3", "g2", "city", "g1", "g0"]]
     for kind in ("csv", "parquet"):
-        found = selector.transform(write(kind, tmp_path, other))
-        np.testing.assert_allclose(found.compute(), frame[kept], rtol=1e-15)
+        actual = selector.transform(write(kind, tmp_path, other))
+        np.testing.assert_allclose(actual.compute(), frame[kept], rtol=1e-15)
     result = bigfs.run(settings(tmp_path, labels="kind"))
-    found = result.transform(write("parquet", tmp_path, other)).compute()
+    actual = result.transform(write("parquet", tmp_path, other)).compute()
     names = [result.feature_names[feature] for feature in result.selected]  # type: ignore[index]
-    np.testing.assert_allclose(found, frame[names], rtol=1e-15)
+    np.testing.assert_allclose(actual, frame[names], rtol=1e-15)
     assert "<svg" in result._repr_html_() and len(repr(result)) < 300
     assert "Graph recall" not in result.summary() and "bigfs export" in result.summary()
 
@@ -259,13 +259,13 @@ def test_the_index_that_pandas_writes_is_taken_as_ids(tmp_path: Path) -> None:
 
 def test_the_arrays_of_a_file_with_several_are_listed(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", a=np.ones((4, 3)), b=np.zeros((3, 3)))
-    said = describe(str(tmp_path / "two.npz"))
-    assert said[1:3] == ["  a: 4 x 3 float64", "  b: 3 x 3 float64"]
-    assert "input.variable" in said[-1]
+    message = describe(str(tmp_path / "two.npz"))
+    assert message[1:3] == ["  a: 4 x 3 float64", "  b: 3 x 3 float64"]
+    assert "input.variable" in message[-1]
     assert "4 samples x 3 features" in describe(str(tmp_path / "two.npz"), variable="a")[0]
 
 
 def test_a_table_without_rows_is_described(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text("a,b\n")
-    said = describe(str(tmp_path / "empty.csv"))
-    assert said[-1] == "bigfs run would say: at least 2 samples are needed. Got 0."
+    message = describe(str(tmp_path / "empty.csv"))
+    assert message[-1] == "bigfs run would say: at least 2 samples are needed. Got 0."

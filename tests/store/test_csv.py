@@ -24,14 +24,14 @@ from bigfs.store.source import open_matrix
 )  # fmt: skip
 def test_missing_cells_are_nan(tmp_path: Path, text: str) -> None:
     (tmp_path / "X.csv").write_text(text, newline="")
-    found = np.concatenate(list(open_matrix(tmp_path / "X.csv").iter_blocks(1)))
-    np.testing.assert_array_equal(found, [[1, np.nan], [np.nan, 4]])
+    rows = np.concatenate(list(open_matrix(tmp_path / "X.csv").iter_blocks(1)))
+    np.testing.assert_array_equal(rows, [[1, np.nan], [np.nan, 4]])
 
 
 def test_missing_cells_of_a_single_column(tmp_path: Path) -> None:
     (tmp_path / "X.csv").write_text("a\n1\n\n\n2\n\n")
-    found = np.concatenate(list(open_matrix(tmp_path / "X.csv").iter_blocks(10)))
-    np.testing.assert_array_equal(found[:, 0], [1, np.nan, np.nan, 2])
+    rows = np.concatenate(list(open_matrix(tmp_path / "X.csv").iter_blocks(10)))
+    np.testing.assert_array_equal(rows[:, 0], [1, np.nan, np.nan, 2])
 
 
 def test_a_quoted_name_may_hold_a_line_break(tmp_path: Path) -> None:
@@ -51,8 +51,8 @@ def test_text_is_read_to_the_last_bit_and_piece_by_piece(
     lines = [",".join(map(repr, row)) for row in X.tolist()]
     with gzip.open(tmp_path / "X.csv.gz", "wt") as file:
         file.write("\n".join(lines))
-    found = np.concatenate(list(open_matrix(tmp_path / "X.csv.gz").iter_blocks(7)))
-    np.testing.assert_array_equal(found, X)
+    rows = np.concatenate(list(open_matrix(tmp_path / "X.csv.gz").iter_blocks(7)))
+    np.testing.assert_array_equal(rows, X)
 
 
 SPECTRA = "400.5,401.0,401.5\n0.3,0.1,0.2\n1,2,3\n0.5,0.5,0.25\n"
@@ -119,8 +119,8 @@ def test_a_first_line_of_other_numbers_is_a_sample_and_the_log_says_so(
     with caplog.at_level("INFO", logger="bigfs"):
         report = ingest(tmp_path / "X.csv", tmp_path / "out.zarr", missing="mean")
     assert report.n_samples == len(text.splitlines())
-    said = [line for line in caplog.messages if "no header" in line]
-    assert len(said) == 1 and "X.csv: no header, the first line is a sample" in said[0]
+    log_text = [line for line in caplog.messages if "no header" in line]
+    assert len(log_text) == 1 and "X.csv: no header, the first line is a sample" in log_text[0]
 
 
 def test_numbers_that_pandas_gives_to_columns_are_refused_until_said_what_they_are(

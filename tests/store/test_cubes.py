@@ -32,8 +32,8 @@ def scene() -> np.ndarray:
 def data_array(order: tuple[str, ...] = ("y", "x", "band")) -> Any:
     xarray = pytest.importorskip("xarray", reason="the extra bigfs[xarray] is not installed")
     coordinates = {"band": WAVELENGTHS}
-    found = xarray.DataArray(scene(), dims=("y", "x", "band"), coords=coordinates, name="radiance")
-    return found.transpose(*order)
+    actual = xarray.DataArray(scene(), dims=("y", "x", "band"), coords=coordinates, name="radiance")
+    return actual.transpose(*order)
 
 
 def netcdf(chunks: tuple[int, ...], order: tuple[str, ...]) -> Callable[[Path], Any]:
@@ -131,11 +131,11 @@ class _Counted:
         self.shape, self.dtype = values.shape, values.dtype
 
     def __getitem__(self, key: tuple[slice, ...]) -> np.ndarray:
-        whole = tuple(
+        complete = tuple(
             slice(part.start // step * step, -(-part.stop // step) * step)
             for part, step in zip(key, self.chunks, strict=True)
         )
-        self.count[whole] += 1
+        self.count[complete] += 1
         return self.values[key]
 
 

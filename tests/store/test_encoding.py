@@ -110,8 +110,8 @@ def test_nothing_is_encoded_or_left_out_in_silence(
         open_matrix(X)
     with caplog.at_level(logging.INFO, logger="bigfs"):
         source = open_matrix(X, dates="drop", categories="one_hot")
-    said = caplog.text + " ".join(source.notes)
-    assert "'ok' as 1 for true and 0 for false" in said and "left out 'day'" in said
+    log_text = caplog.text + " ".join(source.notes)
+    assert "'ok' as 1 for true and 0 for false" in log_text and "left out 'day'" in log_text
 
 
 @pytest.mark.parametrize("kind", KINDS)

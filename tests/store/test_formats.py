@@ -53,9 +53,9 @@ def test_any_rows_can_be_read(stored: tuple[Any, Any]) -> None:
     if not isinstance(source, RandomAccessSource):
         return
     for start, stop in [(0, 1), (0, 103), (5, 5), (19, 41), (100, 103)]:
-        found = source.read(start, stop)
-        assert found.flags.c_contiguous
-        np.testing.assert_array_equal(found, matrix()[start:stop])
+        rows = source.read(start, stop)
+        assert rows.flags.c_contiguous
+        np.testing.assert_array_equal(rows, matrix()[start:stop])
 
 
 def test_shared_sources_are_read_after_a_journey(stored: tuple[Any, Any]) -> None:

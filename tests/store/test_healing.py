@@ -38,9 +38,9 @@ def test_damaged_data_of_a_run_are_brought_in_again(
     run(settings())
     damage(folder / "runs" / "a" / "data.zarr" / name)
     # With another setting: the former result, which is finished, would not read the data.
-    found = run(settings(preprocess="minmax"))
+    result = run(settings(preprocess="minmax"))
     expected = run(settings(preprocess="minmax", run="runs/b"))
-    np.testing.assert_array_equal(found.scores, expected.scores)
+    np.testing.assert_array_equal(result.scores, expected.scores)
 
 
 def test_data_that_are_damaged_as_they_are_written_end_the_run(
@@ -126,11 +126,11 @@ def test_a_changed_byte_of_a_result_is_said_and_done_again(tmp_path: Path, stage
         "method": "max_variance",
         "n_features_to_select": 2,
     }
-    whole = run(config)
+    undisturbed = run(config)
     array = {"result": "scores", "curves": "adds"}[stage]
     [chunk] = (tmp_path / "run" / f"{stage}.zarr" / array / "c").iterdir()
     _flip(chunk)
     with pytest.raises(CorruptStoreError, match=rf"{stage}.zarr: {array}/c/0 was changed"):
         open_result(tmp_path / "run")
-    assert run(config).scores.tobytes() == whole.scores.tobytes()
-    assert open_result(tmp_path / "run").features_csv() == whole.features_csv()
+    assert run(config).scores.tobytes() == undisturbed.scores.tobytes()
+    assert open_result(tmp_path / "run").features_csv() == undisturbed.features_csv()

@@ -33,7 +33,7 @@ _NESTED = "a0: &a0 [1,1,1,1,1,1,1,1,1]\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    "change, said",
+    "change, message",
     [
         ("memory_limit=1e308 GiB", "below 8 EiB"),
         ("memory_limit=1e30", "below 8 EiB"),
@@ -45,13 +45,13 @@ def test_a_setting_that_cannot_be(
     folder: Path,
     capsys: pytest.CaptureFixture[str],
     change: str,
-    said: str,
+    message: str,
 ) -> None:
     for command in ("plan", "run"):
         if (command, change) == ("plan", "run=/"):
             continue
         code, shown = call(capsys, command, "base.yaml", "--set", change)
-        assert code == 2 and said in shown and len(shown) < 400, shown
+        assert code == 2 and message in shown and len(shown) < 400, shown
 
 
 def test_a_run_in_a_folder_of_the_system(
@@ -65,7 +65,7 @@ def test_a_run_in_a_folder_of_the_system(
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [
         (f"a: {_DIGITS}", "5,000 digits"),
         (_NESTED, "aliases"),
@@ -75,8 +75,8 @@ def test_a_run_in_a_folder_of_the_system(
     ],
     ids=["digits", "aliases", "of itself", "long", "deep"],
 )
-def test_yaml_that_would_take_for_ever(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_yaml_that_would_take_for_ever(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         read_yaml(text, "it")
 
 
@@ -114,7 +114,7 @@ def _store(path: Path, change: Callable[[dict[str, Any]], Any], form: int = 3) -
 
 
 @pytest.mark.parametrize(
-    "form, change, said",
+    "form, change, message",
     [
         (3, lambda m: m["chunk_grid"]["configuration"].update(chunk_shape=[0, 0]), "chunk"),
         (2, lambda m: m.update(chunks=[0, 3]), "chunk"),
@@ -128,9 +128,9 @@ def _store(path: Path, change: Callable[[dict[str, Any]], Any], form: int = 3) -
     ],
 )
 def test_zarr_metadata_that_cannot_be(
-    tmp_path: Path, form: int, change: Callable[[dict[str, Any]], Any], said: str
+    tmp_path: Path, form: int, change: Callable[[dict[str, Any]], Any], message: str
 ) -> None:
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         open_matrix(_store(tmp_path / "X.zarr", change, form))
 
 
@@ -189,13 +189,13 @@ def test_a_configuration_in_a_run_that_is_no_text(
 ) -> None:
     assert call(capsys, "run", "base.yaml")[0] == 0
     place = folder / "runs" / "a" / "config.yaml"
-    whole = place.read_bytes()
-    place.write_bytes(b"\xa9" + whole)
+    complete = place.read_bytes()
+    place.write_bytes(b"\xa9" + complete)
     for command in (["report", "runs/a"], ["evaluate", "runs/a", "--labels", "y.npy"]):
         code, shown = call(capsys, *command)
         assert code == 2 and "config.yaml cannot be read" in shown, shown
     assert call(capsys, "run", "base.yaml")[0] == 0
-    assert place.read_bytes() == whole
+    assert place.read_bytes() == complete
 
 
 @pytest.mark.parametrize("text", ["5", "[1]"])
@@ -374,8 +374,8 @@ def test_names_that_a_terminal_or_a_spreadsheet_would_act_upon(
     for command in (["run", "base.yaml", "--set", "input.uri=X.csv"], ["inspect", "runs/a"]):
         code, shown = call(capsys, *command)
         assert code == 0 and "\x1b" not in shown and "\\x1b[2Jgene" in shown
-    found = (folder / "runs" / "a" / "features.csv").read_text()
-    cells = {line.split(",")[2] for line in found.splitlines()[1:]}
+    actual = (folder / "runs" / "a" / "features.csv").read_text()
+    cells = {line.split(",")[2] for line in actual.splitlines()[1:]}
     assert cells == {names[0], "'=cmd|' /C calc'!A0", "'@a", "'+x", "-5.5", "plain"}
     Path("X.csv").write_text(Path("X.csv").read_text().replace("plain", "\x1b[2Jgene"))
     code, shown = call(capsys, "ingest", "X.csv", "X.zarr")

@@ -28,9 +28,9 @@ def _zarr(path: Path, values: Any) -> Path:
 def test_numbers_and_texts_from_npy(tmp_path: Path) -> None:
     for name, values in (("n", NUMBERS), ("t", np.array(TEXT)), ("c", NUMBERS[:, None])):
         np.save(tmp_path / f"{name}.npy", values)
-        found = load_labels(str(tmp_path / f"{name}.npy"), 4)
-        assert found.dtype == np.int64
-        assert found.tolist() == EXPECTED
+        labels = load_labels(str(tmp_path / f"{name}.npy"), 4)
+        assert labels.dtype == np.int64
+        assert labels.tolist() == EXPECTED
 
 
 @pytest.mark.parametrize("values", [[True, False], [1.5, -1.0], [2, 1], ["b", "a"], [b"b", b"a"]])
@@ -71,8 +71,8 @@ def test_zarr_arrays_and_groups(tmp_path: Path) -> None:
 
 
 def test_targets_of_scikit_learn() -> None:
-    found = load_labels("sklearn:digits", 1797)
-    assert sorted(set(found.tolist())) == list(range(10))
+    labels = load_labels("sklearn:digits", 1797)
+    assert sorted(set(labels.tolist())) == list(range(10))
 
 
 def _save(path: Path, values: Any) -> None:

@@ -41,10 +41,10 @@ def test_an_input_in_its_own_run_directory_is_refused_and_stays(
     assert call(capsys, "ingest", "s.npy", "runs/a/cells.zarr")[0] == 0
     before = all_files(folder)
     for option in ((), ("--fresh",)):
-        code, said = call(
+        code, output = call(
             capsys, "run", "base.yaml", "--set", "input.uri=runs/a/cells.zarr", *option
         )
-        assert code == 2 and "input.uri: runs/a/cells.zarr lies in the run directory" in said
+        assert code == 2 and "input.uri: runs/a/cells.zarr lies in the run directory" in output
         assert all_files(folder) == before
     for option in ((), ("--fresh",)):
         assert call(capsys, "run", "base.yaml", *option)[0] == 0
@@ -143,9 +143,9 @@ def test_a_folder_without_a_mark_is_no_run(
     fill(folder / "runs" / "a")
     before = all_files(folder)
     for option in ((), ("--fresh",)):
-        code, said = call(capsys, "run", "base.yaml", *option)
-        assert code == 2 and "runs/a holds files and is not a bigfs run" in said
-        assert "--fresh" not in said
+        code, output = call(capsys, "run", "base.yaml", *option)
+        assert code == 2 and "runs/a holds files and is not a bigfs run" in output
+        assert "--fresh" not in output
         assert all_files(folder) == before
 
 
@@ -218,7 +218,7 @@ def test_what_is_not_the_runs_stays_whatever_its_name(folder: Path) -> None:
 
 def test_a_stage_goes_elsewhere_where_its_name_is_taken(folder: Path) -> None:
     """Somebody put a store there that has the name of a stage to come, or of a former one."""
-    whole = run(settings(run="runs/whole", method="mcfs", mcfs={"n_clusters": 3}))
+    undisturbed = run(settings(run="runs/whole", method="mcfs", mcfs={"n_clusters": 3}))
     run(settings())
     place = folder / "runs" / "a"
     ingest(VALUES, place / "graph.zarr")
@@ -227,11 +227,11 @@ def test_a_stage_goes_elsewhere_where_its_name_is_taken(folder: Path) -> None:
     (place / "spectral.zarr").symlink_to(folder / "nowhere")
     before = {name: all_files(place / name) for name in ("graph.zarr", "data.zarr")}
     for fresh in (True, False, True):
-        found = run(settings(method="mcfs", mcfs={"n_clusters": 3}), fresh=fresh)
-        assert found.scores.tobytes() == whole.scores.tobytes()
+        result = run(settings(method="mcfs", mcfs={"n_clusters": 3}), fresh=fresh)
+        assert result.scores.tobytes() == undisturbed.scores.tobytes()
         assert {name: all_files(place / name) for name in before} == before
         assert (place / "spectral.zarr").is_symlink()
-        stages = found.stages
+        stages = result.stages
         for name in ("data", "graph", "spectral"):
             assert stages[name]["folder"] == f"{name}-{stages[name]['attempt']}.zarr"
         folders = [stages[name]["folder"] for name in ("data", "graph", "spectral")]
@@ -250,8 +250,8 @@ def test_a_leftover_of_a_killed_ingest_does_not_end_a_run(
     before = all_files(folder / "runs" / "a" / "c.zarr.partial-1a2b3c4d")
     scores = open_result("runs/a").scores
     for option in ((), ("--fresh",), ()):
-        code, said = call(capsys, "run", "base.yaml", *option)
-        assert code == 0, said
+        code, output = call(capsys, "run", "base.yaml", *option)
+        assert code == 0, output
         assert all_files(folder / "runs" / "a" / "c.zarr.partial-1a2b3c4d") == before
         np.testing.assert_array_equal(open_result("runs/a").scores, scores)
 
@@ -280,11 +280,11 @@ def test_a_fresh_run_that_cannot_begin_or_fails_leaves_the_result(
 def test_keep_leaves_what_a_person_put_into_an_old_run(folder: Path) -> None:
     series = "nightly-{date}"
     for day in (1, 2, 3):
-        found = run(settings(run=f"runs/{series}", date=f"2026-11-0{day}"))
-        plant(found.path)
+        result = run(settings(run=f"runs/{series}", date=f"2026-11-0{day}"))
+        plant(result.path)
     ingest(VALUES, folder / "runs" / "nightly-2026-11-02" / "result-copy.zarr")
     old = [folder / "runs" / f"nightly-2026-11-0{day}" for day in (1, 2)]
-    assert finish_series(found.path, series, 1) == [place.name for place in old]
+    assert finish_series(result.path, series, 1) == [place.name for place in old]
     for place in old:
         check(place)
         names = {path.name for path in place.iterdir()}

@@ -73,22 +73,22 @@ def test_a_manifest_that_names_what_is_elsewhere_is_damaged(
     if kind == "bucket":
         root = as_location(f"{request.getfixturevalue('bucket')}/lab")
     config = settings(run=f"{root}/runs/a", input={"uri": "sklearn:iris"})
-    found = run(config)
-    plant(found.path)
+    result = run(config)
+    plant(result.path)
     for name in ("victim", "vic.zarr", "vic", "list-000000000000.zarr", "point", "runs/x"):
         (root / name).mkdir(parents=True, exist_ok=True)
         (root / name / "years").write_text("of work")
-    _spoil(found.path, _SPOILED[value])
+    _spoil(result.path, _SPOILED[value])
     before = {name: stamp for name, (stamp, _) in files_below(root).items()}
     with pytest.raises(InputError, match="not a manifest this bigfs can read.*damaged") as caught:
         run(config)
     assert value in str(caught.value) and caught.value.exit_code == 2
     with pytest.raises(InputError, match="damaged"):
-        open_result(found.path)
+        open_result(result.path)
     assert {name: stamp for name, (stamp, _) in files_below(root).items()} == before
     again = run(config, fresh=True)
-    np.testing.assert_array_equal(again.scores, found.scores)
-    check(found.path)
+    np.testing.assert_array_equal(again.scores, result.scores)
+    check(result.path)
     for name in ("victim", "vic.zarr", "vic", "list-000000000000.zarr", "point", "runs/x"):
         assert (root / name / "years").read_text() == "of work"
 
@@ -223,7 +223,7 @@ def test_a_run_directory_of_an_earlier_version_is_adopted(folder: Path) -> None:
     shutil.copytree(before.path / "graph.zarr", before.path / "mine.zarr")
     after = run(config)
     assert all(
-        after.stages[name]["attempt"] == one["attempt"] for name, one in before.stages.items()
+        after.stages[name]["attempt"] == stage["attempt"] for name, stage in before.stages.items()
     )
     assert (before.path / ".bigfs-run").is_file()
     changed = run({**config, "mcfs": {"n_clusters": 4}})
@@ -251,8 +251,8 @@ def test_a_mark_that_was_lost_is_written_again(folder: Path) -> None:
             (before.path / ".bigfs-run").write_text(text)
         after = run(settings())
         assert after.stages == before.stages
-        found = json.loads((before.path / ".bigfs-run").read_text())
-        assert found["id"] == json.loads((before.path / "manifest.json").read_text())["id"]
+        record = json.loads((before.path / ".bigfs-run").read_text())
+        assert record["id"] == json.loads((before.path / "manifest.json").read_text())["id"]
     (before.path / ".bigfs-run").write_text("[Desktop Entry]")
     with pytest.raises(InputError, match="is not the marker file of a bigfs run"):
         run(settings(), fresh=True)

@@ -290,9 +290,9 @@ def test_bad_input_is_refused_in_words(case: str, tmp_path: Path) -> None:
 
 
 def test_objects_of_other_kinds_are_type_errors() -> None:
-    for thing in ([1, 2], None, 3, object(), {"X": X}):
+    for item in ([1, 2], None, 3, object(), {"X": X}):
         with pytest.raises(InputTypeError, match="must be a path"):
-            open_matrix(thing)
+            open_matrix(item)
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_a_store_and_sparse_data_are_filtered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ({"column": "kind", "keep": ["z"]}, "no row has 'z' in 'kind' .* It holds a, b, c"),
         ({"column": "kind", "at_least": 1}, "bounds for 'kind', which holds texts"),
@@ -153,9 +153,9 @@ def test_a_store_and_sparse_data_are_filtered(tmp_path: Path) -> None:
     ],
 )
 def test_a_filter_that_does_not_go_with_the_data(
-    rows: dict[str, Any], said: str, tmp_path: Path
+    rows: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         bigfs.run(settings(tmp_path, rows=rows))
 
 

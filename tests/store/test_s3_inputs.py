@@ -79,8 +79,8 @@ def test_every_format_is_read_from_a_bucket(tmp_path: Path, lab: ObjectPath, nam
     uri = _upload(tmp_path, lab, name)
     source = open_matrix(uri)
     assert source.uri.startswith(uri)
-    found = np.concatenate(list(source.iter_blocks(20)))
-    np.testing.assert_allclose(found, X, rtol=1e-6)
+    rows = np.concatenate(list(source.iter_blocks(20)))
+    np.testing.assert_allclose(rows, X, rtol=1e-6)
     report = ingest(uri, lab / "store.zarr", rows=20)
     assert str(report.path) == f"{lab}/store.zarr" and report.n_chunks == 3
     assert verify(str(report.path)).ok and is_store(report.path)
@@ -135,8 +135,8 @@ def test_inputs_that_are_not_there_or_are_damaged(tmp_path: Path, lab: ObjectPat
         open_matrix(str(lab / "no.npy"))
     with pytest.raises(InputError, match="does not exist"):
         load_labels(str(lab / "no.npy"))
-    whole = _upload(tmp_path, lab, "X.npy")
-    content = as_location(whole).read_bytes()
+    complete = _upload(tmp_path, lab, "X.npy")
+    content = as_location(complete).read_bytes()
     (lab / "cut.npy").write_bytes(content[:-100])
     with pytest.raises(InputError, match="cut off"):
         open_matrix(str(lab / "cut.npy"))
@@ -252,12 +252,12 @@ def test_a_shuffle_in_a_bucket_reads_larger_slices_to_the_same_graph(
     monkeypatch.setattr(partition, "_SLICE_BYTES", 100)
     monkeypatch.setattr("bigfs.graph.knn.plan_partitions", planned)
     rows = np.repeat(X, 12, axis=0) + np.arange(600)[:, None]
-    found = []
+    results = []
     for scratch in (Scratch(), Scratch(lab)):
         graph = knn_graph(RowBlocks.from_any(rows, rows=50), 5, n_partitions=4, scratch=scratch)
-        found.append(graph.indices[:].tobytes() + graph.distances[:].tobytes())
+        results.append(graph.indices[:].tobytes() + graph.distances[:].tobytes())
     assert plans[0].run_blocks < plans[1].run_blocks
-    assert found[0] == found[1]
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -270,9 +270,9 @@ def test_counts_of_cell_ranger_are_read_from_a_bucket(
     uri = str(lab / local.name)
     assert not is_store(uri)
     ingest(uri, tmp_path / "X.zarr")
-    found, expected = open_matrix(tmp_path / "X.zarr"), open_matrix(local)
-    assert found.feature_names == expected.feature_names
-    rows = [np.concatenate(list(source.iter_blocks(15))) for source in (found, expected)]
+    actual, expected = open_matrix(tmp_path / "X.zarr"), open_matrix(local)
+    assert actual.feature_names == expected.feature_names
+    rows = [np.concatenate(list(source.iter_blocks(15))) for source in (actual, expected)]
     np.testing.assert_array_equal(*rows)
 
 

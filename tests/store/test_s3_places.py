@@ -141,7 +141,7 @@ def test_conditional_writes(lab: ObjectPath) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "said"),
+    ("uri", "expected"),
     [
         ("s3://", "must be s3://BUCKET/NAME"),
         ("s3://lab", "must be s3://BUCKET/NAME"),
@@ -153,9 +153,9 @@ def test_conditional_writes(lab: ObjectPath) -> None:
         ("s3://lab/x?secret=p4ss#p4ss", "^s3://lab/x: the address must not hold"),
     ],
 )
-def test_addresses_that_are_none(uri: str, said: str) -> None:
+def test_addresses_that_are_none(uri: str, expected: str) -> None:
     for use in (as_location, open_matrix, load_labels, RunDirectory, Scratch, fingerprint):
-        with pytest.raises(InputError, match=said) as caught:
+        with pytest.raises(InputError, match=expected) as caught:
             use(uri)
         assert "p4ss" not in str(caught.value)
 
@@ -216,8 +216,8 @@ def test_answers_that_end_in_the_middle_are_asked_for_again(proxy: Proxy, lab: O
     proxy.failures, proxy.fail_every = ("half",), 2
     for _ in range(3):
         np.testing.assert_array_equal(ref.read(1000, 900_000), values[1000:900_000])
-        found = source.read(10, 200_000)
-        np.testing.assert_array_equal(found, values.reshape(-1, 4)[10:200_000].astype("f4"))
+        rows = source.read(10, 200_000)
+        np.testing.assert_array_equal(rows, values.reshape(-1, 4)[10:200_000].astype("f4"))
     assert proxy.n_failed > 3
 
 
@@ -244,8 +244,8 @@ def test_storage_that_is_gone_says_so(proxy: Proxy, lab: ObjectPath) -> None:
         ref.load()
     assert 1 < time.monotonic() - began < 15
     assert caught.value.exit_code == 4
-    said = f"{caught.value} {caught.value.__cause__}"
-    assert KEY not in said and SECRET not in said and proxy.endpoint not in said
+    message = f"{caught.value} {caught.value.__cause__}"
+    assert KEY not in message and SECRET not in message and proxy.endpoint not in message
     assert isinstance(pickle.loads(pickle.dumps(caught.value)), StorageError)
     proxy.is_gone = False
     np.testing.assert_array_equal(ref.load(), np.arange(3))
@@ -264,10 +264,10 @@ def test_credentials_stay_where_they_are(lab: ObjectPath) -> None:
     source = open_matrix(str(lab / "X.zarr"))
     source.iter_blocks(10)
     scratch = Scratch(lab / "work")
-    things = [source, scratch.put("a", X), scratch.put("a", X).open(scratch), lab / "x"]
-    for thing in things:
-        sent = pickle.dumps(thing)
+    values = [source, scratch.put("a", X), scratch.put("a", X).open(scratch), lab / "x"]
+    for item in values:
+        sent = pickle.dumps(item)
         assert KEY.encode() not in sent and SECRET.encode() not in sent
-        assert KEY not in repr(thing)
+        assert KEY not in repr(item)
     again = pickle.loads(pickle.dumps(source))
     np.testing.assert_array_equal(again.read(3, 7), X[3:7])

@@ -54,9 +54,9 @@ def test_arrays_are_written_by_chunks_and_read_by_rows(place: Location) -> None:
 
 @pytest.mark.parametrize("values", [np.array([True, False]), np.zeros((0, 3)), np.zeros(0, "i8")])
 def test_arrays_of_any_kind(place: Location, values: np.ndarray) -> None:
-    found = Scratch(place).put("a", values).load()
-    assert found.dtype == values.dtype
-    np.testing.assert_array_equal(found, values)
+    actual = Scratch(place).put("a", values).load()
+    assert actual.dtype == values.dtype
+    np.testing.assert_array_equal(actual, values)
 
 
 def test_reading_rows_takes_one_request_of_these_rows(proxy: Proxy, lab: ObjectPath) -> None:

@@ -152,9 +152,9 @@ def test_the_source_of_a_row_is_its_batch(tmp_path: Path) -> None:
     np.save(places[1], frame[20:])
     batch = np.repeat([0, 1], [20, 28])
     expected = bigfs.HighlyVariable(2, flavor="deviance", batch_key=batch).fit(frame.to_numpy())
-    found = bigfs.HighlyVariable(2, flavor="deviance", batch_key="source").fit(places)
-    np.testing.assert_array_equal(found.scores_, expected.scores_)
-    np.testing.assert_array_equal(found.transform(places), frame.iloc[:, found.get_support()])
+    fitted = bigfs.HighlyVariable(2, flavor="deviance", batch_key="source").fit(places)
+    np.testing.assert_array_equal(fitted.scores_, expected.scores_)
+    np.testing.assert_array_equal(fitted.transform(places), frame.iloc[:, fitted.get_support()])
     config = settings(tmp_path, [str(place) for place in places])
     config |= {
         "method": "highly_variable",
@@ -259,8 +259,8 @@ def test_several_sources_are_described(tmp_path: Path) -> None:
 def test_what_a_uri_stands_for(tmp_path: Path) -> None:
     for name in ("part-10.npy", "part-9.npy", "[x].npy", "_part.csv"):
         (tmp_path / name).touch()
-    found = sources_of(str(tmp_path / "part-*.npy"))
-    assert [Path(part).name for part in found or ()] == ["part-9.npy", "part-10.npy"]
+    actual = sources_of(str(tmp_path / "part-*.npy"))
+    assert [Path(part).name for part in actual or ()] == ["part-9.npy", "part-10.npy"]
     assert sources_of(str(tmp_path / "[x].npy")) is None
     assert sources_of(str(tmp_path)) is None
     assert sources_of("sklearn:iris") is None

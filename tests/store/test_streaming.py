@@ -151,8 +151,8 @@ def test_a_cube_is_read_piece_by_piece(
     )  # fmt: skip
     rows, grown, predicted = (int(word) for word in done.stdout.split())
     assert rows == 500 * 500
-    said = f"grew by {grown / MIB:.0f} MiB, {predicted / MIB:.0f} predicted"
-    assert grown <= predicted <= max(100 * MIB, 2 * grown), said
+    message = f"grew by {grown / MIB:.0f} MiB, {predicted / MIB:.0f} predicted"
+    assert grown <= predicted <= max(100 * MIB, 2 * grown), message
 
 
 def opened(form: str, path: str) -> Source:
@@ -223,7 +223,7 @@ def test_a_source_takes_what_is_planned(form: str, needs: str, tmp_path: Path) -
         capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     rows, grown, predicted = (int(word) for word in done.stdout.split())
-    said = f"grew by {grown / MIB:.0f} MiB, {predicted / MIB:.0f} predicted"
-    assert rows == 500_000 and grown <= predicted, said
+    message = f"grew by {grown / MIB:.0f} MiB, {predicted / MIB:.0f} predicted"
+    assert rows == 500_000 and grown <= predicted, message
     if form != "polars":  # whose allocator still has what it wrote the file with
-        assert predicted <= max(100 * MIB, 2 * grown), said
+        assert predicted <= max(100 * MIB, 2 * grown), message

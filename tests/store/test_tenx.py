@@ -70,15 +70,15 @@ def test_counts_are_read_by_cells(
     assert source.sparse and (source.n_samples, source.n_features) == (N, D)
     assert source.feature_names == NAMES
     for rows in (1, 7, 100):
-        found = np.concatenate(list(open_matrix(path).iter_blocks(rows)))
-        np.testing.assert_array_equal(found, COUNTS)
+        blocks = np.concatenate(list(open_matrix(path).iter_blocks(rows)))
+        np.testing.assert_array_equal(blocks, COUNTS)
     ingest(path, tmp_path / "X.zarr")
     np.testing.assert_array_equal(open_matrix(tmp_path / "X.zarr").read(0, N), COUNTS)
-    found, expected = (
+    fitted, expected = (
         MaxVariance(3, preprocess="none").fit(path),
         MaxVariance(3, preprocess="none").fit(COUNTS),
     )
-    np.testing.assert_array_equal(found.ranking_, expected.ranking_)
+    np.testing.assert_array_equal(fitted.ranking_, expected.ranking_)
 
 
 BROKEN: dict[str, tuple[str, str, str]] = {
@@ -93,17 +93,17 @@ BROKEN: dict[str, tuple[str, str, str]] = {
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_folder_that_is_damaged_is_refused(case: str, tmp_path: Path) -> None:
-    name, added, said = BROKEN[case]
+    name, added, message = BROKEN[case]
     path = _folder(tmp_path / "counts", packed=False)
     with (path / name).open("a") as file:
         file.write(added)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         ingest(path, tmp_path / "X.zarr")
     assert not (tmp_path / "X.zarr").exists()
 
 
 @pytest.mark.parametrize(
-    "first, said",
+    "first, expected",
     [
         ("%%MatrixMarket matrix array real general", "real coordinates"),
         ("%%MatrixMarket matrix coordinate real symmetric", "real symmetric is not read"),
@@ -115,10 +115,10 @@ def test_a_folder_that_is_damaged_is_refused(case: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_headers_that_cannot_be(first: str, said: str, tmp_path: Path) -> None:
+def test_headers_that_cannot_be(first: str, expected: str, tmp_path: Path) -> None:
     path = _folder(tmp_path / "counts", packed=False)
     (path / "matrix.mtx").write_text(first + "\n1 1 1\n")
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=expected):
         open_matrix(path)
 
 

@@ -6,19 +6,23 @@ NMI of k-means (three starts, three times) and 1-nearest-neighbor error in perce
 (half of them where there are fewer than 100), as many clusters as classes; MNIST, letter, USPS and
 satimage are 5,000 or 3,000 rows drawn with seed 0. WHAT is ``methods``; ``mcfs``, ways to scale
 coefficients; ``ndfs``, values of sparsity; ``udfs``, of ridge and sparsity; ``fsgmm``, those of the
-least variance; or ``planted``, which counts the features that MCFS finds among noise.
+least variance; ``planted``, which counts the features that MCFS finds among noise; or ``runs``,
+which times runs of its template on such data and counts what they find.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import tempfile
+import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 
+import bigfs
 from bigfs.core.seeds import derive_seed
 from bigfs.evaluate.protocols import kmeans_scores
 from bigfs.metrics import nearest_neighbor_error
@@ -30,6 +34,7 @@ ROWS = {"MNIST": 5000, "USPS": 3000, "letter": 3000, "satimage": 3000}
 SPARSITIES = (0.003, 0.01, 0.03, 0.06, 0.12, 0.2, 0.3, 0.5)
 LEAST_VARIANCES = (1e-4, 0.01, 0.1, 0.3)
 RIDGES, PENALTIES = (0.01, 0.3, 3.0), (0.01, 0.03, 0.1)
+WHAT = ("methods", "mcfs", "ndfs", "udfs", "fsgmm", "planted", "runs")
 SCALES = ("none", "l1", "l2", "max", "explained")
 # Searches over subsets of features, and mixtures, take minutes on sets like these.
 SLOW = ("lfs", "gfs_kmeans", "fsgmm", "m3fs", "maximum_margin_clustering")
@@ -133,6 +138,30 @@ def print_planted(sizes: tuple[int, ...], n_seeds: int = 3) -> None:
             print(f"{n:<8,}{K:>3}   " + "".join(f"{value:>11.1f}" for value in found), flush=True)
 
 
+def print_runs(sizes: tuple[int, ...], n_features: int) -> None:
+    """Print processor seconds of runs of the template on planted data, and features they find."""
+    template = Path(__file__).parents[2] / "pipelines" / "mcfs.yaml"
+    print("rows     K       seconds  of which graph   recall   K used   features of 25")
+    for n in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            X, features = planted(n, n_features)
+            bigfs.ingest(X, f"{folder}/X.zarr")
+            del X
+            shared = [f"run={folder}/run", f"input.uri={folder}/X.zarr", "report=null"]
+            for K in (5, 9, 10, 20, "auto"):
+                wanted = [*shared, "n_features_to_select=25", f"mcfs.n_clusters={K}"]
+                begun = time.process_time()
+                result = bigfs.run(template, overrides=wanted)
+                seconds = time.process_time() - begun
+                # The runs share a directory: the first one makes the graph for all.
+                graph = result.stages["graph"]["seconds"] if K == 5 else 0.0
+                recall = (result.recall or {})["value"]
+                used = result.details.get("n_clusters", K)
+                n_found = np.isin(result.selected, features).sum()
+                cells = f"{n:<9,}{K!s:<6}{seconds:>9.1f}{graph:>16.1f}{recall:>9.2f}"
+                print(f"{cells}{used!s:>9}{n_found:>17}", flush=True)
+
+
 def leave_one_out(table: dict[str, dict[str, tuple[float, float]]]) -> None:
     """Print what each set gets if the other ones choose, by the mean of NMI less 1-NN error."""
     settings = [key for key in next(iter(table.values())) if key not in ("chance", "all features")]
@@ -150,13 +179,17 @@ def leave_one_out(table: dict[str, dict[str, tuple[float, float]]]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["methods", "mcfs", "ndfs", "udfs", "fsgmm", "planted"])
+    parser.add_argument("what", choices=WHAT)
     parser.add_argument("--sets", nargs="+", default=None)
     parser.add_argument("--values", type=int, default=None, help="of a set, at most")
     parser.add_argument("--rows", nargs="+", type=int, default=[1000, 4000, 20_000])
+    parser.add_argument("--columns", type=int, default=100, help="of runs")
     options = parser.parse_args(arguments)
     if options.what == "planted":
         print_planted(tuple(options.rows))
+        return
+    if options.what == "runs":
+        print_runs(tuple(options.rows), options.columns)
         return
     default = [*SETS] if options.what == "methods" else [*SETS, *MORE, "digits"]
     table: dict[str, dict[str, tuple[float, float]]] = {}

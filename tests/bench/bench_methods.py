@@ -43,6 +43,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in METHODS},
     "mcfs omp": ("mcfs", {"regression": "omp"}),
     "spec phi3": ("spec", {"ranking": "phi3"}),
+    "fsgmm 30": ("fsgmm", {"n_clusters": 30}),  # its default: components at the start, not classes
 }
 # Labels are not selections; phi2 is the Laplacian score, and chance has a row of its own; some of
 # the sets are no counts.

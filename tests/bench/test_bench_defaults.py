@@ -13,3 +13,5 @@ def test_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "best of all sets" in capsys.readouterr().out
     main(["planted", "--rows", "300"])
     assert "explained" in capsys.readouterr().out
+    main(["runs", "--rows", "300"])
+    assert "auto" in capsys.readouterr().out

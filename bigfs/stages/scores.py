@@ -117,7 +117,7 @@ class FeatureScores:
         scores = np.minimum(left, least[-1] if len(least) else np.inf)
         picked = np.zeros(len(left), dtype=bool)
         picked[order] = True
-        others = np.lexsort((np.arange(len(left)), -scores, constant))
+        others = rank(scores, constant)
         scores[order] = least
         ranking = np.concatenate([np.array(order, dtype=np.int64), others[~picked[others]]])
         return cls(scores, ranking, details, constant=constant)
@@ -191,8 +191,14 @@ class FeatureScores:
 
 
 def rank(scores: np.ndarray, constant: np.ndarray) -> np.ndarray:
-    """Return the features by score, best first, ties by index, constant features last."""
-    return np.lexsort((np.arange(len(scores)), -scores, constant)).astype(np.int64)
+    """Return the features by score, best first, ties by index, constant features last.
+
+    Scores that differ in their last 12 bits only are ties: rounding would order them, and another
+    unit of the data orders rounding anew.
+    """
+    fraction, exponent = np.frexp(scores)
+    rounded = np.ldexp(np.round(np.ldexp(fraction, 41)), exponent - 41)
+    return np.lexsort((np.arange(len(scores)), -rounded, constant)).astype(np.int64)
 
 
 def support_of(ranking: np.ndarray, supports: np.ndarray | None, n_selected: int) -> np.ndarray:

@@ -75,3 +75,11 @@ def test_a_run_does_not_commit_what_is_not_finite(
     assert "spectral" in stages
     assert "result" not in stages
     assert not (tmp_path / "run" / "features.csv").exists()
+
+
+def test_scores_that_differ_by_rounding_are_ties() -> None:
+    noise = 1 + np.finfo(float).eps * np.random.default_rng(0).integers(-4, 5, size=50)
+    for value in (1.2, -1.2e-20, 0.3, -7e30):
+        assert (FeatureScores.from_scores(value * noise).ranking == np.arange(50)).all()
+    scores = np.array([1.0, 1.0 + 1e-11, 1e-300, -1.0, 0.0])
+    assert FeatureScores.from_scores(scores).ranking.tolist() == [1, 0, 2, 4, 3]

@@ -216,6 +216,17 @@ def test_neither_the_unit_nor_a_shift_of_the_data_matters(name: str) -> None:
         assert n_others <= m // 30, f"times {factor:g} plus {shift:g}: {n_others} other features"
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["booleans", "one-hot", "as many rows as neighbors and one"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in QUICK])
+def test_rounding_does_not_order_features_that_are_alike(name: str, kind: str) -> None:
+    X = np.asarray(OTHERS[kind](), dtype=np.float64)
+    m = X.shape[1] // 2
+    selected = fit(name, X, m).get_support()
+    for factor, shift in ((255.0, 0.0), (1e-6, 0.0), (1.0, 10 * X.std())):
+        np.testing.assert_array_equal(fit(name, X * factor + shift, m).get_support(), selected)
+
+
 def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
     lines = [record.getMessage() for record in caplog.records]
     caplog.clear()

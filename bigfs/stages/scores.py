@@ -190,15 +190,21 @@ class FeatureScores:
         return cls(scores, ranking, details, supports)
 
 
-def rank(scores: np.ndarray, constant: np.ndarray) -> np.ndarray:
-    """Return the features by score, best first, ties by index, constant features last.
+def rank(scores: np.ndarray, constant: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    """Return the features by score, best first, constant features last.
 
-    Scores that differ in their last 12 bits only are ties: rounding would order them, and another
-    unit of the data orders rounding anew.
+    Ties are ordered by ``others``, one after the other, and then by index. Scores that differ in
+    their last 12 bits only are ties: rounding would order them, and another unit of the data orders
+    rounding anew.
     """
+    worse = [-_rounded(values) for values in (*others[::-1], scores)]
+    return np.lexsort([np.arange(len(scores)), *worse, constant]).astype(np.int64)
+
+
+def _rounded(scores: np.ndarray) -> np.ndarray:
+    """Return scores without their last 12 bits."""
     fraction, exponent = np.frexp(scores)
-    rounded = np.ldexp(np.round(np.ldexp(fraction, 41)), exponent - 41)
-    return np.lexsort((np.arange(len(scores)), -rounded, constant)).astype(np.int64)
+    return np.asarray(np.ldexp(np.round(np.ldexp(fraction, 41)), exponent - 41))
 
 
 def support_of(ranking: np.ndarray, supports: np.ndarray | None, n_selected: int) -> np.ndarray:

@@ -20,7 +20,7 @@ from bigfs.selectors.fsgmm.iteration import (
 )
 from bigfs.selectors.method import Strategy
 from bigfs.solvers.saliency import information
-from bigfs.stages.scores import FeatureScores
+from bigfs.stages.scores import FeatureScores, rank
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -95,5 +95,5 @@ def _ranked(
         "weights": best.weights,
         "labels": labels,
     }
-    ranking = np.lexsort((np.arange(n_features), -divergence, -scores, constant)).astype(np.int64)
+    ranking = rank(scores, constant, divergence)
     return FeatureScores(scores, ranking, details)

@@ -47,7 +47,7 @@ from bigfs.solvers.separability import (
     pair_separability,
 )
 from bigfs.spectral.choice import largest_count
-from bigfs.stages.scores import FeatureScores
+from bigfs.stages.scores import FeatureScores, rank
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -122,8 +122,7 @@ class GlobalSearch(Strategy):
         centers = own / np.maximum(sums[:, :1], 1)
         within = (squares - own * centers).sum(axis=0) / blocks.n_samples
         alone = feature_separability(sums[:, 0], centers, within)
-        places = np.arange(blocks.n_features)
-        ranking = np.lexsort((places, -alone, -scores, ~usable)).astype(np.int64)
+        ranking = rank(scores, ~usable, alone)
         details = {
             "labels": labels,
             "cluster_centers": means + gram.mean,
@@ -171,7 +170,7 @@ def _search(
         # Of several features without which the clusters are as separate: the least separate one.
         within = _within(swept.counts[0], swept.sums[0], total).diagonal()
         alone = feature_separability(swept.counts[0], means, within)[kept]
-        best = int(np.lexsort((alone, -np.array(values)))[0])
+        best = int(rank(np.array(values), np.zeros(len(kept), dtype=bool), -alone)[0])
         if not values[best] >= 0:
             break
         order.append(int(kept[best]))

@@ -49,7 +49,7 @@ from bigfs.selectors.method import Strategy
 from bigfs.selectors.stages import start_of
 from bigfs.solvers.separability import feature_separability
 from bigfs.spectral.choice import largest_count
-from bigfs.stages.scores import FeatureScores
+from bigfs.stages.scores import FeatureScores, rank
 from bigfs.stages.stage import Inputs
 from bigfs.store.location import Location
 from bigfs.store.scratch import Scratch
@@ -302,5 +302,4 @@ def _ranking(scores: np.ndarray, state: SearchState, moments: Moments) -> np.nda
     share = sums.counts / sums.counts.sum()
     within = share @ [sums.covariance(i).diagonal() for i in range(len(share))]
     alone = feature_separability(sums.counts, sums.means, within)
-    order = np.lexsort((np.arange(len(scores)), -alone, -scores, moments.constant))
-    return order.astype(np.int64)
+    return rank(scores, moments.constant, alone)

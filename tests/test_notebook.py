@@ -45,7 +45,10 @@ def test_a_notebook_shows_the_ranking_and_a_picture(tmp_path: Path) -> None:
         resources={"metadata": {"path": str(tmp_path)}},
     ).execute()
     message = book.cells[1].outputs[0].text
-    assert "2 columns are no numbers" in message and "X.drop(columns=['sample', 'kind'])" in message
+    assert (
+        "2 columns do not hold numbers" in message
+        and "X.drop(columns=['sample', 'kind'])" in message
+    )
     [progress] = book.cells[3].outputs
     assert re.fullmatch(r"NDFS: \d.*s", progress.data["text/plain"]), "what the bar leaves"
     shown = book.cells[-1].outputs[-1].data

@@ -53,7 +53,7 @@ class RowsConfig(Section):
     column: NonEmpty | None = Field(
         None,
         description="Ids, known classes or a measure of quality: a column (or array) of the input, "
-        "or FILE::COLUMN. It is no feature.",
+        "or FILE::COLUMN. It is not a feature.",
     )
     keep: Annotated[list[Any], BeforeValidator(as_list), Field(min_length=1)] | None = Field(
         None, description="Values of the column: rows with one of them are read."

@@ -149,9 +149,9 @@ class GraphConfig(Section):
         str, Field(pattern=r"^(auto|raw|pca:[1-9][0-9]*|(.+::)?obsm/[^/:]+)$")
     ] = Field(
         "auto",
-        description="What samples are compared by: raw features; pca:p, the first p principal "
-        "components; or obsm/NAME, an array of the AnnData, such as obsm/X_pca. auto: pca:50 for "
-        "sparse counts that preprocess auto normalizes, raw for all other data.",
+        description="Representation to compare samples by: raw features; pca:p, the first p "
+        "principal components; or obsm/NAME, an array of the AnnData, such as obsm/X_pca. auto: "
+        "pca:50 for sparse counts that preprocess auto normalizes, raw for all other data.",
     )
     eps: Annotated[float, Field(ge=0, le=10)] | None = Field(
         None,

@@ -83,9 +83,9 @@ class Selection(Section):
     )
     method: str = Field("mcfs", description="The method that scores the features.")
     n_features_to_select: NumberOfFeatures = Field(
-        description="How many features to keep. auto: as many as their curve says; {auto: "
+        description="Number of features to keep. auto: chosen from a curve; {auto: "
         "explained_variance | explained_eigenvectors | neighbors_kept | stability, share: 0.95, "
-        "at_most: 200} says which curve."
+        "at_most: 200} names the curve."
     )
     graph: GraphConfig | None = Field(
         None, description="The neighbor graph (methods that use one). null: the defaults."
@@ -221,18 +221,18 @@ class Config(Selection, _RunSection):
     )
     stability: StabilityConfig | None = Field(
         None,
-        description="Say how sure the selection is, by fits on samples. null: only where they are "
-        "asked for by quick or by n_features_to_select.",
+        description="Stability of the selection, from fits on samples. null: only if quick or "
+        "n_features_to_select needs it.",
     )
     quick: bool = Field(
         False,
-        description="The result is what the fits of stability agree on; no graph of all rows is "
-        "built.",
+        description="Select the features that the fits of stability agree on, without a graph of "
+        "all rows.",
     )
     curves: bool = Field(
         True,
-        description="One more pass over the data: what fewer and more features would do, and why "
-        "each one is in or out. false: only where n_features_to_select is auto.",
+        description="Curves over the number of features, and the reason why each is in or out; one "
+        "more pass over the data. false: only if n_features_to_select is auto.",
     )
     output: OutputConfig = Field(OutputConfig(), description="What is written beside the result.")
     report: ReportConfig | None = Field(

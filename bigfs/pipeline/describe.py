@@ -103,8 +103,8 @@ def describe(path: str | Location, **opening: Any) -> list[str]:
     if columns:
         if source is None:
             lines.append(f"{path}: {len(columns):,} columns")
-        said = _verdict(path, columns, n_rows, refusal, opening)
-        return [*lines, *_table(columns, n_rows), "", *said]
+        verdict = _verdict(path, columns, n_rows, refusal, opening)
+        return [*lines, *_table(columns, n_rows), "", *verdict]
     assert source is not None
     if not source.starts_quickly:
         return [*lines, "not stored by rows: a run brings it into order of rows first."]

@@ -39,7 +39,7 @@ class Roles:
         Of a part of a table: columns of one value, in the names of the folders that it is in. The
         value, and the kind of those of all parts if they are no numbers.
     encoding : Encoding
-        What becomes of columns that are no numbers.
+        Treatment of columns that do not hold numbers.
     """
 
     columns: tuple[str, ...] | None = None
@@ -142,7 +142,7 @@ def refuse_unusable(
     descriptions = [f"column {name!r} holds {what}" for name, what in unusable.items()]
     more = f"; and {len(descriptions) - _NAMED:,} more" if len(descriptions) > _NAMED else ""
     raise InputError(
-        f"{uri}: {len(unusable)} {'columns are' if many else 'column is'} no numbers: "
+        f"{uri}: {len(unusable)} {'columns do' if many else 'column does'} not hold numbers: "
         f"{'; '.join(descriptions[:_NAMED])}{more}. "
         f"{_cure(unusable, roles, names, in_memory)}"
     )

@@ -174,7 +174,7 @@ def notes_of(encoded: Iterable[Encoded], dropped: Iterable[str]) -> list[str]:
     notes = [f"read {', '.join(parts)}"] if parts else []
     notes += [f"left out {', '.join(left)}"] if left else []
     settings = "(input.booleans, input.dates, input.categories)"
-    return [f"columns that are no numbers: {'; '.join(notes)} {settings}"] if notes else []
+    return [f"columns that are not numbers: {'; '.join(notes)} {settings}"] if notes else []
 
 
 def in_order(values: Iterable[str]) -> tuple[str, ...]:

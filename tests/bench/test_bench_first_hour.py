@@ -24,7 +24,7 @@ def test_every_refusal_of_the_first_hour_says_what_cures_it(
     assert figures["errors"]["spectra.parquet"] == 1 and figures["errors"]["images.zarr"] == 0
     assert figures["errors"]["notebook"] in (2, None)
     output = capsys.readouterr().out
-    assert "4 columns are no numbers" in output and "('g007') is NaN" in output
+    assert "4 columns do not hold numbers" in output and "('g007') is NaN" in output
     assert "Traceback" not in output
     assert (tmp_path / "selected.parquet").is_file()
     assert (tmp_path / "runs" / "cells-mcfs" / "report.html").is_file()

@@ -162,7 +162,7 @@ def test_refusal_names_key_value_and_remedy(refusal, lines, message):
 def test_missing_keys_are_named_with_what_they_mean(refusal):
     message = refusal("run: r\ninput: {}\n")
     assert message.startswith("2 problems:\n  missing key 'uri' in 'input'. The matrix: a .npy")
-    assert "  missing key 'n_features_to_select' at the top level. How many" in message
+    assert "  missing key 'n_features_to_select' at the top level. Number of features" in message
 
 
 def test_every_problem_has_its_line(refusal):

@@ -80,7 +80,7 @@ def test_all_columns_without_numbers_are_named_with_the_setting_that_cures(
     with pytest.raises(InputError) as caught:
         open_matrix(write(kind, tmp_path))
     message = str(caught.value)
-    assert "3 columns are no numbers" in message
+    assert "3 columns do not hold numbers" in message
     if kind == "frame":
         assert "X.drop(columns=['id', 'city', 'day'])" in message
         return
@@ -117,7 +117,9 @@ def test_the_text_of_a_later_piece_is_named_with_all_others(tmp_path: Path) -> N
         rows.writerow(["a", "note", "mood"])
         rows.writerows([[1.5, "", ""]] * 200_000)
         rows.writerows([[2.5, "warm", "good"]] * 200_000)
-    with pytest.raises(InputError, match="2 columns are no numbers: column 'note' holds 'warm' in"):
+    with pytest.raises(
+        InputError, match="2 columns do not hold numbers: column 'note' holds 'warm' in"
+    ):
         ingest(tmp_path / "late.csv", tmp_path / "out.zarr", missing="zero")
     with pytest.raises(InputError, match="line 4, column 0 .'a'. is 'x'"):
         (tmp_path / "slip.csv").write_text("a,b\n1,2\n2,3\nx,4\n")
@@ -192,7 +194,9 @@ def test_columns_that_look_like_ids_or_labels_are_warned_about_by_name(
 
 
 def test_estimators_name_the_columns_of_a_frame_that_are_no_numbers() -> None:
-    with pytest.raises(InputError, match="3 columns are no numbers: column 'id'.*'city'.*'day'"):
+    with pytest.raises(
+        InputError, match="3 columns do not hold numbers: column 'id'.*'city'.*'day'"
+    ):
         bigfs.MaxVariance(n_features_to_select=1).fit(table())
 
 

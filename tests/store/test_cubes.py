@@ -241,7 +241,7 @@ def test_what_is_no_netcdf_is_one_line(tmp_path: Path) -> None:
     content = place.read_bytes()
     for damaged in (b"no NetCDF", content[: len(content) // 2], content[:8]):
         place.write_bytes(damaged)
-        with pytest.raises(InputError, match="is no NetCDF file, or a damaged one: ") as caught:
+        with pytest.raises(InputError, match="is not a NetCDF file, or is damaged: ") as caught:
             open_matrix(place, features="band")
         assert "\n" not in str(caught.value) and str(caught.value).endswith(". Write it again.")
 

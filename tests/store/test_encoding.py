@@ -1,4 +1,4 @@
-"""Columns that are no numbers, as features: the same from every kind of table."""
+"""Columns that are not numbers, as features: the same from every kind of table."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_nothing_is_encoded_or_left_out_in_silence(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     X = make(kind, tmp_path)
-    with pytest.raises(InputError, match="3 columns are no numbers: column 'day' holds"):
+    with pytest.raises(InputError, match="3 columns do not hold numbers: column 'day' holds"):
         open_matrix(X)
     with caplog.at_level(logging.INFO, logger="bigfs"):
         source = open_matrix(X, dates="drop", categories="one_hot")

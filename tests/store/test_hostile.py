@@ -297,7 +297,7 @@ def test_a_chunk_that_is_no_file_or_too_large_is_not_read(tmp_path: Path, target
     else:
         with chunk.open("wb") as file:
             file.truncate(10**12)
-    with pytest.raises(InputError, match="is no file|holds more than"):
+    with pytest.raises(InputError, match="is not a file|holds more than"):
         open_matrix(store).read(0, 10)
 
 

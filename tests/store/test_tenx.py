@@ -82,8 +82,8 @@ def test_counts_are_read_by_cells(
 
 
 BROKEN: dict[str, tuple[str, str, str]] = {
-    "a word": ("matrix.mtx", "one two three\n", "no row, column and value"),
-    "two numbers": ("matrix.mtx", "1 2\n", "no row, column and value"),
+    "a word": ("matrix.mtx", "one two three\n", "not a row, a column and a value"),
+    "two numbers": ("matrix.mtx", "1 2\n", "not a row, a column and a value"),
     "outside": ("matrix.mtx", "10 1 5\n", "lies outside of the matrix"),
     "a zero": ("matrix.mtx", "0 1 5\n", "lies outside of the matrix"),
     "one more": ("matrix.mtx", "1 1 5\n", "entries and has others"),

@@ -346,9 +346,9 @@ class CsvSource(Source):
     def _check_cells(self, cells: list[str], text: bytes, line: int) -> None:
         if len(cells) == self._width:
             return
-        found = f"has {len(cells)} cells" if text.strip() else "is empty"
+        problem = f"has {len(cells)} cells" if text.strip() else "is empty"
         raise InputError(
-            f"{self.uri}: line {line} {found}, where the first line has {self._width} "
+            f"{self.uri}: line {line} {problem}, where the first line has {self._width} "
             "columns. Every line needs the same number."
         )
 
@@ -421,7 +421,7 @@ def _parse_cells(text: bytes) -> np.ndarray | None:
     major, minor = (int(part) for part in pd.__version__.split(".")[:2])
     exact = {} if (major, minor) >= (3, 1) else {"float_precision": "round_trip"}
     try:
-        found = pd.read_csv(
+        frame = pd.read_csv(
             io.BytesIO(text),
             header=None,
             dtype=np.float64,
@@ -433,7 +433,7 @@ def _parse_cells(text: bytes) -> np.ndarray | None:
         )
     except ValueError:
         return None
-    return found.to_numpy().ravel()
+    return frame.to_numpy().ravel()
 
 
 def as_number(cell: str) -> float | None:

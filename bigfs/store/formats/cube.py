@@ -259,9 +259,9 @@ def _axis(features: str | int | None, dims: list[str], shape: tuple[int, ...], u
     if isinstance(features, int) and -len(shape) <= features < len(shape):
         return features % len(shape)
     sizes = ", ".join(f"{name}: {size:,}" for name, size in zip(dims, shape, strict=True))
-    said = f"has no dimension {features!r}" if features is not None else "is no matrix"
+    problem = f"has no dimension {features!r}" if features is not None else "is not a matrix"
     raise InputError(
-        f"{uri} {said}: its dimensions are {sizes}. Name that of the features by input.features "
+        f"{uri} {problem}: its dimensions are {sizes}. Name that of the features by input.features "
         "(features=); the others become rows."
     )
 

@@ -26,11 +26,11 @@ class DaskFrameSource(Source):
         self.uri, self.index, self._X = "X", roles.index, X
         # The types of the columns are known without reading.
         part = replace(roles, partitions={})
-        found = FrameSource(X._meta, self.uri, part, distinct=self._distinct)
-        self.n_features, self.dtype = found.n_features, found.dtype
-        self.feature_names, self.notes = found.feature_names, found.notes
-        self.categories = found.categories
-        self._roles = replace(part, encoding=replace(roles.encoding, known=found.categories))
+        meta = FrameSource(X._meta, self.uri, part, distinct=self._distinct)
+        self.n_features, self.dtype = meta.n_features, meta.dtype
+        self.feature_names, self.notes = meta.feature_names, meta.notes
+        self.categories = meta.categories
+        self._roles = replace(part, encoding=replace(roles.encoding, known=meta.categories))
 
     def _distinct(self, column: str) -> Any:
         return self._X[column].unique().compute(scheduler=dask_get())

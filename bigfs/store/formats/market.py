@@ -52,7 +52,7 @@ class MarketSource(ByBands):
                     try:
                         numbers = np.fromstring(lines, sep=" ").reshape(-1, 3)
                     except (ValueError, DeprecationWarning):
-                        raise self.damaged("a line is no row, column and value") from None
+                        raise self.damaged("a line is not a row, a column and a value") from None
                 places = numbers[:, :2]
                 if (places < 1).any() or (places > (self.n_features, self.n_samples)).any():
                     raise self.damaged("an entry lies outside of the matrix")
@@ -82,7 +82,7 @@ class MarketSource(ByBands):
                 break
         sizes = line.split()
         if len(sizes) != 3 or not all(size.isdigit() and len(size) < 19 for size in sizes):
-            raise self.damaged("its sizes are no three whole numbers")
+            raise self.damaged("its sizes are not three whole numbers")
         return words[3], (int(sizes[0]), int(sizes[1]), int(sizes[2]))
 
     def _whole_lines(self, file: IO[bytes]) -> Iterator[bytes]:

@@ -73,8 +73,8 @@ def open_parquet(path: Location) -> Any:
     except StorageError:
         raise
     except (pa.ArrowException, OSError) as error:
-        said = str(error).rstrip(".")
-        raise InputError(f"{path} is not a Parquet file: {said}. Write it again.") from None
+        reason = str(error).rstrip(".")
+        raise InputError(f"{path} is not a Parquet file: {reason}. Write it again.") from None
 
 
 def open_file(path: Location, variable: str | None, roles: Roles = ALL_FEATURES) -> ParquetSource:

@@ -139,7 +139,7 @@ def _dataset(path: Path) -> Any:
             engine = "h5netcdf" if file.read(4) == b"\x89HDF" else None
         return xarray.open_dataset(path, engine=engine, decode_times=False, mask_and_scale=False)
     except Exception as error:  # each of its engines has errors of its own
-        said = (str(error).splitlines() or [type(error).__name__])[0].partition(". Consider")[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0].partition(". Consider")[0]
         raise InputError(
-            f"{path} is no NetCDF file, or a damaged one: {said.rstrip('.')}. Write it again."
+            f"{path} is not a NetCDF file, or is damaged: {reason.rstrip('.')}. Write it again."
         ) from None

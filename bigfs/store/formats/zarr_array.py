@@ -436,12 +436,12 @@ def open_zarr(
     if "bigfs_store" in attributes and "csr" in attributes and name == "X":
         return _open_csr(node, uri)
     try:
-        found = node.get(name)
+        member = node.get(name)
     except StorageError:
         raise
     except Exception as error:  # zarr has no one error for damaged metadata
         raise _damaged(uri, error) from None
-    if not isinstance(found, zarr.Array):
+    if not isinstance(member, zarr.Array):
         with warnings.catch_warnings(), suppress(Exception):
             warnings.simplefilter("ignore")  # zarr warns of other files in the folder
             members = ", ".join(sorted(node.array_keys())) or members
@@ -449,7 +449,7 @@ def open_zarr(
             f"{uri} is a zarr group without an array {name!r}. It has {members}; name one with "
             "variable= (--variable)."
         )
-    return _open_array_of(found, uri, name, attributes, node, cube)
+    return _open_array_of(member, uri, name, attributes, node, cube)
 
 
 def _only_matrix(group: Any) -> str:
@@ -470,8 +470,8 @@ def _attributes(node: Any, uri: str) -> dict[str, Any]:
 
 
 def _damaged(uri: str, error: Exception) -> InputError:
-    said = f"{type(error).__name__}: {error}"[:_SAID]
-    return InputError(f"{uri} is a damaged zarr folder ({said}). Write it again.")
+    reason = f"{type(error).__name__}: {error}"[:_SAID]
+    return InputError(f"{uri} is a damaged zarr folder ({reason}). Write it again.")
 
 
 def open_file(

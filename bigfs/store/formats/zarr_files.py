@@ -106,7 +106,7 @@ class CheckedFiles(LocalStore):
         if stat.S_ISDIR(status.st_mode):
             return False
         if not stat.S_ISREG(status.st_mode):
-            raise CorruptStoreError(f"{self.root}/{key} is no file. Write the array again.")
+            raise CorruptStoreError(f"{self.root}/{key} is not a file. Write the array again.")
         if status.st_size > most:
             raise self._too_large(key, most)
         return True

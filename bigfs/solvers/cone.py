@@ -110,7 +110,7 @@ def solve_cone(
         A general solver for cone programs; or ours, which works on the features that matter and
         uses the structure of the rest. auto: by size; if ours fails, which is logged, the other.
     start : ndarray of shape (n_features,) or None, default=None
-        A sigma near the solution (a warm start of ours).
+        Slopes of a solution nearby (a warm start of ours).
     tol : float, default=1e-5
         Relative gap between the objective and a lower bound.
 
@@ -187,8 +187,9 @@ def _solve_clarabel(program: ConeProgram, tol: float) -> ConeSolution:
     slack = max(0.0, float((program.bounds - np.einsum("jdp,dp->j", program.planes, V)).max()))
     multipliers = np.asarray(solution.z)[1 : 1 + len(program.bounds)]
     gap = abs(objective - float(solution.obj_val)) / max(1e-12, abs(objective))
+    slopes = (sigma > 1e-6).astype(np.float64)
     return ConeSolution(
-        V, sigma, slack, objective, gap, multipliers, int(solution.iterations), "clarabel"
+        V, sigma, slack, objective, gap, multipliers, int(solution.iterations), "clarabel", slopes
     )
 
 

@@ -102,6 +102,7 @@ class _InteriorProblem:
     N: np.ndarray  # (R + n_free + 1, d, P): the rows, intercepts' couplings, a place for sigma's
     A: np.ndarray  # (R, d, P), the rows in it: features only
     split: tuple[np.ndarray, np.ndarray, np.ndarray]  # rows of N of many clusters, of one, of which
+    wide: np.ndarray  # (n, P, d): those of many clusters, features last
     F: np.ndarray  # (R, n_free)
     g: np.ndarray
     e: np.ndarray
@@ -185,7 +186,14 @@ def interior_point(
         a = min(1.0, _longest(point, predictor))
         target = residuals.mu * min(1.0, (_mu(point.moved(predictor, a)) / residuals.mu)) ** 3
         step = system.solve(residuals, predictor, target)
-        point = point.moved(step, min(1.0, _TO_BOUNDARY * _longest(point, step)))
+        a = _longest(point, step)
+        if a < 1 and problem.N.shape[2] > 1:
+            # A second correction costs little beside the factors of many clusters.
+            again = system.solve(residuals, step, target)
+            further = _longest(point, again)
+            if further > a:
+                step, a = again, further
+        point = point.moved(step, min(1.0, _TO_BOUNDARY * a))
         del system  # before the matrices of the next one are made
     return InteriorPoint(_unknowns(problem, best), best.x, n_iter, best_error)
 
@@ -224,8 +232,9 @@ def _problem(rows: Any, smooth: np.ndarray | None, C: float, m: int, d: int) -> 
     used[-1] = True
     narrow = used.sum(axis=1) <= 1
     split = np.flatnonzero(~narrow), np.flatnonzero(narrow), used[narrow].argmax(axis=1)
+    wide = np.ascontiguousarray(N[split[0]].transpose(0, 2, 1))
     return _InteriorProblem(
-        N, N[:R], split, F, rows.bounds, e, S, coupling, curvature, C, m, intercepts
+        N, N[:R], split, wide, F, rows.bounds, e, S, coupling, curvature, C, m, intercepts
     )
 
 
@@ -309,7 +318,7 @@ class _System:
         self.c = -self.b / self.a[:, None]
         U = self.b / np.sqrt(self.a)[:, None]
         self.h_solve, self.h_products = _hessian(problem, 2 / eta2, U)
-        problem.N[-1] = self.c
+        problem.N[-1], problem.wide[-1:] = self.c, self.c.T  # none is wide of two clusters
         self.flat = problem.N.reshape(len(problem.N), -1)
         self.factor = dgetrf(self._small(problem.N))[:2]
 
@@ -437,19 +446,18 @@ def _hessian(problem: _InteriorProblem, stiff: np.ndarray, U: np.ndarray) -> tup
         return np.asarray(Z + inverse @ (along[:, None] * U))
 
     def products(N: np.ndarray) -> np.ndarray:
-        n, P = len(N), N.shape[2]
         wide, narrow, of = problem.split
-        rows, single = N[wide], N[narrow, :, of].T
-        # All columns of all clusters side by side: one product by the matrix.
-        Z = (inverse @ rows.transpose(1, 0, 2).reshape(d, -1)).reshape(d, len(wide), P)
-        z = inverse @ single
-        along = np.empty((d, n))
-        along[:, wide], along[:, narrow] = np.einsum("kp,knp->kn", U, Z), U[:, of] * z
+        rows, single = problem.wide, N[narrow, :, of].T
+        # All rows of all clusters below each other: one product by the matrix.
+        Z, z = (rows.reshape(-1, d) @ inverse).reshape(rows.shape), inverse @ single
+        along = np.empty((d, len(N)))
+        along[:, wide] = np.einsum("pk,npk->kn", np.ascontiguousarray(U.T), Z)
+        along[:, narrow] = U[:, of] * z
         gram = np.asarray(along.T @ dpotrs(inner, along)[0])
-        Z = Z.transpose(1, 0, 2).reshape(len(wide), -1)
-        gram[np.ix_(wide, wide)] += rows.reshape(len(wide), -1) @ Z.T
+        flat = rows.reshape(len(wide), -1)
+        gram[np.ix_(wide, wide)] += flat @ Z.reshape(flat.shape).T
         gram[np.ix_(narrow, narrow)] += (single.T @ z) * np.equal.outer(of, of)
-        across = np.einsum("nks,ks->ns", rows[:, :, of], z)
+        across = np.einsum("nsk,ks->ns", rows[:, of], z)
         gram[np.ix_(wide, narrow)] += across
         gram[np.ix_(narrow, wide)] += across.T
         return gram

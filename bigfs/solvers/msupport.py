@@ -18,11 +18,12 @@ from bigfs.solvers.rowqp import row_multipliers
 # Features of the first active set: so many times m, and no fewer than that.
 _FIRST_TIMES = 2
 _FIRST_LEAST = 96
-# A weight below this is put aside when a warm start chooses the first active set.
-_SMALL = 1e-6
+# A warm start's features with slopes above this share of what is needed are in it, too: those of
+# the next program are among them, and it need not be solved again.
+_LIKELY = 0.97
 _MAX_ROUNDS = 30
 # A set that lacks more features than this share of its size is not solved to the end.
-_FEW_MISSING = 0.05
+_FEW_MISSING = 0.02
 # Features enter whose slopes are above this share of what is needed: others rarely follow.
 _ALMOST = 0.99
 # A norm below this share of the largest counts as zero.
@@ -67,6 +68,8 @@ class ConeSolution:
     n_iter : int
         Steps of the interior-point method.
     solver : {"clarabel", "active"}
+    slopes : ndarray of shape (n_features,), float64
+        Of every feature, as a share of what a weight takes: below 1 the weight is zero.
     """
 
     V: np.ndarray
@@ -77,6 +80,7 @@ class ConeSolution:
     multipliers: np.ndarray
     n_iter: int
     solver: str
+    slopes: np.ndarray
 
 
 def weights_of(norms: np.ndarray, m: int) -> np.ndarray:
@@ -175,7 +179,7 @@ def solve_active(
     m : int
     n_features : int
     start : ndarray of shape (n_features,) or None, default=None
-        A sigma near the solution: its features are the first set.
+        Slopes of a solution nearby: the features that it takes, or nearly takes, are the first set.
     tol : float, default=1e-5
         Relative gap at which to stop.
 
@@ -188,16 +192,17 @@ def solve_active(
     x = np.zeros(len(rows.bounds))
     x[: rows.n_planes] = C / rows.n_planes
     slopes = bounds_of(rows, smooth, C, m, d, np.zeros((D, P)), x)[3]
-    if start is not None and start.min() <= _SMALL:  # else it says nothing
-        slopes = np.where(start > _SMALL, np.inf, slopes)
-    # All that mattered for the planes before: to add them anew takes programs of their own.
+    if start is not None:
+        slopes = np.where(start > _LIKELY, np.inf, slopes)
     first = max(_FIRST_TIMES * m, _FIRST_LEAST, int(np.isinf(slopes).sum()))
     active = np.sort(np.argsort(-slopes, kind="stable")[:first])
     rest, n_iter, gap = np.arange(d, D), 0, np.inf
     for _ in range(_MAX_ROUNDS):
         columns = np.concatenate([active, rest])
-        part = Constraints(rows.A[:, columns], rows.free, rows.bounds, rows.n_planes)
-        inner = None if smooth is None else smooth[np.ix_(columns, columns)]
+        part, inner = rows, smooth
+        if len(active) < d:
+            part = Constraints(rows.A[:, columns], rows.free, rows.bounds, rows.n_planes)
+            inner = None if smooth is None else smooth[np.ix_(columns, columns)]
 
         def lacks_many(
             V: np.ndarray, x: np.ndarray, active: np.ndarray = active, columns: np.ndarray = columns
@@ -231,8 +236,10 @@ def solve_active(
             "Scale the features, or lower C."
         )
     sigma = weights_of(np.linalg.norm(V[:d], axis=1), m)
-    multipliers = point.x[: rows.n_planes]
-    return ConeSolution(V, sigma, slack, upper, max(0.0, gap), multipliers, n_iter, "active")
+    multipliers, shares = point.x[: rows.n_planes], slopes / max(_level(slopes, m), _NOTHING)
+    return ConeSolution(
+        V, sigma, slack, upper, max(0.0, gap), multipliers, n_iter, "active", shares
+    )
 
 
 def _spread(part: np.ndarray, columns: np.ndarray, n_rows: int) -> np.ndarray:
@@ -249,11 +256,15 @@ def _missing(slopes: np.ndarray, active: np.ndarray, m: int, share: float = 1.0)
     slope is above that are needed, or above a share of it.
     """
     outside = np.setdiff1d(np.arange(len(slopes)), active)
-    level = -np.inf
-    if m <= len(active):
-        level = share * float(np.partition(slopes[active], len(active) - m)[len(active) - m])
+    level = share * _level(slopes[active], m) if m <= len(active) else -np.inf
     enter = outside[slopes[outside] > level]
     return enter[np.argsort(-slopes[enter], kind="stable")]
+
+
+def _level(slopes: np.ndarray, m: int) -> float:
+    """Return the m-th largest slope."""
+    place = max(0, len(slopes) - m)
+    return float(np.partition(slopes, place)[place])
 
 
 def _with_all(rows: Constraints, C: float, d: int, tol: float) -> InteriorPoint:

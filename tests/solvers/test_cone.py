@@ -87,10 +87,10 @@ def test_ours_and_clarabel_agree(name):
 def test_a_warm_start_changes_the_way_but_not_the_end():
     cone = CASES["wide"]
     cold = solve_cone(cone, solver="active")
-    warm = solve_cone(cone, solver="active", start=cold.sigma)
+    warm = solve_cone(cone, solver="active", start=cold.slopes)
     assert warm.objective == pytest.approx(cold.objective, rel=1e-5)
     assert warm.n_iter <= cold.n_iter
-    misleading = solve_cone(cone, solver="active", start=1 - cold.sigma)
+    misleading = solve_cone(cone, solver="active", start=2 - cold.slopes)
     assert misleading.objective == pytest.approx(cold.objective, rel=1e-5)
 
 

@@ -31,9 +31,9 @@ class PlaneSums:
     gradient : ndarray of shape (D, P), float64
         Sums of the new plane.
     gradients : ndarray of shape (n_planes, D, P), float64
-        Sums of the older planes under new clusters; empty unless asked for.
+        What new clusters change of the sums of older planes; empty unless asked for.
     counts : ndarray of shape (n_planes,), int64
-        Rows that they ask something of.
+        And of the rows that they ask something of.
     changed : int
         Rows whose cluster under V is not the stored one.
     sizes : ndarray of shape (n_clusters,), int64
@@ -131,11 +131,11 @@ def plane_sums(
                 sums[p::P, :d] += weights[:, p, used] @ rows[used]
         if intercept:
             sums[:, d] += flat.sum(axis=1)
-    return np.ascontiguousarray(sums.reshape(J, P, -1).transpose(0, 2, 1)), counts
+    return np.ascontiguousarray(sums.reshape(J, P, d + intercept).transpose(0, 2, 1)), counts
 
 
 def block_step(
-    X: np.ndarray, V: np.ndarray, z: np.ndarray | None, older: list[np.ndarray]
+    X: np.ndarray, V: np.ndarray, z: np.ndarray, older: list[np.ndarray], take_over: bool
 ) -> tuple[PlaneSums, np.ndarray, np.ndarray]:
     """Do one start's part of a pass on one block.
 
@@ -143,10 +143,12 @@ def block_step(
     ----------
     X : ndarray of shape (n_rows, n_features)
     V : ndarray of shape (D, P)
-    z : ndarray of shape (n_rows,), uint8, or None
-        The clusters that planes are drawn for. None: those of V.
+    z : ndarray of shape (n_rows,), uint8
+        The present clusters.
     older : list of ndarray of shape (n_rows,)
-        Planes whose sums are wanted again, for new clusters.
+        Planes of which is wanted what the clusters of V change.
+    take_over : bool
+        Draw the plane for the clusters of V, not for the present ones.
 
     Returns
     -------
@@ -159,17 +161,20 @@ def block_step(
     intercept, P = len(V) > X.shape[1], V.shape[1]
     F = decisions(X, V)
     now = clusters_of(F)
-    changed = 0 if z is None else int((now != z).sum())
-    z = now if z is None else z
-    plane, short = rivals(F, z)
-    sums, counts = plane_sums(X, [plane, *older], z, P, intercept)
+    moved = np.flatnonzero(now != z)
+    plane, short = rivals(F, now if take_over else z)
+    sums, counts = plane_sums(X, [plane], now if take_over else z, P, intercept)
+    # Few clusters change: the other rows ask the same of the older planes.
+    there, planes = X[moved], [older_plane[moved] for older_plane in older]
+    after, counts_after = plane_sums(there, planes, now[moved], P, intercept)
+    before, counts_before = plane_sums(there, planes, z[moved], P, intercept)
     found = PlaneSums(
         float(short.sum()),
         int(counts[0]),
         sums[0],
-        sums[1:],
-        counts[1:],
-        changed,
+        after - before,
+        counts_after - counts_before,
+        len(moved),
         np.bincount(now, minlength=max(2, P)),
     )
     return found, plane, now

@@ -47,11 +47,9 @@ class Request:
     round : int
         Under which the clusters of V are stored.
     version : int
-        Round of the clusters that the plane is drawn for; 0: the start's labels.
+        Round of the present clusters, which the plane is drawn for; 0: the start's labels.
     take_over : bool
-        Draw it for the clusters of V instead, and sum the older planes for them.
-    keep_clusters : bool
-        Store the clusters of V.
+        Draw it for the clusters of V instead, and sum what they change of the older planes.
     ids : tuple of int
         Numbers of the older planes.
     """
@@ -61,7 +59,6 @@ class Request:
     round: int
     version: int
     take_over: bool
-    keep_clusters: bool
     ids: tuple[int, ...]
 
     @classmethod
@@ -69,7 +66,7 @@ class Request:
         """Return the requests of a start for the next pass, with the point V of each."""
         every = settings.planes_outside and now.n_rounds > 0
         take_over = now.refresh or every
-        rest = (now.n_rounds, now.version, take_over, now.refresh, tuple(now.ids))
+        rest = (now.n_rounds, now.version, take_over, tuple(now.ids))
         return [
             (cls(now.number, 2 * now.n_rounds + i, *rest), V)
             for i, V in enumerate(now.points(settings))
@@ -88,14 +85,13 @@ class RowStore(Protocol):
 
 def advance(X: np.ndarray, V: np.ndarray, request: Request, rows: RowStore) -> PlaneSums:
     """Do one start's part of a pass on some rows, and store what it leaves behind."""
-    z, older = None, []
+    older = []
     if request.take_over:
         older = [rows.get(request.start, "plane", number) for number in request.ids]
-    else:
-        z = rows.get(request.start, "clusters", request.version)
-    sums, plane, now = block_step(X, V, z, older)
+    z = rows.get(request.start, "clusters", request.version)
+    sums, plane, now = block_step(X, V, z, older, request.take_over)
     rows.put(request.start, "plane", request.plane, plane)
-    if request.keep_clusters:
+    if request.take_over:
         rows.put(request.start, "clusters", request.round, now)
     return sums
 

@@ -33,7 +33,7 @@ from bigfs.store.scratch import ArrayRef
 # Of the cone programs: relative gap.
 _TOLERANCE = 1e-5
 _CHECKPOINT_SECONDS = 30.0
-_SMALL_ARRAYS = ("V", "sigma", "planes", "bounds", "multipliers", "best", "sizes")
+_SMALL_ARRAYS = ("V", "sigma", "planes", "bounds", "multipliers", "idle", "slopes", "best", "sizes")
 
 
 def program_bytes(n_rows_of_v: int, n_columns: int, smooth: bool) -> int:
@@ -112,7 +112,7 @@ def _run_start(
     rows.put(number, "clusters", 0, labels.load()[:, number])
     while not state.done:
         if state.ids and not state.refresh:
-            state.solved(_solved(state.program(settings, mean, smooth), state.sigma))
+            state.solved(_solved(state.program(settings, mean, smooth), state.slopes))
         asked = Request.of(state, settings)
         state.absorb([advance(X, V, request, rows) for request, V in asked], settings, n)
         if state.history:
@@ -124,7 +124,7 @@ def _run_start(
 
 
 def _solved(program: ConeProgram, start: np.ndarray) -> ConeSolution:
-    return solve_cone(program, start=start, tol=_TOLERANCE)
+    return solve_cone(program, start=start if len(start) else None, tol=_TOLERANCE)
 
 
 def run_streamed(
@@ -187,7 +187,7 @@ def _solve_all(states: list[Trajectory], folder: Location, settings: Settings, s
     items = []
     for state in states:
         path = folder / f"program-{state.number}-{uuid.uuid4().hex[:8]}.npz"
-        write_arrays(path, planes=state.planes, bounds=state.bounds, sigma=state.sigma)
+        write_arrays(path, planes=state.planes, bounds=state.bounds, slopes=state.slopes)
         items.append(str(path))
     solutions = run_tasks(_solve_task, items, settings, shared, label="m3fs solve")
     for state, item, solution in zip(states, items, solutions, strict=True):
@@ -207,7 +207,7 @@ def _solve_task(path: str, settings: Settings, shared: str) -> ConeSolution:
         settings.n_selected,
         settings.n_features,
     )
-    return _solved(program, stored["sigma"])
+    return _solved(program, stored["slopes"])
 
 
 def _save(path: Location, states: list[Trajectory]) -> None:

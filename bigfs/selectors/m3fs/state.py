@@ -24,8 +24,11 @@ from bigfs.selectors.m3fs.kernels import PlaneSums
 from bigfs.solvers.cone import ConeProgram
 from bigfs.solvers.msupport import ConeSolution, weights_of
 
-# A plane whose multiplier is below this share of C is dropped when the clusters change.
+# A plane whose multiplier is below this share of C is idle. With the clusters outside it is dropped
+# when they change, or when it was idle the last so many times that planes were drawn; in the
+# paper's nesting an idle plane is needed again when they change.
 _IDLE = 1e-6
+_IDLE_DRAWS = 10
 # The second plane of a round is drawn at this share of the way from the best point.
 _BETWEEN = 0.2
 
@@ -91,6 +94,10 @@ class Trajectory:
         Mean sums of the planes for the present clusters.
     bounds : ndarray of shape (n_kept,), float64
     multipliers : ndarray of shape (n_kept,), float64
+    idle : ndarray of shape (n_kept,), int64
+        How many times planes were drawn since each was last not idle.
+    slopes : ndarray of shape (n_features,), float64
+        Those of the last program; empty before it.
     ids : list of int
         The numbers that the planes are stored under: twice that of their round, and one more where
         a plane was drawn between the best point and the solution.
@@ -129,6 +136,8 @@ class Trajectory:
     planes: np.ndarray = field(default_factory=lambda: np.empty(0))
     bounds: np.ndarray = field(default_factory=lambda: np.empty(0))
     multipliers: np.ndarray = field(default_factory=lambda: np.empty(0))
+    idle: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    slopes: np.ndarray = field(default_factory=lambda: np.empty(0))
     ids: list[int] = field(default_factory=list)
     n_rounds: int = 0
     n_planes: int = 0
@@ -165,6 +174,7 @@ class Trajectory:
         """Take over a solution."""
         self.V, self.sigma, self.multipliers = found.V, found.sigma, found.multipliers
         self.slack, self.objective, self.gap = found.slack, found.objective, found.gap
+        self.slopes = found.slopes
 
     def points(self, settings: Settings) -> list[np.ndarray]:
         """Return where the next pass draws planes: at V, and between the best point and V."""
@@ -182,11 +192,15 @@ class Trajectory:
             self._compare(found, settings, n)
         if not self.n_rounds:
             # The first pass, at V = 0: every row is short of its margin for the start's clusters.
-            self._append(found, n)
+            self._append(found, settings, n)
             self.n_rounds = 1
             return
         if self.refresh or settings.planes_outside:
-            self.planes, self.bounds = sums.gradients / n, sums.counts / n
+            self.planes, self.bounds = (
+                self.planes + sums.gradients / n,
+                self.bounds + sums.counts / n,
+            )
+            self.version = self.n_rounds
         self.history.append((self.objective, self.violation))
         if self.n_rounds >= settings.max_iter:
             self.done, self.converged = True, self.violation <= settings.epsilon
@@ -223,9 +237,9 @@ class Trajectory:
     def _clusters_outside(self, found: list[PlaneSums], settings: Settings, n: int) -> None:
         """Draw planes until none is violated, then change the clusters, until they stay."""
         if self.violation > settings.epsilon:
-            self._append(found, n)
+            self._append(found, settings, n)
         if self.refresh:
-            self.refresh, self.version = False, self.n_rounds
+            self.refresh = False
             self.n_steps += 1
             return
         if self.violation > settings.epsilon:
@@ -237,8 +251,7 @@ class Trajectory:
             return
         self.refresh = True
         self._take_best(settings)
-        kept = self.multipliers > _IDLE * settings.C
-        self.ids = [number for number, keep in zip(self.ids, kept, strict=True) if keep]
+        self._keep(self.multipliers > _IDLE * settings.C)
 
     def _planes_outside(self, found: list[PlaneSums], settings: Settings, n: int) -> None:
         """Change the clusters until the objective stays, then draw a plane (algorithm 1)."""
@@ -251,13 +264,23 @@ class Trajectory:
             self.done = self.converged = True
             return
         self.last = np.inf
-        self._append(found, n)
+        self._append(found, settings, n)
 
-    def _append(self, found: list[PlaneSums], n: int) -> None:
-        """Add the planes of a pass."""
+    def _keep(self, kept: np.ndarray) -> None:
+        """Drop the other planes."""
+        self.planes, self.bounds = self.planes[kept], self.bounds[kept]
+        self.multipliers, self.idle = self.multipliers[kept], self.idle[kept]
+        self.ids = [number for number, keep in zip(self.ids, kept, strict=True) if keep]
+
+    def _append(self, found: list[PlaneSums], settings: Settings, n: int) -> None:
+        """Add the planes of a pass, and drop those that have long been idle."""
+        if not settings.planes_outside:
+            self.idle = np.where(self.multipliers > _IDLE * settings.C, 0, self.idle + 1)
+            self._keep(self.idle < _IDLE_DRAWS)
         for i, sums in enumerate(found):
             gradient, bound = sums.gradient[None] / n, np.array([sums.chosen / n])
             self.planes = np.concatenate([self.planes, gradient]) if self.ids else gradient
             self.bounds = np.concatenate([self.bounds, bound]) if self.ids else bound
+            self.idle = np.append(self.idle, 0)
             self.ids = [*self.ids, 2 * self.n_rounds + i]
             self.n_planes += 1

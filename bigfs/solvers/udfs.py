@@ -16,6 +16,8 @@ _EPSILON = 1e-16
 N_MATRICES = 4
 # Matrices of n_samples x n_features alive at once where M is kept as a product.
 N_ROW_MATRICES = 6
+# A change of an inverse by less than this share is left out.
+_NEGLIGIBLE = 1e-7
 # Of the first eigenproblem of a product: its solution only has to be a start.
 _START_TOL = 1e-3
 
@@ -113,6 +115,7 @@ class ProductForm:
     Attributes
     ----------
     F : ndarray of shape (n_features, rank), float64
+        Orthogonal columns.
     outside : ndarray of shape (n_features,), float64
         Squared norm of each feature's axis, projected onto the null space.
     """
@@ -130,19 +133,31 @@ class ProductForm:
         from scipy.linalg import cho_factor, cho_solve
         from scipy.sparse.linalg import LinearOperator, eigsh
 
-        root = 1 / np.sqrt(added)
-        G = self.F * root[:, None]
+        F, share = self.F, 1 / added
+        squares = np.einsum("ij,ij->j", F, F)
+        # Empty features share the least weight, which multiplies F'F, a diagonal matrix: products
+        # are made of the others.
+        least = float(share.min())
+        more = share - least
+        used = np.flatnonzero(more * squares.max(initial=0.0) > _NEGLIGIBLE)
+        G = F[used]
+        G *= np.sqrt(more[used])[:, None]
         K = G.T @ G
-        K.flat[:: len(K) + 1] += 1.0
+        del G
+        K.flat[:: len(K) + 1] += 1.0 + least * squares
         factor = cho_factor(K, overwrite_a=True, check_finite=False)
 
         def product(v: np.ndarray) -> np.ndarray:
-            v = v.ravel() * root
-            return np.asarray(root * (v - G @ cho_solve(factor, G.T @ v, check_finite=False)))
+            v = v.ravel() * share
+            return np.asarray(v - share * (F @ cho_solve(factor, F.T @ v, check_finite=False)))
 
-        operator = LinearOperator((len(root),) * 2, matvec=product, dtype=np.float64)
-        start, tol = (root, _START_TOL) if before is None else (before.sum(axis=1), 0)
-        return np.asarray(eigsh(operator, k=n_columns, which="LA", v0=start, tol=tol)[1])
+        operator = LinearOperator((len(F),) * 2, matvec=product, dtype=np.float64)
+        if before is None:
+            start, tol, n_vectors = np.sqrt(share), _START_TOL, None
+        else:  # close to the solution, which few vectors find
+            start, tol, n_vectors = before.sum(axis=1), 0.0, min(len(F), 2 * n_columns + 4)
+        pairs = eigsh(operator, k=n_columns, which="LA", v0=start, tol=tol, ncv=n_vectors)
+        return np.asarray(pairs[1])
 
     def quadratic(self, B: np.ndarray) -> float:
         """Return ``tr(B'MB)``."""

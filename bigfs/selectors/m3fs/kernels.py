@@ -164,16 +164,22 @@ def block_step(
     moved = np.flatnonzero(now != z)
     plane, short = rivals(F, now if take_over else z)
     sums, counts = plane_sums(X, [plane], now if take_over else z, P, intercept)
+    changes, counts_changed = np.zeros((len(older), *V.shape)), np.zeros(len(older), np.int64)
     # Few clusters change: the other rows ask the same of the older planes.
-    there, planes = X[moved], [older_plane[moved] for older_plane in older]
-    after, counts_after = plane_sums(there, planes, now[moved], P, intercept)
-    before, counts_before = plane_sums(there, planes, z[moved], P, intercept)
+    step = tile_rows(X.shape[1])
+    for begin in range(0, len(moved) if older else 0, step):
+        part = moved[begin : begin + step]
+        there, planes = X[part], [older_plane[part] for older_plane in older]
+        for clusters, sign in ((now, 1), (z, -1)):
+            gathered, asked = plane_sums(there, planes, clusters[part], P, intercept)
+            changes += sign * gathered
+            counts_changed += sign * asked
     found = PlaneSums(
         float(short.sum()),
         int(counts[0]),
         sums[0],
-        after - before,
-        counts_after - counts_before,
+        changes,
+        counts_changed,
         len(moved),
         np.bincount(now, minlength=max(2, P)),
     )

@@ -39,12 +39,13 @@ _SMALL_ARRAYS = ("V", "sigma", "planes", "bounds", "multipliers", "idle", "slope
 def program_bytes(n_rows_of_v: int, n_columns: int, smooth: bool) -> int:
     """Return the bytes of a cone program: dozens of planes, and matrices of smoothness.
 
-    Of these there are seven where all features are active: as given, of the active ones, with a
-    feature of zeros, doubled, and three of a step. Where few are active, there is little but the
-    first.
+    Of these there are six where all features are active: as given, with a feature of zeros,
+    doubled, and three of a step, or two with one column. Where few are active, there is little but
+    the first.
     """
     planes = 8 * 64 * n_rows_of_v * n_columns
-    return 4 * planes + (7 * 8 * n_rows_of_v**2 if smooth else 0) + 16 * MIB
+    matrices = 5 if n_columns == 1 else 6
+    return 4 * planes + (8 * matrices * n_rows_of_v**2 if smooth else 0) + 16 * MIB
 
 
 def resident_bytes(shape: Shape, n_rows_of_v: int, n_columns: int, smooth: bool) -> int:

@@ -126,22 +126,22 @@ def _column(
             part = frame[name]
             if len(part.shape) != 1 or part.shape[0] > _MOST_ROWS:
                 raise InputError(f"{uri}: {name} of obs has the shape {part.shape}.")
-            found = np.asarray(part[0 : part.shape[0]])
-            is_number = found.dtype.kind in "fiub"
-            return found if is_number else np.array([str(value) for value in found])
+            column_values = np.asarray(part[0 : part.shape[0]])
+            is_number = column_values.dtype.kind in "fiub"
+            return column_values if is_number else np.array([str(value) for value in column_values])
 
         if kind == "categorical":
             codes = values(f"{column}/codes")
             _refuse_missing(codes < 0, column, uri)
-            found: np.ndarray = values(f"{column}/categories")[codes]
+            result: np.ndarray = values(f"{column}/categories")[codes]
         elif hasattr(node, "shape"):
-            found = values(column)
+            result = values(column)
         elif str(kind).startswith("nullable"):
             _refuse_missing(values(f"{column}/mask"), column, uri)
-            found = values(f"{column}/values")
+            result = values(f"{column}/values")
         else:
             raise InputError(f"{uri}: obs column {column!r} is a {kind}, which is not read.")
-    return found
+    return result
 
 
 def _refuse_missing(missing: np.ndarray, column: str, uri: str) -> None:

@@ -135,10 +135,10 @@ class _Parts(SparseSource):
     def _indptr(self) -> np.ndarray:
         with decoding(self.uri), self._place.open() as parts:
             indptr = parts["indptr"]
-            found = np.asarray(indptr[0 : indptr.shape[0]]).astype(np.int64)
-        if found[0] or found[-1] != self.n_entries or (np.diff(found) < 0).any():
+            values = np.asarray(indptr[0 : indptr.shape[0]]).astype(np.int64)
+        if values[0] or values[-1] != self.n_entries or (np.diff(values) < 0).any():
             raise self.damaged("indptr does not lead from the first to the last entry")
-        return found
+        return values
 
     def damaged(self, why: str) -> InputError:
         """Return the error for parts that are no matrix."""

@@ -174,7 +174,7 @@ def block_step(
             gathered, asked = plane_sums(there, planes, clusters[part], P, intercept)
             changes += sign * gathered
             counts_changed += sign * asked
-    found = PlaneSums(
+    pass_sums = PlaneSums(
         float(short.sum()),
         int(counts[0]),
         sums[0],
@@ -183,4 +183,4 @@ def block_step(
         len(moved),
         np.bincount(now, minlength=max(2, P)),
     )
-    return found, plane, now
+    return pass_sums, plane, now

@@ -114,8 +114,8 @@ def _run_start(
     while not state.done:
         if state.ids and not state.refresh:
             state.solved(_solved(state.program(settings, mean, smooth), state.slopes))
-        asked = Request.of(state, settings)
-        state.absorb([advance(X, V, request, rows) for request, V in asked], settings, n)
+        requested = Request.of(state, settings)
+        state.absorb([advance(X, V, request, rows) for request, V in requested], settings, n)
         if state.history:
             where = f"round {len(state.history)}, objective {state.objective:.6g}"
             say_where(f"start {number}: {where}")
@@ -169,10 +169,10 @@ def run_streamed(
                     settings,
                     shared,
                 )
-                asked = [Request.of(state, settings) for state in active]
-                requests, Vs = zip(*(pair for pairs in asked for pair in pairs), strict=True)
+                requested = [Request.of(state, settings) for state in active]
+                requests, Vs = zip(*(pair for pairs in requested for pair in pairs), strict=True)
                 totals = iter(passes.step(requests, Vs))
-            for state, pairs in zip(active, asked, strict=True):
+            for state, pairs in zip(active, requested, strict=True):
                 state.absorb([next(totals) for _ in pairs], settings, n)
             best = min(state.objective for state in states)
             progress.advance(1, f"objective {best:.6g}" if np.isfinite(best) else None)

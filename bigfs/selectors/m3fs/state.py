@@ -170,11 +170,11 @@ class Trajectory:
             settings.n_features,
         )
 
-    def solved(self, found: ConeSolution) -> None:
+    def solved(self, solution: ConeSolution) -> None:
         """Take over a solution."""
-        self.V, self.sigma, self.multipliers = found.V, found.sigma, found.multipliers
-        self.slack, self.objective, self.gap = found.slack, found.objective, found.gap
-        self.slopes = found.slopes
+        self.V, self.sigma, self.multipliers = solution.V, solution.sigma, solution.multipliers
+        self.slack, self.objective, self.gap = solution.slack, solution.objective, solution.gap
+        self.slopes = solution.slopes
 
     def points(self, settings: Settings) -> list[np.ndarray]:
         """Return where the next pass draws planes: at V, and between the best point and V."""
@@ -182,17 +182,17 @@ class Trajectory:
             return [self.V]
         return [self.V, self.best + _BETWEEN * (self.V - self.best)]
 
-    def absorb(self, found: list[PlaneSums], settings: Settings, n: int) -> None:
+    def absorb(self, pass_sums: list[PlaneSums], settings: Settings, n: int) -> None:
         """Take what a pass found at each of its points, and decide what the next round does."""
-        sums = found[0]
+        sums = pass_sums[0]
         if settings.planes_outside:
             self.sizes = sums.sizes
             self.violation = sums.hinge / n - self.slack
         else:
-            self._compare(found, settings, n)
+            self._compare(pass_sums, settings, n)
         if not self.n_rounds:
             # The first pass, at V = 0: every row is short of its margin for the start's clusters.
-            self._append(found, settings, n)
+            self._append(pass_sums, settings, n)
             self.n_rounds = 1
             return
         if self.refresh or settings.planes_outside:
@@ -205,22 +205,22 @@ class Trajectory:
         if self.n_rounds >= settings.max_iter:
             self.done, self.converged = True, self.violation <= settings.epsilon
         elif settings.planes_outside:
-            self._planes_outside(found, settings, n)
+            self._planes_outside(pass_sums, settings, n)
         else:
-            self._clusters_outside(found, settings, n)
+            self._clusters_outside(pass_sums, settings, n)
         if not self.done:
             self.n_rounds += 1
         elif not settings.planes_outside:
             self._take_best(settings)
 
-    def _compare(self, found: list[PlaneSums], settings: Settings, n: int) -> None:
+    def _compare(self, pass_sums: list[PlaneSums], settings: Settings, n: int) -> None:
         """Keep the best point; the slack is what the objective leaves for the loss there."""
         rest = self.objective - settings.C * self.slack if self.n_rounds else 0.0
         if self.refresh:
             self.best_loss = np.inf  # it was that of other clusters
         # The objective is convex: between two points it is at most between their values.
         between = self.best_rest + _BETWEEN * (rest - self.best_rest)
-        for V, share, sums in zip(self.points(settings), (rest, between), found, strict=False):
+        for V, share, sums in zip(self.points(settings), (rest, between), pass_sums, strict=False):
             loss = sums.hinge / n
             if share + settings.C * loss < self.best_rest + settings.C * self.best_loss:
                 self.best, self.best_rest, self.best_loss = V, share, loss
@@ -234,10 +234,10 @@ class Trajectory:
         norms = np.linalg.norm(self.V[: settings.n_features], axis=1)
         self.sigma = weights_of(norms, settings.n_selected)
 
-    def _clusters_outside(self, found: list[PlaneSums], settings: Settings, n: int) -> None:
+    def _clusters_outside(self, pass_sums: list[PlaneSums], settings: Settings, n: int) -> None:
         """Draw planes until none is violated, then change the clusters, until they stay."""
         if self.violation > settings.epsilon:
-            self._append(found, settings, n)
+            self._append(pass_sums, settings, n)
         if self.refresh:
             self.refresh = False
             self.n_steps += 1
@@ -253,7 +253,7 @@ class Trajectory:
         self._take_best(settings)
         self._keep(self.multipliers > _IDLE * settings.C)
 
-    def _planes_outside(self, found: list[PlaneSums], settings: Settings, n: int) -> None:
+    def _planes_outside(self, pass_sums: list[PlaneSums], settings: Settings, n: int) -> None:
         """Change the clusters until the objective stays, then draw a plane (algorithm 1)."""
         fell = self.last - self.objective
         self.last = self.objective
@@ -264,7 +264,7 @@ class Trajectory:
             self.done = self.converged = True
             return
         self.last = np.inf
-        self._append(found, settings, n)
+        self._append(pass_sums, settings, n)
 
     def _keep(self, kept: np.ndarray) -> None:
         """Drop the other planes."""
@@ -272,12 +272,12 @@ class Trajectory:
         self.multipliers, self.idle = self.multipliers[kept], self.idle[kept]
         self.ids = [number for number, keep in zip(self.ids, kept, strict=True) if keep]
 
-    def _append(self, found: list[PlaneSums], settings: Settings, n: int) -> None:
+    def _append(self, pass_sums: list[PlaneSums], settings: Settings, n: int) -> None:
         """Add the planes of a pass, and drop those that have long been idle."""
         if not settings.planes_outside:
             self.idle = np.where(self.multipliers > _IDLE * settings.C, 0, self.idle + 1)
             self._keep(self.idle < _IDLE_DRAWS)
-        for i, sums in enumerate(found):
+        for i, sums in enumerate(pass_sums):
             gradient, bound = sums.gradient[None] / n, np.array([sums.chosen / n])
             self.planes = np.concatenate([self.planes, gradient]) if self.ids else gradient
             self.bounds = np.concatenate([self.bounds, bound]) if self.ids else bound

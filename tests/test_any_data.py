@@ -130,14 +130,14 @@ def fit(name: str, X: Any, m: int | None = None, **options: Any) -> Any:
 
 def check(name: str, kind: str, X: np.ndarray) -> Any:
     """Fit, and check that the result can be used."""
-    found = fit(name, X)
-    assert np.isfinite(found.scores_).all()
-    assert sorted(found.ranking_) == list(range(X.shape[1]))
+    fitted = fit(name, X)
+    assert np.isfinite(fitted.scores_).all()
+    assert sorted(fitted.ranking_) == list(range(X.shape[1]))
     constant = (X == X[0]).all(axis=0)
-    assert constant[found.ranking_[len(constant) - constant.sum() :]].all(), (
-        f"{name}, {kind}: constant features must come last. Got {found.ranking_}"
+    assert constant[fitted.ranking_[len(constant) - constant.sum() :]].all(), (
+        f"{name}, {kind}: constant features must come last. Got {fitted.ranking_}"
     )
-    return found
+    return fitted
 
 
 @pytest.mark.full
@@ -148,12 +148,12 @@ def test_every_method_on_any_data(name: str, kind: str) -> None:
         with pytest.raises(InputError, match=REFUSED[name, kind]):
             fit(name, X)
         return
-    found = check(name, kind, X)
+    actual = check(name, kind, X)
     _, settings = FEWER.get((name, kind), FEWER.get((name, ""), ("", {})))
     if kind in PLANTED and settings is not None:
-        found = fit(name, X, **settings) if settings else found
-        n_found = np.isin(found.get_support(indices=True), range(N_PLANTED)).sum()
-        assert n_found >= 3, f"{n_found} of 4 planted features; ranking {found.ranking_}"
+        actual = fit(name, X, **settings) if settings else actual
+        n_found = np.isin(actual.get_support(indices=True), range(N_PLANTED)).sum()
+        assert n_found >= 3, f"{n_found} of 4 planted features; ranking {actual.ranking_}"
 
 
 def test_udfs_finds_what_scatters_little_in_neighborhoods() -> None:
@@ -167,8 +167,8 @@ def test_udfs_finds_what_scatters_little_in_neighborhoods() -> None:
 def test_the_order_of_columns_does_not_decide_what_a_search_drops(seed: int, order: int) -> None:
     # Most features can go without a change of the clusters: the first of them went before.
     X = groups(seed=seed)[:, ::order]
-    found = fit("gfs_kmeans", X, **GROUPS).get_support(indices=True)
-    assert set(found) == (set(range(4)) if order == 1 else set(range(6, 10)))
+    fitted = fit("gfs_kmeans", X, **GROUPS).get_support(indices=True)
+    assert set(fitted) == (set(range(4)) if order == 1 else set(range(6, 10)))
 
 
 @pytest.mark.parametrize("kind", ["ten copies", "outliers", "two rows"])
@@ -189,8 +189,8 @@ def test_graph_methods_on_data_that_used_to_fail(
 @pytest.mark.parametrize("kind", ["as it is", "ten copies"])
 def test_mcfs_finds_what_was_planted(kind: str) -> None:
     X = groups(240)
-    found = fit("mcfs", np.tile(X, (10, 1)) if kind == "ten copies" else X)
-    assert set(found.ranking_[:N_PLANTED]) == set(range(N_PLANTED))
+    fitted = fit("mcfs", np.tile(X, (10, 1)) if kind == "ten copies" else X)
+    assert set(fitted.ranking_[:N_PLANTED]) == set(range(N_PLANTED))
 
 
 def _overlapping() -> np.ndarray:
@@ -284,9 +284,9 @@ def test_an_hdf5_dataset_and_a_lazy_xarray_are_read_by_blocks(
         )
         monkeypatch.setattr(xr.DataArray, "__array__", lambda *_: pytest.fail("read whole"))
         for lazy in (stored, lazy_array):
-            found = fit("mcfs", lazy)
-            np.testing.assert_array_equal(found.scores_, expected.scores_)
-            chosen = found.transform(lazy)
+            fitted = fit("mcfs", lazy)
+            np.testing.assert_array_equal(fitted.scores_, expected.scores_)
+            chosen = fitted.transform(lazy)
             chosen = chosen.data if lazy is lazy_array else chosen
             assert isinstance(chosen, da.Array)
             np.testing.assert_array_equal(chosen.compute(), expected.transform(X))

@@ -130,12 +130,14 @@ def print_planted(sizes: tuple[int, ...], n_seeds: int = 3) -> None:
     for n in sizes:
         data = [planted(n, seed=seed) for seed in range(n_seeds)]
         for K in (5, 9, 10, 20):
-            found = [
+            measured = [
                 np.mean([np.isin(select("mcfs", X, 25, K, coef_scale=scale), f).sum()
                          for X, f in data])
                 for scale in SCALES
             ]  # fmt: skip
-            print(f"{n:<8,}{K:>3}   " + "".join(f"{value:>11.1f}" for value in found), flush=True)
+            print(
+                f"{n:<8,}{K:>3}   " + "".join(f"{value:>11.1f}" for value in measured), flush=True
+            )
 
 
 def print_runs(sizes: tuple[int, ...], n_features: int) -> None:

@@ -104,12 +104,12 @@ def main(arguments: list[str] | None = None) -> dict[int, float]:
         n_rows = int(options.gigabytes * 1e9) // (4 * features)
         path = options.folder / f"gram-{n_rows}-{features}.zarr"
         write_matrix(path, n_rows, features)
-        blocks, (read_x, read_y, products, whole) = measure(path, options.repetitions)
-        cpu, elapsed = (read_x + read_y + products) / whole
+        blocks, (read_x, read_y, products, complete) = measure(path, options.repetitions)
+        cpu, elapsed = (read_x + read_y + products) / complete
         shares[features] = float(cpu)
         print(
             f"{features:>8,} {n_rows:>10,} {read_x[0]:>7.2f} {read_y[0]:>7.2f} "
-            f"{products[0]:>9.2f} {whole[0]:>6.2f} {blocks.nbytes / whole[1] / 1e6:>6.0f} "
+            f"{products[0]:>9.2f} {complete[0]:>6.2f} {blocks.nbytes / complete[1] / 1e6:>6.0f} "
             f"{cpu:>11.2f} {elapsed:>8.2f}",
             flush=True,
         )

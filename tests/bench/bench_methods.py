@@ -78,23 +78,23 @@ def fit(variant: str, X: np.ndarray, n_classes: int, sizes: list[int]) -> dict[s
     if "n_clusters" in inspect.signature(kind).parameters:
         settings = {"n_clusters": n_classes, **settings}
     each = method.one_fit_up_to < max(sizes)
-    found: dict[str, Any] = {"selected": {}}
+    figures: dict[str, Any] = {"selected": {}}
     with single_thread():
         with suppress(BigfsError):  # loads what a fit loads
             kind(1, **settings).fit(X[:60, :20])
         for wanted in [[m] for m in sizes] if each else [sizes]:
             used = time.process_time()
             selector = kind(max(wanted), **settings).fit(X)
-            found["seconds"] = time.process_time() - used
-            found["selected"] |= {str(m): selector.support(m).tolist() for m in wanted}
-    return found
+            figures["seconds"] = time.process_time() - used
+            figures["selected"] |= {str(m): selector.support(m).tolist() for m in wanted}
+    return figures
 
 
 def judge(X: np.ndarray, y: np.ndarray, selections: list[Any], repetitions: int) -> dict[str, Any]:
     """Return the scores of a selection, or of several that were drawn."""
     protocol = Protocol(int(y.max()) + 1, repetitions, 1, "random")
     blocks = RowBlocks.from_any(X)
-    kept = [None if one is None else np.asarray(one) for one in selections]
+    kept = [None if selection is None else np.asarray(selection) for selection in selections]
     with single_thread():
         if len(kept) > 1:
             return measure_draws(blocks, y, kept, protocol, "4 GiB")
@@ -108,9 +108,9 @@ class Results:
         self.path = path
         self.data: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
-    def add(self, name: str, variant: str, found: dict[str, Any]) -> None:
+    def add(self, name: str, variant: str, measured: dict[str, Any]) -> None:
         """Keep what was found of a method on a set."""
-        self.data.setdefault(name, {})[variant] = found
+        self.data.setdefault(name, {})[variant] = measured
         self.path.write_text(json.dumps(self.data))
 
 
@@ -132,38 +132,39 @@ def measure_set(
             continue
         pool = pool or context.Pool(1)
         try:
-            found = pool.apply_async(fit, (variant, X, int(y.max()) + 1, sizes)).get(limit)
+            measured = pool.apply_async(fit, (variant, X, int(y.max()) + 1, sizes)).get(limit)
         except multiprocessing.TimeoutError:
-            found = {"failed": f"more than {limit:.0f} s"}
+            measured = {"failed": f"more than {limit:.0f} s"}
         except BigfsError as error:
-            found = {"failed": str(error)}
-        if "failed" in found:
+            measured = {"failed": str(error)}
+        if "failed" in measured:
             pool.terminate()
             pool = None
         else:
-            found["scores"] = {
-                m: judge(X, y, [selected], repetitions) for m, selected in found["selected"].items()
+            measured["scores"] = {
+                m: judge(X, y, [selected], repetitions)
+                for m, selected in measured["selected"].items()
             }
-        results.add(name, variant, found)
-        print(name, variant, found.get("failed") or f"{found['seconds']:.1f} s", flush=True)
+        results.add(name, variant, measured)
+        print(name, variant, measured.get("failed") or f"{measured['seconds']:.1f} s", flush=True)
     if pool is not None:
         pool.terminate()
 
 
-def value(found: dict[str, Any], score: str) -> float:
+def value(measured: dict[str, Any], score: str) -> float:
     """Return a score in percent, the mean over all numbers of features."""
-    values = [one.get(f"{score}_mean", one.get(score)) for one in found["scores"].values()]
+    values = [item.get(f"{score}_mean", item.get(score)) for item in measured["scores"].values()]
     return 100 * float(np.mean(values))
 
 
 def than_chance(data: dict[str, Any], variant: str) -> dict[str, str]:
     """Return by score how many selections are better than chance, neither, and worse."""
     words: dict[str, list[str]] = {score: [] for score in SCORES}
-    for found in data.values():
-        for m, scores in found.get(variant, {}).get("scores", {}).items():
+    for actual in data.values():
+        for m, scores in actual.get(variant, {}).get("scores", {}).items():
             rows = [
-                Row(variant, variant, int(m), np.empty(0), one, 0.0)
-                for one in (scores, found[CHANCE]["scores"][m])
+                Row(variant, variant, int(m), np.empty(0), item, 0.0)
+                for item in (scores, actual[CHANCE]["scores"][m])
             ]
             for score, word in rows[0].than(rows[1]).items():
                 words[score].append(word)
@@ -179,9 +180,9 @@ def tables(data: dict[str, Any], folder: Path | None = None) -> str:
     ``folder`` gets the files of `RankSummary.write`, the picture among them.
     """
     sets, lines = list(data), []
-    variants = list(dict.fromkeys(v for found in data.values() for v in found))
-    whole = [v for v in variants if all("scores" in data[s].get(v, {}) for s in sets)]
-    ranked = [v for v in whole if v != ALL]
+    variants = list(dict.fromkeys(v for actual in data.values() for v in actual))
+    complete = [v for v in variants if all("scores" in data[s].get(v, {}) for s in sets)]
+    ranked = [v for v in complete if v != ALL]
     header = f"{'':<27}" + "".join(f"{s[:10]:>11}" for s in sets)
     values = {
         score: {s: {v: value(data[s][v], score) for v in ranked} for s in sets} for score in SCORES
@@ -195,14 +196,15 @@ def tables(data: dict[str, Any], folder: Path | None = None) -> str:
             f"{score} (percent, mean over the numbers of features)",
             header + "  mean rank",
         ]
-        found = summary.ranks[score]
-        order = [ranked[i] for i in np.argsort(found.mean_ranks, kind="stable")]
-        for variant in [ALL, *order, *(v for v in variants if v not in whole)]:
+        actual = summary.ranks[score]
+        order = [ranked[i] for i in np.argsort(actual.mean_ranks, kind="stable")]
+        for variant in [ALL, *order, *(v for v in variants if v not in complete)]:
             there = [data[s].get(variant, {}) for s in sets]
             cells = "".join(
-                f"{value(one, score):>11.1f}" if "scores" in one else f"{'-':>11}" for one in there
+                f"{value(part, score):>11.1f}" if "scores" in part else f"{'-':>11}"
+                for part in there
             )
-            rank = found.mean_ranks[ranked.index(variant)] if variant in ranked else None
+            rank = actual.mean_ranks[ranked.index(variant)] if variant in ranked else None
             lines.append(f"{variant:<27}{cells}" + (f"{rank:>11.2f}" if rank else ""))
     lines += ["", summary.text()]
     lines += ["", "selections that are better than chance / neither / worse"]
@@ -213,9 +215,9 @@ def tables(data: dict[str, Any], folder: Path | None = None) -> str:
     lines += ["", "processor seconds of one fit", header]
     for variant in variants:
         there = [data[s].get(variant, {}) for s in sets]
-        if any("seconds" in one for one in there):
+        if any("seconds" in part for part in there):
             cells = "".join(
-                f"{one['seconds']:>11.2f}" if "seconds" in one else f"{'-':>11}" for one in there
+                f"{part['seconds']:>11.2f}" if "seconds" in part else f"{'-':>11}" for part in there
             )
             lines.append(f"{variant:<27}{cells}")
     return "\n".join(lines)

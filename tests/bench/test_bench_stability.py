@@ -14,9 +14,9 @@ def test_halves(tmp_path: Path) -> None:
     digits = load_digits()
     np.savez(tmp_path / "digits.npz", X=digits.data, y=digits.target)
     size = ["--rows", "400", "--selected", "10", "--pairs", "5"]
-    [found] = main(["halves", str(tmp_path), "--sets", "digits", *size])
-    assert found["rows"] == 100
-    assert 0 < found["single"] <= 1 and set(found["consensus"]) == {5}
+    [figures] = main(["halves", str(tmp_path), "--sets", "digits", *size])
+    assert figures["rows"] == 100
+    assert 0 < figures["single"] <= 1 and set(figures["consensus"]) == {5}
 
 
 def test_coverage() -> None:
@@ -27,6 +27,6 @@ def test_coverage() -> None:
 
 def test_quick(tmp_path: Path) -> None:
     size = ["--rows", "20000", "--features", "20", "--pairs", "2", "--repeats", "1"]
-    [found] = main(["quick", str(tmp_path), *size])
-    assert found["right"] == 4
-    assert found["peak"] <= found["predicted"]
+    [figures] = main(["quick", str(tmp_path), *size])
+    assert figures["right"] == 4
+    assert figures["peak"] <= figures["predicted"]

@@ -97,9 +97,9 @@ def test_a_warm_start_changes_the_way_but_not_the_end():
 def test_constant_features_get_nothing():
     cone = program(20, 1, 4)
     cone.planes[:, 3] = 0.0
-    found = solve_cone(cone, solver="active")
-    assert found.V[3] == pytest.approx(0, abs=1e-6)
-    assert found.sigma[3] < 1e-3
+    solution = solve_cone(cone, solver="active")
+    assert solution.V[3] == pytest.approx(0, abs=1e-6)
+    assert solution.sigma[3] < 1e-3
 
 
 def test_an_unknown_solver_is_refused():
@@ -145,7 +145,7 @@ def test_ours_is_ten_times_faster_on_images_with_five_clusters():
     seconds = {}
     for solver in ("active", "clarabel"):
         begun = time.perf_counter()
-        found = solve_cone(cone, solver=solver)
-        seconds[solver] = time.perf_counter() - begun, found.objective
+        solution = solve_cone(cone, solver=solver)
+        seconds[solver] = time.perf_counter() - begun, solution.objective
     assert seconds["active"][1] == pytest.approx(seconds["clarabel"][1], rel=1e-4)
     assert 10 * seconds["active"][0] < seconds["clarabel"][0], seconds

@@ -17,12 +17,12 @@ from bigfs.stages.scores import FeatureScores
 
 def test_constant_features_get_the_lowest_score_and_rank_last() -> None:
     constant = np.array([True, False, False, True, False])
-    found = FeatureScores.from_scores(np.array([9.0, -3, 2, -4, -3]), constant=constant)
-    assert found.scores.tolist() == [-3, -3, 2, -4, -3]
-    assert found.ranking.tolist() == [2, 1, 4, 0, 3]
-    found = FeatureScores.from_scores(np.array([0.0, 3, 2, 0, 0]), constant=constant)
-    assert found.scores.tolist() == [0, 3, 2, 0, 0]
-    assert found.ranking.tolist() == [1, 2, 4, 0, 3]
+    actual = FeatureScores.from_scores(np.array([9.0, -3, 2, -4, -3]), constant=constant)
+    assert actual.scores.tolist() == [-3, -3, 2, -4, -3]
+    assert actual.ranking.tolist() == [2, 1, 4, 0, 3]
+    actual = FeatureScores.from_scores(np.array([0.0, 3, 2, 0, 0]), constant=constant)
+    assert actual.scores.tolist() == [0, 3, 2, 0, 0]
+    assert actual.ranking.tolist() == [1, 2, 4, 0, 3]
     nothing = FeatureScores.from_scores(np.zeros(3), constant=np.ones(3, dtype=bool))
     assert nothing.scores.tolist() == [0, 0, 0]
     assert nothing.ranking.tolist() == [0, 1, 2]

@@ -142,16 +142,18 @@ def test_nan_in_row_31007_is_named(tmp_path: Path, form: str) -> None:
     assert not list(tmp_path.glob("out*"))
 
 
-@pytest.mark.parametrize(("value", "said"), [(np.inf, "inf"), (-np.inf, "-inf")])
+@pytest.mark.parametrize(("value", "message"), [(np.inf, "inf"), (-np.inf, "-inf")])
 @pytest.mark.parametrize("missing", ["error", "mean", "zero", "drop_rows"])
 def test_infinity_is_an_error_under_every_policy(
-    tmp_path: Path, value: float, said: str, missing: str
+    tmp_path: Path, value: float, message: str, missing: str
 ) -> None:
     X = _wide(31_007, 5, value)
     X[35_000, 0] = np.inf
     if missing != "error":
         X[5] = NAN
-    with pytest.raises(InputError, match=f"row 31007, column 5 is {said}. Infinity cannot be fil"):
+    with pytest.raises(
+        InputError, match=f"row 31007, column 5 is {message}. Infinity cannot be fil"
+    ):
         ingest(X, tmp_path / "out.zarr", missing=missing, rows=777)
 
 

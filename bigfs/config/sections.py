@@ -133,8 +133,10 @@ class GraphConfig(Section):
     metric: Literal["euclidean", "cosine", "correlation"] = Field(
         "euclidean", description="Distance between samples."
     )
-    weight: Literal["binary", "heat", "dot", "cosine"] = Field(
-        "binary", description="Weight of an edge: 1, exp(-distance^2 / sigma), x'y or cosine."
+    weight: Literal["binary", "heat", "dot", "cosine", "stored"] = Field(
+        "binary",
+        description="Weight of an edge: 1, exp(-distance^2 / sigma), x'y or cosine; stored: the "
+        "values of a graph in obsp, for which it is the default unless its name ends in distances.",
     )
     sigma: Width | None = Field(
         None,
@@ -146,12 +148,13 @@ class GraphConfig(Section):
         "auto", description="Neighbor search; auto is exact for small data."
     )
     representation: Annotated[
-        str, Field(pattern=r"^(auto|raw|pca:[1-9][0-9]*|(.+::)?obsm/[^/:]+)$")
+        str, Field(pattern=r"^(auto|raw|pca:[1-9][0-9]*|(.+::)?obs[mp]/[^/:]+)$")
     ] = Field(
         "auto",
         description="Representation to compare samples by: raw features; pca:p, the first p "
-        "principal components; or obsm/NAME, an array of the AnnData, such as obsm/X_pca. auto: "
-        "pca:50 for sparse counts that preprocess auto normalizes, raw for all other data.",
+        "principal components; or obsm/NAME, an array of the AnnData, such as obsm/X_pca. obsp/NAME: "
+        "a finished graph of the AnnData. auto: pca:50 for sparse counts that preprocess auto "
+        "normalizes, raw for all other data.",
     )
     eps: Annotated[float, Field(ge=0, le=10)] | None = Field(
         None,
@@ -167,6 +170,36 @@ class GraphConfig(Section):
     if_missed: Literal["error", "warn"] = Field(
         "error", description="What to do where recall_target cannot be reached."
     )
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the graph is one of ``obsp``."""
+        return self.representation.rpartition("::")[2].startswith("obsp/")
+
+    @model_validator(mode="after")
+    def _a_finished_graph_is_not_searched(self) -> GraphConfig:
+        if not self.is_finished:
+            if self.weight == "stored":
+                raise ValueError(
+                    "weight 'stored' takes the values of a graph in obsp, and representation is "
+                    f"'{self.representation}'; name one, such as obsp/connectivities"
+                )
+            return self
+        if "weight" not in self.model_fields_set and not self.representation.endswith("distances"):
+            object.__setattr__(self, "weight", "stored")
+        fields, of_search = type(self).model_fields, ("metric", "algorithm", "eps", "recall_target")
+        ignored = [name for name in of_search if getattr(self, name) != fields[name].default]
+        if self.weight in ("dot", "cosine"):
+            ignored.append("weight")
+        if self.sigma == "median":
+            ignored.append("sigma")
+        if ignored:
+            raise ValueError(
+                f"the graph '{self.representation}' is finished: its weights are stored, binary or "
+                f"heat, with sigma a number or null, and {quoted(ignored)} cannot be used; remove "
+                "what is not needed"
+            )
+        return self
 
     @model_validator(mode="after")
     def _components_are_euclidean(self) -> GraphConfig:

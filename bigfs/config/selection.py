@@ -141,7 +141,9 @@ class Selection(Section):
             )
         if "graph" in read:
             given = {} if self.graph is None else self.graph.model_dump(exclude_unset=True)
-            graph = GraphConfig(**{**method.graph_defaults, **given})
+            finished = self.graph is not None and self.graph.is_finished
+            defaults = {} if finished else method.graph_defaults
+            graph = GraphConfig(**{**defaults, **given})
             object.__setattr__(self, "graph", graph)
         if "spectral" in read:
             fill(self, "spectral", SpectralConfig())
@@ -266,7 +268,7 @@ class Config(Selection, _RunSection):
 
     @model_validator(mode="after")
     def _rows_are_compared_by_the_input(self) -> Config:
-        if self.graph is not None and self.graph.representation.startswith("obsm/"):
+        if self.graph is not None and self.graph.representation.startswith(("obsm/", "obsp/")):
             named = f"{self.input.uri}::{self.graph.representation}"
             object.__setattr__(self.graph, "representation", named)
         return self

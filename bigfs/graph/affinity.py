@@ -393,13 +393,31 @@ def _weighted_edges(
         return heads, tails, np.ones(len(tails))
     if context.products is None:
         distances = context.distances.read(start, stop).ravel().astype(np.float64)
-        if context.sigma is not None:
-            return heads, tails, np.maximum(np.exp(-(distances**2) / context.sigma), LEAST_HEAT)
-        assert context.scales is not None
-        widths = np.repeat(context.scales.read(start, stop), len(heads) // (stop - start))
-        widths = np.maximum(widths, context.scales.take(tails))
-        return heads, tails, np.exp(-((distances / np.where(widths > 0, widths, 1.0)) ** 2))
+        widths = None
+        if context.scales is not None:
+            widths = np.repeat(context.scales.read(start, stop), len(heads) // (stop - start))
+            widths = np.maximum(widths, context.scales.take(tails))
+        return heads, tails, heat_weights(distances, context.sigma, widths)
     weights = context.products.values.read(start, stop)
     # A row that is similar to none of its neighbors keeps the nearest one.
     weights[~weights.any(axis=1), 0] = context.products.least
     return heads, tails, weights.ravel()
+
+
+def heat_weights(
+    distances: np.ndarray, sigma: float | None, widths: np.ndarray | None
+) -> np.ndarray:
+    """Return the heat weights of edges, by one width or by those of the edges.
+
+    Parameters
+    ----------
+    distances : ndarray of shape (n_edges,), float64
+    sigma : float or None
+        ``exp(-d^2 / sigma)``, at least 1e-6.
+    widths : ndarray of shape (n_edges,), float64, or None
+        ``exp(-(d / width)^2)`` where no ``sigma`` is given; copies have width 0.
+    """
+    if sigma is not None:
+        return np.maximum(np.exp(-(distances**2) / sigma), LEAST_HEAT)
+    assert widths is not None
+    return np.asarray(np.exp(-((distances / np.where(widths > 0, widths, 1.0)) ** 2)))

@@ -150,6 +150,9 @@ class Method:
     sparse : bool or "large", default=False
         Whether its strategies take CSR blocks; else sparse data are made dense block by block.
         "large": those that would be above 2 GiB dense.
+    neighbor_lists : bool, default=False
+        Whether it reads the neighbors of rows beside the affinity matrix: a finished graph, which
+        has none, does not do.
     raw_counts : bool, default=False
         Whether it is made for counts as they were measured: ``preprocess: auto`` leaves them.
     check : callable or None, default=None
@@ -177,6 +180,7 @@ class Method:
     bounds: tuple[Bound, ...] = ()
     scale_free: bool = False
     sparse: bool | Literal["large"] = False
+    neighbor_lists: bool = False
     raw_counts: bool = False
     check: Callable[[Any], None] | None = None
     labels: str = "init"

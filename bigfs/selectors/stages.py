@@ -17,6 +17,7 @@ from bigfs.config.sections import Auto, GraphConfig
 from bigfs.core.cost import Shape, StageCost
 from bigfs.core.errors import InputError
 from bigfs.core.uris import column_of
+from bigfs.graph.finished import mean_neighbors
 from bigfs.graph.local import check_n_neighbors
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.number import check_criterion, largest_number
@@ -61,6 +62,9 @@ def resolved(selection: T, source: Source) -> T:
         fits = graph.metric == "euclidean" and graph.weight in ("binary", "heat")
         used = f"pca:{N_COMPONENTS}" if counts and large and fits else "raw"
         changes["graph"] = graph.model_copy(update={"representation": used})
+    if graph is not None and graph.is_finished:
+        mean = mean_neighbors(graph.representation)
+        changes["graph"] = graph.model_copy(update={"n_neighbors": mean})
     return selection.model_copy(update=changes) if changes else selection
 
 
@@ -254,6 +258,11 @@ def check_settings(selection: Selection, n_samples: int | None, n_features: int)
         check_n_selected(method.title, number, n_features)
     if method.check is not None:
         method.check(selection.parameters)
+    if method.neighbor_lists and selection.graph is not None and selection.graph.is_finished:
+        raise InputError(
+            f"{method.title} reads lists of neighbors, which the finished graph "
+            f"{selection.graph.representation} has not. Set graph.representation to 'raw'."
+        )
     if n_samples is not None and selection.graph is not None:
         n_neighbors = selection.graph.n_neighbors
         if _takes_fewer_neighbors(selection):

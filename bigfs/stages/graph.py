@@ -11,9 +11,11 @@ from bigfs.core.paths import plain_name
 from bigfs.graph import affinity, knn_graph
 from bigfs.graph.cost import graph_cost
 from bigfs.graph.distinct import without_copies
+from bigfs.graph.finished import finished_affinity, finished_steps, open_finished
 from bigfs.graph.knn import KNNGraph, missed_neighbors
 from bigfs.graph.representation import check_representation, open_principal, principal_shape
 from bigfs.stages.stage import Inputs, Stage
+from bigfs.store.fingerprint import fingerprint
 from bigfs.store.location import Location, copy_tree
 from bigfs.store.scratch import Scratch, read_attributes
 
@@ -32,7 +34,8 @@ def graph_stage(
 ) -> Stage:
     """Return the graph stage.
 
-    Where ``settings.representation`` is principal components, their stage comes before.
+    Where ``settings.representation`` is principal components, their stage comes before. A finished
+    graph of ``obsp`` gets its weights only.
 
     Parameters
     ----------
@@ -51,6 +54,12 @@ def graph_stage(
     if settings.representation == "auto":  # of data that nothing is known of
         settings = settings.model_copy(update={"representation": "raw"})
 
+    if settings.is_finished:
+        uri = settings.representation
+        common["content"] = fingerprint(uri.rpartition("::")[0])
+        given = {**settings.model_dump(), **common}
+        return Stage("graph", 6, given, lambda shape: Finished(settings), sparse=True)
+
     def choose(shape: Shape) -> GraphStrategy:
         most = shape.n_samples - 1
         fewer = fewer_neighbors and settings.n_neighbors > most
@@ -63,7 +72,7 @@ def graph_stage(
 
 def n_components_of(settings: GraphConfig) -> int | None:
     """Return how many principal components the graph compares rows by; None: all features."""
-    if settings.representation == "auto":
+    if settings.representation == "auto" or settings.is_finished:
         return None
     return check_representation(settings.representation, settings.metric)
 
@@ -139,6 +148,37 @@ class GraphStrategy:
             "passes_over_components": graph.details["passes"],
         }
         return replace(graph, details=details)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The weights of a graph of ``obsp``; attributes are those of `graph_stage`."""
+
+    settings: GraphConfig
+
+    def cost(self) -> StageCost:
+        """Return the cost of the matrix."""
+        steps = finished_steps(self.settings.representation, self.settings.weight)
+        graph = open_finished(self.settings.representation)
+        # The matrix with every edge twice at most; before that, entries and reverses on their way.
+        stored = 24 * graph.n_entries + 28 * graph.n_samples
+        return StageCost(steps, 40 * graph.n_entries + stored, stored)
+
+    def run(self, inputs: Inputs, out: Scratch) -> None:
+        """Store the affinity matrix."""
+        uri, sigma = self.settings.representation, self.settings.sigma
+        W = finished_affinity(
+            uri,
+            inputs.blocks,
+            weight=self.settings.weight,
+            sigma=None if sigma is None else float(sigma),
+            scratch=out.child("affinity"),
+        )
+        note = (
+            f"The graph is {uri} with {W.nnz // 2:,} edges, {W.nnz / W.n_samples:.1f} at a row; "
+            f"weight: {self.settings.weight}."
+        )
+        out.describe(graph={"finished": uri}, affinity=W.describe(), notes=[note], passes=0)
 
 
 def _copied_neighbors(path: Location, out: Scratch) -> KNNGraph:

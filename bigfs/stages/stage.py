@@ -123,8 +123,10 @@ class Inputs:
     def affinity(self) -> AffinityMatrix:
         """The affinity matrix that the graph stage stored."""
         path = self.finished["graph"]
-        stored, partitions = read_attributes(path)["affinity"], ArrayRef.at(path / "partitions")
-        return AffinityMatrix.open(path / "affinity", stored, partitions)
+        about = read_attributes(path)
+        known = "arrays" in about["graph"]  # else the graph was not searched here
+        partitions = ArrayRef.at(path / "partitions") if known else None
+        return AffinityMatrix.open(path / "affinity", about["affinity"], partitions)
 
     @property
     def spectral(self) -> SpectralEmbedding:

@@ -17,6 +17,8 @@ from tests.memory._measure import LIMIT, Place, hold_to_the_bar
 
 pytestmark = [pytest.mark.memory, pytest.mark.cluster]
 
+_SPARSE = {"graph": {"representation": "pca:50"}}
+
 
 def _strategy(blocks: RowBlocks, settings: dict[str, Any], size: int) -> SampledFits:
     made = {"n_features_to_select": 20, "preprocess": "none", "memory_limit": LIMIT, **settings}
@@ -29,8 +31,9 @@ def _strategy(blocks: RowBlocks, settings: dict[str, Any], size: int) -> Sampled
     [
         ({"method": "max_variance"}, 600_000, 100),
         ({"method": "mcfs", "mcfs": {"n_clusters": 5}}, 8000, 2500),
+        ({"method": "mcfs", "mcfs": {"n_clusters": 5}, **_SPARSE}, 40_000, 10_000),
     ],
-    ids=lambda value: value["method"] if isinstance(value, dict) else None,
+    ids=["max_variance", "mcfs", "mcfs-csr"],
 )
 def test_measured_is_within_predicted(
     settings: dict[str, Any], n: int, d: int, tmp_path: Path
@@ -38,7 +41,8 @@ def test_measured_is_within_predicted(
     from distributed import Client
 
     with local_cluster(1, 1, LIMIT) as cluster, Client(cluster):
-        blocks = Place(tmp_path).stored_blocks(n, d)
+        place = Place(tmp_path)
+        blocks = (place.sparse_blocks if "graph" in settings else place.stored_blocks)(n, d)
         strategy = _strategy(blocks, settings, n // 2)
         out = blocks.scratch.child("out")
         cost = StageCost(tuple(strategy.cost().by_workers))

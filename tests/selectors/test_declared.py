@@ -88,7 +88,8 @@ def choices(name: str, field: FieldInfo | None) -> set[str] | None:
     """Return the texts that a field takes, None if it is no choice."""
     shared = {"preprocess": Preprocess, "missing": MissingConfig.model_fields["missing"].annotation}
     kind = shared.get(name, field and field.annotation)
-    return set(get_args(kind)) if get_origin(kind) is Literal else None
+    # Estimators search for neighbors; a pipeline may also name a graph with weights of its own.
+    return set(get_args(kind)) - {"stored"} if get_origin(kind) is Literal else None
 
 
 @pytest.fixture(params=list(METHODS))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -96,6 +97,17 @@ def test_fits_are_those_of_the_selector_on_its_samples(digits: np.ndarray) -> No
     order = sorted(range(64), key=lambda j: (-often[j], -found.scores_[j]))
     assert found.ranking_[:10].tolist() == order[:10]
     assert found.stable_features_.tolist() == [j for j in range(64) if often[j] >= 0.6]
+
+
+def test_samples_of_sparse_rows_are_never_dense() -> None:
+    n, d, rng = 40_000, 20_000, np.random.default_rng(0)  # 3 GiB dense
+    columns = rng.integers(d, size=4 * n)
+    content = (np.ones(4 * n, np.float32), (np.repeat(np.arange(n), 4), columns))
+    X = csr_array(content, shape=(n, d))
+    found = StabilitySelection(MaxVariance(5), n_pairs=2, sample_size=60).fit(X)
+    for fit, numbers in _samples(Draw(n, 60, 2, 0), n).items():
+        alone = MaxVariance(5).fit(X[numbers])
+        np.testing.assert_array_equal(found.rankings_[fit], alone.ranking_)
 
 
 def test_chance_has_no_stability_and_clear_data_have_all(digits: np.ndarray) -> None:

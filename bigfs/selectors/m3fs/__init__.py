@@ -125,6 +125,7 @@ METHOD = Method(
     graph_defaults={"weight": "heat"},
     n_components=lambda parameters: n_eigenvectors(parameters.n_clusters),
     starts=("auto", "kmeans", "spectral"),
+    neighbor_lists=True,
     bounds=(Bound("n_clusters", "n_samples", 1, 2), Bound("sample_size", "n_samples")),
     one_fit_up_to=0,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stability import Stability
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.chunking import block_rows
+from bigfs.store.csr import rows_for
 from bigfs.store.location import Location, as_location, replaced_file
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
@@ -77,7 +79,8 @@ def stability_stage(
         quick=quick,
     )
     # It reads no other stage: a graph that is built anew leaves it as it is.
-    return Stage("result" if quick else "stability", 3, used, choose, beside=not quick)
+    name = "result" if quick else "stability"
+    return Stage(name, 4, used, choose, beside=not quick, sparse=True)
 
 
 def _stages_of_fit(selection: Selection, quick: bool) -> list[Stage]:
@@ -106,7 +109,7 @@ def check_stability(
     n_features : int
     quick : bool, default=False
     """
-    if selection.graph is not None and "obsm/" in selection.graph.representation:
+    if selection.graph is not None and re.search(r"obs[mp]/", selection.graph.representation):
         raise InputError(
             f"stability fits samples of the rows, which have no {selection.graph.representation}. "
             "Set graph.representation to 'pca:50' or 'raw'."
@@ -210,7 +213,8 @@ class SampledFits:
         # Where each number has a selection of its own, a fit stores all of them.
         own = METHODS[self.selection.method].one_fit_up_to
         selections = 2 * min(self.largest, int(own)) ** 2 if isfinite(own) else 0
-        drawn = draw.n_drawn * (d * shape.itemsize + 8) + 8 * n_fits * self.sample_size
+        row_bytes = -(-shape.nbytes // shape.n_samples)
+        drawn = draw.n_drawn * (row_bytes + 8) + 8 * n_fits * self.sample_size
         steps = (
             pass_over(shape, "a block and the rows drawn of it", places + 8 * MIB),
             Step(
@@ -232,21 +236,37 @@ class SampledFits:
             loads=tuple(dict.fromkeys(name for cost in costs for name in cost.loads)),
         )
 
+    @property
+    def sample(self) -> Shape:
+        """The shape of a sample; of CSR rows with as many entries as it may have by chance."""
+        size, shape = self.sample_size, self.shape
+        d, itemsize = shape.n_features, shape.itemsize
+        if shape.n_entries is None:
+            rows = block_rows(d, itemsize)
+            return Shape(size, d, itemsize, rows, rows)
+        mean = shape.n_entries / shape.n_samples
+        rows = min(size, rows_for(mean, itemsize))
+        n_entries, largest = (int(min(d, mean * (1 + 4 / k**0.5)) * k) for k in (size, rows))
+        return Shape(size, d, itemsize, rows, rows, n_entries, largest)
+
     def _costs(self) -> list[StageCost]:
         """Return the cost of each stage of a fit."""
-        d, itemsize = self.shape.n_features, self.shape.itemsize
+        sample, d, itemsize = self.sample, self.shape.n_features, self.shape.itemsize
         rows = block_rows(d, itemsize)
-        sample = Shape(self.sample_size, d, itemsize, rows, rows)
-        stages = _stages_of_fit(self.selection, self.quick)
-        costs = [stage.choose(sample).cost() for stage in stages]
+        dense = Shape(self.sample_size, d, itemsize, rows, rows)
+        costs = [
+            stage.choose(sample if stage.takes_entries(sample) else dense).cost()
+            for stage in _stages_of_fit(self.selection, self.quick)
+        ]
         return [cost for cost in costs if cost is not None]
 
     def fit_bytes(self) -> int:
         """Return the bytes of a fit in its process: its rows, and a block or the method's steps."""
-        row_bytes = self.shape.n_features * self.shape.itemsize
-        block = self.shape.rows * row_bytes
+        rows_bytes = self.sample.nbytes + 8 * self.sample_size
+        if self.sample.n_entries is not None:
+            rows_bytes *= 2  # pieces from each block, and all of them together
         most = max(cost.task_bytes + cost.client_bytes + cost.keeps_bytes for cost in self._costs())
-        return self.sample_size * (row_bytes + 8) + max(most, block) + 8 * MIB
+        return rows_bytes + max(most, self.shape.block_bytes) + 8 * MIB
 
     def is_within(self, budget: int) -> bool:
         """Say whether a fit takes no more than so many bytes."""
@@ -335,7 +355,7 @@ def _fit_task(
             result, number, notes = _fitted(X, own, _stages_of_fit(own, quick), scratch)
         except BigfsError as error:
             error.add_note(
-                f"It was fit {fit + 1} of the stability's {n_fits}, on {len(X):,} of the "
+                f"It was fit {fit + 1} of the stability's {n_fits}, on {X.shape[0]:,} of the "
                 f"{n_samples:,} rows. A larger stability.sample_size may help."
             )
             raise
@@ -354,10 +374,10 @@ def _fit_task(
 
 
 def _fitted(
-    X: np.ndarray, selection: Selection, stages: list[Stage], scratch: Scratch
+    X: Any, selection: Selection, stages: list[Stage], scratch: Scratch
 ) -> tuple[FeatureScores, int, list[str]]:
     """Return a method's scores on rows in memory, the number it chose (0: none), and notes."""
-    blocks = RowBlocks.from_any(X, scratch=scratch, transform=selection.preprocess)
+    blocks = RowBlocks.from_any(X, scratch=scratch, transform=selection.preprocess, sparse=True)
     store = TemporaryStages(scratch.child("stages"))
     finished = Engine(store, blocks).run(stages)
     notes = [note for path in finished.values() for note in read_attributes(path).get("notes", [])]

@@ -7,17 +7,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.preprocess import Transform
 from bigfs.blocks.rowblocks import BlockReader
 from bigfs.core.seeds import rng
 from bigfs.runtime.execute import run_tasks
+from bigfs.store.csr import stack
 from bigfs.store.location import Location, as_location, replaced_file
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # Rows are dealt out by runs of so many, whatever the blocks: samples do not depend on them.
 _RUN_ROWS = 2**14
+_PARTS = ("data", "indices", "indptr")
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,8 @@ class DrawnRows:
     n_blocks : int
     sample_size, n_features : int
     dtype : str
+    sparse : bool
+        Whether rows are kept, and handed out, in CSR form.
     """
 
     folder: str
@@ -121,20 +126,23 @@ class DrawnRows:
     sample_size: int
     n_features: int
     dtype: str
+    sparse: bool
 
     def file(self, block: int) -> Location:
         """Return where the rows of a block are."""
         return as_location(self.folder) / f"rows-{block}.npz"
 
-    def sample(self, fit: int) -> tuple[np.ndarray, np.ndarray]:
+    def sample(self, fit: int) -> tuple[Any, np.ndarray]:
         """Return the rows of a sample, in the order of X, and their numbers.
 
         Returns
         -------
-        X : ndarray of shape (sample_size, n_features)
+        X : ndarray or CSR block of shape (sample_size, n_features)
         numbers : ndarray of shape (sample_size,), int64
         """
-        X = np.empty((self.sample_size, self.n_features), dtype=self.dtype)
+        X, parts = np.empty((0, 0)), []
+        if not self.sparse:
+            X = np.empty((self.sample_size, self.n_features), dtype=self.dtype)
         numbers = np.empty(self.sample_size, dtype=np.int64)
         filled = 0
         for block in range(self.n_blocks):
@@ -144,9 +152,17 @@ class DrawnRows:
                     continue
                 end = filled + len(places)
                 numbers[filled:end] = stored["numbers"][places]
-                np.take(stored["rows"], places, axis=0, out=X[filled:end])
+                if self.sparse:
+                    parts.append(self._entries(stored)[places])
+                else:
+                    np.take(stored["rows"], places, axis=0, out=X[filled:end])
                 filled = end
-        return X, numbers
+        return (stack(parts) if self.sparse else X), numbers
+
+    def _entries(self, stored: Any) -> Any:
+        """Return the rows of a block's file as a CSR block."""
+        shape = (len(stored["numbers"]), self.n_features)
+        return csr_array(tuple(stored[name] for name in _PARTS), shape=shape)
 
 
 def draw_rows(blocks: RowBlocks, draw: Draw, fits: Sequence[int], scratch: Scratch) -> DrawnRows:
@@ -167,6 +183,7 @@ def draw_rows(blocks: RowBlocks, draw: Draw, fits: Sequence[int], scratch: Scrat
         draw.sample_size,
         blocks.n_features,
         blocks.dtype.name,
+        blocks.sparse,
     )
     # Every fit prepares its rows itself: by their own means, where there are means.
     reader = replace(blocks.start_pass(), transform=Transform())
@@ -196,6 +213,10 @@ def _draw_task(
     arrays: dict[str, Any] = {
         f"fit{fit}": place[rows - start].astype(np.int32) for fit, rows in wanted.items()
     }
-    rows = np.ascontiguousarray(reader.read(start, stop)[used])
+    rows = reader.read(start, stop)[used]
+    if drawn.sparse:
+        arrays |= {name: getattr(rows, name) for name in _PARTS}
+    else:
+        arrays["rows"] = np.ascontiguousarray(rows)
     with replaced_file(drawn.file(block), sync=False) as file:
-        np.savez(file, rows=rows, numbers=start + np.flatnonzero(used), **arrays)
+        np.savez(file, numbers=start + np.flatnonzero(used), **arrays)

@@ -57,4 +57,5 @@ METHOD = Method(
     # The graph of the neighborhoods is also the one that "auto" chooses by.
     needs=lambda parameters: needs_eigengap(parameters) or needs_graph(parameters),
     bounds=(Bound("n_clusters", "n_features"),),
+    neighbor_lists=True,
 )

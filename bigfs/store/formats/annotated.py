@@ -70,14 +70,37 @@ def open_obsm(path: Location, name: str) -> RandomAccessSource:
     InputError
         If there is no such array, or it is not dense.
     """
-    with _on_disk(path) as (find, place):
-        node = find(name)
-        if node is None:
-            raise InputError(f"{path} has no {name}. It has {listed(sorted(find('obsm') or ()))}.")
-        source = open_element(node, place(name), f"{path}::{name}")
+    source = _open_named(path, name)
     if source.sparse or not isinstance(source, RandomAccessSource):
         raise InputError(f"{path}::{name} is sparse; rows are compared by dense arrays only.")
     return source
+
+
+def open_obsp(path: Location, name: str) -> CSRParts:
+    """Open a graph of ``obsp`` of a .h5ad file or an AnnData zarr store; name is "obsp/NAME".
+
+    Raises
+    ------
+    InputError
+        If there is no such graph, or it is not square or not stored by rows.
+    """
+    source = _open_named(path, name)
+    if not isinstance(source, CSRParts):
+        raise InputError(f"{path}::{name} is no sparse matrix by rows. Store it as csr_matrix.")
+    if source.n_samples != source.n_features:
+        shape = (source.n_samples, source.n_features)
+        raise InputError(f"{path}::{name} is no graph: its shape {shape} is not square.")
+    return source
+
+
+def _open_named(path: Location, name: str) -> Source:
+    """Open a member of a group of the AnnData; the name has both."""
+    with _on_disk(path) as (find, place):
+        node = find(name)
+        if node is None:
+            group, _, _ = name.partition("/")
+            raise InputError(f"{path} has no {name}. It has {listed(sorted(find(group) or ()))}.")
+        return open_element(node, place(name), f"{path}::{name}")
 
 
 def read_var_names(path: Location, n_features: int) -> list[str]:

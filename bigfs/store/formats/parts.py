@@ -163,7 +163,11 @@ class CSRParts(_Parts, RandomAccessSparse):
         return largest_block(self._indptr, rows)
 
     def read_csr(self, start: int, stop: int) -> Any:
-        """Return rows ``start`` to ``stop`` in CSR form.
+        """Return rows ``start`` to ``stop`` in CSR form."""
+        return as_block(self.read_entries(start, stop), self.dtype)
+
+    def read_entries(self, start: int, stop: int) -> Any:
+        """Return rows ``start`` to ``stop`` as they are stored, zeros and all.
 
         Raises
         ------
@@ -189,7 +193,7 @@ class CSRParts(_Parts, RandomAccessSparse):
             block.check_format(full_check=True)  # what lies outside the shape would crash later
         except ValueError as error:
             raise self.damaged(str(error)) from None
-        return as_block(block, self.dtype)
+        return block
 
 
 class ByBands(SparseSource):

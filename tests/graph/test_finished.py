@@ -1,0 +1,167 @@
+"""A finished graph of ``obsp`` in the place of the search for neighbors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from bigfs import run
+from bigfs.blocks import RowBlocks
+from bigfs.core.cost import Shape
+from bigfs.core.errors import ConfigError, InputError
+from bigfs.graph import affinity, affinity_from_csr, finished, knn_graph
+from bigfs.graph.finished import finished_affinity
+from bigfs.plan.planning import plan_pipeline
+from bigfs.selectors.configs import load_config
+from bigfs.selectors.laplacian_score.strategies import choose
+from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
+from bigfs.store.scratch import Scratch
+from tests.store._anndata import COUNTS, D, N, annotated, kept_as
+
+
+def weights(seed: int = 1) -> Any:
+    """Return random symmetric weights, a few in each row."""
+    half = sp.random_array((N, N), density=0.08, rng=np.random.default_rng(seed), dtype=float)
+    ring = sp.eye_array(N, k=1) * 0.25
+    W = sp.csr_array(sp.triu(half + ring, 1))
+    return sp.csr_matrix(W + W.T)
+
+
+def stored(folder: Path, kind: str = "h5ad", **graphs: Any) -> Path:
+    """Keep an AnnData with graphs in ``obsp``."""
+    adata = annotated()
+    for name, graph in graphs.items():
+        adata.obsp[name] = graph
+    path: Path = kept_as(kind, folder, adata)
+    return path
+
+
+def settings_of(path: Path, folder: Path, **graph: Any) -> dict[str, Any]:
+    return {
+        "run": str(folder / "run"), "input": {"uri": str(path)}, "method": "laplacian_score",
+        "n_features_to_select": 3, "preprocess": "none", "curves": False,
+        "graph": {"representation": "obsp/connectivities", **graph},
+    }  # fmt: skip
+
+
+FULL = pytest.mark.full
+
+
+@pytest.mark.parametrize(
+    ("kind", "dropped"),
+    [
+        ("h5ad", [0, 17, 59]),
+        pytest.param("h5ad", [], marks=FULL),
+        pytest.param("zarr", [], marks=FULL),
+        pytest.param("zarr", [3], marks=FULL),
+    ],
+)
+def test_scores_equal_those_of_the_matrix(kind: str, dropped: list[int], tmp_path: Path) -> None:
+    X, kept = COUNTS.copy(), np.delete(np.arange(N), dropped)
+    X[dropped, 2] = np.nan
+    adata = annotated(sp.csr_matrix(X))
+    adata.obsp["connectivities"] = weights() + 3 * sp.eye_array(N)  # its diagonal is left out
+    settings = settings_of(kept_as(kind, tmp_path, adata), tmp_path)
+    settings["input"]["missing"] = "drop_rows"
+    result = run(settings)
+    assert result.settings["graph"]["weight"] == "stored" and "binary" not in str(result.notes)
+    assert result.recall is None and "obsp/connectivities" in result.notes[0]
+    W = affinity_from_csr(weights()[kept][:, kept])
+    score = choose(Shape(len(kept), D, 4, 16, 16), load_config(settings)).score
+    expected = score(RowBlocks.from_any(COUNTS[kept]), W)
+    np.testing.assert_allclose(result.scores, expected.scores, rtol=1e-12)
+    again = load_config(dict(result.settings)).graph  # as it was written out
+    assert again is not None and again.model_dump() == result.settings["graph"]
+
+
+@pytest.mark.parametrize("graph", [{}, {"weight": "heat"}, {"weight": "heat", "sigma": 2.0}])
+def test_distances_are_weighted_as_our_own(
+    graph: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finished, "graph_block_rows", lambda n_neighbors: 7)
+    X = np.repeat(COUNTS, 2, axis=0)[:N]  # rows come in pairs of copies, at distance 0
+    own = knn_graph(X, 4)
+    path = stored(tmp_path, distances=own.to_csr())
+    used = load_config(settings_of(path, tmp_path, representation="obsp/distances", **graph)).graph
+    assert used is not None and used.weight == graph.get("weight", "binary")
+    options = {"weight": used.weight, "sigma": used.sigma}
+    W = finished_affinity(
+        used.representation, RowBlocks.from_any(X), **options, scratch=Scratch(tmp_path / "W")
+    )
+    expected = affinity(own, **options)
+    assert abs(W.load() - expected.load()).max() == 0
+    np.testing.assert_array_equal(W.degrees.load(), expected.degrees.load())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("method", ["mcfs", "ndfs", "spec"])
+def test_methods_take_it(method: str, tmp_path: Path) -> None:
+    path = stored(tmp_path, connectivities=weights())
+    settings = {**settings_of(path, tmp_path), "method": method}
+    if method != "spec":
+        settings[method] = {"n_clusters": 3}
+    result = run(settings)
+    assert result.settings["graph"]["weight"] == "stored" and len(result.selected) == 3
+    if method == "mcfs":
+        expected = spectral_embedding(affinity_from_csr(weights()), 3)
+        found = SpectralEmbedding.open(tmp_path / "run" / "spectral.zarr")
+        np.testing.assert_allclose(found.eigenvalues, expected.eigenvalues, atol=1e-6)
+    assert plan_pipeline(load_config(settings)).stages[1].name == "graph"
+
+
+def test_directed_weights_are_united(tmp_path: Path) -> None:
+    directed = sp.csr_matrix(sp.triu(weights()))
+    path = stored(tmp_path, directed=directed)
+    blocks, scratch = RowBlocks.from_any(COUNTS), Scratch(tmp_path / "W")
+    W = finished_affinity(
+        f"{path}::obsp/directed", blocks, weight="stored", sigma=None, scratch=scratch
+    )
+    assert abs(W.load() - weights()).max() == 0
+
+
+def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
+    negative, alone, missing = weights(), weights().tolil(), weights()
+    negative.data[5] = -0.5
+    missing.data[3] = np.nan
+    alone[7], alone[:, 7] = 0, 0
+    path = stored(
+        tmp_path, connectivities=weights(), negative=negative, dense=np.eye(N), nan=missing,
+        alone=sp.csr_matrix(alone), columns=sp.csc_matrix(weights()),
+    )  # fmt: skip
+    import h5py
+
+    with h5py.File(path, "r+") as file:
+        file.copy("obsp/connectivities", "obsp/wide")
+        file["obsp/wide"].attrs["shape"] = (N, N + 1)
+    for name, words in {
+        "else": "has no obsp/else. It has alone, columns",
+        "wide": r"obsp/wide is no graph: its shape \(60, 61\) is not square",
+        "negative": r"obsp/negative: row \d+, column \d+ is -0.5",
+        "nan": "is nan. Weights and distances must be finite",
+        "alone": "Row 7 of the graph has degree 0: .*obsp/alone has no edge",
+        "dense": "obsp/dense is no sparse matrix by rows",
+        "columns": "Store it as csr_matrix",
+    }.items():
+        with pytest.raises(InputError, match=words):
+            run(settings_of(path, tmp_path, representation=f"obsp/{name}"))
+    other = settings_of(path, tmp_path)
+    with pytest.raises(InputError, match="stability fits samples of the rows"):
+        run({**other, "stability": {"n_pairs": 2}})
+    with pytest.raises(InputError, match="UDFS reads lists of neighbors"):
+        run({**other, "method": "udfs"})
+    np.save(tmp_path / "X.npy", COUNTS[:-1])
+    elsewhere = f"{path}::obsp/connectivities"
+    with pytest.raises(InputError, match="has 60 rows, and the data have 59"):
+        run(settings_of(tmp_path / "X.npy", tmp_path / "b", representation=elsewhere))
+    for graph, words in (
+        ({"weight": "dot"}, "'weight' cannot be used"),
+        ({"metric": "cosine", "eps": 0.2}, "'metric', 'eps' cannot be used"),
+        ({"weight": "heat", "sigma": "median"}, "'sigma' cannot be used"),
+        ({"representation": "raw", "weight": "stored"}, "takes the values of a graph in obsp"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            load_config(settings_of(path, tmp_path, **graph))

@@ -416,6 +416,11 @@ def fold_parts(n_blocks: int) -> int:
     return min(n_blocks, TREE_ARITY) + 1
 
 
+def waiting_folds(n_blocks: int) -> int:
+    """Return how many finished folds of a reduction may wait in a process beside the next one."""
+    return min(TREE_ARITY, -(-n_blocks // TREE_ARITY)) - 1
+
+
 def gram_bytes(shape: Shape, n_targets: int) -> int:
     """Return the bytes of `RowBlocks.gram` with companions: a fold, or two blocks with sums."""
     partial = 8 * (shape.n_features + n_targets) ** 2

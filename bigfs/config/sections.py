@@ -173,7 +173,7 @@ class GraphConfig(Section):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the graph is one of ``obsp``."""
+        """True for a graph of ``obsp``, which is not searched."""
         return self.representation.rpartition("::")[2].startswith("obsp/")
 
     @model_validator(mode="after")

@@ -14,12 +14,11 @@ from scipy.sparse import csr_array
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.csr_kernels import GROUP
-from bigfs.blocks.rowblocks import fold_parts, gram_step
+from bigfs.blocks.rowblocks import fold_parts, gram_step, waiting_folds
 from bigfs.core.cost import StageCost, Step, pass_over
 from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
-from bigfs.runtime.execute import TREE_ARITY
 from bigfs.selectors.mcfs.regression import Regression, about_eigenvectors
 from bigfs.selectors.mcfs.wide import cross_pass, side_bytes
 from bigfs.solvers.greedy import ColumnProducts, GramProducts, TargetPath
@@ -123,8 +122,7 @@ class ForwardOnColumns(Forward):
         if self.shape.n_entries is None:
             return parts
         # 100,000 x 20,000 counts took 12 of 75 MiB on each of two workers.
-        waiting = min(TREE_ARITY, -(-self.shape.n_blocks // TREE_ARITY)) - 1
-        return parts + max(1, waiting)
+        return parts + max(1, waiting_folds(self.shape.n_blocks))
 
     def cost(self) -> StageCost:
         """Return the cost of the passes: one for each pick at most, and a few in practice."""

@@ -152,9 +152,9 @@ class GraphConfig(Section):
     ] = Field(
         "auto",
         description="Representation to compare samples by: raw features; pca:p, the first p "
-        "principal components; or obsm/NAME, an array of the AnnData, such as obsm/X_pca. obsp/NAME: "
-        "a finished graph of the AnnData. auto: pca:50 for sparse counts that preprocess auto "
-        "normalizes, raw for all other data.",
+        "principal components; or obsm/NAME, an array of the AnnData, such as obsm/X_pca. "
+        "obsp/NAME: a finished graph of the AnnData. auto: pca:50 for sparse counts that "
+        "preprocess auto normalizes, raw for all other data.",
     )
     eps: Annotated[float, Field(ge=0, le=10)] | None = Field(
         None,

@@ -26,7 +26,7 @@ from bigfs.core.text import FROM_0
 from bigfs.core.units import MIB, parse_bytes
 from bigfs.runtime.execute import TREE_ARITY, crosses_processes, map_reduce, run_tasks
 from bigfs.runtime.progress import silenced
-from bigfs.store.chunking import block_bounds, block_rows
+from bigfs.store.chunking import block_bounds, block_rows, check_block_rows
 from bigfs.store.csr import RandomAccessSparse, check_dense, first_unusable_entry
 from bigfs.store.ingest import ingest
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -143,11 +143,8 @@ class RowBlocks:
         else:  # a sparse source is read dense by any rows
             chunk = None if source.sparse else source.chunk_rows
             self.rows = rows or block_rows(self.n_features, self.dtype.itemsize, chunk)
-        if chunk and self.rows % chunk and self.rows < n_samples:
-            raise InputError(
-                f"blocks.rows must be a whole number of chunks of {chunk} rows, or a chunk is "
-                f"read twice. Got {self.rows}; set it to {-(-self.rows // chunk) * chunk}."
-            )
+        if chunk:
+            check_block_rows(self.rows, chunk, n_samples)
         self.bounds = block_bounds(n_samples, self.rows)
         self._passes = 0
         self.transform = Transform()

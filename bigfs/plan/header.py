@@ -15,7 +15,7 @@ from bigfs.core.cost import Shape
 from bigfs.plan.plan import Place
 from bigfs.runtime import connect, scheduler_address, worker_limits
 from bigfs.runtime.execute import worker_slots
-from bigfs.store.chunking import block_rows, chunk_rows
+from bigfs.store.chunking import block_rows, check_block_rows, chunk_rows
 from bigfs.store.csr import CSRLayout, SparseSource
 from bigfs.store.location import as_location, files_below, free_bytes
 from bigfs.store.records import MARK
@@ -63,16 +63,24 @@ class Header:
         rows : int or None
         sparse : bool, default=False
             Whether blocks are in CSR form where the input is sparse; else they are made dense.
+
+        Raises
+        ------
+        InputError
+            If blocks of so many rows would read chunks of the input, or of its copy, twice.
         """
         if self.n_samples is None:
             return None
         if self.csr is not None and sparse:
             csr, rows = self.csr, rows or self.csr.rows
+            check_block_rows(rows, csr.rows, self.n_samples)
             largest = min(csr.n_entries, -(-rows // csr.rows) * csr.block_entries)
             sizes = (self.n_samples, self.n_features, self.itemsize, rows)
             return Shape(*sizes, csr.rows, csr.n_entries, largest)
         chunk = self.chunk_rows
         rows = rows or block_rows(self.n_features, self.itemsize, chunk)
+        if self.csr is None:  # a sparse input is read dense by any rows
+            check_block_rows(rows, chunk, self.n_samples)
         return Shape(self.n_samples, self.n_features, self.itemsize, rows, chunk)
 
 

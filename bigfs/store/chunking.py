@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bigfs.core.errors import InputError
+
 MB = 10**6
 _CHUNK_BYTES = 16 * MB
 _BLOCK_BYTES = 32 * MB
@@ -38,6 +40,15 @@ def block_rows(n_features: int, itemsize: int, chunk_rows: int | None = None) ->
     unit = chunk_rows or _default_chunk_rows(n_features, itemsize)
     unit_bytes = unit * n_features * itemsize
     return unit * max(1, (_BLOCK_BYTES + unit_bytes // 2) // unit_bytes)
+
+
+def check_block_rows(rows: int, chunk_rows: int, n_samples: int) -> None:
+    """Raise ``InputError`` if blocks of so many rows read chunks twice."""
+    if rows % chunk_rows and rows < n_samples:
+        raise InputError(
+            f"blocks.rows must be a whole number of chunks of {chunk_rows} rows, or a chunk is "
+            f"read twice. Got {rows}; set it to {-(-rows // chunk_rows) * chunk_rows}."
+        )
 
 
 def block_bounds(n_samples: int, rows: int) -> list[tuple[int, int]]:

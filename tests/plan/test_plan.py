@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bigfs.core.cost import Shape, StageCost, Step
-from bigfs.core.errors import MemoryLimitError
+from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.core.memory import baseline_bytes, task_budget
 from bigfs.core.units import GIB, MIB, parse_bytes
 from bigfs.evaluate.stage import stages_of
@@ -395,3 +395,10 @@ def test_a_text_too_wide_is_refused_before_it_is_read(tmp_path: Path):
     with pytest.raises(MemoryLimitError, match="covariances of 8 clusters in 3,000 features"):
         bigfs.run(settings)
     assert not (tmp_path / "run").exists()
+
+
+def test_blocks_that_would_read_chunks_twice_are_refused_by_the_plan() -> None:
+    config = _config(method="max_variance", blocks={"rows": 10_000})
+    with pytest.raises(InputError, match="chunks of 40000 rows.*Got 10000; set it to 40000"):
+        plan_of(config, _header(60_000, 100), Place(GIB, 1))
+    assert plan_of(config, _header(10_000, 100), Place(GIB, 1)).fits  # one block

@@ -12,6 +12,7 @@ import bigfs
 
 PACKAGE = Path(bigfs.__file__).parent
 QUESTIONS = r"(What|Whether|How|Where|When|Why|Who|Which)\b"
+VAGUE = {"found", "told", "whole", "one", "said", "ahead", "turned", "bend", "thing", "things"}
 
 
 @cache
@@ -39,3 +40,10 @@ def test_docstrings_begin_with_what_a_thing_is_or_does() -> None:
         for node in ast.walk(tree):
             text = ast.get_docstring(node) if isinstance(node, documented) else None
             assert not re.match(QUESTIONS, text or ""), (path, text)
+
+
+def test_variables_say_what_their_values_are() -> None:
+    for path, tree in _trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                assert node.id not in VAGUE, (path, node.lineno, node.id)

@@ -112,7 +112,7 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join()
+        self._thread.join(timeout=60)
 
 
 class _Handler(BaseHTTPRequestHandler):

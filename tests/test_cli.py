@@ -305,6 +305,11 @@ def test_what_cannot_be_shown_is_no_failure_of_the_work(target):
 def test_the_command_starts_without_numpy():
     code = "import sys, bigfs.cli; print('numpy' in sys.modules, 'dask' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=200,
     )
     assert done.stdout.split() == ["False", "False"]

@@ -218,6 +218,7 @@ def _run(code: str) -> str:
         capture_output=True,
         text=True,
         check=True,
+        timeout=200,
     )
     return done.stdout.strip()
 

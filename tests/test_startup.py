@@ -24,7 +24,7 @@ def seconds(command: list[str], folder: Path) -> float:
     results = []
     for _ in range(2):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=200)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         results.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return min(results)
@@ -36,16 +36,16 @@ def test_commands_start_soon(tmp_path: Path) -> None:
     assert seconds([*BIGFS, "--help"], tmp_path) < MARGIN * 0.3
     assert seconds([*BIGFS, "inspect", "X.npy"], tmp_path) < MARGIN * 1.0
     run = [*BIGFS, "run", "mcfs", "--set", "input.uri=X.npy", "--quiet"]
-    subprocess.run(run, cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, timeout=200)
     assert seconds(run, tmp_path) < MARGIN * 1.5
     again = [*BIGFS, "run", "max_variance.yaml", "--quiet"]
     settings = "run: runs/d\ninput: {uri: 'sklearn:digits'}\nmethod: max_variance\nreport: null\n"
     labels = "n_features_to_select: 5\nevaluate: {labels: 'sklearn:digits', n_repetitions: 1}\n"
     (tmp_path / "max_variance.yaml").write_text(settings + labels)
-    subprocess.run(again, cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(again, cwd=tmp_path, check=True, capture_output=True, timeout=200)
     command = [sys.executable, "-X", "importtime", *again[1:]]
     output = subprocess.run(
-        command, cwd=tmp_path, check=True, capture_output=True, text=True
+        command, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=200
     ).stderr
     assert "bigfs.pipeline" in output and "sklearn.base" not in output, (
         "a second of loading for nothing"

@@ -13,7 +13,11 @@ def test_fuzz(tmp_path: Path) -> None:
     # Its cases are forks, so it must not share a process with the threads of other tests.
     command = [sys.executable, "-m", "tests.bench.bench_fuzz", str(tmp_path)]
     done = subprocess.run(
-        [*command, "--cases", str(2 * len(KINDS))], capture_output=True, text=True, check=False
+        [*command, "--cases", str(2 * len(KINDS))],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(kind in done.stdout for kind in KINDS) and "bigfs" not in done.stdout

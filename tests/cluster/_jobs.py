@@ -62,7 +62,7 @@ def finish(process: subprocess.Popen[str], seconds: float = PATIENCE) -> str:
         return output
     except subprocess.TimeoutExpired:
         process.kill()
-        raise AssertionError(f"still running: {process.communicate()[1]}") from None
+        raise AssertionError(f"still running: {process.communicate(timeout=60)[1]}") from None
 
 
 def wait_until(
@@ -71,7 +71,7 @@ def wait_until(
     """Return what ``ready`` returns once it is true; the process must not end before."""
     deadline = time.monotonic() + seconds
     while not (value := ready()):
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate(timeout=60)
         assert time.monotonic() < deadline
         time.sleep(0.02)
     return value

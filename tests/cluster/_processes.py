@@ -31,7 +31,7 @@ def process(*command: str, log: Path, **settings: Any) -> Iterator[subprocess.Po
             started.wait(20)
         except subprocess.TimeoutExpired:
             started.kill()
-            started.wait()
+            started.wait(timeout=60)
 
 
 @contextmanager

@@ -161,7 +161,7 @@ def test_a_cluster_of_ours_stays_on_the_loopback_and_ends_with_the_run(
             started.wait(0.2)
         except subprocess.TimeoutExpired:
             continue
-    output = started.communicate()[0].decode()
+    output = started.communicate(timeout=60)[0].decode()
     assert started.returncode == 0, output
     assert heard == {"127.0.0.1"}
     _, alive = psutil.wait_procs(family, timeout=20)

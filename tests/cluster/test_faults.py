@@ -82,7 +82,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(disk)]
     try:
-        mounted = subprocess.run(command, capture_output=True, text=True)
+        mounted = subprocess.run(command, capture_output=True, text=True, timeout=200)
     except FileNotFoundError:
         pytest.skip("there is no mount command")
     if mounted.returncode:
@@ -90,7 +90,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield disk
     finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
+        subprocess.run(["umount", "-l", str(disk)], check=True, timeout=200)
 
 
 def _fill(disk: Path, ready: Callable[[], Any], over: threading.Event) -> None:

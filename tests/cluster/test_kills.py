@@ -76,7 +76,7 @@ def _killing(cluster: Any, folder: Path, stages: list[str], after: float) -> Ite
         yield killed
     finally:
         over.set()
-        killer.join()
+        killer.join(timeout=60)
 
 
 def _assert_equal(actual: Any, expected: Any) -> None:

@@ -118,7 +118,7 @@ def test_workers_that_compute_with_other_kernels_are_warned_of(
 def _can_mount() -> bool:
     command = ("unshare", "--mount", "sh", "-c", "mount -t tmpfs none /mnt")
     try:
-        return subprocess.run(command, capture_output=True).returncode == 0
+        return subprocess.run(command, capture_output=True, timeout=200).returncode == 0
     except FileNotFoundError:
         return False
 

@@ -111,7 +111,7 @@ def _wait_for_stage(folder: Path, name: str, process: subprocess.Popen[str]) -> 
     deadline = time.monotonic() + 120
     manifest = folder / "run" / "manifest.json"
     while not (manifest.exists() and name in json.loads(manifest.read_text())["stages"]):
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate(timeout=60)
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -156,7 +156,7 @@ def test_a_second_run_beside_the_first_is_refused(tmp_path: Path) -> None:
             run(_config(tmp_path))
     finally:
         first.kill()
-        first.communicate()
+        first.communicate(timeout=60)
 
 
 @pytest.mark.cluster

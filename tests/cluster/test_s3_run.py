@@ -257,7 +257,7 @@ def test_a_job_that_is_killed_goes_on(
         assert proxy.held.wait(60), (tmp_path / "job.log").read_text()
     finally:
         job.send_signal(signal.SIGKILL)
-        job.wait()
+        job.wait(timeout=60)
         proxy.hold = ""
     before = RunDirectory(directory).read().manifest["stages"]
     assert set(before) == {"graph", "spectral"}
@@ -285,7 +285,7 @@ def test_a_job_is_told_to_end_while_storage_is_gone(
         assert job.wait(30) == 130
     finally:
         job.kill()
-        job.wait()
+        job.wait(timeout=60)
     assert "Traceback" not in (tmp_path / "job.log").read_text()
 
 

@@ -150,4 +150,4 @@ def test_ctrl_c_in_python(tmp_path: Path) -> None:
         _assert_cleaned_up(tmp_path, "")
     finally:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=60)

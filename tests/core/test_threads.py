@@ -48,7 +48,7 @@ def test_a_neighbor_that_ends_first_does_not_lift_the_limit():
         leave.set()
         assert gone.wait(10)
         assert set(_threads()) == {1}
-    thread.join()
+    thread.join(timeout=60)
 
 
 def test_libraries_are_looked_for_again_after_an_import(monkeypatch: pytest.MonkeyPatch):

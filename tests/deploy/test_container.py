@@ -89,13 +89,16 @@ def test_the_steps_of_the_containerfile(tmp_path: Path) -> None:
                 else:
                     shutil.copy(origin, place)
         elif name == "RUN":
-            subprocess.run(inside(text), shell=True, check=True, cwd=here, env=environment)
+            subprocess.run(
+                inside(text), shell=True, check=True, cwd=here, env=environment, timeout=280
+            )
     frozen = subprocess.run(
         ["python", "-m", "pip", "--python", root / "opt/bigfs/bin/python", "freeze"],
         env={**environment, "PATH": f"{root}/usr/local/bin:{os.environ['PATH']}"},
         check=True,
         capture_output=True,
         text=True,
+        timeout=200,
     )
     actual = dict(line.split("==") for line in frozen.stdout.splitlines() if "==" in line)
     actual.pop("bigfs", None)
@@ -111,12 +114,13 @@ def test_the_steps_of_the_containerfile(tmp_path: Path) -> None:
             env={**environment, "PYTHONPATH": ""},
             capture_output=True,
             text=True,
+            timeout=200,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     first = re.search(r"\n +bigfs (run \w+)\n", bigfs("--help"))[1].split()
-    assert "mcfs: 20 of 64 features selected" in bigfs(*first, "--set", "run=out")
+    assert "ndfs: 20 of 64 features selected" in bigfs(*first, "--set", "run=out")
     assert (root / "tmp/out/features.csv").exists()
     bigfs("init", "ndfs")
     assert "ndfs: " in bigfs("run", "ndfs.yaml", "--set", "input.uri=sklearn:digits")

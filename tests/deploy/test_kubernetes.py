@@ -164,7 +164,9 @@ def test_names_that_have_to_agree() -> None:
 
 def _can_isolate() -> bool:
     command = "mount --bind /tmp /tmp && mount -o remount,bind,ro /"
-    tried = subprocess.run(["unshare", "--mount", "sh", "-c", command], capture_output=True)
+    tried = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", command], capture_output=True, timeout=200
+    )
     return tried.returncode == 0
 
 
@@ -227,7 +229,7 @@ def _pod(
             process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            process.wait(timeout=60)
 
 
 @pytest.mark.cluster

@@ -281,4 +281,4 @@ def test_the_scripts_are_requeued_and_hear_of_the_end_of_their_time(name: str) -
     assert "requeue" in options
     assert options["signal"] == "B:USR1@120"
     assert options["open-mode"] == "append"
-    subprocess.run(["bash", "-n", SCRIPTS / name], check=True)
+    subprocess.run(["bash", "-n", SCRIPTS / name], check=True, timeout=200)

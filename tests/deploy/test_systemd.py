@@ -47,5 +47,6 @@ def test_systemd_reads_the_units(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         env={"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)},
+        timeout=200,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -47,7 +47,7 @@ def test_outside_of_the_main_thread_it_runs_where_it_is() -> None:
         target=lambda: names.append(run_apart(lambda: threading.current_thread())), name="other"
     )
     thread.start()
-    thread.join()
+    thread.join(timeout=60)
     assert names == [thread]
 
 

@@ -111,7 +111,9 @@ def test_a_second_process_compiles_nothing(tmp_path: Path, monkeypatch: pytest.M
         "    print(sum(loop.stats.cache_misses.values()))"
     )
     misses = [
-        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=200
+        )
         for _ in range(2)
     ]
     first, second = ([int(word) for word in run.stdout.split()] for run in misses)

@@ -94,7 +94,7 @@ def test_a_killed_run_continues_with_the_same_result(tmp_path: Path, rows: int) 
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.wait(timeout=60)
     [state] = folder.glob("result-*/state.npz")
     # As if it had been killed while it made the next array, which it sometimes is.
     (state.parent / "F-unfinished").mkdir()

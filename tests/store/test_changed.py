@@ -60,7 +60,7 @@ def _change_while_it_runs(command: list[str], path: Path, chunks: str, keep_time
     try:
         deadline = time.monotonic() + 60
         while not list(path.parent.glob(chunks)):
-            assert process.poll() is None, process.communicate()
+            assert process.poll() is None, process.communicate(timeout=60)
             assert time.monotonic() < deadline
             time.sleep(0.002)
         process.send_signal(signal.SIGSTOP)
@@ -70,7 +70,7 @@ def _change_while_it_runs(command: list[str], path: Path, chunks: str, keep_time
         output = process.communicate(timeout=120)
     finally:
         process.kill()
-        process.wait()
+        process.wait(timeout=60)
     return process.returncode, *output
 
 

@@ -83,7 +83,7 @@ def test_a_lease_that_changes_is_not_taken_whatever_time_it_names(
             pass
     finally:
         over.set()
-        thread.join()
+        thread.join(timeout=60)
     assert json.loads((tmp_path / "lease.json").read_text())["owner"] == "o"
 
 

@@ -141,10 +141,10 @@ def test_large_matrices_are_worked_on_or_refused_before_any_work(tmp_path: Path)
     sp.save_npz(tmp_path / "X.npz", X)
     settings = {"run": str(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.npz")}}
     settings |= {"method": "max_variance", "n_features_to_select": 3}
-    with pytest.raises(InputError, match="stage 'stability' has no form"):
-        bigfs.run({**settings, "stability": {"n_pairs": 2}})
+    with pytest.raises(InputError, match="method 'udfs' has no form"):
+        bigfs.run({**settings, "method": "udfs"})
     assert not (tmp_path / "run").exists()
-    assert bigfs.run(settings).selected.tolist() == [0, 1, 2]
+    assert bigfs.run({**settings, "stability": {"n_pairs": 2}}).selected.tolist() == [0, 1, 2]
 
 
 def test_the_plan_counts_entries(tmp_path: Path) -> None:

@@ -169,3 +169,24 @@ def test_estimators_take_a_table_that_was_opened_with_its_header(tmp_path: Path)
     np.testing.assert_allclose(
         selector.scores_, np.vstack([[400.5, 401, 401.5], X]).var(axis=0), rtol=1e-12
     )
+
+
+@pytest.mark.parametrize("line", [1, 60])
+@pytest.mark.parametrize(
+    ("name", "cell", "settings"),
+    [
+        ("X.csv", '"1,000"', {}),
+        ("X.csv", '"1,000"', {"columns": ["!b"]}),
+        ("X.tsv", "1,000", {}),
+        ("X.tsv", "1,000", {"columns": ["!b"]}),
+    ],
+)
+def test_a_thousands_comma_is_not_a_number(
+    name: str, cell: str, settings: dict[str, Any], line: int, tmp_path: Path
+) -> None:
+    separator = "\t" if name.endswith("tsv") else ","
+    rows = [["a", "b", "mass"], *(["1", "2", "3"] for _ in range(80))]
+    rows[line][2] = cell
+    (tmp_path / name).write_text("".join(separator.join(row) + "\n" for row in rows))
+    with pytest.raises(InputError, match=f"line {line + 1}, column 2 .'mass'. is '1,000'"):
+        list(open_matrix(tmp_path / name, **settings).iter_blocks(100))

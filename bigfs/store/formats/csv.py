@@ -300,7 +300,7 @@ class CsvSource(Source):
             picked = map(choose, rows)
             flat = picked if len(self._kept) == 1 else chain.from_iterable(picked)
             cells = "\n".join([*flat, ""]).encode()
-        numbers = _parse_cells(cells, ",", [0], len(texts) * len(self._kept))
+        numbers = _parse_cells(cells, ",", None, len(texts) * len(self._kept))
         return None if numbers is None else numbers.reshape(len(texts), len(self._kept))
 
     def _rows(self, texts: list[bytes], first_line: int) -> list[list[str]]:
@@ -411,11 +411,10 @@ class CsvSource(Source):
         return opener(self._path, "rb")
 
 
-def _parse_cells(text: bytes, sep: str, columns: list[int], n_rows: int) -> np.ndarray | None:
-    """Return the numbers in some columns of a text, None if some cell is no number.
+def _parse_cells(text: bytes, sep: str, chosen: list[int] | None, n: int) -> np.ndarray | None:
+    """Return the numbers in some columns of n lines, None if some cell is no number.
 
-    One long column costs the same whatever the width of the table; pandas takes 10 us for
-    each column of a piece, which is most of the time at 50,000 columns.
+    Without columns there is one cell a line ("1,000" is none); pandas takes 10 us for each column.
     """
     import pandas as pd
 
@@ -426,7 +425,7 @@ def _parse_cells(text: bytes, sep: str, columns: list[int], n_rows: int) -> np.n
         frame = pd.read_csv(
             io.BytesIO(text),
             sep=sep,
-            usecols=columns,
+            usecols=chosen,
             header=None,
             dtype=np.float64,
             skip_blank_lines=False,
@@ -437,7 +436,8 @@ def _parse_cells(text: bytes, sep: str, columns: list[int], n_rows: int) -> np.n
         )
     except ValueError:
         return None
-    return np.ascontiguousarray(frame) if len(frame) == n_rows else None
+    shape = (n, 1 if chosen is None else len(chosen))
+    return np.ascontiguousarray(frame) if frame.shape == shape else None
 
 
 def as_number(cell: str) -> float | None:

@@ -128,7 +128,7 @@ def _append(
     if stored.index is not None:
         ids = cleaner.kept(matrix.iter_index())
         with _writing(store):
-            writer.write_index(chain([stored.read_index(n_full * rows, n)], ids))
+            writer.write_index(chain(stored.read_index(n_full * rows, n), ids))
     matrix.check_unchanged()
     total = n_full * rows + writer.n_samples
     if total == n:

@@ -17,7 +17,7 @@ import numpy as np
 
 from bigfs.core.checks import check_choice
 from bigfs.core.errors import InputError, StorageError
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits, return_large_arrays
 from bigfs.core.paths import is_there
 from bigfs.core.units import MIB, format_bytes, parse_bytes
 from bigfs.runtime.progress import track
@@ -174,6 +174,7 @@ def ingest(
         chunk = rows * matrix.n_features * matrix.dtype.itemsize
     limit = parse_bytes(memory_limit or DEFAULT_MEMORY_LIMIT)
     check_fits("data", ingest_bytes(chunk, matrix.held_bytes), limit, "reading the input")
+    return_large_arrays()
     if append:
         from bigfs.store.append import append_rows
 
@@ -215,7 +216,7 @@ def ingest(
 
 def ingest_bytes(chunk: int, held: int = 0) -> int:
     """Return the memory that an ingest takes: chunks of some bytes, and what its source holds."""
-    return 4 * chunk + 32 * MIB + held
+    return 3 * chunk + 24 * MIB + held
 
 
 def _ingest_objects(

@@ -48,11 +48,11 @@ class CsvSource(Source):
     def __init__(
         self, path: Location, header: Header = "auto", roles: Roles = ALL_FEATURES
     ) -> None:
-        self.uri = str(path)
-        self._path = path
+        self.uri, self._path = str(path), path
         self.separator = "\t" if ".tsv" in path.name.lower() else ","
         first, lines = self._first_record()
         self._width = len(first)
+        self.held_bytes = 8 * _TEXT_BYTES + 256 * self._width  # a piece; names of columns
         texts = (cell for cell in first if cell.strip())
         # pandas writes an index under an empty cell, and numbers columns that have no names.
         indexed = len(first) > 1 and all(

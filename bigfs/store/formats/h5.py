@@ -16,8 +16,6 @@ from bigfs.store.values import decoding
 
 # The usual name of a matrix of features in MATLAB's files.
 _FEATURES = "fea"
-# What HDF5 holds beside the rows that are read.
-_BUFFER_BYTES = 16 * 2**20
 
 
 def open_file(
@@ -53,9 +51,7 @@ def open_file(
         if array.dtype.kind not in "fiub":
             raise InputError(f"{uri} holds {array.dtype}, not numbers. Name another array.")
         if len(array.shape) == 2 and features is None and no_data is None and not matlab:
-            matrix = ArrayByRows(place, uri)
-            matrix.held_bytes += _BUFFER_BYTES
-            return matrix
+            return ArrayByRows(place, uri)
         dims, coordinates = (None, {}) if matlab else _dimensions(array)
         attributes = {} if matlab else dict(array.attrs)
     where: Any = Transposed(place) if matlab else place

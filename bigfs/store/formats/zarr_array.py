@@ -143,17 +143,16 @@ class ZarrSource(RandomAccessSource):
         """Yield the ids of the rows that an ingest kept, chunk by chunk."""
         if self.index is None or self._path is None:
             return
-        step = self.chunk_rows or self.n_samples
-        for start in range(0, self.n_samples, step):
-            yield self.read_index(start, min(start + step, self.n_samples))
+        yield from self.read_index(0, self.n_samples)
 
-    def read_index(self, start: int, stop: int) -> list[str]:
-        """Return the ids of rows ``start`` to ``stop`` of a store that has them."""
+    def read_index(self, start: int, stop: int) -> Iterator[list[str]]:
+        """Yield the ids of rows ``start`` to ``stop`` of a store that has them, chunk by chunk."""
         import zarr
 
         place = as_location(str(self._path)).parent / "index"
         ids = zarr.open_array(zarr_store(place), mode="r")
-        return [str(text) for text in np.asarray(ids[start:stop])]
+        for at in range(start, stop, ids.chunks[0]):
+            yield [str(text) for text in np.asarray(ids[at : min(at + ids.chunks[0], stop)])]
 
     def _rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows as they are stored; of small chunks a limited number is read at a time."""

@@ -12,8 +12,7 @@ from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.runtime.progress import track
 from bigfs.store.csr import csr_checksum
 from bigfs.store.formats.csr_store import StoredCSR
-from bigfs.store.formats.zarr_array import missing_chunks
-from bigfs.store.formats.zarr_files import CheckedFiles
+from bigfs.store.formats.zarr_files import CheckedFiles, missing_chunks
 from bigfs.store.location import Location, as_location, zarr_store
 from bigfs.store.source import is_store
 from bigfs.store.values import checksum

@@ -16,8 +16,8 @@ import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.store.formats.csr_store import StoredCSR, read_dropped
-from bigfs.store.formats.zarr_files import CheckedFiles, chunk_bytes
-from bigfs.store.location import Location, as_location, files_below, zarr_store
+from bigfs.store.formats.zarr_files import CheckedFiles, chunk_bytes, chunk_grid, missing_chunks
+from bigfs.store.location import Location, as_location, zarr_store
 from bigfs.store.objects import ObjectPath
 from bigfs.store.records import UNFINISHED
 from bigfs.store.source import RandomAccessSource, Source, check_names, check_shape, work_dtype
@@ -30,6 +30,8 @@ _SAID = 200
 _BAND_BYTES = 256 * 10**6
 # Each chunk that is read at once takes some kilobytes beside its content.
 _CHUNKS_AT_ONCE = 10_000
+# Chunks that zarr reads at once are all there packed and unpacked, beside the block.
+_READ_BYTES = 32 * 10**6
 # What zarr decodes at once, and what blocks and chunks of the usual sizes take in all.
 _DECODED_AT_ONCE = 10
 _USUAL_BYTES = 64 * 10**6
@@ -114,7 +116,7 @@ class ZarrSource(RandomAccessSource):
     def _decoded_bytes(self, array: Any) -> int:
         """Return the bytes to decode beyond a block: a band of chunks, and some of them packed."""
         band = min(int(array.chunks[0]), self.n_samples) * self.n_features * array.dtype.itemsize
-        at_once = min(_DECODED_AT_ONCE, int(np.prod(_grid(array))))
+        at_once = min(_DECODED_AT_ONCE, int(np.prod(chunk_grid(array))))
         beside = 2 * at_once * chunk_bytes(array) + (0 if self.chunk_rows is None else 2 * band)
         return beside if beside > _USUAL_BYTES else 0
 
@@ -155,13 +157,18 @@ class ZarrSource(RandomAccessSource):
             yield [str(text) for text in np.asarray(ids[at : min(at + ids.chunks[0], stop)])]
 
     def _rows(self, start: int, stop: int) -> np.ndarray:
-        """Return rows as they are stored; of small chunks a limited number is read at a time."""
-        chunk, grid = int(self._array.chunks[0]), _grid(self._array)
-        step = max(1, _CHUNKS_AT_ONCE // grid[1]) * chunk
-        if stop - start <= step:
-            return np.asarray(self._array[start:stop])
+        """Return rows as they are stored; a limited number of chunks is read at a time."""
+        from zarr.core.buffer import default_buffer_prototype
+
+        array, wrap = self._array, default_buffer_prototype().nd_buffer.from_numpy_array
+        chunk, grid = int(array.chunks[0]), chunk_grid(array)
+        band = max(1, chunk * array.shape[1] * array.dtype.itemsize)
+        step = max(1, min(_CHUNKS_AT_ONCE // grid[1], _READ_BYTES // band)) * chunk
+        rows = np.empty((stop - start, array.shape[1]), array.dtype)
         bounds = [start, *range(start // step * step + step, stop, step), stop]
-        return np.concatenate([np.asarray(self._array[a:b]) for a, b in pairwise(bounds)])
+        for a, b in pairwise(bounds):
+            array.get_basic_selection(slice(a, b), out=wrap(rows[a - start : b - start]))
+        return rows
 
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows; chunks are decoded once."""
@@ -189,7 +196,7 @@ class ZarrSource(RandomAccessSource):
         if len(missing) > _SHOWN:
             keys += ", ..."
         which = f"chunk {keys} is" if len(missing) == 1 else f"chunks {keys} are"
-        total = int(np.prod(_grid(self._array)))
+        total = int(np.prod(chunk_grid(self._array)))
         if self.checked:
             raise CorruptStoreError(
                 f"{self.uri}: {which} missing ({len(missing)} of {total}) and would read as "
@@ -257,12 +264,6 @@ def _open_array(path: str, stamp: int | str | None, strict: bool) -> Any:
         ) from error
 
 
-def _grid(array: Any) -> tuple[int, ...]:
-    """Return how many chunks (shards, where there are) lie along each axis."""
-    steps = array.shards or array.chunks
-    return tuple(-(-size // step) for size, step in zip(array.shape, steps, strict=True))
-
-
 def list_arrays(folder: Location) -> list[tuple[str, tuple[int, ...], str]]:
     """Return name, shape and type of the arrays of a group; none where it is no group."""
     import zarr
@@ -272,24 +273,6 @@ def list_arrays(folder: Location) -> list[tuple[str, tuple[int, ...], str]]:
         return [(name, array.shape, str(array.dtype)) for name, array in group.arrays()]
     except Exception:  # zarr has no one error for what it cannot open
         return []
-
-
-def missing_chunks(array: Any, path: Location) -> list[str]:
-    """Return the keys of the chunks (or shards) of an array that are not in its folder."""
-    if array.metadata.zarr_format == 3:
-        encode = array.metadata.encode_chunk_key
-    else:
-        separator = array.metadata.dimension_separator
-
-        def encode(index: tuple[int, ...]) -> str:
-            return str(separator.join(str(i) for i in index))
-
-    if isinstance(path, ObjectPath):
-        there = set(files_below(path))
-    else:
-        there = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
-    expected = (encode(index) for index in np.ndindex(*_grid(array)))
-    return [key for key in expected if key not in there]
 
 
 def _folder_of(node: Any) -> Location | None:

@@ -18,7 +18,8 @@ from zarr.storage import LocalStore
 
 from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.units import format_bytes
-from bigfs.store.location import METADATA_BYTES
+from bigfs.store.location import METADATA_BYTES, Location, files_below
+from bigfs.store.objects import ObjectPath
 from bigfs.store.values import decoding
 
 _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
@@ -198,3 +199,27 @@ def _zstd_bytes(packed: memoryview) -> int:
         size += count if kind < 2 else _ZSTD_BLOCK
         at += 3 + (1 if kind == 1 else count)
     return size
+
+
+def chunk_grid(array: Any) -> tuple[int, ...]:
+    """Return how many chunks (shards, where there are) lie along each axis."""
+    steps = array.shards or array.chunks
+    return tuple(-(-size // step) for size, step in zip(array.shape, steps, strict=True))
+
+
+def missing_chunks(array: Any, path: Location) -> list[str]:
+    """Return the keys of the chunks (or shards) of an array that are not in its folder."""
+    if array.metadata.zarr_format == 3:
+        encode = array.metadata.encode_chunk_key
+    else:
+        separator = array.metadata.dimension_separator
+
+        def encode(index: tuple[int, ...]) -> str:
+            return str(separator.join(str(i) for i in index))
+
+    if isinstance(path, ObjectPath):
+        there = set(files_below(path))
+    else:
+        there = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
+    expected = (encode(index) for index in np.ndindex(*chunk_grid(array)))
+    return [key for key in expected if key not in there]

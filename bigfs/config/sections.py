@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     PlainSerializer,
+    PrivateAttr,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
@@ -171,10 +172,18 @@ class GraphConfig(Section):
         "error", description="What to do where recall_target cannot be reached."
     )
 
+    # What `representation` names in an AnnData in memory, opened, and a key of its content.
+    _member: tuple[Any, str] | None = PrivateAttr(None)
+
+    @property
+    def of_annotated(self) -> bool:
+        """True for an array or a graph of an AnnData."""
+        return self.representation.rpartition("::")[2].startswith(("obsm/", "obsp/"))
+
     @property
     def is_finished(self) -> bool:
         """True for a graph of ``obsp``, which is not searched."""
-        return self.representation.rpartition("::")[2].startswith("obsp/")
+        return self.of_annotated and "obsp/" in self.representation
 
     @model_validator(mode="after")
     def _a_finished_graph_is_not_searched(self) -> GraphConfig:

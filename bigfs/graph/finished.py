@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,24 +16,18 @@ from bigfs.graph.cost import affinity_steps, graph_block_rows
 from bigfs.graph.symmetrize import symmetrize
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
-from bigfs.store.fingerprint import refuse_object
-from bigfs.store.formats.parts import CSRParts
-from bigfs.store.location import as_location
+from bigfs.store.csr import CSRSource
+from bigfs.store.formats.parts import PARTS, CSRParts
+from bigfs.store.formats.zarr_array import ZarrPlace
 from bigfs.store.scratch import ArrayRef, Scratch
 
-
-def open_finished(uri: str) -> CSRParts:
-    """Open the graph of ``"FILE::obsp/NAME"``."""
-    from bigfs.store.formats.annotated import open_obsp
-
-    place, _, name = uri.rpartition("::")
-    refuse_object(place)
-    return open_obsp(as_location(place), name)
+StoredGraph: TypeAlias = CSRParts | CSRSource
+# Values of a chunk of a graph in memory, as it is written for the tasks.
+_PART_VALUES = 2**18
 
 
-def mean_neighbors(uri: str) -> int:
-    """Return the stored entries of a row of ``"FILE::obsp/NAME"`` on average, rounded up."""
-    graph = open_finished(uri)
+def mean_neighbors(graph: StoredGraph) -> int:
+    """Return the stored entries of a row on average, rounded up."""
     return max(1, -(-graph.n_entries // graph.n_samples))
 
 
@@ -85,14 +79,15 @@ class _Entries:
 
 
 def finished_affinity(
-    uri: str, blocks: RowBlocks, *, weight: str, sigma: float | None, scratch: Scratch
+    graph: StoredGraph, blocks: RowBlocks, *, weight: str, sigma: float | None, scratch: Scratch
 ) -> AffinityMatrix:
-    """Return the affinity matrix of ``"FILE::obsp/NAME"``, stored by row blocks.
+    """Return the affinity matrix of a finished graph, stored by row blocks.
 
     Parameters
     ----------
-    uri : str
-        A square matrix in CSR form, finite and not negative; its diagonal is left out.
+    graph : CSRParts or CSRSource
+        A square matrix in CSR form, finite and not negative; its diagonal is left out. One in
+        memory goes through scratch, where tasks can read it.
     blocks : RowBlocks of shape (n_samples, n_features)
         The data: the rows that they leave out leave the graph, too.
     weight : {"stored", "binary", "heat"}
@@ -113,14 +108,14 @@ def finished_affinity(
     InputError
         If it is no such matrix, is not of the rows of the data, or a row has no edge.
     """
-    graph, dropped = open_finished(uri), np.asarray(blocks.source.dropped, dtype=np.int64)
+    uri, dropped = graph.uri, np.asarray(blocks.source.dropped, dtype=np.int64)
     n_all = blocks.n_samples + len(dropped)
     if graph.n_samples != n_all:
         raise InputError(
             f"{uri} has {graph.n_samples:,} rows, and the data have {n_all:,}. It must be of the "
             "same samples."
         )
-    rows = graph_block_rows(mean_neighbors(uri))
+    rows = graph_block_rows(mean_neighbors(graph))
     bounds = block_bounds(blocks.n_samples, rows)
     working = scratch.child(scratch.unique("weights"))
     try:
@@ -131,7 +126,7 @@ def finished_affinity(
             place = np.full(n_all, -1)
             place[of_data] = np.arange(len(of_data))
             places = working.put("places", place)
-        entries = _Entries(graph, kept, places, weight, sigma, None)
+        entries = _Entries(_shared(graph, working), kept, places, weight, sigma, None)
         if weight == "heat" and sigma is None:
             scales = working.create("scales", (blocks.n_samples,), np.float64, rows)
             run_tasks(_write_scales, bounds, entries, scales, label="scales")
@@ -146,13 +141,23 @@ def finished_affinity(
     return AffinityMatrix(**parts, weight=weight, sigma_=sigma, scratch=scratch)
 
 
-def finished_steps(uri: str, weight: str) -> tuple[Step, ...]:
+def finished_steps(graph: StoredGraph, weight: str) -> tuple[Step, ...]:
     """Return the steps of `finished_affinity`: those of affinities, of the largest strip."""
-    graph, mean = open_finished(uri), mean_neighbors(uri)
+    mean = mean_neighbors(graph)
     rows = min(graph_block_rows(mean), graph.n_samples)
     largest = -(-graph.block_entries(rows) // rows)
     n_rows = -(-graph.n_samples * mean // largest)  # as many entries, at so many a row
     return tuple(affinity_steps(max(n_rows, rows), largest, weight))
+
+
+def _shared(graph: StoredGraph, scratch: Scratch) -> CSRParts:
+    """Return a graph that every process can read: one in memory is written."""
+    if isinstance(graph, CSRParts):
+        return graph
+    for name, part in zip(PARTS, graph.parts, strict=True):
+        scratch.create(name, part.shape, part.dtype, _PART_VALUES).write(0, part)
+    shape = (graph.n_samples, graph.n_features)
+    return CSRParts(ZarrPlace(str(scratch.path)), shape, graph.uri)
 
 
 def _write_scales(bounds: tuple[int, int], entries: _Entries, scales: ArrayRef) -> None:

@@ -14,12 +14,13 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import fold_parts, moments_step, waiting_folds
+from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import rng
 from bigfs.core.text import FROM_0
 from bigfs.store.chunking import block_rows
-from bigfs.store.fingerprint import refuse_object
+from bigfs.store.fingerprint import OBJECT, fingerprint, fingerprint_of_rows, refuse_object
 from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Scratch
 from bigfs.store.source import RandomAccessSource, open_matrix
@@ -27,10 +28,11 @@ from bigfs.store.values import first_unusable
 
 _SPARE = 10
 PRINCIPAL = "principal"
+_HASHED_ROWS = 10_000
 
 
 def check_representation(representation: str, metric: str) -> int | None:
-    """Return the number of components of ``"pca:p"`` or ``"FILE::obsm/NAME"``, None for ``"raw"``.
+    """Return the number of components of ``"pca:p"``, None for ``"raw"``.
 
     Raises
     ------
@@ -39,8 +41,6 @@ def check_representation(representation: str, metric: str) -> int | None:
     """
     if representation == "raw":
         return None
-    if "::obsm/" in str(representation):
-        return open_representation(representation).n_features
     match = re.fullmatch(r"pca:([1-9][0-9]*)", str(representation))
     if match is None:
         raise InputError(
@@ -116,24 +116,58 @@ def principal_rows(
     return open_principal(scratch.path, scratch), explained
 
 
-def open_representation(uri: str) -> RandomAccessSource:
-    """Open the array of ``"FILE::obsm/NAME"``."""
-    from bigfs.store.formats.annotated import open_obsm
+def with_member(settings: GraphConfig, data: Any) -> GraphConfig:
+    """Return settings of a graph with the part that they name of an AnnData in memory, opened.
 
-    place, _, name = uri.rpartition("::")
+    Raises
+    ------
+    InputError
+        If the data are no AnnData in memory, or it has no such member.
+    """
+    place, _, name = settings.representation.rpartition("::")
+    if place and not place.startswith(OBJECT):  # of a file
+        return settings
+    if not hasattr(data, "obsp"):
+        raise InputError(
+            f"graph.representation is '{name}', which is a part of an AnnData, and the data are "
+            "none. Give an AnnData, the path of one, or 'raw'."
+        )
+    from bigfs.store.formats.annotated import member_of
+
+    source = member_of(data, name)
+    held = settings.model_copy()
+    pieces = source.parts if settings.is_finished else source.iter_blocks(_HASHED_ROWS)
+    held._member = source, fingerprint_of_rows(pieces, None)
+    return held
+
+
+def open_member(settings: GraphConfig) -> Any:
+    """Open the array or graph that the representation names, ``"FILE::obsm/NAME"`` or ``obsp``."""
+    from bigfs.store.formats.annotated import open_obsm, open_obsp
+
+    if settings._member is not None:
+        return settings._member[0]
+    place, _, name = settings.representation.rpartition("::")
     refuse_object(place)
-    return open_obsm(as_location(place), name)
+    return (open_obsp if settings.is_finished else open_obsm)(as_location(place), name)
 
 
-def copy_representation(uri: str, blocks: RowBlocks, scratch: Scratch) -> None:
-    """Store the rows of ``"FILE::obsm/NAME"`` as those of principal components are, float32.
+def content_of_member(settings: GraphConfig) -> str:
+    """Return a key of the content of what `open_member` opens, or of the file that it is in."""
+    if settings._member is not None:
+        return settings._member[1]
+    return fingerprint(settings.representation.rpartition("::")[0])
+
+
+def copy_representation(source: RandomAccessSource, blocks: RowBlocks, scratch: Scratch) -> None:
+    """Store the rows of an array of ``obsm`` as those of principal components are, float32.
 
     Raises
     ------
     InputError
         If it has not a row for each row of the input, or a value is not finite.
     """
-    source, dropped = open_representation(uri), np.asarray(blocks.source.dropped, dtype=np.int64)
+    uri, dropped = source.uri, np.asarray(blocks.source.dropped, dtype=np.int64)
     if source.n_samples != blocks.n_samples + len(dropped):
         raise InputError(
             f"{uri} has {source.n_samples:,} rows, and the data have "

@@ -104,7 +104,7 @@ def run(
     task_budget(config.memory_limit)
     check_outside(config)
     source = open_matrix(config.input.uri if data is None else data, **config.opening)
-    config = resolved(config, source)
+    config = resolved(config, source, data)
     check_config(config, source)
     check_output(config)
     check_report(config.report, source.n_features)

@@ -83,6 +83,7 @@ def select(
         selector = METHODS[method].estimator_class()(n_features_to_select, **parameters)
     except TypeError as error:
         raise InputError(f"{method}: {error}.") from None
+    selector._annotated = adata
     selector.fit(source)
     target = adata.copy() if copy else adata
     target.var[f"{key_added}_rank"] = np.argsort(selector.ranking_) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,11 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor.
     metric : {"euclidean", "cosine", "correlation"}, default="euclidean"
         Distance between rows.
+    representation : str, default="auto"
+        What rows are neighbors by: "raw" features; "pca:50", principal components; or, of an
+        AnnData, "obsm/NAME", an array, or "obsp/NAME", a finished graph, whose values are its
+        weights unless the name ends in "distances". "auto": "pca:50" for sparse counts that are
+        normalized, else "raw".
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading.
@@ -92,6 +98,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
 
     n_features_to_select: NumberOfFeatures
     preprocess: str
+    _annotated: Any = None  # the AnnData, where X is an opened matrix of one
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Complete the docstring of a selector."""
@@ -134,7 +141,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         selection, missing = self._selection(X), self._missing()
         scratch = Scratch()
         source = open_matrix(self._checked(X))
-        selection = resolved(selection, source)
+        selection = resolved(selection, source, X if self._annotated is None else self._annotated)
         check_form(stages_of_selection(selection), selection, source)
         blocks = RowBlocks.from_any(
             source,
@@ -222,6 +229,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         check_seed(fresh_seed(getattr(self, "random_state", 0)))
         method = method_of(type(self))
         settings: dict[str, Any] = {"method": method.name, "n_features_to_select": 1}
+        finished = str(getattr(self, "representation", "")).startswith("obsp/")
         for name, value in self.get_params(deep=False).items():
             if name in ("verbose", "missing"):
                 continue
@@ -231,7 +239,13 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             if name in method.parameters.model_fields:
                 section = settings.setdefault(method.name, {})
             elif name in GraphConfig.model_fields:
-                section = settings.setdefault("graph", dict(method.graph_defaults))
+                if finished and value == signature(type(self)).parameters[name].default:
+                    continue  # as in a pipeline: a finished graph has weights of its own
+                own = {} if finished else dict(method.graph_defaults)
+                section = settings.setdefault("graph", own)
+                if name == "representation" and isinstance(X, (str, Path)):
+                    part_of_file = str(value).startswith(("obsm/", "obsp/"))
+                    value = f"{X}::{value}" if part_of_file else value
             # A number is checked when that of the features is known.
             chosen_later = isinstance(value, dict) or (isinstance(value, str) and value == "auto")
             if name != "n_features_to_select" or chosen_later:

@@ -19,6 +19,7 @@ from bigfs.core.errors import InputError
 from bigfs.core.uris import column_of
 from bigfs.graph.finished import mean_neighbors
 from bigfs.graph.local import check_n_neighbors
+from bigfs.graph.representation import open_member, with_member
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.number import check_criterion, largest_number
 from bigfs.selectors.registry import METHODS
@@ -39,7 +40,7 @@ T = TypeVar("T", bound=Selection)
 N_COMPONENTS = 50
 
 
-def resolved(selection: T, source: Source) -> T:
+def resolved(selection: T, source: Source, data: Any = None) -> T:
     """Return the selection with what ``auto`` stands for in its preprocessing and its graph.
 
     Sparse counts are brought to one total by row and logged, and their rows are compared by
@@ -50,6 +51,9 @@ def resolved(selection: T, source: Source) -> T:
     selection : Selection
     source : Source
         The opened input, whose first rows tell whether it holds counts.
+    data : object, default=None
+        The input that was opened, whose ``obsm`` or ``obsp`` the graph may name where it is an
+        AnnData in memory.
     """
     changes: dict[str, Any] = {}
     graph, counts = selection.graph, False
@@ -62,8 +66,9 @@ def resolved(selection: T, source: Source) -> T:
         fits = graph.metric == "euclidean" and graph.weight in ("binary", "heat")
         used = f"pca:{N_COMPONENTS}" if counts and large and fits else "raw"
         changes["graph"] = graph.model_copy(update={"representation": used})
-    if graph is not None and graph.is_finished:
-        mean = mean_neighbors(graph.representation)
+    if graph is not None and graph.of_annotated:
+        graph = with_member(graph, data)
+        mean = mean_neighbors(open_member(graph)) if graph.is_finished else graph.n_neighbors
         changes["graph"] = graph.model_copy(update={"n_neighbors": mean})
     return selection.model_copy(update=changes) if changes else selection
 
@@ -91,7 +96,7 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
                 seed = selection.random_state
                 stages.append(components_stage(compared, random_state=seed, **data))
             else:
-                stages.append(representation_stage(graph.representation, **data))
+                stages.append(representation_stage(graph, **data))
         stages.append(graph_stage(graph, remote=remote, fewer_neighbors=fewer, **data, **seeds))
     if "spectral" in needs:
         n_components = method.n_components(parameters)

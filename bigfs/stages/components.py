@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.graph.representation import (
+    content_of_member,
     copy_representation,
-    open_representation,
+    open_member,
     principal_rows,
     principal_steps,
 )
 from bigfs.stages.stage import Inputs, Stage
-from bigfs.store.fingerprint import fingerprint
 from bigfs.store.scratch import Scratch
 
 
@@ -35,10 +36,17 @@ def components_stage(n_components: int, *, random_state: int, **depends: Any) ->
     return Stage("components", 1, settings, choose, sparse=True)
 
 
-def representation_stage(uri: str, **depends: Any) -> Stage:
-    """Return the stage that brings in an array of ``obsm``, ``"FILE::obsm/NAME"``."""
-    settings = {**depends, "uri": uri, "content": fingerprint(uri.rpartition("::")[0])}
-    return Stage("components", 1, settings, lambda shape: Stored(shape, uri), sparse=True)
+def representation_stage(graph: GraphConfig, **depends: Any) -> Stage:
+    """Return the stage that brings in the array of ``obsm`` that the graph's rows are compared by.
+
+    Parameters
+    ----------
+    graph : GraphConfig
+    **depends
+        Settings of the data that the stage reads.
+    """
+    settings = {**depends, "uri": graph.representation, "content": content_of_member(graph)}
+    return Stage("components", 1, settings, lambda shape: Stored(shape, graph), sparse=True)
 
 
 @dataclass(frozen=True)
@@ -46,18 +54,18 @@ class Stored:
     """A copy of an array of ``obsm``; attributes are those of `representation_stage`."""
 
     shape: Shape
-    uri: str
+    graph: GraphConfig
 
     def cost(self) -> StageCost:
         """Return the cost of the copy, which this process makes."""
-        row_bytes = 4 * open_representation(self.uri).n_features
+        row_bytes = 4 * open_member(self.graph).n_features
         step = Step("rows of the representation", 8 * self.shape.rows * row_bytes, by_client=True)
         stored = self.shape.n_samples * row_bytes
         return StageCost((step,), stored, stored)
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the rows."""
-        copy_representation(self.uri, inputs.blocks, out)
+        copy_representation(open_member(self.graph), inputs.blocks, out)
         out.describe(passes=0)
 
 

@@ -11,11 +11,16 @@ from bigfs.core.paths import plain_name
 from bigfs.graph import affinity, knn_graph
 from bigfs.graph.cost import graph_cost
 from bigfs.graph.distinct import without_copies
-from bigfs.graph.finished import finished_affinity, finished_steps, open_finished
+from bigfs.graph.finished import finished_affinity, finished_steps
 from bigfs.graph.knn import KNNGraph, missed_neighbors
-from bigfs.graph.representation import check_representation, open_principal, principal_shape
+from bigfs.graph.representation import (
+    check_representation,
+    content_of_member,
+    open_member,
+    open_principal,
+    principal_shape,
+)
 from bigfs.stages.stage import Inputs, Stage
-from bigfs.store.fingerprint import fingerprint
 from bigfs.store.location import Location, copy_tree
 from bigfs.store.scratch import Scratch, read_attributes
 
@@ -55,9 +60,7 @@ def graph_stage(
         settings = settings.model_copy(update={"representation": "raw"})
 
     if settings.is_finished:
-        uri = settings.representation
-        common["content"] = fingerprint(uri.rpartition("::")[0])
-        given = {**settings.model_dump(), **common}
+        given = {**settings.model_dump(), **common, "content": content_of_member(settings)}
         return Stage("graph", 6, given, lambda shape: Finished(settings), sparse=True)
 
     def choose(shape: Shape) -> GraphStrategy:
@@ -71,9 +74,12 @@ def graph_stage(
 
 
 def n_components_of(settings: GraphConfig) -> int | None:
-    """Return how many principal components the graph compares rows by; None: all features."""
+    """Return how many components the graph compares rows by; None: all features."""
     if settings.representation == "auto" or settings.is_finished:
         return None
+    if settings.of_annotated:
+        n_features: int = open_member(settings).n_features
+        return n_features
     return check_representation(settings.representation, settings.metric)
 
 
@@ -158,17 +164,18 @@ class Finished:
 
     def cost(self) -> StageCost:
         """Return the cost of the matrix."""
-        steps = finished_steps(self.settings.representation, self.settings.weight)
-        graph = open_finished(self.settings.representation)
-        # The matrix with every edge twice at most; before that, entries and reverses on their way.
+        graph = open_member(self.settings)
+        steps = finished_steps(graph, self.settings.weight)
+        # The matrix with every edge twice at most; before that, entries and reverses on their way,
+        # and a copy of a graph in memory.
         stored = 24 * graph.n_entries + 28 * graph.n_samples
-        return StageCost(steps, 40 * graph.n_entries + stored, stored)
+        return StageCost(steps, 60 * graph.n_entries + stored, stored)
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the affinity matrix."""
         uri, sigma = self.settings.representation, self.settings.sigma
         W = finished_affinity(
-            uri,
+            open_member(self.settings),
             inputs.blocks,
             weight=self.settings.weight,
             sigma=None if sigma is None else float(sigma),

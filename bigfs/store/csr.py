@@ -132,6 +132,16 @@ class CSRSource(RandomAccessSparse):
         """Blocks of 8 to 16 MB of entries."""
         return csr_layout(self._X.indptr, self.dtype.itemsize)
 
+    @property
+    def n_entries(self) -> int:
+        """Stored entries, zeros and all."""
+        return int(self._X.indptr[-1])
+
+    @property
+    def parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Values, columns and row pointers, zeros and all."""
+        return self._X.data, self._X.indices, self._X.indptr
+
     def block_entries(self, rows: int) -> int:
         """Return the entries of the largest block of so many rows."""
         return largest_block(self._X.indptr, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +10,22 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from bigfs import run
+from bigfs import NDFS, UDFS, LaplacianScore, run, select
 from bigfs.blocks import RowBlocks
+from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape
 from bigfs.core.errors import ConfigError, InputError
+from bigfs.core.units import GIB
 from bigfs.graph import affinity, affinity_from_csr, finished, knn_graph
 from bigfs.graph.finished import finished_affinity
+from bigfs.graph.representation import open_member, with_member
 from bigfs.plan.planning import plan_pipeline
+from bigfs.runtime import local_cluster
 from bigfs.selectors.configs import load_config
 from bigfs.selectors.laplacian_score.strategies import choose
 from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
 from bigfs.store.scratch import Scratch
-from tests.store._anndata import COUNTS, D, N, annotated, kept_as
+from tests.store._anndata import COUNTS, D, N, ad, annotated, kept_as
 
 
 def weights(seed: int = 1) -> Any:
@@ -74,6 +79,10 @@ def test_scores_equal_those_of_the_matrix(kind: str, dropped: list[int], tmp_pat
     score = choose(Shape(len(kept), D, 4, 16, 16), load_config(settings)).score
     expected = score(RowBlocks.from_any(COUNTS[kept]), W)
     np.testing.assert_allclose(result.scores, expected.scores, rtol=1e-12)
+    of_object = LaplacianScore(
+        3, representation="obsp/connectivities", preprocess="none", missing="drop_rows"
+    ).fit(adata)
+    np.testing.assert_array_equal(of_object.scores_, result.scores)
     again = load_config(dict(result.settings)).graph  # as it was written out
     assert again is not None and again.model_dump() == result.settings["graph"]
 
@@ -89,12 +98,85 @@ def test_distances_are_weighted_as_our_own(
     used = load_config(settings_of(path, tmp_path, representation="obsp/distances", **graph)).graph
     assert used is not None and used.weight == graph.get("weight", "binary")
     options = {"weight": used.weight, "sigma": used.sigma}
-    W = finished_affinity(
-        used.representation, RowBlocks.from_any(X), **options, scratch=Scratch(tmp_path / "W")
-    )
+    adata = annotated()
+    adata.obsp["distances"] = own.to_csr()
+    in_memory = with_member(GraphConfig(representation="obsp/distances"), adata)
     expected = affinity(own, **options)
-    assert abs(W.load() - expected.load()).max() == 0
-    np.testing.assert_array_equal(W.degrees.load(), expected.degrees.load())
+    for number, settings in enumerate((used, in_memory)):
+        scratch, finished_graph = Scratch(tmp_path / f"{number}"), open_member(settings)
+        W = finished_affinity(finished_graph, RowBlocks.from_any(X), **options, scratch=scratch)
+        assert abs(W.load() - expected.load()).max() == 0
+        np.testing.assert_array_equal(W.degrees.load(), expected.degrees.load())
+
+
+def given_parts() -> Any:
+    """Return an AnnData with an array and a graph of its rows."""
+    adata = annotated()
+    adata.obsm["X_pca"] = np.random.default_rng(0).normal(size=(N, 4))
+    adata.obsp["connectivities"] = weights()
+    return adata
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["obsp/connectivities", "obsm/X_pca"])
+def test_objects_and_estimators_take_what_a_file_has(name: str, tmp_path: Path) -> None:
+    adata, path = given_parts(), tmp_path / "X.h5ad"
+    adata.write_h5ad(path)
+    settings = settings_of(path, tmp_path / "file", representation=name)
+    expected = run(settings).scores
+    backed = ad.read_h5ad(path, backed="r")
+    for X in (adata, backed, path):
+        fitted = LaplacianScore(3, representation=name, preprocess="none").fit(X)
+        np.testing.assert_array_equal(fitted.scores_, expected)
+    select(adata, 3, method="laplacian_score", layer="dense", representation=name, key_added="two")
+    np.testing.assert_allclose(adata.var["two_score"], expected, rtol=1e-6)
+    of_object = {**settings, "run": str(tmp_path / "object")}
+    del of_object["input"]
+
+    def attempt(data: Any) -> str:
+        result = run(of_object, data=data)
+        np.testing.assert_array_equal(result.scores[:3] == expected[:3], data is not other)
+        manifest = json.loads((tmp_path / "object" / "manifest.json").read_text())
+        return str(manifest["stages"]["result"]["attempt"])
+
+    other = given_parts()
+    other.obsm["X_pca"] = other.obsm["X_pca"][::-1].copy()
+    other.obsp["connectivities"] = weights(2)
+    first = attempt(adata)
+    assert attempt(backed) == first, "the same content"
+    assert attempt(other) != first, "the graph is another one"
+    assert plan_pipeline(load_config(settings)).fits
+
+
+def test_what_an_object_has_not_is_refused(tmp_path: Path) -> None:
+    adata = given_parts()
+    adata.obsp["dense"], adata.obsm["sparse"] = np.eye(N), sp.csr_matrix(np.eye(N))
+    for X, name, words in (
+        (COUNTS, "obsm/X_pca", "is 'obsm/X_pca', which is a part of an AnnData, and the data are"),
+        (adata, "obsm/X_umap", "AnnData has no obsm/X_umap. It has X_pca, sparse"),
+        (adata, "obsp/dense", "obsp/dense is no sparse matrix by rows"),
+        (adata, "obsm/sparse", "obsm/sparse is sparse"),
+    ):
+        with pytest.raises(InputError, match=words):
+            LaplacianScore(3, representation=name).fit(X)
+        settings = settings_of(tmp_path / "X.h5ad", tmp_path, representation=name)
+        with pytest.raises(InputError, match=words):
+            run(settings, data=X)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match="UDFS reads lists of neighbors"):
+        UDFS(3, representation="obsp/connectivities").fit(adata)
+
+
+@pytest.mark.full
+@pytest.mark.cluster
+def test_tasks_in_other_processes_read_the_graph_of_an_object(tmp_path: Path) -> None:
+    from distributed import Client
+
+    adata = given_parts()
+    own = NDFS(3, n_clusters=3, representation="obsp/connectivities").fit(adata)
+    with local_cluster(2, 1, GIB) as cluster, Client(cluster):
+        other = NDFS(3, n_clusters=3, representation="obsp/connectivities").fit(adata)
+    np.testing.assert_array_equal(other.scores_, own.scores_)
 
 
 @pytest.mark.full
@@ -117,9 +199,8 @@ def test_directed_weights_are_united(tmp_path: Path) -> None:
     directed = sp.csr_matrix(sp.triu(weights()))
     path = stored(tmp_path, directed=directed)
     blocks, scratch = RowBlocks.from_any(COUNTS), Scratch(tmp_path / "W")
-    W = finished_affinity(
-        f"{path}::obsp/directed", blocks, weight="stored", sigma=None, scratch=scratch
-    )
+    graph = open_member(GraphConfig(representation=f"{path}::obsp/directed"))
+    W = finished_affinity(graph, blocks, weight="stored", sigma=None, scratch=scratch)
     assert abs(W.load() - weights()).max() == 0
 
 

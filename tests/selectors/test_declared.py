@@ -23,9 +23,9 @@ from bigfs.selectors.method import Method
 from bigfs.selectors.registry import METHODS
 
 # Fields of the section graph that estimators take: those that their method's result depends on.
-GRAPH = {"n_neighbors", "weight", "sigma", "metric"}
+GRAPH = {"n_neighbors", "weight", "sigma", "metric", "representation"}
 # Only the neighbors count for UDFS; the weights of M3FS are heat.
-FEWER = {"udfs": {"n_neighbors", "metric"}, "m3fs": {"n_neighbors", "sigma"}}
+FEWER = {"udfs": {"n_neighbors", "metric", "representation"}, "m3fs": {"n_neighbors", "sigma"}}
 # For what a scale common to all features changes the meaning of C.
 RESCALED = ("m3fs", "maximum_margin_clustering")
 # Passes for variances draw nothing, and need a tile.

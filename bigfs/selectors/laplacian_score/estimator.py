@@ -45,6 +45,7 @@ class LaplacianScore(BaseSelector):
         weight: str = "binary",
         sigma: float | str | None = None,
         metric: str = "euclidean",
+        representation: str = "auto",
         preprocess: str = "auto",
         missing: str = "error",
         random_state: int | None = 0,

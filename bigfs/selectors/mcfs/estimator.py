@@ -118,6 +118,7 @@ class MCFS(BaseSelector):
         weight: str = "binary",
         sigma: float | str | None = None,
         metric: str = "euclidean",
+        representation: str = "auto",
         preprocess: str = "auto",
         missing: str = "error",
         regression: str = "lasso",

@@ -158,6 +158,7 @@ class NDFS(BaseSelector):
         weight: str = "heat",
         sigma: float | str | None = None,
         metric: str = "euclidean",
+        representation: str = "auto",
         preprocess: str = "auto",
         missing: str = "error",
         update: str = "safe",

@@ -112,6 +112,7 @@ class UDFS(BaseSelector):
         unit: str = "rms",
         n_neighbors: int = 5,
         metric: str = "euclidean",
+        representation: str = "auto",
         preprocess: str = "auto",
         missing: str = "error",
         max_iter: int = 30,

@@ -17,6 +17,7 @@ from bigfs.core.errors import InputError, InputTypeError
 from bigfs.store.csr import CSRSource
 from bigfs.store.formats.dask_array import open_dask
 from bigfs.store.formats.hdf5 import H5Place, find, open_h5
+from bigfs.store.formats.memory import ArraySource
 from bigfs.store.formats.parts import PARTS, ArrayByRows, CSCParts, CSRParts, OpenPlace
 from bigfs.store.formats.zarr_array import ZarrPlace, ZarrSource
 from bigfs.store.formats.zarr_files import CheckedFiles
@@ -70,10 +71,7 @@ def open_obsm(path: Location, name: str) -> RandomAccessSource:
     InputError
         If there is no such array, or it is not dense.
     """
-    source = _open_named(path, name)
-    if source.sparse or not isinstance(source, RandomAccessSource):
-        raise InputError(f"{path}::{name} is sparse; rows are compared by dense arrays only.")
-    return source
+    return _as_representation(_open_named(path, name), f"{path}::{name}")
 
 
 def open_obsp(path: Location, name: str) -> CSRParts:
@@ -84,13 +82,8 @@ def open_obsp(path: Location, name: str) -> CSRParts:
     InputError
         If there is no such graph, or it is not square or not stored by rows.
     """
-    source = _open_named(path, name)
-    if not isinstance(source, CSRParts):
-        raise InputError(f"{path}::{name} is no sparse matrix by rows. Store it as csr_matrix.")
-    if source.n_samples != source.n_features:
-        shape = (source.n_samples, source.n_features)
-        raise InputError(f"{path}::{name} is no graph: its shape {shape} is not square.")
-    return source
+    graph: CSRParts = _as_graph(_open_named(path, name), f"{path}::{name}")
+    return graph
 
 
 def _open_named(path: Location, name: str) -> Source:
@@ -101,6 +94,45 @@ def _open_named(path: Location, name: str) -> Source:
             group, _, _ = name.partition("/")
             raise InputError(f"{path} has no {name}. It has {listed(sorted(find(group) or ()))}.")
         return open_element(node, place(name), f"{path}::{name}")
+
+
+def member_of(adata: Any, name: str) -> Any:
+    """Open an array of ``obsm`` or a graph of ``obsp`` of an AnnData object; name is "obsm/NAME".
+
+    What is lazy, or on disk, is loaded: it has a few values for each row.
+
+    Raises
+    ------
+    InputError
+        If there is no such member, or it is not dense (``obsm``) or no graph (``obsp``).
+    """
+    group, _, key = name.partition("/")
+    members = getattr(adata, group)
+    if key not in members:
+        raise InputError(f"AnnData has no {name}. It has {listed(sorted(members))}.")
+    held, uri = members[key], f"AnnData::{name}"
+    for load in ("to_memory", "compute"):
+        held = getattr(held, load)() if hasattr(held, load) else held
+    is_sparse = hasattr(held, "tocsr")
+    source = CSRSource(held, uri) if is_sparse else ArraySource(np.asarray(held), uri)
+    return (_as_graph if group == "obsp" else _as_representation)(source, uri)
+
+
+def _as_representation(source: Source, uri: str) -> RandomAccessSource:
+    """Return an array that rows are compared by, or raise InputError."""
+    if source.sparse or not isinstance(source, RandomAccessSource):
+        raise InputError(f"{uri} is sparse; rows are compared by dense arrays only.")
+    return source
+
+
+def _as_graph(source: Any, uri: str) -> Any:
+    """Return a square sparse matrix by rows, or raise InputError."""
+    if not isinstance(source, (CSRParts, CSRSource)):
+        raise InputError(f"{uri} is no sparse matrix by rows. Store it as csr_matrix.")
+    if source.n_samples != source.n_features:
+        shape = (source.n_samples, source.n_features)
+        raise InputError(f"{uri} is no graph: its shape {shape} is not square.")
+    return source
 
 
 def read_var_names(path: Location, n_features: int) -> list[str]:

@@ -57,7 +57,7 @@ class Row:
         As `bigfs.evaluate.selection.measure_selection` returns them, in [0, 1].
     seconds : float
         Of the method's own stage, without what it shares.
-    n_draws: int
+    n_draws : int
         Random selections that the scores are of; ``selected`` is the first. Else 1.
     stability : Agreement or None
         Of selections by the method on samples; None where not asked for.

@@ -242,6 +242,18 @@ def test_import_bigfs_costs_nothing_and_changes_nothing():
     assert float(seconds) < 0.05, f"import bigfs took {seconds} s, 0.05 allowed"
 
 
+def test_a_selector_loads_no_engine_before_it_is_fitted():
+    loaded = _run(
+        """
+        import sys
+        from bigfs import MCFS
+        heavy = ("zarr", "dask", "distributed", "numba", "pynndescent", "matplotlib", "dask_ml")
+        print([name for name in heavy if name in sys.modules])
+        """
+    )
+    assert loaded == "[]"
+
+
 def test_modules_with_task_functions_do_not_load_sklearn():
     # sklearn costs every worker 130 MiB, pynndescent 310 MiB.
     rooms = (

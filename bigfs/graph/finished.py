@@ -18,7 +18,6 @@ from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
 from bigfs.store.csr import CSRSource
 from bigfs.store.formats.parts import PARTS, CSRParts
-from bigfs.store.formats.zarr_array import ZarrPlace
 from bigfs.store.scratch import ArrayRef, Scratch
 
 StoredGraph: TypeAlias = CSRParts | CSRSource
@@ -154,6 +153,8 @@ def _shared(graph: StoredGraph, scratch: Scratch) -> CSRParts:
     """Return a graph that every process can read: one in memory is written."""
     if isinstance(graph, CSRParts):
         return graph
+    from bigfs.store.formats.zarr_array import ZarrPlace  # loads zarr
+
     for name, part in zip(PARTS, graph.parts, strict=True):
         scratch.create(name, part.shape, part.dtype, _PART_VALUES).write(0, part)
     shape = (graph.n_samples, graph.n_features)

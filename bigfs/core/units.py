@@ -59,9 +59,14 @@ def format_bytes(size: int | float) -> str:
     amount = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(amount) < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.3g} {unit}"
+            return f"{_digits(amount) if unit != 'B' else round(amount)} {unit}"
         amount /= 1024
-    return f"{amount:,.3g} TiB"
+    return f"{_digits(amount)} TiB"
+
+
+def _digits(amount: float) -> str:
+    """Return three digits or the whole number, never an exponent."""
+    return f"{amount:.3g}" if abs(amount) < 999.5 else f"{amount:,.0f}"
 
 
 def format_seconds(seconds: float) -> str:

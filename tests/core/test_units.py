@@ -40,6 +40,12 @@ def test_a_formatted_size_reads_back_to_three_digits(size):
     assert parse_bytes(format_bytes(size).replace(",", "")) == pytest.approx(size, rel=0.006)
 
 
+def test_sizes_are_written_without_an_exponent():
+    assert format_bytes(1010 * MIB) == "1,010 MiB"
+    assert format_bytes(999.4 * MIB) == "999 MiB"
+    assert format_bytes(5000 * 1024 * GIB) == "5,000 TiB"
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [

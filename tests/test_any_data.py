@@ -105,18 +105,11 @@ FEWER: dict[tuple[str, str], tuple[str, dict[str, Any] | None]] = {
     ("gfs_kmeans", ""): ("eight clusters of sixty rows, three of which are there", GROUPS),
     ("mcfs", ""): ("six of eight eigenvectors are noise, which noise explains", GROUPS),
 }
-# Minutes of LFS are left to the slow tier.
-QUICK = {"lfs": ("as it is", "ten copies", "outliers", "tiny float32", "two values", "one-hot")}
 # Methods for counts refuse other data.
 NAMES = [
     name
     for name, method in METHODS.items()
     if not method.estimator_class()(1).__sklearn_tags__().input_tags.positive_only
-]
-CASES = [
-    pytest.param(name, kind, marks=[pytest.mark.slow] if kind not in QUICK.get(name, kind) else [])
-    for name in NAMES
-    for kind in (*PLANTED, *OTHERS)
 ]
 
 
@@ -141,7 +134,8 @@ def check(name: str, kind: str, X: np.ndarray) -> Any:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name, kind", CASES)
+@pytest.mark.parametrize("kind", [*PLANTED, *OTHERS])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_method_on_any_data(name: str, kind: str) -> None:
     X = {**PLANTED, **OTHERS}[kind]()
     if (name, kind) in REFUSED:
@@ -201,9 +195,7 @@ def _overlapping() -> np.ndarray:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "lfs" else []) for n in NAMES]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_neither_the_unit_nor_a_shift_of_the_data_matters(name: str) -> None:
     # Searches over subsets take time: a part of the data does for them.
     X, m = (_overlapping()[:30, :20], 10) if name in ("lfs", "gfs_kmeans") else (_overlapping(), 30)
@@ -218,7 +210,7 @@ def test_neither_the_unit_nor_a_shift_of_the_data_matters(name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["booleans", "one-hot", "as many rows as neighbors and one"])
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in QUICK])
+@pytest.mark.parametrize("name", NAMES)
 def test_rounding_does_not_order_features_that_are_alike(name: str, kind: str) -> None:
     X = np.asarray(OTHERS[kind](), dtype=np.float64)
     m = X.shape[1] // 2

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg.lapack import dpstrf
 
 # A correlation matrix whose smallest squared pivot is below this counts as singular.
 SINGULAR_PIVOT = 1e-10
@@ -78,11 +79,9 @@ def is_singular(within: np.ndarray, count: float, subset: np.ndarray) -> bool:
     if count <= len(subset) or not (variance > 0).all():
         return True
     scale = 1 / np.sqrt(variance)
-    try:
-        pivots = np.linalg.cholesky(within * scale[..., :, None] * scale[..., None, :])
-    except np.linalg.LinAlgError:
-        return True
-    return bool((np.diagonal(pivots, axis1=-2, axis2=-1) ** 2).min() < SINGULAR_PIVOT)
+    matrices = (within * scale[..., :, None] * scale[..., None, :]).reshape(-1, *within.shape[-2:])
+    # The largest pivot first: the last one is then as small as the least eigenvalue, nearly.
+    return any(dpstrf(matrix, tol=SINGULAR_PIVOT)[2] < len(subset) for matrix in matrices)
 
 
 def log_separability(
@@ -130,11 +129,14 @@ def feature_separability(
     ----------
     counts : ndarray of shape (n_clusters,)
     means : ndarray of shape (n_clusters, n_features)
+        About the data's origin.
     variances : ndarray of shape (n_features,)
         Within the cluster that is looked at, or pooled.
     """
     share = counts / counts.sum()
     between = share @ (means - share @ means) ** 2
+    # Equal means differ by rounding.
+    between[between <= ROUNDING * (share @ means**2)] = 0.0
     # Where nothing varies within, all that is between counts.
     within = np.maximum(variances, ROUNDING * between)
     return np.divide(between, within, out=np.zeros_like(between), where=within > 0)

@@ -14,9 +14,11 @@ from bigfs import LFS, GFSKMeans, ingest
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.selectors.lfs import held, strategies
+from bigfs.selectors.lfs.compare import _without
 from bigfs.selectors.lfs.kernels import groups_of
 from bigfs.selectors.lfs.passes import N_GROUPS
 from bigfs.selectors.lfs.state import load_state
+from bigfs.solvers.separability import feature_separability, is_singular, variance
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 from tests.bench._lfs_data import four_clusters, planted
@@ -295,6 +297,43 @@ def test_rounding_decides_nothing_where_rows_are_as_near_to_several_clusters(
     expected = method(4).fit(X.astype(float)).ranking_
     for factor, shift in ((255.0, 0.0), (1e-6, 0.0), (1e6, 0.0), (1.0, 100.0)):
         np.testing.assert_array_equal(method(4).fit(X * factor + shift).ranking_, expected)
+
+
+@pytest.mark.parametrize("unit", [1.0, 3.0, 1e-6, 1e6])
+def test_what_varies_in_one_group_alone_does_not_vary_without_it(unit: float) -> None:
+    # A cluster of 100 rows, and a feature that one row of 3,000 has: its mean is small beside it.
+    rows = unit * (np.where(np.arange(100) == 17, 0.4, 0.0) - 0.4 / 3000)
+    groups = groups_of(0, 100, N_GROUPS)
+    counts, sums, squares = (np.bincount(groups, rows**power) for power in range(3))
+    without = variance(_without(counts), *(_without(part)[:, None] for part in (sums, squares)))
+    np.testing.assert_array_equal(without[:, 0] > 0, np.arange(N_GROUPS) != groups[17])
+    np.testing.assert_allclose(_without(sums), sums.sum() - sums, atol=1e-12 * unit)
+
+
+def test_means_that_differ_by_rounding_separate_nothing() -> None:
+    means = np.array([[0.1, 1.0], [0.1 * (1 + 1e-15), 2.0]])
+    alone = feature_separability(np.ones(2), means, np.zeros(2))
+    assert alone[0] == 0 and alone[1] > 0
+
+
+def test_the_order_of_features_does_not_decide_what_is_singular() -> None:
+    # The second is the first and a hundredth of the third, but for 3e-7: in the first order the
+    # last pivot is 9e-10, in the second one 9e-14.
+    z = np.random.default_rng(0).standard_normal((200, 3))
+    rows = np.column_stack([z[:, 0], z[:, 0] + 0.01 * z[:, 1], z[:, 1] + 3e-5 * z[:, 2]])
+    for order in ([0, 1, 2], [0, 2, 1]):
+        assert is_singular(np.cov(rows[:, order].T), 200, np.arange(3))
+        assert not is_singular(np.cov(rows[:, order].T), 200, np.arange(2))
+
+
+@pytest.mark.full
+def test_float32_pixels_in_another_unit(data_dir: Path) -> None:
+    # Some of these pixels are zero but for a row or two.
+    X = np.load(data_dir / "USPS.npz")["X"][:300, :10].astype(np.float32)
+    expected = LFS(5).fit(X).ranking_
+    for factor, shift in ((1e-6, 0.0), (1e6, 0.0), (1.0, 3.0)):
+        moved = X * np.float32(factor) + np.float32(shift)
+        np.testing.assert_array_equal(LFS(5).fit(moved).ranking_, expected)
 
 
 def test_fewer_rows_that_differ_than_clusters(caplog: pytest.LogCaptureFixture) -> None:

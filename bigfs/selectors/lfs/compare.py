@@ -269,8 +269,14 @@ def _of_traces(
 
 
 def _without(parts: np.ndarray) -> np.ndarray:
-    """Return the totals without each group in turn."""
-    return np.asarray(parts.sum(axis=0) - parts)
+    """Return the totals without each group in turn.
+
+    The others are added up: taking a group from the total would leave rounding where nothing is.
+    """
+    totals = np.zeros_like(parts)
+    np.cumsum(parts[:-1], axis=0, out=totals[1:])
+    totals[:-1] += np.cumsum(parts[:0:-1], axis=0)[::-1]
+    return totals
 
 
 def _replicates(

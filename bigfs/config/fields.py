@@ -20,6 +20,7 @@ from pydantic import (
 
 from bigfs.config.words import shown
 from bigfs.core.units import format_bytes, parse_bytes
+from bigfs.core.uris import OBJECT, LabelValues
 
 
 def fresh_seed(random_state: Any) -> Any:
@@ -34,7 +35,7 @@ def as_list(value: Any) -> Any:
 
 def _dump_bytes(size: int) -> int | str:
     """Return a readable size where it means the same number of bytes."""
-    text = format_bytes(size)
+    text = format_bytes(size).replace(",", "")
     return text if parse_bytes(text) == size else size
 
 
@@ -115,14 +116,28 @@ def _check_start(value: Any) -> Any:
     """Accept a non-empty text, or an array-like."""
     if isinstance(value, str) and value:
         return value
-    if isinstance(value, (list, tuple)) or hasattr(value, "__array__"):
+    if isinstance(value, (list, tuple, LabelValues)) or hasattr(value, "__array__"):
         return value
     raise ValueError(f"must be a non-empty text, or an array. Got {shown(value)}")
 
 
+def _check_labels(value: Any) -> Any:
+    """Accept null, and what a start may be; an array gets a name."""
+    if value is None or isinstance(_check_start(value), (str, LabelValues)):
+        return value
+    return LabelValues(f"{OBJECT}{type(value).__name__}", value)
+
+
+_TEXT = {"type": "string", "minLength": 1}
+_NAMED = PlainSerializer(lambda value: value.name if isinstance(value, LabelValues) else value)
 # Where an iteration begins: the name of a start, where labels are, or (in Python) an array.
-Start = Annotated[
-    Any, PlainValidator(_check_start), WithJsonSchema({"type": "string", "minLength": 1})
+Start = Annotated[Any, PlainValidator(_check_start), _NAMED, WithJsonSchema(_TEXT)]
+# Where labels are, or (in Python) an array of them.
+Labels = Annotated[
+    Any,
+    PlainValidator(_check_labels),
+    _NAMED,
+    WithJsonSchema({"anyOf": [_TEXT, {"type": "null"}]}),
 ]
 
 

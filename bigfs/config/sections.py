@@ -22,6 +22,7 @@ from pydantic import (
 
 from bigfs.config.fields import (
     Fraction,
+    Labels,
     NonEmpty,
     PositiveInt,
     Section,
@@ -319,7 +320,7 @@ class ReportConfig(Section):
 class EvaluateConfig(Section):
     """The evaluation of the selection against known labels."""
 
-    labels: NonEmpty | None = Field(
+    labels: Labels = Field(
         None,
         description="Known classes: y.npy, FILE.npz::NAME, FILE.csv::COLUMN or sklearn:digits. "
         "null: those of input.labels.",

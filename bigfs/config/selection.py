@@ -256,7 +256,8 @@ class Config(Selection, _RunSection):
     @model_validator(mode="after")
     def _the_source_of_a_row_is_a_label(self) -> Config:
         name, section = self.methods[self.method].labels, self.parameters
-        if getattr(section, name, None) == SOURCE:
+        start = getattr(section, name, None)
+        if isinstance(start, str) and start == SOURCE:
             named = section.model_copy(update={name: f"{self.input.uri}::{SOURCE}"})
             object.__setattr__(self, self.method, named)
         return self

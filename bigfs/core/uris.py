@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 # The label of a row that says which of several sources it is of.
 SOURCE = "source"
+# What a run calls data, or labels, that it was handed as an object begins with this.
+OBJECT = "object:"
+
+
+@dataclass(frozen=True, eq=False)
+class LabelValues:
+    """Labels in memory, and what records call them: their values are in no configuration."""
+
+    name: str
+    values: Any
 
 
 def as_text(uris: Sequence[str | Path]) -> str:

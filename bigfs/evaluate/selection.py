@@ -17,6 +17,7 @@ from bigfs.core.memory import task_budget
 from bigfs.core.seeds import derive_seed
 from bigfs.core.threads import single_thread
 from bigfs.core.units import format_bytes, parse_bytes
+from bigfs.core.uris import LabelValues
 from bigfs.evaluate.compat import dask_kmeans
 from bigfs.evaluate.metrics import (
     Frame,
@@ -30,7 +31,7 @@ from bigfs.evaluate.protocols import Protocol, clustering_scores, kmeans_scores
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.runtime.progress import silenced, track
 from bigfs.store.csr import DENSE_LIMIT_BYTES
-from bigfs.store.labels import load_classes
+from bigfs.store.labels import load_classes, name_of
 from bigfs.store.scratch import ArrayRef
 
 _STRIPS = 4
@@ -61,7 +62,7 @@ class _SelectionReader:
 def compare_with_all(
     blocks: RowBlocks,
     selected: np.ndarray,
-    labels: str,
+    labels: str | LabelValues,
     *,
     n_clusters: int | None = None,
     n_repetitions: int = 20,
@@ -77,8 +78,8 @@ def compare_with_all(
     ----------
     blocks : RowBlocks of shape (n_samples, n_features)
     selected : ndarray of shape (n_selected,), int64
-    labels : str
-        URI of the known classes.
+    labels : str or LabelValues
+        The known classes, or their URI.
     n_clusters : int or None, default=None
         Clusters k-means looks for; None: the number of classes.
     n_repetitions, n_init, init, nearest_neighbor, random_state
@@ -107,7 +108,7 @@ def compare_with_all(
             name: measure_selection(blocks, y, columns, protocol, memory_limit)
             for name, columns in judged.items()
         },
-        "labels": labels,
+        "labels": name_of(labels),
         "n_clusters": protocol.n_clusters,
         "n_repetitions": n_repetitions,
         "n_init": n_init,

@@ -153,7 +153,7 @@ class Evaluation:
         figures = compare_with_all(
             inputs.blocks,
             selected,
-            **self.settings.model_dump(),
+            **{**self.settings.model_dump(), "labels": self.settings.labels},
             random_state=self.random_state,
             memory_limit=self.memory_limit,
         )

@@ -19,8 +19,9 @@ from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import rng
 from bigfs.core.text import FROM_0
+from bigfs.core.uris import OBJECT
 from bigfs.store.chunking import block_rows
-from bigfs.store.fingerprint import OBJECT, fingerprint, fingerprint_of_rows, refuse_object
+from bigfs.store.fingerprint import fingerprint, fingerprint_of_rows, refuse_object
 from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Scratch
 from bigfs.store.source import RandomAccessSource, open_matrix

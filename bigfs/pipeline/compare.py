@@ -110,8 +110,8 @@ def compare(
     fits = _fits(config)
     for fit in fits:
         check_outside(fit.config)
-    if config.evaluate is not None:
-        check_apart(config.run, "evaluate.labels", str(config.evaluate.labels))
+    if config.evaluate is not None and isinstance(config.evaluate.labels, str):
+        check_apart(config.run, "evaluate.labels", config.evaluate.labels)
     labels = {name for fit in fits for name in fit.config.opening["labels"] or ()}
     opening = {**config.input.opening, "labels": sorted(labels)}
     source = open_matrix(config.input.uri, **opening)
@@ -171,7 +171,7 @@ def _check_fits(fits: list[_Fit], config: Comparison, source: Source) -> None:
         check_config(fit.config, source)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
     if config.evaluate is not None:
-        load_classes(str(config.evaluate.labels), kept)
+        load_classes(config.evaluate.labels, kept)
 
 
 def _run(
@@ -187,7 +187,7 @@ def _run(
             check_labels(fit.config, blocks.n_samples, blocks.source.dropped)
         y = None
         if config.evaluate is not None:
-            y = load_classes(str(config.evaluate.labels), blocks.n_samples, blocks.source.dropped)
+            y = load_classes(config.evaluate.labels, blocks.n_samples, blocks.source.dropped)
     warn_of_scales(blocks, *(fit.config.method for fit in fits))
     store = RunStages(directory, config.memory_limit, shared=True)
     engine = Engine(store, blocks, key)

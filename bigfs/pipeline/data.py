@@ -13,7 +13,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.config import Config
 from bigfs.core.errors import BigfsError, ConfigError, InputError
 from bigfs.core.memory import peak_bytes, reset_peak
-from bigfs.core.uris import as_text, column_of, listed_in
+from bigfs.core.uris import OBJECT, LabelValues, as_text, column_of, listed_in
 from bigfs.evaluate.stage import check_labels, check_shape
 from bigfs.runtime.progress import in_stage
 from bigfs.selectors.registry import METHODS
@@ -23,7 +23,8 @@ from bigfs.stages.measure import Footprint
 from bigfs.store.columns import suspicious_columns
 from bigfs.store.csr import SparseSource
 from bigfs.store.filtering import row_filter
-from bigfs.store.fingerprint import OBJECT, changed, fingerprint, fingerprint_of_rows
+from bigfs.store.fingerprint import changed, fingerprint, fingerprint_of_rows
+from bigfs.store.labels import labels_in
 from bigfs.store.location import Location, as_location, is_within
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.source import Source, as_path, is_store, open_matrix
@@ -119,6 +120,34 @@ def _content(source: Source, uri: str) -> str:
     return fingerprint_of_rows(source.iter_blocks(_ROWS), source.feature_names)
 
 
+def with_labels_of(config: Config, X: Any, source: Source) -> Config:
+    """Return a configuration with the values of labels that are in memory.
+
+    Parameters
+    ----------
+    config : Config
+        Its labels may be arrays, or columns of an object.
+    X : object or None
+        What was given in place of ``input.uri``, if anything.
+    source : Source
+        The same, opened.
+    """
+
+    def in_memory(labels: Any) -> Any:
+        if isinstance(labels, str) and labels.startswith(OBJECT) and X is not None:
+            return LabelValues(labels, labels_in(X, source, column_of(labels)[1]))
+        is_array = isinstance(labels, (list, tuple)) or hasattr(labels, "__array__")
+        return LabelValues(f"{OBJECT}{type(labels).__name__}", labels) if is_array else labels
+
+    own = METHODS[config.method].labels
+    if hasattr(config.parameters, own):
+        config = config.with_parameters(**{own: in_memory(getattr(config.parameters, own))})
+    if config.evaluate is None:
+        return config
+    judged = {"labels": in_memory(config.evaluate.labels)}
+    return config.model_copy(update={"evaluate": config.evaluate.model_copy(update=judged)})
+
+
 def refuse_other(config: Any) -> None:
     """Raise InputError if the directory of a run holds a finished one of other data or method.
 
@@ -167,11 +196,11 @@ def discarding_data(directory: RunDirectory) -> Iterator[None]:
 def check_outside(config: Config) -> None:
     """Raise ConfigError if the input or labels lie in the run directory, which is bigfs's own."""
     labels = f"{config.method}.{METHODS[config.method].labels}"
-    named = {"input.uri": config.input.uri, labels: labels_of_start(config)}
+    named: dict[str, Any] = {"input.uri": config.input.uri, labels: labels_of_start(config)}
     if config.evaluate is not None:
         named["evaluate.labels"] = config.evaluate.labels
     for key, uri in named.items():
-        if uri is not None:
+        if isinstance(uri, str):
             check_apart(config.run, key, uri)
 
 

@@ -11,9 +11,16 @@ from typing import Any, TypeVar
 from bigfs.config import Config, dump_yaml
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.core.memory import task_budget
+from bigfs.core.uris import OBJECT
 from bigfs.evaluate.stage import stages_of
 from bigfs.pipeline.annotated import check_output, output_stages
-from bigfs.pipeline.data import check_outside, method_of_run, open_data, refuse_other
+from bigfs.pipeline.data import (
+    check_outside,
+    method_of_run,
+    open_data,
+    refuse_other,
+    with_labels_of,
+)
 from bigfs.plan.header import place_of
 from bigfs.plan.planning import check_config, check_plan, plan_for, plan_input
 from bigfs.report.axis import check_report
@@ -33,7 +40,6 @@ from bigfs.selectors.configs import load_config
 from bigfs.selectors.stages import resolved, warn_of_scales
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
-from bigfs.store.fingerprint import OBJECT
 from bigfs.store.location import read_output
 from bigfs.store.records import CONFIG, FEATURES, remove_report
 from bigfs.store.retention import SERIES, finish_series
@@ -61,8 +67,9 @@ def run(
     Parameters
     ----------
     config : Config, path of a YAML file, or dict
-    data : AnnData, array-like or None, default=None
-        An object that is read instead of ``input.uri``, which may be left out. It is copied into
+    data : frame, AnnData, array-like or None, default=None
+        An object that is read instead of ``input.uri``, which may be left out. Labels are columns
+        of it (``input.labels``), or an array (``evaluate.labels``). It is copied into
         the run directory, and read whenever the run is called again, to see whether it is the same.
     overrides : list of str or None, default=None
         ``"a.b=c"`` settings that replace those of the file.
@@ -104,7 +111,7 @@ def run(
     task_budget(config.memory_limit)
     check_outside(config)
     source = open_matrix(config.input.uri if data is None else data, **config.opening)
-    config = resolved(config, source, data)
+    config = resolved(with_labels_of(config, data, source), source, data)
     check_config(config, source)
     check_output(config)
     check_report(config.report, source.n_features)

@@ -1,6 +1,7 @@
 """The inputs of a plan: the header of the data, and the place of the run.
 
-Nothing is read of the data but their shape, nothing is written and no cluster is started.
+Nothing is read of the data but their shape, and the values of columns of categories; nothing is
+written and no cluster is started.
 """
 
 from __future__ import annotations

@@ -67,6 +67,8 @@ class Plan:
         What could not be told before the run, in words.
     cures : tuple of str
         Settings with which it would fit, the smallest change first.
+    notes : tuple of str
+        How columns that are not numbers are read, and which of them were read for the plan.
     """
 
     shape: Shape | None
@@ -74,6 +76,7 @@ class Plan:
     stages: tuple[StagePlan, ...]
     unknown: tuple[str, ...] = ()
     cures: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def refusals(self) -> list[str]:
@@ -150,7 +153,7 @@ class Plan:
                 f"{s.n_samples:,} samples x {s.n_features:,} features, {entries}"
                 f"{format_bytes(s.nbytes)}, {s.n_blocks:,} blocks of {s.rows:,} rows"
             )
-        lines += list(self.unknown)
+        lines += [*self.unknown, *self.notes]
         head = ("stage", "peak", "read of X", "passes", "tasks", "graph", "requests", "scratch")
         rows = [head, *(_cells(stage) for stage in self.stages if stage.cost is not None)]
         if len(rows) > 1:
@@ -210,6 +213,7 @@ class Plan:
             "refusals": self.refusals,
             "cures": list(self.cures),
             "unknown": list(self.unknown),
+            "notes": list(self.notes),
             "memory_limit_bytes": self.place.memory_limit,
             "worker_limits_bytes": self.place.limits,
             "free_scratch_bytes": self.place.free_scratch_bytes,

@@ -50,7 +50,8 @@ def plan_pipeline(config: Config, *, scheduler: str | None = None) -> Plan:
     source = open_matrix(config.input.uri, **config.opening)
     config = resolved(config, source)
     check_config(config, source)
-    return plan_input(config, source, place_of(config, scheduler))
+    plan = plan_input(config, source, place_of(config, scheduler))
+    return dataclasses.replace(plan, notes=tuple(source.notes))
 
 
 def check_config(config: Config, source: Source) -> None:

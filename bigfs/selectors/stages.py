@@ -16,7 +16,7 @@ from bigfs.config import Selection
 from bigfs.config.sections import Auto, GraphConfig
 from bigfs.core.cost import Shape, StageCost
 from bigfs.core.errors import InputError
-from bigfs.core.uris import column_of
+from bigfs.core.uris import LabelValues
 from bigfs.graph.finished import mean_neighbors
 from bigfs.graph.local import check_n_neighbors
 from bigfs.graph.representation import open_member, with_member
@@ -29,8 +29,7 @@ from bigfs.stages.scores import check_n_selected
 from bigfs.stages.spectral import spectral_stage
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.csr import SparseSource, check_dense
-from bigfs.store.fingerprint import fingerprint
-from bigfs.store.labels import load_labels
+from bigfs.store.labels import digest_of, load_labels
 from bigfs.store.scratch import Scratch
 from bigfs.store.source import Source
 
@@ -278,7 +277,7 @@ def check_settings(selection: Selection, n_samples: int | None, n_features: int)
         bound.check(method.title, selection.parameters, sizes)
 
 
-def labels_of_start(selection: Selection) -> str | None:
+def labels_of_start(selection: Selection) -> str | LabelValues | None:
     """Return where the labels are that a method starts from, None if it does not.
 
     Raises
@@ -288,6 +287,8 @@ def labels_of_start(selection: Selection) -> str | None:
     """
     method = METHODS[selection.method]
     init, starts = getattr(selection.parameters, method.labels, None), method.starts
+    if isinstance(init, LabelValues):
+        return init
     if not isinstance(init, str) or init in starts:
         return None
     if init.isidentifier() and not os.path.exists(init):
@@ -330,6 +331,6 @@ def start_of(selection: Selection, n_samples: int | None, dropped: Sequence[int]
     return np.delete(given, dropped, axis=0) if of_all_rows else given
 
 
-def content_of_labels(uri: str | None) -> dict[str, str]:
-    """Return a fingerprint of a file of labels, as a setting."""
-    return {} if uri is None else {"content of the labels": fingerprint(column_of(uri)[0])}
+def content_of_labels(labels: str | LabelValues | None) -> dict[str, str]:
+    """Return a fingerprint of labels, as a setting."""
+    return {} if labels is None else {"content of the labels": digest_of(labels)}

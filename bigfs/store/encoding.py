@@ -169,12 +169,15 @@ def encode_columns(
 
 def notes_of(encoded: Iterable[Encoded], dropped: Iterable[str]) -> list[str]:
     """Say in a sentence which columns are read as what; nothing where there are none."""
+    encoded = list(encoded)
     parts = [column.note for column in encoded]
     left = [repr(name) for name in dropped]
     notes = [f"read {', '.join(parts)}"] if parts else []
     notes += [f"left out {', '.join(left)}"] if left else []
     settings = "(input.booleans, input.dates, input.categories)"
-    return [f"columns that are not numbers: {'; '.join(notes)} {settings}"] if notes else []
+    read = [repr(column.column) for column in encoded if column.values]
+    first = f"; all rows of {', '.join(read)} are read first, for their values" if read else ""
+    return [f"columns that are not numbers: {'; '.join(notes)} {settings}{first}"] if notes else []
 
 
 def in_order(values: Iterable[str]) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ import numpy as np
 
 from bigfs.core.checks import check_rows
 from bigfs.core.errors import InputError
-from bigfs.core.uris import column_of
+from bigfs.core.uris import LabelValues, column_of
 from bigfs.store.csr import CSRLayout, SparseSource
+from bigfs.store.objects import ObjectPath
 from bigfs.store.source import Source, listed
 
 
@@ -54,22 +55,27 @@ class RowFilter:
     def _elsewhere(self) -> bool:
         return self.column is not None and ("::" in self.column or self.column.endswith(".npy"))
 
-    def labels(self, uri: Any) -> str | None:
-        """Return where the values of the column are, None without one.
+    def labels(self, X: Any, source: Source) -> str | LabelValues | None:
+        """Return where the values of the column are, or those of an object; None without one.
+
+        Parameters
+        ----------
+        X : str, Path, ObjectPath or object
+            What was opened.
+        source : Source
 
         Raises
         ------
         InputError
-            If the data are an object, which has no columns that could be read by name.
+            If an object has no such column.
         """
         if self.column is None or self._elsewhere:
             return self.column
-        if not isinstance(uri, (str, Path)):
-            raise InputError(
-                f"X is an object, and rows names its column {self.column!r}. Choose its rows "
-                "before, or give a path."
-            )
-        return f"{uri}::{self.column}"
+        if isinstance(X, (str, Path, ObjectPath)):
+            return f"{X}::{self.column}"
+        from bigfs.store.labels import labels_in
+
+        return LabelValues(f"X::{self.column}", labels_in(X, source, self.column))
 
     def mask(self, values: np.ndarray, uri: str) -> np.ndarray:
         """Return which rows are kept, by their values of the column."""
@@ -121,11 +127,11 @@ class FilteredSource(Source):
     ----------
     source : Source
     rows : RowFilter
-    labels : str or None
+    labels : str, LabelValues or None
         Where the values of the column are, as `load_labels` reads them.
     """
 
-    def __init__(self, source: Source, rows: RowFilter, labels: str | None) -> None:
+    def __init__(self, source: Source, rows: RowFilter, labels: str | LabelValues | None) -> None:
         self._source, self._rows, self._labels = source, rows, labels
         for name in ("uri", "n_features", "dtype", "feature_names", "sparse", "watch", "index"):
             setattr(self, name, getattr(source, name))
@@ -182,6 +188,10 @@ class FilteredSource(Source):
         """Yield consecutive arrays of at most ``rows`` rows."""
         return self._kept(self._source.iter_blocks(rows))
 
+    def read_column(self, name: str) -> Any:
+        """Return a column of the object, of all its rows."""
+        return self._source.read_column(name)
+
     def iter_index(self) -> Iterator[list[str]]:
         """Yield the ids of the rows."""
         first = 0
@@ -201,8 +211,9 @@ class FilteredSource(Source):
             if kept.any():
                 yield block[kept]
         if known is not None and self._n_read != len(known):
+            name = getattr(self._labels, "name", self._labels)
             raise InputError(
-                f"{self._labels} has {len(known):,} values for input.rows, and the data have "
+                f"{name} has {len(known):,} values for input.rows, and the data have "
                 f"{self._n_read:,} rows or more. Give one for each row."
             )
 
@@ -237,7 +248,7 @@ class FilteredSparse(FilteredSource, SparseSource):
             yield block.toarray()
 
 
-def filtered(source: Source, rows: RowFilter, labels: str | None) -> FilteredSource:
+def filtered(source: Source, rows: RowFilter, labels: str | LabelValues | None) -> FilteredSource:
     """Return the rows of a source that a filter keeps."""
     return (FilteredSparse if source.sparse else FilteredSource)(source, rows, labels)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.core.uris import column_of, short_name
+from bigfs.core.uris import OBJECT, column_of, short_name
 from bigfs.store.grown import (
     count_chunks,
     count_rows,
@@ -28,8 +28,6 @@ _PIECE_BYTES = 2**16
 # At most 1 MiB of a file is sampled, and 4 MiB of a folder.
 _FILE_PIECES = 16
 _FOLDER_PIECES = 64
-# How a run calls data that it was handed as an object.
-OBJECT = "object:"
 
 
 def fingerprint(uri: str) -> str:

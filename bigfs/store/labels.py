@@ -13,25 +13,28 @@ import numpy as np
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.text import FROM_0
 from bigfs.core.units import GIB
-from bigfs.core.uris import SOURCE, column_of
+from bigfs.core.uris import SOURCE, LabelValues, column_of
 from bigfs.store.columns import Roles
+from bigfs.store.fingerprint import fingerprint, fingerprint_of_rows
 from bigfs.store.formats.csv import CsvSource, as_number
 from bigfs.store.formats.npy import read_header
 from bigfs.store.formats.npz import member_header, member_names
 from bigfs.store.location import Location, as_location, zarr_store
 from bigfs.store.several import partition_columns, sources_of
-from bigfs.store.source import as_path, is_reachable, listed, open_matrix
+from bigfs.store.source import Source, as_path, is_reachable, listed, no_column, open_matrix
 
 _KINDS = "fiubUS"
 _MOST_BYTES = 2 * GIB
 
 
-def load_labels(uri: str, n_samples: int | None = None, dropped: Sequence[int] = ()) -> np.ndarray:
+def load_labels(
+    uri: str | LabelValues, n_samples: int | None = None, dropped: Sequence[int] = ()
+) -> np.ndarray:
     """Read labels and number the classes in sorted order.
 
     Parameters
     ----------
-    uri : str
+    uri : str or LabelValues
         ``FILE.npy``, ``FILE.npz`` (its ``y``), ``FILE.npz::NAME``, ``FILE.csv::COLUMN``, a
         zarr array (or ``GROUP.zarr::NAME``), a column of an AnnData's ``obs``
         (``FILE.h5ad::COLUMN``, ``STORE.zarr::COLUMN``), or ``sklearn:NAME``. Numbers or texts.
@@ -51,7 +54,8 @@ def load_labels(uri: str, n_samples: int | None = None, dropped: Sequence[int] =
     InputError
         If they cannot be read, are not one a row, or are missing somewhere.
     """
-    values = read_values(str(uri))
+    values = read_values(uri)
+    uri = name_of(uri)
     if len(dropped) and n_samples is not None and len(values) == n_samples + len(dropped):
         values = np.delete(values, dropped)
     if n_samples is not None and len(values) != n_samples:
@@ -67,8 +71,12 @@ def load_labels(uri: str, n_samples: int | None = None, dropped: Sequence[int] =
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
-def read_values(uri: str) -> np.ndarray:
+def read_values(uri: str | LabelValues) -> np.ndarray:
     """Read numbers or texts, one for each row, named as labels are."""
+    if isinstance(uri, LabelValues):
+        values = _in_memory(uri)
+        _check_shape(values.shape, values.dtype, uri.name)
+        return values.ravel()
     try:
         values = _read(uri)
     except StorageError:
@@ -79,7 +87,66 @@ def read_values(uri: str) -> np.ndarray:
     return values.ravel()
 
 
-def load_classes(uri: str, n_samples: int | None = None, dropped: Sequence[int] = ()) -> np.ndarray:
+def labels_in(X: Any, source: Source, name: str) -> Any:
+    """Return values that are a column of an object, or an array of it.
+
+    Parameters
+    ----------
+    X : object
+        A frame; an AnnData, of whose ``obs``; or what holds arrays by name.
+    source : Source
+        As which it is open.
+    name : str
+
+    Raises
+    ------
+    InputError
+        If there is none of the name, or the object can be read only once.
+    """
+    holder, grid = X, (source.grid or {}).get("dims", ())
+    if hasattr(X, "obs"):
+        holder = X.obs
+    elif hasattr(X, "coords"):
+        holder = X if hasattr(X, "data_vars") else X.coords
+    elif not hasattr(X, "group_keys"):  # of zarr
+        return source.read_column(name)
+    if name not in holder:
+        raise no_column(source.uri, name, holder)
+    values = holder[name]
+    is_stacked = bool(grid) and set(getattr(values, "dims", ())) == set(grid)
+    return values.transpose(*grid) if is_stacked else values  # in the order of the rows
+
+
+def digest_of(labels: str | LabelValues) -> str:
+    """Return a key of the content of labels, wherever they are."""
+    if isinstance(labels, LabelValues):
+        values = read_values(labels)
+        return fingerprint_of_rows([values.view(np.uint8)], [str(values.dtype)])
+    return fingerprint(column_of(labels)[0])
+
+
+def name_of(labels: str | LabelValues) -> str:
+    """Return what messages and records call labels."""
+    return labels.name if isinstance(labels, LabelValues) else str(labels)
+
+
+def _in_memory(labels: LabelValues) -> np.ndarray:
+    values = np.asarray(labels.values)
+    if values.dtype.kind not in "OT":
+        return values
+    import pandas as pd
+
+    missing = pd.isna(values)
+    if missing.any():
+        row = int(missing.ravel().argmax())
+        raise InputError(f"{labels.name}: the label of row {row} is missing. {FROM_0}")
+    is_number = all(isinstance(value, (int, float, np.number)) for value in values.ravel())
+    return np.array(values.tolist() if is_number else values.astype(np.str_))
+
+
+def load_classes(
+    uri: str | LabelValues, n_samples: int | None = None, dropped: Sequence[int] = ()
+) -> np.ndarray:
     """Read labels to judge by, as `load_labels` does: at least two classes.
 
     Raises
@@ -89,7 +156,9 @@ def load_classes(uri: str, n_samples: int | None = None, dropped: Sequence[int] 
     """
     y = load_labels(uri, n_samples, dropped)
     if not y.any():
-        raise InputError(f"{uri} has one class only, and nothing can be told by it. Give others.")
+        raise InputError(
+            f"{name_of(uri)} has one class only, and nothing can be told by it. Give others."
+        )
     return y
 
 

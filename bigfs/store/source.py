@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -14,10 +14,10 @@ import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.files import parse_json
-from bigfs.core.uris import as_text, column_of, listed_in
+from bigfs.core.uris import OBJECT, as_text, column_of, listed_in
 from bigfs.store.columns import roles_of
 from bigfs.store.encoding import Encoding
-from bigfs.store.fingerprint import OBJECT, Watch
+from bigfs.store.fingerprint import Watch
 from bigfs.store.location import METADATA_BYTES, Location, as_location, read_small
 from bigfs.store.objects import ObjectPath
 from bigfs.store.several import sources_of
@@ -136,6 +136,16 @@ class Source(ABC):
         """Yield the rows' ids as texts, piece by piece; nothing where there are none."""
         return iter(())
 
+    def read_column(self, name: str) -> Any:
+        """Return the values of a column of an object, by its name: an array-like of all rows.
+
+        Raises
+        ------
+        InputError
+            If there is none of the name.
+        """
+        raise no_column(self.uri, name, ())
+
     def left_out(self, dropped: list[int]) -> Any:
         """Return which rows of the original are not there if some of these are dropped."""
         return dropped
@@ -235,6 +245,11 @@ def check_no_variable(path: Location, variable: str | None) -> None:
     """Raise InputError if an array is named in a file that holds only one."""
     if variable is not None:
         raise InputError(f"{path} holds one matrix; variable must be None. Got {variable!r}.")
+
+
+def no_column(uri: str, name: str, names: Iterable[Any]) -> InputError:
+    """Return the error for a column that is not there."""
+    return InputError(f"{uri} has no column {name!r}. It has {listed([str(n) for n in names])}.")
 
 
 def listed(names: list[str]) -> str:
@@ -367,7 +382,7 @@ array, or Source
         source = open_object(X, options)
     for note in source.notes if source is not X else ():  # they were said
         logger.info("%s: %s", source.uri, note)
-    return source if of_rows is None else filtered(source, of_rows, of_rows.labels(uri))
+    return source if of_rows is None else filtered(source, of_rows, of_rows.labels(uri, source))
 
 
 def is_frame(X: Any) -> bool:

@@ -253,6 +253,19 @@ def test_the_plan_reads_the_header_only(tmp_path: Path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("categories", ["one_hot", "numbers", "drop"])
+def test_a_plan_says_which_columns_it_reads(categories: str, tmp_path: Path):
+    lines = ["a,b,city", *(f"{i},{i % 7},{'Ulm' if i % 2 else 'Bonn'}" for i in range(40))]
+    (tmp_path / "X.csv").write_text("\n".join(lines) + "\n")
+    source = {"uri": str(tmp_path / "X.csv"), "categories": categories}
+    plan = plan_pipeline(_config(input=source, method="max_variance", n_features_to_select=2))
+    assert plan.shape.n_features == {"one_hot": 4, "numbers": 3, "drop": 2}[categories]
+    sentence = "all rows of 'city' are read first, for their values"
+    assert (sentence in plan.text()) == (categories != "drop")
+    assert ("left out 'city'" in plan.text()) == (categories == "drop")
+    assert plan.as_dict()["notes"] == list(plan.notes)
+
+
 def test_rows_of_a_text_are_estimated_and_that_is_said(tmp_path: Path):
     lines = ["a,b,c", *("0.25,0.5,1.75" for _ in range(5000))]
     (tmp_path / "X.csv").write_text("\n".join(lines) + "\n")

@@ -298,5 +298,5 @@ def test_a_run_on_an_object(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="is an object of the Python session"):
         run(tmp_path / "run" / "config.yaml", overrides=["input.layer=null"])
-    with pytest.raises(InputError, match="neither data nor labels"):
+    with pytest.raises(InputError, match="X has no column 'batch'"):
         run(settings, data=annotated(), overrides=["input.labels=batch"])

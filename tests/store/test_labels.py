@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import gzip
+import json
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 
+import bigfs
 from bigfs.core.errors import InputError
 from bigfs.store.formats.sklearn_sets import _SETS, load_classes_of, load_set, open_set
 from bigfs.store.labels import load_labels
+from bigfs.store.records import MANIFEST
 
 TEXT = ["cat", "NA", "dog", "cat"]
 EXPECTED = [1, 0, 2, 1]
@@ -137,3 +143,131 @@ def test_sets_of_scikit_learn_are_known_before_it_is_loaded(name: str) -> None:
     np.testing.assert_array_equal(source.read(0, source.n_samples), expected.data)
     assert source.feature_names == [str(feature) for feature in expected.feature_names]
     np.testing.assert_array_equal(load_classes_of(f"sklearn:{name}"), expected.target)
+
+
+def frame(kinds: Sequence[Any] = ("a", "b", "c")) -> pd.DataFrame:
+    X = np.random.default_rng(0).normal(size=(60, 3)) + np.arange(60)[:, None] % 3 * [3, 2, 0]
+    of_rows = [kinds[i % 3] for i in range(60)]
+    return pd.DataFrame(X, columns=["g0", "g1", "g2"]).assign(kind=of_rows, quality=np.arange(60))
+
+
+def as_object(kind: str, table: pd.DataFrame) -> Any:
+    if kind == "polars":
+        return pytest.importorskip("polars").from_pandas(table)
+    if kind == "lazy polars":
+        return pytest.importorskip("polars").from_pandas(table).lazy()
+    if kind == "Arrow":
+        return pytest.importorskip("pyarrow").Table.from_pandas(table)
+    if kind == "Dask":
+        return pytest.importorskip("dask.dataframe").from_pandas(table, npartitions=3)
+    if kind == "AnnData":
+        genes = table[["g0", "g1", "g2"]].set_axis(table.index.astype(str))
+        obs = table[["kind", "quality"]].set_axis(genes.index)
+        return pytest.importorskip("anndata").AnnData(genes, obs=obs)
+    if kind == "xarray":
+        genes = ("row", "gene"), table[["g0", "g1", "g2"]].to_numpy()
+        arrays = {"X": genes, "kind": ("row", table["kind"]), "quality": ("row", table["quality"])}
+        return pytest.importorskip("xarray").Dataset(arrays)
+    return table
+
+
+def settings_of(folder: Path, **sections: Any) -> dict[str, Any]:
+    chosen = {"method": "max_variance", "n_features_to_select": 2, "memory_limit": "2GiB"}
+    judged = {"n_repetitions": 1, "n_init": 1, **sections.pop("evaluate", {})}
+    return {"run": str(folder / "run"), **chosen, "evaluate": judged, **sections}
+
+
+OTHERS = ["polars", "lazy polars", "Arrow", "Dask", "AnnData", "xarray"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["pandas", *(pytest.param(kind, marks=pytest.mark.full) for kind in OTHERS)]
+)
+def test_a_column_of_an_object_judges_as_that_of_a_file(kind: str, tmp_path: Path) -> None:
+    frame().to_csv(tmp_path / "X.csv", index=False)
+    source: dict[str, Any] = {"labels": "kind", "rows": {"column": "quality", "at_least": 6}}
+    of_file = bigfs.run(
+        settings_of(tmp_path / "file", input={"uri": str(tmp_path / "X.csv"), **source})
+    )
+    source |= {"features": "gene", "variable": "X"} if kind == "xarray" else {}
+    of_object = bigfs.run(
+        settings_of(tmp_path / "object", input=source), data=as_object(kind, frame())
+    )
+    figures, expected = of_object.evaluation, of_file.evaluation
+    assert figures is not None and expected is not None
+    assert figures.pop("labels").startswith("object:")
+    expected.pop("labels")
+    assert figures == expected
+    assert figures["selected"]["nmi_mean"] > 0.5
+
+
+@pytest.mark.parametrize("kind", ["pandas", pytest.param("Dask", marks=pytest.mark.full)])
+def test_another_column_of_labels_is_noticed(kind: str, tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, input={"labels": "kind", "columns": "g*"})
+    attempts = []
+    for kinds in ("abc", "abc", "aab"):
+        bigfs.run(settings, data=as_object(kind, frame(kinds)))
+        stages = json.loads((tmp_path / "run" / MANIFEST).read_text())["stages"]
+        attempts.append(
+            {name: stages[name]["attempt"] for name in ("data", "result", "evaluation")}
+        )
+    assert attempts[0] == attempts[1]
+    assert {n for n in attempts[0] if attempts[0][n] != attempts[2][n]} == {"evaluation"}
+
+
+@pytest.mark.parametrize(
+    "of", [np.array, *(pytest.param(of, marks=pytest.mark.full) for of in (pd.Series, list))]
+)
+def test_labels_may_be_an_array(of: Callable[[Any], Any], tmp_path: Path) -> None:
+    X, kinds = frame().iloc[:, :3].to_numpy(), list(frame()["kind"])
+    result = bigfs.run(settings_of(tmp_path, evaluate={"labels": of(kinds)}), data=X)
+    assert result.evaluation is not None and result.evaluation["n_clusters"] == 3
+    assert result.evaluation["labels"] == f"object:{type(of(kinds)).__name__}"
+
+
+def test_a_comparison_judges_by_an_array(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", frame().iloc[:, :3].to_numpy())
+    settings = settings_of(tmp_path, evaluate={"labels": frame()["kind"]})
+    del settings["method"]
+    settings |= {"methods": ["max_variance"], "input": {"uri": str(tmp_path / "X.npy")}}
+    assert bigfs.compare(settings).n_classes == 3
+
+
+@pytest.mark.full
+def test_a_method_starts_from_an_array_in_a_run(tmp_path: Path) -> None:
+    X, kinds = frame().iloc[:, :3].to_numpy(), np.arange(60) % 3
+    sections: dict[str, Any] = {"method": "gfs_kmeans", "n_features_to_select": 2}
+    given = []
+    for init in (kinds, kinds[::-1].copy(), kinds):
+        own = {"init": init, "n_clusters": 3, "max_iter": 1}
+        settings = {**settings_of(tmp_path), **sections, "gfs_kmeans": own, "evaluate": None}
+        bigfs.run(settings, data=X)
+        stages = json.loads((tmp_path / "run" / MANIFEST).read_text())["stages"]
+        given.append(stages["result"]["attempt"])
+    assert len(set(given)) == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "evaluate", "source", "message"),
+    [
+        ("pandas", {"labels": [1, 2]}, {}, "object:list has 2 labels, but the data"),
+        ("array", {}, {"labels": "kind"}, "X has no column 'kind'"),
+        ("AnnData", {}, {"labels": "cell_type"}, "has no column 'cell_type'. It has kind, quality"),
+        ("missing", {}, {"labels": "kind"}, "DataFrame::kind: the label of row 1 is missing"),
+        ("stream", {}, {"labels": "kind"}, "X is a stream that can be read once"),
+        ("pandas", {"labels": 5}, {}, "labels must be a non-empty text, or an array. Got 5"),
+        ("pandas", {"labels": np.ones((60, 2))}, {}, "one number or text for each sample"),
+    ],
+)  # fmt: skip
+def test_labels_of_objects_that_do_not_go_with_them(
+    data: str, evaluate: Any, source: Any, message: str, tmp_path: Path
+) -> None:
+    X: Any = as_object(data, frame(("a", None, "c") if data == "missing" else "abc"))
+    if data == "array":
+        X = X.iloc[:, :3].to_numpy()
+    if data == "stream":
+        X = pytest.importorskip("pyarrow").Table.from_pandas(X).to_reader()
+    source = source or {"columns": "g*"}
+    with pytest.raises(InputError, match=re.escape(message)):
+        bigfs.run(settings_of(tmp_path, input=source, evaluate=evaluate), data=X)
+    assert not (tmp_path / "run").exists()

@@ -165,5 +165,5 @@ def test_a_filter_that_says_nothing_is_refused(tmp_path: Path) -> None:
             load_config(settings(tmp_path, rows=rows), [])
         with pytest.raises(InputError, match="rows"):
             open_matrix(np.ones((4, 2)), rows=rows)
-    with pytest.raises(InputError, match="rows names its column 'a'"):
+    with pytest.raises(InputError, match="X has no column 'a'"):
         open_matrix(np.ones((4, 2)), rows={"column": "a", "keep": 1})

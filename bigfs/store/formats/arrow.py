@@ -12,7 +12,7 @@ from bigfs.core.errors import InputError
 from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
 from bigfs.store.encoding import Encoded, encode_columns, notes_of
 from bigfs.store.formats.csv import as_number, constant_features
-from bigfs.store.source import Source, check_names, check_shape, work_dtype
+from bigfs.store.source import Source, check_names, check_shape, no_column, work_dtype
 from bigfs.store.values import check_exact
 
 _BATCH_BYTES = 4 * 10**6
@@ -35,7 +35,7 @@ class ArrowSource(Source):
         self.uri, self.n_samples, self.index = uri, n_samples, roles.index
         index = (schema.pandas_metadata or {}).get("index_columns", [])
         fields = [field for field in schema if field.name not in index or field.name == roles.index]
-        names = [field.name for field in fields]
+        names = self._names = [field.name for field in fields]
         check_names(names, len(names), uri)
         # What the file has itself counts before the names of the folders that it is in.
         self._partitions = {k: v for k, v in (roles.partitions or {}).items() if k not in names}
@@ -95,6 +95,15 @@ class ArrowSource(Source):
             for batch in self._batches([self.index], 2**16):
                 yield [str(value) for value in batch.column(0).to_pylist()]
 
+    def read_column(self, name: str) -> Any:
+        """Return a column of all batches."""
+        import pandas as pd
+
+        if name not in self._names:
+            raise no_column(self.uri, name, self._names)
+        batches = self._batches([name], 2**16)
+        return pd.concat([batch.column(0).to_pandas().astype(object) for batch in batches])
+
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows; nulls are NaN."""
         size = min(rows, max(1, _BATCH_BYTES // (self.n_features * self.dtype.itemsize)))
@@ -142,6 +151,12 @@ class ArrowObject(ArrowSource):
         if self._read_once:
             raise _second_read()
         return super()._distinct(column)
+
+    def read_column(self, name: str) -> Any:
+        """Return a column of all batches."""
+        if self._read_once:
+            raise _second_read()
+        return super().read_column(name)
 
     def _batches(self, columns: list[str], rows: int) -> Iterator[Any]:
         """Yield batches as the object cuts them."""

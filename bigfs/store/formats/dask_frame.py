@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from bigfs.core.units import format_bytes
 from bigfs.runtime.execute import dask_get
 from bigfs.store.columns import ALL_FEATURES, Roles
 from bigfs.store.formats.memory import FrameSource
-from bigfs.store.source import Source
+from bigfs.store.source import Source, no_column
+
+logger = logging.getLogger("bigfs")
+# Of a partition: as it is read, and as a frame.
+_COPIES = 2
 
 
 class DaskFrameSource(Source):
-    """A Dask DataFrame; one partition is in memory at a time, and counting its rows reads it.
+    """A Dask DataFrame; one partition is in memory at a time.
 
-    What Dask takes to compute a partition is in no plan: nothing tells before it is computed.
+    Nothing tells how large partitions are before they are computed. Where memory is promised (in
+    plans, and before an ingest), each is computed once to be measured. The memory that the graph of
+    the frame takes to compute a partition is the user's, and is not counted: Dask's reader of
+    Parquet took up to eight times the partition.
     """
-
-    n_samples = None
 
     def __init__(self, X: Any, roles: Roles = ALL_FEATURES) -> None:
         self.uri, self.index, self._X = "X", roles.index, X
@@ -35,19 +43,65 @@ class DaskFrameSource(Source):
     def _distinct(self, column: str) -> Any:
         return self._X[column].unique().compute(scheduler=dask_get())
 
-    def _parts(self) -> Iterator[FrameSource]:
-        for i in range(self._X.npartitions):
-            frame = self._X.partitions[i].compute(scheduler=dask_get())
-            yield FrameSource(frame, self.uri, self._roles)
+    @cached_property
+    def _sizes(self) -> list[tuple[int, int]]:
+        """Rows and bytes of each partition, measured where it is computed."""
+        measured = self._X.map_partitions(_measure, meta=_measure(self._X._meta))
+        sizes = [
+            tuple(measured.partitions[i].compute(scheduler=dask_get()).iloc[0].tolist())
+            for i in range(self._X.npartitions)
+        ]
+        logger.info(
+            "X: %s rows in %d partitions, the largest of %s; X.repartition(partition_size='64MB') "
+            "makes smaller ones",
+            f"{sum(rows for rows, _ in sizes):,}",
+            len(sizes),
+            format_bytes(max(size for _, size in sizes)),
+        )
+        return sizes
+
+    @property
+    def n_samples(self) -> int | None:  # type: ignore[override]
+        """Rows, once partitions were measured."""
+        return self.estimated_samples if "_sizes" in vars(self) else None
+
+    @property
+    def estimated_samples(self) -> int:
+        """Rows of all partitions."""
+        return sum(rows for rows, _ in self._sizes)
+
+    @property
+    def held_bytes(self) -> int:  # type: ignore[override]
+        """The largest partition, and the copies of it that are made to compute it."""
+        return _COPIES * max(size for _, size in self._sizes)
+
+    def _part(self, i: int) -> FrameSource:
+        frame = self._X.partitions[i].compute(scheduler=dask_get())
+        return FrameSource(frame, self.uri, self._roles)
 
     def iter_index(self) -> Iterator[list[str]]:
         """Yield the ids of the rows."""
         if self.index is not None:
-            for part in self._parts():
-                yield from part.iter_index()
+            for i in range(self._X.npartitions):
+                yield from self._part(i).iter_index()
+
+    def read_column(self, name: str) -> Any:
+        """Return a column of all partitions."""
+        if name not in self._X.columns:
+            raise no_column(self.uri, name, self._X.columns)
+        return self._X[name].compute(scheduler=dask_get())
 
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
-        for part in self._parts():
-            for block in part.iter_blocks(rows):
+        for i in range(self._X.npartitions):
+            # No name holds the part while the next is computed.
+            for block in self._part(i).iter_blocks(rows):
                 yield np.ascontiguousarray(block, self.dtype)
+
+
+def _measure(frame: Any) -> Any:
+    """Return the rows and bytes of a partition."""
+    import pandas as pd
+
+    size = int(frame.memory_usage(deep=True).sum())
+    return pd.DataFrame({"rows": [len(frame)], "bytes": [size]})

@@ -10,7 +10,7 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
 from bigfs.store.encoding import encode_columns, notes_of
-from bigfs.store.source import RandomAccessSource, check_names, check_shape, work_dtype
+from bigfs.store.source import RandomAccessSource, check_names, check_shape, no_column, work_dtype
 from bigfs.store.values import as_floats, check_exact
 
 
@@ -52,7 +52,7 @@ class FrameSource(RandomAccessSource):
     ) -> None:
         import pandas as pd
 
-        self.uri = uri
+        self.uri, all_columns = uri, frame
         # A part of a frame may have no rows.
         n_rows = len(frame) if roles.partitions is None else max(len(frame), 2)
         check_shape((n_rows, frame.shape[1]), uri)
@@ -88,8 +88,15 @@ class FrameSource(RandomAccessSource):
         self.feature_names = features if named else None
         if not self._encoded and len(kept) < len(names):
             frame = frame.iloc[:, kept]
-        self.index = roles.index
+        self.index, self._all = roles.index, all_columns
         self._frame = frame
+
+    def read_column(self, name: str) -> Any:
+        """Return a column of the frame."""
+        names = [str(column) for column in self._all.columns]
+        if name not in names:
+            raise no_column(self.uri, name, names)
+        return self._all.iloc[:, names.index(name)]
 
     def iter_index(self) -> Iterator[list[str]]:
         """Yield the ids of the rows."""

@@ -409,8 +409,11 @@ def moments_step(shape: Shape) -> Step:
 
 
 def fold_parts(n_blocks: int) -> int:
-    """Return how many partial results a fold holds, with the one it makes."""
-    return min(n_blocks, TREE_ARITY) + 1
+    """Return how many partial results of a reduction a process may hold.
+
+    Those of a fold, the one that it makes, and finished folds that wait for others.
+    """
+    return min(n_blocks, TREE_ARITY) + 1 + waiting_folds(n_blocks)
 
 
 def waiting_folds(n_blocks: int) -> int:
@@ -419,7 +422,7 @@ def waiting_folds(n_blocks: int) -> int:
 
 
 def gram_bytes(shape: Shape, n_targets: int) -> int:
-    """Return the bytes of `RowBlocks.gram` with companions: a fold, or two blocks with sums."""
+    """Return the bytes of `RowBlocks.gram` with companions: partial sums, and a block."""
     partial = 8 * (shape.n_features + n_targets) ** 2
     return fold_parts(shape.n_blocks) * partial + shape.read_bytes
 
@@ -427,7 +430,7 @@ def gram_bytes(shape: Shape, n_targets: int) -> int:
 def gram_step(shape: Shape, n_targets: int, what: str = "the Gram matrix") -> Step:
     """Return the step of `RowBlocks.gram` with companions."""
     d = shape.n_features
-    what = f"{what}: {fold_parts(shape.n_blocks)} sums of {d:,} x {d:,} in a fold"
+    what = f"{what}: {fold_parts(shape.n_blocks)} sums of {d:,} x {d:,}"
     # One more, which may still be on its way when the fold begins.
     needed = gram_bytes(shape, n_targets) + 8 * (d + n_targets) ** 2
     return Step(what, needed, shape.n_blocks, 1, shape.n_chunks)

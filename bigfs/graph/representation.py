@@ -13,7 +13,7 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import tile_rows
-from bigfs.blocks.rowblocks import fold_parts, moments_step, waiting_folds
+from bigfs.blocks.rowblocks import fold_parts, moments_step
 from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError
@@ -203,8 +203,8 @@ def principal_steps(shape: Shape, n_components: int) -> tuple[Step, ...]:
     """Return the steps of `principal_rows`."""
     width = min(shape.n_features, n_components + _SPARE)
     sums = 8 * shape.n_features * width
-    # Sums of a fold, those that wait, the one on its way, directions, their product with a block.
-    parts = fold_parts(shape.n_blocks) + waiting_folds(shape.n_blocks) + 3
+    # Sums, the one on its way, directions, their product with a block.
+    parts = fold_parts(shape.n_blocks) + 3
     needed = parts * sums + 16 * shape.rows * width
     needed += 12 * (shape.block_entries or 0)  # in float64
     client = Step("the principal directions", 8 * sums, by_client=True)

@@ -222,12 +222,17 @@ def csr_chunks(blocks: Iterator[Any], rows: int) -> Iterator[Any]:
     count = 0
     for block in blocks:
         while block.shape[0]:
-            part, block = block[: rows - count], block[rows - count :]
+            room = rows - count
+            fits = block.shape[0] <= room  # a slice would be a copy
+            part, block = (block, block[:0]) if fits else (block[:room], block[room:])
             waiting.append(part)
             count += part.shape[0]
+            del part
             if count == rows:
-                yield stack(waiting)
+                full = stack(waiting)
                 waiting, count = [], 0
+                yield full
+                del full
     if waiting:
         yield stack(waiting)
 

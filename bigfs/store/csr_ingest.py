@@ -57,7 +57,9 @@ class CSRCleaner:
             good = usable(block.data)
             cleaned = block if good.all() else self._mended(block, good)
             self.n_read += block.shape[0]
+            del block  # nor is it held while the next one is read
             yield cleaned
+            del cleaned
 
     def dropped_positions(self) -> list[int]:
         """Return which rows were dropped."""
@@ -152,5 +154,6 @@ def write_csr(
         for chunk in csr_chunks(blocks, rows):
             with writing():
                 writer.append(chunk)
+            del chunk
             progress.advance(1)
     return writer, cleaner

@@ -153,7 +153,9 @@ CASES = (
     Case(ProjectionOfFewRows, "udfs", 1_000, 4_000, _FEW, alone=True),
     Case(StreamedRows, "m3fs", 40_000, 500, _M3FS),
 )
+# Full ones: counts of cells, and 64 blocks, of which seven finished folds wait for the last one.
 COUNTS = (
+    Case(FullGram, "mcfs", 6_400, 2_000, {"n_clusters": 5}, rows=100),
     Case(EdgeScores, "laplacian_score", 80_000, 2_000, rows=20_000, sparse=True),
     Case(ScreenedColumns, "mcfs", 80_000, 5_000, {"n_clusters": 5}, rows=20_000, sparse=True),
     Case(ForwardOnColumns, "mcfs", 80_000, 5_000, _OMP, rows=20_000, sparse=True),

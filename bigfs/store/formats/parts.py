@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ from bigfs.store.values import as_floats, check_exact, decoding
 PARTS = ("data", "indices", "indptr")
 # Entries of a matrix by columns that are handled at once, and those of a band of rows.
 _PIECE_ENTRIES, _BAND_ENTRIES = 2**20, 2**22
+# Of an array of a matrix by rows, read at once unless a chunk is larger.
+_READ_ENTRIES = 2**18
 # Chunks that are decoded beside a block: those of usual sizes are part of its price.
 _USUAL_BYTES = 64 * 10**6
 _MOST_POINTER_BYTES = 2 * GIB
@@ -184,12 +187,15 @@ class CSRParts(_Parts, RandomAccessSparse):
                 raise self.damaged("indptr does not lead from the first to the last entry")
             if (counts > self.n_features).any():
                 raise self.damaged("a row has more entries than there are features")
-            data, indices = (np.asarray(parts[name][first:last]) for name in PARTS[:2])
+            data, indices = (_by_pieces(parts[name], first, last) for name in PARTS[:2])
         check_exact(data[None], self.uri, start)
         try:
-            columns = indices.astype(np.int64, copy=False)
+            # Of the types that the block keeps; what they do not hold is refused below.
+            short = indices.dtype == np.int32 and last - first < 2**31
+            columns = indices if short else indices.astype(np.int64, copy=False)
+            pointers = (pointers - first).astype(np.int32 if short else np.int64)
             shape = (stop - start, self.n_features)
-            block = csr_array((data, columns, pointers - first), shape=shape)
+            block = csr_array((data, columns, pointers), shape=shape)
             block.check_format(full_check=True)  # what lies outside the shape would crash later
         except ValueError as error:
             raise self.damaged(str(error)) from None
@@ -327,6 +333,17 @@ class CSCParts(_Parts, ByBands):
             inside = np.clip(edges[first : last + 2], start, stop)
             piece["column"] = np.repeat(np.arange(first, last + 1), np.diff(inside))
             yield piece
+
+
+def _by_pieces(array: Any, first: int, last: int) -> np.ndarray:
+    """Return a range of an array; zarr would hold all of its chunks packed and unpacked."""
+    chunk = array.chunks[0] if array.chunks else _PIECE_ENTRIES
+    step = max(1, _READ_ENTRIES // chunk) * chunk
+    values = np.empty(last - first, array.dtype)
+    bounds = [first, *range(first // step * step + step, last, step), last]
+    for start, stop in pairwise(bounds):
+        values[start - first : stop - first] = array[start:stop]
+    return values
 
 
 def _decoded(chunks: tuple[int, ...] | None, itemsize: int) -> int:

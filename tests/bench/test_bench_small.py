@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.bench.bench_small import paths, seconds, settings_of, small_sets
@@ -14,6 +16,13 @@ def test_paths_end_at_the_same_coefficients() -> None:
     measured = paths(X, 6, n_paths=2, repeats=1)
     assert measured["apart"] < 1e-10
     assert min(measured["bigfs"], measured["scikit-learn"]) > 0
+
+
+@pytest.mark.full
+def test_paths_of_many_more_features_than_rows_end_at_the_same_coefficients(data_dir: Path) -> None:
+    X, _ = small_sets(data_dir, ["Prostate_GE"])["Prostate_GE"]()
+    measured = paths(X, 200, repeats=1)
+    assert measured["apart"] < 1e-9, "in the unit of the eigenvectors scikit-learn ends one early"
 
 
 @pytest.mark.full

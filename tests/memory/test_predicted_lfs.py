@@ -89,8 +89,8 @@ def test_a_fold_of_the_sums_of_all_candidates(tmp_path: Path) -> None:
     "method, n, d, settings, alone",
     [
         ("lfs", 1_600, 150, {"n_clusters": 3, "drop": "many", "max_iter": 2}, _lfs_alone),
-        ("gfs_kmeans", 800, 300, {"n_clusters": 20, "max_iter": 2}, _gfs_alone),
-        ("gfs_kmeans", 400, 500, {"n_clusters": 12, "max_iter": 9}, _gfs_alone),
+        ("gfs_kmeans", 2_000, 500, {"n_clusters": 20, "max_iter": 2}, _gfs_alone),
+        ("gfs_kmeans", 800, 600, {"n_clusters": 12, "max_iter": 9}, _gfs_alone),
     ],
 )
 def test_rows_that_the_client_holds(

@@ -10,6 +10,8 @@ from sklearn.datasets import load_iris, load_wine
 
 from bigfs import GFSKMeans, ingest
 from bigfs.core.errors import InputError, MemoryLimitError
+from bigfs.selectors.gfs_kmeans.compare import log_ratio, log_ratios
+from bigfs.selectors.lfs.kernels import Sweep
 from tests.bench._lfs_data import planted
 from tests.reference.lfs import lloyd
 
@@ -79,6 +81,61 @@ def test_row_blocks_give_the_same_subset(tmp_path: Path) -> None:
     assert 1 <= again.get_support().sum() <= 10
 
 
+def _swept(X: np.ndarray, labels: np.ndarray, n_clusters: int) -> Sweep:
+    marks = labels[:, :, None] == np.arange(n_clusters)
+    counts, sums = marks.sum(axis=1).astype(float), np.einsum("cij,if->cjf", marks, X)
+    return Sweep(counts, sums, np.empty(0), np.empty((len(labels), 0, n_clusters)))
+
+
+@pytest.mark.parametrize("kind", ["plain", "far from one scale", "singular", "nearly", "explained"])
+def test_candidates_compared_together_have_the_ratio_of_each(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(0)
+    X, labels = generator.normal(size=(60, 9)), np.arange(60) % 4
+    X[:, :3] += labels[:, None]
+    if kind == "far from one scale":
+        X *= 10.0 ** np.arange(-6, 12, 2)
+    if kind in ("singular", "nearly"):
+        X[:, 7] = X[:, 6] + (1e-4 * X[:, 7] if kind == "nearly" else 0)
+    if kind == "explained":  # a candidate has a cluster in which a feature does not vary
+        X[:, 4] = labels == 0
+    X -= X.mean(axis=0)
+    total = X.T @ X / len(X)
+    tried = np.tile(labels, (9, 1))
+    for row in tried[2:]:  # two candidates stay the same
+        some = generator.choice(60, 3, replace=False)
+        row[some] = (row[some] + generator.integers(1, 4, 3)) % 4
+    kept, dropped = np.arange(9), generator.permutation(9)
+    old, new = _swept(X, labels[None], 4), _swept(X, tried, 4)
+    each = [log_ratio(old, new, i, kept, dropped[i], total) for i in range(9)]
+    direct: list[int] = []
+    monkeypatch.setattr(
+        "bigfs.selectors.gfs_kmeans.compare.log_ratio",
+        lambda *given: direct.append(given[2]) or log_ratio(*given),
+    )
+    ratios = log_ratios(old, new, kept, dropped, total)
+    assert ratios[:2].tolist() == [0, 0]
+    assert (ratios[2:] != 0).all()
+    np.testing.assert_allclose(ratios, each, rtol=0, atol=2e-8)
+    assert direct == (list(range(2, 9)) if kind == "nearly" else []), "all are made together"
+
+
+def test_a_candidate_whose_clusters_explain_a_feature_is_compared_with_traces() -> None:
+    generator = np.random.default_rng(1)
+    X, labels = generator.normal(size=(40, 5)), np.arange(40) % 2
+    X[:, 3] = labels == 0
+    X -= X.mean(axis=0)
+    wrong = labels.copy()
+    wrong[:3] = 1 - wrong[:3]
+    old, new = _swept(X, wrong[None], 2), _swept(X, labels[None], 2)
+    total, kept = X.T @ X / 40, np.arange(5)
+    ratios = log_ratios(old, new, kept, np.array([0]), total)
+    np.testing.assert_allclose(ratios, log_ratio(old, new, 0, kept, 0, total), atol=2e-8)
+    within = total - (new.sums[0].T / new.counts[0]) @ new.sums[0] / 40
+    assert abs(within[3, 3]) < 1e-12 and np.isfinite(ratios).all()
+
+
 def test_what_cannot_be_used_is_refused() -> None:
     X = load_iris().data
     with pytest.raises(InputError, match="n_clusters must be"):
@@ -87,3 +144,15 @@ def test_what_cannot_be_used_is_refused() -> None:
         GFSKMeans(n_clusters=2).fit(np.ones((9, 2)))
     with pytest.raises(MemoryLimitError, match="covariances of 3,000 features"):
         GFSKMeans(n_clusters=9, memory_limit="1 GiB").fit(np.random.rand(30, 3_000))
+
+
+def test_candidates_tried_some_at_a_time_give_the_same_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X = load_wine().data
+    results = []
+    for size in (1, 2**24):
+        monkeypatch.setattr("bigfs.selectors.gfs_kmeans.strategies._HELD_BYTES", size)
+        results.append(GFSKMeans(n_clusters=4, n_init=2, preprocess="standardize").fit(X))
+    np.testing.assert_array_equal(results[0].dropped_, results[1].dropped_)
+    np.testing.assert_array_equal(results[0].labels_, results[1].labels_)

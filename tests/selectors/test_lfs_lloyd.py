@@ -12,7 +12,7 @@ import pytest
 
 from bigfs.core.compiling import compiled
 from bigfs.selectors.lfs.kernels import Clusterings, labels_of
-from bigfs.selectors.lfs.lloyd import lloyd
+from bigfs.selectors.lfs.lloyd import lloyd, moving_features
 
 
 def _plain(
@@ -70,6 +70,27 @@ def test_of_centers_that_are_as_near_but_for_rounding_the_first_counts(order: in
     assert labels.tolist() == [[0, 0, 0]]
     actual = labels_of(rows, Clusterings(centers[None], masks))
     assert actual.tolist() == [[0], [0], [0]]
+
+
+@pytest.mark.parametrize("kind", ["plain", "whole numbers", "two equal centers"])
+def test_no_row_moves_without_a_feature_that_is_said_to_move_none(kind: str) -> None:
+    generator = np.random.default_rng(3)
+    rows = generator.normal(size=(150, 12)) * [4, 3, 2, *[0.05] * 9]
+    if kind == "whole numbers":
+        rows = np.round(rows)
+    centers = rows[:5].copy()
+    if kind == "two equal centers":
+        centers[4] = centers[3]
+    codes, everything = np.zeros(150, np.int64), np.ones((1, 12), dtype=bool)
+    centers, [labels], *_ = lloyd(rows, centers, everything, codes, 1, 100, 0.0)
+    masks = ~np.eye(12, dtype=bool)
+    without = lloyd(rows, centers[0], masks, codes, 1, 100, 1e-9)[1]
+    moves = (without != labels).any(axis=1)
+    moving = moving_features(rows, centers[0], labels)
+    assert not (moves & ~moving).any()
+    assert moves.any()
+    if kind == "plain":
+        np.testing.assert_array_equal(moving, moves)
 
 
 def test_distances_in_small_units_are_right_without_the_large_one() -> None:

@@ -17,10 +17,12 @@ from bigfs.core.units import MIB
 from bigfs.runtime.execute import inline, run_tasks
 from bigfs.runtime.progress import Work, silenced, track
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
+from bigfs.selectors.gfs_kmeans.compare import log_ratios, variances_within
 from bigfs.selectors.lfs.held import HeldRows, kind_of_passes
 from bigfs.selectors.lfs.kernels import Assignment, Clusterings, Rules, Sweep
 from bigfs.selectors.lfs.passes import (
     LOADS,
+    PassSize,
     RowPasses,
     held_step,
     labels_step,
@@ -38,18 +40,14 @@ from bigfs.selectors.lfs.start import (
 )
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.stages import start_of
-from bigfs.solvers.separability import (
-    DIGITS,
-    ROUNDING,
-    evidence,
-    feature_separability,
-    is_singular,
-    pair_separability,
-)
+from bigfs.solvers.separability import DIGITS, evidence, feature_separability
 from bigfs.spectral.choice import largest_count
 from bigfs.stages.scores import FeatureScores, rank
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import ArrayRef, Scratch
+
+# Centers and sums of the candidates that are tried at a time on rows in memory.
+_HELD_BYTES = 16 * MIB
 
 
 def choose(shape: Shape, selection: Selection) -> GlobalSearch:
@@ -62,8 +60,9 @@ class GlobalSearch(Strategy):
 
     @property
     def passes(self) -> type[RowPasses]:
-        """The class of the passes of the search."""
-        return kind_of_passes(self.shape)
+        """The class of the passes of the search; rows that a restart holds are held once more."""
+        held = self.shape.n_blocks == 1 and self.shape.n_samples <= START_ROWS
+        return HeldRows if held else kind_of_passes(self.shape)
 
     def cost(self) -> StageCost:
         """Return the cost of the covariances, of the search, and of the labels."""
@@ -74,12 +73,12 @@ class GlobalSearch(Strategy):
         steps = [moments_step(shape), gram_step(shape, 0)]
         if isinstance(parameters.init, str) and parameters.init == "k-means++":
             sample = sample_shape(shape, min(START_ROWS, shape.n_samples))
-            held = HeldRows.step(sample, what, sweep_size(HeldRows, k, d), 1)
+            held = HeldRows.step(sample, what, _size_of_sweep(HeldRows, k, d), 1)
             restart = replace(held, task_bytes=held.task_bytes + held_compared)
-            steps += restart_steps(shape, restart, parameters.n_init)
+            steps += restart_steps(shape, passes, restart, parameters.n_init)
         elif passes is not HeldRows:
             steps.append(pass_over(shape, "a block and the means of its labels"))
-        size = sweep_size(passes, k, d)
+        size = _size_of_sweep(passes, k, d)
         times = parameters.max_iter * (passes.reads(1) + (d - 1) * passes.reads(d))
         step = passes.step(shape, what, size, times)
         if passes is HeldRows:
@@ -134,13 +133,19 @@ class GlobalSearch(Strategy):
         return FeatureScores(scores, ranking, details | gap)
 
 
+def _size_of_sweep(passes: type[RowPasses], n_clusters: int, n_features: int) -> PassSize:
+    """Return the size of a pass for all candidates; of rows in memory, for some at a time."""
+    size = sweep_size(passes, n_clusters, n_features)
+    return replace(size, result=min(size.result, _HELD_BYTES // 2)) if passes.held else size
+
+
 def search_bytes(n_clusters: int, n_features: int, held: bool) -> int:
     """Return the bytes of the process that compares candidates, beside its passes."""
     square, candidates = 8 * n_features**2, 8 * n_clusters * n_features**2
     # The Gram matrix, the covariance and those within the clusters, with slices that are solved.
     # Centers of all candidates: the start, the ends, sums twice; passes keep more on their way. A
-    # process that holds the rows begins all of them at the same centers.
-    return 16 * MIB + 10 * square + (1 if held else 9) * candidates
+    # process that holds the rows has some candidates at a time.
+    return 16 * MIB + 10 * square + (0 if held else 9) * candidates
 
 
 def _search(
@@ -158,64 +163,45 @@ def _search(
     order: list[int] = []
     while current.masks[0].sum() > 1:
         kept = np.flatnonzero(current.masks[0])
-        masks = np.tile(current.masks[0], (len(kept), 1))
-        masks[np.arange(len(kept)), kept] = False
         means = _means(swept, 0, current.centers[0])
-        start = Clusterings(np.tile(means, (len(kept), 1, 1)), masks)
-        candidates, tried = converge(passes, start, rules, parameters)
-        values = [
-            _log_ratio(swept, tried, place, current.masks[0], masks[place], total)
-            for place in range(len(kept))
-        ]
-        # Of several features without which the clusters are as separate: the least separate one.
-        within = _within(swept.counts[0], swept.sums[0], total).diagonal()
-        alone = feature_separability(swept.counts[0], means, within)[kept]
-        best = int(rank(np.array(values), np.zeros(len(kept), dtype=bool), -alone)[0])
+        # Without the others the clusters stay the same: the ratio is one.
+        moving = np.flatnonzero(passes.moving(means, kept, swept))
+        variances = variances_within(swept.counts[0], means, total.diagonal())
+        alone = feature_separability(swept.counts[0], means, variances)[kept]
+        values, best_of = np.zeros(len(kept)), {}
+        together = max(1, _HELD_BYTES // (2 * means.nbytes)) if passes.held else d
+        for begin in range(0, len(moving), together):
+            some = moving[begin : begin + together]
+            masks = np.tile(current.masks[0], (len(some), 1))
+            masks[np.arange(len(some)), kept[some]] = False
+            start = Clusterings(np.broadcast_to(means, (len(some), *means.shape)), masks)
+            candidates, tried = converge(passes, start, rules, parameters)
+            values[some] = log_ratios(swept, tried, kept, some, total)
+            place = _best(values[some], alone[some])
+            best_of[int(some[place])] = candidates.take([place]), tried.take([place])
+        best = _best(values, alone)
         if not values[best] >= 0:
             break
         order.append(int(kept[best]))
-        current = candidates.take(np.array([best]))
-        swept = Sweep(tried.counts[[best]], tried.sums[[best]], tried.codes, tried.joint[[best]])
+        if best in best_of:
+            current, swept = best_of[best]
+        else:
+            mask = current.masks[0].copy()
+            mask[kept[best]] = False
+            current = Clusterings(means[None], mask[None])
         progress.advance(1, f"log ratio of the criterion {values[best]:.3g}")
     return Clusterings(_means(swept, 0, current.centers[0])[None], current.masks), order
+
+
+def _best(values: np.ndarray, alone: np.ndarray) -> int:
+    """Return the place of the largest value; of equal ones, of the least separate feature."""
+    return int(rank(values, np.zeros(len(values), dtype=bool), -alone)[0])
 
 
 def _means(swept: Sweep, place: int, otherwise: np.ndarray) -> np.ndarray:
     """Return the means of one clustering; an empty cluster keeps its center."""
     counts = swept.counts[place][:, None]
     return np.where(counts > 0, swept.sums[place] / np.maximum(counts, 1), otherwise)
-
-
-def _log_ratio(
-    old: Sweep, new: Sweep, place: int, mask: np.ndarray, subset: np.ndarray, total: np.ndarray
-) -> float:
-    """Return the log of the cross-projected criterion of the new clusters over the old ones'."""
-    first, second = np.flatnonzero(mask), np.flatnonzero(subset)
-    values = []
-    parts = [(old.counts[0], old.sums[0]), (new.counts[place], new.sums[place])]
-    if np.array_equal(parts[0][0], parts[1][0]) and np.array_equal(parts[0][1], parts[1][1]):
-        return 0.0  # the same clusters
-    scatter = [_within(counts, sums, total) for counts, sums in parts]
-    use_trace = any(
-        is_singular(within, parts[0][0].sum(), s) for within in scatter
-        for s in (first, second)
-    )  # fmt: skip
-    for (counts, sums), within in zip(parts, scatter, strict=True):
-        means = sums / np.maximum(counts, 1)[:, None]
-        values.append(float(pair_separability(counts, means, within, first, second, use_trace)))
-    value = values[1] - values[0]
-    return round(value, DIGITS) if np.isfinite(value) else -np.inf
-
-
-def _within(counts: np.ndarray, sums: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """Return the pooled covariance within the clusters: that of all rows less that between."""
-    means = sums / np.maximum(counts, 1)[:, None]
-    weighted = means * (counts / counts.sum())[:, None]
-    within = np.asarray(total - weighted.T @ means)
-    # Values that are equal within the clusters have no variance, whatever rounding leaves of it.
-    variance = np.einsum("ii->i", within)  # a view
-    variance[variance <= ROUNDING * total.diagonal()] = 0.0
-    return within
 
 
 def _best_start(

@@ -23,7 +23,7 @@ from bigfs.selectors.lfs.kernels import (
     labels_of,
     tiles,
 )
-from bigfs.selectors.lfs.lloyd import lloyd
+from bigfs.selectors.lfs.lloyd import lloyd, moving_features
 from bigfs.selectors.lfs.passes import (
     N_GROUPS,
     BlockTasks,
@@ -97,7 +97,13 @@ class HeldRows(RowPasses):
         )
         clusterings = Clusterings(centers, start.masks)
         self._labeled = clusterings, labels
-        return clusterings, Sweep(counts, sums, codes, joint, squares if with_squares else None)
+        kept_squares = squares if with_squares else None
+        return clusterings, Sweep(counts, sums, codes, joint, kept_squares, labels)
+
+    def moving(self, centers: np.ndarray, kept: np.ndarray, swept: Sweep) -> np.ndarray:
+        """Say of each kept feature if a row may get another label without it."""
+        assert swept.labels is not None
+        return moving_features(self._centered[:, kept], centers[:, kept], swept.labels[0])
 
     def _codes(self, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
         """Return the memberships that occur, and the place of every row's among them."""

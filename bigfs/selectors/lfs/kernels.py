@@ -35,7 +35,7 @@ class Clusterings:
     def __len__(self) -> int:
         return len(self.centers)
 
-    def take(self, which: np.ndarray) -> Clusterings:
+    def take(self, which: np.ndarray | list[int]) -> Clusterings:
         """Return some of them."""
         return Clusterings(self.centers[which], self.masks[which])
 
@@ -122,6 +122,8 @@ class Sweep:
         Rows with those memberships and a label.
     squares : ndarray of the shape of sums, or None
         Sums of squares, where somebody asked for them.
+    labels : ndarray of shape (n_clusterings, n_rows), int16, or None
+        Of rows in memory.
     """
 
     counts: np.ndarray
@@ -129,6 +131,14 @@ class Sweep:
     codes: np.ndarray
     joint: np.ndarray
     squares: np.ndarray | None = None
+    labels: np.ndarray | None = None
+
+    def take(self, which: np.ndarray | list[int]) -> Sweep:
+        """Return counts, sums and labels of some clusterings."""
+        labels = None if self.labels is None else self.labels[which]
+        return Sweep(
+            self.counts[which], self.sums[which], self.codes, self.joint[which], labels=labels
+        )
 
 
 def sweep(X: np.ndarray, origin: np.ndarray, clusterings: Clusterings, rules: Rules) -> Sweep:

@@ -22,6 +22,8 @@ TIE = 1e-11
 # A squared distance that is less than this share of that in all features is computed anew, not
 # by taking away; and the share of it that rounding may have changed.
 _LOST, _ROUNDED = 1e-4, 1e-12
+# Entries of a product that stay in a core's cache.
+_TILE_ENTRIES = 2**17
 
 
 def lloyd(
@@ -66,12 +68,61 @@ def lloyd(
     counts, joint = np.zeros((size, k)), np.zeros((size, n_codes, k))
     sums = np.empty((size, k, rows.shape[1]))
     squares = np.empty_like(sums[: size if with_squares else 0])
+    n, d, inner = len(rows), int(union.sum()), np.ascontiguousarray(rows[:, union])
+    begin = centers[:, union]
+    # Arrays that are made in compiled code take a second more to compile.
+    by_center, by_row = np.zeros((5, k, d)), np.empty((4, n))
+    by_center[0] = begin
     _compiled()(
-        rows, np.ascontiguousarray(rows[:, union]), np.flatnonzero(union), codes,
+        rows, inner, np.flatnonzero(union), codes,
         np.ascontiguousarray(masks[:, union], dtype=np.float64), max_iter, tol**2,
         ends, labels, counts, sums, squares, joint,
+        by_center, by_row, np.empty((2, n, k)), np.zeros((5, k)),
+        np.zeros((2, *sums.shape[1:])), np.stack([begin.min(axis=0), begin.max(axis=0)]),
+        begin.T.copy(), np.empty(n, np.int16), np.empty(d, np.int64), np.empty(n + 1, np.int64),
+        np.empty(n, np.bool_), np.empty(k, np.bool_),
     )  # fmt: skip
     return ends, labels, counts, sums, squares, joint
+
+
+def moving_features(rows: np.ndarray, centers: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Say without which features a row may have another label than it has.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_features), float64
+    centers : ndarray of shape (n_clusters, n_features), float64
+    labels : ndarray of shape (n_rows,), int
+
+    Returns
+    -------
+    moving : ndarray of shape (n_features,), bool
+        False where `lloyd` from these centers without the feature ends with these labels.
+    """
+    squares, norms = np.einsum("if,if->i", rows, rows), np.einsum("jf,jf->j", centers, centers)
+    distances = squares[:, None] - 2 * (rows @ centers.T) + norms
+    # Above rounding of these distances, and above what counts as a tie.
+    margin = 1e3 * _ROUNDED * (squares + norms.sum())
+    every = np.arange(len(rows))
+    gaps = distances - (distances[every, labels] + margin)[:, None]
+    gaps[every, labels] = np.inf
+    if not (gaps > 0).all():
+        return np.ones(rows.shape[1], dtype=bool)
+    # Without feature f the gap of a row to cluster j is less by (c - c_j)(2 x - c - c_j) in f.
+    widest = np.maximum(
+        rows.max(axis=0) - centers.min(axis=0), centers.max(axis=0) - rows.min(axis=0)
+    )
+    most = np.array([(np.abs(centers - center) * 2 * widest).max(axis=1) for center in centers])
+    which, others = np.nonzero(gaps <= most[labels])
+    moving = np.zeros(rows.shape[1], dtype=bool)
+    step = max(1, _TILE_ENTRIES // rows.shape[1])
+    for begin in range(0, len(which), step):
+        chosen, other = which[begin : begin + step], others[begin : begin + step]
+        here, there = centers[labels[chosen]], centers[other]
+        less = here - there
+        less *= 2 * rows[chosen] - here - there
+        moving |= (less >= gaps[chosen, other, None]).any(axis=0)
+    return moving
 
 
 def warm_up() -> None:
@@ -88,24 +139,17 @@ def _compiled() -> Callable[..., None]:
 def _run(  # noqa: C901, PLR0915  # one loop: every function of its own is compiled for itself
     rows: Any, inner: Any, union: Any, codes: Any, masks: Any, max_iter: int, tol2: float,
     ends: Any, labels: Any, counts: Any, sums: Any, squares: Any, joint: Any,
+    by_center: Any, by_row: Any, by_pair: Any, by_cluster: Any, common_parts: Any, limits: Any,
+    across: Any, common: Any, gone: Any, open_rows: Any, known: Any, differs: Any,
 ) -> None:  # fmt: skip
-    """Fill in the results of all clusterings; compiled by numba."""
+    """Fill in the results of all clusterings, and arrays of work; compiled by numba."""
     n, d = inner.shape
     k = ends.shape[1]
-    begin, centers, updated = np.empty((k, d)), np.empty((k, d)), np.empty((k, d))
-    for j in range(k):
-        for f in range(d):
-            begin[j, f] = ends[0, j, union[f]]
     # What all candidates have in common: squared distances in all of their features and the two
     # least of each row, its label, sums, and between which values the centers lie.
-    base, common = np.empty((n, k)), np.empty(n, np.int16)
-    first, second = np.empty(n), np.empty(n)
-    common_size, common_total = np.zeros(k), np.zeros((k, d))
-    common_sums, common_squares = np.zeros(sums.shape[1:]), np.zeros(sums.shape[1:])
-    low, high = begin[0].copy(), begin[0].copy()
-    for j in range(1, k):
-        for f in range(d):
-            low[f], high[f] = min(low[f], begin[j, f]), max(high[f], begin[j, f])
+    begin, common_total, centers, updated = by_center[0], by_center[1], by_center[2], by_center[3]
+    first, second, base, common_size = by_row[0], by_row[1], by_pair[0], by_cluster[0]
+    common_sums, common_squares, low, high = common_parts[0], common_parts[1], limits[0], limits[1]
     for i in range(n):
         best, least, other = 0, np.inf, np.inf
         for j in range(k):
@@ -127,11 +171,8 @@ def _run(  # noqa: C901, PLR0915  # one loop: every function of its own is compi
     # Of each row: a bound on the distance to its center less the way of that, how far bounds may
     # come nearer to each other in all, and, where known, bounds on distances to the others plus
     # the way of these. Ways are what centers have moved in all.
-    near, room, least_to = np.empty(n), np.empty(n), np.empty((n, k))
-    known, gone, open_rows = np.empty(n, np.bool_), np.empty(d, np.int64), np.empty(n + 1, np.int64)
-    total, size = np.empty((k, d)), np.empty(k)
-    moved, way, nearer = np.empty(k), np.empty(k), np.empty(k)
-    differs, across = np.empty(k, np.bool_), begin.T.copy()
+    near, room, least_to, total = by_row[2], by_row[3], by_pair[1], by_center[4]
+    size, moved, way, nearer = by_cluster[1], by_cluster[2], by_cluster[3], by_cluster[4]
     for c in range(len(masks)):
         mask, label = masks[c], labels[c]
         n_gone = 0
@@ -140,7 +181,8 @@ def _run(  # noqa: C901, PLR0915  # one loop: every function of its own is compi
                 gone[n_gone] = f
                 n_gone += 1
         limit, extent = 0.0, 0.0
-        known[:] = False
+        for i in range(n):
+            known[i] = False
         for j in range(k):
             for f in range(d):
                 extent += mask[f] * begin[j, f] ** 2
@@ -249,7 +291,8 @@ def _run(  # noqa: C901, PLR0915  # one loop: every function of its own is compi
                 nearer[j] += moved[j] + (next_widest if j == at else widest)
                 for f in range(d):
                     centers[j, f] = updated[j, f]
-        differs[:] = False
+        for j in range(k):
+            differs[j] = False
         for i in range(n):
             counts[c, label[i]] += 1.0
             joint[c, codes[i], label[i]] += 1.0

@@ -123,6 +123,13 @@ class RowPasses(ABC):
             np.concatenate([part.joint for part in parts]),
         )
 
+    def moving(self, centers: np.ndarray, kept: np.ndarray, swept: Sweep) -> np.ndarray:
+        """Say of each kept feature if a row may get another label without it: as far as known.
+
+        ``swept`` has the labels, about the means of which the next iteration begins.
+        """
+        return np.ones(len(kept), dtype=bool)
+
     def changes(
         self, clusterings: Clusterings, rules: Rules, pairs: np.ndarray
     ) -> Iterator[np.ndarray]:

@@ -222,7 +222,7 @@ def propose(
     The best match for each cluster becomes a proposal, or all matches. Products (d x d) are made
     where values need them, and stay with proposals only.
     """
-    start = np.tile(state.sums.means, (len(masks), 1, 1))
+    start = np.broadcast_to(state.sums.means, (len(masks), *state.sums.sums.shape))
     clusterings, swept = converge(
         passes, Clusterings(start, masks), state.rules, parameters, with_squares=True
     )

@@ -21,7 +21,7 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.core.seeds import rng
 from bigfs.runtime.execute import inline, run_tasks
 from bigfs.selectors.lfs import LFSParameters
-from bigfs.selectors.lfs.held import HeldRows, kind_of_passes
+from bigfs.selectors.lfs.held import HeldRows
 from bigfs.selectors.lfs.kernels import Assignment
 from bigfs.selectors.lfs.passes import RowPasses
 from bigfs.selectors.lfs.search import begin, search
@@ -99,10 +99,12 @@ def rows_of_restarts(passes: RowPasses, random_state: int) -> ArrayRef:
     return blocks.scratch.put(blocks.scratch.unique("start"), rows)
 
 
-def restart_steps(shape: Shape, restart: Step, n_init: int) -> tuple[Step, ...]:
+def restart_steps(
+    shape: Shape, passes: type[RowPasses], restart: Step, n_init: int
+) -> tuple[Step, ...]:
     """Return the steps of restarts over data of a shape, of which ``restart`` is one."""
     size = min(START_ROWS, shape.n_samples)
-    drawn = () if kind_of_passes(shape) is HeldRows else gather_steps(shape, size)
+    drawn = () if passes.held else gather_steps(shape, size)
     what = f"a search on {size:,} rows: {restart.what}"
     return (*drawn, Step(what, restart.task_bytes, n_init, 0, 2 * n_init))
 

@@ -197,7 +197,7 @@ class LocalSearch(Strategy):
         if passes is HeldRows:
             steps.append(held_step(rows))
         if self._starts_from_draws:
-            steps += restart_steps(rows, restart, self.parameters.n_init)
+            steps += restart_steps(rows, passes, restart, self.parameters.n_init)
         elif passes is not HeldRows:
             steps.append(pass_over(rows, "a block and the means of its labels"))
         if self._ends_with_restarts:

@@ -50,7 +50,8 @@ n_features) twice
     ratios = np.empty(len(pairs))
     _compiled(_ratios)(
         pairs, masks.astype(np.float64), subsets.astype(np.float64), counts, means, variances,
-        new_counts, new_sums, new_squares, ROUNDING, ratios,
+        new_counts, new_sums, new_squares, ROUNDING, counts.sum(), np.zeros((4, means.shape[1])),
+        ratios,
     )  # fmt: skip
     return ratios
 
@@ -116,13 +117,12 @@ def _compiled(loop: Callable[..., None]) -> Callable[..., None]:
 
 def _ratios(  # noqa: C901  # one loop: every function of its own is compiled for itself
     pairs: Any, masks: Any, subsets: Any, counts: Any, means: Any, variances: Any,
-    new_counts: Any, new_sums: Any, new_squares: Any, rounding: float, ratios: Any,
+    new_counts: Any, new_sums: Any, new_squares: Any, rounding: float, n: float, work: Any,
+    ratios: Any,
 ) -> None:  # fmt: skip
-    """Fill in the ratios; compiled by numba."""
+    """Fill in the ratios, with rows of zeros to work with; compiled by numba."""
     k, d = means.shape
-    between, now, center, fresh = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
-    n = counts.sum()
-    center[:], between[:] = 0.0, 0.0
+    between, now, center, fresh = work[0], work[1], work[2], work[3]
     for j in range(k):
         for f in range(d):
             center[f] += counts[j] / n * means[j, f]
@@ -130,7 +130,7 @@ def _ratios(  # noqa: C901  # one loop: every function of its own is compiled fo
         for f in range(d):
             between[f] += counts[j] / n * (means[j, f] - center[f]) ** 2
     for p in range(len(pairs)):
-        c, member, cluster = pairs[p]
+        c, member, cluster = pairs[p, 0], pairs[p, 1], pairs[p, 2]
         count = new_counts[c, member]
         total = n - counts[cluster] + count
         for f in range(d):

@@ -2,7 +2,8 @@
 
     python -m tests.bench.bench_formats FOLDER [--mb 200] [--only NAME ...]
 
-Each file is written by the library whose format it is; what is not installed is left out. Each
+Each file is written by the library whose format it is (those of Cell Ranger and MATLAB 7.3 by h5py
+in their layout); what is not installed is left out. Each
 reader goes through all rows in a process of its own: seconds of the processor, and the largest
 resident size beyond that after the imports. "bigfs" is `open_matrix(...).iter_blocks`, "own" is the
 library's reader as its users would write it, by pieces where it can.
@@ -170,6 +171,57 @@ def _h5ad(folder: Path, rows: int) -> Path:
     return folder / "X.h5ad"
 
 
+def _annotated_zarr(folder: Path, rows: int) -> Path:
+    import anndata
+
+    anndata.AnnData(_counts(rows)).write_zarr(folder / "cells.zarr")
+    return folder / "cells.zarr"
+
+
+def _cells(rows: int) -> Any:
+    counts = _counts(rows)
+    counts.data = np.ceil(9 * counts.data)
+    return counts.astype(np.int32)
+
+
+def _market(folder: Path, rows: int) -> Path:
+    from scipy.io import mmwrite
+
+    mmwrite(folder / "matrix.mtx", _cells(rows).T.tocsc())  # Cell Ranger's columns are cells
+    lines = [f"ENSG{j}\t{name}\tGene Expression\n" for j, name in enumerate(NAMES)]
+    (folder / "features.tsv").write_text("".join(lines))
+    (folder / "barcodes.tsv").write_text("".join(f"AAC{i}-1\n" for i in range(rows)))
+    return folder
+
+
+def _tenx(folder: Path, rows: int) -> Path:
+    import h5py
+
+    cells = _cells(rows)
+    with h5py.File(folder / "filtered_feature_bc_matrix.h5", "w") as file:
+        group = file.create_group("matrix")
+        for name in ("data", "indices", "indptr"):
+            group.create_dataset(name, data=getattr(cells, name), compression="gzip")
+        group["shape"] = np.array([FEATURES, rows])
+        group["barcodes"] = np.array([f"AAC{i}-1" for i in range(rows)], dtype="S")
+        group["features/name"] = np.array(NAMES, dtype="S")
+        group["features/id"] = np.array(NAMES, dtype="S")
+    return folder / "filtered_feature_bc_matrix.h5"
+
+
+def _matlab_73(folder: Path, rows: int) -> Path:
+    import h5py
+
+    place = folder / "X.mat"
+    with h5py.File(place, "w", userblock_size=512) as file:
+        chunks = (1, min(rows, 100_000))  # MATLAB stores column by column
+        file.create_dataset("fea", data=_values(rows).T, chunks=chunks, compression="gzip")
+        file["fea"].attrs["MATLAB_class"] = np.bytes_("single")
+    with place.open("r+b") as raw:
+        raw.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(128))
+    return place
+
+
 def _read_parquet(path: Path) -> Iterator[np.ndarray]:
     import pyarrow.dataset as ds
 
@@ -240,6 +292,35 @@ def _read_h5ad(path: Path) -> Iterator[np.ndarray]:
         yield chunk.toarray()
 
 
+def _read_annotated_zarr(path: Path) -> Iterator[np.ndarray]:
+    import anndata
+
+    yield anndata.read_zarr(path).X.toarray()
+
+
+def _read_market(path: Path) -> Iterator[np.ndarray]:
+    from scipy.io import mmread
+
+    yield mmread(path / "matrix.mtx").T.tocsr().toarray()
+
+
+def _read_tenx(path: Path) -> Iterator[np.ndarray]:
+    import h5py
+    import scipy.sparse as sp
+
+    with h5py.File(path) as file:
+        parts = [file[f"matrix/{name}"][:] for name in ("data", "indices", "indptr")]
+        shape = tuple(file["matrix/shape"][:])[::-1]
+    yield sp.csr_array(tuple(parts), shape=shape).toarray()
+
+
+def _read_matlab_73(path: Path) -> Iterator[np.ndarray]:
+    import h5py
+
+    with h5py.File(path) as file:
+        yield file["fea"][:].T
+
+
 def _slices(array: Any) -> Iterator[np.ndarray]:
     for start in range(0, array.shape[0], ROWS):
         yield array[start : start + ROWS]
@@ -293,6 +374,14 @@ FORMATS = {
     "HDF5 of h5py": Format(_hdf5, _read_hdf5, {"variable": "scans/X"}, ("h5py",)),
     "MATLAB 5 of scipy": Format(_matlab, _read_matlab),
     ".h5ad of anndata, 10 % entries": Format(_h5ad, _read_h5ad, {}, ("anndata",)),
+    "zarr of anndata, 10 % entries": Format(
+        _annotated_zarr, _read_annotated_zarr, {}, ("anndata",)
+    ),
+    "10x HDF5, by h5py, 10 % entries": Format(_tenx, _read_tenx, {}, ("h5py",)),
+    "Matrix Market of scipy, 10 % entries": Format(_market, _read_market, share=0.2),
+    "MATLAB 7.3, by h5py": Format(
+        _matlab_73, _read_matlab_73, {"features": 1}, ("h5py",), share=0.5
+    ),
     ".npy": Format(_npy, lambda path: _slices(np.load(path, mmap_mode="r"))),
     ".npz, compressed": Format(_npz, _read_npz),
 }  # fmt: skip

@@ -121,7 +121,7 @@ def refuse_unusable(
     names: list[str],
     uri: str,
     *,
-    in_memory: bool = False,
+    dropped_by: str = "",
 ) -> None:
     """Raise InputError if columns that would be features hold no numbers: all of them at once.
 
@@ -133,8 +133,8 @@ def refuse_unusable(
     names : list of str
         Of all columns.
     uri : str
-    in_memory : bool, default=False
-        Whether it is a frame ``X``, which can be changed at once.
+    dropped_by : str, default=""
+        Of a frame ``X``: the call that leaves out columns, with a place for their names.
     """
     if not unusable:
         return
@@ -144,19 +144,19 @@ def refuse_unusable(
     raise InputError(
         f"{uri}: {len(unusable)} {'columns do' if many else 'column does'} not hold numbers: "
         f"{'; '.join(descriptions[:_NAMED])}{more}. "
-        f"{_cure(unusable, roles, names, in_memory)}"
+        f"{_cure(unusable, roles, names, dropped_by)}"
     )
 
 
-def _cure(unusable: Iterable[str], roles: Roles, names: list[str], in_memory: bool) -> str:
+def _cure(unusable: Iterable[str], roles: Roles, names: list[str], dropped_by: str) -> str:
     """Return in words how columns are left out."""
     others = list(unusable)
     if len(others) > _NAMED:
         return "Name those to keep (input.columns, --columns, columns=), or check the separator."
     patterns = json.dumps(list(roles.leave_out(others, names)), ensure_ascii=False)
-    if in_memory:
+    if dropped_by:
         return (
-            f"Leave them out by X.drop(columns={others}), or read bigfs.open_matrix(X, "
+            f"Leave them out by {dropped_by.format(others)}, or read bigfs.open_matrix(X, "
             f"columns={patterns}), or encode them: open_matrix(X, categories='one_hot', "
             "dates='numbers')."
         )

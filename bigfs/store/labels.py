@@ -315,7 +315,8 @@ def _read_parquet(path: Location, column: str) -> np.ndarray:
 
 def _read_member(path: Path, name: str) -> np.ndarray:
     """Read an array of an HDF5 or NetCDF file, which is one too."""
-    from bigfs.store.formats.h5 import list_arrays
+    from bigfs.store.formats.cube import as_stacked
+    from bigfs.store.formats.h5 import dimensions, list_arrays
     from bigfs.store.formats.hdf5 import find, open_h5
 
     with open_h5(path) as file:
@@ -324,12 +325,15 @@ def _read_member(path: Path, name: str) -> np.ndarray:
             names = [entry for entry, _, _ in list_arrays(path)]
             raise InputError(f"{path} has no array {name!r}. It has {listed(names)}.")
         _check_shape(node.shape, node.dtype, f"{path}::{name}")
-        return np.asarray(node[...])
+        arrays = (find(file, entry, str(path)) for entry, _, _ in list_arrays(path))
+        others = (dimensions(array)[0] for array in arrays)
+        return as_stacked(np.asarray(node[...]), dimensions(node)[0], others)
 
 
 def _read_zarr(path: Location, name: str) -> np.ndarray:
     import zarr
 
+    from bigfs.store.formats.cube import as_stacked, names_of_dimensions
     from bigfs.store.formats.zarr_files import CheckedFiles
 
     try:
@@ -356,4 +360,6 @@ def _read_zarr(path: Location, name: str) -> np.ndarray:
             f"{path}::NAME."
         ) from None
     _check_shape(shape, dtype, str(path))
-    return np.asarray(array[...])
+    beside = (other for _, other in node.arrays()) if isinstance(node, zarr.Group) else ()
+    names = (names_of_dimensions(other) for other in beside)
+    return as_stacked(np.asarray(array[...]), names_of_dimensions(array), names)

@@ -273,3 +273,16 @@ def test_a_table_without_rows_is_described(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text("a,b\n")
     message = describe(str(tmp_path / "empty.csv"))
     assert message[-1] == "bigfs run would say: at least 2 samples are needed. Got 0."
+
+
+@pytest.mark.parametrize("kind", ["polars", "Arrow"])
+def test_the_call_that_drops_columns_is_one_that_the_frame_has(kind: str) -> None:
+    if kind == "polars":
+        X = pytest.importorskip("polars", reason="polars is not installed").from_pandas(table())
+    else:
+        X = pytest.importorskip("pyarrow", reason="pyarrow is not installed").table(table())
+    with pytest.raises(InputError) as caught:
+        open_matrix(X)
+    call = str(caught.value).partition("Leave them out by ")[2].partition(", or read")[0]
+    assert call == "X.drop(['id', 'city', 'day'])"
+    assert open_matrix(X.drop(["id", "city", "day"])).n_features == 5

@@ -12,12 +12,14 @@ import zarr
 
 import bigfs
 from bigfs.core.errors import ConfigError, InputError
+from bigfs.core.uris import LabelValues
 from bigfs.pipeline.describe import describe
 from bigfs.plan.planning import plan_pipeline
 from bigfs.selectors.configs import load_config
 from bigfs.store.formats import cube
 from bigfs.store.formats.cube import CubeSource
 from bigfs.store.ingest import ingest
+from bigfs.store.labels import labels_in, load_labels
 from bigfs.store.source import open_matrix
 
 Y, X, BANDS = 7, 9, 5
@@ -199,6 +201,40 @@ def test_a_scene_from_end_to_end(tmp_path: Path) -> None:
     ingest(values[0], tmp_path / "flat.zarr")
     with pytest.raises(InputError, match="not an array of several dimensions"):
         bigfs.to_grid(tmp_path / "flat.zarr", [1])
+
+
+@pytest.mark.parametrize("kind", ["zarr", "NetCDF", "HDF5", "Dataset"])
+def test_an_image_of_labels_may_have_its_dimensions_in_another_order(
+    kind: str, tmp_path: Path
+) -> None:
+    classes = np.arange(Y * X).reshape(Y, X) % 5
+    X_of, place = scene(), str(tmp_path / "a.zarr")
+    data: Any = None
+    if kind == "zarr":
+        group = zarr.open_group(place, mode="w")
+        group.create_array("X", data=X_of, dimension_names=("y", "x", "band"))
+        group.create_array("classes", data=classes.T.copy(), dimension_names=("x", "y"))
+    elif kind == "HDF5":
+        h5py = pytest.importorskip("h5py", reason="the extra bigfs[h5ad] is not installed")
+        place = str(tmp_path / "a.h5")
+        with h5py.File(place, "w") as file:
+            for name, values, dims in (("X", X_of, "yxb"), ("classes", classes.T, "xy")):
+                file[name] = values
+                for i, dim in enumerate(dims):
+                    file[name].dims[i].label = dim
+    else:
+        xr = pytest.importorskip("xarray", reason="the extra bigfs[xarray] is not installed")
+        data = xr.Dataset({"X": (("y", "x", "band"), X_of), "classes": (("x", "y"), classes.T)})
+        place = str(tmp_path / "a.nc")
+        if kind == "NetCDF":
+            pytest.importorskip("h5netcdf", reason="h5netcdf is not installed")
+            data.to_netcdf(place, engine="h5netcdf")
+    if kind == "Dataset":
+        source = open_matrix(data, variable="X", features="band")
+        labels: Any = LabelValues("classes", labels_in(data, source, "classes"))
+    else:
+        labels = f"{place}::classes"
+    np.testing.assert_array_equal(load_labels(labels, Y * X), classes.ravel())
 
 
 @pytest.mark.full

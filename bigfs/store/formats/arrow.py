@@ -55,7 +55,8 @@ class ArrowSource(Source):
         encoded, dropped, _ = encode_columns(kinds, roles.encoding, self._distinct, uri)
         kept = [name for name in kept if name not in dropped]
         unusable = {n: texts[n] for n in kept if types[n] is None and n not in encoded}
-        refuse_unusable(unusable, roles, names, uri, in_memory=uri == "X")
+        by = "X.drop({})" if uri == "X" else ""  # in polars and Arrow
+        refuse_unusable(unusable, roles, names, uri, dropped_by=by)
         self._columns: list[tuple[str, Encoded | None]] = [(n, encoded.get(n)) for n in kept]
         self.notes = notes_of(encoded.values(), dropped)
         self.categories = {name: column.values for name, column in encoded.items()}

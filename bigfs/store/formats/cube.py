@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -275,3 +275,30 @@ def _names(values: Any, n_features: int) -> list[str] | None:
         return None
     check_names(texts, n_features, "coordinates")
     return texts
+
+
+def names_of_dimensions(array: Any) -> list[str] | None:
+    """Return the names of a zarr array's dimensions, if it has any."""
+    dims = getattr(array.metadata, "dimension_names", None)
+    names = dims or array.attrs.get("_ARRAY_DIMENSIONS")  # xarray's, in version 2
+    return None if names is None else list(names)
+
+
+def as_stacked(
+    values: np.ndarray, dims: Sequence[str] | None, others: Iterable[Sequence[str] | None]
+) -> np.ndarray:
+    """Return an image of labels, or a mask, with its dimensions in the order that rows have.
+
+    Parameters
+    ----------
+    values : ndarray
+    dims : sequence of str or None
+        Names of its dimensions.
+    others : iterable of (sequence of str or None)
+        Those of the arrays beside it: of such with more dimensions the order counts.
+    """
+    if dims is None or values.ndim < 2:
+        return values
+    larger = [names for names in others if names is not None and set(dims) < set(names)]
+    orders = {tuple(name for name in names if name in dims) for names in larger}
+    return values.transpose([dims.index(d) for d in orders.pop()]) if len(orders) == 1 else values

@@ -52,7 +52,7 @@ def open_file(
             raise InputError(f"{uri} holds {array.dtype}, not numbers. Name another array.")
         if len(array.shape) == 2 and features is None and no_data is None and not matlab:
             return ArrayByRows(place, uri)
-        dims, coordinates = (None, {}) if matlab else _dimensions(array)
+        dims, coordinates = (None, {}) if matlab else dimensions(array)
         attributes = {} if matlab else dict(array.attrs)
     where: Any = Transposed(place) if matlab else place
     return CubeSource(uri, where, dims, features, coordinates, attributes, no_data)
@@ -75,7 +75,7 @@ def _arrays(file: Any) -> list[tuple[str, tuple[int, ...], str]]:
     return arrays
 
 
-def _dimensions(array: Any) -> tuple[list[str] | None, dict[str, Any]]:
+def dimensions(array: Any) -> tuple[list[str] | None, dict[str, Any]]:
     """Return names and coordinates of the dimensions that have scales or labels."""
     names, coordinates = [], {}
     for i, dim in enumerate(array.dims):

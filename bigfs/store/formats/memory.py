@@ -13,6 +13,8 @@ from bigfs.store.encoding import encode_columns, notes_of
 from bigfs.store.source import RandomAccessSource, check_names, check_shape, no_column, work_dtype
 from bigfs.store.values import as_floats, check_exact
 
+_DROP = "X.drop(columns={})"  # in pandas and Dask
+
 
 class ArraySource(RandomAccessSource):
     """A NumPy array; converted block by block, never as a whole."""
@@ -69,7 +71,7 @@ class FrameSource(RandomAccessSource):
         distinct = distinct or (lambda name: frame.iloc[:, places[name]].unique())
         encoded, dropped, refused = encode_columns(kinds, roles.encoding, distinct, uri)
         unusable = {name: str(dtypes.iloc[places[name]]) for name in refused}
-        refuse_unusable(unusable, roles, names, uri, in_memory=True)
+        refuse_unusable(unusable, roles, names, uri, dropped_by=_DROP)
         kept = [j for j in kept if names[j] not in dropped]
         check_shape((2, len(kept)), uri)
         columns = [(j, encoded.get(names[j])) for j in kept]
@@ -148,7 +150,7 @@ def refuse_texts(X: Any) -> None:
         if is_text:
             unusable[str(name)] = f"{dtype}"
     names = [str(name) for name in X.columns]
-    refuse_unusable(unusable, ALL_FEATURES, names, "X", in_memory=True)
+    refuse_unusable(unusable, ALL_FEATURES, names, "X", dropped_by=_DROP)
 
 
 def open_memory(X: Any, roles: Roles = ALL_FEATURES) -> RandomAccessSource | None:

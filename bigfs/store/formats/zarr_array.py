@@ -354,11 +354,10 @@ def _open_array_of(
     """Open a matrix, or an array of more dimensions, with the coordinates in its group."""
     if len(array.shape) < 3 and not cube:
         return ZarrSource(array, uri, member, attributes)
-    from bigfs.store.formats.cube import CubeSource
+    from bigfs.store.formats.cube import CubeSource, names_of_dimensions
     from bigfs.store.formats.parts import OpenPlace
 
-    dims = getattr(array.metadata, "dimension_names", None)
-    dims = dims or array.attrs.get("_ARRAY_DIMENSIONS")  # xarray's, in version 2
+    dims = names_of_dimensions(array)
     named = [name for name in dims or () if group is not None and name in group]
     coordinates = {name: np.asarray(group[name][...]) for name in named if group[name].ndim == 1}
     folder = _folder_of(array)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -167,15 +167,29 @@ def encode_columns(
     return encoded, dropped, refused
 
 
-def notes_of(encoded: Iterable[Encoded], dropped: Iterable[str]) -> list[str]:
-    """Say in a sentence which columns are read as what; nothing where there are none."""
+def notes_of(
+    encoded: Iterable[Encoded], dropped: Iterable[str], in_folders: Container[str] = ()
+) -> list[str]:
+    """Say in a sentence which columns are read as what; nothing where there are none.
+
+    Parameters
+    ----------
+    encoded : iterable of Encoded
+    dropped : iterable of str
+    in_folders : container of str, default=()
+        Columns whose values are names of folders: no row is read for them.
+    """
     encoded = list(encoded)
     parts = [column.note for column in encoded]
     left = [repr(name) for name in dropped]
     notes = [f"read {', '.join(parts)}"] if parts else []
     notes += [f"left out {', '.join(left)}"] if left else []
     settings = "(input.booleans, input.dates, input.categories)"
-    read = [repr(column.column) for column in encoded if column.values]
+    read = [
+        repr(column.column)
+        for column in encoded
+        if column.values and column.column not in in_folders
+    ]
     first = f"; all rows of {', '.join(read)} are read first, for their values" if read else ""
     return [f"columns that are not numbers: {'; '.join(notes)} {settings}{first}"] if notes else []
 

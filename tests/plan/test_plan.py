@@ -266,6 +266,15 @@ def test_a_plan_says_which_columns_it_reads(categories: str, tmp_path: Path):
     assert plan.as_dict()["notes"] == list(plan.notes)
 
 
+def test_values_in_names_of_folders_are_known_to_a_plan_without_rows(tmp_path: Path):
+    for city in ("Ulm", "Bonn"):
+        (tmp_path / "t" / f"city={city}").mkdir(parents=True)
+        (tmp_path / "t" / f"city={city}" / "0.csv").write_text("a,b\n1,2\n3,4\n")
+    source = {"uri": str(tmp_path / "t"), "categories": "one_hot"}
+    plan = plan_pipeline(_config(input=source, method="max_variance", n_features_to_select=2))
+    assert "2 columns of 0 and 1" in plan.text() and "are read first" not in plan.text()
+
+
 def test_rows_of_a_text_are_estimated_and_that_is_said(tmp_path: Path):
     lines = ["a,b,c", *("0.25,0.5,1.75" for _ in range(5000))]
     (tmp_path / "X.csv").write_text("\n".join(lines) + "\n")

@@ -58,7 +58,7 @@ class ArrowSource(Source):
         by = "X.drop({})" if uri == "X" else ""  # in polars and Arrow
         refuse_unusable(unusable, roles, names, uri, dropped_by=by)
         self._columns: list[tuple[str, Encoded | None]] = [(n, encoded.get(n)) for n in kept]
-        self.notes = notes_of(encoded.values(), dropped)
+        self.notes = notes_of(encoded.values(), dropped, self._partitions)
         self.categories = {name: column.values for name, column in encoded.items()}
         self.feature_names = [
             feature

@@ -92,7 +92,7 @@ class CsvSource(Source):
             for name, (value, _) in of_folders.items()
             if name not in dropped
         }
-        self.notes = notes_of(encoded.values(), dropped)
+        self.notes = notes_of(encoded.values(), dropped, self._folders)
         self.categories = {name: column.values for name, column in encoded.items()}
         features = [
             feature

@@ -20,7 +20,7 @@ from bigfs.report.axis import check_image, read_axis
 from bigfs.report.facts import Facts, gather
 from bigfs.report.style import STYLE
 from bigfs.results.result import Result
-from bigfs.spectral.choice import suggest_n_clusters
+from bigfs.spectral.choice import relative_gaps
 from bigfs.stages.curves import curve_sizes
 
 # What the page shows at most; features.csv has all.
@@ -367,7 +367,7 @@ def _quality(result: Result) -> str:
         shown = ", ".join(f"{value:.3g}" for value in np.asarray(spectrum)[:12].tolist())
         rows.append(["eigenvalues of the graph", shown])
         if len(spectrum) > 1 and spectrum[-1] > 0:
-            n_groups = suggest_n_clusters(np.asarray(spectrum))
+            n_groups = int(relative_gaps(np.asarray(spectrum)).argmax()) + 2
             low, high = spectrum[n_groups - 2], spectrum[n_groups - 1]
             gap = f"{low:.3g} to {high:.3g}, as of {n_groups} groups"
             rows.append(["largest relative gap", gap])

@@ -15,15 +15,19 @@ from bigfs.spectral.problem import GUARDS
 from bigfs.spectral.rowgraph import LEAST_ROWS
 from bigfs.spectral.strips import strip_bytes
 
-# Eigenvalues among which the largest gap is looked for.
+# Eigenvalues among which a gap is looked for.
 SPECTRUM = 30
 SOLVERS = ("auto", "eigsh", "lobpcg", "chebyshev")
 # From here on eigsh takes several times the processor time of chebyshev.
 _LARGE_ROWS = 100_000
 # From here on chebyshev runs on row blocks even where one task could hold all of it.
 _MANY_ROWS = 2_000_000
+# Without a clear gap "auto" takes no fewer clusters than most methods by default.
+_NO_FEWER = 8
 # Eigenvalues of a normalized Laplacian far below this belong to groups as good as apart.
 _NEARLY_ZERO = 0.01
+# A gap of this share of the eigenvalue above it is clear.
+CLEAR_GAP = 0.5
 
 
 def largest_count(n_clusters: int | str) -> int:
@@ -179,7 +183,32 @@ def count_before_bulk(eigenvalues: np.ndarray, edge: float) -> int | None:
 
 
 def suggest_n_clusters(eigenvalues: np.ndarray) -> int:
-    """Return the number of clusters c of the largest relative eigengap.
+    """Return the number of clusters that "auto" takes: that of the last clear gap.
+
+    A gap is clear if the eigenvalue above it is at least twice that below, and 0.01 more. If none
+    is, it is the number of the largest gap, but at least 8. Too few clusters cost more than too
+    many, so an earlier gap, between groups of groups, does not count.
+
+    Parameters
+    ----------
+    eigenvalues : ndarray of shape (n_components,), float64
+        As in `relative_gaps`.
+
+    Returns
+    -------
+    n_clusters : int
+        In [2, n_components]; ``n_components`` if all eigenvalues are zero.
+    """
+    gaps = relative_gaps(eigenvalues)
+    clear = np.flatnonzero(gaps >= CLEAR_GAP)
+    if len(clear):
+        return int(clear[-1]) + 2
+    at_least = _NO_FEWER if gaps.any() else len(eigenvalues)
+    return min(max(int(gaps.argmax()) + 2, at_least), len(eigenvalues))
+
+
+def relative_gaps(eigenvalues: np.ndarray) -> np.ndarray:
+    """Return the gap above the eigenvalues of each number of clusters.
 
     Parameters
     ----------
@@ -188,10 +217,9 @@ def suggest_n_clusters(eigenvalues: np.ndarray) -> int:
 
     Returns
     -------
-    n_clusters : int
-        The c in [2, n_components] that maximizes ``(l_{c+1} - l_c) / (l_{c+1} + 0.01)``, the
-        smallest of several, where ``l_1 = 0`` is the trivial eigenvalue; ``n_components`` if all
-        are zero.
+    gaps : ndarray of shape (n_components - 1,), float64
+        ``(l_{c+1} - l_c) / (l_{c+1} + 0.01)`` for c = 2, 3, ..., where ``l_1 = 0`` is the trivial
+        eigenvalue; in [0, 1].
 
     Notes
     -----
@@ -200,8 +228,4 @@ def suggest_n_clusters(eigenvalues: np.ndarray) -> int:
     0.01 hardly differ: they belong to groups that a few edges, or none, connect with the others.
     """
     values = np.where(eigenvalues < 1e-9, 0.0, eigenvalues)
-    upper = values[1:]
-    if not upper.any():
-        return len(values)
-    gaps = (upper - values[:-1]) / (upper + _NEARLY_ZERO)
-    return int(gaps.argmax()) + 2
+    return np.asarray(np.diff(values) / (values[1:] + _NEARLY_ZERO))

@@ -20,10 +20,12 @@ from bigfs.graph import AffinityMatrix, KNNGraph, affinity, affinity_from_csr
 from bigfs.runtime.execute import run_tasks
 from bigfs.spectral.chebyshev import solve_chebyshev
 from bigfs.spectral.choice import (
+    CLEAR_GAP,
     SOLVERS,
     SPECTRUM,
     choose_solver,
     count_before_bulk,
+    relative_gaps,
     suggest_n_clusters,
 )
 from bigfs.spectral.distributed import solve_distributed
@@ -115,10 +117,17 @@ class SpectralEmbedding:
         sentences, values = [], [f"{value:.3g}" for value in self.spectrum]
         kept, n_late = len(self.eigenvalues), int((self.residuals > self.tol).sum())
         if kept < len(values):
+            gaps = relative_gaps(self.spectrum)
+            is_clear = gaps.max() >= CLEAR_GAP
+            at = kept if is_clear else int(gaps.argmax()) + 2
+            where = f"the {at - 1}. is {values[at - 2]}, the {at}. {values[at - 1]}"
             sentences.append(
-                f"n_clusters auto: {kept}, at the largest gap between the first {len(values)} "
-                f"eigenvalues of the graph: the {kept - 1}. is {values[kept - 2]}, the {kept}. "
-                f"{values[kept - 1]}."
+                f"n_clusters auto: {kept}, at the last clear gap between the first {len(values)} "
+                f"eigenvalues of the graph: {where}."
+                if is_clear
+                else f"n_clusters auto: {kept}, without a clear gap between the first "
+                f"{len(values)} eigenvalues of the graph (the largest: {where}). Too few cost "
+                "more than too many; give n_clusters if you know it."
             )
         elif (n_groups := count_before_bulk(self.eigenvalues, self.edge)) is not None:
             sentences.append(
@@ -170,7 +179,7 @@ def spectral_embedding(
         Affinity W: symmetric, not negative, zero diagonal. A `KNNGraph` gets binary weights.
     n_components : int or "auto"
         Number of eigenvectors, in [1, n_samples - 1]. "auto": the number of clusters at the
-        largest relative gap among the first 30 eigenvalues.
+        last clear gap among the first 30 eigenvalues, or 8 or more if no gap is clear.
     solver : {"auto", "eigsh", "lobpcg", "chebyshev"}, default="auto"
         ``eigsh`` is scipy's ARPACK on D^-1/2 W D^-1/2; ``lobpcg`` scipy's block method with a
         multigrid preconditioner; ``chebyshev`` a filtered subspace iteration, the fastest for

@@ -139,8 +139,8 @@ class Inputs:
         Parameters
         ----------
         wanted : int or "auto"
-            "auto": the number of eigenvectors that the spectral stage kept, which is where the
-            relative gap of the eigenvalues is largest.
+            "auto": the number of eigenvectors that the spectral stage kept, see
+            `bigfs.spectral.choice.suggest_n_clusters`.
 
         Returns
         -------

@@ -6,8 +6,9 @@ NMI of k-means (three starts, three times) and 1-nearest-neighbor error in perce
 (half of them where there are fewer than 100), as many clusters as classes; MNIST, letter, USPS and
 satimage are 5,000 or 3,000 rows drawn with seed 0. WHAT is ``methods``; ``mcfs``, ways to scale
 coefficients; ``ndfs``, values of sparsity; ``udfs``, of ridge and sparsity; ``fsgmm``, those of the
-least variance; ``planted``, which counts the features that MCFS finds among noise; or ``runs``,
-which times runs of its template on such data and counts what they find.
+least variance; ``clusters``, what ``n_clusters: auto`` takes; ``planted``, which counts features
+that MCFS finds among noise; or ``runs``, which times runs of its template on such data and counts
+what they find.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from bigfs.core.seeds import derive_seed
 from bigfs.evaluate.protocols import kmeans_scores
 from bigfs.metrics import nearest_neighbor_error
 from bigfs.selectors.registry import METHODS
+from bigfs.spectral.choice import relative_gaps
 
 SETS = ("ORL", "ATT", "COIL20", "USPS", "UMIST", "MNIST")
 MORE = ("ionosphere", "letter", "satimage", "glass", "sonar", "lung_discrete")
@@ -34,7 +36,7 @@ ROWS = {"MNIST": 5000, "USPS": 3000, "letter": 3000, "satimage": 3000}
 SPARSITIES = (0.003, 0.01, 0.03, 0.06, 0.12, 0.2, 0.3, 0.5)
 LEAST_VARIANCES = (1e-4, 0.01, 0.1, 0.3)
 RIDGES, PENALTIES = (0.01, 0.3, 3.0), (0.01, 0.03, 0.1)
-WHAT = ("methods", "mcfs", "ndfs", "udfs", "fsgmm", "planted", "runs")
+WHAT = ("methods", "mcfs", "ndfs", "udfs", "fsgmm", "clusters", "planted", "runs")
 SCALES = ("none", "l1", "l2", "max", "explained")
 # Searches over subsets of features, and mixtures, take minutes on sets like these.
 SLOW = ("lfs", "gfs_kmeans", "fsgmm", "m3fs", "maximum_margin_clustering")
@@ -107,11 +109,27 @@ def cases(
     for ridge, sparsity in product(RIDGES, PENALTIES) if what == "udfs" else ():
         kept = select("udfs", X, m, n_classes, ridge=ridge, sparsity=sparsity)
         yield f"ridge {ridge:g}, {sparsity:g}", judge(X, y, kept)
+    if what == "clusters":
+        yield from numbers_of_clusters(X, y, m)
     for least in LEAST_VARIANCES if what == "fsgmm" else ():
         n_start = min(30, len(X) - 1)
         kind = METHODS["fsgmm"].estimator_class()
         fitted = kind(m, n_clusters=n_start, least_variance=least).fit(X)
         yield f"least variance {least:g}", judge(X, y, fitted.ranking_[:m])
+
+
+def numbers_of_clusters(
+    X: np.ndarray, y: np.ndarray, m: int
+) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield MCFS and NDFS with the clusters of the largest gap, with eight and with "auto"."""
+    embedding = bigfs.spectral_embedding(bigfs.knn_graph(X, 5), "auto")
+    gaps, auto = relative_gaps(embedding.spectrum), len(embedding.eigenvalues)
+    at_gap, share = int(gaps.argmax()) + 2, gaps.max()
+    print(f"{len(np.unique(y))} classes, a gap of {share:.2f} after {at_gap}: auto takes {auto}")
+    for name in ("mcfs", "ndfs"):
+        judged = {k: judge(X, y, select(name, X, m, k)) for k in {at_gap, 8, auto}}
+        for row, k in (("largest gap", at_gap), ("8", 8), ("auto", auto)):
+            yield f"{name} {row}", judged[k]
 
 
 def planted(n: int, d: int = 100, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -205,7 +223,7 @@ def main(arguments: list[str] | None = None) -> None:
     for row in next(iter(table.values())):
         nmi, error = np.mean([rows[row] for rows in table.values()], axis=0)
         print(f"{'mean':<14}{row:<18}{nmi:6.1f} /{error:5.1f}")
-    if options.what != "methods":
+    if options.what not in ("methods", "clusters"):
         leave_one_out(table)
 
 

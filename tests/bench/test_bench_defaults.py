@@ -11,6 +11,8 @@ from tests.bench.bench_defaults import main
 def test_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
     main(["mcfs", "--sets", "digits", "--values", "20000"])
     assert "best of all sets" in capsys.readouterr().out
+    main(["clusters", "--sets", "wine"])
+    assert "auto takes" in capsys.readouterr().out
     main(["planted", "--rows", "300"])
     assert "explained" in capsys.readouterr().out
     main(["runs", "--rows", "300"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from bigfs import spectral_embedding
+from bigfs import knn_graph, spectral_embedding
 from bigfs.core.errors import ConvergenceError
 from bigfs.spectral import eigsh, iteration
 from bigfs.spectral.choice import count_before_bulk
@@ -55,8 +55,16 @@ def test_auto_needs_only_the_gap() -> None:
     assert len(embedding.eigenvalues) == 4
     assert embedding.n_iterations < 20
     assert embedding.notes()[0].startswith(
-        "n_clusters auto: 4, at the largest gap between the first 30"
+        "n_clusters auto: 4, at the last clear gap between the first 30"
     )
+
+
+def test_auto_says_where_no_gap_is_clear() -> None:
+    X = np.random.default_rng(0).standard_normal((300, 20))
+    embedding = spectral_embedding(knn_graph(X, 5), "auto")
+    assert len(embedding.eigenvalues) >= 8
+    [note] = embedding.notes()
+    assert note.startswith(f"n_clusters auto: {len(embedding.eigenvalues)}, without a clear gap")
 
 
 def test_where_arpack_stalls_the_other_solver_runs(monkeypatch: pytest.MonkeyPatch) -> None:

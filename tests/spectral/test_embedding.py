@@ -70,7 +70,7 @@ def test_auto_says_which_and_why() -> None:
     assert "are few" in embedding.reason
 
 
-def test_the_number_of_clusters_is_at_the_largest_relative_gap() -> None:
+def test_the_number_of_clusters_is_at_the_last_clear_gap() -> None:
     assert suggest_n_clusters(np.array([0.1, 0.11, 0.9, 1.0])) == 3
     assert suggest_n_clusters(np.array([0.1, 0.9, 0.91])) == 2
     assert suggest_n_clusters(np.array([0.0, 0.0, 0.2, 0.25])) == 3
@@ -78,6 +78,19 @@ def test_the_number_of_clusters_is_at_the_largest_relative_gap() -> None:
     # Ten groups, most of them as good as apart.
     assert suggest_n_clusters(np.array([0.0, *np.geomspace(4e-5, 2e-3, 8), 0.36, 0.362])) == 10
     assert suggest_n_clusters(np.array([0.1, 0.2])) == 2
+    # Two groups, one of them of three: not the larger gap, but the one above all groups.
+    assert suggest_n_clusters(np.array([0.0, 0.1, 0.11, 0.4, 0.41])) == 4
+
+
+def test_without_a_clear_gap_there_are_eight_clusters_or_more() -> None:
+    even = np.linspace(0.05, 0.3, 30)
+    assert suggest_n_clusters(even) == 8
+    assert suggest_n_clusters(even[:5]) == 5
+    # The gap above c clusters: eigenvalue c - 1 times 1.5, which is not clear, or times 3.
+    for n_clusters, factor, expected in ((3, 1.5, 8), (3, 3.0, 3), (12, 1.5, 12), (12, 3.0, 12)):
+        values = 0.2 + np.linspace(0, 1e-3, 30)
+        values[n_clusters - 1 :] *= factor
+        assert suggest_n_clusters(values) == expected
 
 
 @pytest.mark.parametrize("n_parts", [2, 5])

@@ -14,8 +14,8 @@ class GFSKMeansParameters(Section):
     # A row's memberships are the bits of one number, and most of its 64 are enough.
     n_clusters: count_or_auto(1, 60) = Field(  # type: ignore[valid-type]
         8,
-        description="Number of groups expected in the data; auto: the largest gap of a neighbor "
-        "graph's eigenvalues.",
+        description="Number of groups expected in the data; auto: the last clear gap of a neighbor "
+        "graph's eigenvalues, or 8 or more.",
     )
     init: Start = Field(
         "k-means++",

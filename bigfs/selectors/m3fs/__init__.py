@@ -27,8 +27,8 @@ class MarginParameters(Section):
 
     n_clusters: count_or_auto(2, MAX_CLUSTERS) = Field(  # type: ignore[valid-type]
         2,
-        description="Number of groups expected in the data; auto: the largest gap of the graph's "
-        "eigenvalues.",
+        description="Number of groups expected in the data; auto: the last clear gap of the "
+        "graph's eigenvalues, or 8 or more.",
     )
     C: PositiveFloat = Field(10.0, description="Weight of the loss against the margin.")
     balance: NotNegative | None = Field(

@@ -18,8 +18,8 @@ class MCFSParameters(Section):
 
     n_clusters: CountOrAuto = Field(
         8,
-        description="Number of groups expected in the data, roughly. auto: from the largest "
-        "relative gap between the graph's eigenvalues.",
+        description="Number of groups expected in the data, roughly. auto: the last clear "
+        "gap of the graph's eigenvalues, or 8 or more.",
     )
     n_components: PositiveInt | None = Field(
         None, description="Eigenvectors to regress on the features. null: n_clusters."

@@ -17,7 +17,7 @@ class MCFS(BaseSelector):
     ----------
     n_clusters : int or "auto", default=8
         Number of eigenvectors K; the paper sets it to the number of clusters. "auto": where
-        the relative gap between the first 30 eigenvalues is largest.
+        the first 30 eigenvalues have their last clear gap, or 8 or more if no gap is clear.
     n_components : int or None, default=None
         Number of eigenvectors, where it is not ``n_clusters``. None: ``n_clusters``.
     regression : {"lasso", "omp"}, default="lasso"

@@ -24,8 +24,8 @@ class NDFSParameters(Section):
 
     n_clusters: CountOrAuto = Field(
         8,
-        description="Number of groups expected in the data; auto: the largest gap of the graph's "
-        "eigenvalues.",
+        description="Number of groups expected in the data; auto: the last clear gap of the "
+        "graph's eigenvalues, or 8 or more.",
     )
     alpha: NotNegative = Field(
         1.0, description="Weight of the regression on the features against the graph."

@@ -19,9 +19,9 @@ class NDFS(BaseSelector):
     ----------
     n_clusters : int or "auto", default=8
         Number of clusters c, roughly that of the groups in the data. "auto": where the graph's
-        eigenvalues have their largest relative gap (`bigfs.spectral.choice.suggest_n_clusters`);
-        it needs ``init`` "spectral". Too few cost more than too many: on four of six sets of images
-        "auto" takes 2 or 3, and 8 is better (``tests/bench/README.md``).
+        eigenvalues have their last clear gap, or 8 or more if no gap is clear
+        (`bigfs.spectral.choice.suggest_n_clusters`); it needs ``init`` "spectral". Too few cost
+        more than too many (``tests/bench/README.md``).
     alpha : float, default=1.0
         Weight of the regression against the smoothness on the graph.
     beta : float or None, default=None

@@ -16,6 +16,8 @@ _EPSILON = 1e-16
 N_MATRICES = 4
 # Matrices of n_samples x n_features alive at once where M is kept as a product.
 N_ROW_MATRICES = 6
+# An eigenvalue of M below this share of the largest is zero.
+_NULL = 1e-10
 # A change of an inverse by less than this share is left out.
 _NEGLIGIBLE = 1e-7
 # Of the first eigenproblem of a product: its solution only has to be a start.
@@ -88,8 +90,13 @@ class DenseForm:
     M: np.ndarray
 
     def first_weights(self, n_columns: int) -> np.ndarray:
-        """Return ones, as the paper begins."""
-        return np.ones(len(self.M))
+        """Return ones, as the paper begins; where M vanishes on more, as `ProductForm` does."""
+        values = np.linalg.eigvalsh(self.M)
+        n_null = int((values < _NULL * values[-1]).sum())
+        if n_null <= n_columns:
+            return np.ones(len(self.M))
+        null = np.linalg.eigh(self.M)[1][:, :n_null]
+        return _null_weights(np.einsum("ij,ij->i", null, null), n_columns)
 
     def smallest(self, added: np.ndarray, n_columns: int, before: np.ndarray | None) -> np.ndarray:
         """Solve by LAPACK."""
@@ -125,8 +132,7 @@ class ProductForm:
 
     def first_weights(self, n_columns: int) -> np.ndarray:
         """Return the weights of the mean over the null space."""
-        share = n_columns * self.outside / self.outside.sum()
-        return np.asarray(0.5 / np.sqrt(share + _EPSILON))
+        return _null_weights(self.outside, n_columns)
 
     def smallest(self, added: np.ndarray, n_columns: int, before: np.ndarray | None) -> np.ndarray:
         """Solve by Lanczos steps with the inverse, which Woodbury's formula gives."""
@@ -166,6 +172,12 @@ class ProductForm:
     def trace(self) -> float:
         """Return the trace of M."""
         return float((self.F**2).sum())
+
+
+def _null_weights(outside: np.ndarray, n_columns: int) -> np.ndarray:
+    """Return the weights of the mean over all bases in a null space."""
+    share = n_columns * outside / outside.sum()
+    return np.asarray(0.5 / np.sqrt(share + _EPSILON))
 
 
 def sparse_basis(

@@ -54,6 +54,19 @@ def test_equals_the_dense_reference(ridge: float) -> None:
     )
 
 
+def test_rounding_does_not_choose_the_start_where_features_are_combinations_of_others() -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(80, 4))
+    X = np.hstack([X, X @ generator.normal(size=(4, 12))])
+    settings = {"n_clusters": 8, "gamma": 1.0, "ridge": 1.0, "max_iter": 4, "tol": 0}
+    fitted = UDFS(8, **settings, unit="none").fit(X)
+    expected = udfs_scores(X, 8, 5, 1.0, 1.0, 4)
+    np.testing.assert_allclose(fitted.scores_, expected, rtol=1e-5, atol=1e-8)
+    ranking = UDFS(8).fit(X).ranking_
+    for factor in (255.0, 1e-6):
+        np.testing.assert_array_equal(UDFS(8).fit(X * factor).ranking_, ranking)
+
+
 @pytest.mark.parametrize("ridge, gamma", [(1.0, 0.1), (10.0, 2.0)])
 def test_few_rows_equal_the_dense_reference_in_any_order(
     ridge: float, gamma: float, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,7 @@ from tests.bench.bench_sparse import figures
 def test_both_forms_are_fitted_and_judged(name: str, tmp_path: Path) -> None:
     methods = ["laplacian_score", "mcfs omp"]
     options = argparse.Namespace(
-        folder=tmp_path, repetitions=1, selected=10, methods=methods, set=[]
+        folder=tmp_path, repetitions=1, selected=10, methods=methods, set=[], entries=True
     )
     rows = figures(name, counts(120, 60)[0], np.arange(120) % 3, options)
     assert [row["method"] for row in rows] == methods

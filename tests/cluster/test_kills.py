@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from sklearn.datasets import load_digits
 
 from bigfs import ingest, run
@@ -89,19 +90,28 @@ def _files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("method", ["mcfs", "ndfs"])
-def test_a_worker_killed_in_every_stage(method: str, tmp_path: Path, store: Path) -> None:
+@pytest.mark.parametrize("method", ["mcfs", "ndfs", "mcfs on counts"])
+def test_a_worker_killed_in_every_stage(
+    method: str, tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from distributed import Client
 
     (tmp_path / "whole").mkdir()
-    undisturbed = run(_config(tmp_path / "whole", store, method))
-    stages = ["graph", "spectral", "result", "evaluation"]
+    stages, changes = ["graph", "spectral", "result", "evaluation"], {}
+    if method == "mcfs on counts":
+        method, stages = "mcfs", ["components", *stages]
+        changes = {"preprocess": "normalize_log1p", "graph": {"representation": "pca:10"}}
+        store = tmp_path / "counts.zarr"
+        ingest(csr_array(load_digits().data), store, rows=300)
+        # As if they were too large to be dense.
+        monkeypatch.setattr("bigfs.stages.stage.is_large", lambda shape: True)
+    undisturbed = run(_config(tmp_path / "whole", store, method, **changes))
     with (
         local_cluster(2, 1, GIB) as cluster,
         Client(cluster),
         _killing(cluster, tmp_path, stages, after=0.05) as killed,
     ):
-        _assert_equal(run(_config(tmp_path, store, method)), undisturbed)
+        _assert_equal(run(_config(tmp_path, store, method, **changes)), undisturbed)
     assert killed == stages, "a stage was over before a worker was killed in it"
     assert _files(tmp_path / "run") == _files(tmp_path / "whole" / "run"), "files are left"
 

@@ -16,6 +16,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from bigfs import spectral_embedding
 from bigfs.cli import main
@@ -179,6 +180,26 @@ def test_workers_that_share_nothing_but_the_bucket(
     assert not list(client_folder.iterdir())
     logs = [path.read_text() for path in tmp_path.rglob("*.log")]
     _assert_no_credentials(lab, caplog.text, *logs)
+
+
+def test_counts_in_a_bucket(
+    proxy: Proxy, lab: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sparse store and CSR blocks: the same bits, also where every twentieth request fails."""
+    counts = csr_array(np.random.default_rng(0).poisson(0.4, (600, 40)))
+    monkeypatch.setattr("bigfs.stages.stage.is_large", lambda shape: True)  # never dense
+
+    def result_at(root: Path | ObjectPath) -> Result:
+        ingest(counts, f"{root}/counts.zarr", rows=150)
+        changes = {"preprocess": "normalize_log1p", "graph": {"representation": "pca:8"}}
+        return run(_config(root, "mcfs", input={"uri": f"{root}/counts.zarr"}, **changes))
+
+    expected = result_at(tmp_path)
+    proxy.fail_every = 20
+    _assert_same(result_at(lab), expected)
+    assert proxy.n_failed >= 10
+    proxy.fail_every = 0
+    _assert_tidy(lab / "runs" / "mcfs")
 
 
 def test_storage_that_fails_every_twentieth_request(

@@ -10,7 +10,7 @@ from sklearn.datasets import load_iris, load_wine
 
 from bigfs import GFSKMeans, ingest
 from bigfs.core.errors import InputError, MemoryLimitError
-from bigfs.selectors.gfs_kmeans.compare import log_ratio, log_ratios
+from bigfs.selectors.gfs_kmeans.compare import CandidateComparison, log_ratio
 from bigfs.selectors.lfs.kernels import Sweep
 from tests.bench._lfs_data import planted
 from tests.reference.lfs import lloyd
@@ -114,7 +114,7 @@ def test_candidates_compared_together_have_the_ratio_of_each(
         "bigfs.selectors.gfs_kmeans.compare.log_ratio",
         lambda *given: direct.append(given[2]) or log_ratio(*given),
     )
-    ratios = log_ratios(old, new, kept, dropped, total)
+    ratios = CandidateComparison(old, kept, total).log_ratios(new, dropped)
     assert ratios[:2].tolist() == [0, 0]
     assert (ratios[2:] != 0).all()
     np.testing.assert_allclose(ratios, each, rtol=0, atol=2e-8)
@@ -130,7 +130,7 @@ def test_a_candidate_whose_clusters_explain_a_feature_is_compared_with_traces() 
     wrong[:3] = 1 - wrong[:3]
     old, new = _swept(X, wrong[None], 2), _swept(X, labels[None], 2)
     total, kept = X.T @ X / 40, np.arange(5)
-    ratios = log_ratios(old, new, kept, np.array([0]), total)
+    ratios = CandidateComparison(old, kept, total).log_ratios(new, np.array([0]))
     np.testing.assert_allclose(ratios, log_ratio(old, new, 0, kept, 0, total), atol=2e-8)
     within = total - (new.sums[0].T / new.counts[0]) @ new.sums[0] / 40
     assert abs(within[3, 3]) < 1e-12 and np.isfinite(ratios).all()

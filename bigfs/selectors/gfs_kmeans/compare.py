@@ -8,6 +8,8 @@ y the row of ``T^-1 A`` of f.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from bigfs.core.units import MIB
@@ -21,66 +23,86 @@ _TILE_BYTES = 8 * MIB
 _CLEAR = 1e-6
 
 
-def log_ratios(
-    old: Sweep, new: Sweep, kept: np.ndarray, dropped: np.ndarray, total: np.ndarray
-) -> np.ndarray:
-    """Return the logs of the criterion of new clusters over that of the old ones.
+class CandidateComparison:
+    """Compares candidates with the present clustering; what they share is made once.
 
     Parameters
     ----------
     old : Sweep
         Of the present clustering alone.
-    new : Sweep
-        Of the candidates.
     kept : ndarray of shape (n_kept,), int
-        The features of the present clustering.
-    dropped : ndarray of shape (n_candidates,), int
-        Places in ``kept`` of the feature that each candidate lacks.
+        Its features.
     total : ndarray of shape (n_features, n_features), float64
         Covariance of all rows.
-
-    Returns
-    -------
-    ratios : ndarray of shape (n_candidates,), float64
-        0 of the same clusters; -inf where a criterion is not defined.
     """
-    ratios = np.zeros(len(dropped))
-    changed = (new.counts != old.counts) | (new.sums != old.sums).any(axis=2)
-    others = np.flatnonzero(changed.any(axis=1))
-    if not len(others):
+
+    def __init__(self, old: Sweep, kept: np.ndarray, total: np.ndarray) -> None:
+        self._old, self._kept, self._total = old, kept, total
+        self._n, self._variances = old.counts[0].sum(), total.diagonal()[kept]
+        self._first = _parts(old.counts[0], old.sums[0], kept, self._n)[None]
+
+    @cached_property
+    def _before(self) -> _Compared:
+        known = self._n > len(self._kept)
+        inverse = _inverse(self._total, self._kept) if known else None
+        return _Compared(self._first, inverse, self._variances)
+
+    @cached_property
+    def _is_singular(self) -> bool:
+        counts, sums = self._old.counts[0], self._old.sums[0]
+        return is_singular(within(counts, sums, self._total), self._n, self._kept)
+
+    def log_ratios(self, new: Sweep, dropped: np.ndarray) -> np.ndarray:
+        """Return the logs of the criterion of new clusters over that of the old ones.
+
+        Parameters
+        ----------
+        new : Sweep
+            Of the candidates.
+        dropped : ndarray of shape (n_candidates,), int
+            Places in ``kept`` of the feature that each candidate lacks.
+
+        Returns
+        -------
+        ratios : ndarray of shape (n_candidates,), float64
+            0 of the same clusters; -inf where a criterion is not defined.
+        """
+        old, kept, total = self._old, self._kept, self._total
+        ratios = np.zeros(len(dropped))
+        changed = (new.counts != old.counts) | (new.sums != old.sums).any(axis=2)
+        others = np.flatnonzero(changed.any(axis=1))
+        if not len(others):
+            return ratios
+        dropping = dropped[others]
+
+        def parts_of(some: np.ndarray) -> np.ndarray:
+            """Return A' of some candidates: most of its rows are those of the old clusters."""
+            parts = np.repeat(self._first, len(some), axis=0)
+            at = np.nonzero(changed[some])
+            moved = some[at[0]], at[1]
+            parts[at] = _parts(new.counts[moved], new.sums[moved], kept, self._n)
+            return parts
+
+        # A covariance that is not singular is not so without a feature either.
+        if self._before.is_clear.all():
+            values = -self._before.log_criteria(dropping)
+            together = max(1, _TILE_BYTES // self._first.nbytes)
+            for begin in range(0, len(others), together):
+                chosen = slice(begin, begin + together)
+                some = others[chosen]
+                after = self._before.replaced(parts_of(some), changed[some])
+                values[chosen] += after.log_criteria(dropping[chosen])
+                for i in (begin + np.flatnonzero(~after.is_clear)).tolist():
+                    values[i] = log_ratio(old, new, int(others[i]), kept, int(dropping[i]), total)
+        elif self._is_singular:
+            values = _of_traces(self._first, parts_of(others), dropping, self._variances)
+        else:
+            values = np.array(
+                [log_ratio(old, new, i, kept, int(dropped[i]), total) for i in others.tolist()]
+            )
+        known = np.isfinite(values)
+        ratios[others] = np.where(known, np.round(np.where(known, values, 0.0), DIGITS), -np.inf)
         return ratios
-    n, dropping, variances = old.counts[0].sum(), dropped[others], total.diagonal()[kept]
-    first = _parts(old.counts[0], old.sums[0], kept, n)[None]
-
-    def parts_of(some: np.ndarray) -> np.ndarray:
-        """Return A' of some candidates: most of its rows are those of the old clusters."""
-        parts = np.repeat(first, len(some), axis=0)
-        at = np.nonzero(changed[some])
-        moved = some[at[0]], at[1]
-        parts[at] = _parts(new.counts[moved], new.sums[moved], kept, n)
-        return parts
-
-    before = _Compared(first, _inverse(total, kept) if n > len(kept) else None, variances)
-    # A covariance that is not singular is not so without a feature either.
-    if before.is_clear.all():
-        values = -before.log_criteria(dropping)
-        together = max(1, _TILE_BYTES // first.nbytes)
-        for begin in range(0, len(others), together):
-            chosen = slice(begin, begin + together)
-            some = others[chosen]
-            after = before.replaced(parts_of(some), changed[some])
-            values[chosen] += after.log_criteria(dropping[chosen])
-            for i in (begin + np.flatnonzero(~after.is_clear)).tolist():
-                values[i] = log_ratio(old, new, int(others[i]), kept, int(dropping[i]), total)
-    elif is_singular(within(old.counts[0], old.sums[0], total), n, kept):
-        values = _of_traces(first, parts_of(others), dropping, variances)
-    else:
-        values = np.array(
-            [log_ratio(old, new, i, kept, int(dropped[i]), total) for i in others.tolist()]
-        )
-    known = np.isfinite(values)
-    ratios[others] = np.where(known, np.round(np.where(known, values, 0.0), DIGITS), -np.inf)
-    return ratios
 
 
 def log_ratio(

@@ -17,7 +17,7 @@ from bigfs.core.units import MIB
 from bigfs.runtime.execute import inline, run_tasks
 from bigfs.runtime.progress import Work, silenced, track
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
-from bigfs.selectors.gfs_kmeans.compare import log_ratios, variances_within
+from bigfs.selectors.gfs_kmeans.compare import CandidateComparison, variances_within
 from bigfs.selectors.lfs.held import HeldRows, kind_of_passes
 from bigfs.selectors.lfs.kernels import Assignment, Clusterings, Rules, Sweep
 from bigfs.selectors.lfs.passes import (
@@ -169,6 +169,7 @@ def _search(
         variances = variances_within(swept.counts[0], means, total.diagonal())
         alone = feature_separability(swept.counts[0], means, variances)[kept]
         values, best_of = np.zeros(len(kept)), {}
+        comparison = CandidateComparison(swept, kept, total)
         together = max(1, _HELD_BYTES // (2 * means.nbytes)) if passes.held else d
         for begin in range(0, len(moving), together):
             some = moving[begin : begin + together]
@@ -176,7 +177,7 @@ def _search(
             masks[np.arange(len(some)), kept[some]] = False
             start = Clusterings(np.broadcast_to(means, (len(some), *means.shape)), masks)
             candidates, tried = converge(passes, start, rules, parameters)
-            values[some] = log_ratios(swept, tried, kept, some, total)
+            values[some] = comparison.log_ratios(tried, some)
             place = _best(values[some], alone[some])
             best_of[int(some[place])] = candidates.take([place]), tried.take([place])
         best = _best(values, alone)

@@ -24,7 +24,7 @@ COMPILED_BYTES = 220 * MIB
 # What lies beyond the share comes out of the limit's other 0.35.
 _COMPILED_BASELINE = 760 * MIB
 # Arrays from this size on go back to the system when they are freed; the name is of malloc.h.
-_LARGE_ARRAY_BYTES = 4 * MIB
+_LARGE_ARRAY_BYTES = MIB
 _M_MMAP_THRESHOLD = -3
 # For the nanny, the process that watches a worker, and its tracker: 71 MiB measured.
 NANNY_BYTES = 256 * MIB

@@ -58,7 +58,7 @@ def written(form: str, folder: Path, name: str, n: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("form", ["h5ad-csr", "h5ad-csc", "h5ad-dense", "zarr-csr"])
+@pytest.mark.parametrize("form", ["h5ad-csr", "h5ad-csc", "h5ad-dense", "zarr-csr", "zarr-dense"])
 def test_a_copy_takes_what_is_planned(form: str, tmp_path: Path) -> None:
     pytest.importorskip("h5py", reason="the extra bigfs[h5ad] is not installed")
     small, large = (

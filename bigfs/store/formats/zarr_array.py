@@ -32,9 +32,9 @@ _BAND_BYTES = 256 * 10**6
 _CHUNKS_AT_ONCE = 10_000
 # Chunks that zarr reads at once are all there packed and unpacked, beside the block.
 _READ_BYTES = 32 * 10**6
-# What zarr decodes at once, and what blocks and chunks of the usual sizes take in all.
+# Chunks that zarr decodes at once, and what the usual ones take within what an ingest needs.
 _DECODED_AT_ONCE = 10
-_USUAL_BYTES = 64 * 10**6
+_USUAL_BYTES = 76 * 10**6
 
 
 class ZarrSource(RandomAccessSource):
@@ -116,9 +116,10 @@ class ZarrSource(RandomAccessSource):
     def _decoded_bytes(self, array: Any) -> int:
         """Return the bytes to decode beyond a block: a band of chunks, and some of them packed."""
         band = min(int(array.chunks[0]), self.n_samples) * self.n_features * array.dtype.itemsize
-        at_once = min(_DECODED_AT_ONCE, int(np.prod(chunk_grid(array))))
+        bands, across = chunk_grid(array)
+        at_once = min(_DECODED_AT_ONCE, min(bands, max(1, _READ_BYTES // band)) * across)
         beside = 2 * at_once * chunk_bytes(array) + (0 if self.chunk_rows is None else 2 * band)
-        return beside if beside > _USUAL_BYTES else 0
+        return max(0, beside - _USUAL_BYTES)
 
     @property
     def stored_dtype(self) -> np.dtype:

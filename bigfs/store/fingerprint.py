@@ -62,9 +62,11 @@ def fingerprint_of_rows(blocks: Iterable[Any], names: Sequence[str] | None) -> s
     """
     read = hashlib.sha256()
     for block in blocks:
-        dense = not hasattr(block, "indptr")
-        for part in (block,) if dense else (block.data, block.indices, block.indptr):
-            read.update(str((part.dtype, part.shape)).encode())
+        parts: tuple[Any, ...] = (block,)
+        if hasattr(block, "indptr"):  # whatever the type of its positions
+            parts = (block.data, block.indices.astype(np.int64), block.indptr.astype(np.int64))
+        for part in parts:
+            read.update(str((part.dtype.str, part.shape)).encode())  # h5py types print otherwise
             read.update(np.ascontiguousarray(part).data)
     return _digest([read.hexdigest(), None if names is None else list(names)])
 

@@ -216,7 +216,7 @@ def ingest(
 
 def ingest_bytes(chunk: int, held: int = 0) -> int:
     """Return the memory that an ingest takes: chunks of some bytes, and what its source holds."""
-    return 3 * chunk + 32 * MIB + held
+    return 3 * chunk + 28 * MIB + held
 
 
 def _ingest_objects(

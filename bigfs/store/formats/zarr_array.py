@@ -34,7 +34,7 @@ _CHUNKS_AT_ONCE = 10_000
 _READ_BYTES = 32 * 10**6
 # Chunks that zarr decodes at once, and what the usual ones take within what an ingest needs.
 _DECODED_AT_ONCE = 10
-_USUAL_BYTES = 76 * 10**6
+_USUAL_BYTES = 72 * 10**6
 
 
 class ZarrSource(RandomAccessSource):

@@ -83,7 +83,9 @@ def check_labels(
     check_start(config, n_samples, dropped)
     if config.evaluate is None or config.evaluate.labels is None:
         return None
-    return load_classes(config.evaluate.labels, n_samples, dropped)
+    # Templates judge by the labels of their own data.
+    otherwise = ", or leave the evaluation out (--set evaluate=null)"
+    return load_classes(config.evaluate.labels, n_samples, dropped, otherwise)
 
 
 def evaluation_stage(config: Config, settings: EvaluateConfig) -> Stage:

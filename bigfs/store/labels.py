@@ -28,7 +28,10 @@ _MOST_BYTES = 2 * GIB
 
 
 def load_labels(
-    uri: str | LabelValues, n_samples: int | None = None, dropped: Sequence[int] = ()
+    uri: str | LabelValues,
+    n_samples: int | None = None,
+    dropped: Sequence[int] = (),
+    otherwise: str = "",
 ) -> np.ndarray:
     """Read labels and number the classes in sorted order.
 
@@ -43,6 +46,8 @@ def load_labels(
         How many there must be.
     dropped : sequence of int, default=()
         Rows that the data were read without: labels may also be those of all rows.
+    otherwise : str, default=""
+        What else may be done where they are of other rows.
 
     Returns
     -------
@@ -61,7 +66,7 @@ def load_labels(
     if n_samples is not None and len(values) != n_samples:
         raise InputError(
             f"{uri} has {len(values)} labels, but the data have {n_samples} samples. "
-            "Give the labels of the same rows in the same order."
+            f"Give the labels of the same rows in the same order{otherwise}."
         )
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         row = int((~np.isfinite(values)).argmax())
@@ -145,7 +150,10 @@ def _in_memory(labels: LabelValues) -> np.ndarray:
 
 
 def load_classes(
-    uri: str | LabelValues, n_samples: int | None = None, dropped: Sequence[int] = ()
+    uri: str | LabelValues,
+    n_samples: int | None = None,
+    dropped: Sequence[int] = (),
+    otherwise: str = "",
 ) -> np.ndarray:
     """Read labels to judge by, as `load_labels` does: at least two classes.
 
@@ -154,7 +162,7 @@ def load_classes(
     InputError
         As `load_labels`, or if all labels are the same.
     """
-    y = load_labels(uri, n_samples, dropped)
+    y = load_labels(uri, n_samples, dropped, otherwise)
     if not y.any():
         raise InputError(
             f"{name_of(uri)} has one class only, and nothing can be told by it. Give others."

@@ -271,3 +271,13 @@ def test_labels_of_objects_that_do_not_go_with_them(
     with pytest.raises(InputError, match=re.escape(message)):
         bigfs.run(settings_of(tmp_path, input=source, evaluate=evaluate), data=X)
     assert not (tmp_path / "run").exists()
+
+
+def test_labels_of_a_template_for_other_data_may_be_left_out(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(50, 6)))
+    settings = {
+        "run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 2,
+        "input": {"uri": str(tmp_path / "X.npy")}, "evaluate": {"labels": "sklearn:digits"},
+    }  # fmt: skip
+    with pytest.raises(InputError, match=r"same order, or leave the evaluation out \(--set evalu"):
+        bigfs.run(settings)

@@ -95,7 +95,7 @@ class DenseForm:
         n_null = int((values < _NULL * values[-1]).sum())
         if n_null <= n_columns:
             return np.ones(len(self.M))
-        null = np.linalg.eigh(self.M)[1][:, :n_null]
+        null = _smallest(self.M, np.zeros(len(self.M)), n_null)
         return _null_weights(np.einsum("ij,ij->i", null, null), n_columns)
 
     def smallest(self, added: np.ndarray, n_columns: int, before: np.ndarray | None) -> np.ndarray:

@@ -96,7 +96,7 @@ def evaluation_stage(config: Config, settings: EvaluateConfig) -> Stage:
     m = number.at_most if isinstance(number, Auto) else number
     return Stage(
         "evaluation",
-        2,
+        3,
         depends,
         lambda shape: Evaluation(shape, settings, m, seed, limit),
         sparse="large",  # where all features are judged too, they are dense

@@ -14,7 +14,7 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.store.columns import ALL_FEATURES, Roles, suspicious_columns
 from bigfs.store.csr import SparseSource
-from bigfs.store.formats.csv import as_number
+from bigfs.store.formats.csv import as_number, kind_of
 from bigfs.store.location import Location
 from bigfs.store.several import flattened, partition_columns
 from bigfs.store.source import (
@@ -194,8 +194,11 @@ def _column(name: str, kind: str, is_number: bool, values: Sequence[Any], rows: 
         shown = f"{float(min(values)):.4g} .. {float(max(values)):.4g}" if values else ""
     else:
         shown = ", ".join(str(value)[:_WIDEST] for value in list(distinct)[:_EXAMPLES])
-    # Measurements may all differ, unless they are whole numbers.
-    alike = not is_number or (rows >= _FEWEST_ROWS and all(float(v).is_integer() for v in values))
+    # Measurements may all differ, unless they are whole numbers, and so may dates.
+    if is_number:
+        alike = rows >= _FEWEST_ROWS and all(float(v).is_integer() for v in values)
+    else:
+        alike = kind_of(list(distinct)) != "date"
     is_id = alike and rows > 2 and len(distinct) == rows
     return TableColumn(name, kind, is_number, rows - len(values), len(distinct), shown, is_id)
 

@@ -14,7 +14,7 @@ from bigfs.store.ingest import ingest, ingest_bytes
 from bigfs.store.location import Location
 from bigfs.store.source import Source
 
-INGEST_VERSION = 2
+INGEST_VERSION = 3
 
 
 def data_stage(

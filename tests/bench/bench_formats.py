@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.store.source import open_matrix
+from tests.store._formats import write_tenx
 
 FEATURES, FILES, ROWS = 200, 20, 4000
 NAMES = [f"g{j}" for j in range(FEATURES)]
@@ -195,18 +196,7 @@ def _market(folder: Path, rows: int) -> Path:
 
 
 def _tenx(folder: Path, rows: int) -> Path:
-    import h5py
-
-    cells = _cells(rows)
-    with h5py.File(folder / "filtered_feature_bc_matrix.h5", "w") as file:
-        group = file.create_group("matrix")
-        for name in ("data", "indices", "indptr"):
-            group.create_dataset(name, data=getattr(cells, name), compression="gzip")
-        group["shape"] = np.array([FEATURES, rows])
-        group["barcodes"] = np.array([f"AAC{i}-1" for i in range(rows)], dtype="S")
-        group["features/name"] = np.array(NAMES, dtype="S")
-        group["features/id"] = np.array(NAMES, dtype="S")
-    return folder / "filtered_feature_bc_matrix.h5"
+    return write_tenx(folder / "filtered_feature_bc_matrix.h5", _cells(rows), NAMES, NAMES)
 
 
 def _matlab_73(folder: Path, rows: int) -> Path:

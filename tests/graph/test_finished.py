@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from bigfs import NDFS, UDFS, LaplacianScore, run, select
+from bigfs import MCFS, NDFS, SPEC, UDFS, LaplacianScore, run, select
 from bigfs.blocks import RowBlocks
 from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape
@@ -246,3 +246,24 @@ def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             load_config(settings_of(path, tmp_path, **graph))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("selector", [LaplacianScore, MCFS, NDFS, SPEC, UDFS])
+def test_every_selector_with_a_graph_takes_the_rows_of_obsm(selector: Any) -> None:
+    adata = given_parts()
+    other = given_parts()
+    other.obsm["X_pca"] = adata.X.toarray()
+
+    def scores(data: Any, representation: str) -> np.ndarray:
+        fitted = selector(3, representation=representation, preprocess="none").fit(data)
+        return np.asarray(fitted.scores_)
+
+    raw = scores(adata, "raw")
+    np.testing.assert_array_equal(scores(other, "obsm/X_pca"), raw)
+    assert (scores(adata, "obsm/X_pca") != raw).any()
+    if selector is UDFS:
+        with pytest.raises(InputError, match="reads lists of neighbors"):
+            scores(adata, "obsp/connectivities")
+    else:
+        assert (scores(adata, "obsp/connectivities") != raw).any()

@@ -340,3 +340,18 @@ ALIKE: dict[str, tuple[Callable[..., Any], bool]] = {
     "AnnData backed CSR": (_backed("csr_matrix"), True),
     "AnnData backed CSC": (_backed("csc_matrix"), True),
 }
+
+
+def write_tenx(path: Path, cells: Any, ids: list[str], names: list[str]) -> Path:
+    """Write counts (n_cells, n_genes) in CSR form as Cell Ranger does, by cells."""
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        group = file.create_group("matrix")
+        for name in ("data", "indices", "indptr"):
+            group.create_dataset(name, data=getattr(cells, name), compression="gzip")
+        group["shape"] = np.array(cells.shape[::-1])
+        group["barcodes"] = np.array([f"AAC{i}-1" for i in range(cells.shape[0])], dtype="S")
+        group["features/name"] = np.array(names, dtype="S")
+        group["features/id"] = np.array(ids, dtype="S")
+    return path

@@ -269,6 +269,13 @@ def test_the_arrays_of_a_file_with_several_are_listed(tmp_path: Path) -> None:
     assert "4 samples x 3 features" in describe(str(tmp_path / "two.npz"), variable="a")[0]
 
 
+def test_dates_that_all_differ_are_not_proposed_as_ids(tmp_path: Path) -> None:
+    rows = [f"2026-01-{day:02d},{1000 + day},{day / 7}" for day in range(1, 31)]
+    (tmp_path / "X.csv").write_text("\n".join(["day,sample,g", *rows]) + "\n")
+    text = "\n".join(describe(str(tmp_path / "X.csv")))
+    assert "input.index=sample" in text and "input.index=day" not in text
+
+
 def test_a_table_without_rows_is_described(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text("a,b\n")
     message = describe(str(tmp_path / "empty.csv"))

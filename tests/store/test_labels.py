@@ -168,6 +168,12 @@ def as_object(kind: str, table: pd.DataFrame) -> Any:
         genes = ("row", "gene"), table[["g0", "g1", "g2"]].to_numpy()
         arrays = {"X": genes, "kind": ("row", table["kind"]), "quality": ("row", table["quality"])}
         return pytest.importorskip("xarray").Dataset(arrays)
+    if kind == "zarr group":
+        group = zarr.group()
+        group.create_array("X", data=table[["g0", "g1", "g2"]].to_numpy())
+        for name in ("kind", "quality"):
+            group.create_array(name, data=pd.factorize(table[name], sort=True)[0])
+        return group
     return table
 
 
@@ -177,7 +183,7 @@ def settings_of(folder: Path, **sections: Any) -> dict[str, Any]:
     return {"run": str(folder / "run"), **chosen, "evaluate": judged, **sections}
 
 
-OTHERS = ["polars", "lazy polars", "Arrow", "Dask", "AnnData", "xarray"]
+OTHERS = ["polars", "lazy polars", "Arrow", "Dask", "AnnData", "xarray", "zarr group"]
 
 
 @pytest.mark.parametrize(
@@ -190,6 +196,7 @@ def test_a_column_of_an_object_judges_as_that_of_a_file(kind: str, tmp_path: Pat
         settings_of(tmp_path / "file", input={"uri": str(tmp_path / "X.csv"), **source})
     )
     source |= {"features": "gene", "variable": "X"} if kind == "xarray" else {}
+    source |= {"variable": "X"} if kind == "zarr group" else {}
     of_object = bigfs.run(
         settings_of(tmp_path / "object", input=source), data=as_object(kind, frame())
     )

@@ -16,6 +16,7 @@ from scipy.io import mmwrite
 from bigfs import MaxVariance, ingest, open_matrix
 from bigfs.core.errors import InputError
 from bigfs.store.formats import parts
+from tests.store._formats import write_tenx
 
 N, D = 40, 9
 COUNTS = np.random.default_rng(0).poisson(0.5, (N, D))
@@ -39,17 +40,8 @@ def _folder(path: Path, *, packed: bool = True, order: str = "csc", version: int
 
 
 def _h5(path: Path) -> Path:
-    h5py = pytest.importorskip("h5py", reason="the extra bigfs[h5ad] is not installed")
-    cells = sp.csr_array(COUNTS)
-    with h5py.File(path, "w") as file:
-        group = file.create_group("matrix")
-        for name in ("data", "indices", "indptr"):
-            group.create_dataset(name, data=getattr(cells, name), compression="gzip")
-        group["shape"] = np.array([D, N])
-        group["barcodes"] = np.array([f"AAC{i}-1" for i in range(N)], dtype="S")
-        group["features/name"] = np.array(SYMBOLS, dtype="S")
-        group["features/id"] = np.array(IDS, dtype="S")
-    return path
+    pytest.importorskip("h5py", reason="the extra bigfs[h5ad] is not installed")
+    return write_tenx(path, sp.csr_array(COUNTS), IDS, SYMBOLS)
 
 
 MAKERS: dict[str, Callable[[Path], Path]] = {

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError, StorageError
+from bigfs.core.errors import InputError
 from bigfs.core.paths import is_there
+from bigfs.results.export import creating
 from bigfs.results.result import Result
 from bigfs.store.formats.annotated import ENCODING, read_var_names
 from bigfs.store.location import Location, as_location, is_within, remove_tree, unnamed_file
@@ -124,16 +125,8 @@ def copy_annotated(
             f"{source}: its var has other features than the run read (a layer 'raw' has features "
             "of its own). Run again, or export the selected columns."
         )
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+    with creating(place):
         _WRITERS[source.suffix](source, place, columns, overwrite)
-    except FileExistsError:
-        raise InputError(
-            f"{place} was created by another program meanwhile, and is not replaced. "
-            "Give another name."
-        ) from None
-    except OSError as error:
-        raise StorageError(f"Cannot write {place}: {error}. Nothing was left there.") from error
     return place
 
 

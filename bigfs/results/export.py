@@ -180,7 +180,11 @@ def export_columns(
     write = _WRITERS[suffix]
     total = columns.n_samples
     columns.begin()
-    with _writing(place, overwrite) as file, track("export", total, "rows") as progress:
+    with (
+        creating(place),
+        unnamed_file(place, overwrite=overwrite) as file,
+        track("export", total, "rows") as progress,
+    ):
 
         def blocks() -> Iterator[np.ndarray]:
             first = 0
@@ -325,12 +329,11 @@ def _check_file(place: Path, overwrite: bool) -> None:
 
 
 @contextmanager
-def _writing(place: Path, overwrite: bool) -> Iterator[IO[bytes]]:
-    """Turn failures of the disk into StorageError."""
+def creating(place: Path) -> Iterator[None]:
+    """Make the folder of a new file or store; failures of the disk become StorageError."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with unnamed_file(place, overwrite=overwrite) as file:
-            yield file
+        yield
     except StorageError:
         raise
     except FileExistsError:

@@ -192,12 +192,6 @@ class Method:
         """Names of the shared sections that a method with these parameters reads."""
         return self.reads or self.needs
 
-    def takes_graph_for_auto(self, parameters: Section) -> bool:
-        """Say whether the graph only serves to choose ``n_clusters: auto``."""
-        if getattr(parameters, "n_clusters", None) != "auto":
-            return False
-        return "graph" not in self.sections(parameters.model_copy(update={"n_clusters": 2}))
-
     def choose(self, shape: Shape, selection: Selection) -> Strategy:
         """Return the strategy for data of a shape.
 

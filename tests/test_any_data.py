@@ -37,6 +37,12 @@ def _with_outliers() -> np.ndarray:
     return X
 
 
+def _with_a_far_row() -> np.ndarray:
+    X = groups()
+    X[7] *= 1e6
+    return X
+
+
 def _with_heavy_tails() -> np.ndarray:
     X = groups()
     X[:, N_PLANTED:] = _rng().standard_t(1.5, size=(60, N_FEATURES - N_PLANTED))
@@ -72,6 +78,7 @@ PLANTED: dict[str, Callable[[], np.ndarray]] = {
 # Data on which nothing can be expected but a result.
 OTHERS: dict[str, Callable[[], np.ndarray]] = {
     "outliers": _with_outliers,
+    "a far row": _with_a_far_row,
     "mixed units": lambda: groups() * 10.0 ** np.arange(-5, 5),
     "booleans": lambda: groups() > 1,
     "one-hot": lambda: np.eye(4)[_rng().integers(4, size=60)],
@@ -209,13 +216,15 @@ def test_neither_the_unit_nor_a_shift_of_the_data_matters(name: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["booleans", "one-hot", "as many rows as neighbors and one"])
+@pytest.mark.parametrize(
+    "kind", ["booleans", "one-hot", "as many rows as neighbors and one", "a far row"]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_rounding_does_not_order_features_that_are_alike(name: str, kind: str) -> None:
     X = np.asarray(OTHERS[kind](), dtype=np.float64)
     m = X.shape[1] // 2
     selected = fit(name, X, m).get_support()
-    for factor, shift in ((255.0, 0.0), (1e-6, 0.0), (1.0, 10 * X.std())):
+    for factor, shift in ((255.0, 0.0), (1e-6, 0.0), (1e6, 0.0), (1.0, 10 * X.std())):
         np.testing.assert_array_equal(fit(name, X * factor + shift, m).get_support(), selected)
 
 

@@ -1,8 +1,8 @@
 """Nearest neighbors inside one array: exact search, and pynndescent for larger ones.
 
-The kernel of one partition. Every result follows one order, (distance rounded to float32, index),
-so that neighbors found in different partitions merge without ambiguity. All metrics are squared
-Euclidean distances of prepared rows: cosine of unit rows, correlation of centered unit rows.
+The kernel of one partition. Every result follows one order, that of `bigfs.graph.order`, so that
+neighbors found in different partitions merge without ambiguity. All metrics are squared Euclidean
+distances of prepared rows: cosine of unit rows, correlation of centered unit rows.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bigfs.core.compiling import compiled
 from bigfs.core.errors import InputError
 from bigfs.core.text import FROM_0
 from bigfs.graph.descent import descend
+from bigfs.graph.order import nearest
 from bigfs.graph.projection import PROJECTED_WIDTH, projected_rows
 
 METRICS = ("euclidean", "cosine", "correlation")
@@ -33,6 +34,7 @@ _LARGEST = 1e37
 _SPARE = 8
 _TILE_BYTES = 16 * 1024**2
 _WIDE_BYTES = 32 * 1024**2
+_TILE_ROWS = 65_536
 
 # Under numba's workqueue layer two threads inside parallel kernels abort the process.
 _numba_lock = threading.Lock()
@@ -70,11 +72,11 @@ def knn_exact(
     check_n_neighbors(n_neighbors, len(X) + (query is not None))
     rows = prepare_rows(X, metric)
     if query is None:
-        indices, squared = search_exact(rows, n_neighbors, metric, rows, np.arange(len(X)))
+        indices, squared = search_exact(rows, n_neighbors, rows, np.arange(len(X)))
     else:
         nobody = np.full(len(query), -1)
         queries = prepare_rows(query, metric)
-        indices, squared = search_exact(rows, n_neighbors, metric, queries, nobody)
+        indices, squared = search_exact(rows, n_neighbors, queries, nobody)
     return indices, as_distances(squared, metric)
 
 
@@ -115,7 +117,7 @@ def knn_local(
     check_n_neighbors(n_neighbors, len(X))
     rows = prepare_rows(X, metric)
     exact_rows = {"auto": EXACT_ROWS, "exact": len(X), "pynndescent": 0}[algorithm]
-    indices, squared = search_prepared(rows, n_neighbors, metric, seed, exact_rows)
+    indices, squared = search_prepared(rows, n_neighbors, seed, exact_rows)
     return indices, as_distances(squared, metric)
 
 
@@ -202,7 +204,6 @@ def as_distances(squared: np.ndarray, metric: str) -> np.ndarray:
 def search_prepared(
     rows: np.ndarray,
     n_neighbors: int,
-    metric: str,
     seed: int,
     exact_rows: int,
     effort: float = 1.0,
@@ -213,17 +214,17 @@ def search_prepared(
     ``effort`` multiplies the number of neighbors that pynndescent explores.
     """
     if len(rows) <= max(exact_rows, 2 * _SEARCH_WIDTH, 2 * (n_neighbors + 1)):
-        return search_exact(rows, n_neighbors, metric, rows, np.arange(len(rows)))
+        return search_exact(rows, n_neighbors, rows, np.arange(len(rows)))
     width = int(effort * max(n_neighbors + 1, _SEARCH_WIDTH))
-    indices, squared = _search_pynndescent(rows, n_neighbors, metric, seed, width)
+    indices, squared = _search_pynndescent(rows, n_neighbors, seed, width)
     short = np.flatnonzero(indices[:, -1] < 0)
     if len(short):
-        indices[short], squared[short] = search_exact(rows, n_neighbors, metric, rows[short], short)
+        indices[short], squared[short] = search_exact(rows, n_neighbors, rows[short], short)
     return indices, squared
 
 
 def search_exact(
-    rows: np.ndarray, n_neighbors: int, metric: str, queries: np.ndarray, own: np.ndarray
+    rows: np.ndarray, n_neighbors: int, queries: np.ndarray, own: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the exact neighbors of prepared queries among prepared rows.
 
@@ -254,7 +255,7 @@ def search_exact(
         slack = 8 * (rows.shape[1] + 4) * np.finfo(np.float64).eps * (part_norms + largest)
         themselves = np.flatnonzero(own[tile] >= 0)
         approximate[themselves, own[tile][themselves]] = np.inf
-        _select(rows, queries[tile], approximate, slack, metric, indices[tile], squared[tile])
+        _select(rows, queries[tile], approximate, slack, indices[tile], squared[tile])
     return indices, squared
 
 
@@ -270,7 +271,6 @@ def _select(
     queries: np.ndarray,
     approximate: np.ndarray,
     slack: np.ndarray,
-    metric: str,
     indices: np.ndarray,
     squared: np.ndarray,
 ) -> None:
@@ -281,10 +281,10 @@ def _select(
         pool = np.argpartition(approximate, width - 1, axis=1)[:, :width]
     else:
         pool = np.broadcast_to(np.arange(n), approximate.shape)
-    nearest = np.take_along_axis(approximate, pool, axis=1)
+    rough = np.take_along_axis(approximate, pool, axis=1)
     exact = _pair_distances(rows, queries, pool)
-    exact[np.isinf(nearest)] = np.inf
-    best, values = _best(pool, exact, min(k, width), metric)
+    exact[np.isinf(rough)] = np.inf
+    best, values = nearest(pool, exact, min(k, width), power=2)
     keep = slice(0, best.shape[1])
     indices[:, keep] = np.where(np.isinf(values), -1, best)
     squared[:, keep] = values
@@ -292,11 +292,11 @@ def _select(
         return
     # What is not in the pool is at least this far; ties beyond it need a wider pool.
     reach = squared[:, k - 1] * (1 + 1e-6) + slack
-    for row in np.flatnonzero(nearest.max(axis=1) <= reach):
+    for row in np.flatnonzero(rough.max(axis=1) <= reach):
         wider = np.flatnonzero(approximate[row] <= reach[row])[None]
         exact = _pair_distances(rows, queries[row : row + 1], wider)
         exact[np.isinf(approximate[row, wider])] = np.inf
-        best, values = _best(wider, exact, k, metric)
+        best, values = nearest(wider, exact, k, power=2)
         indices[row], squared[row] = best[0], values[0]
 
 
@@ -315,16 +315,8 @@ def _pair_distances(rows: np.ndarray, queries: np.ndarray, pool: np.ndarray) -> 
     return squared
 
 
-def _best(
-    pool: np.ndarray, squared: np.ndarray, k: int, metric: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k first of each row in the order (float32 distance, index)."""
-    order = np.lexsort((pool, as_distances(squared, metric)), axis=1)[:, :k]
-    return np.take_along_axis(pool, order, axis=1), np.take_along_axis(squared, order, axis=1)
-
-
 def _search_pynndescent(
-    rows: np.ndarray, n_neighbors: int, metric: str, seed: int, width: int
+    rows: np.ndarray, n_neighbors: int, seed: int, width: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return neighbors and squared distances; rows with too few of them end in -1 and inf."""
     if len(rows) >= MAX_ROWS:
@@ -341,7 +333,15 @@ def _search_pynndescent(
     with _numba_lock:
         candidates = descend(data, width, seed)
         del data
-        return _compiled_finish()(rows, candidates, n_neighbors, metric == "euclidean")
+    squares = _compiled_squares()
+    indices = np.full((len(rows), n_neighbors), -1, np.int32)
+    squared = np.full((len(rows), n_neighbors), np.inf)
+    for begin in range(0, len(rows), _TILE_ROWS):
+        tile = slice(begin, begin + _TILE_ROWS)
+        far = squares(rows, begin, candidates[tile])
+        indices[tile], squared[tile] = nearest(candidates[tile], far, n_neighbors, power=2)
+    indices[np.isinf(squared)] = -1
+    return indices, squared
 
 
 def _centered(rows: np.ndarray) -> np.ndarray:
@@ -354,46 +354,24 @@ def _centered(rows: np.ndarray) -> np.ndarray:
     return data
 
 
-def _finish(
-    rows: Any, candidates: Any, n_neighbors: int, euclidean: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Sort each row's candidates by (float32 distance, index); compiled by numba."""
-    n, width = candidates.shape
-    indices = np.full((n, n_neighbors), -1, np.int32)
-    squared = np.full((n, n_neighbors), np.inf, np.float64)
-    rounded = np.empty(n_neighbors, np.float32)
-    for i in range(n):
-        rounded[:] = np.inf
-        for c in range(width):
+def _squares(rows: Any, first_row: int, candidates: Any) -> np.ndarray:
+    """Return the squared distances of some rows from their candidates; compiled by numba."""
+    squared = np.full(candidates.shape, np.inf)
+    for i in range(candidates.shape[0]):
+        for c in range(candidates.shape[1]):
             j = candidates[i, c]
-            if j < 0 or j == i:
+            if j < 0 or j == first_row + i:
                 continue
             total = 0.0
             for f in range(rows.shape[1]):
-                gap = np.float64(rows[i, f]) - np.float64(rows[j, f])
+                gap = np.float64(rows[first_row + i, f]) - np.float64(rows[j, f])
                 total += gap * gap
-            distance = np.float32(np.sqrt(total)) if euclidean else np.float32(total / 2)
-            last = n_neighbors - 1
-            if distance > rounded[last] or (
-                distance == rounded[last] and indices[i, last] >= 0 and j > indices[i, last]
-            ):
-                continue
-            p = last
-            while p > 0 and (
-                distance < rounded[p - 1] or (distance == rounded[p - 1] and j < indices[i, p - 1])
-            ):
-                rounded[p] = rounded[p - 1]
-                indices[i, p] = indices[i, p - 1]
-                squared[i, p] = squared[i, p - 1]
-                p -= 1
-            rounded[p] = distance
-            indices[i, p] = j
-            squared[i, p] = total
-    return indices, squared
+            squared[i, c] = total
+    return squared
 
 
 @cache
-def _compiled_finish() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
-    """Compile `_finish` once per process."""
-    # Sums may be reordered for speed; infinities keep their meaning.
-    return compiled(_finish, fastmath={"reassoc", "contract"})
+def _compiled_squares() -> Callable[..., np.ndarray]:
+    """Compile `_squares` once per process."""
+    # Sums may be reordered for speed.
+    return compiled(_squares, fastmath={"reassoc", "contract"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bigfs.graph.order import nearest
 from bigfs.graph.shuffle import RunColumn, Runs
 from bigfs.store.scratch import ArrayRef
 
@@ -65,8 +66,7 @@ def _best_distinct(ids: np.ndarray, far: np.ndarray, k: int) -> tuple[np.ndarray
     ids = np.take_along_axis(ids, order, axis=1)
     far = np.take_along_axis(far, order, axis=1)
     far[:, 1:][ids[:, 1:] == ids[:, :-1]] = np.inf
-    order = np.lexsort((ids, far), axis=1)[:, :k]
-    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(far, order, axis=1)
+    return nearest(ids, far, k)
 
 
 def merge_task(

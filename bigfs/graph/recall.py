@@ -158,7 +158,7 @@ def _search_block(
         place = own - first_row - begin
         place = np.where((own >= 0) & (place >= 0) & (place < len(piece)), place, -1)
         indices, squared = (
-            search_exact(piece, k, metric, queries, place)
+            search_exact(piece, k, queries, place)
             if best is None
             else search_within(piece, k, metric, queries, place, best[1][:, -1])
         )

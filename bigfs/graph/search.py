@@ -295,7 +295,7 @@ def _is_compiled(item: None) -> bool:
 
 def _compile_task(item: None) -> None:
     rows = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
-    search_prepared(rows, 5, "euclidean", 0, exact_rows=0)
+    search_prepared(rows, 5, 0, exact_rows=0)
 
 
 def _search_task(
@@ -316,7 +316,7 @@ def _search_task(
         rows = np.concatenate([part[1] for part in parts])[first]
     seed = derive_seed(search.random_state, "neighbors", number)
     local, squared = search_prepared(
-        rows, search.n_neighbors, search.metric, seed, search.exact_rows, search.effort
+        rows, search.n_neighbors, seed, search.exact_rows, search.effort
     )
     del rows
     values = {

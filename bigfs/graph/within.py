@@ -43,7 +43,7 @@ def search_within(
     far, far_norms = _narrow(queries, center)
     largest = float(max(near_norms.max(), far_norms.max()))
     if not largest <= _LARGEST or not np.isfinite(bounds).all():
-        return search_exact(rows, n_neighbors, metric, queries, own)
+        return search_exact(rows, n_neighbors, queries, own)
     wide = bounds.astype(np.float64)
     reach = (wide**2 if metric == "euclidean" else 2 * wide) * (1 + 1e-6)
     # |a|^2 + |b|^2 - 2ab loses up to this much to rounding.

@@ -173,26 +173,33 @@ def _is_spread(solver: str, size: tuple[int, int, int, float], budget: int) -> t
     return False, ""
 
 
-def count_before_bulk(eigenvalues: np.ndarray, edge: float) -> int | None:
+def count_before_bulk(eigenvalues: np.ndarray, edge: float, n_beyond: int = GUARDS) -> int | None:
     """Return how many of the pairs come before the bulk of the spectrum; None: all, or no gap.
 
     Parameters as in `bigfs.spectral.iteration.bulk_begins`.
     """
-    begins = bulk_begins(eigenvalues, edge)
+    begins = bulk_begins(eigenvalues, edge, n_beyond)
     return int(begins.argmax()) if begins.any() else None
 
 
-def suggest_n_clusters(eigenvalues: np.ndarray) -> int:
+def suggest_n_clusters(
+    eigenvalues: np.ndarray, clear_gap: float = CLEAR_GAP, no_fewer: int = _NO_FEWER
+) -> int:
     """Return the number of clusters that "auto" takes: that of the last clear gap.
 
-    A gap is clear if the eigenvalue above it is at least twice that below, and 0.01 more. If none
-    is, it is the number of the largest gap, but at least 8. Too few clusters cost more than too
-    many, so an earlier gap, between groups of groups, does not count.
+    A gap is clear if the eigenvalue above it is at least twice that below, and 0.01 more: what is
+    needed of the bulk of the spectrum, too. If none is, it is the number of the largest gap, but
+    at least 8, the default of most methods. Too few clusters cost more than too many, so an
+    earlier gap, between groups of groups, does not count.
 
     Parameters
     ----------
     eigenvalues : ndarray of shape (n_components,), float64
         As in `relative_gaps`.
+    clear_gap : float, default=0.5
+        The least relative gap that is clear.
+    no_fewer : int, default=8
+        The least number without a clear gap.
 
     Returns
     -------
@@ -200,10 +207,10 @@ def suggest_n_clusters(eigenvalues: np.ndarray) -> int:
         In [2, n_components]; ``n_components`` if all eigenvalues are zero.
     """
     gaps = relative_gaps(eigenvalues)
-    clear = np.flatnonzero(gaps >= CLEAR_GAP)
+    clear = np.flatnonzero(gaps >= clear_gap)
     if len(clear):
         return int(clear[-1]) + 2
-    at_least = _NO_FEWER if gaps.any() else len(eigenvalues)
+    at_least = no_fewer if gaps.any() else len(eigenvalues)
     return min(max(int(gaps.argmax()) + 2, at_least), len(eigenvalues))
 
 

@@ -30,8 +30,9 @@ from bigfs.spectral.choice import (
 )
 from bigfs.spectral.distributed import solve_distributed
 from bigfs.spectral.eigsh import Stalled, solve_eigsh
+from bigfs.spectral.iteration import block_width
 from bigfs.spectral.lobpcg import solve_lobpcg
-from bigfs.spectral.problem import Eigenpairs
+from bigfs.spectral.problem import GUARDS, Eigenpairs
 from bigfs.store.chunking import chunk_rows as chunk_rows_of
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
@@ -112,6 +113,12 @@ class SpectralEmbedding:
         arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
         return {**arrays, **{name: getattr(self, name) for name in _VALUES}}
 
+    def _n_before_bulk(self) -> int | None:
+        """Return how many pairs come before the bulk; None: all, or no gap."""
+        missing = max(0, len(self.eigenvalues) - self.n_connected_components + 1)
+        n_guards = block_width(missing) - missing if self.solver == "chebyshev" else GUARDS
+        return count_before_bulk(self.eigenvalues, self.edge, n_guards)
+
     def notes(self) -> list[str]:
         """Return notes on which pairs describe groups, and how "auto" chose their number."""
         sentences, values = [], [f"{value:.3g}" for value in self.spectrum]
@@ -129,7 +136,7 @@ class SpectralEmbedding:
                 f"{len(values)} eigenvalues of the graph (the largest: {where}). Too few cost "
                 "more than too many; give n_clusters if you know it."
             )
-        elif (n_groups := count_before_bulk(self.eigenvalues, self.edge)) is not None:
+        elif (n_groups := self._n_before_bulk()) is not None:
             sentences.append(
                 f"{n_groups} of {kept} eigenvectors describe groups, the others belong to the bulk "
                 f"of the spectrum, which begins at {values[n_groups]}: {n_groups} would do, which "

@@ -22,7 +22,7 @@ import numpy as np
 
 from bigfs.runtime.progress import say_where
 from bigfs.spectral.eigsh import DENSE_ROWS
-from bigfs.spectral.problem import GROUP, Goal
+from bigfs.spectral.problem import GROUP, GUARDS, Goal
 
 logger = logging.getLogger("bigfs")
 
@@ -322,7 +322,7 @@ class Iteration:
         self.locked_mu = np.concatenate([self.locked_mu, mu[:done]])
 
 
-def bulk_begins(eigenvalues: np.ndarray, edge: float) -> np.ndarray:
+def bulk_begins(eigenvalues: np.ndarray, edge: float, n_beyond: int = GUARDS) -> np.ndarray:
     """Say for each eigenvalue whether the bulk of the spectrum may begin with it.
 
     Parameters
@@ -331,6 +331,8 @@ def bulk_begins(eigenvalues: np.ndarray, edge: float) -> np.ndarray:
         Ascending, without the trivial one.
     edge : float
         The largest eigenvalue that was looked at beyond them.
+    n_beyond : int, default=2
+        Least number of eigenvalues from the one behind the last to the edge.
 
     Notes
     -----
@@ -338,8 +340,7 @@ def bulk_begins(eigenvalues: np.ndarray, edge: float) -> np.ndarray:
     the edge, are at most 3 % of it apart in the mean.
     """
     before = np.concatenate([[0.0], eigenvalues[:-1]])
-    # At least two guards lie between the last one and the edge.
-    followers = np.arange(len(eigenvalues), 0, -1) + 1
+    followers = np.arange(len(eigenvalues), 0, -1) + n_beyond - 1
     crowded = edge <= (1.0 + _SPACING * followers) * eigenvalues
     return np.asarray((before <= (1.0 - _GAP) * eigenvalues) & crowded)
 

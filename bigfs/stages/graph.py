@@ -61,7 +61,7 @@ def graph_stage(
 
     if settings.is_finished:
         given = {**settings.model_dump(), **common, "content": content_of_member(settings)}
-        return Stage("graph", 6, given, lambda shape: Finished(settings), sparse=True)
+        return Stage("graph", 7, given, lambda shape: Finished(settings), sparse=True)
 
     def choose(shape: Shape) -> GraphStrategy:
         most = shape.n_samples - 1
@@ -70,7 +70,7 @@ def graph_stage(
         return GraphStrategy(shape, used, random_state, memory_limit, remote)
 
     sparse = n_components_of(settings) is not None
-    return Stage("graph", 6, {**settings.model_dump(), **common}, choose, sparse=sparse)
+    return Stage("graph", 7, {**settings.model_dump(), **common}, choose, sparse=sparse)
 
 
 def n_components_of(settings: GraphConfig) -> int | None:

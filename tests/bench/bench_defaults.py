@@ -6,9 +6,9 @@ NMI of k-means (three starts, three times) and 1-nearest-neighbor error in perce
 (half of them where there are fewer than 100), as many clusters as classes; MNIST, letter, USPS and
 satimage are 5,000 or 3,000 rows drawn with seed 0. WHAT is ``methods``; ``mcfs``, ways to scale
 coefficients; ``ndfs``, values of sparsity; ``udfs``, of ridge and sparsity; ``fsgmm``, those of the
-least variance; ``clusters``, what ``n_clusters: auto`` takes; ``planted``, which counts features
-that MCFS finds among noise; or ``runs``, which times runs of its template on such data and counts
-what they find.
+least variance; ``clusters``, what ``n_clusters: auto`` takes; ``gaps``, the two numbers of its rule
+(mean of MCFS and NDFS); ``planted``, which counts features that MCFS finds among noise; or
+``runs``, which times runs of its template on such data and counts what they find.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bigfs.core.seeds import derive_seed
 from bigfs.evaluate.protocols import kmeans_scores
 from bigfs.metrics import nearest_neighbor_error
 from bigfs.selectors.registry import METHODS
-from bigfs.spectral.choice import relative_gaps
+from bigfs.spectral.choice import relative_gaps, suggest_n_clusters
 
 SETS = ("ORL", "ATT", "COIL20", "USPS", "UMIST", "MNIST")
 MORE = ("ionosphere", "letter", "satimage", "glass", "sonar", "lung_discrete")
@@ -36,7 +36,8 @@ ROWS = {"MNIST": 5000, "USPS": 3000, "letter": 3000, "satimage": 3000}
 SPARSITIES = (0.003, 0.01, 0.03, 0.06, 0.12, 0.2, 0.3, 0.5)
 LEAST_VARIANCES = (1e-4, 0.01, 0.1, 0.3)
 RIDGES, PENALTIES = (0.01, 0.3, 3.0), (0.01, 0.03, 0.1)
-WHAT = ("methods", "mcfs", "ndfs", "udfs", "fsgmm", "clusters", "planted", "runs")
+CLEAR_GAPS, NO_FEWER = (0.3, 0.4, 0.5, 0.6, 0.7), (2, 4, 6, 8, 10, 12)
+WHAT = ("methods", "mcfs", "ndfs", "udfs", "fsgmm", "clusters", "gaps", "planted", "runs")
 SCALES = ("none", "l1", "l2", "max", "explained")
 # Searches over subsets of features, and mixtures, take minutes on sets like these.
 SLOW = ("lfs", "gfs_kmeans", "fsgmm", "m3fs", "maximum_margin_clustering")
@@ -49,6 +50,10 @@ def labeled(names: list[str]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
             import sklearn.datasets
 
             yield name, *getattr(sklearn.datasets, f"load_{name}")(return_X_y=True)
+            continue
+        if name.startswith("planted"):
+            X, _, y = planted(1000, n_groups=int(name.removeprefix("planted")))
+            yield name, X, y
             continue
         stored = np.load(Path(os.environ["BIGFS_DATA"]) / f"{name}.npz")
         X, y = np.asarray(stored["X"], dtype=np.float32), stored["y"]
@@ -111,6 +116,8 @@ def cases(
         yield f"ridge {ridge:g}, {sparsity:g}", judge(X, y, kept)
     if what == "clusters":
         yield from numbers_of_clusters(X, y, m)
+    if what == "gaps":
+        yield from rules_of_auto(X, y, m)
     for least in LEAST_VARIANCES if what == "fsgmm" else ():
         n_start = min(30, len(X) - 1)
         kind = METHODS["fsgmm"].estimator_class()
@@ -132,14 +139,32 @@ def numbers_of_clusters(
             yield f"{name} {row}", judged[k]
 
 
-def planted(n: int, d: int = 100, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return noise in which 25 features tell ten groups apart, and which."""
+def rules_of_auto(
+    X: np.ndarray, y: np.ndarray, m: int
+) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield the mean of MCFS and NDFS for each rule of "auto": its clear gap, and no fewer."""
+    spectrum = bigfs.spectral_embedding(bigfs.knn_graph(X, 5), "auto").spectrum
+    judged: dict[int, tuple] = {}
+    for gap, least in product(CLEAR_GAPS, NO_FEWER):
+        k = suggest_n_clusters(spectrum, gap, least)
+        if k not in judged:
+            both = [judge(X, y, select(name, X, m, k)) for name in ("mcfs", "ndfs")]
+            judged[k] = tuple(np.mean(both, axis=0))
+        yield f"gap {gap:g}, {least}", judged[k]
+    print(f"numbers of clusters: {sorted(judged)}, of classes: {len(np.unique(y))}")
+
+
+def planted(
+    n: int, d: int = 100, seed: int = 0, n_groups: int = 10
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return noise in which 25 features tell groups apart, which do, and the groups."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d)).astype(np.float32)
     features = rng.choice(d, 25, replace=False)
-    centers = np.sqrt(2) * rng.standard_normal((10, 25)).astype(np.float32)
-    X[:, features] += centers[rng.integers(10, size=n)]
-    return X, features
+    centers = np.sqrt(2) * rng.standard_normal((n_groups, 25)).astype(np.float32)
+    y = rng.integers(n_groups, size=n)
+    X[:, features] += centers[y]
+    return X, features, y
 
 
 def print_planted(sizes: tuple[int, ...], n_seeds: int = 3) -> None:
@@ -150,7 +175,7 @@ def print_planted(sizes: tuple[int, ...], n_seeds: int = 3) -> None:
         for K in (5, 9, 10, 20):
             measured = [
                 np.mean([np.isin(select("mcfs", X, 25, K, coef_scale=scale), f).sum()
-                         for X, f in data])
+                         for X, f, _ in data])
                 for scale in SCALES
             ]  # fmt: skip
             print(
@@ -164,7 +189,7 @@ def print_runs(sizes: tuple[int, ...], n_features: int) -> None:
     print("rows     K       seconds  of which graph   recall   K used   features of 25")
     for n in sizes:
         with tempfile.TemporaryDirectory() as folder:
-            X, features = planted(n, n_features)
+            X, features, _ = planted(n, n_features)
             bigfs.ingest(X, f"{folder}/X.zarr")
             del X
             shared = [f"run={folder}/run", f"input.uri={folder}/X.zarr", "report=null"]

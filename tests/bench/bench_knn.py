@@ -129,7 +129,7 @@ def _exact(path: Path, truth: Path, options: argparse.Namespace) -> dict[str, fl
 
     X = _read(path)
     rows = _checked_rows(len(X))
-    _, squared = search_exact(X, N_NEIGHBORS, "euclidean", X[rows], rows)
+    _, squared = search_exact(X, N_NEIGHBORS, X[rows], rows)
     np.save(truth, np.sqrt(squared[:, -1]))
     return {}
 

@@ -13,6 +13,8 @@ def test_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "best of all sets" in capsys.readouterr().out
     main(["clusters", "--sets", "wine"])
     assert "auto takes" in capsys.readouterr().out
+    main(["gaps", "--sets", "planted3", "--values", "15000"])
+    assert "gap 0.5, 8" in capsys.readouterr().out
     main(["planted", "--rows", "300"])
     assert "explained" in capsys.readouterr().out
     main(["runs", "--rows", "300"])

@@ -17,7 +17,7 @@ def test_equals_exact_search(metric: str, dtype: type) -> None:
     X[40:60] = X[3]  # ties
     rows, queries = prepare_rows(X, metric), prepare_rows(X[:200], metric)
     own = np.arange(200)
-    indices, squared = search_exact(rows, 7, metric, queries, own)
+    indices, squared = search_exact(rows, 7, queries, own)
     bounds = as_distances(squared, metric)[:, -1]
     actual = search_within(rows, 7, metric, queries, own, bounds)
     np.testing.assert_array_equal(actual[0], indices)
@@ -35,7 +35,7 @@ def test_fewer_within_the_bound() -> None:
 @pytest.mark.parametrize("scale", [1e-30, 1e17, 1e25])
 def test_any_scale(scale: float) -> None:
     X = (manifold(500, 6) * scale).astype(np.float32)
-    indices, squared = search_exact(X, 4, "euclidean", X[:50], np.arange(50))
+    indices, squared = search_exact(X, 4, X[:50], np.arange(50))
     bounds = as_distances(squared, "euclidean")[:, -1]
     actual = search_within(X, 4, "euclidean", X[:50], np.arange(50), bounds)
     np.testing.assert_array_equal(actual[0], indices)

@@ -92,3 +92,6 @@ def test_where_the_bulk_begins() -> None:
     assert count_before_bulk(np.array([0.40, 0.41]), 0.42) == 0
     assert count_before_bulk(np.array([0.001, 0.002, 0.003]), 0.44) is None
     assert count_before_bulk(np.array([0.02, 0.03, 0.05, 0.06]), 0.065) is None
+    # Chebyshev's edge is several eigenvalues farther, which few neighbors spread.
+    assert count_before_bulk(np.array([0.007, 0.009, 0.409]), 0.437) is None
+    assert count_before_bulk(np.array([0.007, 0.009, 0.409]), 0.437, 6) == 2

@@ -178,7 +178,7 @@ class OldValues:
         old = pair_separability(
             self._counts, self._means, self._within[cluster], old_set, new_set, False
         )
-        return float(new - old)
+        return float(_log_ratio(new, old))
 
     def _of_like_traces(
         self, proposals: list[Proposal], cluster: int, variances: np.ndarray, sets: np.ndarray
@@ -205,7 +205,7 @@ class OldValues:
             np.take_along_axis(variances, sets, axis=1),
             True,
         )
-        return np.asarray(new - old)
+        return _log_ratio(new, old)
 
 
 def _any_singular(within: list[tuple[np.ndarray, float]], subsets: list[np.ndarray]) -> bool:
@@ -316,9 +316,14 @@ def _replicates(
     )
     new = pair_separability(counts, means, new_within, old_set, new_set, use_trace)
     joint = _without(groups.joint[:, position])
-    return np.asarray(
-        new - old - _penalties(joint, groups.codes, cluster, counts.shape[1], parameters)
-    )
+    penalty = _penalties(joint, groups.codes, cluster, counts.shape[1], parameters)
+    return _log_ratio(new, old) - penalty
+
+
+def _log_ratio(new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """Return the log of a ratio from two logs: NaN where all means are equal in both."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(new - old)
 
 
 def _penalties(

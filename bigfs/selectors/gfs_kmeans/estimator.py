@@ -64,6 +64,9 @@ class GFSKMeans(ClusterMixin, BaseSelector):
     The criterion is ``tr(S_w^-1 S_b)`` with cross-projection [1]_: clusters of both subsets are
     valued in both, and the products are compared. The search goes backward and not forward, as
     in [2]_. S_w is the covariance of all rows less S_b, so no pass beyond k-means is needed.
+    The criterion does not depend on the scale of a feature: where features are zero in all but a
+    few rows, such as pixels at the border, these rows are the most separate clusters, and the
+    features that are kept can be worse than features at random (``tests/bench/README.md``).
 
     References
     ----------

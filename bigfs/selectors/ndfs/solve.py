@@ -25,6 +25,8 @@ from bigfs.store.scratch import ArrayRef, Scratch
 # Share of the right side's norm that conjugate gradients may leave, and their passes a solve.
 CG_TOL = 1e-9
 CG_PASSES = 500
+# Products of features and F below this share of their norms are rounding: F is constant.
+_ROUNDING = 1e-9
 
 Solve = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -72,7 +74,9 @@ class Weights:
             return cls(parameters.beta * unit, unit, unit)
         # Above it B is zero.
         largest = 2.0 * float(np.sqrt(np.einsum("ij,ij->i", xtf, xtf).max(initial=0.0)))
-        return cls(parameters.sparsity * (largest or 1.0), scale * np.sqrt(count), unit)
+        if largest <= _ROUNDING * np.sqrt(squares.max(initial=0.0)):
+            largest = 1.0
+        return cls(parameters.sparsity * largest, scale * np.sqrt(count), unit)
 
 
 @dataclass
@@ -124,6 +128,11 @@ class RegressionSolver:
     def explained_by_intercept(self, xtf: np.ndarray) -> float:
         """Return the part of ``|F|^2`` that the means of F's columns hold."""
         return 0.0 if self.mean is None else float(xtf[-1] @ xtf[-1]) / self.count
+
+    def is_blind(self, xtf: np.ndarray, ftf: np.ndarray) -> bool:
+        """Say whether no feature has more in common with F than rounding."""
+        common = np.linalg.norm(self.centered(xtf), axis=1)
+        return bool((common <= _ROUNDING * np.sqrt(self.squares * np.trace(ftf))).all())
 
     @property
     def epsilon(self) -> float:

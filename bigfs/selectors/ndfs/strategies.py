@@ -244,6 +244,8 @@ class NDFSStrategy(Strategy):
         details |= {"beta": regression.weights.beta, "unit": regression.weights.unit}
         # The row of a constant feature is an intercept: it tells no rows apart.
         scores = np.where(regression.constant, 0.0, np.linalg.norm(last.B, axis=1))
+        if regression.is_blind(last.xtf, last.ftf):
+            scores[:] = 0.0
         return FeatureScores.from_scores(scores, constant=regression.constant, **details)
 
     @property

@@ -61,16 +61,23 @@ def csr_moments(X: Any) -> Moments:
     """Return the moments of one CSR block, zeros counted."""
     n, entries = X.shape[0], ColumnEntries(X)
     mean = entries.reduce(np.add, entries.values) / n
-    minimum = entries.reduce(np.minimum, entries.values)
-    maximum = entries.reduce(np.maximum, entries.values)
     zeros = n - entries.counts
-    minimum = np.where(zeros > 0, np.minimum(minimum, 0.0), minimum)
-    maximum = np.where(zeros > 0, np.maximum(maximum, 0.0), maximum)
+    minimum, maximum = _extremes(entries, n)
     # The rounded mean of equal values can differ from them in the last bit.
     mean = np.where(minimum == maximum, minimum, mean)
     deviations = entries.values - entries.spread(mean)
     squares = entries.reduce(np.add, np.square(deviations, out=deviations)) + zeros * mean**2
     return Moments(n, mean, squares, minimum, maximum)
+
+
+def _extremes(entries: ColumnEntries, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least and the largest value of each column, zeros counted."""
+    minimum = entries.reduce(np.minimum, entries.values)
+    maximum = entries.reduce(np.maximum, entries.values)
+    zeros = entries.counts < n_rows
+    minimum[zeros] = np.minimum(minimum[zeros], 0.0)
+    maximum[zeros] = np.maximum(maximum[zeros], 0.0)
+    return minimum, maximum
 
 
 def csr_cross(X: Any, side: np.ndarray, side_mean: np.ndarray) -> tuple[Moments, np.ndarray]:
@@ -109,19 +116,26 @@ def cross_bytes(shape: Shape, n_columns: int) -> int:
     return kernel_bytes(shape) + thin
 
 
-def csr_edge_sum(X: Any, i: np.ndarray, Z: Any, j: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the sum of ``w (x_i - z_j)^2`` per feature over edges, float64, in tiles of edges."""
+def csr_edge_sum(X: Any, heads: np.ndarray, tails: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the sum of ``w (x_i - x_j)^2`` per feature over edges, float64, in tiles of edges."""
+    from scipy.sparse import csr_array
+
     total = np.zeros(X.shape[1])
     # Rows of one edge have as many entries together, at most.
-    ends = np.cumsum(np.diff(X.indptr)[i].astype(np.int64) + np.diff(Z.indptr)[j])
+    counts = np.diff(X.indptr)
+    ends = np.cumsum(counts[heads].astype(np.int64) + counts[tails])
+    pairs = np.stack([heads, tails], axis=1).astype(X.indices.dtype)
     begin = 0
-    while begin < len(i):
+    while begin < len(heads):
         reach = _TILE_ENTRIES + (ends[begin - 1] if begin else 0)
         end = max(begin + 1, int(np.searchsorted(ends, reach, side="right")))
-        part = slice(begin, end)
-        gap = X[i[part]].astype(np.float64) - Z[j[part]].astype(np.float64)
-        squares = np.repeat(weights[part], np.diff(gap.indptr)) * gap.data**2
-        total += np.bincount(gap.indices, squares, minlength=len(total))
+        # One product takes all differences, without copies of the rows.
+        signs = np.tile([1.0, -1.0], end - begin)
+        indptr = np.arange(0, 2 * (end - begin) + 1, 2, dtype=pairs.dtype)
+        edges = (signs, pairs[begin:end].ravel(), indptr)
+        gaps = csr_array(edges, shape=(end - begin, X.shape[0])) @ X
+        squares = np.repeat(weights[begin:end], np.diff(gaps.indptr)) * gaps.data**2
+        total += np.bincount(gaps.indices, squares, minlength=len(total))
         begin = end
     return total
 
@@ -136,9 +150,9 @@ def csr_spread(X: Any, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     entries, weight = ColumnEntries(X), float(degrees.sum())
     own = degrees[entries.rows]
     mean = entries.reduce(np.add, own * entries.values) / weight
-    moments = csr_moments(X)
+    minimum, maximum = _extremes(entries, X.shape[0])
     # The rounded mean of equal values can differ from them in the last bit.
-    mean = np.where(moments.constant, moments.minimum, mean)
+    mean = np.where(minimum == maximum, minimum, mean)
     squares = entries.reduce(np.add, own * (entries.values - entries.spread(mean)) ** 2)
     of_zeros = np.where(entries.counts == X.shape[0], 0.0, weight - entries.reduce(np.add, own))
     return mean, squares + np.maximum(of_zeros, 0.0) * mean**2

@@ -72,11 +72,13 @@ def read_group(entries: Runs, group: int, n_samples: int, width: int) -> Any:
     from scipy.sparse import csr_array
 
     rows, columns, values = entries.read(group, "row", "column", "value")
-    indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=n_samples)))
+    indptr = np.searchsorted(rows, np.arange(n_samples + 1, dtype=rows.dtype))
     del rows
     if indptr[-1] < 2**31:
         indptr = indptr.astype(np.int32)
-    return csr_array((values.astype(np.float64), columns, indptr), shape=(n_samples, width))
+    return csr_array(
+        (values.astype(np.float64, copy=False), columns, indptr), shape=(n_samples, width)
+    )
 
 
 def _blocks_per_run(shape: Shape, n_groups: int) -> int:

@@ -72,7 +72,7 @@ def edge_moments(blocks: RowBlocks, W: AffinityMatrix, n_groups: int = 1) -> Edg
 def edges_cost(shape: Shape, n_neighbors: int, n_groups: int = 1) -> StageCost:
     """Return the cost of `edge_moments`: each block with one other at a time."""
     if shape.n_entries is not None:
-        needed = _fixed_bytes(shape, n_neighbors) + _group_bytes(shape, n_groups)
+        needed = _group_bytes(shape, n_neighbors, n_groups)
         if n_groups == 1:
             return StageCost((Step("columns of all rows", needed, 1, 1, shape.n_chunks),))
         what, requests = f"a group of columns, one of {n_groups}", group_requests(shape, n_groups)
@@ -88,26 +88,25 @@ def column_groups(shape: Shape, n_neighbors: int, memory_limit: int) -> int:
     """Return how many groups of columns `edge_moments` takes: as few as fit half of a task."""
     if shape.n_entries is None:
         return 1
-    room = task_budget(memory_limit) // 2 - _fixed_bytes(shape, n_neighbors)
-    fits = (n for n in range(1, shape.n_features) if _group_bytes(shape, n) <= room)
+    room = task_budget(memory_limit) // 2
+    fits = (n for n in range(1, shape.n_features) if _group_bytes(shape, n_neighbors, n) <= room)
     return next(fits, shape.n_features)
 
 
-def _fixed_bytes(shape: Shape, n_neighbors: int) -> int:
-    """Return the bytes of a task beside its columns: a block as it is read, its edges, a tile."""
-    return shape.read_bytes + edge_bytes(shape) + 80 * shape.rows * n_neighbors
-
-
-def _group_bytes(shape: Shape, n_groups: int) -> int:
-    """Return the bytes of a group of columns, in parts and put together.
+def _group_bytes(shape: Shape, n_neighbors: int, n_groups: int) -> int:
+    """Return the bytes of a task: a group of columns, the edges of some blocks, a tile.
 
     Columns differ in their entries: a group of several may have a quarter more than its share,
     and one column more.
     """
     assert shape.n_entries is not None
-    share = shape.n_entries / n_groups
-    entries = share if n_groups == 1 else min(1.25 * share + shape.n_samples, shape.n_entries)
-    return int(2 * 12 * entries + 16 * shape.n_samples)
+    if n_groups == 1:  # blocks as they are read, in parts and put together
+        columns = shape.read_bytes + 24 * shape.n_entries
+    else:
+        share = 1.25 * shape.n_entries / n_groups + shape.n_samples
+        columns = int(16 * min(share, shape.n_entries))
+    edges = 80 * n_groups * shape.rows * n_neighbors
+    return columns + edges + edge_bytes(shape) + 16 * shape.n_samples
 
 
 def _by_columns(blocks: RowBlocks, W: AffinityMatrix, n_groups: int) -> EdgeMoments:
@@ -146,12 +145,18 @@ def _column_task(
     else:
         X = read_group(rows, group, shape[0], group_width(shape[1], n_groups, group))
     total: EdgeMoments | None = None
-    for start, stop in bounds:
-        heads, tails, weights = _edges_once(W, start, stop)
-        smoothness = csr_edge_sum(X, heads, X, tails, weights)
-        degrees = W.degrees.read(start, stop)
-        own = EdgeMoments(smoothness, float(degrees.sum()), *csr_spread(X[start:stop], degrees))
-        total = own if total is None else _merge(total, own)
+    # The more groups, the more blocks' edges are read at once, so that reads grow as rows do.
+    for begin in range(0, len(bounds), n_groups):
+        near = bounds[begin : begin + n_groups]
+        origin, end = near[0][0], near[-1][1]
+        heads, tails, weights = _edges_once(W, origin, end)
+        all_degrees = W.degrees.read(origin, end)
+        for start, stop in near:
+            part = slice(*np.searchsorted(heads, (start, stop)))
+            smoothness = csr_edge_sum(X, heads[part], tails[part], weights[part])
+            degrees = all_degrees[start - origin : stop - origin]
+            own = EdgeMoments(smoothness, float(degrees.sum()), *csr_spread(X[start:stop], degrees))
+            total = own if total is None else _merge(total, own)
     assert total is not None
     return total
 

@@ -197,11 +197,11 @@ def rank(scores: np.ndarray, constant: np.ndarray, *others: np.ndarray) -> np.nd
     their last 12 bits only are ties: rounding would order them, and another unit of the data orders
     rounding anew.
     """
-    worse = [-_rounded(values) for values in (*others[::-1], scores)]
+    worse = [-rounded(values) for values in (*others[::-1], scores)]
     return np.lexsort([np.arange(len(scores)), *worse, constant]).astype(np.int64)
 
 
-def _rounded(scores: np.ndarray) -> np.ndarray:
+def rounded(scores: np.ndarray) -> np.ndarray:
     """Return scores without their last 12 bits."""
     fraction, exponent = np.frexp(scores)
     return np.asarray(np.ldexp(np.round(np.ldexp(fraction, 41)), exponent - 41))

@@ -14,7 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
+from sklearn.datasets import load_digits
 
+from bigfs import ingest
 from bigfs.core.errors import RunLockedError
 from bigfs.pipeline.run import run
 from bigfs.results.result import open_result
@@ -97,13 +100,24 @@ def _command(config: Path) -> list[str]:
     return [sys.executable, "-m", "bigfs.cli", "run", str(config)]
 
 
-def _write_slow_config(folder: Path) -> Path:
+def _on_counts(folder: Path) -> dict[str, Any]:
+    """Settings for the digits as counts, in a sparse store."""
+    store = folder / "counts.zarr"
+    ingest(csr_array(load_digits().data), store, rows=300)
+    return {
+        "input": {"uri": str(store)},
+        "preprocess": "normalize_log1p",
+        "graph": {"representation": "pca:10"},
+    }
+
+
+def _write_slow_config(folder: Path, **changes: Any) -> Path:
     """A run whose evaluation takes long enough to be interrupted."""
     import yaml
 
     evaluate = {"labels": "sklearn:digits", "n_repetitions": 2000, "n_init": 10}
     path = folder / "slow.yaml"
-    path.write_text(yaml.safe_dump(_config(folder, evaluate=evaluate)))
+    path.write_text(yaml.safe_dump(_config(folder, evaluate=evaluate, **changes)))
     return path
 
 
@@ -118,12 +132,23 @@ def _wait_for_stage(folder: Path, name: str, process: subprocess.Popen[str]) -> 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize(
-    "sent, code", [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)]
+    "sent, code, sparse",
+    [
+        (signal.SIGINT, 130, False),
+        (signal.SIGTERM, 130, False),
+        (signal.SIGKILL, -9, False),
+        (signal.SIGINT, 130, True),
+    ],
+    ids=["SIGINT", "SIGTERM", "SIGKILL", "SIGINT on counts"],
 )
 def test_an_interrupted_run_keeps_what_is_finished(
-    tmp_path: Path, finished: Path, sent: signal.Signals, code: int, bare: None
+    tmp_path: Path, finished: Path, sent: signal.Signals, code: int, sparse: bool, bare: None
 ) -> None:
-    config = _write_slow_config(tmp_path)
+    changes = {}
+    if sparse:
+        changes, finished = _on_counts(tmp_path), tmp_path / "whole" / "run"
+        run(_config(finished.parent, **changes))
+    config = _write_slow_config(tmp_path, **changes)
     pipe = subprocess.PIPE
     process = subprocess.Popen(_command(config), stdout=pipe, stderr=pipe, text=True)
     _wait_for_stage(tmp_path, "result", process)
@@ -135,8 +160,9 @@ def test_an_interrupted_run_keeps_what_is_finished(
         assert not (tmp_path / "run" / "lease.json").exists()
         assert not (tmp_path / "run" / "attempts").exists()
     before = json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"]
-    result = run(_config(tmp_path))
+    result = run(_config(tmp_path, **changes))
     _assert_same(result, finished)
+    assert ("components" in result.stages) == sparse
     attempts = {stage: result.stages[stage]["attempt"] for stage in before}
     assert attempts == {stage: record["attempt"] for stage, record in before.items()}
     assert not (tmp_path / "run" / "attempts").exists()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import scipy.sparse as sp
 
 from tests._canary import own
 from tests.cluster._jobs import finish, in_stage, manifest_of, start, wait_until, write_config
@@ -48,6 +49,22 @@ def _compiling(folder: Path) -> dict[str, Any]:
     }
 
 
+def _on_counts(folder: Path) -> dict[str, Any]:
+    """A run that takes many principal components of sparse counts, for ten seconds or more."""
+    rng = np.random.default_rng(0)
+    columns = np.sort(rng.integers(2000, size=(20_000, 100)), axis=1).ravel()
+    counts = (np.ones(columns.size, np.float32), columns, np.arange(0, columns.size + 1, 100))
+    sp.save_npz(folder / "X.npz", sp.csr_matrix(counts, shape=(20_000, 2000)), compressed=False)
+    return {
+        "run": str(folder / "run"),
+        "input": {"uri": str(folder / "X.npz")},
+        "method": "laplacian_score",
+        "n_features_to_select": 5,
+        "preprocess": "normalize_log1p",
+        "graph": {"representation": "pca:300"},
+    }
+
+
 def _assert_cleaned_up(folder: Path, message: str) -> None:
     # Every line is one of ours: a time, or the last word. Of the locks that killed workers leave
     # ("leaked semaphore objects") Python says nothing.
@@ -65,8 +82,10 @@ def _assert_cleaned_up(folder: Path, message: str) -> None:
         (signal.SIGINT, _compiling, "graph", {}, {"DASK_SCHEDULER": "threads"}),
         (signal.SIGTERM, _compiling, "graph", {"cluster": LOCAL}, {}),
         (signal.SIGINT, _in_lapack, "result", {"cluster": LOCAL}, {}),
+        (signal.SIGINT, _on_counts, "components", {}, {"DASK_SCHEDULER": "threads"}),
+        (signal.SIGINT, _on_counts, "components", {"cluster": LOCAL}, {}),
     ],
-    ids=["synchronous", "threads", "workers", "client of workers"],
+    ids=["synchronous", "threads", "workers", "client of workers", "counts", "counts on workers"],
 )
 def test_a_signal_does_not_wait_for_a_compiled_kernel(
     tmp_path: Path, sent: int, config: Any, stage: str, changes: Any, environment: dict[str, str]

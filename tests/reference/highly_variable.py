@@ -29,8 +29,11 @@ def standardized_variances(X: np.ndarray, batches: np.ndarray, trend: Any) -> np
 
 
 def selected(scores: np.ndarray, m: int, flavor: str) -> np.ndarray:
-    """Return the m best features by a table, as scanpy orders it."""
-    ranks = np.array([pd.Series(-row).rank(method="first").to_numpy() - 1 for row in scores])
+    """Return the m best features by a table, as scanpy orders it.
+
+    Of equal scores, which rounding should not tell apart, NumPy's default sort decides.
+    """
+    ranks = np.argsort(np.argsort(-np.round(scores, 10), axis=1), axis=1).astype(float)
     ranks[ranks >= m] = np.nan
     table = pd.DataFrame(
         {

@@ -96,6 +96,23 @@ def test_the_trend_is_that_of_scikit_misc() -> None:
     np.testing.assert_array_equal(np.sort(selector.ranking_[:50]), np.sort(chosen))
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_the_features_are_those_of_scanpy(flavor: str) -> None:
+    """Many features are in a few cells of a batch only, where scores tie."""
+    scanpy = pytest.importorskip("scanpy", reason="scanpy is not installed")
+    anndata = pytest.importorskip("anndata")
+    for seed in range(3):
+        X, batches = counts(600, 3000, seed)
+        X = sp.csr_matrix(X[:, np.flatnonzero(np.bincount(X.indices, minlength=3000) > 2)])
+        adata = anndata.AnnData(X, obs={"batch": batches})
+        for m, key in ((500, "batch"), (2000, "batch"), (500, None), (2000, None)):
+            scanpy.pp.highly_variable_genes(adata, n_top_genes=m, flavor=flavor, batch_key=key)
+            fitted = HighlyVariable(m, flavor=flavor, batch_key=key).fit(adata)
+            np.testing.assert_allclose(fitted.scores_, adata.var["variances_norm"], rtol=1e-5)
+            np.testing.assert_array_equal(fitted.get_support(), adata.var["highly_variable"])
+
+
 @pytest.mark.parametrize(
     "X",
     [

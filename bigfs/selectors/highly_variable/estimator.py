@@ -38,7 +38,9 @@ class HighlyVariable(BaseSelector):
         which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; constant features come last. With batches, ranks count only
-        below m, so that another number of features needs a fit of its own.
+        below m, so that another number of features needs a fit of its own. Equal scores of a batch
+        are ranked by NumPy's default sort, as in scanpy; its order of them is that of the type of
+        processor.
     means_, variances_ : ndarray of shape (n_features,), float64
         Of all rows; variances with divisor n - 1.
     n_batches_ : ndarray of shape (n_features,), int64

@@ -24,7 +24,7 @@ from bigfs.selectors.highly_variable.kernels import (
 )
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.stages import start_of
-from bigfs.stages.scores import FeatureScores
+from bigfs.stages.scores import FeatureScores, rounded
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -286,12 +286,15 @@ def rank_over_batches(
     Returns
     -------
     ranking : ndarray of shape (n_features,), int64
-        Ties go to the lower index; features that are high in no batch come by mean score.
+        Of equal medians and numbers the lower index is first; features that are high in no batch
+        come by mean score.
     n_high : ndarray of shape (n_features,), int64
         In how many batches the rank is below ``n_selected``.
     """
-    order = np.argsort(-scores, axis=1, kind="stable")
-    ranks = np.argsort(order, axis=1, kind="stable").astype(np.float64)
+    # Of equal scores NumPy's default sort decides, as in scanpy, so that the same features are
+    # selected: a stable sort selects others, up to 16 of 2,000.
+    order = np.argsort(-rounded(scores), axis=1)
+    ranks = np.argsort(order, axis=1).astype(np.float64)
     high = ranks < n_selected
     n_high = high.sum(axis=0).astype(np.int64)
     median = np.ma.median(np.ma.masked_array(ranks, ~high), axis=0).filled(np.inf)

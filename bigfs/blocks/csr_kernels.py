@@ -140,9 +140,9 @@ def csr_edge_sum(X: Any, heads: np.ndarray, tails: np.ndarray, weights: np.ndarr
     return total
 
 
-def edge_bytes(shape: Shape) -> int:
-    """Return the bytes that `csr_edge_sum` and `csr_spread` need beside their CSR blocks."""
-    return 2 * kernel_bytes(shape) + 80 * _TILE_ENTRIES
+def edge_bytes(n_entries: int) -> int:
+    """Return the bytes that `csr_edge_sum` and `csr_spread` need for rows with these entries."""
+    return max(48 * _TILE_ENTRIES, 56 * n_entries)
 
 
 def csr_spread(X: Any, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -99,14 +99,17 @@ def _group_bytes(shape: Shape, n_neighbors: int, n_groups: int) -> int:
     Columns differ in their entries: a group of several may have a quarter more than its share,
     and one column more.
     """
-    assert shape.n_entries is not None
+    assert shape.n_entries is not None and shape.block_entries is not None
     if n_groups == 1:  # blocks as they are read, in parts and put together
-        columns = shape.read_bytes + 24 * shape.n_entries
+        entries, block = shape.n_entries, shape.block_entries
+        opening = shape.read_bytes + 24 * entries
     else:
-        share = 1.25 * shape.n_entries / n_groups + shape.n_samples
-        columns = int(16 * min(share, shape.n_entries))
+        share = int(1.25 * shape.n_entries / n_groups) + shape.n_samples
+        entries = min(share, shape.n_entries)
+        block = int(1.25 * shape.block_entries / n_groups) + shape.rows
+        opening = 16 * entries
     edges = 80 * n_groups * shape.rows * n_neighbors
-    return columns + edges + edge_bytes(shape) + 16 * shape.n_samples
+    return max(opening, 12 * entries + edges + edge_bytes(block)) + 16 * shape.n_samples
 
 
 def _by_columns(blocks: RowBlocks, W: AffinityMatrix, n_groups: int) -> EdgeMoments:

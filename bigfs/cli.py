@@ -70,7 +70,8 @@ def cli() -> None:
 
     \b
     Exit codes: 0 done; 2 bad input or configuration; 3 does not fit the memory limit;
-    4 cluster or storage failure, safe to run again; 5 numerical failure; 6 'diff' below its limit;
+    4 cluster or storage failure, safe to run again; 5 numerical failure; 6 'diff', or
+    output.diff_below, below its limit;
     75 another run holds the run directory; 130 interrupted, safe to resume.
 
     \b
@@ -100,7 +101,7 @@ def run(
     quick: bool,
     performance_report: str | None,
     quiet: bool,
-) -> None:
+) -> int:
     """Run a pipeline from data to ranked features.
 
     If a run was stopped, the same command continues it at its last finished stage.
@@ -124,6 +125,9 @@ def run(
         if config.report is not None:
             lines += report_of_run(result.path)
     show("\n".join(lines))
+    share = result.manifest.get("compared", {}).get("share", 1.0)
+    below = config.output.diff_below is not None and share < config.output.diff_below
+    return EXIT_DIFFERENT if below else EXIT_DONE
 
 
 @cli.command()
@@ -152,6 +156,8 @@ def plan(
 
     costs = plan_pipeline(config, scheduler=scheduler)
     show(costs.text() if form == "text" else json.dumps(costs.as_dict(), indent=2))
+    if form == "text" and config.update is not None:
+        show("These are the costs of a full run; where the former run is updated, it takes less.")
     if not costs.fits:
         sys.exit(EXIT_DOES_NOT_FIT)
 

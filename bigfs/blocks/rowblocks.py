@@ -118,6 +118,8 @@ class RowBlocks:
         Whether blocks are in CSR form.
     keeps_gram : bool
         Keep the Gram matrix in scratch once it is computed: for several methods on the same data.
+    former_gram : PartialGram or None
+        That of the first rows, if it is known: with `keeps_gram`, only the others are added.
     """
 
     def __init__(
@@ -146,14 +148,13 @@ class RowBlocks:
         if chunk:
             check_block_rows(self.rows, chunk, n_samples)
         self.bounds = block_bounds(n_samples, self.rows)
-        self._passes = 0
         self.transform = Transform()
-        self.keeps_gram = False
+        self.keeps_gram, self._passes = False, 0
+        self.former_gram: PartialGram | None = None
         self._moments: Moments | None = None
         self._gram: tuple[ArrayRef, ArrayRef] | None = None
         self._dense: RowBlocks | None = None
-        self._asked_rows = rows
-        self._token = next(_tokens)
+        self._asked_rows, self._token = rows, next(_tokens)
         if not source.shareable:
             _local_sources[self._token] = source
 
@@ -296,19 +297,23 @@ class RowBlocks:
         combine: Callable[[Any, Any], Any],
         *shared: Any,
         label: str = "pass",
+        since: int = 0,
     ) -> Any:
-        """Run ``kernel(X_block, first_row, *shared)`` and merge the results: one pass."""
-        reader = self.start_pass()
-        return map_reduce(_on_block, self.bounds, combine, reader, kernel, shared, label=label)
+        """Run ``kernel(X_block, first_row, *shared)`` of rows from ``since`` on, and merge."""
+        reader = self.start_pass(int(not since))
+        bounds = [(max(start, since), stop) for start, stop in self.bounds if stop > since]
+        return map_reduce(_on_block, bounds, combine, reader, kernel, shared, label=label)
 
     def create_rows(self, name: str, width: int, dtype: Any) -> ArrayRef:
         """Create an n-row array in scratch whose chunks are this object's blocks."""
         return self.scratch.create(name, (self.n_samples, width), dtype, self.rows)
 
-    def moments(self) -> Moments:
-        """Return per-feature moments; one pass, remembered."""
+    def moments(self, former: Moments | None = None) -> Moments:
+        """Return per-feature moments, remembered: one pass, or of the rows after ``former``."""
         if self._moments is None:
-            moments = self.reduce(_moments_kernel, kernels.merge_moments, label="moments")
+            merge, since = kernels.merge_moments, 0 if former is None else former.count
+            moments = self.reduce(_moments_kernel, merge, label="moments", since=since)
+            moments = moments if former is None else merge(former, moments)
             if self.offset is not None:
                 shifted = (
                     part + self.offset for part in (moments.mean, moments.minimum, moments.maximum)
@@ -382,13 +387,12 @@ class RowBlocks:
     def _kept_gram(self, Y: ArrayRef | None, label: str) -> Gram:
         """Return the Gram matrix from scratch, with X'Y from a pass of its own."""
         if self._gram is None:
-            total = self.reduce(_gram_kernel, kernels.merge_gram, None, label="gram")
+            merge, since = kernels.merge_gram, self.former_gram.count if self.former_gram else 0
+            total = self.reduce(_gram_kernel, merge, None, label="gram", since=since)
+            total = merge(self.former_gram, total) if self.former_gram else total
             products = kernels.complete_gram(total, self.n_features)
-            names = (self.scratch.unique("gram"), self.scratch.unique("mean"))
-            self._gram = (
-                self.scratch.put(names[0], products.gram),
-                self.scratch.put(names[1], products.mean),
-            )
+            put, name = self.scratch.put, self.scratch.unique
+            self._gram = put(name("gram"), products.gram), put(name("mean"), products.mean)
         stored, mean = self._gram
         y_mean, xty = np.empty(0), np.empty((self.n_features, 0))
         if Y is not None:

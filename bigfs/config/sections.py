@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -304,19 +303,6 @@ NumberOfFeatures = Annotated[
 ]
 
 
-class ReportConfig(Section):
-    """The page that `bigfs run` writes at the end."""
-
-    image_shape: Annotated[list[PositiveInt], Field(min_length=2, max_length=2)] | None = Field(
-        None, description="Rows and columns, where features are the pixels of an image."
-    )
-    axis: Annotated[str, AfterValidator(lambda file: str(Path(file).absolute()))] | None = Field(
-        None,
-        min_length=1,
-        description="File with a number for each feature, such as its wavelength: .npy or text.",
-    )
-
-
 class EvaluateConfig(Section):
     """The evaluation of the selection against known labels."""
 
@@ -335,16 +321,6 @@ class EvaluateConfig(Section):
     )
     n_clusters: Annotated[int, Field(ge=2)] | None = Field(
         None, description="Clusters k-means looks for. null: the number of classes."
-    )
-
-
-class OutputConfig(Section):
-    """Outputs of a run beside its result."""
-
-    anndata: bool = Field(
-        False,
-        description="A copy of the AnnData that was read, in the folder annotated.zarr of the run, "
-        "with bigfs_rank, bigfs_score and bigfs_selected in its var.",
     )
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from bigfs.config.fields import MemoryLimit, PositiveInt, Section, Seed, fill
+from bigfs.config.outputs import OutputConfig, ReportConfig, UpdateConfig
 from bigfs.config.sections import (
     Auto,
     BlocksConfig,
@@ -21,8 +22,6 @@ from bigfs.config.sections import (
     GraphConfig,
     InputConfig,
     NumberOfFeatures,
-    OutputConfig,
-    ReportConfig,
     SpectralConfig,
     StabilityConfig,
     column_in,
@@ -150,6 +149,11 @@ class Selection(Section):
         return self
 
 
+def _as_update(value: Any) -> Any:
+    """Return the words as what they stand for."""
+    return {"never": None, "auto": {}}.get(value, value) if isinstance(value, str) else value
+
+
 def _as_date(value: Any) -> Any:
     """Return a date as text; YAML makes a date of one."""
     if value is None:
@@ -186,6 +190,11 @@ class _RunSection(Section):
         "when a run ends. null: all.",
     )
     input: InputConfig = Field(description="The matrix to read.")
+    update: Annotated[UpdateConfig | None, BeforeValidator(_as_update)] = Field(
+        None,
+        description="auto: where the input only grew at its end since the latest run of the "
+        "series ({date} in run), that one is updated, within limits. never, or null: all is done.",
+    )
 
     @property
     def series(self) -> str | None:

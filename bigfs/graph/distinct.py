@@ -46,8 +46,7 @@ def without_copies(
     **settings
         What `bigfs.graph.knn_graph` was asked for.
     """
-    counts = run_tasks(_count_copied, graph.row_bounds, graph.distances_ref, label="copies")
-    n_copied, n = sum(counts), graph.n_samples
+    n_copied, n = count_copied(graph), graph.n_samples
     if not n_copied:
         return graph
     words = f"{n_copied:,} of {n:,} rows equal at least {graph.n_neighbors} others"
@@ -89,6 +88,11 @@ def _noted(graph: KNNGraph, note: str) -> KNNGraph:
     """Log a note, and return the graph with it in its details."""
     logger.warning(note)
     return replace(graph, details={**graph.details, "notes": [note]})
+
+
+def count_copied(graph: KNNGraph) -> int:
+    """Return how many rows have neighbors at distance zero only."""
+    return sum(run_tasks(_count_copied, graph.row_bounds, graph.distances_ref, label="copies"))
 
 
 def _count_copied(bounds: tuple[int, int], distances: ArrayRef) -> int:

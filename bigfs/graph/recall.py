@@ -85,7 +85,7 @@ def true_neighbors(
     indices : ndarray of shape (n_rows, n_neighbors), int64
     distances : ndarray of shape (n_rows, n_neighbors), float32
     """
-    return blocks.reduce(_exact_kernel, _merge_exact, samples, n_neighbors, metric, label="recall")
+    return blocks.reduce(_exact_kernel, merge_exact, samples, n_neighbors, metric, label="recall")
 
 
 def check_recall(samples: Runs, true: np.ndarray, distances: ArrayRef) -> RecallEstimate:
@@ -125,7 +125,7 @@ def neighbors_of(
     prepared = prepare_rows(np.asarray(queries, dtype=blocks.dtype), metric)
     ref = blocks.scratch.put(blocks.scratch.unique("queries"), prepared)
     try:
-        return blocks.reduce(_query_kernel, _merge_exact, ref, n_neighbors, metric, label="queries")
+        return blocks.reduce(_query_kernel, merge_exact, ref, n_neighbors, metric, label="queries")
     finally:
         blocks.scratch.remove(ref)
 
@@ -164,15 +164,16 @@ def _search_block(
         )
         indices = np.where(indices < 0, -1, indices + np.int64(first_row + begin))
         neighbors = indices, as_distances(squared, metric)
-        best = neighbors if best is None else _merge_exact(best, neighbors)
+        best = neighbors if best is None else merge_exact(best, neighbors)
         begin += len(piece)
     assert best is not None  # a block has rows
     return best
 
 
-def _merge_exact(
+def merge_exact(
     a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nearest neighbors of the same queries in two blocks."""
     count = len(a[0])
     rows = np.tile(np.arange(count), 2)
     return merge_neighbors(

@@ -82,12 +82,7 @@ def _nearest_hits(
     """Return the k nearest of each query's hits, by distances from the differences in float64."""
     others = row != own[query]
     query, row = query[others], row[others]
-    squared = np.empty(len(query))
-    step = max(1, _TILE_BYTES // (16 * rows.shape[1]))
-    for begin in range(0, len(query), step):
-        tile = slice(begin, begin + step)
-        gaps = queries[query[tile]].astype(np.float64) - rows[row[tile]]
-        squared[tile] = np.einsum("ij,ij->i", gaps, gaps)
+    squared = pair_squares(rows, queries, query, row)
     order = np.lexsort((row, as_distances(squared, metric), query))
     counts = np.bincount(query, minlength=len(queries))
     place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -98,3 +93,16 @@ def _nearest_hits(
     indices[query[chosen], place] = row[chosen]
     nearest[query[chosen], place] = squared[chosen]
     return indices, nearest
+
+
+def pair_squares(
+    rows: np.ndarray, queries: np.ndarray, query: np.ndarray, row: np.ndarray
+) -> np.ndarray:
+    """Return squared distances of pairs of rows, (n_pairs,) float64, from the differences."""
+    squared = np.empty(len(query))
+    step = max(1, _TILE_BYTES // (16 * rows.shape[1]))
+    for begin in range(0, len(query), step):
+        tile = slice(begin, begin + step)
+        gaps = queries[query[tile]].astype(np.float64) - rows[row[tile]]
+        squared[tile] = np.einsum("ij,ij->i", gaps, gaps)
+    return squared

@@ -15,6 +15,7 @@ from bigfs.core.errors import BigfsError, ConfigError, InputError
 from bigfs.core.memory import peak_bytes, reset_peak
 from bigfs.core.uris import OBJECT, LabelValues, as_text, column_of, listed_in
 from bigfs.evaluate.stage import check_labels, check_shape
+from bigfs.pipeline.grown import extend_copy, former_run, parts_of
 from bigfs.runtime.progress import in_stage
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.stages import labels_of_start
@@ -59,7 +60,8 @@ def open_data(directory: RunDirectory, config: Config, source: Source) -> tuple[
     path, key = _stored(directory, config, source)
     if former.get("key") in (None, key):
         directory.changes = ""
-    directory.manifest["data"] = {"path": str(path), "key": key, **current}
+    parts = parts_of(config.input.uri) if config.update is not None else None
+    directory.manifest["data"] = {"path": str(path), "key": key, "parts": parts, **current}
     blocks = RowBlocks.from_any(
         source if source.checked and is_store(config.input.uri) else open_matrix(path),
         scratch=directory.work_scratch("shared"),
@@ -97,7 +99,9 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
         reset_peak()  # of this process, which reads, also where others are the workers
         with in_stage("data"):
             target, limit = directory.stage_target("data"), config.memory_limit
-            copied = copy_input(source, target, config.input.missing, limit)
+            former = former_run(config) if directory.may_update else None
+            copied = former and extend_copy(config, former, source, target, stage)
+            copied = copied or copy_input(source, target, config.input.missing, limit)
         if _content(source, uri) != content:
             raise changed(uri)
         record: dict[str, Any] = {

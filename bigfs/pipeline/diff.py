@@ -17,7 +17,7 @@ from bigfs.store.location import Location
 
 _SHOWN = 10
 # Settings that say where a run is kept and what it runs on; no result depends on them.
-_NOT_OF_RESULTS = ("run", "date", "keep", "cluster", "evaluate", "report")
+_NOT_OF_RESULTS = ("run", "date", "keep", "update", "cluster", "evaluate", "output", "report")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +22,8 @@ from bigfs.pipeline.data import (
     refuse_other,
     with_labels_of,
 )
+from bigfs.pipeline.prometheus import check_metrics, write_metrics
+from bigfs.pipeline.update import compare_with_former, find_base, update_or_redo
 from bigfs.plan.header import place_of
 from bigfs.plan.planning import check_config, check_plan, plan_for, plan_input
 from bigfs.report.axis import check_report
@@ -114,6 +117,7 @@ def run(
     config = resolved(with_labels_of(config, data, source), source, data)
     check_config(config, source)
     check_output(config)
+    check_metrics(config)
     check_report(config.report, source.n_features)
     plan = plan_input(config, source, place_of(config, scheduler))
     check_plan(config, plan)
@@ -125,11 +129,19 @@ def run(
         warn_of_scales(blocks, config.method)
         planned = plan_for(config, plan, blocks).by_stage
         store = RunStages(directory, config.memory_limit)
-        engine = Engine(store, blocks, key)
-        engine.run([*stages_of(config), *output_stages(config)], planned)
+        stages = [*stages_of(config), *output_stages(config)]
+        base = find_base(config, blocks, stages, directory, key)
+        used, keeps = None if base is None else base.base, config.update is not None
+        engine = Engine(store, blocks, key, base=used, keeps_start=keeps)
+        engine.run(stages, planned)
+        if base is not None:
+            line = base.line(directory.manifest["stages"])
+            logger.info(line)
+            directory.manifest.setdefault("notes", []).append(f"{line}.")
         store.forget_others({"data", *engine.used})
         result = open_result(directory.path)
         directory.write_file(FEATURES, result.features_csv())
+        compare_with_former(config, directory)
         redone = {record["attempt"] for record in directory.manifest["stages"].values()}
         axis = config.report is not None and config.report.axis is not None
         if axis or not directory.is_repeat or directory.attempt in redone:
@@ -138,7 +150,7 @@ def run(
 
     result = run_in_directory(
         config,
-        work,
+        partial(update_or_redo, work),
         (FEATURES,),
         scheduler=scheduler,
         fresh=fresh,
@@ -146,6 +158,7 @@ def run(
     )
     if config.series is not None:
         finish_series(config.run, config.series, config.keep)
+    write_metrics(config, result)
     return result
 
 

@@ -153,6 +153,8 @@ class Method:
     neighbor_lists : bool, default=False
         Whether it reads the neighbors of rows beside the affinity matrix: a finished graph, which
         has none, does not do.
+    keeps_sums : bool, default=False
+        Whether its result keeps sums over all rows, to which an update adds those of new rows.
     raw_counts : bool, default=False
         Whether it is made for counts as they were measured: ``preprocess: auto`` leaves them.
     check : callable or None, default=None
@@ -181,6 +183,7 @@ class Method:
     scale_free: bool = False
     sparse: bool | Literal["large"] = False
     neighbor_lists: bool = False
+    keeps_sums: bool = False
     raw_counts: bool = False
     check: Callable[[Any], None] | None = None
     labels: str = "init"

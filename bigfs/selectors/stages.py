@@ -113,7 +113,8 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
     if selection.graph is not None and "graph" not in needs:
         settings["graph"] = selection.graph.model_dump()
     choose = partial(choose_scoring, selection=selection)
-    return [*stages, Stage("result", 10, settings, choose, sparse=method.sparse)]
+    result = Stage("result", 10, settings, choose, sparse=method.sparse, updates=method.keeps_sums)
+    return [*stages, result]
 
 
 def choose_scoring(shape: Shape, selection: Selection) -> Scoring:

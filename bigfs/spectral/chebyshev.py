@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -13,14 +15,54 @@ from bigfs.spectral.iteration import FLOAT32_TOL, Iteration, Window, is_small, p
 from bigfs.spectral.kernels import RowKernel
 from bigfs.spectral.problem import Eigenpairs, Problem, tiles
 
+# Sweeps over the rows that new ones are joined to, before a start is used.
+_SWEEPS = 8
+
+
+@dataclass(frozen=True)
+class Start:
+    """Eigenvectors of a graph of the first rows, from which those of all rows are found.
+
+    Attributes
+    ----------
+    vectors : ndarray of shape (n_old, n_vectors), float32
+        The last of them are guards, known less exactly.
+    """
+
+    vectors: np.ndarray
+
+    def panel(self, problem: Problem, columns: slice) -> np.ndarray:
+        """Return some of the vectors with rows for new ones, (n_samples, n_columns) float32.
+
+        Each row that is joined to a new one is the mean of its neighbors, from some sweeps.
+        """
+        n_old, degrees = len(self.vectors), problem.root**2
+        old = self.vectors[:, columns]
+        z = np.zeros((problem.n_samples, old.shape[1]), np.float32)
+        z[:n_old] = old
+        ends = problem.W.indptr[n_old:]
+        joined = np.unique(problem.W.indices[ends[0] : ends[-1]])
+        joined = np.union1d(joined, np.arange(n_old, problem.n_samples))
+        rows, weights = problem.W[joined], degrees[joined, None]
+        for _ in range(_SWEEPS):
+            z[joined] = (rows @ z) / weights
+        return z
+
 
 def solve_chebyshev(
-    W: Any, n_components: int, *, tol: float, random_state: int, n_threads: int = 1
+    W: Any,
+    n_components: int,
+    *,
+    tol: float,
+    random_state: int,
+    n_threads: int = 1,
+    start: Callable[[], Start] | None = None,
 ) -> Eigenpairs:
     """Return the smallest eigenpairs of ``L y = lambda D y`` beyond the trivial one.
 
     Parameters, result and errors are those of `bigfs.spectral.eigsh.solve_eigsh`, and
     ``n_threads``, the threads of the products; the result is the same bits for any number.
+    ``start`` loads eigenvectors of a graph of the first rows, near which those of all rows are.
 
     Notes
     -----
@@ -40,11 +82,14 @@ def solve_chebyshev(
         return problem.finish(np.zeros(0), np.zeros((problem.n_samples, 0)))
     if is_small(problem):
         return solve_dense(problem)
-    with PanelBlock(problem, random_state, n_threads) as block:
-        mu = Iteration(problem, block).run()
-    return problem.finish(mu, block.vectors(len(mu)))
+    with PanelBlock(problem, random_state, n_threads, start) as block:
+        mu = Iteration(problem, block, block.n_near).run()
+    vectors = block.vectors(len(mu))
+    return replace(problem.finish(mu, vectors), guards=block.guards)
 
 
+# Of a start that is near: what it lacks is still there.
+_RANDOM_SHARE = 1e-3
 # Entries of W that are renumbered at a time.
 _ENTRIES = 2**20
 
@@ -63,12 +108,20 @@ class PanelBlock:
         Seed of the start.
     n_threads : int
         Threads of the products; the result is the same bits for any number.
+    start : callable or None, default=None
+        Loads what the first columns begin with. None: they are random, as the others.
     """
 
-    def __init__(self, problem: Problem, random_state: int, n_threads: int) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        random_state: int,
+        n_threads: int,
+        start: Callable[[], Start] | None = None,
+    ) -> None:
         from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-        self.problem, self._n_threads = problem, n_threads
+        self.problem, self._n_threads, self._start = problem, n_threads, start
         self._random = rng(random_state, "spectral")
         self._order = reverse_cuthill_mckee(problem.W, symmetric_mode=True)
         self._degrees = problem.root[self._order] ** 2
@@ -76,6 +129,9 @@ class PanelBlock:
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self._locked: list[np.ndarray] = []
         self._active: list[np.ndarray] = []
+        # Columns that begin near their end; and those beyond the result, once there is one.
+        self.n_near = 0
+        self.guards = np.empty((0, 0), np.float32)
 
     def __enter__(self) -> PanelBlock:
         problem = self.problem
@@ -87,7 +143,21 @@ class PanelBlock:
             shape = (problem.n_samples, width)
             self._active.append(self._random.standard_normal(shape, dtype=np.float32))
             self._active[-1] /= root
+        if self._start is not None:
+            self._begin_near(self._start())
         return self
+
+    def _begin_near(self, start: Start) -> None:
+        """Let the first columns begin near a start; a little of the random ones stays in them."""
+        first, scale = 0, np.float32(np.sqrt(self.problem.n_samples))
+        for panel in self._active:
+            part = start.panel(self.problem, slice(first, first + panel.shape[1]))
+            columns = panel[:, : part.shape[1]]
+            columns *= np.float32(_RANDOM_SHARE)
+            for low, high in tiles(len(columns)):
+                columns[low:high] += part[self._order[low:high]] * scale
+            first += part.shape[1]
+        self.n_near = first
 
     def __exit__(
         self,
@@ -206,10 +276,19 @@ class PanelBlock:
         """Keep nothing."""
 
     def vectors(self, count: int) -> np.ndarray:
-        """Return unit vectors ``u = D^1/2 z`` in the graph's own order, float64; panels go."""
+        """Return unit vectors ``u = D^1/2 z`` in the graph's own order, float64; panels go.
+
+        The columns beyond those asked for become the `guards`.
+        """
         vectors = np.empty((self.problem.n_samples, count))
         root, panels, first = np.sqrt(self._degrees), self._locked + self._active, 0
         self._locked, self._active = [], []
+        widths = np.cumsum([0] + [panel.shape[1] for panel in panels])
+        missing = self.problem.n_missing
+        beyond = [panels[i][:, max(0, missing - widths[i]) :] for i in range(len(panels))]
+        self.guards = np.empty((len(vectors), widths[-1] - missing), np.float32)
+        self.guards[self._order] = np.hstack(beyond, dtype=np.float32, casting="same_kind")
+        del beyond
         while first < count:
             panel = panels.pop(0)[:, : count - first]
             last = first + panel.shape[1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix, KNNGraph, affinity, affinity_from_csr
 from bigfs.runtime.execute import run_tasks
-from bigfs.spectral.chebyshev import solve_chebyshev
+from bigfs.spectral.chebyshev import Start, solve_chebyshev
 from bigfs.spectral.choice import (
     CLEAR_GAP,
     SOLVERS,
@@ -47,6 +48,7 @@ _VALUES = (
     "reason",
     "n_products",
     "n_iterations",
+    "n_guards",
     "details",
 )
 
@@ -83,6 +85,8 @@ class SpectralEmbedding:
         Rounds of the solver.
     scratch : Scratch
         Keeps the stored embedding alive.
+    n_guards : int
+        Vectors beyond those asked for that are kept for an update.
     details : dict
         Of a solution on row blocks: how many, the rows they need of each other, and what was
         read of other blocks; see `bigfs.spectral.distributed.solve_distributed`.
@@ -101,6 +105,7 @@ class SpectralEmbedding:
     n_products: int
     n_iterations: int
     scratch: Scratch
+    n_guards: int = 0
     details: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -158,7 +163,7 @@ class SpectralEmbedding:
         """Return the embedding that was stored in a folder."""
         stored = read_attributes(path)
         values: dict[str, Any] = {name: np.array(stored[name]) for name in _ARRAYS}
-        values |= {name: stored[name] for name in _VALUES}
+        values |= {name: stored[name] for name in _VALUES if name in stored}
         return cls(embedding_ref=ArrayRef.at(path / "embedding"), scratch=Scratch(path), **values)
 
 
@@ -174,6 +179,8 @@ def spectral_embedding(
     scratch: Scratch | None = None,
     chunk_rows: int | None = None,
     checkpoint: Location | None = None,
+    start: SpectralEmbedding | None = None,
+    keeps_guards: bool = True,
 ) -> SpectralEmbedding:
     """Return the smallest non-trivial eigenpairs of ``L y = lambda D y``.
 
@@ -210,6 +217,11 @@ def spectral_embedding(
     checkpoint : Path, ObjectPath or None, default=None
         Folder that outlives an interrupted run: on row blocks the next one goes on from the last
         product.
+    start : SpectralEmbedding or None, default=None
+        That of the first rows' graph by the solver ``chebyshev`` in one task, near which the same
+        solver begins.
+    keeps_guards : bool, default=True
+        Whether the vectors beyond those asked for are stored too, which a ``start`` needs.
 
     Returns
     -------
@@ -267,7 +279,8 @@ def spectral_embedding(
             in_strips=choice.in_strips, checkpoint=checkpoint,
         )  # fmt: skip
     else:
-        task = _Eigenproblem(choice.solver, n_computed, tol, random_state)
+        folder = str(scratch.path) if keeps_guards else None
+        task = _Eigenproblem(choice.solver, n_computed, tol, random_state, folder, _stored(start))
         [solution] = run_tasks(_solve, [task], W, out, label="spectral", unit="", notes=True)
     spectrum = solution["eigenvalues"]
     if n_components == "auto":
@@ -275,6 +288,7 @@ def spectral_embedding(
         out = _first_columns(out, kept, scratch)
         for name in ("eigenvalues", "norms", "residuals"):
             solution[name] = solution[name][:kept]
+        solution["n_guards"] = 0  # they follow what was left out
     return SpectralEmbedding(
         embedding_ref=out,
         spectrum=spectrum,
@@ -307,6 +321,16 @@ class _Eigenproblem:
     n_components: int
     tol: float
     random_state: int
+    folder: str | None
+    start: tuple[ArrayRef, ArrayRef, int] | None = None
+
+
+def _stored(start: SpectralEmbedding | None) -> tuple[ArrayRef, ArrayRef, int] | None:
+    """Return the vectors and guards of a start, and how many of its null space come first."""
+    if start is None or not start.n_guards:
+        return None
+    guards = ArrayRef.at(start.scratch.path / "guards")
+    return start.embedding_ref, guards, start.n_connected_components - 1
 
 
 def _as_affinity(graph: Any, scratch: Scratch) -> AffinityMatrix:
@@ -340,6 +364,10 @@ def _solve(task: _Eigenproblem, W: AffinityMatrix, out: ArrayRef) -> dict[str, A
         changed = {"solver": "chebyshev", "reason": f"{task.solver} did not converge"}
         solved = _run_solver(replace(task, solver="chebyshev"), matrix)
     out.write(0, solved.vectors)
+    guards = np.empty((0, 0))
+    if task.folder is not None and solved.guards is not None and solved.guards.size:
+        guards = solved.guards
+        Scratch(task.folder).put("guards", guards)
     return {
         **changed,
         "eigenvalues": solved.eigenvalues,
@@ -349,6 +377,7 @@ def _solve(task: _Eigenproblem, W: AffinityMatrix, out: ArrayRef) -> dict[str, A
         "n_connected_components": solved.n_connected_components,
         "n_products": solved.n_products,
         "n_iterations": solved.n_iterations,
+        "n_guards": guards.shape[1],
     }
 
 
@@ -358,7 +387,14 @@ def _run_solver(task: _Eigenproblem, W: Any) -> Eigenpairs:
         return solve_eigsh(W, task.n_components, **options)
     if task.solver == "lobpcg":
         return solve_lobpcg(W, task.n_components, **options)
-    return solve_chebyshev(W, task.n_components, n_threads=_n_threads(), **options)
+    start = None if task.start is None else partial(_load_start, *task.start)
+    return solve_chebyshev(W, task.n_components, n_threads=_n_threads(), start=start, **options)
+
+
+def _load_start(embedding: ArrayRef, guards: ArrayRef, n_known: int) -> Start:
+    """Return what a start begins with: vectors that are not of the null space, and guards."""
+    both = embedding.load()[:, n_known:].astype(np.float32), guards.load()
+    return Start(np.hstack(both))
 
 
 def _n_threads() -> int:

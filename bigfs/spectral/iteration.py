@@ -36,6 +36,9 @@ FLOAT32_TOL = 5e-5
 _SOLVED = 0.5
 _LOCKED = 0.3
 _FIRST_DEGREE = 16
+# Near the wanted vectors, what is wrong is mostly of eigenvalues far beyond the guards: the first
+# cut is at so many times the last guard's, which damps it at a low degree and spares the guards.
+_NEAR_CUT = 4.0
 _LARGEST_DEGREE = 1000
 _MAX_ROUNDS = 60
 # A gap of this share of an eigenvalue before it, and pairs that follow at this share of it each,
@@ -168,17 +171,25 @@ class Iteration:
         Counts iterations and products.
     block : Block
         Holds the wanted vectors in its first columns at the end.
+    n_near : int, default=0
+        Leading columns of the block that begin near the wanted vectors and their guards.
     """
 
-    def __init__(self, goal: Goal, block: Block) -> None:
+    def __init__(self, goal: Goal, block: Block, n_near: int = 0) -> None:
         self.goal, self.block = goal, block
         self.locked_mu, self.degree = np.zeros(0), _FIRST_DEGREE
+        self._near = n_near > goal.n_missing
         # Rounds in which only pairs of the bulk were late, and how many of these are given up.
         self.n_waited = self.n_given_up = 0
         if (state := block.saved()) is None:
             low, high = _bounds(*block.lanczos(BOUND_STEPS))
             goal.n_products += BOUND_STEPS
             self.window = Window(low, max(high, low + 0.1))
+            if self._near:
+                block.project()
+                mu, residuals = self._rayleigh_ritz()
+                self.window = Window(low, max(1 - _NEAR_CUT * (1 - mu[n_near - 1]), low + 0.1))
+                self.degree = self._degree(mu, residuals, goal.n_missing, _LARGEST_DEGREE)
             return
         self.window, self.degree = Window(*state["window"]), state["degree"]
         self.locked_mu = np.array(state["locked_mu"])
@@ -211,12 +222,16 @@ class Iteration:
             needed = self._needed(mu, residuals)
             say_where(f"round {goal.n_iterations}, {self._progress(residuals, needed)}")
             if residuals[:needed].max(initial=0.0) <= self._target():
-                if not self._is_coarse():
+                was_coarse = self._is_coarse()
+                if was_coarse:
+                    block.refine()
+                    mu, residuals = self._rayleigh_ritz()
+                # From a start that is near, float32 may have been enough.
+                is_done = self._near and residuals[:needed].max(initial=0.0) <= self._target()
+                if not was_coarse or is_done:
                     if needed == len(mu):
                         self._say_that_the_cut_is_inside_a_group(mu[-1])
                     return self._eigenvalues(mu, needed)
-                block.refine()
-                mu, residuals = self._rayleigh_ritz()
             self.degree = self._plan(mu, residuals, max(needed, 1), self.degree)
             self._lock(mu, residuals)
         # The residuals in float64 decide whether that is enough.
@@ -303,13 +318,16 @@ class Iteration:
         low = self.window.low
         # Where the guards are copies of the last wanted vector, the cut must still be below it.
         cut = min(float(mu[-1]), float(mu[needed - 1]) - _CLEARANCE * (1.0 - mu[needed - 1]))
-        window = Window(low, max(cut, low + 0.1))
-        slow, fast = window.rate(mu[needed - 1]), window.rate(1.0)
+        self.window = Window(low, max(cut, low + 0.1))
+        return self._degree(mu, residuals, needed, 3 * before)
+
+    def _degree(self, mu: np.ndarray, residuals: np.ndarray, needed: int, most: int) -> int:
+        """Return the degree that should be enough with this window."""
+        slow, fast = self.window.rate(mu[needed - 1]), self.window.rate(1.0)
         excess = residuals[:needed].max() / (_LOCKED * self.goal.tol)
         degree = np.log(2.0 * max(excess, 1.0)) / max(slow, 1e-9)
         limit = _LARGEST_GROWTH[self.block.dtype] / max(fast - slow, 1e-9)
-        self.window = window
-        return int(np.clip(np.ceil(degree), 8, min(limit, 3 * before, _LARGEST_DEGREE)))
+        return int(np.clip(np.ceil(degree), 8, min(limit, most, _LARGEST_DEGREE)))
 
     def _lock(self, mu: np.ndarray, residuals: np.ndarray) -> None:
         """Take the leading vectors that are done out of the block."""

@@ -56,6 +56,8 @@ class Eigenpairs:
         Products of W with one vector; a block of b vectors counts b times.
     n_iterations : int
         Rounds of the solver; 0 where a dense one, or none, was needed.
+    guards : ndarray of shape (n_samples, n_guards), float32, or None
+        Vectors that follow, less exact, to begin with when rows are added.
     """
 
     eigenvalues: np.ndarray
@@ -65,6 +67,7 @@ class Eigenpairs:
     n_connected_components: int
     n_products: int
     n_iterations: int
+    guards: np.ndarray | None = None
 
 
 @dataclass

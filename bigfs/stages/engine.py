@@ -13,7 +13,7 @@ from bigfs.core.memory import check_fits
 from bigfs.core.paths import plain_name
 from bigfs.runtime.progress import in_stage
 from bigfs.stages.graph import WEIGHTS
-from bigfs.stages.stage import Inputs, Stage
+from bigfs.stages.stage import Base, Inputs, Stage
 from bigfs.store.location import Location
 from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.rundir import stage_key
@@ -134,6 +134,10 @@ class Engine:
         Of the content of the data.
     memory_limit : int or None, default=None
         Refuse stages that no plan has accepted and that do not fit a worker of so many bytes.
+    base : Base or None, default=None
+        A finished run whose stages are updated. Results depend on it, and so do their keys.
+    keeps_start : bool, default=False
+        Whether stages keep what an update of this run begins with.
 
     Attributes
     ----------
@@ -149,8 +153,11 @@ class Engine:
         data_key: str = "",
         *,
         memory_limit: int | None = None,
+        base: Base | None = None,
+        keeps_start: bool = False,
     ) -> None:
         self.store, self.blocks, self._data_key = store, blocks, data_key
+        self._base, self._keeps_start = base, keeps_start
         self._memory_limit = memory_limit
         self._neighbors: dict[str, Location] = {}
         self.used: set[str] = set()
@@ -172,12 +179,19 @@ class Engine:
         finished : dict
             Where each stage is, by its plain name.
         """
-        inputs = Inputs(self.blocks)  # type: ignore[arg-type]  # None: its stages read none
+        kept = {"base": self._base, "keeps_start": self._keeps_start}
+        inputs = Inputs(self.blocks, **kept)  # type: ignore[arg-type]  # None: its stages read none
         before = self._data_key
         for stage in stages:
             alike = _neighbors_key(stage, before) if stage.name == "graph" else None
             inputs.neighbors = self._neighbors.get(alike) if alike else None
-            key = stage.key(self._data_key if stage.beside else before)
+            upstream = [self._data_key if stage.beside else before]
+            inputs.former = None
+            if self._base is not None and stage.name in self._base.stages:
+                former_key, inputs.former = self._base.stages[stage.name]
+                limits = f"{self._base.least_recall} {self._base.most_residual}"
+                upstream.append(f"{former_key} {limits}")
+            key = stage.key(*upstream)
             before = before if stage.beside else key
             name = self.store.name(stage, key)
             if not self.store.has(name, key):
@@ -206,6 +220,8 @@ class Engine:
             strategy.run(inputs, out)
             if blocks is not None:
                 blocks.check_unchanged()
+            if self._base is not None and inputs.former is not None:
+                self._base.check(stage.name)  # again: it may have been removed meanwhile
 
 
 def _check_cost(stage: str, cost: StageCost | None, memory_limit: int) -> None:

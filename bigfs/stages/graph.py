@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape, StageCost
+from bigfs.core.errors import MemoryLimitError
 from bigfs.core.paths import plain_name
 from bigfs.graph import affinity, knn_graph
 from bigfs.graph.cost import graph_cost
-from bigfs.graph.distinct import without_copies
+from bigfs.graph.distinct import COPIED_SHARE, count_copied, without_copies
 from bigfs.graph.finished import finished_affinity, finished_steps
 from bigfs.graph.knn import KNNGraph, missed_neighbors
 from bigfs.graph.representation import (
@@ -20,9 +22,12 @@ from bigfs.graph.representation import (
     open_principal,
     principal_shape,
 )
+from bigfs.graph.update import update_graph
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.location import Location, copy_tree
 from bigfs.store.scratch import Scratch, read_attributes
+
+logger = logging.getLogger("bigfs")
 
 # Settings of the edges only: neighbors do not depend on them.
 WEIGHTS = ("weight", "sigma")
@@ -69,8 +74,9 @@ def graph_stage(
         used = settings.model_copy(update={"n_neighbors": most}) if fewer else settings
         return GraphStrategy(shape, used, random_state, memory_limit, remote)
 
-    sparse = n_components_of(settings) is not None
-    return Stage("graph", 7, {**settings.model_dump(), **common}, choose, sparse=sparse)
+    of_components = n_components_of(settings) is not None  # which change with new rows
+    depends = {**settings.model_dump(), **common}
+    return Stage("graph", 7, depends, choose, sparse=of_components, updates=not of_components)
 
 
 def n_components_of(settings: GraphConfig) -> int | None:
@@ -120,6 +126,8 @@ class GraphStrategy:
         """Store the neighbors, and the affinity matrix below them."""
         if inputs.neighbors is not None:
             graph = _copied_neighbors(inputs.neighbors, out)
+        elif (updated := self._updated(inputs, out)) is not None:
+            graph = updated
         else:
             graph = self._neighbors(inputs, out)
         settings = self.settings
@@ -136,6 +144,29 @@ class GraphStrategy:
             measured_peak_bytes=graph.details["measured_peak_bytes"],
             notes=[*graph.details.get("notes", []), *missed_neighbors(graph)],
         )
+
+    def _updated(self, inputs: Inputs, out: Scratch) -> KNNGraph | None:
+        """Return the graph from that of the first rows; None where it has to be built."""
+        if inputs.former is None or inputs.base is None:
+            return None
+        former = KNNGraph.open(inputs.former, read_attributes(inputs.former)["graph"])
+        why = f"the graph of {inputs.base.run} is one of distinct rows"
+        if "n_distinct" not in former.details:
+            try:
+                limits = {"memory_limit": self.memory_limit, "random_state": self.random_state}
+                graph = update_graph(inputs.blocks, former, **limits, scratch=out)
+            except MemoryLimitError as error:
+                why = str(error)
+            else:
+                recall, n_copied = graph.recall_, count_copied(graph)
+                is_near = recall.value >= inputs.base.least_recall
+                is_near &= recall.low >= (self.settings.recall_target or 0.0)
+                if is_near and n_copied <= COPIED_SHARE * graph.n_samples:
+                    return graph
+                why = f"updated, it has {graph.recall_}, and {n_copied:,} rows equal all neighbors"
+                out.remove(graph.indices_ref, graph.distances_ref, graph.partitions_ref)
+        logger.warning("the graph is built again, not updated: %s", why)
+        return None
 
     def _neighbors(self, inputs: Inputs, out: Scratch) -> KNNGraph:
         settings = self.settings.model_dump(exclude={*WEIGHTS, "representation"})
@@ -191,6 +222,6 @@ class Finished:
 def _copied_neighbors(path: Location, out: Scratch) -> KNNGraph:
     """Copy the neighbors of another graph stage; only the weights differ."""
     stored = read_attributes(path)["graph"]
-    for name in (*stored["arrays"], "partitions"):
+    for name in (*stored["arrays"], "partitions", *stored.get("kept", [])):
         copy_tree(path / plain_name(name, path), out.path / name)
     return KNNGraph.open(out.path, stored)

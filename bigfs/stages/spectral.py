@@ -9,7 +9,7 @@ from typing import Any
 from bigfs.config.sections import GraphConfig, SpectralConfig
 from bigfs.core.cost import Shape, StageCost
 from bigfs.spectral.cost import spectral_cost
-from bigfs.spectral.embedding import spectral_embedding
+from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.scratch import Scratch
 
@@ -47,6 +47,7 @@ def spectral_stage(
         {**settings.model_dump(), **common},
         lambda shape: SpectralStrategy(shape, settings, graph, **_within(common, shape)),
         sparse=True,  # it does not read the data
+        updates=True,
     )
 
 
@@ -83,16 +84,22 @@ class SpectralStrategy:
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the eigenvectors with their residuals and notes."""
+        start, tol = None, self.settings.tol
+        if inputs.former is not None and inputs.base is not None:
+            start = SpectralEmbedding.open(inputs.former)
+            tol = max(tol, inputs.base.most_residual) if start.n_guards else tol
         embedding = spectral_embedding(
             inputs.affinity,
             self.n_components,
             solver=self.settings.solver,
-            tol=self.settings.tol,
+            tol=tol,
             random_state=self.random_state,
             memory_limit=self.memory_limit,
             scratch=out,
             chunk_rows=inputs.blocks.rows,
             checkpoint=inputs.checkpoint,
+            start=start,
+            keeps_guards=inputs.keeps_start,
         )
         notes = embedding.notes()
         for note in notes:

@@ -49,6 +49,8 @@ class Stage:
     sparse : bool or "large", default=False
         Whether it takes CSR blocks where the data are sparse; else they are made dense for it.
         "large": where they would be above 2 GiB dense.
+    updates : bool, default=False
+        Whether it takes over what it stored for the first rows, when rows were added.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Stage:
     choose: Callable[[Any], StageStrategy]
     beside: bool = False
     sparse: bool | Literal["large"] = False
+    updates: bool = False
 
     def takes_entries(self, shape: Shape) -> bool:
         """Say whether it takes CSR blocks of sparse data of a shape."""
@@ -93,6 +96,33 @@ def unplanned_stage(
     return Stage(name, version, settings, lambda shape: Unplanned(compute), sparse=sparse)
 
 
+@dataclass(frozen=True)
+class Base:
+    """A finished run of the first rows of the data, which is updated.
+
+    Attributes
+    ----------
+    run : str
+        Its name.
+    n_samples : int
+    stages : dict of str to (str, Path or ObjectPath)
+        Key and place of each of its stages that may be used.
+    check : callable
+        ``check(name)`` raises CorruptStoreError if the files of a stage are not as they were.
+    least_recall : float
+        Least share of true neighbors in an updated graph.
+    most_residual : float
+        Largest residual of eigenvectors that begin near those of the first rows.
+    """
+
+    run: str
+    n_samples: int
+    stages: dict[str, tuple[str, Location]]
+    check: Callable[[str], None]
+    least_recall: float
+    most_residual: float
+
+
 @dataclass
 class Inputs:
     """The inputs of a stage: the opened data and what earlier stages stored.
@@ -106,12 +136,20 @@ class Inputs:
         A folder of the running stage that outlives an interrupted run.
     neighbors : Path, ObjectPath or None
         A finished graph stage that differs in the weights only, if there is one.
+    former : Path, ObjectPath or None
+        The same stage of a finished run of the first rows.
+    base : Base or None
+    keeps_start : bool
+        Whether stages keep what an update begins with: sums over all rows, further eigenvectors.
     """
 
     blocks: RowBlocks
     finished: dict[str, Location] = field(default_factory=dict)
     checkpoint: Location | None = None
     neighbors: Location | None = None
+    former: Location | None = None
+    base: Base | None = None
+    keeps_start: bool = False
 
     @property
     def graph(self) -> KNNGraph:

@@ -97,7 +97,7 @@ class Watch:
         self._opened = _stamps(place)
         self._rows: tuple[int, str | None] | None = None
         if not isinstance(place, str) and (rows := count_rows(place)) is not None:
-            self._rows = rows, key_of_rows(place, rows, with_times=True)
+            self._rows = rows, key_of_rows(place, rows, "all")
         self._begun: str | None = None
 
     def begin(self) -> None:
@@ -123,7 +123,7 @@ class Watch:
         if self._rows is None or isinstance(self._place, str):
             return False
         rows, key = self._rows
-        same = key is not None and key == key_of_rows(self._place, rows, with_times=True)
+        same = key is not None and key == key_of_rows(self._place, rows, "all")
         return same and has_last_rows(self._place, rows)
 
 

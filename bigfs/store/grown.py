@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -46,7 +46,9 @@ def count_rows(store: Location) -> int | None:
         return None
 
 
-def key_of_rows(store: Location, n_samples: int, *, with_times: bool) -> str | None:
+def key_of_rows(
+    store: Location, n_samples: int, times: Literal["none", "modified", "all"] = "none"
+) -> str | None:
     """Return a key of the first rows of a dense store of ours, as it was when it had only these.
 
     It is the same before and after rows are appended.
@@ -55,8 +57,9 @@ def key_of_rows(store: Location, n_samples: int, *, with_times: bool) -> str | N
     ----------
     store : Path or ObjectPath
     n_samples : int
-    with_times : bool
-        Whether it also depends on sizes and times of the files of full chunks.
+    times : {"none", "modified", "all"}, default="none"
+        Whether it also depends on sizes of the files of full chunks, and on their times of
+        modification, or on those of any change.
 
     Returns
     -------
@@ -68,7 +71,7 @@ def key_of_rows(store: Location, n_samples: int, *, with_times: bool) -> str | N
         attributes = group["attributes"]
         rows = int(array["chunk_grid"]["configuration"]["chunk_shape"][0])
         sums = _sums_at(attributes, _rows_of(attributes, array), n_samples, rows)
-        files = _times_of_chunks(store / "X", n_samples // rows) if with_times else []
+        files = _times_of_chunks(store / "X", n_samples // rows) if times != "none" else []
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     if sums is None:
@@ -79,8 +82,8 @@ def key_of_rows(store: Location, n_samples: int, *, with_times: bool) -> str | N
         "shape": [n_samples, array["shape"][1]],
         "checksums": sums,
     }
-    if with_times:
-        record["files"] = files
+    if times != "none":
+        record["files"] = [file[: 2 if times == "modified" else 3] for file in files]
     return hashlib.sha256(json.dumps(record).encode()).hexdigest()[:16]
 
 

@@ -51,6 +51,7 @@ _OF_MANIFEST: dict[str, Any] = {
     "data": dict,
     **dict.fromkeys(("method", "series"), (str, type(None))),
     **dict.fromkeys(("notes", "files"), list),
+    **dict.fromkeys(("updated_from", "compared"), dict),
     "stages": dict,
     "attempts": dict,
     "checkpoints": dict,
@@ -165,6 +166,13 @@ def check_manifest(manifest: Any) -> None:
         folder = record.get("folder", f"{name}.zarr")
         known = (f"{name}.zarr", f"{name}-{attempt}.zarr")
         _check(folder in known, f"stage {name} has the folder", folder)
+    if "updated_from" in manifest:
+        base = manifest["updated_from"]
+        keys = base.get("keys")
+        _check(is_plain(base.get("run")), "it was updated from", base.get("run"))
+        _check(isinstance(keys, dict) and all(map(is_plain, keys)), "its base has the keys", keys)
+        lacking = sorted({"rows", "data", "rows_of_full", "in_a_row"} - base.keys())
+        _check(not lacking, "its base lacks", lacking)
     for record in (manifest, *manifest["stages"].values()):
         notes = record.get("notes", [])
         _check(all(isinstance(note, str) for note in notes), "it has the notes", notes)

@@ -22,6 +22,8 @@ logger = logging.getLogger("bigfs")
 DATE = "{date}"
 LATEST = "latest"
 SERIES = "series"
+# Of a manifest: what run it was updated from, see `bigfs.pipeline.update`.
+UPDATED = "updated_from"
 _SHOWN = 80
 
 
@@ -53,8 +55,10 @@ def finish_series(run: str | Location, series: str, keep: int | None) -> list[st
         finished = finished_runs(run, series)
         if finished:
             _link(run.with_name(series.replace(DATE, LATEST)), finished[-1])
-        for old in finished[: -keep if keep else 0]:
-            if old.name != run.name and _remove(old, series):
+        first = len(finished) - keep if keep else 0
+        bases = {_base_of(place) for place in finished[max(0, first) :]}
+        for old in finished[: max(0, first)]:
+            if old.name not in {run.name, *bases} and _remove(old, series):
                 removed.append(old.name)
     except (BigfsError, OSError) as error:
         logger.warning("old runs of %s could not be removed: %s", series, error)
@@ -86,6 +90,12 @@ def finished_runs(run: Location, series: str) -> list[Location]:
     form = _dated(series, DATE)
     names = sorted(path.name for path in run.parent.iterdir() if form.fullmatch(path.name))
     return [run.with_name(name) for name in names if _is_finished(run.with_name(name), series)]
+
+
+def _base_of(place: Location) -> str | None:
+    """Return the name of the run that a finished run was updated from, None if it was not."""
+    record = RunDirectory(place).read().manifest.get(UPDATED)
+    return record.get("run") if isinstance(record, dict) else None
 
 
 def _dated(name: str, word: str) -> re.Pattern[str]:

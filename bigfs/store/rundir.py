@@ -72,10 +72,13 @@ class RunDirectory(RunFolder):
         How the input differs from that of the former run, in words; empty if it does not.
     is_repeat : bool
         Whether the configuration and all versions are those of the former run.
+    may_update : bool
+        Whether a former run of the series may be taken over.
     """
 
     changes: str = ""
     is_repeat: bool = False
+    may_update: bool = True
 
     def finished(self, name: str, key: str) -> dict[str, Any] | None:
         """Return the record of a finished stage if it is there and its key is the same.

@@ -44,12 +44,15 @@ class PlantedManifold(Source):
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         for start in range(0, self.n_samples, rows):
-            stop = min(start + rows, self.n_samples)
-            draw = np.random.default_rng([self._seed, start, 1])
-            X = draw.standard_normal((stop - start, self.n_features), dtype=np.float32)
-            X *= self._noise
-            X[:, self.planted] = self._manifold.rows(start, stop)
-            yield X
+            yield self.rows(start, min(start + rows, self.n_samples))
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return rows; the draw follows from the seed and the first row."""
+        draw = np.random.default_rng([self._seed, start, 1])
+        X = draw.standard_normal((stop - start, self.n_features), dtype=np.float32)
+        X *= self._noise
+        X[:, self.planted] = self._manifold.rows(start, stop)
+        return X
 
 
 def write_manifold(path: Path, n_samples: int, n_features: int = 128, seed: int = 0) -> None:

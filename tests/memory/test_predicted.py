@@ -101,6 +101,35 @@ def chebyshev_in_one_task(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     )
 
 
+def chebyshev_from_a_start(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """The same from the vectors of the first rows."""
+    from bigfs.graph import affinity
+    from bigfs.spectral.choice import solver_bytes
+    from bigfs.spectral.embedding import spectral_embedding
+
+    n, k, wanted = 200_000, 5, 19
+    former = affinity(place.graph(n - 2000, k), weight="heat", scratch=place.scratch().child("V"))
+    options = {"solver": "chebyshev", "distributed": False, "tol": 2e-5}
+    start = spectral_embedding(former, wanted, **options, scratch=place.scratch().child("s"))
+    W = affinity(place.graph(n, k), weight="heat", scratch=place.scratch().child("W"))
+    needed = solver_bytes("chebyshev", n, W.nnz, wanted, 2e-5)
+    return _one(needed, loads=KERNELS), lambda: spectral_embedding(
+        W, wanted, **options, start=start, scratch=place.scratch().child("e")
+    )
+
+
+def graph_of_grown_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """New rows and a block beside them."""
+    from bigfs.graph.update import update_bytes, update_graph
+
+    n, n_new, k = 200_000, 10_000, 5
+    blocks, former = place.blocks(n, 128), place.graph(n - n_new, k)
+    limits = {"memory_limit": LIMIT, "random_state": 0}
+    return _one(update_bytes(blocks.layout, n_new)), lambda: update_graph(
+        blocks, former, **limits, scratch=place.scratch().child("u")
+    )
+
+
 def strip_of_all_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """W in order and two buffers of a few columns of all rows."""
     from bigfs.graph import affinity
@@ -190,7 +219,10 @@ LONG = (
     "case",
     [
         *CASES,
-        pytest.param(components_of_counts, marks=pytest.mark.full),
+        *(
+            pytest.param(case, marks=pytest.mark.full)
+            for case in (components_of_counts, chebyshev_from_a_start, graph_of_grown_rows)
+        ),
         *(pytest.param(case, marks=pytest.mark.slow) for case in LONG),
     ],
     ids=lambda case: case.__name__,

@@ -59,17 +59,17 @@ def test_appended_rows_follow_the_others(tmp_path: Path, lengths: list[int]) -> 
 
 def test_the_key_of_old_rows_stays(tmp_path: Path) -> None:
     store = _store(tmp_path / "X.zarr")
-    before = {times: key_of_rows(store, 25, with_times=times) for times in (False, True)}
+    before = {times: key_of_rows(store, 25, times) for times in ("none", "modified", "all")}
     assert None not in before.values()
     for seed in (1, 2):
         ingest(_rows(8, seed), store, append=True)
         for times, key in before.items():
-            assert key_of_rows(store, 25, with_times=times) == key
+            assert key_of_rows(store, 25, times) == key
     assert count_rows(store) == 41
-    assert key_of_rows(store, 24, with_times=False) is None
+    assert key_of_rows(store, 24) is None
     other = tmp_path / "other.zarr"
     ingest(np.concatenate([_rows(25, 5), _rows(8, 1)]), other, rows=ROWS)
-    assert key_of_rows(other, 33, with_times=False) != key_of_rows(store, 33, with_times=False)
+    assert key_of_rows(other, 33) != key_of_rows(store, 33)
 
 
 def test_ids_and_left_out_rows(tmp_path: Path) -> None:
@@ -236,9 +236,9 @@ def test_stores_of_earlier_versions_grow(tmp_path: Path) -> None:
     metadata = json.loads((store / "zarr.json").read_text())
     del metadata["attributes"]["n_samples"]
     (store / "zarr.json").write_text(json.dumps(metadata))
-    key = key_of_rows(store, 25, with_times=False)
+    key = key_of_rows(store, 25)
     ingest(_rows(7, 1), store, append=True)
-    assert (count_rows(store), key_of_rows(store, 25, with_times=False)) == (32, key)
+    assert (count_rows(store), key_of_rows(store, 25)) == (32, key)
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -3,5 +3,10 @@
 from bigfs.selectors.method import Method
 
 METHOD = Method(
-    "max_variance", "MaxVariance", estimator="MaxVariance", module=__name__, sparse=True
+    "max_variance",
+    "MaxVariance",
+    estimator="MaxVariance",
+    module=__name__,
+    sparse=True,
+    keeps_sums=True,
 )

@@ -60,6 +60,7 @@ METHOD = Method(
     parameters=MCFSParameters,
     needs=needs_eigenvectors,
     sparse=True,
+    keeps_sums=True,
     n_components=lambda parameters: parameters.n_components or parameters.n_clusters,
     bounds=(Bound("n_clusters", "n_samples", 1), Bound("n_components", "n_samples", 1)),
     one_fit_up_to=MAX_STOPS,

@@ -19,7 +19,7 @@ from bigfs.core.cost import StageCost, Step, pass_over
 from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
-from bigfs.selectors.mcfs.regression import Regression, about_eigenvectors
+from bigfs.selectors.mcfs.regression import Regression, about_eigenvectors, add_rows
 from bigfs.selectors.mcfs.wide import cross_pass, side_bytes
 from bigfs.solvers.greedy import ColumnProducts, GramProducts, TargetPath
 from bigfs.spectral.embedding import SpectralEmbedding
@@ -42,14 +42,17 @@ class Forward(Regression):
 
     @abstractmethod
     def _products(
-        self, blocks: RowBlocks, spectral: SpectralEmbedding
+        self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
     ) -> tuple[ColumnProducts, np.ndarray, np.ndarray, np.ndarray]:
         """Return the products of X, ``X'Y``, what is constant, and the means of Y."""
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores; details are the attributes of `MCFS`."""
+        add_rows(inputs)
         blocks, spectral = inputs.blocks, inputs.spectral
-        products, cross, constant, y_mean = self._products(blocks, spectral)
+        products, cross, constant, y_mean = self._products(
+            blocks, spectral, out if inputs.keeps_start else None
+        )
         total = float((spectral.norms**2).sum())
         if self.parameters.fit_intercept:
             total -= blocks.n_samples * float(y_mean @ y_mean)
@@ -91,9 +94,9 @@ class ForwardOnGram(Forward):
         return StageCost((gram_step(self.shape, self.n_targets), path))
 
     def _products(
-        self, blocks: RowBlocks, spectral: SpectralEmbedding
+        self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
     ) -> tuple[ColumnProducts, np.ndarray, np.ndarray, np.ndarray]:
-        matrix, cross, constant, y_mean = self._gram(blocks, spectral)
+        matrix, cross, constant, y_mean = self._gram(blocks, spectral, kept)
         matrix[constant], matrix[:, constant] = 0.0, 0.0
         return GramProducts(matrix), cross, constant, y_mean
 
@@ -137,7 +140,7 @@ class ForwardOnColumns(Forward):
         return StageCost(steps, at_most=True)
 
     def _products(
-        self, blocks: RowBlocks, spectral: SpectralEmbedding
+        self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
     ) -> tuple[ColumnProducts, np.ndarray, np.ndarray, np.ndarray]:
         centered = self.parameters.fit_intercept
         first = cross_pass(blocks, centered, None, spectral.embedding_ref)

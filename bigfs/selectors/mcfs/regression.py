@@ -12,6 +12,9 @@ from bigfs.selectors.mcfs import METHOD
 from bigfs.selectors.method import Strategy
 from bigfs.spectral.choice import largest_count
 from bigfs.spectral.embedding import SpectralEmbedding
+from bigfs.stages.stage import Inputs
+from bigfs.stages.sums import read_gram, store_gram
+from bigfs.store.scratch import Scratch
 
 
 def n_targets_of(selection: Selection) -> int:
@@ -33,14 +36,27 @@ class Regression(Strategy):
         return self.selection.n_features_to_select
 
     def _gram(
-        self, blocks: RowBlocks, spectral: SpectralEmbedding
+        self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return ``X'X``, ``X'Y``, what is constant, and the means of Y, from one pass."""
+        """Return ``X'X``, ``X'Y``, what is constant, and the means of Y, from one pass.
+
+        The folder ``kept`` gets ``X'X`` for an update, which reads it by `add_rows`.
+        """
         gram = blocks.gram(spectral.embedding_ref, label="regression")
+        if kept is not None:
+            store_gram(gram, kept)
         constant = gram.gram.diagonal() <= 0
         centered = self.parameters.fit_intercept
         matrix, cross = (gram.gram, gram.xty) if centered else gram.uncentered()
         return matrix, cross, constant, gram.y_mean
+
+
+def add_rows(inputs: Inputs) -> None:
+    """Let the blocks begin with the Gram matrix that a run of the first rows kept, if there is."""
+    if inputs.former is not None and inputs.base is not None:
+        blocks = inputs.blocks
+        blocks.former_gram = read_gram(inputs.former, inputs.base.n_samples)
+        blocks.keeps_gram = blocks.former_gram is not None
 
 
 def about_eigenvectors(spectral: SpectralEmbedding) -> dict[str, Any]:

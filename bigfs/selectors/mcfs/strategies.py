@@ -16,7 +16,7 @@ from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
 from bigfs.selectors.mcfs.forward import ForwardOnColumns, ForwardOnGram
-from bigfs.selectors.mcfs.regression import Regression, about_eigenvectors, n_targets_of
+from bigfs.selectors.mcfs.regression import Regression, about_eigenvectors, add_rows, n_targets_of
 from bigfs.selectors.mcfs.tasks import SparseVector, lars_task
 from bigfs.selectors.mcfs.wide import columns_bytes, wide_paths, wide_steps
 from bigfs.spectral.embedding import SpectralEmbedding
@@ -48,18 +48,21 @@ class Paths(Regression):
 
     @abstractmethod
     def _paths(
-        self, blocks: RowBlocks, spectral: SpectralEmbedding
+        self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
     ) -> tuple[list[SparseVector], list[list[SparseVector]], np.ndarray, dict[str, Any]]:
         """Return the ends of the paths, their stops, what is constant, and further details."""
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores; details are the attributes of `MCFS`."""
-        return self.score(inputs.blocks, inputs.spectral)
+        add_rows(inputs)
+        return self.score(inputs.blocks, inputs.spectral, out if inputs.keeps_start else None)
 
-    def score(self, blocks: RowBlocks, spectral: SpectralEmbedding) -> FeatureScores:
+    def score(
+        self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None = None
+    ) -> FeatureScores:
         """Return the scores of opened data with these eigenvectors."""
         n_features = self.shape.n_features
-        last, stops, constant, details = self._paths(blocks, spectral)
+        last, stops, constant, details = self._paths(blocks, spectral, kept)
         scale = self.parameters.coef_scale
         return FeatureScores.from_scores(
             _scores(last, scale, self.shape),
@@ -84,9 +87,9 @@ class FullGram(Paths):
         return StageCost((gram_step(self.shape, K, "the regressions' Gram matrix"), paths))
 
     def _paths(
-        self, blocks: RowBlocks, spectral: SpectralEmbedding
+        self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
     ) -> tuple[list[SparseVector], list[list[SparseVector]], np.ndarray, dict[str, Any]]:
-        matrix, xty, constant, _ = self._gram(blocks, spectral)
+        matrix, xty, constant, _ = self._gram(blocks, spectral, kept)
         scratch = blocks.scratch
         shared = (
             scratch.put(scratch.unique("gram"), matrix),
@@ -110,7 +113,7 @@ class ScreenedColumns(Paths):
         return StageCost(steps, stored, at_most=True)
 
     def _paths(
-        self, blocks: RowBlocks, spectral: SpectralEmbedding
+        self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None
     ) -> tuple[list[SparseVector], list[list[SparseVector]], np.ndarray, dict[str, Any]]:
         paths = wide_paths(
             blocks,

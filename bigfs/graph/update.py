@@ -1,0 +1,486 @@
+"""The neighbor graph of data that grew at their end, from the graph of their first rows.
+
+The rows are divided into cells, those that are nearest to the same center of a sample. A new row
+is compared with all rows of the few cells nearest to it, in one pass over X, and each comparison
+serves both: the new row gets its neighbors, and an old row a new one that is nearer than its last.
+The lists of the former graph and these are merged as those of partitions always are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bigfs.blocks import BlockReader, RowBlocks
+from bigfs.blocks.kmeans import cluster_rows
+from bigfs.core.cost import Shape
+from bigfs.core.errors import MemoryLimitError
+from bigfs.core.memory import reset_peak, task_budget
+from bigfs.core.paths import plain_name
+from bigfs.core.seeds import rng
+from bigfs.core.units import MIB, format_bytes
+from bigfs.graph.knn import KNNGraph
+from bigfs.graph.local import as_distances, prepare_rows
+from bigfs.graph.merge import merge_neighbors, result_columns
+from bigfs.graph.partition import assign_cells
+from bigfs.graph.recall import SAMPLED_ROWS, RecallEstimate, estimate_recall, merge_exact
+from bigfs.graph.search import gather_rows
+from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
+from bigfs.graph.within import pair_squares, search_within
+from bigfs.runtime.execute import run_tasks
+from bigfs.store.chunking import block_bounds
+from bigfs.store.scratch import ArrayRef, Scratch
+
+# Rows of a cell, and to how many of the nearest cells a new row is compared.
+CELL_ROWS = 8192
+PROBES = 4
+# Rows that are kept of the data: they bound the distances, and some of them show the recall.
+_SAMPLED_SHARE = 32
+_FEWEST_SAMPLED = 8192
+_SAMPLE_BYTES = 32 * MIB
+# Pairs of rows that are compared at a time: their gaps stay in the processor's cache.
+_TILE_PAIRS = 2**18
+# Arrays that a graph which was updated keeps for the next update.
+KEPT = ("centers", "sample", "sample_ids")
+# Names that differ from those of a graph that may be built in its place.
+_INDICES, _DISTANCES = "indices-updated", "distances-updated"
+
+
+def update_graph(
+    blocks: RowBlocks,
+    former: KNNGraph,
+    *,
+    memory_limit: int,
+    random_state: int,
+    scratch: Scratch,
+) -> KNNGraph:
+    """Return the graph of all rows from that of the first ones, with the settings of that.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    former : KNNGraph
+        Of the first rows.
+    memory_limit : int
+    random_state : int
+    scratch : Scratch
+        Where the graph is stored.
+
+    Raises
+    ------
+    MemoryLimitError
+        If the new rows do not fit a task.
+    """
+    working = scratch.child(scratch.unique("update"))
+    try:
+        return _GraphUpdate(blocks, former, memory_limit, random_state, scratch, working).run()
+    finally:
+        working.close()
+
+
+def update_bytes(shape: Shape, n_new: int) -> int:
+    """Return the bytes of a task: new rows and a block, a copy of each, and the sample."""
+    row = shape.n_features * max(4, shape.itemsize)
+    return 2 * (n_new + min(shape.block_rows, shape.n_samples)) * row + _SAMPLE_BYTES
+
+
+@dataclass(frozen=True)
+class _Grown:
+    """Rows and limits that the tasks read.
+
+    Attributes
+    ----------
+    n_neighbors, n_old : int
+    metric : str
+    former : ArrayRef of shape (n_old, n_neighbors), float32
+        Distances of the former graph.
+    centers : ArrayRef of shape (n_cells + 1, n_features)
+        Row 0 is the origin the others are measured from.
+    sample, sample_ids : ArrayRef
+        Prepared rows that stand for all, and their numbers.
+    new : ArrayRef of shape (n_new, n_features)
+        Prepared new rows.
+    probes : ArrayRef of shape (n_new, n_probes), int32
+        Cells that each is compared with.
+    limits : ArrayRef of shape (n_new,), float32
+        Squared distance within which it has its neighbors there.
+    checked : ArrayRef of shape (n_checked,), int64
+        Places in ``sample`` of the rows whose recall is measured.
+    """
+
+    n_neighbors: int
+    n_old: int
+    metric: str
+    former: ArrayRef
+    centers: ArrayRef
+    sample: ArrayRef
+    sample_ids: ArrayRef
+    new: ArrayRef
+    probes: ArrayRef
+    limits: ArrayRef
+    checked: ArrayRef
+
+
+@dataclass
+class _GraphUpdate:
+    """One update: its inputs, and what the steps have measured so far."""
+
+    blocks: RowBlocks
+    former: KNNGraph
+    memory_limit: int
+    random_state: int
+    scratch: Scratch
+    working: Scratch
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def run(self) -> KNNGraph:
+        """Prepare the new rows, search, merge and check."""
+        blocks, former, before = self.blocks, self.former, self.blocks.passes
+        self._check_memory()
+        with self._timed("sample"):
+            centers, sample, ids = self._kept()
+        with self._timed("new rows"):
+            grown = self._grown(centers, sample, ids)
+        homes = self.scratch.create("partitions", (blocks.n_samples,), np.int32, blocks.rows)
+        with self._timed("neighbors"):
+            results, checked, true = self._search(grown, homes)
+        with self._timed("merge"):
+            indices, distances, changed = self._merge(results)
+        n_cells = centers.shape[0] - 1
+        recall = RecallEstimate(1.0, 1.0, 1.0, blocks.n_samples, exact=True)
+        if n_cells > 1 or not former.recall_.exact:
+            recall = estimate_recall(distances.take(checked), true)
+        details = {
+            "kept": list(KEPT),
+            "passes": blocks.passes - before,
+            "scratch_bytes": results.nbytes,
+            "measured_peak_bytes": results.peak_bytes,
+            "new_rows": blocks.n_samples - former.n_samples,
+            "changed_rows": changed,
+            "seconds": self.seconds,
+        }
+        return KNNGraph(
+            indices, distances, homes, former.metric, former.algorithm, n_cells, recall,
+            self.scratch, details,
+        )  # fmt: skip
+
+    def _check_memory(self) -> None:
+        """Raise MemoryLimitError if a task cannot hold the new rows beside a block."""
+        n_new = self.blocks.n_samples - self.former.n_samples
+        budget = task_budget(self.memory_limit)
+        needed = update_bytes(self.blocks.layout, n_new)
+        if needed > budget:
+            raise MemoryLimitError(
+                f"{n_new:,} new rows beside a block take {format_bytes(needed)}, a task has "
+                f"{format_bytes(budget)}"
+            )
+
+    def _kept(self) -> tuple[ArrayRef, ArrayRef, ArrayRef]:
+        """Return centers and the sample of the former rows: those kept, or new ones."""
+        former, scratch = self.former, self.scratch
+        if former.details.get("kept"):
+            place = former.scratch.path
+            stored = [ArrayRef.at(place / plain_name(name, place)) for name in KEPT]
+            centers = scratch.put("centers", stored[0].load())
+            return centers, stored[1], stored[2]
+        n, width = former.n_samples, self.blocks.n_features * self.blocks.dtype.itemsize
+        size = max(SAMPLED_ROWS, min(_SAMPLE_BYTES // width, n // _SAMPLED_SHARE))
+        size = min(n, max(size, min(_FEWEST_SAMPLED, _SAMPLE_BYTES // width)))
+        generator = rng(self.random_state, "update sample")
+        chosen = np.sort(generator.choice(n, size, replace=False, shuffle=False))
+        runs = gather_rows(self.blocks, [chosen], former.metric, self.working)
+        folder, count = str(self.working.path), -(-n // CELL_ROWS)
+        return run_tasks(
+            _first_centers, [(count, self.random_state)], runs, folder, str(scratch.path),
+            label="cells",
+        )[0]  # fmt: skip
+
+    def _grown(self, centers: ArrayRef, sample: ArrayRef, ids: ArrayRef) -> _Grown:
+        """Store the new rows, where each is searched and within what distance."""
+        blocks, former, working = self.blocks, self.former, self.working
+        n_old, n_new = former.n_samples, blocks.n_samples - former.n_samples
+        dtype = sample.open(working).dtype
+        new = working.create("new", (n_new, blocks.n_features), dtype, blocks.rows)
+        pieces = [(n_old + a, n_old + b) for a, b in block_bounds(n_new, blocks.rows)]
+        run_tasks(_new_rows, pieces, blocks.start_pass(0), former.metric, new, n_old, label="read")
+        about = (former.n_neighbors, n_old, former.metric, former.distances_ref, centers)
+        places = str(working.path), str(self.scratch.path)
+        [kept] = run_tasks(
+            _limits_task, [self.random_state], about, sample, ids, new, places, label="limits"
+        )
+        return kept
+
+    def _search(self, grown: _Grown, homes: ArrayRef) -> tuple[Runs, np.ndarray, np.ndarray]:
+        """Compare new rows with all; return also true distances of the rows that are checked."""
+        n, graph_rows = self.blocks.n_samples, self.former.indices_ref.chunk_rows
+        folder = str(self.working.child("results").path)
+        destination = folder, graph_rows, -(-n // graph_rows), self.blocks.rows
+        receipts, _, true = self.blocks.reduce(
+            _search_kernel, _combine, grown, homes, destination, label="neighbors"
+        )
+        runs = commit_runs(self.working, folder, result_columns(grown.n_neighbors), receipts)
+        return runs, grown.sample_ids.load()[grown.checked.load()], true
+
+    def _merge(self, results: Runs) -> tuple[ArrayRef, ArrayRef, int]:
+        """Store the merged lists; return also how many old ones changed."""
+        former, n = self.former, self.blocks.n_samples
+        k, rows = former.n_neighbors, former.indices_ref.chunk_rows
+        indices = self.scratch.create(_INDICES, (n, k), np.int32, rows)
+        distances = self.scratch.create(_DISTANCES, (n, k), np.float32, rows)
+        before = former.indices_ref, former.distances_ref
+        changed = run_tasks(
+            _merge_task, block_bounds(n, rows), results, before, (indices, distances), label="merge"
+        )
+        return indices, distances, sum(changed)
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        """Note how long a step takes."""
+        began = time.monotonic()
+        yield
+        self.seconds[step] = round(time.monotonic() - began, 3)
+
+
+def _first_centers(
+    item: tuple[int, int], runs: Runs, working: str, kept: str
+) -> tuple[ArrayRef, ArrayRef, ArrayRef]:
+    """Store centers of cells, and the sample with its row numbers."""
+    count, random_state = item
+    ids, rows = runs.read(0, "ids", "rows")
+    origin = rows.mean(axis=0, dtype=np.float64).astype(rows.dtype)
+    centers = np.zeros((1, rows.shape[1]), rows.dtype)
+    if count > 1:
+        centers = cluster_rows(rows - origin, count, rng(random_state, "cells"))
+    stored = Scratch(kept).put("centers", np.concatenate([origin[None], centers]))
+    scratch = Scratch(working)
+    return stored, scratch.put("sample", rows), scratch.put("sample_ids", ids.astype(np.int64))
+
+
+def _new_rows(
+    bounds: tuple[int, int], reader: BlockReader, metric: str, new: ArrayRef, n_old: int
+) -> None:
+    """Store prepared new rows."""
+    start, stop = bounds
+    new.write(start - n_old, prepare_rows(reader.read(start, stop), metric, np.arange(start, stop)))
+
+
+def _limits_task(
+    random_state: int,
+    about: tuple[int, int, str, ArrayRef, ArrayRef],
+    sample: ArrayRef,
+    ids: ArrayRef,
+    new: ArrayRef,
+    places: tuple[str, str],
+) -> _Grown:
+    """Find the cells of new rows and bounds of their distances; add some of them to the sample."""
+    k, n_old, _, _, centers_ref = about
+    working, kept = Scratch(places[0]), Scratch(places[1])
+    rows, centers = new.load(), centers_ref.load()
+    old = sample.load()
+    offsets = centers[1:]
+    tile = rows - centers[0]
+    squared = np.einsum("ij,ij->i", offsets, offsets) - 2 * tile @ offsets.T
+    probes = np.argsort(squared, axis=1, kind="stable")[:, :PROBES].astype(np.int32)
+    limits = _limits(np.concatenate([old, rows]), len(old), centers, probes, k)
+    generator = rng(random_state, f"update {n_old + len(rows)}")
+    share = max(1, round(len(rows) * len(old) / n_old))
+    added = np.sort(generator.choice(len(rows), min(share, len(rows)), replace=False))
+    all_ids = np.concatenate([ids.load(), n_old + added])
+    checked = generator.choice(len(all_ids), min(SAMPLED_ROWS, len(all_ids)), replace=False)
+    return _Grown(
+        *about,
+        kept.put("sample", np.concatenate([old, rows[added]])),
+        kept.put("sample_ids", all_ids),
+        new,
+        working.put("probes", probes),
+        working.put("limits", limits),
+        working.put("checked", np.sort(checked)),
+    )
+
+
+def _limits(
+    rows: np.ndarray, n_others: int, centers: np.ndarray, probes: np.ndarray, k: int
+) -> np.ndarray:
+    """Return squared distances within which each new row has k rows in its cells."""
+    home, _ = assign_cells(rows, centers, 0.0)
+    near, norms = _narrow(rows, centers[0])
+    far, best = _mirrored(near[n_others:], norms[n_others:]), np.full((len(probes), k), np.inf)
+    near = _beside(near, norms)
+    for members, queries in _by_cell(home, probes):
+        for tile in _tiles(queries, len(members)):
+            gaps = far[tile] @ near[members].T
+            gaps[members[None] == n_others + tile[:, None]] = np.inf
+            width = min(k, len(members))
+            nearest = np.partition(gaps, width - 1, axis=1)[:, :width]
+            both = np.concatenate([best[tile], nearest], axis=1)
+            best[tile] = np.partition(both, k - 1, axis=1)[:, :k]
+    # Both this bound and the gaps that are compared with it may be off by rounding.
+    slack = _slack(norms[n_others:], norms, rows.shape[1])
+    return (best.max(axis=1) + 2 * slack).astype(np.float32)
+
+
+def _narrow(rows: np.ndarray, origin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows from an origin in float32, and their squared norms."""
+    with np.errstate(over="ignore"):
+        narrow = (rows - origin).astype(np.float32, copy=False)
+        return narrow, np.einsum("ij,ij->i", narrow, narrow)
+
+
+def _mirrored(rows: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """Return rows whose products with those of `_beside` are squared distances."""
+    return np.column_stack([-2 * rows, norms, np.ones_like(norms)])
+
+
+def _beside(rows: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """Return rows whose products with those of `_mirrored` are squared distances."""
+    return np.column_stack([rows, np.ones_like(norms), norms])
+
+
+def _slack(norms: np.ndarray, others: np.ndarray, n_features: int) -> np.ndarray:
+    """Return what ``|a|^2 + |b|^2 - 2ab`` loses to rounding at most."""
+    share = 8 * (n_features + 6) * np.finfo(np.float32).eps
+    return share * (norms.astype(np.float64) + float(others.max(initial=0.0)))
+
+
+def _by_cell(home: np.ndarray, probes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the rows of each cell and the new rows that are compared with them."""
+    order = np.argsort(home, kind="stable")
+    cells, begins = np.unique(home[order], return_index=True)
+    for cell, members in zip(cells, np.split(order, begins[1:]), strict=True):
+        queries = np.flatnonzero((probes == cell).any(axis=1))
+        if len(queries):
+            yield members, queries
+
+
+def _tiles(queries: np.ndarray, width: int) -> Iterator[np.ndarray]:
+    """Yield new rows, few enough at a time."""
+    step = max(1, _TILE_PAIRS // width)
+    for begin in range(0, len(queries), step):
+        yield queries[begin : begin + step]
+
+
+def _search_kernel(
+    X: np.ndarray,
+    first_row: int,
+    grown: _Grown,
+    homes: ArrayRef,
+    destination: tuple[str, int, int, int],
+) -> tuple[list[Receipt], np.ndarray, np.ndarray]:
+    """Compare a block with the new rows near it, and exactly with the rows that are checked."""
+    reset_peak()
+    n_old, metric = grown.n_old, grown.metric
+    ids = first_row + np.arange(len(X))
+    rows = prepare_rows(X, metric, ids)
+    home, _ = assign_cells(rows, grown.centers.load(), 0.0)
+    homes.write(first_row, home.astype(np.int32))
+    reach = np.full(len(rows), -np.inf, np.float32)
+    held = min(len(rows), n_old - first_row)
+    if held > 0:
+        reach[:held] = grown.former.read(first_row, first_row + held)[:, -1]
+    owners, neighbors, distances = _compared(rows, ids, home, reach, grown)
+    folder, graph_rows, n_blocks, block_rows = destination
+    values = {"row": owners, "neighbor": neighbors, "distance": distances}
+    receipt = write_run(folder, first_row // block_rows, owners // graph_rows, n_blocks, values)
+    return ([receipt], *_checked(rows, first_row, grown))
+
+
+def _compared(
+    rows: np.ndarray, ids: np.ndarray, home: np.ndarray, reach: np.ndarray, grown: _Grown
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return lists of new rows, and of old rows to which new ones are nearer than their last."""
+    k, n_old, metric = grown.n_neighbors, grown.n_old, grown.metric
+    new, origin = grown.new.load(), grown.centers.load()[0]
+    probes, limits = grown.probes.load(), grown.limits.load()
+    near, norms = _narrow(rows, origin)
+    far, far_norms = _narrow(new, origin)
+    squared_reach = reach.astype(np.float64)
+    squared_reach = (squared_reach**2 if metric == "euclidean" else 2 * squared_reach) * (1 + 1e-6)
+    squared_reach += _slack(norms, far_norms, rows.shape[1])
+    squared_reach[reach < 0] = -np.inf
+    near_limits = squared_reach.astype(np.float32)
+    near, far = _beside(near, norms), _mirrored(far, far_norms)
+    parts = []
+    for members, queries in _by_cell(home, probes):
+        beside, beside_limits = near[members].T, near_limits[members]
+        for tile in _tiles(queries, len(members)):
+            gaps = far[tile] @ beside
+            # What is not a number because it is too large is compared exactly.
+            hits = np.flatnonzero(~(gaps > np.maximum(limits[tile, None], beside_limits)))
+            query, row = tile[hits // len(members)], members[hits % len(members)]
+            other = ids[row] != n_old + query
+            query, row = query[other], row[other]
+            gap = as_distances(pair_squares(rows, new, query, row), metric)
+            nearer = gap < reach[row]
+            parts.append(_first(n_old + query, ids[row], gap, k))
+            parts.append(_first(ids[row[nearer]], n_old + query[nearer], gap[nearer], k))
+    if not parts:
+        return np.empty(0, np.int32), np.empty((0, k), np.int32), np.empty((0, k), np.float32)
+    owner, other, gap = (np.concatenate(part) for part in zip(*parts, strict=True))
+    owner, other, gap = _first(owner, other, gap, k)
+    owners, place, counts = np.unique(owner, return_index=True, return_counts=True)
+    neighbors = np.full((len(owners), k), -1, np.int32)
+    distances = np.full((len(owners), k), np.inf, np.float32)
+    line = np.repeat(np.arange(len(owners)), counts)
+    column = np.arange(len(owner)) - np.repeat(place, counts)
+    neighbors[line, column], distances[line, column] = other, gap
+    return owners.astype(np.int32), neighbors, distances
+
+
+def _first(
+    owner: np.ndarray, other: np.ndarray, gap: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the k first pairs of each owner by (distance, index)."""
+    order = np.lexsort((other, gap, owner))
+    owner = owner[order]
+    begins = np.searchsorted(owner, owner)
+    kept = np.arange(len(owner)) - begins < k
+    return owner[kept], other[order][kept], gap[order][kept]
+
+
+def _checked(rows: np.ndarray, first_row: int, grown: _Grown) -> tuple[np.ndarray, np.ndarray]:
+    """Return the exact neighbors in a block of the rows that are checked."""
+    chosen, n_old = grown.checked.load(), grown.n_old
+    own, queries = grown.sample_ids.load()[chosen], grown.sample.load()[chosen]
+    bounds = np.empty(len(own), np.float32)
+    old = own < n_old
+    bounds[old] = grown.former.take(own[old])[:, -1]
+    limits = grown.limits.load()[own[~old] - n_old].astype(np.float64)
+    bounds[~old] = as_distances(limits, grown.metric)
+    place = own - first_row
+    place = np.where((place >= 0) & (place < len(rows)), place, -1)
+    indices, squared = search_within(rows, grown.n_neighbors, grown.metric, queries, place, bounds)
+    indices = np.where(indices < 0, -1, indices + np.int64(first_row))
+    return indices, as_distances(squared, grown.metric)
+
+
+def _combine(
+    a: tuple[list[Receipt], np.ndarray, np.ndarray],
+    b: tuple[list[Receipt], np.ndarray, np.ndarray],
+) -> tuple[list[Receipt], np.ndarray, np.ndarray]:
+    return (a[0] + b[0], *merge_exact(a[1:], b[1:]))
+
+
+def _merge_task(
+    bounds: tuple[int, int],
+    results: Runs,
+    former: tuple[ArrayRef, ArrayRef],
+    out: tuple[ArrayRef, ArrayRef],
+) -> int:
+    """Merge and write one block of the graph; return how many old lists changed."""
+    start, stop = bounds
+    rows, n_old = out[0].chunk_rows, former[0].shape[0]
+    owners, neighbors, distances = results.read(start // rows, "row", "neighbor", "distance")
+    held = max(0, min(stop, n_old) - start)
+    before = [ref.read(start, start + held) for ref in former] if held else []
+    if held:
+        owners = np.concatenate([np.arange(start, start + held, dtype=owners.dtype), owners])
+        neighbors = np.concatenate([before[0], neighbors])
+        distances = np.concatenate([before[1], distances])
+    merged = merge_neighbors(owners, neighbors, distances, start, stop - start)
+    out[0].write(start, merged[0])
+    out[1].write(start, merged[1])
+    return int((merged[0][:held] != before[0]).any(axis=1).sum()) if held else 0

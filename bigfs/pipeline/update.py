@@ -1,0 +1,244 @@
+"""The finished run that tonight's run of a series updates, and why there is none."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.preprocess import needs_moments
+from bigfs.config import Config
+from bigfs.config.outputs import UpdateConfig
+from bigfs.core.errors import BigfsError, CorruptStoreError
+from bigfs.pipeline.diff import diff_runs
+from bigfs.pipeline.grown import COPIED_FROM, former_run
+from bigfs.stages.stage import Base, Stage
+from bigfs.store.grown import key_of_rows
+from bigfs.store.location import Location, as_location
+from bigfs.store.retention import UPDATED
+from bigfs.store.rundir import RunDirectory
+
+logger = logging.getLogger("bigfs")
+T = TypeVar("T")
+# Of a manifest: the former run of the series, and how much of its selection is selected still.
+COMPARED = "compared"
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Updatable:
+    """A base, and what the manifest says of it.
+
+    Attributes
+    ----------
+    base : Base
+    record : dict
+        JSON values: the run, its rows and the new ones, the keys of its stages and of tonight's
+        data, rows of the last full run, updates since it, and the seconds its stages took.
+    """
+
+    base: Base
+    record: dict[str, Any]
+
+    def line(self, stages: dict[str, Any]) -> str:
+        """Say what was updated, and what it took beside the last full run."""
+        words = [f"{self.record['new_rows']:,} new rows"]
+        for name, before in self.record["seconds_of_full"].items():
+            if name in stages:
+                words.append(f"{name} {stages[name]['seconds']:.0f} s instead of {before:.0f} s")
+        return f"updated from {self.base.run}: {'; '.join(words)}"
+
+
+def find_base(
+    config: Config, blocks: RowBlocks, stages: Iterable[Stage], directory: RunDirectory, key: str
+) -> Updatable | None:
+    """Return the latest finished run of the series if it may be updated, and note it; log why not.
+
+    Parameters
+    ----------
+    config : Config
+    blocks : RowBlocks
+        The data of tonight.
+    stages : iterable of Stage
+        Those of tonight's run.
+    directory : RunDirectory
+        Of tonight's run. If it has finished as an update before, it is of that.
+    key : str
+        Of the content of the data.
+    """
+    data, n_samples = directory.manifest["data"], blocks.n_samples
+    if config.series is not None:
+        # Proves, when rows were added to the input, that the first ones are the same.
+        key_of_old = key_of_rows(as_location(data["path"]), n_samples, "modified")
+        directory.manifest["data"] = {**data, "rows": n_samples, "rows_key": key_of_old}
+    base = _candidate(config, blocks, stages, directory, key)
+    directory.manifest.pop(UPDATED, None)
+    if base is not None:
+        directory.manifest[UPDATED] = base.record
+    return base
+
+
+def _candidate(
+    config: Config, blocks: RowBlocks, stages: Iterable[Stage], directory: RunDirectory, key: str
+) -> Updatable | None:
+    """Return the run that is updated, if there is one."""
+    if config.update is None or not directory.may_update:
+        return None
+    if config.series is None:
+        logger.warning("update: auto needs {date} in run, and there is none: nothing is updated")
+        return None
+    limits, record = config.update, directory.manifest.get(UPDATED)
+    if directory.is_repeat and record and record["data"] == key:
+        if set(record["keys"]) <= set(directory.manifest["stages"]):
+            before = RunDirectory(directory.path.with_name(record["run"]))
+            with suppress(BigfsError):  # it is needed only where a stage has to be done again
+                before.read()
+            used = {name: (k, before.stage_path(name)) for name, k in record["keys"].items()}
+            least = limits.least_recall, limits.most_residual
+            base = Base(record["run"], record["rows"], used, before.check_unchanged, *least)
+            return Updatable(base, record)
+    examined: Updatable | str = "there is no finished run of the series before it"
+    if (place := former_run(config)) is not None:
+        try:
+            examined = _examined(config, blocks, stages, directory, RunDirectory(place).read())
+        except (BigfsError, KeyError, TypeError, ValueError) as error:
+            examined = f"{place.name} cannot be updated: {error}"
+    if isinstance(examined, str):
+        logger.info("full run: %s", examined)
+        return None
+    return replace(examined, record={**examined.record, "data": key})
+
+
+def update_or_redo(work: Callable[[RunDirectory], T], directory: RunDirectory) -> T:
+    """Do the work of a run; if the former one is damaged or gone meanwhile, do all of it."""
+    try:
+        return work(directory)
+    except Exception as error:
+        if not directory.may_update or not (why := _broken_base(directory, error)):
+            raise
+        logger.warning("full run: %s", why)
+    directory.may_update = False
+    return work(directory)
+
+
+def _broken_base(directory: RunDirectory, error: Exception) -> str:
+    """Return in words that a run failed because the former one is damaged or gone, if it did.
+
+    What was copied of it is dropped then.
+    """
+    data = directory.manifest["stages"].get("data", {})
+    if isinstance(error, CorruptStoreError) and COPIED_FROM in data:
+        directory.drop("data")
+        return f"the data of {data[COPIED_FROM]} are damaged: {error}"
+    record = directory.manifest.get(UPDATED)
+    if record is None:
+        return ""
+    try:
+        former = RunDirectory(directory.path.with_name(record["run"])).read()
+        for name in record["keys"]:
+            former.check_unchanged(name)
+    except (BigfsError, OSError, KeyError) as reason:
+        return f"{record['run']} is damaged or gone: {reason}"
+    return ""
+
+
+def compare_with_former(config: Config, directory: RunDirectory) -> None:
+    """Log and record the difference to the selection of the former run of the series."""
+    place = former_run(config)
+    if place is None:
+        return
+    try:
+        difference = diff_runs(place, directory.path)
+    except BigfsError as error:
+        logger.warning("not compared with %s: %s", place.name, error)
+        return
+    count, most = difference.overlap.count, max(difference.n_selected)
+    words = [f"{count} of {most} selected features are those of {place.name}"]
+    for name, features in (("came", difference.came), ("went", difference.went)):
+        if features:
+            names = ", ".join(feature.name for feature in features[:_SHOWN])
+            words.append(f"{name}: {names}{', ...' if len(features) > _SHOWN else ''}")
+    log = logger.info if difference.share >= (config.output.diff_below or 0) else logger.warning
+    log("%s", "; ".join(words))
+    directory.manifest[COMPARED] = {
+        "run": place.name, "share": difference.share, "agreement": difference.agreement,
+    }  # fmt: skip
+
+
+def _examined(
+    config: Config,
+    blocks: RowBlocks,
+    stages: Iterable[Stage],
+    directory: RunDirectory,
+    former: RunDirectory,
+) -> Updatable | str:
+    """Return a former run as the base, or why it cannot be."""
+    name, manifest, limits = former.path.name, former.manifest, config.update
+    assert limits is not None
+    n, data, before = blocks.n_samples, manifest["data"], manifest.get(UPDATED) or {}
+    path, n_old = directory.manifest["data"]["path"], int(data.get("rows", 0))
+    if data["path"] != path and not data.get("parts"):
+        return f"the input is neither a store that bigfs wrote nor files of {name} and new ones"
+    if manifest["method"] != config.method:
+        return f"{name} is a run of another method"
+    if data.get("rows_key") is None:
+        return f"what {name} read is no dense store, to which rows can be added"
+    if key_of_rows(as_location(path), n_old, "modified") != data["rows_key"]:
+        return f"the first rows of {config.input.uri} are not those of {name}"
+    if needs_moments(config.preprocess):
+        return f"preprocess {config.preprocess} changes old rows with the new ones"
+    n_full, in_a_row = int(before.get("rows_of_full", n_old)), int(before.get("in_a_row", 0)) + 1
+    if why := _beyond(limits, name, (n_old, n_full, n), in_a_row):
+        return why
+    usable = _usable(former, stages)
+    if isinstance(usable, str):
+        return usable
+    seconds = {stage: manifest["stages"][stage]["seconds"] for stage in usable}
+    record = {
+        "run": name,
+        "rows": n_old,
+        "new_rows": n - n_old,
+        "keys": {stage: key for stage, (key, _) in usable.items()},
+        "rows_of_full": n_full,
+        "in_a_row": in_a_row,
+        "seconds_of_full": before.get("seconds_of_full", seconds),
+    }
+    least = limits.least_recall, limits.most_residual
+    return Updatable(Base(name, n_old, usable, former.check_unchanged, *least), record)
+
+
+def _beyond(limits: UpdateConfig, name: str, rows: tuple[int, int, int], in_a_row: int) -> str:
+    """Return which limit an update would pass, in words; nothing if none."""
+    n_old, n_full, n = rows
+    for share, most, words in (
+        ((n - n_old) / n_old, limits.most_new, name),
+        ((n - n_full) / n_full, limits.most_since_full, "the last full run"),
+    ):
+        if share > most:
+            return f"{100 * share:.0f} % more rows than {words}, an update takes {100 * most:.0f} %"
+    if in_a_row > limits.most_in_a_row:
+        return f"{in_a_row - 1} updates in a row are the most"
+    return ""
+
+
+def _usable(former: RunDirectory, stages: Iterable[Stage]) -> dict[str, tuple[str, Location]] | str:
+    """Return key and place of each stage of a former run that can be updated, or why none is."""
+    usable: dict[str, tuple[str, Location]] = {}
+    why = "no stage of the method is updated"
+    for stage in stages:
+        record = former.manifest["stages"].get(stage.name)
+        if stage.name in ("components", "graph") and not stage.updates:
+            return "neighbors by principal components, or given ones, change with new rows"
+        if not stage.updates or record is None:
+            continue
+        settings = json.loads(json.dumps(stage.settings))
+        if record["version"] != stage.version or record["settings"] != settings:
+            why = f"stage {stage.name} of {former.path.name} had other settings"
+            break
+        former.check_unchanged(stage.name)
+        usable[stage.name] = record["key"], former.stage_path(stage.name)
+    return usable or why

@@ -1,0 +1,45 @@
+"""Sums over all rows that a result keeps, so that an update has to read the new rows only."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+import numpy as np
+
+from bigfs.blocks.kernels import Gram, Moments, PartialGram
+from bigfs.core.units import MIB
+from bigfs.store.location import Location
+from bigfs.store.scratch import ArrayRef, Scratch
+
+_MOMENTS, _GRAM, _MEAN = "moments", "gram", "gram_mean"
+# A larger Gram matrix is computed again.
+_MOST_BYTES = 64 * MIB
+
+
+def store_moments(moments: Moments, out: Scratch) -> None:
+    """Store moments in the folder of a result."""
+    count, *values = astuple(moments)
+    out.put(_MOMENTS, np.array([np.full_like(moments.mean, count), *values]))
+
+
+def read_moments(folder: Location) -> Moments | None:
+    """Return the moments that a result keeps; None if it has none."""
+    if not (folder / _MOMENTS).exists():
+        return None
+    counts, *values = ArrayRef.at(folder / _MOMENTS).load()
+    return Moments(int(counts[0]), *values)
+
+
+def store_gram(gram: Gram, out: Scratch) -> None:
+    """Store a Gram matrix in the folder of a result, unless it is large."""
+    if gram.gram.nbytes <= _MOST_BYTES:
+        out.put(_GRAM, gram.gram)
+        out.put(_MEAN, gram.mean)
+
+
+def read_gram(folder: Location, count: int) -> PartialGram | None:
+    """Return the Gram matrix, of so many rows, that a result keeps; None if it has none."""
+    if not (folder / _GRAM).exists():
+        return None
+    gram, mean = (ArrayRef.at(folder / name).load() for name in (_GRAM, _MEAN))
+    return PartialGram(count, mean, np.asfortranarray(gram))

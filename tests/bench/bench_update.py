@@ -1,0 +1,164 @@
+"""Nights of a series that is updated, beside full runs: processor seconds, recall, overlap, disk.
+
+    python -m tests.bench.bench_update FOLDER [--rows 1000000] [--new 10000] [--nights 30]
+        [--features 128] [--full 10 20 30] [--drift 15] [--workers 2] [--memory-limit "1.5 GiB"]
+
+A planted manifold (every fourth feature) is stored, and rows are appended to it every night. Each
+night is a run with ``update: auto``; after some of them two full runs on the same rows follow, the
+second with another seed. From the night of the drift on, half of the new rows are a new cluster:
+they lie around one row of the manifold, and four features without a structure until then are
+different in them. Each run has workers of its own, which do a small run before: imports and loading
+compiled code are not in the processor seconds of this process and its workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import bigfs
+from bigfs.core.threads import single_thread
+from bigfs.core.units import parse_bytes
+from bigfs.pipeline.diff import diff_runs
+from bigfs.runtime import local_cluster
+from tests.bench._manifold import PlantedManifold
+
+# Of the small run, and of its chunks, of which each worker has some.
+WARM_ROWS, WARM_CHUNK = 10_000, 1000
+
+
+@dataclass(frozen=True)
+class Night:
+    """What one night took.
+
+    Attributes
+    ----------
+    night, n_samples : int
+    seconds, full_seconds : float
+        Of the processor; those of the full run are NaN where there was none.
+    was_updated : bool
+    recall, full_recall : float
+    kept : float
+        Share of the selection of the night before that is selected still.
+    stored : int
+        Bytes of the run directory.
+    shared, shared_by_seed : int
+        Features that the full run selected as well as the update, or as the second full run.
+    line : str
+        What the manifest says of it.
+    """
+
+    night: int
+    n_samples: int
+    seconds: float
+    was_updated: bool
+    recall: float
+    kept: float
+    stored: int
+    line: str
+    full_seconds: float = float("nan")
+    full_recall: float = float("nan")
+    shared: int = -1
+    shared_by_seed: int = -1
+
+
+def main(arguments: list[str] | None = None) -> list[Night]:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--new", type=int, default=10_000)
+    parser.add_argument("--nights", type=int, default=30)
+    parser.add_argument("--features", type=int, default=128)
+    parser.add_argument("--full", type=int, nargs="*", default=[10, 20, 30])
+    parser.add_argument("--drift", type=int, default=15)
+    parser.add_argument("--workers", type=int, default=0, help="0: threads of this process")
+    parser.add_argument("--memory-limit", default="1.5 GiB")
+    options = parser.parse_args(arguments)
+    store, nights = options.folder / "X.zarr", []
+    for place, rows in ((store, options.rows), (options.folder / "warm.zarr", WARM_ROWS)):
+        if not place.exists():
+            planted, chunk = PlantedManifold(rows, options.features), WARM_CHUNK
+            bigfs.ingest(planted, place, rows=chunk if rows == WARM_ROWS else None)
+    with single_thread():
+        seconds, last = _run(options, 0, "series")
+        print(f"full run of {last.n_samples:,} rows: {seconds:.1f} s, {last.recall}", flush=True)
+        for night in range(1, options.nights + 1):
+            _grow(options, store, night)
+            seconds, result = _run(options, night, "series")
+            row = Night(
+                night, result.n_samples, seconds, "updated_from" in result.manifest,
+                (result.recall or {})["value"], diff_runs(last.path, result.path).share,
+                sum(file.stat().st_size for file in result.path.rglob("*") if file.is_file()),
+                " ".join(result.manifest["notes"]),
+            )  # fmt: skip
+            if night in options.full:
+                full_seconds, full = _run(options, night, "full", update="never")
+                _, other = _run(options, night, "other", update="never", random_state=1)
+                shared, by_seed = (
+                    len(set(full.selected.tolist()) & set(x.selected.tolist()))
+                    for x in (result, other)
+                )
+                row = replace(row, full_seconds=full_seconds, shared=shared, shared_by_seed=by_seed,
+                              full_recall=(full.recall or {})["value"])  # fmt: skip
+            print(json.dumps(asdict(row)), flush=True)
+            nights.append(row)
+            last = result
+    return nights
+
+
+def _grow(options: argparse.Namespace, store: Path, night: int) -> None:
+    """Append the rows of a night."""
+    first = options.rows + (night - 1) * options.new
+    planted = PlantedManifold(options.rows, options.features)
+    X = planted.rows(first, first + options.new)
+    if night >= options.drift:
+        center = planted.rows(0, 1)[0, ::4]
+        X[::2, ::4] = center + 0.1 * X[::2, 1::4]
+        X[::2, 1:17:4] += 2.0
+    bigfs.ingest(X, store, append=True)
+
+
+def _run(options: argparse.Namespace, night: int, name: str, **settings: Any) -> tuple[float, Any]:
+    """Return the processor seconds of a run, and its result."""
+    date = datetime.date(2026, 1, 1) + datetime.timedelta(night)
+    config: dict[str, Any] = {
+        "run": str(options.folder / f"{name}-{{date}}"), "date": date, "method": "mcfs",
+        "input": {"uri": str(options.folder / "X.zarr")}, "n_features_to_select": 20,
+        "mcfs": {"n_clusters": 10}, "curves": False, "report": None, "update": "auto",
+        "memory_limit": options.memory_limit, **settings,
+    }  # fmt: skip
+    small: dict[str, Any] = {
+        "run": str(options.folder / "warm"), "date": None, "update": "never",
+        "input": {"uri": str(options.folder / "warm.zarr")}, "blocks": {"rows": WARM_CHUNK},
+    }  # fmt: skip
+    if settings and options.rows > 100_000:  # the full search compiles what the update does not
+        small["graph"] = {"algorithm": "pynndescent"}
+    with ExitStack() as stack:
+        if options.workers:
+            from distributed import Client
+
+            limit = parse_bytes(options.memory_limit)
+            cluster = stack.enter_context(local_cluster(options.workers, 1, limit))
+            stack.enter_context(Client(cluster))
+        bigfs.run({**config, **small}, fresh=True)
+        began = _processor_seconds()
+        result = bigfs.run(config)
+        return _processor_seconds() - began, result
+
+
+def _processor_seconds() -> float:
+    """Return what this process and those that it started have used."""
+    here = psutil.Process()
+    times = [process.cpu_times() for process in (here, *here.children(recursive=True))]
+    return sum(time.user + time.system for time in times)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""The benchmark of updates runs once at toy size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench.bench_update import main
+
+
+@pytest.mark.full
+def test_nights_of_a_series(tmp_path: Path) -> None:
+    sizes = ["--rows", "3000", "--new", "60", "--nights", "2", "--features", "48"]
+    nights = main([str(tmp_path), *sizes, "--full", "2", "--drift", "2"])
+    assert all(night.was_updated for night in nights)
+    assert nights[1].recall >= nights[1].full_recall - 0.01
+    assert nights[1].shared >= 15

@@ -52,9 +52,9 @@ def _compiling(folder: Path) -> dict[str, Any]:
 def _on_counts(folder: Path) -> dict[str, Any]:
     """A run that takes many principal components of sparse counts, for ten seconds or more."""
     rng = np.random.default_rng(0)
-    columns = np.sort(rng.integers(2000, size=(30_000, 100)), axis=1).ravel()
+    columns = np.sort(rng.integers(2000, size=(80_000, 100)), axis=1).ravel()
     counts = (np.ones(columns.size, np.float32), columns, np.arange(0, columns.size + 1, 100))
-    sp.save_npz(folder / "X.npz", sp.csr_matrix(counts, shape=(30_000, 2000)), compressed=False)
+    sp.save_npz(folder / "X.npz", sp.csr_matrix(counts, shape=(80_000, 2000)), compressed=False)
     return {
         "run": str(folder / "run"),
         "input": {"uri": str(folder / "X.npz")},

@@ -16,6 +16,10 @@ SMALLEST_LIMIT_BYTES = 768 * MIB
 LIMIT_STEP_BYTES = 256 * MIB
 # Dask spills at 0.7 of a worker's limit; bigfs stays below that.
 USABLE_FRACTION = 0.65
+# It gives a worker above this share no tasks.
+PAUSED_FRACTION = 0.8
+# It ends a worker at this share: no predicted peak, itself a bound, is above.
+ENDED_FRACTION = 0.95
 # What a task's share leaves to its process: all imports, and more where pynndescent has compiled.
 # They are the same everywhere, since partitions follow from them.
 BASELINE_BYTES = 370 * MIB
@@ -23,6 +27,10 @@ COMPILED_BYTES = 220 * MIB
 # Measured with pynndescent 0.7, numba 0.68, scikit-learn 1.9: such a process is 640 to 740 MiB.
 # What lies beyond the share comes out of the limit's other 0.35.
 _COMPILED_BASELINE = 760 * MIB
+# Measured: what the kernels of chebyshev add to a process that has loaded pynndescent.
+KERNEL_BYTES = 100 * MIB
+# Libraries' buffers and what earlier tasks have left, whatever the task.
+BUFFER_BYTES = 24 * MIB
 # Arrays from this size on go back to the system when they are freed; the name is of malloc.h.
 _LARGE_ARRAY_BYTES = MIB
 _M_MMAP_THRESHOLD = -3
@@ -69,6 +77,17 @@ def task_budget(memory_limit: int, *, compiled: bool = False) -> int:
             f"Got {format_bytes(memory_limit)}."
         )
     return int(USABLE_FRACTION * memory_limit) - _left_out(compiled)
+
+
+def budget_after_search(memory_limit: int) -> int:
+    """Return the bytes of an eigensolver's task where pynndescent has run, as in `task_budget`.
+
+    It is smaller than that in small workers. In the smallest, nothing runs after pynndescent.
+    """
+    budget, before = task_budget(memory_limit), baseline_bytes(compiled=True) + KERNEL_BYTES
+    if before > PAUSED_FRACTION * memory_limit:
+        return budget
+    return min(budget, int(ENDED_FRACTION * memory_limit) - before - BUFFER_BYTES)
 
 
 def job_bytes(memory_limit: int) -> int:

@@ -12,18 +12,18 @@ from typing import Any
 
 from bigfs.core.cost import Shape, StageCost, StagePlan, Step
 from bigfs.core.errors import MemoryLimitError
-from bigfs.core.memory import USABLE_FRACTION, baseline_bytes, task_budget
-from bigfs.core.units import MIB, format_bytes
+from bigfs.core.memory import (
+    BUFFER_BYTES,
+    ENDED_FRACTION,
+    KERNEL_BYTES,
+    PAUSED_FRACTION,
+    USABLE_FRACTION,
+    baseline_bytes,
+    task_budget,
+)
+from bigfs.core.units import format_bytes
 from bigfs.stages.stage import Stage, StageStrategy
 
-# Dask ends a worker at this share of its limit: no predicted peak, itself a bound, is above.
-_MOST = 0.95
-# Dask gives a worker above this share no tasks.
-_PAUSED = 0.8
-# Measured: what the kernels of chebyshev add to a process that has loaded pynndescent.
-_KERNEL_BYTES = 100 * MIB
-# Libraries' buffers and what earlier tasks have left, whatever the task.
-_BUFFER_BYTES = 24 * MIB
 # From here on counts are shown in millions.
 _SHOWN_TASKS = 10**6
 
@@ -308,7 +308,7 @@ def make_plan(
         if cost is None:
             continue
         compiled, loaded = compiled or cost.compiles, loaded or bool(cost.loads)
-        base = baseline_bytes(compiled) + (_KERNEL_BYTES if compiled and loaded else 0)
+        base = baseline_bytes(compiled) + (KERNEL_BYTES if compiled and loaded else 0)
         planned.append(_plan_stage(stage.name, strategy, cost, base, form, place))
     return Plan(shape, place, tuple(planned), tuple(unknown))
 
@@ -328,8 +328,8 @@ def _plan_stage(
     client = cost.client_bytes if "this process" in place.limits else 0
     beside_kept = [step for step in cost.by_workers if not step.before_kept]
     with_kept = max(_tasks_bytes(beside_kept, at_once), client)
-    with_kept += min(cost.keeps_bytes, max(0, budget - _BUFFER_BYTES - with_kept))
-    used = max(needed, with_kept) + _BUFFER_BYTES
+    with_kept += min(cost.keeps_bytes, max(0, budget - BUFFER_BYTES - with_kept))
+    used = max(needed, with_kept) + BUFFER_BYTES
     peak = base + used
     if cost.client_bytes > budget:
         what = next(s.what for s in cost.steps if s.task_bytes == cost.client_bytes)
@@ -345,13 +345,15 @@ def _plan_stage(
             f"{format_bytes(baseline_bytes())} of imports. Largest part: "
             f"{format_bytes(cost.task_bytes)} for {cost.largest.what}."
         )
-    elif peak > _MOST * limit or base > _PAUSED * limit:
-        share, size = (_PAUSED, base) if base > _PAUSED * limit else (_MOST, peak)
+    elif peak > ENDED_FRACTION * limit or base > PAUSED_FRACTION * limit:
+        share, size = (
+            (PAUSED_FRACTION, base) if base > PAUSED_FRACTION * limit else (ENDED_FRACTION, peak)
+        )
         refusal = (
             f"Stage '{name}' needs {format_bytes(peak)} in a worker, {format_bytes(base)} of it "
             f"before its tasks. Of a memory_limit of {format_bytes(limit)} the "
             f"{format_bytes(size)} may be {share:.0%} at most: Dask pauses workers above "
-            f"{_PAUSED:.0%} and ends them at {_MOST:.0%}."
+            f"{PAUSED_FRACTION:.0%} and ends them at {ENDED_FRACTION:.0%}."
         )
     else:
         refusal = _real_limits(name, peak, place)
@@ -377,14 +379,14 @@ def _real_limits(name: str, peak: int, place: Place) -> str:
     """Return a refusal if a worker, or the machine that workers share, is too small."""
     for worker, limit in place.limits.items():
         promised = place.shared * place.memory_limit <= limit
-        if promised or place.shared * peak <= _MOST * limit:
+        if promised or place.shared * peak <= ENDED_FRACTION * limit:
             continue
         if worker == "this process" or place.shared > 1:
             who = f"This machine has {format_bytes(limit)}"
             what = f"{place.shared} workers of " if place.shared > 1 else ""
         else:
             who, what = f"Worker {worker} has {format_bytes(limit)}", ""
-        needed = math.ceil(place.shared * peak / _MOST)
+        needed = math.ceil(place.shared * peak / ENDED_FRACTION)
         return (
             f"{who} and stage '{name}' needs {what}{format_bytes(peak)} in a worker: have at least "
             f"{format_bytes(needed)}, or fewer workers, or a smaller memory_limit."

@@ -196,7 +196,7 @@ def test_a_refusal_does_not_contradict_itself():
     """381 MiB of data with 1 GiB: what is too large is larger than what it may be."""
     config, header, place = _config(memory_limit="1 GiB"), _header(1_000_000, 100), Place(GIB)
     plan = plan_of(config, header, place)
-    assert plan.refusals and cures(config, header, place) == ("memory_limit to '1.5 GiB'",)
+    assert plan.refusals and cures(config, header, place) == ("memory_limit to '1.25 GiB'",)
     pattern = r"Of a memory_limit of 1 GiB the (\d+ MiB) may be (\d+)% at most: Dask pauses"
     for refusal in plan.refusals:
         size, share = re.search(pattern, refusal).groups()

@@ -17,6 +17,7 @@ from bigfs.core.units import GIB, MIB
 from bigfs.runtime.progress import LogReporter
 from bigfs.selectors.configs import make_config
 from bigfs.spectral.choice import choose_solver, solver_bytes, suggest_n_clusters
+from bigfs.spectral.cost import spectral_cost
 from bigfs.spectral.lobpcg import solve_lobpcg
 from bigfs.store.scratch import Scratch
 from tests.spectral.test_chebyshev import neighbor_graph
@@ -173,3 +174,13 @@ def test_progress_is_rounds_and_residuals(
     spectral_embedding(neighbor_graph(900), 3, solver=solver)
     assert any(re.match(pattern, message) for message in caplog.messages), caplog.messages
     assert re.match(r"^spectral: done, .*, largest residual [\d.e+-]+$", caplog.messages[-1])
+
+
+@pytest.mark.parametrize("limit", [1.25, 1.5, 1.75, 2.0])
+def test_the_chosen_solver_fits_a_worker_that_has_searched(limit: float) -> None:
+    memory_limit = int(limit * GIB)
+    room = 0.95 * memory_limit - 860 * MIB - 24 * MIB  # Dask ends a worker at 95 %
+    for n_samples in np.geomspace(20_000, 8_000_000, 40).astype(int):
+        for n_components in (5, 10, 20, 50):
+            cost = spectral_cost(int(n_samples), 5, n_components, memory_limit)
+            assert cost.task_bytes <= room, (n_samples, n_components)

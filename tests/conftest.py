@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -53,6 +54,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         by_marker = any(item.get_closest_marker(name) for name in ("cluster", "data"))
         if by_file or by_marker or "s3_endpoint" in getattr(item, "fixturenames", ()):
             item.add_marker("full")
+
+
+@pytest.fixture(autouse=True)
+def _log_level() -> Iterator[None]:
+    """A test that changes the level of the package's log would silence the tests after it."""
+    logger = logging.getLogger("bigfs")
+    before = logger.level
+    yield
+    after = logger.level
+    logger.setLevel(before)
+    assert after == before
 
 
 @pytest.fixture(scope="session")

@@ -222,7 +222,6 @@ def main(arguments: list[str] | None = None) -> Any:
     parser.add_argument("folder", type=Path)
     parser.add_argument("part", choices=["dense", "overhead", "rows", "mnist"])
     options = parser.parse_args(arguments)
-    logging.getLogger("bigfs").setLevel(logging.WARNING)
     if options.part == "dense":
         return dense()
     if options.part == "overhead":
@@ -231,4 +230,5 @@ def main(arguments: list[str] | None = None) -> Any:
 
 
 if __name__ == "__main__":
+    logging.getLogger("bigfs").setLevel(logging.WARNING)
     main()

@@ -79,7 +79,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="+", default=names)
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore", "Number of distinct clusters")  # of one-hot rows, when judged
-    logging.getLogger("bigfs").setLevel(logging.ERROR)
     for case in cases(np.random.default_rng(0)):
         name, X, y, n_planted = case
         if options.sets is not None and name not in options.sets:
@@ -96,4 +95,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("bigfs").setLevel(logging.ERROR)
     main()

@@ -13,7 +13,6 @@ thread.
 from __future__ import annotations
 
 import argparse
-import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -230,5 +229,4 @@ def main(arguments: list[str] | None = None) -> Any:
 
 
 if __name__ == "__main__":
-    logging.getLogger("bigfs").setLevel(logging.WARNING)
     main()

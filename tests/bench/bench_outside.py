@@ -11,7 +11,6 @@ planted features are selected. Failures, leaked warnings and numbers that are no
 from __future__ import annotations
 
 import argparse
-import logging
 import warnings
 from collections.abc import Iterator
 
@@ -95,5 +94,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    logging.getLogger("bigfs").setLevel(logging.ERROR)
     main()

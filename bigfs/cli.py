@@ -70,8 +70,8 @@ def cli() -> None:
 
     \b
     Exit codes: 0 done; 2 bad input or configuration; 3 does not fit the memory limit;
-    4 cluster or storage failure, safe to run again; 5 numerical failure; 6 'diff', or
-    output.diff_below, below its limit;
+    4 cluster or storage failure, safe to run again; 5 numerical failure;
+    6 'diff --fail-below' or output.diff_below: selections have less in common;
     75 another run holds the run directory; 130 interrupted, safe to resume.
 
     \b

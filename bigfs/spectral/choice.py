@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.core.memory import budget_after_search, check_fits, task_budget
+from bigfs.core.memory import budget_after_search, check_fits
 from bigfs.core.units import MIB, format_bytes
 from bigfs.spectral.eigsh import DENSE_ROWS
 from bigfs.spectral.iteration import block_bytes, block_width, bulk_begins
@@ -101,14 +101,12 @@ def choose_solver(
     memory_limit: int,
     distributed: bool | None = None,
     weight_bytes: int = 8,
-    *,
-    after_search: bool = True,
 ) -> Choice:
     """Return the solver that will run, where, and why.
 
     It follows from sizes and settings, never from the cluster, so that results do not. The filter
     runs in strips where it was not asked to be on row blocks and a task can hold W
-    (``weight_bytes`` for a weight) and a strip. ``after_search``: workers may have run pynndescent.
+    (``weight_bytes`` for a weight) and a strip. Workers may have run pynndescent before.
 
     Raises
     ------
@@ -123,7 +121,7 @@ def choose_solver(
             f"distributed must be False for solver '{solver}', which runs in one task. Use "
             "solver 'chebyshev'."
         )
-    budget = (budget_after_search if after_search else task_budget)(memory_limit)
+    budget = budget_after_search(memory_limit)
     row_bytes = row_block_bytes(n_samples, n_entries, n_components)
     most_rows = budget // row_bytes
     too_small = n_samples < max(DENSE_ROWS, 8 * block_width(n_components))

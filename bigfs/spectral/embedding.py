@@ -181,7 +181,6 @@ def spectral_embedding(
     checkpoint: Location | None = None,
     start: SpectralEmbedding | None = None,
     keeps_guards: bool = True,
-    after_search: bool = True,
 ) -> SpectralEmbedding:
     """Return the smallest non-trivial eigenpairs of ``L y = lambda D y``.
 
@@ -223,8 +222,6 @@ def spectral_embedding(
         solver begins.
     keeps_guards : bool, default=True
         Whether the vectors beyond those asked for are stored too, which a ``start`` needs.
-    after_search : bool, default=True
-        Whether workers may have run pynndescent, which leaves less of a small ``memory_limit``.
 
     Returns
     -------
@@ -268,9 +265,8 @@ def spectral_embedding(
     limit = parse_bytes(memory_limit)
     weight_bytes = 4 if W.weight == "binary" else 8
     choice = choose_solver(
-        solver, n_samples, W.nnz, n_computed, tol, limit, distributed, weight_bytes,
-        after_search=after_search,
-    )  # fmt: skip
+        solver, n_samples, W.nnz, n_computed, tol, limit, distributed, weight_bytes
+    )
     name = "embedding" if n_components != "auto" else "embedding-computed"
     if choice.distributed and chunk_rows is None:
         chunk_rows = chunk_rows_of(n_computed, 8)

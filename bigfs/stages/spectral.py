@@ -85,7 +85,6 @@ class SpectralStrategy:
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the eigenvectors with their residuals and notes."""
         start, tol = None, self.settings.tol
-        is_update = inputs.former is not None and bool(inputs.graph.details.get("kept"))
         if inputs.former is not None and inputs.base is not None:
             start = SpectralEmbedding.open(inputs.former)
             tol = max(tol, inputs.base.most_residual) if start.n_guards else tol
@@ -101,7 +100,6 @@ class SpectralStrategy:
             checkpoint=inputs.checkpoint,
             start=start,
             keeps_guards=inputs.keeps_start,
-            after_search=not is_update,  # pynndescent finds no neighbors of new rows alone
         )
         notes = embedding.notes()
         for note in notes:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -14,39 +13,7 @@ from bigfs.spectral.eigsh import solve_dense
 from bigfs.spectral.iteration import FLOAT32_TOL, Iteration, Window, is_small, panel_widths
 from bigfs.spectral.kernels import RowKernel
 from bigfs.spectral.problem import Eigenpairs, Problem, tiles
-
-# Sweeps over the rows that new ones are joined to, before a start is used.
-_SWEEPS = 8
-
-
-@dataclass(frozen=True)
-class Start:
-    """Eigenvectors of a graph of the first rows, from which those of all rows are found.
-
-    Attributes
-    ----------
-    vectors : ndarray of shape (n_old, n_vectors), float32
-        The last of them are guards, known less exactly.
-    """
-
-    vectors: np.ndarray
-
-    def panel(self, problem: Problem, columns: slice) -> np.ndarray:
-        """Return some of the vectors with rows for new ones, (n_samples, n_columns) float32.
-
-        Each row that is joined to a new one is the mean of its neighbors, from some sweeps.
-        """
-        n_old, degrees = len(self.vectors), problem.root**2
-        old = self.vectors[:, columns]
-        z = np.zeros((problem.n_samples, old.shape[1]), np.float32)
-        z[:n_old] = old
-        ends = problem.W.indptr[n_old:]
-        joined = np.unique(problem.W.indices[ends[0] : ends[-1]])
-        joined = np.union1d(joined, np.arange(n_old, problem.n_samples))
-        rows, weights = problem.W[joined], degrees[joined, None]
-        for _ in range(_SWEEPS):
-            z[joined] = (rows @ z) / weights
-        return z
+from bigfs.spectral.start import RANDOM_SHARE, StoredStart, start_panel
 
 
 def solve_chebyshev(
@@ -56,13 +23,13 @@ def solve_chebyshev(
     tol: float,
     random_state: int,
     n_threads: int = 1,
-    start: Callable[[], Start] | None = None,
+    start: StoredStart | None = None,
 ) -> Eigenpairs:
     """Return the smallest eigenpairs of ``L y = lambda D y`` beyond the trivial one.
 
     Parameters, result and errors are those of `bigfs.spectral.eigsh.solve_eigsh`, and
     ``n_threads``, the threads of the products; the result is the same bits for any number.
-    ``start`` loads eigenvectors of a graph of the first rows, near which those of all rows are.
+    Near ``start``, eigenvectors of a graph of the first rows, are those of all rows.
 
     Notes
     -----
@@ -88,8 +55,6 @@ def solve_chebyshev(
     return replace(problem.finish(mu, vectors), guards=block.guards)
 
 
-# Of a start that is near: what it lacks is still there.
-_RANDOM_SHARE = 1e-3
 # Entries of W that are renumbered at a time.
 _ENTRIES = 2**20
 
@@ -108,8 +73,8 @@ class PanelBlock:
         Seed of the start.
     n_threads : int
         Threads of the products; the result is the same bits for any number.
-    start : callable or None, default=None
-        Loads what the first columns begin with. None: they are random, as the others.
+    start : StoredStart or None, default=None
+        What the first columns begin with. None: they are random, as the others.
     """
 
     def __init__(
@@ -117,7 +82,7 @@ class PanelBlock:
         problem: Problem,
         random_state: int,
         n_threads: int,
-        start: Callable[[], Start] | None = None,
+        start: StoredStart | None = None,
     ) -> None:
         from scipy.sparse.csgraph import reverse_cuthill_mckee
 
@@ -144,16 +109,16 @@ class PanelBlock:
             self._active.append(self._random.standard_normal(shape, dtype=np.float32))
             self._active[-1] /= root
         if self._start is not None:
-            self._begin_near(self._start())
+            self._begin_near(self._start.read(0, self._start.n_samples))
         return self
 
-    def _begin_near(self, start: Start) -> None:
+    def _begin_near(self, vectors: np.ndarray) -> None:
         """Let the first columns begin near a start; a little of the random ones stays in them."""
         first, scale = 0, np.float32(np.sqrt(self.problem.n_samples))
         for panel in self._active:
-            part = start.panel(self.problem, slice(first, first + panel.shape[1]))
+            part = start_panel(vectors[:, first : first + panel.shape[1]], self.problem)
             columns = panel[:, : part.shape[1]]
-            columns *= np.float32(_RANDOM_SHARE)
+            columns *= np.float32(RANDOM_SHARE)
             for low, high in tiles(len(columns)):
                 columns[low:high] += part[self._order[low:high]] * scale
             first += part.shape[1]

@@ -24,6 +24,7 @@ from bigfs.spectral.iteration import Iteration, panel_widths, split_width
 from bigfs.spectral.problem import GROUP, Goal
 from bigfs.spectral.rowblocks import Measure, StoredIterate
 from bigfs.spectral.rowgraph import build_row_graph
+from bigfs.spectral.start import StoredStart
 from bigfs.spectral.storedblock import Record, StoredBlock, StripBlock
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -40,6 +41,8 @@ def solve_distributed(
     most_rows: int,
     in_strips: bool = False,
     checkpoint: Location | None = None,
+    start: StoredStart | None = None,
+    guards_folder: str | None = None,
 ) -> dict[str, Any]:
     """Write the smallest eigenvectors of ``L y = lambda D y`` beyond the trivial one.
 
@@ -66,6 +69,11 @@ def solve_distributed(
     checkpoint : Path, ObjectPath or None, default=None
         Folder that outlives an interrupted run: row blocks and iterates are kept there, and the
         next call goes on from the last product.
+    start : StoredStart or None, default=None
+        Eigenvectors of the graph's first rows, near which the block begins.
+    guards_folder : str or None, default=None
+        Gets the array ``guards`` of shape (n_samples, n_guards), float32: the vectors beyond
+        those asked for, which a ``start`` needs. None: they are not kept.
 
     Returns
     -------
@@ -93,9 +101,12 @@ def solve_distributed(
             block = kind(graph, scratch, progress, record)
             mu = np.zeros(0)
             if goal.n_missing:
-                block.start(panel_widths(goal.n_missing), random_state)
-                mu = Iteration(goal, block).run()
-            solution = _Finish(goal, block).run(mu, out)
+                block.start(panel_widths(goal.n_missing), random_state, start)
+                mu = Iteration(goal, block, block.n_near).run()
+            finish = _Finish(goal, block)
+            solution = finish.run(mu, out)
+            if len(mu) and guards_folder is not None:
+                solution["n_guards"] = finish.keep_guards(Scratch(guards_folder), out.chunk_rows)
     except BaseException as error:
         # An interrupted solve can be resumed; a failed one would fail again.
         if checkpoint is None or isinstance(error, (InputError, ConvergenceError)):
@@ -132,7 +143,7 @@ class _Finish:
         return {
             "eigenvalues": values,
             "edge": goal.edge,
-            "norms": self._write(final, out),
+            "norms": self._write(final, out, self._signs(final)),
             "residuals": residuals,
             "n_connected_components": goal.n_connected,
             "n_products": goal.n_products,
@@ -171,15 +182,29 @@ class _Finish:
         largest = self.block.reduce(tasks.largest_task, np.maximum, iterate, measure)
         return self.block.reduce(tasks.first_task, tasks.earlier, iterate, measure, largest)
 
-    def _write(self, final: StoredIterate, out: ArrayRef) -> np.ndarray:
-        """Write the vectors in the order of the graph's rows; return their norms."""
-        block, graph, rows = self.block, self.block.graph, out.chunk_rows
+    def keep_guards(self, scratch: Scratch, chunk_rows: int) -> int:
+        """Store the vectors beyond those asked for, and return how many."""
+        block, missing = self.block, self.goal.n_missing
+        width = sum(part.width for part in block.parts)
+        beyond, widths = np.eye(width)[:, missing:], split_width(width - missing)
+        guards = block.change(block.parts, widths, dtype="float32", turn=beyond)
+        shape = (block.graph.n_samples, guards.width)
+        out = scratch.create("guards", shape, np.float32, chunk_rows)
+        self._write(guards, out, np.ones(guards.width))
+        return guards.width
+
+    def _signs(self, final: StoredIterate) -> np.ndarray:
+        """Return the signs that make the first of the largest entries positive."""
         first = self._first(final, Measure((0, final.width)))
-        signs = np.where([row[j] < 0 for j, (_, row) in enumerate(first)], -1.0, 1.0)
-        folder = str(block.scratch.child("embedding").path)
-        shared = (graph, final, signs, rows, folder)
+        return np.where([row[j] < 0 for j, (_, row) in enumerate(first)], -1.0, 1.0)
+
+    def _write(self, iterate: StoredIterate, out: ArrayRef, signs: np.ndarray) -> np.ndarray:
+        """Write vectors in the order of the graph's rows; return their norms."""
+        block, graph, rows = self.block, self.block.graph, out.chunk_rows
+        folder = str(block.scratch.child(block.scratch.unique("rows")).path)
+        shared = (graph, iterate, signs, rows, folder)
         receipts = run_tasks(tasks.send_task, range(graph.n_blocks), *shared, label="embedding")
-        columns = (RunColumn("row", "int64"), RunColumn("values", "float64", final.width))
+        columns = (RunColumn("row", "int64"), RunColumn("values", "float64", iterate.width))
         runs = commit_runs(block.scratch, folder, columns, receipts)
         chunks = range(-(-graph.n_samples // rows))
         squares = run_tasks(tasks.place_task, chunks, runs, out, label="embedding")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix, KNNGraph, affinity, affinity_from_csr
 from bigfs.runtime.execute import run_tasks
-from bigfs.spectral.chebyshev import Start, solve_chebyshev
+from bigfs.spectral.chebyshev import solve_chebyshev
 from bigfs.spectral.choice import (
     CLEAR_GAP,
     SOLVERS,
@@ -34,6 +33,7 @@ from bigfs.spectral.eigsh import Stalled, solve_eigsh
 from bigfs.spectral.iteration import block_width
 from bigfs.spectral.lobpcg import solve_lobpcg
 from bigfs.spectral.problem import GUARDS, Eigenpairs
+from bigfs.spectral.start import StoredStart
 from bigfs.store.chunking import chunk_rows as chunk_rows_of
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
@@ -218,8 +218,8 @@ def spectral_embedding(
         Folder that outlives an interrupted run: on row blocks the next one goes on from the last
         product.
     start : SpectralEmbedding or None, default=None
-        That of the first rows' graph by the solver ``chebyshev`` in one task, near which the same
-        solver begins.
+        That of the first rows' graph by the solver ``chebyshev``, near which the same solver
+        begins.
     keeps_guards : bool, default=True
         Whether the vectors beyond those asked for are stored too, which a ``start`` needs.
 
@@ -271,15 +271,16 @@ def spectral_embedding(
     if choice.distributed and chunk_rows is None:
         chunk_rows = chunk_rows_of(n_computed, 8)
     out = scratch.create(name, (n_samples, n_computed), np.float64, chunk_rows)
+    folder = str(scratch.path) if keeps_guards and n_components != "auto" else None
     if choice.distributed:
         working = scratch.child(scratch.unique("spectral"))
         solution = solve_distributed(
             W, n_computed, out, working,
             tol=tol, random_state=random_state, most_rows=choice.most_rows,
-            in_strips=choice.in_strips, checkpoint=checkpoint,
+            in_strips=choice.in_strips, checkpoint=checkpoint, start=_stored(start),
+            guards_folder=folder,
         )  # fmt: skip
     else:
-        folder = str(scratch.path) if keeps_guards else None
         task = _Eigenproblem(choice.solver, n_computed, tol, random_state, folder, _stored(start))
         [solution] = run_tasks(_solve, [task], W, out, label="spectral", unit="", notes=True)
     spectrum = solution["eigenvalues"]
@@ -288,7 +289,6 @@ def spectral_embedding(
         out = _first_columns(out, kept, scratch)
         for name in ("eigenvalues", "norms", "residuals"):
             solution[name] = solution[name][:kept]
-        solution["n_guards"] = 0  # they follow what was left out
     return SpectralEmbedding(
         embedding_ref=out,
         spectrum=spectrum,
@@ -322,15 +322,15 @@ class _Eigenproblem:
     tol: float
     random_state: int
     folder: str | None
-    start: tuple[ArrayRef, ArrayRef, int] | None = None
+    start: StoredStart | None = None
 
 
-def _stored(start: SpectralEmbedding | None) -> tuple[ArrayRef, ArrayRef, int] | None:
-    """Return the vectors and guards of a start, and how many of its null space come first."""
+def _stored(start: SpectralEmbedding | None) -> StoredStart | None:
+    """Return the addresses of a start."""
     if start is None or not start.n_guards:
         return None
     guards = ArrayRef.at(start.scratch.path / "guards")
-    return start.embedding_ref, guards, start.n_connected_components - 1
+    return StoredStart(start.embedding_ref, guards, start.n_connected_components - 1)
 
 
 def _as_affinity(graph: Any, scratch: Scratch) -> AffinityMatrix:
@@ -367,7 +367,8 @@ def _solve(task: _Eigenproblem, W: AffinityMatrix, out: ArrayRef) -> dict[str, A
     guards = np.empty((0, 0))
     if task.folder is not None and solved.guards is not None and solved.guards.size:
         guards = solved.guards
-        Scratch(task.folder).put("guards", guards)
+        scratch = Scratch(task.folder)
+        scratch.create("guards", guards.shape, np.float32, out.chunk_rows).write(0, guards)
     return {
         **changed,
         "eigenvalues": solved.eigenvalues,
@@ -387,14 +388,8 @@ def _run_solver(task: _Eigenproblem, W: Any) -> Eigenpairs:
         return solve_eigsh(W, task.n_components, **options)
     if task.solver == "lobpcg":
         return solve_lobpcg(W, task.n_components, **options)
-    start = None if task.start is None else partial(_load_start, *task.start)
-    return solve_chebyshev(W, task.n_components, n_threads=_n_threads(), start=start, **options)
-
-
-def _load_start(embedding: ArrayRef, guards: ArrayRef, n_known: int) -> Start:
-    """Return what a start begins with: vectors that are not of the null space, and guards."""
-    both = embedding.load()[:, n_known:].astype(np.float32), guards.load()
-    return Start(np.hstack(both))
+    options |= {"n_threads": _n_threads(), "start": task.start}
+    return solve_chebyshev(W, task.n_components, **options)
 
 
 def _n_threads() -> int:

@@ -215,8 +215,8 @@ class Change:
 def change_task(
     block: int,
     graph: RowGraph,
-    sources: tuple[StoredIterate, ...],
     target: StoredIterate,
+    sources: tuple[StoredIterate, ...],
     change: Change,
 ) -> int:
     """Store the changed rows of some iterates side by side; return the attempt."""

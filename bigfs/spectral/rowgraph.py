@@ -50,6 +50,8 @@ class RowGraph:
         files of the block's edges and links.
     volumes : ArrayRef of shape (n_connected,), float64
         Sums of degrees.
+    place : ArrayRef of shape (n_samples,), int32
+        Where each row of the graph is in the order of the blocks.
     halo_rows : int
         Rows that all blocks together need of others.
     """
@@ -61,6 +63,7 @@ class RowGraph:
     n_connected: int
     tables: ArrayRef
     volumes: ArrayRef
+    place: ArrayRef
     halo_rows: int
 
     def bounds(self, block: int) -> tuple[int, int]:
@@ -72,6 +75,12 @@ class RowGraph:
         """Return how many rows a block has, and how many of them it copies for others."""
         start, stop, copied, _, _ = _table(self.tables)[block].tolist()
         return stop - start, copied
+
+    def locate(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the blocks of consecutive rows of the graph, and their places in these."""
+        places, bounds = self.place.read(start, stop), _table(self.tables)[:, :2]
+        blocks = np.searchsorted(bounds[:, 1], places, side="right")
+        return blocks, places - bounds[blocks, 0]
 
     def edges(self, block: int) -> Edges:
         """Read a block's rows of W."""
@@ -190,10 +199,10 @@ def build_row_graph(W: AffinityMatrix, tol: float, most_rows: int, scratch: Scra
     tables[:, 4] = run_tasks(_links_task, blocks, *links, folder, label="halos")
     graph = RowGraph(
         folder, W.n_samples, W.nnz, len(blocks), n_connected, scratch.put("tables", tables),
-        scratch.create("volumes", (n_connected,), np.float64), int(needs.sum()),
+        scratch.create("volumes", (n_connected,), np.float64), place, int(needs.sum()),
     )  # fmt: skip
     graph.volumes.write(0, map_reduce(_volumes_task, blocks, np.add, graph, label="volumes"))
-    scratch.remove(order, place, labels)
+    scratch.remove(order, labels)
     return graph
 
 

@@ -20,6 +20,8 @@ from bigfs.spectral import rowblocks as tasks
 from bigfs.spectral.iteration import Window
 from bigfs.spectral.rowblocks import Change, StoredIterate, select
 from bigfs.spectral.rowgraph import RowGraph
+from bigfs.spectral.rowstart import mark_task, near_task, send_start, sweep_task
+from bigfs.spectral.start import SWEEPS, StoredStart
 from bigfs.spectral.strips import (
     Strips,
     products_of_a_task,
@@ -67,7 +69,7 @@ class Record:
         if self.state is None:
             return None
         stored = dict(self.state["graph"])
-        for name in ("tables", "volumes"):
+        for name in ("tables", "volumes", "place"):
             stored[name] = ArrayRef.at(stored[name]["path"])
         return RowGraph(**stored)
 
@@ -127,11 +129,14 @@ class StoredBlock:
         self._locked: tuple[StoredIterate, ...] = ()
         self._active: StoredIterate
 
-    def start(self, widths: list[int], random_state: int) -> None:
-        """Draw the start of the block, or go on from what was committed."""
+    def start(self, widths: list[int], random_state: int, near: StoredStart | None) -> None:
+        """Draw the start of the block, let it begin near another, or go on from the record."""
         self._random_state = random_state
+        self.n_near = min(near.width, sum(widths)) if near else 0
         if self.record.state is None:
-            self._active = self._draw("float32", widths, "spectral")
+            self._active = (
+                self._near(near, widths) if near else self._draw("float32", widths, "spectral")
+            )
             return
         stored = self.record.state["block"]
         self._steps, self._active = stored["steps"], as_iterate(stored["active"])
@@ -278,7 +283,7 @@ class StoredBlock:
             if values.size
         }
         change = Change(locked=locked, **refs)
-        changed = self._run(tasks.change_task, self._target(dtype, widths), sources, change)
+        changed = self._each(tasks.change_task, self._target(dtype, widths), sources, change)
         self.scratch.remove(*refs.values())
         return changed
 
@@ -290,11 +295,20 @@ class StoredBlock:
 
     def _draw(self, dtype: str, widths: list[int], name: str) -> StoredIterate:
         target = self._target(dtype, tuple(widths))
-        blocks = range(self.graph.n_blocks)
-        attempts = run_tasks(
-            tasks.start_task, blocks, self.graph, target, self._random_state, name, label="start"
-        )
-        return replace(target, attempts=tuple(attempts))
+        return self._each(tasks.start_task, target, self._random_state, name)
+
+    def _near(self, near: StoredStart, widths: list[int]) -> StoredIterate:
+        """Return vectors of the first rows with means of neighbors at those joined to new ones."""
+        runs, drawn = send_start(self.graph, near, self.scratch), ("float32", tuple(widths))
+        z = self._each(near_task, self._target(*drawn), self._random_state, runs)
+        runs.remove()
+        new = self._each(mark_task, self._target("float32", (1,)), near.n_samples)
+        marked = (new, self._product(new, None, (1.0, 0.0, 0.0)))
+        for _ in range(SWEEPS):
+            before, z = z, self._each(sweep_task, self._target(*drawn), z, marked)
+            before.remove()
+        self._discard(*marked)
+        return z
 
     def _product(
         self, current: StoredIterate, before: StoredIterate | None, scalars: tuple[float, ...]
@@ -309,13 +323,10 @@ class StoredBlock:
         self._progress.advance(current.width)
         return replace(target, attempts=tuple(attempt for attempt, _ in results))
 
-    def _run(
-        self, task: Callable[..., int], target: StoredIterate, sources: Any, change: Any
-    ) -> StoredIterate:
+    def _each(self, task: Callable[..., int], target: StoredIterate, *shared: Any) -> StoredIterate:
+        """Return an iterate that a task writes block by block."""
         blocks = range(self.graph.n_blocks)
-        attempts = run_tasks(
-            task, blocks, self.graph, sources, target, change, label="spectral rows"
-        )
+        attempts = run_tasks(task, blocks, self.graph, target, *shared, label="spectral rows")
         return replace(target, attempts=tuple(attempts))
 
     def _target(self, dtype: str, widths: tuple[int, ...]) -> StoredIterate:
@@ -353,11 +364,7 @@ class StripBlock(StoredBlock):
     def _regroup(self, strips: Strips) -> StoredIterate:
         """Return the vectors of the strips as an iterate of row blocks."""
         target = self._target(self._active.dtype, self._active.own_widths)
-        blocks = range(self.graph.n_blocks)
-        attempts = run_tasks(
-            regroup_task, blocks, self.graph, strips, target, label="spectral rows"
-        )
-        return replace(target, attempts=tuple(attempts))
+        return self._each(regroup_task, target, strips)
 
     def _resumed(self, stored: Any) -> Any:
         """Return where within a filter the recorded run was."""

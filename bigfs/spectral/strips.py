@@ -185,7 +185,7 @@ def _load_graph(graph: RowGraph) -> tuple[Any, np.ndarray]:
     return csr_array((weights, indices, indptr), shape=(graph.n_samples,) * 2), degrees
 
 
-def regroup_task(block: int, graph: RowGraph, strips: Strips, target: StoredIterate) -> int:
+def regroup_task(block: int, graph: RowGraph, target: StoredIterate, strips: Strips) -> int:
     """Bring a block's rows of all strips into one file of panels; return the attempt."""
     reader = GraphBlockReader(graph, block)
     start, _ = graph.bounds(block)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -13,11 +14,12 @@ from bigfs.spectral.eigsh import solve_dense
 from bigfs.spectral.iteration import FLOAT32_TOL, Iteration, Window, is_small, panel_widths
 from bigfs.spectral.kernels import RowKernel
 from bigfs.spectral.problem import Eigenpairs, Problem, tiles
-from bigfs.spectral.start import RANDOM_SHARE, StoredStart, start_panel
+from bigfs.spectral.start import RANDOM_SHARE, SWEEPS, StoredStart
+from bigfs.store.chunking import block_bounds
 
 
 def solve_chebyshev(
-    W: Any,
+    W: Any | Callable[[], Any],
     n_components: int,
     *,
     tol: float,
@@ -29,6 +31,8 @@ def solve_chebyshev(
 
     Parameters, result and errors are those of `bigfs.spectral.eigsh.solve_eigsh`, and
     ``n_threads``, the threads of the products; the result is the same bits for any number.
+    ``W`` may be a function that reads the matrix: it is read again at the end then, and not held
+    in between, but for a copy in another order.
     Near ``start``, eigenvectors of a graph of the first rows, are those of all rows.
 
     Notes
@@ -44,7 +48,8 @@ def solve_chebyshev(
        using Chebyshev-filtered subspace iteration", J. Comput. Phys. 219, 2006,
        doi:10.1016/j.jcp.2006.03.017.
     """
-    problem = Problem.of(W, n_components, tol)
+    load = W if callable(W) else lambda: W
+    problem = Problem.of(load(), n_components, tol)
     if not problem.n_missing:
         return problem.finish(np.zeros(0), np.zeros((problem.n_samples, 0)))
     if is_small(problem):
@@ -52,6 +57,7 @@ def solve_chebyshev(
     with PanelBlock(problem, random_state, n_threads, start) as block:
         mu = Iteration(problem, block, block.n_near).run()
     vectors = block.vectors(len(mu))
+    problem.W = load()
     return replace(problem.finish(mu, vectors), guards=block.guards)
 
 
@@ -101,6 +107,7 @@ class PanelBlock:
     def __enter__(self) -> PanelBlock:
         problem = self.problem
         self._W = reordered(problem.W, self._order, weight_type(problem.W.data, problem.tol))
+        problem.W = None
         csr = (self._W.indptr, self._W.indices, self._W.data)
         self._kernel = RowKernel(csr, self._degrees, self._n_threads)
         root = np.sqrt(self._degrees, dtype=np.float32)[:, None]
@@ -109,20 +116,35 @@ class PanelBlock:
             self._active.append(self._random.standard_normal(shape, dtype=np.float32))
             self._active[-1] /= root
         if self._start is not None:
-            self._begin_near(self._start.read(0, self._start.n_samples))
+            self._begin_near(self._start)
         return self
 
-    def _begin_near(self, vectors: np.ndarray) -> None:
-        """Let the first columns begin near a start; a little of the random ones stays in them."""
-        first, scale = 0, np.float32(np.sqrt(self.problem.n_samples))
+    def _begin_near(self, start: StoredStart) -> None:
+        """Let the first columns begin near a start; a little of the random ones stays in them.
+
+        Each row that is new, or joined to a new one, is the mean of its neighbors, from some
+        sweeps.
+        """
+        place = np.empty_like(self._order)
+        place[self._order] = np.arange(len(place), dtype=place.dtype)
+        columns, first = [], 0
         for panel in self._active:
-            part = start_panel(vectors[:, first : first + panel.shape[1]], self.problem)
-            columns = panel[:, : part.shape[1]]
-            columns *= np.float32(RANDOM_SHARE)
-            for low, high in tiles(len(columns)):
-                columns[low:high] += part[self._order[low:high]] * scale
-            first += part.shape[1]
-        self.n_near = first
+            columns.append(panel[:, : max(0, start.width - first)])
+            columns[-1][:] *= np.float32(RANDOM_SHARE)
+            first += panel.shape[1]
+        scale = np.float32(np.sqrt(self.problem.n_samples))
+        for begin, end in block_bounds(start.n_samples, start.task_rows):
+            rows, first = scale * start.read(begin, end), 0
+            for part in columns:
+                part[place[begin:end]] += rows[:, first : first + part.shape[1]]
+                first += part.shape[1]
+        new = place[start.n_samples :]
+        joined = np.union1d(new, self._W[new].indices)
+        W, degrees = self._W[joined], self._degrees[joined, None]
+        for panel in self._active:
+            for _ in range(SWEEPS):
+                panel[joined] = (W @ panel) / degrees
+        self.n_near = min(start.width, self.width)
 
     def __exit__(
         self,
@@ -146,12 +168,14 @@ class PanelBlock:
 
     def lanczos(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the diagonals of the tridiagonal matrix of some Lanczos steps."""
-        W, root = self.problem.W, self.problem.root
+        root = np.sqrt(self._degrees)
         alpha, beta = np.zeros(steps), np.zeros(steps)
         last, v = np.zeros_like(root), self._random.standard_normal(len(root))
         v /= np.linalg.norm(v)
         for j in range(steps):
-            following = (W @ (v / root)) / root - (beta[j - 1] * last if j else 0.0)
+            z = (v / root)[:, None]
+            following = self._kernel.product(z, 0, len(z))[:, 0] * root
+            following -= beta[j - 1] * last if j else 0.0
             alpha[j] = following @ v
             following -= alpha[j] * v
             beta[j] = np.linalg.norm(following)

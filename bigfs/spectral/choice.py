@@ -56,7 +56,12 @@ def solver_bytes(solver: str, n_samples: int, n_entries: int, n_components: int,
         # A scaled copy, the shifted one and the levels below it; X, R, P and their products, and
         # what scipy copies of them. Measured: 0.74 GiB for 200,000 rows and 20 vectors.
         return 12 * graph + vector * (12 * wanted + 6)
-    return 2 * graph + block_bytes(n_samples, n_components, tol)
+    # While W is reordered; then its copy and the block; then W and the vectors, which a null space
+    # puts in an array once more.
+    return max(
+        2 * graph, graph + block_bytes(n_samples, n_components, tol),
+        graph + 2 * vector * (n_components + 1),
+    )  # fmt: skip
 
 
 def row_block_bytes(n_samples: int, n_entries: int, n_components: int) -> int:

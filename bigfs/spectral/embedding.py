@@ -357,12 +357,11 @@ def _check_n_components(n_components: int | str, n_samples: int) -> int:
 def _solve(task: _Eigenproblem, W: AffinityMatrix, out: ArrayRef) -> dict[str, Any]:
     """Solve on a worker, store the vectors, and return the small results."""
     changed = {}
-    matrix = W.load()
     try:
-        solved = _run_solver(task, matrix)
+        solved = _run_solver(task, W)
     except Stalled:
         changed = {"solver": "chebyshev", "reason": f"{task.solver} did not converge"}
-        solved = _run_solver(replace(task, solver="chebyshev"), matrix)
+        solved = _run_solver(replace(task, solver="chebyshev"), W)
     out.write(0, solved.vectors)
     guards = np.empty((0, 0))
     if task.folder is not None and solved.guards is not None and solved.guards.size:
@@ -382,14 +381,14 @@ def _solve(task: _Eigenproblem, W: AffinityMatrix, out: ArrayRef) -> dict[str, A
     }
 
 
-def _run_solver(task: _Eigenproblem, W: Any) -> Eigenpairs:
+def _run_solver(task: _Eigenproblem, W: AffinityMatrix) -> Eigenpairs:
     options: dict[str, Any] = {"tol": task.tol, "random_state": task.random_state}
     if task.solver == "eigsh":
-        return solve_eigsh(W, task.n_components, **options)
+        return solve_eigsh(W.load(), task.n_components, **options)
     if task.solver == "lobpcg":
-        return solve_lobpcg(W, task.n_components, **options)
+        return solve_lobpcg(W.load(), task.n_components, **options)
     options |= {"n_threads": _n_threads(), "start": task.start}
-    return solve_chebyshev(W, task.n_components, **options)
+    return solve_chebyshev(W.load, task.n_components, **options)
 
 
 def _n_threads() -> int:

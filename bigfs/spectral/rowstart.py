@@ -13,16 +13,11 @@ from bigfs.spectral.start import RANDOM_SHARE, StoredStart
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import Scratch
 
-# Rows of a start that one task sends, at the most; whole chunks of it.
-_ROWS = 2**17
-
 
 def send_start(graph: RowGraph, start: StoredStart, scratch: Scratch) -> Runs:
     """Send the rows of a start to their blocks."""
-    chunk = start.embedding.chunk_rows
-    bounds = block_bounds(start.n_samples, chunk * max(1, _ROWS // chunk))
     folder = str(scratch.child(scratch.unique("start")).path)
-    runs = list(enumerate(bounds))
+    runs = list(enumerate(block_bounds(start.n_samples, start.task_rows)))
     receipts = run_tasks(_send_task, runs, graph, start, folder, label="start")
     columns = (RunColumn("row", "int32"), RunColumn("values", "float32", start.width))
     return commit_runs(scratch, folder, columns, receipts)

@@ -143,7 +143,7 @@ def test_descriptors_are_small_and_nothing_is_left(tmp_path: Path) -> None:
         assert edges.indices.max() < len(edges.ids) + taken[:, 2].sum()
     spectral_embedding(W, 3, distributed=True, tol=1e-4, scratch=Scratch(tmp_path / "result"))
     left = sorted(path.name for path in (tmp_path / "result").iterdir())
-    assert left == ["affinity", "embedding"]
+    assert left == ["affinity", "embedding", "guards"]
 
 
 def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:

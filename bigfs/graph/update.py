@@ -23,6 +23,8 @@ from bigfs.core.memory import reset_peak, task_budget
 from bigfs.core.paths import plain_name
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB, format_bytes
+from bigfs.graph import checked
+from bigfs.graph.checked import CheckedRows, choose_checked
 from bigfs.graph.knn import KNNGraph
 from bigfs.graph.local import as_distances, prepare_rows
 from bigfs.graph.merge import merge_neighbors, result_columns
@@ -30,7 +32,7 @@ from bigfs.graph.partition import assign_cells
 from bigfs.graph.recall import SAMPLED_ROWS, RecallEstimate, estimate_recall, merge_exact
 from bigfs.graph.search import gather_rows
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
-from bigfs.graph.within import pair_squares, search_within
+from bigfs.graph.within import pair_squares
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -45,7 +47,7 @@ _SAMPLE_BYTES = 32 * MIB
 # Pairs of rows that are compared at a time: their gaps stay in the processor's cache.
 _TILE_PAIRS = 2**18
 # Arrays that a graph which was updated keeps for the next update.
-KEPT = ("centers", "sample", "sample_ids")
+KEPT = ("centers", "sample", "sample_ids", *checked.KEPT)
 # Names that differ from those of a graph that may be built in its place.
 _INDICES, _DISTANCES = "indices-updated", "distances-updated"
 
@@ -108,8 +110,8 @@ class _Grown:
         Cells that each is compared with.
     limits : ArrayRef of shape (n_new,), float32
         Squared distance within which it has its neighbors there.
-    checked : ArrayRef of shape (n_checked,), int64
-        Places in ``sample`` of the rows whose recall is measured.
+    checked : CheckedRows
+        The rows whose recall is measured.
     """
 
     n_neighbors: int
@@ -122,7 +124,7 @@ class _Grown:
     new: ArrayRef
     probes: ArrayRef
     limits: ArrayRef
-    checked: ArrayRef
+    checked: CheckedRows
 
 
 @dataclass
@@ -142,18 +144,18 @@ class _GraphUpdate:
         blocks, former, before = self.blocks, self.former, self.blocks.passes
         self._check_memory()
         with self._timed("sample"):
-            centers, sample, ids = self._kept()
+            centers, sample, ids, *known = self._kept()
         with self._timed("new rows"):
-            grown = self._grown(centers, sample, ids)
+            grown = self._grown(centers, sample, ids, tuple(known))
         homes = self.scratch.create("partitions", (blocks.n_samples,), np.int32, blocks.rows)
         with self._timed("neighbors"):
-            results, checked, true = self._search(grown, homes)
+            results, rows, true = self._search(grown, homes)
         with self._timed("merge"):
             indices, distances, changed = self._merge(results)
         n_cells = centers.shape[0] - 1
         recall = RecallEstimate(1.0, 1.0, 1.0, blocks.n_samples, exact=True)
         if n_cells > 1 or not former.recall_.exact:
-            recall = estimate_recall(distances.take(checked), true)
+            recall = estimate_recall(distances.take(rows), true)
         details = {
             "kept": list(KEPT),
             "passes": blocks.passes - before,
@@ -179,14 +181,14 @@ class _GraphUpdate:
                 f"{format_bytes(budget)}"
             )
 
-    def _kept(self) -> tuple[ArrayRef, ArrayRef, ArrayRef]:
-        """Return centers and the sample of the former rows: those kept, or new ones."""
+    def _kept(self) -> tuple[ArrayRef, ...]:
+        """Return centers and the sample of the former rows, as kept with what else is, or new."""
         former, scratch = self.former, self.scratch
         if former.details.get("kept"):
             place = former.scratch.path
             stored = [ArrayRef.at(place / plain_name(name, place)) for name in KEPT]
             centers = scratch.put("centers", stored[0].load())
-            return centers, stored[1], stored[2]
+            return centers, *stored[1:]
         n, width = former.n_samples, self.blocks.n_features * self.blocks.dtype.itemsize
         size = max(SAMPLED_ROWS, min(_SAMPLE_BYTES // width, n // _SAMPLED_SHARE))
         size = min(n, max(size, min(_FEWEST_SAMPLED, _SAMPLE_BYTES // width)))
@@ -199,7 +201,9 @@ class _GraphUpdate:
             label="cells",
         )[0]  # fmt: skip
 
-    def _grown(self, centers: ArrayRef, sample: ArrayRef, ids: ArrayRef) -> _Grown:
+    def _grown(
+        self, centers: ArrayRef, sample: ArrayRef, ids: ArrayRef, known: tuple[ArrayRef, ...]
+    ) -> _Grown:
         """Store the new rows, where each is searched and within what distance."""
         blocks, former, working = self.blocks, self.former, self.working
         n_old, n_new = former.n_samples, blocks.n_samples - former.n_samples
@@ -210,8 +214,9 @@ class _GraphUpdate:
         about = (former.n_neighbors, n_old, former.metric, former.distances_ref, centers)
         places = str(working.path), str(self.scratch.path)
         [kept] = run_tasks(
-            _limits_task, [self.random_state], about, sample, ids, new, places, label="limits"
-        )
+            _limits_task, [self.random_state], about, sample, ids, new, known, places,
+            label="limits",
+        )  # fmt: skip
         return kept
 
     def _search(self, grown: _Grown, homes: ArrayRef) -> tuple[Runs, np.ndarray, np.ndarray]:
@@ -219,11 +224,12 @@ class _GraphUpdate:
         n, graph_rows = self.blocks.n_samples, self.former.indices_ref.chunk_rows
         folder = str(self.working.child("results").path)
         destination = folder, graph_rows, -(-n // graph_rows), self.blocks.rows
-        receipts, _, true = self.blocks.reduce(
+        receipts, *found = self.blocks.reduce(
             _search_kernel, _combine, grown, homes, destination, label="neighbors"
         )
         runs = commit_runs(self.working, folder, result_columns(grown.n_neighbors), receipts)
-        return runs, grown.sample_ids.load()[grown.checked.load()], true
+        true = grown.checked.keep((found[0], found[1]), self.scratch)
+        return runs, grown.sample_ids.load()[grown.checked.places.load()], true
 
     def _merge(self, results: Runs) -> tuple[ArrayRef, ArrayRef, int]:
         """Store the merged lists; return also how many old ones changed."""
@@ -274,6 +280,7 @@ def _limits_task(
     sample: ArrayRef,
     ids: ArrayRef,
     new: ArrayRef,
+    known: tuple[ArrayRef, ...],
     places: tuple[str, str],
 ) -> _Grown:
     """Find the cells of new rows and bounds of their distances; add some of them to the sample."""
@@ -290,7 +297,8 @@ def _limits_task(
     share = max(1, round(len(rows) * len(old) / n_old))
     added = np.sort(generator.choice(len(rows), min(share, len(rows)), replace=False))
     all_ids = np.concatenate([ids.load(), n_old + added])
-    checked = generator.choice(len(all_ids), min(SAMPLED_ROWS, len(all_ids)), replace=False)
+    sizes = len(old), len(all_ids), len(rows) / n_old
+    checked_places = working.put("checked", choose_checked(known, sizes, generator))
     return _Grown(
         *about,
         kept.put("sample", np.concatenate([old, rows[added]])),
@@ -298,7 +306,7 @@ def _limits_task(
         new,
         working.put("probes", probes),
         working.put("limits", limits),
-        working.put("checked", np.sort(checked)),
+        CheckedRows(checked_places, known[1:]),
     )
 
 
@@ -443,18 +451,15 @@ def _first(
 
 def _checked(rows: np.ndarray, first_row: int, grown: _Grown) -> tuple[np.ndarray, np.ndarray]:
     """Return the exact neighbors in a block of the rows that are checked."""
-    chosen, n_old = grown.checked.load(), grown.n_old
+    chosen, n_old = grown.checked.places.load(), grown.n_old
     own, queries = grown.sample_ids.load()[chosen], grown.sample.load()[chosen]
     bounds = np.empty(len(own), np.float32)
     old = own < n_old
     bounds[old] = grown.former.take(own[old])[:, -1]
     limits = grown.limits.load()[own[~old] - n_old].astype(np.float64)
     bounds[~old] = as_distances(limits, grown.metric)
-    place = own - first_row
-    place = np.where((place >= 0) & (place < len(rows)), place, -1)
-    indices, squared = search_within(rows, grown.n_neighbors, grown.metric, queries, place, bounds)
-    indices = np.where(indices < 0, -1, indices + np.int64(first_row))
-    return indices, as_distances(squared, grown.metric)
+    settings = n_old, grown.n_neighbors, grown.metric
+    return grown.checked.search(rows, first_row, *settings, (own, queries, bounds))
 
 
 def _combine(

@@ -12,9 +12,13 @@ from bigfs.blocks import RowBlocks
 from bigfs.graph import update
 from bigfs.graph.knn import KNNGraph
 from bigfs.graph.update import update_graph
-from bigfs.store.scratch import Scratch
+from bigfs.store.scratch import ArrayRef, Scratch
 
 K, LIMIT = 5, 2**31
+
+
+def _stored(path: Path) -> np.ndarray:
+    return ArrayRef.at(path).load()
 
 
 def _data(n: int = 3000) -> np.ndarray:
@@ -58,8 +62,10 @@ def test_a_chain_of_updates_keeps_the_recall_of_a_full_graph(
     monkeypatch.setattr(update, "CELL_ROWS", 300)
     X = _data()
     graph = _full(X[:2400], tmp_path / "0", 6)
-    for i, n in enumerate((2401, 2600, 3000), 1):
+    exact = _full(X, tmp_path / "exact", 1).distances[:]
+    for i, (n, n_checked) in enumerate(((2401, 1000), (2600, 1083), (3000, 1250)), 1):
         former, graph = graph, _updated(graph, X[:n], tmp_path / str(i))
+        assert graph.recall_.n_rows == n_checked
         indices, distances = graph.indices[:], graph.distances[:]
         assert indices.shape == (n, K) and (np.diff(distances, axis=1) >= 0).all()
         assert (distances[: former.n_samples] <= former.distances[:]).all()
@@ -68,10 +74,14 @@ def test_a_chain_of_updates_keeps_the_recall_of_a_full_graph(
         gaps = np.linalg.norm(X[indices] - X[:n, None], axis=2)
         np.testing.assert_allclose(distances, gaps, rtol=1e-5)
     full = _full(X, tmp_path / "full", 6)
-    exact = _full(X, tmp_path / "exact", 1).distances[:]
     shares = [(g.distances[:] <= exact[:, -1:] * (1 + 1e-6)).mean() for g in (graph, full)]
     assert shares[0] >= shares[1] - 0.01 > 0.9
     assert graph.recall_.low <= shares[0] <= graph.recall_.high + 0.01
+    # What is kept for the recall are the true neighbors among all rows, whenever they came.
+    rows = _stored(tmp_path / "3" / "sample_ids")[_stored(tmp_path / "3" / "checked")]
+    assert len(set(rows.tolist())) == len(rows) and (rows >= 2401).sum() > 200
+    true = _stored(tmp_path / "3" / "checked_distances")
+    np.testing.assert_allclose(true, exact[rows], rtol=1e-6)
 
 
 def test_equal_rows_are_neighbors_whenever_they_came(tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""The recall of a graph that is updated: true neighbors of some rows are kept and updated too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigfs.graph.local import as_distances
+from bigfs.graph.recall import SAMPLED_ROWS, merge_exact
+from bigfs.graph.within import search_within
+from bigfs.store.scratch import ArrayRef, Scratch
+
+# Arrays that a graph which was updated keeps for the next update.
+KEPT = ("checked", "checked_indices", "checked_distances")
+
+
+@dataclass(frozen=True)
+class CheckedRows:
+    """Rows of a sample whose true neighbors are compared with those of the graph.
+
+    Attributes
+    ----------
+    places : ArrayRef of shape (n_checked,), int64
+        Where they are in the sample.
+    known : tuple of ArrayRef, each of shape (n_known, n_neighbors)
+        True neighbors of the first of them among the old rows, and distances; none at first.
+    """
+
+    places: ArrayRef
+    known: tuple[ArrayRef, ...]
+
+    @property
+    def n_known(self) -> int:
+        """Rows that are compared with new rows only."""
+        return self.known[0].shape[0] if self.known else 0
+
+    def search(
+        self,
+        rows: np.ndarray,
+        first_row: int,
+        n_old: int,
+        n_neighbors: int,
+        metric: str,
+        queries: tuple[np.ndarray, np.ndarray, np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the exact neighbors in a block.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n_rows, n_features)
+            The block, prepared.
+        first_row, n_old, n_neighbors : int
+        metric : str
+        queries : tuple of ndarray
+            Numbers of the checked rows, the prepared rows, and distances within which those that
+            are not known have their neighbors.
+        """
+        own, prepared, bounds = queries
+        if self.known:
+            bounds = bounds.copy()
+            bounds[: self.n_known] = self.known[1].load()[:, -1]
+        indices = np.full((len(own), n_neighbors), -1, np.int64)
+        distances = np.full((len(own), n_neighbors), np.inf, np.float32)
+        known = slice(0, self.n_known)
+        for part, begin in ((known, max(0, n_old - first_row)), (slice(self.n_known, None), 0)):
+            piece = rows[begin:]
+            if not len(piece) or not len(own[part]):
+                continue
+            place = own[part] - first_row - begin
+            place = np.where((place >= 0) & (place < len(piece)), place, -1)
+            found, squared = search_within(
+                piece, n_neighbors, metric, prepared[part], place, bounds[part]
+            )
+            indices[part] = np.where(found < 0, -1, found + np.int64(first_row + begin))
+            distances[part] = as_distances(squared, metric)
+        return indices, distances
+
+    def keep(self, found: tuple[np.ndarray, np.ndarray], scratch: Scratch) -> np.ndarray:
+        """Store the true neighbors in all rows for the next update; return their distances."""
+        indices, distances = found
+        if self.known:
+            n = self.n_known
+            before = self.known[0].load(), self.known[1].load()
+            indices[:n], distances[:n] = merge_exact(before, (indices[:n], distances[:n]))
+        for name, values in zip(KEPT, (self.places.load(), indices, distances), strict=True):
+            scratch.put(name, values)
+        return distances
+
+
+def choose_checked(
+    known: tuple[ArrayRef, ...], sizes: tuple[int, int, float], generator: np.random.Generator
+) -> np.ndarray:
+    """Return the places in a sample of the rows to check: those known, and as many of new ones.
+
+    Parameters
+    ----------
+    known : tuple of ArrayRef
+        What `KEPT` names, of the former graph; none at first.
+    sizes : tuple of (int, int, float)
+        Of the former sample and of the new one, and new rows over old ones.
+    generator : numpy Generator
+    """
+    n_before, n_sampled, growth = sizes
+    if not known:
+        places = generator.choice(n_sampled, min(SAMPLED_ROWS, n_sampled), replace=False)
+        return np.sort(places)
+    before = known[0].load()
+    count = min(n_sampled - n_before, max(1, round(growth * len(before))))
+    fresh = n_before + generator.choice(n_sampled - n_before, count, replace=False)
+    return np.concatenate([before, np.sort(fresh)])

@@ -184,15 +184,21 @@ class PanelBlock:
 
     def filter(self, window: Window, degree: int) -> None:
         """Replace every panel by the filter's polynomial of P times it."""
-        steps, spare = window.recurrence(degree), np.empty_like(self._active[0])
+        steps, spare = window.recurrence(degree), np.empty((0, 0))
         for place, panel in enumerate(self._active):
-            old, new = panel, spare
-            if new.shape != old.shape:
-                new = np.empty_like(old)
-            for a, b, c in steps:
-                self._kernel.step(old, new, a, b, c)
-                old, new = new, old
-            self._active[place], spare = old, new
+            if spare.shape != panel.shape:
+                del spare  # before there is another
+                spare = np.empty_like(panel)
+            self._active[place], spare = self._filtered(panel, spare, steps)
+
+    def _filtered(
+        self, old: np.ndarray, new: np.ndarray, steps: list[tuple[float, float, float]]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return a panel after some steps of the recurrence, and the one before it."""
+        for a, b, c in steps:
+            self._kernel.step(old, new, a, b, c)
+            old, new = new, old
+        return old, new
 
     def project(self) -> None:
         """Remove the null space and the locked vectors."""

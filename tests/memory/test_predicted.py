@@ -93,7 +93,7 @@ def chebyshev_in_one_task(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     from bigfs.spectral.choice import solver_bytes
     from bigfs.spectral.embedding import spectral_embedding
 
-    n, k, wanted = 200_000, 5, 19
+    n, k, wanted = 250_000, 5, 19
     W = affinity(place.graph(n, k), weight="heat", scratch=place.scratch().child("W"))
     needed = solver_bytes("chebyshev", n, W.nnz, wanted, 1e-6)
     return _one(needed, loads=KERNELS), lambda: spectral_embedding(
@@ -107,7 +107,7 @@ def chebyshev_from_a_start(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     from bigfs.spectral.choice import solver_bytes
     from bigfs.spectral.embedding import spectral_embedding
 
-    n, k, wanted = 200_000, 5, 19
+    n, k, wanted = 250_000, 5, 19
     former = affinity(place.graph(n - 2000, k), weight="heat", scratch=place.scratch().child("V"))
     options = {"solver": "chebyshev", "distributed": False, "tol": 2e-5}
     start = spectral_embedding(former, wanted, **options, scratch=place.scratch().child("s"))

@@ -69,16 +69,16 @@ class CheckedRows:
                 continue
             place = own[part] - first_row - begin
             place = np.where((place >= 0) & (place < len(piece)), place, -1)
-            found, squared = search_within(
+            nearest, squared = search_within(
                 piece, n_neighbors, metric, prepared[part], place, bounds[part]
             )
-            indices[part] = np.where(found < 0, -1, found + np.int64(first_row + begin))
+            indices[part] = np.where(nearest < 0, -1, nearest + np.int64(first_row + begin))
             distances[part] = as_distances(squared, metric)
         return indices, distances
 
-    def keep(self, found: tuple[np.ndarray, np.ndarray], scratch: Scratch) -> np.ndarray:
+    def keep(self, true: tuple[np.ndarray, np.ndarray], scratch: Scratch) -> np.ndarray:
         """Store the true neighbors in all rows for the next update; return their distances."""
-        indices, distances = found
+        indices, distances = true
         if self.known:
             n = self.n_known
             before = self.known[0].load(), self.known[1].load()

@@ -224,11 +224,11 @@ class _GraphUpdate:
         n, graph_rows = self.blocks.n_samples, self.former.indices_ref.chunk_rows
         folder = str(self.working.child("results").path)
         destination = folder, graph_rows, -(-n // graph_rows), self.blocks.rows
-        receipts, *found = self.blocks.reduce(
+        receipts, *nearest = self.blocks.reduce(
             _search_kernel, _combine, grown, homes, destination, label="neighbors"
         )
         runs = commit_runs(self.working, folder, result_columns(grown.n_neighbors), receipts)
-        true = grown.checked.keep((found[0], found[1]), self.scratch)
+        true = grown.checked.keep((nearest[0], nearest[1]), self.scratch)
         return runs, grown.sample_ids.load()[grown.checked.places.load()], true
 
     def _merge(self, results: Runs) -> tuple[ArrayRef, ArrayRef, int]:

@@ -61,7 +61,8 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
     It has the methods of scikit-learn's ``SelectorMixin``, whose package takes as long to import
     as all of bigfs.
 
-    A parameter that a selector takes and does not describe itself gets its description from here.
+    A parameter that a selector takes and does not describe itself gets its description from here,
+    and so do the attributes that all selectors have.
 
     Parameters
     ----------
@@ -94,6 +95,16 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         Resident size promised for one worker process.
     verbose : int, default=1
         Progress is shown after two seconds; 0: none.
+
+    Attributes
+    ----------
+    scores_ : ndarray of shape (n_features,), float64
+        Larger is better.
+    row_mask_ : ndarray of shape (n_rows,), bool
+        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
+        which were used.
+    ranking_ : ndarray of shape (n_features,), int64
+        Feature indices, best first; ties go to the lower index, constant features come last.
     """
 
     n_features_to_select: NumberOfFeatures
@@ -104,7 +115,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         """Complete the docstring of a selector."""
         super().__init_subclass__(**kwargs)
         if cls.__doc__ and "__init__" in vars(cls):
-            cls.__doc__ = completed(cls.__doc__, cls.__init__, BaseSelector.__doc__ or "")
+            cls.__doc__ = completed(cls, BaseSelector.__doc__ or "")
 
     def _keep(self, arguments: dict[str, Any]) -> None:
         """Store the arguments of ``__init__`` (its ``locals()``), each under its name."""

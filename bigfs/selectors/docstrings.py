@@ -1,39 +1,60 @@
-"""Docstrings of selectors: parameters that several have are described once."""
+"""Docstrings of selectors: what several have in common is described once."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
-from typing import Any
 
-_PARAMETERS = "Parameters\n----------\n"
-_ATTRIBUTES = "Attributes\n----------\n"
+_EXAMPLE = """>>> from sklearn.datasets import load_iris
+>>> from bigfs import {name}
+>>> {name}({settings}).fit_transform(load_iris().data).shape
+(150, 2)"""
 
 
-def completed(docstring: str, init: Callable[..., Any], common: str) -> str:
-    """Return a class's docstring with a description of every parameter, as in the signature.
+def completed(selector: type, common: str) -> str:
+    """Return a class's docstring with all parameters, as in the signature, and what all have.
+
+    Attributes of all selectors stand behind the first of them. A selector of bigfs without an
+    example gets one.
 
     Parameters
     ----------
-    docstring : str
-        In numpydoc's form; a description in it is kept.
-    init : callable
-        The ``__init__`` of the class.
+    selector : type
+        Its docstring is in numpydoc's form; a description in it is kept.
     common : str
         A docstring with the descriptions that may be missing in the first.
     """
-    before, own, after = _parts(docstring)
-    known = _parts(common)[1] | own
-    names = [name for name in inspect.signature(init).parameters if name in known]
-    entries = dict.fromkeys(known[name] for name in names)
-    return "\n\n".join(filter(None, [before, _PARAMETERS + "\n".join(entries), after]))
+    sections, shared = _sections(selector.__doc__ or ""), _sections(common)
+    own, known = _entries(sections, "Parameters"), _entries(shared, "Parameters")
+    taken = inspect.signature(selector.__init__).parameters  # type: ignore[misc]
+    parameters = [(known | own)[name] for name in taken if name in known | own]
+    own, known = _entries(sections, "Attributes"), _entries(shared, "Attributes")
+    attributes = list(own.values())
+    first = attributes.index(own[next(iter(known))]) + 1 if known.keys() & own.keys() else 0
+    attributes[first:first] = [known[name] for name in known if name not in own]
+    merged = {
+        "": sections.pop(""),
+        "Parameters": "\n".join(dict.fromkeys(parameters)),
+        "Attributes": "\n".join(dict.fromkeys(attributes)),
+    }
+    merged |= {title: text for title, text in sections.items() if title not in merged}
+    if selector.__module__.startswith("bigfs."):
+        settings = "n_features_to_select=2" + ", n_clusters=3" * ("n_clusters" in taken)
+        merged.setdefault("Examples", _EXAMPLE.format(name=selector.__name__, settings=settings))
+    return "\n\n".join(
+        f"{title}\n{'-' * len(title)}\n{text}" if title else text
+        for title, text in merged.items()
+        if text
+    )
 
 
-def _parts(docstring: str) -> tuple[str, dict[str, str], str]:
-    """Return the text before the parameters, their descriptions by name, and the text after."""
-    head, mark, rest = inspect.cleandoc(docstring).partition(_ATTRIBUTES)
-    before, _, section = head.partition(_PARAMETERS)
-    entries = re.split(r"\n(?=\w)", section.rstrip())
-    named = {name: entry for entry in entries for name in entry.partition(" :")[0].split(", ")}
-    return before.rstrip(), named, mark + rest
+def _sections(docstring: str) -> dict[str, str]:
+    """Return the text of each section by its title; the summary has none."""
+    summary, *rest = re.split(r"(?:\n\n|^)(?=[A-Z][\w ]+\n-+\n)", inspect.cleandoc(docstring))
+    return {"": summary} | {part.split("\n", 1)[0]: part.split("\n", 2)[2] for part in rest}
+
+
+def _entries(sections: dict[str, str], title: str) -> dict[str, str]:
+    """Return what a section says of each of its names."""
+    entries = re.split(r"\n(?=\w)", sections[title].rstrip()) if title in sections else []
+    return {name: entry for entry in entries for name in entry.partition(" :")[0].split(", ")}

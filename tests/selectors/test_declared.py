@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import inspect
 import re
 from dataclasses import dataclass
@@ -153,19 +154,44 @@ def test_what_a_selector_does_not_describe_is_described_as_in_its_base() -> None
         Attributes
         ----------
         gone_ : int
+        scores_ : int
+            Its own.
+        kept_ : int
+
+        Notes
+        -----
+        Last.
         """
 
         def __init__(self, limit=1, *, alpha=4.0, beta=4.0, unknown=1, seed=1):
             twice = 2 * limit  # noqa: F841
 
-    common = "Base.\n\nParameters\n----------\nseed : a\n    Of all.\nlimit : b\n    Most.\n"
-    assert completed(Estimator.__doc__, Estimator.__init__, common).splitlines() == [
+    class Undescribed:
+        """Summary."""
+
+        def __init__(self, limit):
+            pass
+
+    parameters = "Parameters\n----------\nseed : a\n    Of all.\nlimit : b\n    Most."
+    attributes = "Attributes\n----------\nscores_ : a\nrow_mask_ : b\n    Rows.\nranking_ : c"
+    common = f"Base.\n\n{parameters}\n\n{attributes}\n"
+    assert completed(Estimator, common).splitlines() == [
         "Summary.", "", "Parameters", "----------", "limit : b", "    Most.",
         "alpha, beta : float, default=4.0", "    Two.", "seed : int, default=1", "    Its own.", "",
-        "    More of it.", "", "Attributes", "----------", "gone_ : int",
+        "    More of it.", "", "Attributes", "----------", "gone_ : int", "scores_ : int",
+        "    Its own.", "row_mask_ : b", "    Rows.", "ranking_ : c", "kept_ : int", "", "Notes",
+        "-----", "Last.",
     ]  # fmt: skip
-    without = completed("Summary.", lambda self, limit: None, common)
-    assert without == "Summary.\n\nParameters\n----------\nlimit : b\n    Most."
+    limit = "Parameters\n----------\nlimit : b\n    Most."
+    assert completed(Undescribed, common) == f"Summary.\n\n{limit}\n\n{attributes}"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [*(m.estimator for m in METHODS.values()), "StabilitySelection"])
+def test_the_examples_of_docstrings_are_right(name: str) -> None:
+    (example,) = doctest.DocTestFinder(recurse=False).find(getattr(bigfs, name), name)
+    assert re.search(f"from bigfs import .*{name}", example.docstring)
+    assert doctest.DocTestRunner().run(example) == (0, len(example.examples))
 
 
 def test_every_field_of_the_section_is_described(method: Method) -> None:

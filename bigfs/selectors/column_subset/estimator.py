@@ -27,9 +27,6 @@ class ColumnSubset(BaseSelector):
         Share of the variance that each pick explained beyond those before it, or that of the pick
         before it where that is less; of the others what they would still add. Decreases along
         `ranking_`.
-    row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
-        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Picks in their order, then the others by what they would still add; ties go to the lower
         index, constant features come last.

@@ -36,9 +36,6 @@ class FSGMM(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Saliency of each feature, in [0, 1]; constant features get 0.
-    row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
-        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first. Equal saliencies are ordered by ``information_``, then by
         index; constant features come last.
@@ -89,13 +86,6 @@ class FSGMM(BaseSelector):
     .. [1] M. H. C. Law, M. A. T. Figueiredo, A. K. Jain, "Simultaneous feature selection and
        clustering using mixture models", IEEE Transactions on Pattern Analysis and Machine
        Intelligence 26 (9), 2004, doi:10.1109/TPAMI.2004.71.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from bigfs import FSGMM
-    >>> FSGMM(n_features_to_select=2, n_clusters=6).fit_transform(load_iris().data).shape
-    (150, 2)
     """
 
     def __init__(

@@ -38,9 +38,6 @@ class GFSKMeans(ClusterMixin, BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         1 for what is kept at the end, below it in the order of dropping, first dropped least.
-    row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
-        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; of equal ones that in which alone the clusters are the more
         separate; constant features come last.

@@ -13,11 +13,6 @@ class LaplacianScore(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         The Laplacian score, negated: larger is better. Constant features get the lowest.
-    row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
-        which were used.
-    ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index, constant features come last.
 
     Notes
     -----
@@ -28,13 +23,6 @@ class LaplacianScore(BaseSelector):
     References
     ----------
     .. [1] X. He, D. Cai, P. Niyogi, "Laplacian score for feature selection", NIPS 18, 2005.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from bigfs import LaplacianScore
-    >>> LaplacianScore(n_features_to_select=2).fit_transform(load_iris().data).shape
-    (150, 2)
     """
 
     def __init__(

@@ -67,9 +67,6 @@ class LFS(ClusterMixin, LabelingSelector):
         Means of the members, in units of the preprocessed data.
     scores_ : ndarray of shape (n_features,), float64
         Fraction of rows whose cluster keeps the feature.
-    row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
-        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; of equal ones that in which alone the clusters are the more
         separate; constant features come last.

@@ -78,9 +78,6 @@ class M3FS(MarginSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         sigma: in [0, 1], with sum ``n_features_to_select``.
-    row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
-        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index, constant features come last. The
         order depends on m: for another number of features fit again.

@@ -12,11 +12,6 @@ class MaxVariance(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Variance of each feature, divisor n.
-    row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
-        which were used.
-    ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index, constant features come last.
 
     Notes
     -----

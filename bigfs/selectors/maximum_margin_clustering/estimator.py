@@ -51,11 +51,6 @@ class MaximumMarginClustering(MarginSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Norms of the rows of ``coef_``.
-    row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
-        which were used.
-    ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index, constant features come last.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
     coef_, intercept_, objective_, violation_, n_planes_, starts_ and others
         As in `M3FS`.

@@ -37,9 +37,6 @@ class MCFS(BaseSelector):
         ``max_k |a_kj|``, larger is better. With "omp" the share of all eigenvectors that each
         pick explained beyond those before it, or that of the pick before it where that is less;
         of the others what they would still add.
-    row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
-        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices, best first; ties go to the lower index.
     coef_ : scipy.sparse.csr_array of shape (n_clusters, n_features), float64
@@ -99,13 +96,6 @@ class MCFS(BaseSelector):
     .. [2] S. Chen, S. A. Billings, W. Luo, "Orthogonal least squares methods and their application
        to non-linear system identification", International Journal of Control 50, 1989,
        doi:10.1080/00207178908953472.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from bigfs import MCFS
-    >>> MCFS(n_features_to_select=2, n_clusters=3).fit_transform(load_iris().data).shape
-    (150, 2)
     """
 
     def __init__(

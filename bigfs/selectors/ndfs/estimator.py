@@ -58,11 +58,6 @@ class NDFS(BaseSelector):
     scores_ : ndarray of shape (n_features,), float64
         Norms of the rows of B, larger is better; zero for a constant feature, whose row is an
         intercept.
-    row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
-        which were used.
-    ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index, constant features come last.
     labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
         Column of the largest entry of each row of F.
     coef_ : ndarray of shape (n_features, n_clusters), float64
@@ -135,13 +130,6 @@ class NDFS(BaseSelector):
     ----------
     .. [1] Z. Li, Y. Yang, J. Liu, X. Zhou, H. Lu, "Unsupervised feature selection using
        nonnegative spectral analysis", AAAI 2012.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from bigfs import NDFS
-    >>> NDFS(n_features_to_select=2, n_clusters=3).fit_transform(load_iris().data).shape
-    (150, 2)
     """
 
     def __init__(

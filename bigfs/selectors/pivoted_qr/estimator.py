@@ -30,9 +30,6 @@ class PivotedQR(BaseSelector):
     scores_ : ndarray of shape (n_features,), float64
         Squared residual norm of each pick when it was picked, of the others after the last pick, as
         shares of the sum of all squared norms. Decreases along `ranking_`.
-    row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
-        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Picks in their order, then the others by their residual norm; ties go to the lower index,
         constant features come last.

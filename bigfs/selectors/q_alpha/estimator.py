@@ -28,11 +28,6 @@ class QAlpha(BaseSelector):
     scores_ : ndarray of shape (n_features,), float64
         The weight alpha of each feature, larger is better; together of norm one. Constant
         features get the lowest.
-    row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
-        which were used.
-    ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index, constant features come last.
     n_iter_ : int
         Iterations made.
     converged_ : bool
@@ -67,13 +62,6 @@ class QAlpha(BaseSelector):
     .. [1] L. Wolf, A. Shashua, "Feature selection for unsupervised and supervised inference:
        the emergence of sparsity in a weight-based approach", Journal of Machine Learning
        Research 6, 2005.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from bigfs import QAlpha
-    >>> QAlpha(n_features_to_select=2, n_clusters=3).fit_transform(load_iris().data).shape
-    (150, 2)
     """
 
     def __init__(

@@ -23,9 +23,6 @@ class RandomSelection(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Uniform random numbers, those of the first draw.
-    row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
-        which were used.
     ranking_ : ndarray of shape (n_features,), int64
         Feature indices of the first draw, best first; constant features come last.
     draws_ : ndarray of shape (n_draws, n_features), int64

@@ -18,11 +18,6 @@ class SPEC(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Larger is better: ``phi1`` and ``phi2`` negated. Constant features get the lowest.
-    row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
-        which were used.
-    ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index, constant features come last.
 
     Notes
     -----
@@ -52,13 +47,6 @@ class SPEC(BaseSelector):
     ----------
     .. [1] Z. Zhao, H. Liu, "Spectral feature selection for supervised and unsupervised
        learning", ICML 2007, doi:10.1145/1273496.1273641.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from bigfs import SPEC
-    >>> SPEC(n_features_to_select=2).fit_transform(load_iris().data).shape
-    (150, 2)
     """
 
     def __init__(

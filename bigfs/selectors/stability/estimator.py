@@ -101,7 +101,7 @@ class StabilitySelection(BaseSelector):
     >>> from bigfs import MaxVariance, StabilitySelection
     >>> sure = StabilitySelection(MaxVariance(n_features_to_select=2), n_pairs=5)
     >>> sure.fit(load_iris().data).frequencies_
-    array([1., 0., 1., 0.])
+    array([0.9, 0. , 1. , 0.1])
     """
 
     def __init__(

@@ -40,11 +40,6 @@ class UDFS(BaseSelector):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Norms of the rows of B, larger is better. Constant features get the lowest score.
-    row_mask_ : ndarray of shape (n_rows,), bool
-        Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
-        which were used.
-    ranking_ : ndarray of shape (n_features,), int64
-        Feature indices, best first; ties go to the lower index, constant features come last.
     coef_ : ndarray of shape (n_features, n_clusters), float64
         B, the paper's W; fewer columns where fewer features vary.
     n_iter_ : int
@@ -92,13 +87,6 @@ class UDFS(BaseSelector):
     .. [1] Y. Yang, H. T. Shen, Z. Ma, Z. Huang, X. Zhou, "l2,1-norm regularized discriminative
        feature selection for unsupervised learning", IJCAI 2011,
        doi:10.5591/978-1-57735-516-8/IJCAI11-267.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from bigfs import UDFS
-    >>> UDFS(n_features_to_select=2, n_clusters=3).fit_transform(load_iris().data).shape
-    (150, 2)
     """
 
     def __init__(

@@ -56,6 +56,12 @@ _log_format = click.option(
 )
 
 
+def _count(name: str, default: int, text: str) -> Any:
+    """Return an option that takes a number from 1 on."""
+    at_least_one = click.IntRange(min=1)
+    return click.option(name, type=at_least_one, default=default, show_default=True, help=text)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="bigfs")
 def cli() -> None:
@@ -244,20 +250,8 @@ def inspect(path: str, verify: bool, quiet: bool, **settings: Any) -> None:
     metavar="URI",
     help="Known classes: y.npy, FILE.npz::NAME, FILE.csv::COLUMN or sklearn:digits.",
 )
-@click.option(
-    "--n-repetitions",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="Runs of k-means to average.",
-)
-@click.option(
-    "--n-init",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    help="Starts of each run; the best by inertia counts.",
-)
+@_count("--n-repetitions", 20, "Runs of k-means to average.")
+@_count("--n-init", 10, "Starts of each run; the best by inertia counts.")
 @click.option(
     "--init",
     type=click.Choice(["k-means++", "random"]),

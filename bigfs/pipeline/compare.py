@@ -28,8 +28,7 @@ from bigfs.pipeline.data import check_apart, check_outside, discarding_data, ope
 from bigfs.pipeline.fits import fits_for
 from bigfs.pipeline.paper_table import PaperResult
 from bigfs.pipeline.papers import run_paper
-from bigfs.pipeline.run import run_in_directory
-from bigfs.pipeline.table import TABLES, ComparisonResult, Row
+from bigfs.pipeline.table import ComparisonResult, Row, run_table
 from bigfs.plan.header import place_of
 from bigfs.plan.plan import Plan
 from bigfs.plan.planning import check_config, check_plan, plan_for, plan_input
@@ -124,12 +123,9 @@ def compare(
         check_plan(fit.config, fit.plan, f"{fit.name}: ")
 
     def work(directory: RunDirectory) -> ComparisonResult:
-        result = _run(directory, config, source, fits)
-        directory.remove_files(TABLES)
-        result.write(directory)
-        return result
+        return _run(directory, config, source, fits)
 
-    return run_in_directory(config, work, TABLES, scheduler=scheduler, fresh=fresh)
+    return run_table(config, work, scheduler=scheduler, fresh=fresh)
 
 
 @dataclass

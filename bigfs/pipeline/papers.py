@@ -25,8 +25,7 @@ from bigfs.pipeline.datasets import (
 )
 from bigfs.pipeline.paper_table import PaperResult, PaperRow
 from bigfs.pipeline.protocols import best_of_grid, by_draws, by_labels
-from bigfs.pipeline.run import run_in_directory
-from bigfs.pipeline.table import TABLES
+from bigfs.pipeline.table import run_table
 from bigfs.pipeline.trials import Trial
 from bigfs.plan.plan import Place, make_plan
 from bigfs.selectors.stages import check_settings, choose_scoring
@@ -73,12 +72,9 @@ def run_paper(
             _check_before(config, dataset)
 
     def work(directory: RunDirectory) -> PaperResult:
-        result = _run(directory, config, chosen, reasons)
-        directory.remove_files(TABLES)
-        result.write(directory)
-        return result
+        return _run(directory, config, chosen, reasons)
 
-    return run_in_directory(config, work, TABLES, scheduler=scheduler, fresh=fresh)
+    return run_table(config, work, scheduler=scheduler, fresh=fresh)
 
 
 def _run(

@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from bigfs.config.comparison import CHANCE
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.evaluate.metrics import Overlap, selection_overlap
+from bigfs.pipeline.run import run_in_directory
 from bigfs.report.curves import Curve, draw_curves
 from bigfs.solvers.agreement import Agreement
 from bigfs.store.location import Location
@@ -39,6 +41,30 @@ JUDGED = (
     ("explained", "variance explained", 1),
 )
 BETTER, WORSE, NEITHER = "better", "worse", "neither"
+
+
+class _Writable(Protocol):
+    """A table that can write itself."""
+
+    def write(self, directory: RunDirectory) -> None: ...
+
+
+_T = TypeVar("_T", bound=_Writable)
+
+
+def run_table(config: Any, work: Callable[[RunDirectory], _T], **options: Any) -> _T:
+    """Do the work in the run directory of a configuration, and write the table that it returns.
+
+    The options are those of `run_in_directory`.
+    """
+
+    def written(directory: RunDirectory) -> _T:
+        table = work(directory)
+        directory.remove_files(TABLES)
+        table.write(directory)
+        return table
+
+    return run_in_directory(config, written, TABLES, **options)
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,8 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
     It has the methods of scikit-learn's ``SelectorMixin``, whose package takes as long to import
     as all of bigfs.
 
-    A parameter that a selector takes and does not describe itself gets its description from here,
-    and so do the attributes that all selectors have.
+    A parameter that a selector takes and does not describe itself gets its description from its
+    nearest base that does, and so do the attributes that all selectors have.
 
     Parameters
     ----------
@@ -115,7 +115,8 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         """Complete the docstring of a selector."""
         super().__init_subclass__(**kwargs)
         if cls.__doc__ and "__init__" in vars(cls):
-            cls.__doc__ = completed(cls, BaseSelector.__doc__ or "")
+            bases = [base for base in cls.__mro__[:0:-1] if issubclass(base, BaseSelector)]
+            cls.__doc__ = completed(cls, [base.__doc__ or "" for base in bases])
 
     def _keep(self, arguments: dict[str, Any]) -> None:
         """Store the arguments of ``__init__`` (its ``locals()``), each under its name."""

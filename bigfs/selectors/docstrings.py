@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 
 _EXAMPLE = """>>> from sklearn.datasets import load_iris
 >>> from bigfs import {name}
@@ -11,31 +14,33 @@ _EXAMPLE = """>>> from sklearn.datasets import load_iris
 (150, 2)"""
 
 
-def completed(selector: type, common: str) -> str:
+def completed(selector: type, bases: Sequence[str]) -> str:
     """Return a class's docstring with all parameters, as in the signature, and what all have.
 
-    Attributes of all selectors stand behind the first of them. A selector of bigfs without an
-    example gets one.
+    Attributes of all selectors stand behind the first of them. What a fit raises is inherited as
+    well. A selector of bigfs without an example gets one.
 
     Parameters
     ----------
     selector : type
         Its docstring is in numpydoc's form; a description in it is kept.
-    common : str
-        A docstring with the descriptions that may be missing in the first.
+    bases : sequence of str
+        Docstrings of its bases, with descriptions that it may lack, the nearest last.
     """
-    sections, shared = _sections(selector.__doc__ or ""), _sections(common)
-    own, known = _entries(sections, "Parameters"), _entries(shared, "Parameters")
+    sections, shared = _sections(selector.__doc__ or ""), [_sections(base) for base in bases]
+    own, known = _entries("Parameters", sections), _entries("Parameters", *shared)
     taken = inspect.signature(selector.__init__).parameters  # type: ignore[misc]
     parameters = [(known | own)[name] for name in taken if name in known | own]
-    own, known = _entries(sections, "Attributes"), _entries(shared, "Attributes")
+    own, known = _entries("Attributes", sections), _entries("Attributes", *shared)
     attributes = list(own.values())
-    first = attributes.index(own[next(iter(known))]) + 1 if known.keys() & own.keys() else 0
-    attributes[first:first] = [known[name] for name in known if name not in own]
+    first = own.get(next(iter(known), ""))
+    behind = 0 if first is None else attributes.index(first) + 1
+    attributes[behind:behind] = [known[name] for name in known if name not in own]
     merged = {
         "": sections.pop(""),
         "Parameters": "\n".join(dict.fromkeys(parameters)),
         "Attributes": "\n".join(dict.fromkeys(attributes)),
+        "Raises": (reduce(or_, shared, {}) | sections).get("Raises", ""),
     }
     merged |= {title: text for title, text in sections.items() if title not in merged}
     if selector.__module__.startswith("bigfs."):
@@ -54,7 +59,9 @@ def _sections(docstring: str) -> dict[str, str]:
     return {"": summary} | {part.split("\n", 1)[0]: part.split("\n", 2)[2] for part in rest}
 
 
-def _entries(sections: dict[str, str], title: str) -> dict[str, str]:
-    """Return what a section says of each of its names."""
-    entries = re.split(r"\n(?=\w)", sections[title].rstrip()) if title in sections else []
+def _entries(title: str, *docstrings: dict[str, str]) -> dict[str, str]:
+    """Return what the sections of a title say of each of their names, the last one first."""
+    entries = [
+        e for d in docstrings if title in d for e in re.split(r"\n(?=\w)", d[title].rstrip())
+    ]
     return {name: entry for entry in entries for name in entry.partition(" :")[0].split(", ")}

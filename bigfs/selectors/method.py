@@ -125,14 +125,14 @@ class Method:
     ----------
     name : str
         In a pipeline; also the name of its section.
-    title : str
-        In prose.
     estimator : str
         Name of the class; it lives in the module ``estimator`` of the method's package, or in
         the method's module if that is a single file.
     module : str
         The package or module that declares the method.
     parameters : type of Section
+    title : str
+        In prose; that of the class if none is given.
     needs : callable
         ``needs(parameters)`` returns the stages it takes: "graph", "spectral".
     reads : callable or None, default=None
@@ -170,10 +170,10 @@ class Method:
     """
 
     name: str
-    title: str
     estimator: str
     module: str
     parameters: type[Section] = NoParameters
+    title: str = ""
     needs: Callable[[Any], tuple[str, ...]] = nothing
     reads: Callable[[Any], tuple[str, ...]] | None = None
     graph_defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -189,6 +189,10 @@ class Method:
     labels: str = "init"
     one_fit_up_to: float = math.inf
     explains: Callable[[dict[str, Any]], tuple[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        """Set the title."""
+        object.__setattr__(self, "title", self.title or self.estimator)
 
     @property
     def sections(self) -> Callable[[Any], tuple[str, ...]]:

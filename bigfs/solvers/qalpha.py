@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,8 @@ _FEW_VECTORS = 8
 N_MATRICES = 5
 # Matrices of n_samples x n_features alive at once: the rows, the coordinates, two on the way.
 N_ROW_MATRICES = 4
+# Returns the largest eigenvalue of G, and its vector, for the present components.
+_Leading: TypeAlias = Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,10 @@ class QAlphaResult:
 
 
 def q_alpha(
-    gram: np.ndarray,
+    given: np.ndarray,
     n_components: int,
     *,
+    of_rows: bool = False,
     max_iter: int = 100,
     tol: float = 1e-8,
     on_iteration: Callable[[float], None] | None = None,
@@ -53,10 +57,14 @@ def q_alpha(
 
     Parameters
     ----------
-    gram : ndarray of shape (n_features, n_features), float64
+    given : ndarray of shape (n_features, n_features), float64
         ``m_i'm_j`` of features of norm one; overwritten.
     n_components : int
         Leading eigenvalues in the sum.
+    of_rows : bool, default=False
+        ``given`` are the rows instead, of shape (n_samples, n_features), with columns of norm one:
+        for fewer rows than features. The coordinates come from the rows' own Gram matrix, and the
+        matrix whose leading eigenvector is wanted is only multiplied by: nothing is n_features^2.
     max_iter : int, default=100
     tol : float, default=1e-8
         Stop when no weight changes by more.
@@ -67,63 +75,7 @@ def q_alpha(
     -------
     result : QAlphaResult
     """
-
-    def leading(shadow: np.ndarray, alpha: np.ndarray) -> tuple[float, np.ndarray]:
-        return _leading(gram * (shadow.T @ shadow), alpha)
-
-    return _iterate(_coordinates(gram), leading, n_components, max_iter, tol, on_iteration)
-
-
-def q_alpha_of_rows(
-    rows: np.ndarray,
-    n_components: int,
-    *,
-    max_iter: int = 100,
-    tol: float = 1e-8,
-    on_iteration: Callable[[float], None] | None = None,
-) -> QAlphaResult:
-    """Do what `q_alpha` does where there are fewer rows than features: nothing of n_features^2.
-
-    The coordinates come from the rows' own Gram matrix, and the matrix whose leading eigenvector
-    is wanted is only multiplied by.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_samples, n_features), float64
-        Columns of norm one.
-    n_components, max_iter, tol, on_iteration
-        As in `q_alpha`.
-    """
-    from scipy.sparse.linalg import LinearOperator, eigsh
-
-    values, vectors = np.linalg.eigh(rows @ rows.T)
-    kept = values > _RANK_TOL * values[-1]
-    coordinates = (vectors[:, kept].T @ rows)[::-1].copy()
-    size = (rows.shape[1],) * 2
-
-    def leading(shadow: np.ndarray, alpha: np.ndarray) -> tuple[float, np.ndarray]:
-        def product(v: np.ndarray) -> np.ndarray:
-            inner = coordinates @ (shadow * v.ravel()).T
-            return np.asarray(np.einsum("qd,qd->d", inner.T @ coordinates, shadow))
-
-        pairs = eigsh(
-            LinearOperator(size, matvec=product, dtype=np.float64),
-            k=1, which="LA", v0=alpha, tol=1e-13, maxiter=10_000, ncv=_FEW_VECTORS,
-        )  # fmt: skip
-        return float(pairs[0][0]), pairs[1][:, 0]
-
-    return _iterate(coordinates, leading, n_components, max_iter, tol, on_iteration)
-
-
-def _iterate(
-    coordinates: np.ndarray,
-    leading: Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray]],
-    n_components: int,
-    max_iter: int,
-    tol: float,
-    on_iteration: Callable[[float], None] | None,
-) -> QAlphaResult:
-    """Alternate between weights and components, in the coordinates of the features' span."""
+    coordinates, leading = (_of_rows if of_rows else _of_gram)(given)
     rank, n_features = coordinates.shape
     Q = np.eye(rank, min(n_components, rank))
     alpha = np.full(n_features, 1 / np.sqrt(n_features))
@@ -143,21 +95,50 @@ def _iterate(
     return QAlphaResult(alpha, np.array(objective), converged)
 
 
+def _of_gram(gram: np.ndarray) -> tuple[np.ndarray, _Leading]:
+    """Return coordinates of the features' span, and the leading pair of G in them."""
+    values, vectors = np.linalg.eigh(gram)
+    kept = values > _RANK_TOL * values[-1]
+    # Their products are the Gram matrix; largest axis first.
+    coordinates = (vectors[:, kept] * np.sqrt(values[kept])).T[::-1].copy()
+
+    def leading(shadow: np.ndarray, alpha: np.ndarray) -> tuple[float, np.ndarray]:
+        return _leading(gram * (shadow.T @ shadow), alpha)
+
+    return coordinates, leading
+
+
+def _of_rows(rows: np.ndarray) -> tuple[np.ndarray, _Leading]:
+    """Return the same from rows, without a matrix of n_features^2."""
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    values, vectors = np.linalg.eigh(rows @ rows.T)
+    kept = values > _RANK_TOL * values[-1]
+    coordinates = (vectors[:, kept].T @ rows)[::-1].copy()
+    size = (rows.shape[1],) * 2
+
+    def leading(shadow: np.ndarray, alpha: np.ndarray) -> tuple[float, np.ndarray]:
+        def product(v: np.ndarray) -> np.ndarray:
+            inner = coordinates @ (shadow * v.ravel()).T
+            return np.asarray(np.einsum("qd,qd->d", inner.T @ coordinates, shadow))
+
+        pairs = eigsh(
+            LinearOperator(size, matvec=product, dtype=np.float64),
+            k=1, which="LA", v0=alpha, tol=1e-13, maxiter=10_000, ncv=_FEW_VECTORS,
+        )  # fmt: skip
+        return float(pairs[0][0]), pairs[1][:, 0]
+
+    return coordinates, leading
+
+
 def q_alpha_bytes(n_features: int) -> int:
     """Return the bytes that `q_alpha` needs, its argument included."""
     return 8 * N_MATRICES * n_features**2
 
 
 def q_alpha_of_rows_bytes(n_samples: int, n_features: int) -> int:
-    """Return the bytes that `q_alpha_of_rows` needs, its argument included."""
+    """Return the bytes that `q_alpha` needs on rows, its argument included."""
     return 8 * (N_ROW_MATRICES * n_samples * n_features + 3 * n_samples**2)
-
-
-def _coordinates(gram: np.ndarray) -> np.ndarray:
-    """Return C of shape (rank, n_features) with ``C'C`` the Gram matrix, largest axis first."""
-    values, vectors = np.linalg.eigh(gram)
-    kept = values > _RANK_TOL * values[-1]
-    return (vectors[:, kept] * np.sqrt(values[kept])).T[::-1].copy()
 
 
 def _leading(matrix: np.ndarray, start: np.ndarray) -> tuple[float, np.ndarray]:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial as partial_of
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import CorruptStoreError, InputError, StorageError
+from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.memory import check_fits
 from bigfs.runtime.progress import track
 from bigfs.store.cleaning import Cleaner
@@ -30,6 +29,7 @@ from bigfs.store.ingest import (
     ingest_bytes,
     sources_left,
     whole_chunks,
+    writing_to,
 )
 from bigfs.store.lease import Lease
 from bigfs.store.location import (
@@ -114,20 +114,21 @@ def _append(
             f"{store}: its last chunk is damaged. Run 'bigfs inspect --verify' on it."
         )
     cleaner = Cleaner(matrix, missing, None, None)
-    with _writing(store):
+    writing = partial_of(writing_to, store, "append to", "It has its former rows.")
+    with writing():
         writer = ChunkWriter(partial, rows, stored.n_features, stored.dtype, None)
     matrix.begin()
     with track("append", None, "chunks") as progress:
         cleaned = cleaner.clean(matrix.iter_blocks(rows))
         new = (block.astype(stored.dtype, copy=False) for block in cleaned)
         for chunk in whole_chunks(chain([last], new), rows):
-            with _writing(store):
+            with writing():
                 writer.append(chunk)
             progress.advance(1)
     check_all_rows(matrix, cleaner.n_read)
     if stored.index is not None:
         ids = cleaner.kept(matrix.iter_index())
-        with _writing(store):
+        with writing():
             writer.write_index(chain(stored.read_index(n_full * rows, n), ids))
     matrix.check_unchanged()
     total = n_full * rows + writer.n_samples
@@ -140,7 +141,7 @@ def _append(
         "appends": [*attributes.get("appends", ()), [n, former[n_full] if len(last) else ""]],
         **_origins(matrix, stored, attributes, cleaner, total - n),
     }
-    with _writing(store):
+    with writing():
         if isinstance(partial, Path):
             sync_tree(partial)
         lease.check()
@@ -184,17 +185,6 @@ def _origins(
         before = np.asarray(stored.dropped, dtype=np.int64)
         origins["dropped"] = [*before.tolist(), *(left_out + n + len(before)).tolist()]
     return origins
-
-
-@contextmanager
-def _writing(store: Location) -> Iterator[None]:
-    """Turn failures of the disk into StorageError."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(f"Cannot append to {store}: {error}. It has its former rows.") from error
 
 
 def _check_alike(matrix: Source, stored: Source, store: Location) -> None:

@@ -91,10 +91,9 @@ class ChainedSource(Source):
                 yield block, order
 
 
-class ChainedSparse(ChainedSource, SparseSource):
+class ChainedSparse(SparseSource, ChainedSource):
     """Sparse sources one below the other."""
 
-    sparse = True
     parts: list[SparseSource]  # type: ignore[assignment]
 
     @property
@@ -114,11 +113,6 @@ class ChainedSparse(ChainedSource, SparseSource):
         """Yield consecutive CSR blocks of at most ``rows`` rows."""
         for block, order in self._each(lambda part: part.iter_csr(rows)):
             yield as_block(block if order is None else block[:, order], self.dtype)
-
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield consecutive dense arrays of at most ``rows`` rows."""
-        for block in self.iter_csr(rows):
-            yield block.toarray()
 
 
 def chain(parts: Sequence[Source], uri: str) -> ChainedSource:

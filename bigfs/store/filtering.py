@@ -13,7 +13,7 @@ import numpy as np
 from bigfs.core.checks import check_rows
 from bigfs.core.errors import InputError
 from bigfs.core.uris import LabelValues, column_of
-from bigfs.store.csr import CSRLayout, SparseSource
+from bigfs.store.csr import SparseSource
 from bigfs.store.objects import ObjectPath
 from bigfs.store.source import Source, listed
 
@@ -227,25 +227,13 @@ class FilteredSource(Source):
         return np.flatnonzero(self._keeps(0, self._n_read))
 
 
-class FilteredSparse(FilteredSource, SparseSource):
+class FilteredSparse(SparseSource, FilteredSource):
     """The rows of a sparse source that a filter keeps."""
-
-    sparse = True
-
-    @property
-    def layout(self) -> CSRLayout | None:
-        """None: how many entries the rows have, only reading tells."""
-        return None
 
     def iter_csr(self, rows: int) -> Iterator[Any]:
         """Yield consecutive CSR blocks of at most ``rows`` rows."""
         assert isinstance(self._source, SparseSource)
         return self._kept(self._source.iter_csr(rows))
-
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield consecutive dense arrays of at most ``rows`` rows."""
-        for block in self.iter_csr(rows):
-            yield block.toarray()
 
 
 def filtered(source: Source, rows: RowFilter, labels: str | LabelValues | None) -> FilteredSource:

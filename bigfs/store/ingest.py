@@ -191,12 +191,12 @@ def ingest(
     beside = f"{final.name}.partial-{uuid.uuid4().hex[:8]}"
     partial, replaced = final.with_name(beside), final.with_name(f"{beside}-replaced")
     try:
-        with _writing(final):
+        with writing_to(final):
             final.parent.mkdir(parents=True, exist_ok=True)
         with temporary_files_in(final.parent):
             report = _write(matrix, partial, final, missing, rows)
         _check_dest(final, overwrite)  # again: somebody may have put something there since
-        with _writing(final):
+        with writing_to(final):
             sync_tree(partial)
             if final.exists():
                 final.rename(replaced)
@@ -268,14 +268,16 @@ def copy_rows(matrix: Source, folder: Location) -> None:
 
 
 @contextmanager
-def _writing(final: Location) -> Iterator[None]:
+def writing_to(
+    store: Location, what: str = "write", left: str = "Nothing was left there."
+) -> Iterator[None]:
     """Turn failures of the disk into StorageError."""
     try:
         yield
     except StorageError:
         raise
     except OSError as error:
-        raise StorageError(f"Cannot write {final}: {error}. Nothing was left there.") from error
+        raise StorageError(f"Cannot {what} {store}: {error}. {left}") from error
 
 
 def _write(
@@ -300,7 +302,7 @@ def _write_chunks(
     cleaner: Cleaner | CSRCleaner
     if isinstance(matrix, SparseSource):
         refuse = partial_of(refusal, matrix)
-        writing = partial_of(_writing, final)
+        writing = partial_of(writing_to, final)
         writer, cleaner = write_csr(matrix, partial, rows, missing, refuse, writing)
     else:
         rows = rows or chunk_rows(n_features, dtype.itemsize)
@@ -308,10 +310,10 @@ def _write_chunks(
         cleaner = Cleaner(matrix, missing, fill, sums)
         total = None if matrix.n_samples is None else -(-matrix.n_samples // rows)
         with track("ingest", total, "chunks") as progress:
-            with _writing(final):
+            with writing_to(final):
                 writer = ChunkWriter(partial, rows, n_features, dtype, matrix.n_samples)
             for chunk in whole_chunks(cleaner.clean(matrix.iter_blocks(rows)), rows):
-                with _writing(final):
+                with writing_to(final):
                     writer.append(chunk)
                 progress.advance(1)
     check_all_rows(matrix, cleaner.n_read)
@@ -320,7 +322,7 @@ def _write_chunks(
             f"{matrix.uri}: at least 2 samples are needed. Got {writer.n_samples}"
             + (f" after {cleaner.dropped} rows with NaN were dropped." if cleaner.dropped else ".")
         )
-    with _writing(final):
+    with writing_to(final):
         if matrix.index is not None:
             assert isinstance(writer, ChunkWriter) and isinstance(cleaner, Cleaner)  # of a table
             writer.write_index(cleaner.kept(matrix.iter_index()))

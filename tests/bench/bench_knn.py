@@ -147,7 +147,7 @@ def _resident() -> int:
 def _warm_up(path: Path) -> None:
     import zarr
 
-    from bigfs.graph.local import knn_local
+    from tests.graph._local import knn_local
 
     part = np.asarray(zarr.open_array(str(path), mode="r")[:9000])
     with single_thread():

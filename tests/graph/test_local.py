@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigfs.core.errors import InputError
-from bigfs.graph.local import knn_exact, knn_local
 from tests.graph._brute import brute_neighbors, check_graph, manifold
+from tests.graph._local import knn_exact, knn_local
 
 
 @st.composite
@@ -145,7 +145,7 @@ def test_two_threads_under_workqueue_survive() -> None:
     code = """
 import threading
 import numpy as np
-from bigfs.graph.local import knn_local
+from tests.graph._local import knn_local
 X = np.random.default_rng(0).normal(size=(3000, 6)).astype(np.float32)
 found = [None] * 4
 def search(i):

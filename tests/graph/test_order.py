@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bigfs.graph.local import knn_exact
 from bigfs.graph.order import nearest
+from tests.graph._local import knn_exact
 
 
 def _in_order(ids: list[int], distances: list[float], k: int) -> list[int]:

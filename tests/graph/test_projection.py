@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bigfs.graph.local import knn_exact, knn_local
 from bigfs.graph.projection import projected_rows
 from tests.graph._brute import manifold
+from tests.graph._local import knn_exact, knn_local
 
 
 def test_wide_rows_of_low_rank_are_projected() -> None:

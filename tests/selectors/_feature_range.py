@@ -21,13 +21,7 @@ class FeatureRangeParameters(Section):
     power: PositiveFloat = Field(1.0, description="What the range is raised to.")
 
 
-METHOD = Method(
-    "feature_range",
-    "FeatureRange",
-    estimator="FeatureRange",
-    module=__name__,
-    parameters=FeatureRangeParameters,
-)
+METHOD = Method("feature_range", "FeatureRange", __name__, FeatureRangeParameters)
 
 
 def choose(shape: Shape, selection: Selection) -> Ranges:

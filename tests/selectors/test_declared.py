@@ -175,7 +175,7 @@ def test_what_a_selector_does_not_describe_is_described_as_in_its_base() -> None
     parameters = "Parameters\n----------\nseed : a\n    Of all.\nlimit : b\n    Most."
     attributes = "Attributes\n----------\nscores_ : a\nrow_mask_ : b\n    Rows.\nranking_ : c"
     common = f"Base.\n\n{parameters}\n\n{attributes}\n"
-    assert completed(Estimator, common).splitlines() == [
+    assert completed(Estimator, [common]).splitlines() == [
         "Summary.", "", "Parameters", "----------", "limit : b", "    Most.",
         "alpha, beta : float, default=4.0", "    Two.", "seed : int, default=1", "    Its own.", "",
         "    More of it.", "", "Attributes", "----------", "gone_ : int", "scores_ : int",
@@ -183,7 +183,7 @@ def test_what_a_selector_does_not_describe_is_described_as_in_its_base() -> None
         "-----", "Last.",
     ]  # fmt: skip
     limit = "Parameters\n----------\nlimit : b\n    Most."
-    assert completed(Undescribed, common) == f"Summary.\n\n{limit}\n\n{attributes}"
+    assert completed(Undescribed, [common]) == f"Summary.\n\n{limit}\n\n{attributes}"
 
 
 @pytest.mark.full

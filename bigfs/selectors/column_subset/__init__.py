@@ -2,9 +2,4 @@
 
 from bigfs.selectors.method import Method
 
-METHOD = Method(
-    "column_subset",
-    "ColumnSubset",
-    estimator="ColumnSubset",
-    module=__name__,
-)
+METHOD = Method("column_subset", "ColumnSubset", __name__)

@@ -1,4 +1,4 @@
-"""The estimator of ColumnSubset."""
+"""The estimator of ColumnSubset, and what it shares with PivotedQR."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.selectors.base import BaseSelector, NumberOfFeatures
 
 
-class ColumnSubset(BaseSelector):
-    """Keep the features from which all others can be computed best, by linear regression.
-
-    Greedy column subset selection: each pick is the feature that explains most of what those
-    before it leave of the data. It needs neither a graph nor clusters, and one pass. The unit of
-    the features counts: bring them to one scale where they have several.
+class PickingSelector(BaseSelector):
+    """Base of the selectors that pick one feature after the other.
 
     Parameters
     ----------
@@ -20,6 +16,22 @@ class ColumnSubset(BaseSelector):
         Applied while reading. Columns are centered afterwards.
     random_state : int or None, default=0
         Seed of the sketch of wide data; nothing else is random.
+
+    Raises
+    ------
+    InputError
+        If the data or a parameter cannot be used.
+    MemoryLimitError
+        If not even a sketch fits ``memory_limit``.
+    """
+
+
+class ColumnSubset(PickingSelector):
+    """Keep the features from which all others can be computed best, by linear regression.
+
+    Greedy column subset selection: each pick is the feature that explains most of what those
+    before it leave of the data. It needs neither a graph nor clusters, and one pass. The unit of
+    the features counts: bring them to one scale where they have several.
 
     Attributes
     ----------
@@ -36,13 +48,6 @@ class ColumnSubset(BaseSelector):
         these explain everything.
     n_sketch_rows_ : int
         Rows of the sketch of wide data; 0: none was needed, and the picks are exact.
-
-    Raises
-    ------
-    InputError
-        If the data or a parameter cannot be used.
-    MemoryLimitError
-        If not even a sketch fits ``memory_limit``.
 
     See Also
     --------

@@ -39,9 +39,8 @@ class FSGMMParameters(Section):
 METHOD = Method(
     "fsgmm",
     "FSGMM",
-    estimator="FSGMM",
-    module=__name__,
-    parameters=FSGMMParameters,
+    __name__,
+    FSGMMParameters,
     bounds=(Bound("n_clusters", "n_samples"),),
     scale_free=True,
 )

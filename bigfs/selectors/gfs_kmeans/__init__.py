@@ -32,9 +32,8 @@ class GFSKMeansParameters(Section):
 METHOD = Method(
     "gfs_kmeans",
     "GFSKMeans",
-    estimator="GFSKMeans",
-    module=__name__,
-    parameters=GFSKMeansParameters,
+    __name__,
+    GFSKMeansParameters,
     needs=needs_eigengap,
     starts=("k-means++",),
     bounds=(Bound("n_clusters", "n_samples"),),

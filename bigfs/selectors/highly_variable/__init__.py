@@ -40,9 +40,8 @@ def _check(parameters: HighlyVariableParameters) -> None:
 METHOD = Method(
     "highly_variable",
     "HighlyVariable",
-    estimator="HighlyVariable",
-    module=__name__,
-    parameters=HighlyVariableParameters,
+    __name__,
+    HighlyVariableParameters,
     scale_free=True,
     raw_counts=True,
     sparse=True,

@@ -5,8 +5,7 @@ from bigfs.selectors.method import Method, needs_graph
 METHOD = Method(
     "laplacian_score",
     "LaplacianScore",
-    estimator="LaplacianScore",
-    module=__name__,
+    __name__,
     needs=needs_graph,
     sparse=True,
 )

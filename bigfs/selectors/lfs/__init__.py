@@ -54,9 +54,8 @@ class LFSParameters(GFSKMeansParameters):
 METHOD = Method(
     "lfs",
     "LFS",
-    estimator="LFS",
-    module=__name__,
-    parameters=LFSParameters,
+    __name__,
+    LFSParameters,
     needs=needs_eigengap,
     starts=("k-means++",),
     bounds=(Bound("n_clusters", "n_samples"),),

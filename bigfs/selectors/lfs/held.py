@@ -14,6 +14,7 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import Shape, Step
+from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
 from bigfs.selectors.lfs.kernels import (
     Clusterings,
     GroupSums,
@@ -82,16 +83,12 @@ class HeldRows(RowPasses):
         return [kernel(self._centered, 0, Shipment(content, shapes), *more)]
 
     def lloyd(
-        self,
-        start: Clusterings,
-        rules: Rules,
-        max_iter: int,
-        tol: float,
-        with_squares: bool = False,
+        self, start: Clusterings, rules: Rules, parameters: GFSKMeansParameters, with_squares: bool
     ) -> tuple[Clusterings, Sweep]:
         """Run Lloyd's iteration from the centers of the first clustering in every mask."""
         codes, place = self._codes(rules)
         rows, centers = self._centered, start.centers[0]
+        max_iter, tol = parameters.max_iter, parameters.tol
         centers, labels, counts, sums, squares, joint = lloyd(
             rows, centers, start.masks, place, len(codes), max_iter, tol, with_squares
         )

@@ -98,7 +98,7 @@ def converge(
     centers returned. Rows in memory have sums of squares too, if those are wanted.
     """
     if isinstance(passes, HeldRows):
-        return passes.lloyd(start, rules, parameters.max_iter, parameters.tol, with_squares)
+        return passes.lloyd(start, rules, parameters, with_squares)
     centers = start.centers.copy()
     k, d = centers.shape[1:]
     counts, sums = np.zeros((len(start), k)), np.zeros((len(start), k, d))

@@ -117,9 +117,8 @@ def _reads(parameters: M3FSParameters) -> tuple[str, ...]:
 METHOD = Method(
     "m3fs",
     "M3FS",
-    estimator="M3FS",
-    module=__name__,
-    parameters=M3FSParameters,
+    __name__,
+    M3FSParameters,
     needs=_needs,
     reads=_reads,
     graph_defaults={"weight": "heat"},

@@ -12,7 +12,23 @@ from bigfs.store.scratch import ArrayRef
 
 
 class MarginSelector(LabelingSelector):
-    """Base of M3FS and maximum margin clustering, whose rule also labels new rows."""
+    """Base of M3FS and maximum margin clustering, whose rule also labels new rows.
+
+    Parameters
+    ----------
+    n_clusters : int or "auto", default=2
+        Number of clusters, at least 2.
+    C : float, default=10.0
+        Weight of the mean loss ``max(0, 1 - margin)``.
+    epsilon : float, default=0.01
+        No plane is violated by more than this at the end.
+    sample_size : int or None, default=None
+        Learn on so many rows, drawn at random, and label the others in one pass.
+    max_iter : int, default=1000
+        Most cone programs for a start, each with a pass.
+    tol : float, default=0.01
+        The clusters stand when the objective falls by less than this share.
+    """
 
     def _write_labels(self, blocks: RowBlocks, labels: ArrayRef) -> None:
         label_rows(blocks, self.coef_, self.intercept_, labels)
@@ -30,10 +46,6 @@ class M3FS(MarginSelector):
     n_features_to_select : int, "auto", dict or None, default=None
         m, how many features to keep and the sum of sigma; None keeps half of them, "auto"
         as many as a curve says; a dict says which curve, as in a pipeline.
-    n_clusters : int or "auto", default=2
-        Number of clusters, at least 2.
-    C : float, default=10.0
-        Weight of the mean loss ``max(0, 1 - margin)``.
     smoothness : float, default=1.0
         The paper's lambda, times n: the weight of ``f'Ln f / n``. 0: no graph in the objective.
     balance : float or None, default=0.1
@@ -46,8 +58,6 @@ class M3FS(MarginSelector):
         Width of the heat weights ``exp(-|x_i - x_j|^2 / sigma)``, the paper's ``2 rho^2``. None:
         each edge its own, ``max(s_i, s_j)^2`` with s the distance to the last neighbor; for all
         pairs the squared median neighbor distance.
-    epsilon : float, default=0.01
-        No plane is violated by more than this at the end.
     preprocess : {"rescale", "standardize", "auto", "none", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="rescale"
         Applied while reading. The decision values scale with the features, and so does what C
@@ -67,12 +77,6 @@ class M3FS(MarginSelector):
     nesting : {"clusters_outside", "planes_outside"}, default="clusters_outside"
         Planes are drawn until none is violated before any row changes its cluster; or the
         paper's order, in which rows move while the set of planes is still small. See Notes.
-    sample_size : int or None, default=None
-        Learn on so many rows, drawn at random, and label the others in one pass.
-    max_iter : int, default=1000
-        Most cone programs for a start, each with a pass.
-    tol : float, default=0.01
-        The clusters stand when the objective falls by less than this share.
 
     Attributes
     ----------

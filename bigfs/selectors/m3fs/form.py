@@ -7,6 +7,8 @@ not cost digits, and the form is brought back.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from bigfs.blocks.kernels import tile_rows
@@ -84,15 +86,15 @@ def full_form(blocks: RowBlocks, sigma: float) -> np.ndarray:
     """
     n, center = blocks.n_samples, _center(blocks)
     degrees = blocks.scratch.create(blocks.scratch.unique("degrees"), (n,), np.float64, blocks.rows)
-    shared = (blocks.start_pass(2), blocks.bounds, sigma, center)
-    run_tasks(_degree_task, blocks.bounds, *shared, degrees, label="degrees", unit="blocks")
+    pairs = _AllPairs(blocks.start_pass(2), blocks.bounds, sigma, center, degrees)
+    run_tasks(_degree_task, blocks.bounds, pairs, label="degrees", unit="blocks")
     lowest = float(degrees.load().min())
     if not lowest > 0:
         raise InputError(
             f"graph 'full': a row has no weight to any other at sigma {sigma:.3g}. Raise sigma, "
             "or scale the features."
         )
-    total = map_reduce(_full_task, blocks.bounds, np.add, *shared, degrees, label="smoothness")
+    total = map_reduce(_full_task, blocks.bounds, np.add, pairs, label="smoothness")
     form = _finished(total, center.load(), n)
     blocks.scratch.remove(degrees)
     return form
@@ -232,43 +234,39 @@ def _tiles(bounds: list[tuple[int, int]]) -> list[tuple[int, int]]:
     ]
 
 
-def _degree_task(
-    bounds: tuple[int, int],
-    reader: BlockReader,
-    everyone: list[tuple[int, int]],
-    sigma: float,
-    center: ArrayRef,
-    degrees: ArrayRef,
-) -> None:
+@dataclass(frozen=True)
+class _AllPairs:
+    """The input of tasks over the weights between all rows, and the place of the degrees."""
+
+    reader: BlockReader
+    bounds: list[tuple[int, int]]
+    sigma: float
+    center: ArrayRef
+    degrees: ArrayRef
+
+
+def _degree_task(block: tuple[int, int], pairs: _AllPairs) -> None:
     """Store the degrees of one block's rows."""
-    mean, out = center.load(), np.zeros(bounds[1] - bounds[0])
-    for begin, end in _tiles([bounds]):
-        mine = reader.read(begin, end) - mean
-        for low, high in _tiles(everyone):
-            theirs = reader.read(low, high) - mean
-            part = _weights(mine, theirs, sigma, begin == low).sum(axis=1)
-            out[begin - bounds[0] : end - bounds[0]] += part
-    degrees.write(bounds[0], out)
+    read, mean, out = pairs.reader.read, pairs.center.load(), np.zeros(block[1] - block[0])
+    for begin, end in _tiles([block]):
+        mine = read(begin, end) - mean
+        for low, high in _tiles(pairs.bounds):
+            part = _weights(mine, read(low, high) - mean, pairs.sigma, begin == low).sum(axis=1)
+            out[begin - block[0] : end - block[0]] += part
+    pairs.degrees.write(block[0], out)
 
 
-def _full_task(
-    bounds: tuple[int, int],
-    reader: BlockReader,
-    everyone: list[tuple[int, int]],
-    sigma: float,
-    center: ArrayRef,
-    degrees: ArrayRef,
-) -> np.ndarray:
+def _full_task(block: tuple[int, int], pairs: _AllPairs) -> np.ndarray:
     """Return the part of the form whose left factor is in one block."""
-    mean, root = center.load(), 1 / np.sqrt(degrees.load())
+    read, mean, root = pairs.reader.read, pairs.center.load(), 1 / np.sqrt(pairs.degrees.load())
     d = len(mean)
     total = np.zeros((d + 1, d + 1))
-    for begin, end in _tiles([bounds]):
-        mine = _rows(reader.read(begin, end), mean)
+    for begin, end in _tiles([block]):
+        mine = _rows(read(begin, end), mean)
         moved = np.zeros_like(mine)
-        for low, high in _tiles(everyone):
-            theirs = _rows(reader.read(low, high), mean)
-            weights = _weights(mine[:, :d], theirs[:, :d], sigma, begin == low)
+        for low, high in _tiles(pairs.bounds):
+            theirs = _rows(read(low, high), mean)
+            weights = _weights(mine[:, :d], theirs[:, :d], pairs.sigma, begin == low)
             moved += weights @ (root[low:high, None] * theirs)
         total += mine.T @ (mine - root[begin:end, None] * moved)
     return total

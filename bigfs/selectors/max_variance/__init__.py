@@ -5,8 +5,7 @@ from bigfs.selectors.method import Method
 METHOD = Method(
     "max_variance",
     "MaxVariance",
-    estimator="MaxVariance",
-    module=__name__,
+    __name__,
     sparse=True,
     keeps_sums=True,
 )

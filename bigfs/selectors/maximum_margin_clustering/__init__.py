@@ -17,10 +17,10 @@ def _needs(parameters: MaximumMarginClusteringParameters) -> tuple[str, ...]:
 
 METHOD = Method(
     "maximum_margin_clustering",
-    "maximum margin clustering",
-    estimator="MaximumMarginClustering",
-    module=__name__,
-    parameters=MaximumMarginClusteringParameters,
+    "MaximumMarginClustering",
+    __name__,
+    MaximumMarginClusteringParameters,
+    title="maximum margin clustering",
     needs=_needs,
     starts=("kmeans",),
     bounds=(Bound("n_clusters", "n_samples", 1, 2), Bound("sample_size", "n_samples")),

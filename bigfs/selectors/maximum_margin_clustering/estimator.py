@@ -20,15 +20,9 @@ class MaximumMarginClustering(MarginSelector):
         How many features to keep; None keeps half of them, "auto"
         as many as a curve says; a dict says which curve, as in a pipeline. The
         clusters do not depend on it.
-    n_clusters : int or "auto", default=2
-        Number of clusters, at least 2.
-    C : float, default=10.0
-        Weight of the mean loss ``max(0, 1 - margin)``.
     balance : float or None, default=0.1
         Largest mean decision value (two clusters), or difference between the means of two
         clusters' values. None: no bound.
-    epsilon : float, default=0.01
-        No plane is violated by more than this at the end.
     preprocess : {"rescale", "standardize", "auto", "none", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="rescale"
         Applied while reading, as in `M3FS`.
@@ -40,12 +34,6 @@ class MaximumMarginClustering(MarginSelector):
         Restarts of k-means; the least objective is kept.
     nesting : {"clusters_outside", "planes_outside"}, default="planes_outside"
         As in `M3FS`; the paper's order is the default here.
-    sample_size : int or None, default=None
-        Learn on so many rows, drawn at random, and label the others in one pass.
-    max_iter : int, default=1000
-        Most cone programs for a start, each with a pass.
-    tol : float, default=0.01
-        The clusters stand when the objective falls by less than this share.
 
     Attributes
     ----------

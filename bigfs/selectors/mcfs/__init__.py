@@ -55,9 +55,8 @@ class MCFSParameters(Section):
 METHOD = Method(
     "mcfs",
     "MCFS",
-    estimator="MCFS",
-    module=__name__,
-    parameters=MCFSParameters,
+    __name__,
+    MCFSParameters,
     needs=needs_eigenvectors,
     sparse=True,
     keeps_sums=True,

@@ -80,9 +80,8 @@ def _needs(parameters: NDFSParameters) -> tuple[str, ...]:
 METHOD = Method(
     "ndfs",
     "NDFS",
-    estimator="NDFS",
-    module=__name__,
-    parameters=NDFSParameters,
+    __name__,
+    NDFSParameters,
     needs=_needs,
     graph_defaults={"weight": "heat"},
     starts=("spectral",),

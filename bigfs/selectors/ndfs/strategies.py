@@ -169,10 +169,10 @@ class NDFSStrategy(Strategy):
         before = blocks.passes
         labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
         if inputs.checkpoint is None:
-            folder, file = blocks.scratch.child(out.unique("iterates")), None
+            folder = blocks.scratch.child(out.unique("iterates"))
         else:
-            folder, file = Scratch(inputs.checkpoint), inputs.checkpoint / "state.npz"
-        result = self._scores(blocks, inputs.affinity, start, labels, folder, file)
+            folder = Scratch(inputs.checkpoint)
+        result = self._scores(inputs, start, labels, folder)
         if inputs.checkpoint is None:
             folder.close()
         result.details["n_passes"] = blocks.passes - before
@@ -191,15 +191,10 @@ class NDFSStrategy(Strategy):
         return spectral_labels(inputs.spectral, blocks, n_clusters, selection.random_state, scratch)
 
     def _scores(
-        self,
-        blocks: RowBlocks,
-        W: AffinityMatrix,
-        start: FirstF,
-        labels: ArrayRef,
-        folder: Scratch,
-        file: Location | None,
+        self, inputs: Inputs, start: FirstF, labels: ArrayRef, folder: Scratch
     ) -> FeatureScores:
-        """Run the iteration with tasks."""
+        """Run the iteration with tasks, whose iterates are in the folder."""
+        blocks, W = inputs.blocks, inputs.affinity
         stored = start_stored(start, blocks, folder)
         passes = StreamedPasses(
             blocks, W, stored, folder, *self._kept_bytes(blocks, W, stored.shape[1])
@@ -208,7 +203,7 @@ class NDFSStrategy(Strategy):
         ftf = squared_sums(stored, blocks.bounds)
         max_iter = self.parameters.max_iter
         with track("ndfs", max_iter, "iterations") as progress, silenced():
-            last = iterate(passes, regression, xtf, ftf, self.parameters, file, progress)
+            last = iterate(passes, regression, xtf, ftf, self.parameters, _file(inputs), progress)
         return self._result(last, passes, regression, labels)
 
     def _kept_bytes(self, blocks: RowBlocks, W: AffinityMatrix, n_clusters: int) -> tuple[int, int]:
@@ -255,6 +250,11 @@ class NDFSStrategy(Strategy):
         return moments_step(self.shape), pass_over(self.shape, "X'F of a block", sums)
 
 
+def _file(inputs: Inputs) -> Location | None:
+    """Return where the state of the iteration is kept, if it is."""
+    return None if inputs.checkpoint is None else inputs.checkpoint / "state.npz"
+
+
 @dataclass(frozen=True)
 class DirectStrategy(NDFSStrategy):
     """The strategies that factor a matrix; small data need not leave this process.
@@ -288,18 +288,12 @@ class DirectStrategy(NDFSStrategy):
         )
 
     def _scores(
-        self,
-        blocks: RowBlocks,
-        W: AffinityMatrix,
-        start: FirstF,
-        labels: ArrayRef,
-        folder: Scratch,
-        file: Location | None,
+        self, inputs: Inputs, start: FirstF, labels: ArrayRef, folder: Scratch
     ) -> FeatureScores:
         """Run in this process where X is resident, else with tasks."""
         if not self.resident:
-            return super()._scores(blocks, W, start, labels, folder, file)
-        F = start_in_memory(start)
+            return super()._scores(inputs, start, labels, folder)
+        blocks, W, F = inputs.blocks, inputs.affinity, start_in_memory(start)
         with single_thread():
             X = np.asarray(blocks.start_pass().read(0, blocks.n_samples), dtype=np.float64)
             if solve.has_intercept(self.parameters):
@@ -308,7 +302,9 @@ class DirectStrategy(NDFSStrategy):
             regression = self._resident_regression(passes, blocks)
             xtf = with_sums(X.T @ F, F.sum(axis=0))
             with track("ndfs", self.parameters.max_iter, "iterations") as progress:
-                last = iterate(passes, regression, xtf, F.T @ F, self.parameters, file, progress)
+                last = iterate(
+                    passes, regression, xtf, F.T @ F, self.parameters, _file(inputs), progress
+                )
             return self._result(last, passes, regression, labels)
 
 

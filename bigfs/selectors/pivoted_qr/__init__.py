@@ -21,8 +21,7 @@ class PivotedQRParameters(Section):
 METHOD = Method(
     "pivoted_qr",
     "PivotedQR",
-    estimator="PivotedQR",
-    module=__name__,
-    parameters=PivotedQRParameters,
+    __name__,
+    PivotedQRParameters,
     bounds=(Bound("n_components", "n_features"),),
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.selectors.base import BaseSelector, NumberOfFeatures
+from bigfs.selectors.base import NumberOfFeatures
+from bigfs.selectors.column_subset.estimator import PickingSelector
 
 
-class PivotedQR(BaseSelector):
+class PivotedQR(PickingSelector):
     """Keep the features that are farthest from what those before them span.
 
     QR decomposition with column pivoting of the centered data, or of the loadings of their
@@ -19,11 +20,6 @@ class PivotedQR(BaseSelector):
     n_components : int or None, default=None
         Leading principal components whose loadings are decomposed instead of the data. There are
         no more picks than components: what follows them is in the order of the index.
-    preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
-"normalize_total", "normalize_log1p"}, default="auto"
-        Applied while reading. Columns are centered afterwards.
-    random_state : int or None, default=0
-        Seed of the sketch of wide data; nothing else is random.
 
     Attributes
     ----------
@@ -40,13 +36,6 @@ class PivotedQR(BaseSelector):
         them the order would be that of rounding errors, and the path ends.
     n_sketch_rows_ : int
         Rows of the sketch of wide data; 0: none was needed, and the picks are exact.
-
-    Raises
-    ------
-    InputError
-        If the data or a parameter cannot be used.
-    MemoryLimitError
-        If not even a sketch fits ``memory_limit``.
 
     See Also
     --------

@@ -20,10 +20,10 @@ class QAlphaParameters(Section):
 
 METHOD = Method(
     "q_alpha",
-    "Q-alpha",
-    estimator="QAlpha",
-    module=__name__,
-    parameters=QAlphaParameters,
+    "QAlpha",
+    __name__,
+    QAlphaParameters,
+    title="Q-alpha",
     needs=needs_eigengap,
     scale_free=True,
 )

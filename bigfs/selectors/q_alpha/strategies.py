@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from bigfs.blocks.rowblocks import RowBlocks, gram_step
@@ -20,7 +17,6 @@ from bigfs.solvers.qalpha import (
     QAlphaResult,
     q_alpha,
     q_alpha_bytes,
-    q_alpha_of_rows,
     q_alpha_of_rows_bytes,
 )
 from bigfs.stages.scores import FeatureScores
@@ -77,14 +73,18 @@ class FeatureWeights(Strategy):
             gram = gram[np.ix_(varies, varies)]
         gram /= norms[varies]
         gram /= norms[varies][:, None]
-        return self._iterated(q_alpha, gram, n_clusters)
+        return self._iterated(gram, n_clusters)
 
-    def _iterated(self, solve: Callable[..., QAlphaResult], *given: Any) -> QAlphaResult:
-        """Return a solver's result on the data; the solver reports its progress."""
+    def _iterated(
+        self, given: np.ndarray, n_clusters: int, *, of_rows: bool = False
+    ) -> QAlphaResult:
+        """Return the solver's result on the data; it reports its progress."""
         most, tol = self.parameters.max_iter, self.parameters.tol
         with track("q_alpha", most, "iterations") as progress:
-            return solve(
-                *given,
+            return q_alpha(
+                given,
+                n_clusters,
+                of_rows=of_rows,
                 max_iter=most,
                 tol=tol,
                 on_iteration=lambda value: progress.advance(1, f"objective {value:.6g}"),
@@ -112,4 +112,4 @@ class WeightsOfFewRows(FeatureWeights):
     def _solved(self, rows: np.ndarray, norms: np.ndarray, n_clusters: int) -> QAlphaResult:
         varies = norms > 0
         rows = rows / norms if varies.all() else rows[:, varies] / norms[varies]
-        return self._iterated(q_alpha_of_rows, rows, n_clusters)
+        return self._iterated(rows, n_clusters, of_rows=True)

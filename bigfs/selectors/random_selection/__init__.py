@@ -17,9 +17,8 @@ class RandomSelectionParameters(Section):
 METHOD = Method(
     "random_selection",
     "RandomSelection",
-    estimator="RandomSelection",
-    module=__name__,
-    parameters=RandomSelectionParameters,
+    __name__,
+    RandomSelectionParameters,
     scale_free=True,
     sparse=True,
 )

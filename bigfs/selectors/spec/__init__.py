@@ -21,9 +21,8 @@ class SPECParameters(Section):
 METHOD = Method(
     "spec",
     "SPEC",
-    estimator="SPEC",
-    module=__name__,
-    parameters=SPECParameters,
+    __name__,
+    SPECParameters,
     needs=needs_graph,
     sparse=True,
 )

@@ -51,9 +51,8 @@ class UDFSParameters(Section):
 METHOD = Method(
     "udfs",
     "UDFS",
-    estimator="UDFS",
-    module=__name__,
-    parameters=UDFSParameters,
+    __name__,
+    UDFSParameters,
     # The graph of the neighborhoods is also the one that "auto" chooses by.
     needs=lambda parameters: needs_eigengap(parameters) or needs_graph(parameters),
     bounds=(Bound("n_clusters", "n_features"),),

@@ -10,7 +10,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError, InputTypeError
 from bigfs.runtime.execute import dask_get
-from bigfs.store.csr import CSRLayout, SparseSource, as_block
+from bigfs.store.csr import SparseSource, as_block
 from bigfs.store.source import Source, check_shape, work_dtype
 from bigfs.store.values import as_floats
 
@@ -61,15 +61,8 @@ class DaskSource(Source):
             yield start, stop
 
 
-class SparseDaskSource(DaskSource, SparseSource):
+class SparseDaskSource(SparseSource, DaskSource):
     """A Dask array of scipy sparse chunks; how many entries they have, only reading them tells."""
-
-    sparse = True
-
-    @property
-    def layout(self) -> CSRLayout | None:
-        """None: not known before it is read."""
-        return None
 
     def iter_csr(self, rows: int) -> Iterator[Any]:
         """Yield consecutive CSR blocks of at most ``rows`` rows."""
@@ -77,11 +70,6 @@ class SparseDaskSource(DaskSource, SparseSource):
             band = as_block(self._compute(start, stop), self.dtype)
             for first in range(0, stop - start, rows):
                 yield band[first : first + rows]
-
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield consecutive dense arrays of at most ``rows`` rows."""
-        for block in self.iter_csr(rows):
-            yield block.toarray()
 
 
 def open_dask(X: Any) -> DaskSource:

@@ -130,18 +130,16 @@ class _Element:
         return 8 if kind >> 16 else 8 + -(-size // 8) * 8
 
 
-def open_file(
-    path: Location,
-    variable: str | None,
-    features: str | int | None = None,
-    no_data: float | None = None,
-) -> Source:
-    """Open ``variable``, ``X``, ``fea`` (the usual name of features), or the only matrix."""
+def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
+    """Open ``variable``, ``X``, ``fea`` (the usual name of features), or the only matrix.
+
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
+    """
     from scipy.io import whosmat
 
     if is_hdf5(path):
-        return h5.open_file(path, variable, features, no_data, matlab=True)
-    if features is not None or no_data is not None:
+        return h5.open_file(path, variable, **cube, matlab=True)
+    if cube:
         raise InputError(f"{path}: features and no_data are for files of version 7.3 (-v7.3).")
     content = _scipy(whosmat, path)
     names = [name for name, _, _ in content]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +18,11 @@ from bigfs.store.values import decoding
 logger = logging.getLogger("bigfs")
 
 
-def open_file(
-    path: Location,
-    variable: str | None,
-    features: str | int | None = None,
-    no_data: float | None = None,
-) -> Source:
-    """Open a filtered or raw feature-barcode matrix in HDF5, or an array of another file."""
+def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
+    """Open a filtered or raw feature-barcode matrix in HDF5, or an array of another file.
+
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
+    """
     uri, place = str(path), str(path.absolute())
     with open_h5(path) as file, decoding(uri):
         is_counts = find(file, "matrix/features/name", uri) is not None
@@ -35,7 +34,7 @@ def open_file(
     if not is_counts or variable is not None:
         from bigfs.store.formats import h5
 
-        return h5.open_file(path, variable, features, no_data)
+        return h5.open_file(path, variable, **cube)
     with open_h5(path) as file, decoding(uri):
         shape = find(file, "matrix/shape", uri)
         sizes = np.asarray(shape[:2])[::-1] if shape is not None and shape.shape == (2,) else ()

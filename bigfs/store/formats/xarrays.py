@@ -86,17 +86,15 @@ def open_xarray(
     return source
 
 
-def open_file(
-    path: Location,
-    variable: str | None,
-    features: str | int | None = None,
-    no_data: float | None = None,
-) -> Source:
-    """Open a variable of a NetCDF file; missing values and packed numbers are decoded."""
+def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
+    """Open a variable of a NetCDF file; missing values and packed numbers are decoded.
+
+    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
+    """
     if not isinstance(path, Path):
         raise InputError(f"{path}: NetCDF is read from a local disk only. Copy the file there.")
     with _dataset(path) as dataset:
-        return open_xarray(dataset, variable, features, no_data, str(path), str(path.absolute()))
+        return open_xarray(dataset, variable, uri=str(path), place=str(path.absolute()), **cube)
 
 
 def list_arrays(path: Path) -> list[tuple[str, tuple[int, ...], str]]:

@@ -31,21 +31,12 @@ def gram_tile_rows(n_columns: int) -> int:
 
 @dataclass
 class Moments:
-    """Count and per-feature moments of some rows.
+    """Count and per-feature moments of some rows."""
 
-    Attributes
-    ----------
-    count : int
-        Rows seen.
-    mean : ndarray of shape (n_features,), float64
-    squares : ndarray of shape (n_features,), float64
-        Sums of squared deviations from the mean.
-    minimum, maximum : ndarray of shape (n_features,), float64
-    """
-
-    count: int
-    mean: np.ndarray
-    squares: np.ndarray
+    count: int  # rows seen
+    mean: np.ndarray  # of shape (n_features,), float64
+    squares: np.ndarray  # of shape (n_features,), float64: sums of squared deviations from the mean
+    # Of shape (n_features,), float64.
     minimum: np.ndarray
     maximum: np.ndarray
 
@@ -67,41 +58,25 @@ class Moments:
 
 @dataclass
 class PartialGram:
-    """Centered products of the columns of ``Z = [X Y]`` over some rows: part of a Gram pass.
-
-    Attributes
-    ----------
-    count : int
-    mean : ndarray of shape (n_columns,), float64
-    joint : ndarray of shape (n_columns, n_columns), float64, Fortran order
-        ``Z'Z - n z z'``, with z the mean; upper triangle only.
-    """
+    """Centered products of the columns of ``Z = [X Y]`` over some rows: part of a Gram pass."""
 
     count: int
-    mean: np.ndarray
+    mean: np.ndarray  # of shape (n_columns,), float64
+    # Of shape (n_columns, n_columns), float64, Fortran order: ``Z'Z - n z z'``, with z the mean;
+    # upper triangle only.
     joint: np.ndarray
 
 
 @dataclass
 class Gram:
-    """Centered second moments of all rows, with those of a companion Y.
-
-    Attributes
-    ----------
-    count : int
-    mean : ndarray of shape (n_features,), float64
-    gram : ndarray of shape (n_features, n_features), float64
-        ``X'X - n x x'``, with x the mean.
-    y_mean : ndarray of shape (n_targets,), float64
-    xty : ndarray of shape (n_features, n_targets), float64
-        ``X'Y - n x y'``.
-    """
+    """Centered second moments of all rows, with those of a companion Y."""
 
     count: int
-    mean: np.ndarray
+    mean: np.ndarray  # of shape (n_features,), float64
+    # Of shape (n_features, n_features), float64: ``X'X - n x x'``, with x the mean.
     gram: np.ndarray
-    y_mean: np.ndarray
-    xty: np.ndarray
+    y_mean: np.ndarray  # of shape (n_targets,), float64
+    xty: np.ndarray  # of shape (n_features, n_targets), float64: ``X'Y - n x y'``
 
     def uncentered(self) -> tuple[np.ndarray, np.ndarray]:
         """Return ``X'X`` and ``X'Y`` of the data as they are."""

@@ -31,32 +31,16 @@ _NEAR = {np.dtype(np.float32): 2e-6, np.dtype(np.float64): 1e-12}
 
 @dataclass(frozen=True)
 class KMeansResult:
-    """Centers, labels and the state in which the iteration ended.
+    """Centers, labels and the state in which the iteration ended."""
 
-    Attributes
-    ----------
-    centers : ndarray of shape (n_clusters, n_features), float64
-    labels_ref : ArrayRef of shape (n_samples,), int32
-        Nearest center of every row.
-    counts : ndarray of shape (n_clusters,), int64
-        Rows of each cluster; none is empty unless rows are duplicates.
-    inertia : float
-        Sum of squared distances to the nearest center.
-    n_iter : int
-        Updates of the centers.
-    converged : bool
-        The centers stopped moving before ``max_iter``.
-    scratch : Scratch
-        Keeps the labels alive.
-    """
-
-    centers: np.ndarray
-    labels_ref: ArrayRef
+    centers: np.ndarray  # of shape (n_clusters, n_features), float64
+    labels_ref: ArrayRef  # of shape (n_samples,), int32: nearest center of every row
+    # Of shape (n_clusters,), int64: rows of each cluster; none is empty unless rows are duplicates.
     counts: np.ndarray
-    inertia: float
-    n_iter: int
-    converged: bool
-    scratch: Scratch
+    inertia: float  # sum of squared distances to the nearest center
+    n_iter: int  # updates of the centers
+    converged: bool  # the centers stopped moving before ``max_iter``
+    scratch: Scratch  # keeps the labels alive
 
 
 def kmeans(

@@ -27,17 +27,11 @@ TOTAL = 1e4
 
 @dataclass(frozen=True)
 class Transform:
-    """One of the transforms, with the stored shift and scale of its columns.
-
-    Attributes
-    ----------
-    kind : one of `KINDS`
-    columns : ArrayRef of shape (2, n_features) or None
-        Shift and scale: a value x becomes ``(x - shift) * scale``. Entries of CSR blocks are
-        scaled only, so that zeros stay: see `offset`.
-    """
+    """One of the transforms, with the stored shift and scale of its columns."""
 
     kind: str = "none"
+    # Of shape (2, n_features) or None: shift and scale: a value x becomes ``(x - shift) * scale``.
+    # Entries of CSR blocks are scaled only, so that zeros stay: see `offset`.
     columns: ArrayRef | None = None
 
     def apply(self, X: Any, first_row: int) -> Any:

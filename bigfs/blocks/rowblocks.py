@@ -46,23 +46,12 @@ _tokens = itertools.count()
 
 @dataclass(frozen=True)
 class BlockReader:
-    """Reads and transforms rows of X inside a task; pickles to a few hundred bytes.
+    """Reads and transforms rows of X inside a task; pickles to a few hundred bytes."""
 
-    Attributes
-    ----------
-    source : RandomAccessSource or None
-        A source that other processes can open.
-    token : int
-        The name of a source that lives in this process only, if ``source`` is None.
-    transform : Transform
-    sparse : bool
-        Whether rows are read in CSR form.
-    """
-
-    source: RandomAccessSource | None
-    token: int
+    source: RandomAccessSource | None  # a source that other processes can open
+    token: int  # the name of a source that lives in this process only, if ``source`` is None
     transform: Transform
-    sparse: bool = False
+    sparse: bool = False  # whether rows are read in CSR form
 
     def read(self, start: int, stop: int) -> Any:
         """Return rows ``start`` to ``stop``, transformed; callers must not write into them.

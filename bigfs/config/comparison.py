@@ -43,23 +43,12 @@ Sizes = Annotated[list[PositiveInt], BeforeValidator(as_list), Field(min_length=
 
 @dataclass(frozen=True)
 class Entry:
-    """One method with its settings.
+    """One method with its settings."""
 
-    Attributes
-    ----------
-    name : str
-        As the table shows it.
-    config : Config
-        What `bigfs run` would take.
-    choice : dict
-        The settings that a grid chose for it, by their dotted names.
-    everything : bool
-        It is to keep all features, whatever the numbers of features: for what it clusters.
-    """
-
-    name: str
-    config: Config
-    choice: dict[str, Any]
+    name: str  # as the table shows it
+    config: Config  # what `bigfs run` would take
+    choice: dict[str, Any]  # the settings that a grid chose for it, by their dotted names
+    # It is to keep all features, whatever the numbers of features: for what it clusters.
     everything: bool = False
 
     @property

@@ -15,27 +15,15 @@ DESCRIPTOR_BYTES = 2048
 
 @dataclass(frozen=True)
 class Shape:
-    """A matrix as the stages see it.
-
-    Attributes
-    ----------
-    n_samples, n_features : int
-    itemsize : int
-        Bytes of a value in memory: 4 or 8.
-    block_rows : int
-        Rows of a task's block.
-    chunk_rows : int
-        Rows of a stored chunk.
-    n_entries, block_entries : int or None, default=None
-        Of a matrix whose blocks are in CSR form: its entries, and those of the largest block.
-        None: blocks are dense.
-    """
+    """A matrix as the stages see it."""
 
     n_samples: int
     n_features: int
-    itemsize: int
-    block_rows: int
-    chunk_rows: int
+    itemsize: int  # bytes of a value in memory: 4 or 8
+    block_rows: int  # rows of a task's block
+    chunk_rows: int  # rows of a stored chunk
+    # Of a matrix whose blocks are in CSR form: its entries, and those of the largest block. None:
+    # blocks are dense.
     n_entries: int | None = None
     block_entries: int | None = None
 
@@ -76,36 +64,16 @@ class Shape:
 
 @dataclass(frozen=True)
 class Step:
-    """Tasks of one kind within a stage.
+    """Tasks of one kind within a stage."""
 
-    Attributes
-    ----------
-    what : str
-        The task in words.
-    task_bytes : int
-        The most that one needs beyond what its process is before.
-    tasks : int
-        How many there are at a time.
-    passes : int
-        How often they read all of X.
-    requests : int
-        Chunks and ranges that they read and write.
-    times : int
-        How often the step is done, at most.
-    by_client : bool
-        Whether the client does it itself, on what workers have summed up.
-    before_kept : bool
-        Whether processes do not yet have what they keep between passes.
-    """
-
-    what: str
-    task_bytes: int
-    tasks: int = 1
-    passes: int = 0
-    requests: int = 0
-    times: int = 1
-    by_client: bool = False
-    before_kept: bool = False
+    what: str  # the task in words
+    task_bytes: int  # the most that one needs beyond what its process is before
+    tasks: int = 1  # how many there are at a time
+    passes: int = 0  # how often they read all of X
+    requests: int = 0  # chunks and ranges that they read and write
+    times: int = 1  # how often the step is done, at most
+    by_client: bool = False  # whether the client does it itself, on what workers have summed up
+    before_kept: bool = False  # whether processes do not yet have what they keep between passes
 
 
 def pass_over(shape: Shape, what: str, task_bytes: int = 0, *, times: int = 1) -> Step:
@@ -116,32 +84,18 @@ def pass_over(shape: Shape, what: str, task_bytes: int = 0, *, times: int = 1) -
 
 @dataclass(frozen=True)
 class StageCost:
-    """The cost of a stage.
-
-    Attributes
-    ----------
-    steps : tuple of Step
-    scratch_bytes : int
-        The most it has in the run directory at once, its result included.
-    stored_bytes : int
-        Its result, which stays.
-    keeps_bytes : int
-        What processes would like to keep in memory between passes; they keep what fits.
-    compiles : bool
-        Whether its processes load pynndescent, and stay larger for it.
-    loads : tuple of str
-        Modules that tasks import beyond what all stages do; their ``warm_up``, if there is one,
-        is run before anything is measured.
-    at_most : bool
-        Whether passes and tasks are bounds of an iteration that may end earlier.
-    """
+    """The cost of a stage."""
 
     steps: tuple[Step, ...]
-    scratch_bytes: int = 0
-    stored_bytes: int = 0
+    scratch_bytes: int = 0  # the most it has in the run directory at once, its result included
+    stored_bytes: int = 0  # its result, which stays
+    # What processes would like to keep in memory between passes; they keep what fits.
     keeps_bytes: int = 0
-    compiles: bool = False
+    compiles: bool = False  # whether its processes load pynndescent, and stay larger for it
+    # Modules that tasks import beyond what all stages do; their ``warm_up``, if there is one, is
+    # run before anything is measured.
     loads: tuple[str, ...] = ()
+    # Whether passes and tasks are bounds of an iteration that may end earlier.
     at_most: bool = False
 
     @property

@@ -18,28 +18,14 @@ from bigfs.evaluate.metrics import (
 
 @dataclass(frozen=True)
 class Protocol:
-    """Settings of the evaluation of a selection.
+    """Settings of the evaluation of a selection."""
 
-    Attributes
-    ----------
-    n_clusters : int
-        Clusters k-means looks for.
-    n_repetitions : int
-        Runs of k-means, each with a seed of its own, that are averaged.
-    n_init : int
-        Starts within each run; the best by inertia counts.
-    init : {"k-means++", "random"}
-        ``random`` takes rows as centers, as the papers do.
-    nearest_neighbor : bool
-        Whether the leave-one-out 1-NN error is computed.
-    random_state : int
-    """
-
-    n_clusters: int
-    n_repetitions: int = 20
-    n_init: int = 10
+    n_clusters: int  # clusters k-means looks for
+    n_repetitions: int = 20  # runs of k-means, each with a seed of its own, that are averaged
+    n_init: int = 10  # starts within each run; the best by inertia counts
+    # One of "k-means++", "random": ``random`` takes rows as centers, as the papers do.
     init: str = "k-means++"
-    nearest_neighbor: bool = True
+    nearest_neighbor: bool = True  # whether the leave-one-out 1-NN error is computed
     random_state: int = 0
 
 

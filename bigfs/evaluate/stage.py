@@ -105,22 +105,13 @@ def evaluation_stage(config: Config, settings: EvaluateConfig) -> Stage:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """k-means and nearest neighbors, in memory where rows fit a task and by blocks elsewhere.
-
-    Attributes
-    ----------
-    shape : Shape
-    settings : EvaluateConfig
-    n_selected, random_state : int
-    memory_limit : int
-        Resident size promised for one worker process, in bytes.
-    """
+    """k-means and nearest neighbors, in memory where rows fit a task and by blocks elsewhere."""
 
     shape: Shape
     settings: EvaluateConfig
     n_selected: int
     random_state: int
-    memory_limit: int
+    memory_limit: int  # resident size promised for one worker process, in bytes
 
     def cost(self) -> StageCost:
         """Return the cost of judging the selected columns, and all of them."""

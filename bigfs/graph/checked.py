@@ -17,17 +17,11 @@ KEPT = ("checked", "checked_indices", "checked_distances")
 
 @dataclass(frozen=True)
 class CheckedRows:
-    """Rows of a sample whose true neighbors are compared with those of the graph.
+    """Rows of a sample whose true neighbors are compared with those of the graph."""
 
-    Attributes
-    ----------
-    places : ArrayRef of shape (n_checked,), int64
-        Where they are in the sample.
-    known : tuple of ArrayRef, each of shape (n_known, n_neighbors)
-        True neighbors of the first of them among the old rows, and distances; none at first.
-    """
-
-    places: ArrayRef
+    places: ArrayRef  # of shape (n_checked,), int64: where they are in the sample
+    # Tuple of ArrayRef, each of shape (n_known, n_neighbors): True neighbors of the first of them
+    # among the old rows, and distances; none at first.
     known: tuple[ArrayRef, ...]
 
     @property

@@ -28,23 +28,15 @@ from bigfs.store.csr import stack
 
 @dataclass
 class EdgeMoments:
-    """Per-feature sums over edges and degree-weighted moments of some rows.
+    """Per-feature sums over edges and degree-weighted moments of some rows."""
 
-    Attributes
-    ----------
-    smoothness : ndarray of shape (n_features,), float64
-        ``f'Lf``: the sum of ``w_ij (f_i - f_j)^2`` over edges, each counted once.
-    weight : float
-        Sum of the degrees.
-    mean : ndarray of shape (n_features,), float64
-        Degree-weighted mean.
-    spread : ndarray of shape (n_features,), float64
-        ``f'Df - (f'D1)^2 / 1'D1``: degree-weighted squared deviations.
-    """
-
+    # Of shape (n_features,), float64: ``f'Lf``: the sum of ``w_ij (f_i - f_j)^2`` over edges, each
+    # counted once.
     smoothness: np.ndarray
-    weight: float
-    mean: np.ndarray
+    weight: float  # sum of the degrees
+    mean: np.ndarray  # of shape (n_features,), float64: degree-weighted mean
+    # Of shape (n_features,), float64: ``f'Df - (f'D1)^2 / 1'D1``: degree-weighted squared
+    # deviations.
     spread: np.ndarray
 
 

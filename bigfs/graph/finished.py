@@ -32,28 +32,16 @@ def mean_neighbors(graph: StoredGraph) -> int:
 
 @dataclass(frozen=True)
 class _Entries:
-    """The descriptors by which a task weighs the edges of its rows.
+    """The descriptors by which a task weighs the edges of its rows."""
 
-    Attributes
-    ----------
-    graph : CSRParts
-        Of all rows of the AnnData.
-    kept : ArrayRef of shape (n_samples,), int64, or None
-        The rows that the data have; None: all.
-    places : ArrayRef of shape (n_all,), int64, or None
-        Where each row of the AnnData is among them, -1: left out.
-    weight : str
-    sigma : float or None
-    scales : ArrayRef of shape (n_samples,), float64, or None
-        Largest distance in each row.
-    """
-
-    graph: CSRParts
+    graph: CSRParts  # of all rows of the AnnData
+    # Of shape (n_samples,), int64, or None: the rows that the data have; None: all.
     kept: ArrayRef | None
+    # Of shape (n_all,), int64, or None: where each row of the AnnData is among them, -1: left out.
     places: ArrayRef | None
     weight: str
     sigma: float | None
-    scales: ArrayRef | None
+    scales: ArrayRef | None  # of shape (n_samples,), float64, or None: largest distance in each row
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return heads, tails and values of the edges that leave rows start to stop."""

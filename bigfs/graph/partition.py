@@ -50,30 +50,14 @@ _ROUNDS = 12
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """The cost of the neighbor search, decided before anything is read.
+    """The cost of the neighbor search, decided before anything is read."""
 
-    Attributes
-    ----------
-    n_partitions : int
-        How many cells to begin with; 1 needs no cells.
-    capacity_rows : int
-        The most rows, copies included, that one task may hold.
-    exact : bool
-        Every partition is searched exactly.
-    sampled_rows : int
-        Rows the cells are found on.
-    run_blocks : int
-        Blocks of X that one task of the shuffle sorts at a time.
-    shuffle_bytes : int
-        What a task of the shuffle needs beyond a worker's baseline.
-    """
-
-    n_partitions: int
-    capacity_rows: int
-    exact: bool
-    sampled_rows: int
-    run_blocks: int
-    shuffle_bytes: int
+    n_partitions: int  # how many cells to begin with; 1 needs no cells
+    capacity_rows: int  # the most rows, copies included, that one task may hold
+    exact: bool  # every partition is searched exactly
+    sampled_rows: int  # rows the cells are found on
+    run_blocks: int  # blocks of X that one task of the shuffle sorts at a time
+    shuffle_bytes: int  # what a task of the shuffle needs beyond a worker's baseline
 
     def search_bytes(self, rows: int, n_features: int, itemsize: int, n_neighbors: int) -> int:
         """Return the bytes that a partition of so many rows needs beyond a worker's baseline."""
@@ -201,28 +185,17 @@ def _check_count(n_partitions: int, n: int, fewest: int, smallest: int, memory_l
 
 @dataclass(frozen=True)
 class Cells:
-    """Assignment of rows to partitions; pickles to a few hundred bytes.
+    """Assignment of rows to partitions; pickles to a few hundred bytes."""
 
-    Attributes
-    ----------
-    centers : ArrayRef of shape (n_cells + 1, n_features) or None
-        Row 0 is the origin the others are measured from. None: everything is one partition.
-    parts : tuple of int
-        Into how many partitions each cell is divided, by row number: more than one only where
-        rows are too many and too alike to be told apart.
-    nearest : tuple of int
-        The nearest other cell of each cell.
-    eps : float
-        A row goes to every cell within ``1 + eps`` times the distance to its nearest.
-    copies : float
-        To how many cells a row of the sample went, on average.
-    """
-
+    # Of shape (n_cells + 1, n_features) or None: row 0 is the origin the others are measured from.
+    # None: everything is one partition.
     centers: ArrayRef | None
+    # Into how many partitions each cell is divided, by row number: more than one only where rows
+    # are too many and too alike to be told apart.
     parts: tuple[int, ...]
-    nearest: tuple[int, ...]
-    eps: float
-    copies: float
+    nearest: tuple[int, ...]  # the nearest other cell of each cell
+    eps: float  # a row goes to every cell within ``1 + eps`` times the distance to its nearest
+    copies: float  # to how many cells a row of the sample went, on average
 
     @property
     def n_partitions(self) -> int:

@@ -14,21 +14,11 @@ from bigfs.store.scratch import ArrayRef, Scratch
 
 @dataclass(frozen=True)
 class EdgeProducts:
-    """Products along the edges of a neighbor graph.
+    """Products along the edges of a neighbor graph."""
 
-    Attributes
-    ----------
-    values : ArrayRef of shape (n_samples, n_neighbors), float64
-        Of each row with its neighbors.
-    least : float
-        The least positive one, 0 if there is none.
-    n_unlike : int
-        Rows whose products with all their neighbors are zero: rows of zeros, above all.
-    """
-
-    values: ArrayRef
-    least: float
-    n_unlike: int
+    values: ArrayRef  # of shape (n_samples, n_neighbors), float64: of each row with its neighbors
+    least: float  # the least positive one, 0 if there is none
+    n_unlike: int  # rows whose products with all their neighbors are zero: rows of zeros, above all
 
 
 def edge_products(

@@ -34,20 +34,12 @@ _PLANNED_COPIES = 1.3
 
 @dataclass(frozen=True)
 class Distribution:
-    """Prepared rows in partition order, copies of rows near a boundary included.
+    """Prepared rows in partition order, copies of rows near a boundary included."""
 
-    Attributes
-    ----------
-    shelves : tuple of Runs
-        Columns ``rows`` and ``ids``; each holds ``width`` partitions, the last perhaps fewer.
-    width : int
-    counts : ndarray of shape (n_partitions,), int64
-        Rows of each partition.
-    """
-
+    # Columns ``rows`` and ``ids``; each holds ``width`` partitions, the last perhaps fewer.
     shelves: tuple[Runs, ...]
     width: int
-    counts: np.ndarray
+    counts: np.ndarray  # of shape (n_partitions,), int64: rows of each partition
 
     @property
     def nbytes(self) -> int:
@@ -206,27 +198,14 @@ def _distribute_task(
 
 @dataclass(frozen=True)
 class Search:
-    """Parameters of the search of a partition.
-
-    Attributes
-    ----------
-    n_neighbors : int
-    metric : str
-    exact_rows : int
-        Up to how many rows exactly.
-    effort : float
-        Factor on what pynndescent explores.
-    random_state : int
-    keep : bool
-        Keep the rows in scratch, for another attempt.
-    """
+    """Parameters of the search of a partition."""
 
     n_neighbors: int
     metric: str
-    exact_rows: int
-    effort: float
+    exact_rows: int  # up to how many rows exactly
+    effort: float  # factor on what pynndescent explores
     random_state: int
-    keep: bool
+    keep: bool  # keep the rows in scratch, for another attempt
 
 
 def search_partitions(

@@ -47,29 +47,15 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Runs:
-    """Committed runs, read by target; pickles to a few hundred bytes.
-
-    Attributes
-    ----------
-    folder : str
-    columns : tuple of RunColumn
-        In file order.
-    offsets : ArrayRef of shape (n_targets + 1, n_runs), int64
-        First row of every target in every run.
-    attempts : ArrayRef of shape (n_runs,), uint64
-        The attempt that counts, by run.
-    nbytes : int
-        Size of all runs.
-    peak_bytes : int
-        The largest process that wrote one, resident, since its task began.
-    """
+    """Committed runs, read by target; pickles to a few hundred bytes."""
 
     folder: str
-    columns: tuple[RunColumn, ...]
+    columns: tuple[RunColumn, ...]  # in file order
+    # Of shape (n_targets + 1, n_runs), int64: first row of every target in every run.
     offsets: ArrayRef
-    attempts: ArrayRef
-    nbytes: int
-    peak_bytes: int
+    attempts: ArrayRef  # of shape (n_runs,), uint64: the attempt that counts, by run
+    nbytes: int  # size of all runs
+    peak_bytes: int  # the largest process that wrote one, resident, since its task began
 
     def count(self, target: int) -> int:
         """Return how many rows a target has."""

@@ -92,39 +92,22 @@ def update_bytes(shape: Shape, n_new: int) -> int:
 
 @dataclass(frozen=True)
 class _Grown:
-    """Rows and limits that the tasks read.
-
-    Attributes
-    ----------
-    n_neighbors, n_old : int
-    metric : str
-    former : ArrayRef of shape (n_old, n_neighbors), float32
-        Distances of the former graph.
-    centers : ArrayRef of shape (n_cells + 1, n_features)
-        Row 0 is the origin the others are measured from.
-    sample, sample_ids : ArrayRef
-        Prepared rows that stand for all, and their numbers.
-    new : ArrayRef of shape (n_new, n_features)
-        Prepared new rows.
-    probes : ArrayRef of shape (n_new, n_probes), int32
-        Cells that each is compared with.
-    limits : ArrayRef of shape (n_new,), float32
-        Squared distance within which it has its neighbors there.
-    checked : CheckedRows
-        The rows whose recall is measured.
-    """
+    """Rows and limits that the tasks read."""
 
     n_neighbors: int
     n_old: int
     metric: str
-    former: ArrayRef
+    former: ArrayRef  # of shape (n_old, n_neighbors), float32: distances of the former graph
+    # Of shape (n_cells + 1, n_features): row 0 is the origin the others are measured from.
     centers: ArrayRef
+    # Prepared rows that stand for all, and their numbers.
     sample: ArrayRef
     sample_ids: ArrayRef
-    new: ArrayRef
-    probes: ArrayRef
+    new: ArrayRef  # of shape (n_new, n_features): prepared new rows
+    probes: ArrayRef  # of shape (n_new, n_probes), int32: cells that each is compared with
+    # Of shape (n_new,), float32: squared distance within which it has its neighbors there.
     limits: ArrayRef
-    checked: CheckedRows
+    checked: CheckedRows  # the rows whose recall is measured
 
 
 @dataclass

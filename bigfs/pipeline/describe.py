@@ -35,27 +35,16 @@ _FEWEST_ROWS, _MOST_IDS = 20, 3
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of a table, by its first rows.
+    """A column of a table, by its first rows."""
 
-    Attributes
-    ----------
-    name, kind : str
-        The kind is "number", "text", or the type that the file names.
-    is_number : bool
-    missing, distinct : int
-    shown : str
-        Range of numbers, or examples.
-    is_id : bool
-        Whether it holds texts or whole numbers, another one in every row.
-    """
-
+    # The kind is "number", "text", or the type that the file names.
     name: str
     kind: str
     is_number: bool
     missing: int
     distinct: int
-    shown: str
-    is_id: bool
+    shown: str  # range of numbers, or examples
+    is_id: bool  # whether it holds texts or whole numbers, another one in every row
 
 
 def describe(path: str | Location, **opening: Any) -> list[str]:

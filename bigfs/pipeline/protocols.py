@@ -24,25 +24,14 @@ _FIRST, _MARGIN = 4, 8.0
 
 @dataclass(frozen=True)
 class Value:
-    """One cell of a table, in percent.
-
-    Attributes
-    ----------
-    method : str
-    n_features : int or None
-        None: all, or the best of several.
-    score : str
-    value, std : float
-    detail : str
-        The setting that was best, or what else is worth saying.
-    """
+    """One cell of a table, in percent."""
 
     method: str
-    n_features: int | None
+    n_features: int | None  # None: all, or the best of several
     score: str
     value: float
     std: float
-    detail: str = ""
+    detail: str = ""  # the setting that was best, or what else is worth saying
 
     @classmethod
     def over(

@@ -30,21 +30,13 @@ CLASSES = "classes"
 
 @dataclass(frozen=True)
 class Trial:
-    """Some rows of a data set.
+    """Some rows of a data set."""
 
-    Attributes
-    ----------
-    X, y : ArrayRef
-        The data set, preprocessed.
-    folder : str
-        Where the trial's tasks keep what they share.
-    classes : tuple of int or None
-        Rows of these classes. None: all.
-    """
-
+    # The data set, preprocessed.
     X: ArrayRef
     y: ArrayRef
-    folder: str
+    folder: str  # where the trial's tasks keep what they share
+    # Rows of these classes. None: all.
     classes: tuple[int, ...] | None = None
 
     def load(self) -> tuple[np.ndarray, np.ndarray]:
@@ -58,17 +50,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Found:
-    """The outcome of one configuration in one trial.
+    """The outcome of one configuration in one trial."""
 
-    Attributes
-    ----------
-    selections : dict of int to tuple of int
-        Per number of features: the selected ones, ascending.
-    clusters : dict of str to float, or None
-        `clustering_scores` of the method's own clusters, for the first number of features.
-    """
-
-    selections: dict[int, tuple[int, ...]]
+    selections: dict[int, tuple[int, ...]]  # per number of features: the selected ones, ascending
+    # `clustering_scores` of the method's own clusters, for the first number of features.
     clusters: dict[str, float] | None
 
 

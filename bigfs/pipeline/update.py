@@ -31,17 +31,11 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Updatable:
-    """A base, and what the manifest says of it.
-
-    Attributes
-    ----------
-    base : Base
-    record : dict
-        JSON values: the run, its rows and the new ones, the keys of its stages and of tonight's
-        data, rows of the last full run, updates since it, and the seconds its stages took.
-    """
+    """A base, and what the manifest says of it."""
 
     base: Base
+    # JSON values: the run, its rows and the new ones, the keys of its stages and of tonight's data,
+    # rows of the last full run, updates since it, and the seconds its stages took.
     record: dict[str, Any]
 
     def line(self, stages: dict[str, Any]) -> str:

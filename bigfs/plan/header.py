@@ -25,36 +25,18 @@ from bigfs.store.source import RandomAccessSource, Source, is_store
 
 @dataclass(frozen=True)
 class Header:
-    """The header of an input.
+    """The header of an input."""
 
-    Attributes
-    ----------
-    n_samples : int or None
-        None where nothing tells, not even the size of the file.
-    n_features, itemsize : int
-    chunk_rows : int
-        Of the store that the stages read.
-    stored : bool
-        Whether the input is a store already; else it is brought into one first.
-    exact : bool
-        Whether ``n_samples`` is the true number.
-    csr : CSRLayout or None, default=None
-        How a sparse input is cut. None: it is dense.
-    held_bytes : int
-        What reading the input takes beyond blocks of it.
-    temporary_bytes : int
-        What reading the input writes to disk.
-    """
-
-    n_samples: int | None
+    n_samples: int | None  # None where nothing tells, not even the size of the file
     n_features: int
     itemsize: int
-    chunk_rows: int
-    stored: bool
-    exact: bool
+    chunk_rows: int  # of the store that the stages read
+    stored: bool  # whether the input is a store already; else it is brought into one first
+    exact: bool  # whether ``n_samples`` is the true number
+    # How a sparse input is cut. None: it is dense.
     csr: CSRLayout | None = None
-    held_bytes: int = 0
-    temporary_bytes: int = 0
+    held_bytes: int = 0  # what reading the input takes beyond blocks of it
+    temporary_bytes: int = 0  # what reading the input writes to disk
 
     def shape(self, rows: int | None, *, sparse: bool = False) -> Shape | None:
         """Return the shape with so many rows in a block; None: as many as the stages choose.

@@ -30,26 +30,14 @@ _SHOWN_TASKS = 10**6
 
 @dataclass(frozen=True)
 class Place:
-    """Limits of the machine or cluster that a run would use.
+    """Limits of the machine or cluster that a run would use."""
 
-    Attributes
-    ----------
-    memory_limit : int
-        Promised for one worker process, in bytes.
-    threads : int
-        Tasks that a process could run at once; it runs as many of them as fit.
-    limits : dict of str to int
-        What each worker may have in truth, by its name.
-    shared : int
-        Worker processes that one of these limits is for: those of one machine.
-    free_scratch_bytes : int or None
-        Free at the run directory. None: not known, or without end.
-    """
-
-    memory_limit: int
-    threads: int = 1
+    memory_limit: int  # promised for one worker process, in bytes
+    threads: int = 1  # tasks that a process could run at once; it runs as many of them as fit
+    # What each worker may have in truth, by its name.
     limits: dict[str, int] = field(default_factory=dict)
-    shared: int = 1
+    shared: int = 1  # worker processes that one of these limits is for: those of one machine
+    # Free at the run directory. None: not known, or without end.
     free_scratch_bytes: int | None = None
 
 

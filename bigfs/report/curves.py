@@ -14,27 +14,15 @@ _MOST_TICKS = 12
 
 @dataclass(frozen=True)
 class Curve:
-    """One method in one panel.
-
-    Attributes
-    ----------
-    name : str
-    sizes : list of int
-        Numbers of features.
-    values, spread : list of float
-        The score and its deviation, in percent.
-    is_line : bool
-        All features: a line across the panel instead of a curve.
-    is_chance : bool
-        Random selections: in gray.
-    """
+    """One method in one panel."""
 
     name: str
-    sizes: list[int]
+    sizes: list[int]  # numbers of features
+    # The score and its deviation, in percent.
     values: list[float]
     spread: list[float]
-    is_line: bool = False
-    is_chance: bool = False
+    is_line: bool = False  # all features: a line across the panel instead of a curve
+    is_chance: bool = False  # random selections: in gray
 
 
 def draw_curves(

@@ -20,30 +20,17 @@ _DEPENDENT = 1e-6
 
 @dataclass(frozen=True)
 class Facts:
-    """Figures of a report.
+    """Figures of a report."""
 
-    Attributes
-    ----------
-    n_rows : int
-        Rows of the sample.
-    explained : ndarray of shape (n_curve,), float64
-        The share of the variance of the features, in the mean over all that vary, that linear
-        regressions on the first 1, 2, ... features of the ranking explain.
-    correlation : ndarray of shape (n_shown, n_shown), float64
-        Of the selected features, best first.
-    points : ndarray of shape (n_rows, 2), float64
-        The rows by two components.
-    groups : ndarray of shape (n_rows,), int64
-        The cluster of each row.
-    axes, group_name : str
-        What the components and the clusters are.
-    """
-
-    n_rows: int
+    n_rows: int  # rows of the sample
+    # Of shape (n_curve,), float64: the share of the variance of the features, in the mean over all
+    # that vary, that linear regressions on the first 1, 2, ... features of the ranking explain.
     explained: np.ndarray
+    # Of shape (n_shown, n_shown), float64: of the selected features, best first.
     correlation: np.ndarray
-    points: np.ndarray
-    groups: np.ndarray
+    points: np.ndarray  # of shape (n_rows, 2), float64: the rows by two components
+    groups: np.ndarray  # of shape (n_rows,), int64: the cluster of each row
+    # What the components and the clusters are.
     axes: str
     group_name: str
 

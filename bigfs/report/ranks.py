@@ -13,23 +13,13 @@ from bigfs.report.curves import content_of
 
 @dataclass(frozen=True)
 class RankLine:
-    """One diagram.
-
-    Attributes
-    ----------
-    title : str
-    names : list of n_methods str
-    mean_ranks : ndarray of shape (n_methods,)
-    critical_difference : float
-    groups : list of list of str
-        Names that a bar connects.
-    """
+    """One diagram."""
 
     title: str
-    names: list[str]
-    mean_ranks: np.ndarray
+    names: list[str]  # list of n_methods str
+    mean_ranks: np.ndarray  # of shape (n_methods,)
     critical_difference: float
-    groups: list[list[str]]
+    groups: list[list[str]]  # names that a bar connects
 
 
 def draw_ranks(lines: Sequence[RankLine], kinds: Sequence[str]) -> list[bytes]:

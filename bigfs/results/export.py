@@ -202,14 +202,7 @@ def export_columns(
 
 @dataclass(frozen=True)
 class _Table:
-    """The input of a writer.
-
-    Attributes
-    ----------
-    columns : SelectedColumns
-    blocks : iterator of ndarray
-    ids : bool
-    """
+    """The input of a writer."""
 
     columns: SelectedColumns
     blocks: Iterator[np.ndarray]

@@ -19,31 +19,15 @@ logger = logging.getLogger("bigfs")
 
 @dataclass
 class Work:
-    """A piece of work, as displays see it and as whoever does it reports on it.
-
-    Attributes
-    ----------
-    label : str
-    total : int or None
-        Its units; None: not known.
-    unit : str
-        In the plural; empty where there is nothing to count.
-    reporter : Reporter
-    stage : str or None
-        That it is a part of.
-    done : int
-        Finished units.
-    note : str
-        Where it stands, such as "objective 12.3".
-    """
+    """A piece of work, as displays see it and as whoever does it reports on it."""
 
     label: str
-    total: int | None
-    unit: str
+    total: int | None  # its units; None: not known
+    unit: str  # in the plural; empty where there is nothing to count
     reporter: Reporter
-    stage: str | None = None
-    done: int = 0
-    note: str = ""
+    stage: str | None = None  # that it is a part of
+    done: int = 0  # finished units
+    note: str = ""  # where it stands, such as "objective 12.3"
     began: float = field(default_factory=time.monotonic)
     _resumed: int = 0
 

@@ -78,36 +78,17 @@ def _n_neighbors(selection: Selection) -> int:
 
 @dataclass(frozen=True)
 class OnePass:
-    """Products of the leading features with all, and a sample of rows, from one pass.
-
-    Attributes
-    ----------
-    shape : Shape
-    number : int or Auto
-        How many features to select.
-    largest : int
-        The largest number of features that the curves look at.
-    n_leading : int
-        The most features whose products are taken.
-    n_targets : int
-        Eigenvectors, at most.
-    n_rows : int
-        Rows of the sample.
-    n_neighbors, random_state : int
-    explains : callable or None
-        As in `Method`.
-    notes : tuple of str
-    """
+    """Products of the leading features with all, and a sample of rows, from one pass."""
 
     shape: Shape
-    number: int | Auto
-    largest: int
-    n_leading: int
-    n_targets: int
-    n_rows: int
+    number: int | Auto  # how many features to select
+    largest: int  # the largest number of features that the curves look at
+    n_leading: int  # the most features whose products are taken
+    n_targets: int  # eigenvectors, at most
+    n_rows: int  # rows of the sample
     n_neighbors: int
     random_state: int
-    explains: Callable[[dict[str, Any]], tuple[str, np.ndarray]] | None = None
+    explains: Callable[[dict[str, Any]], tuple[str, np.ndarray]] | None = None  # as in `Method`
     notes: tuple[str, ...] = field(default=())
 
     @classmethod
@@ -292,19 +273,11 @@ def _part(what: str, weights: np.ndarray) -> str:
 
 @dataclass
 class _LeadingProducts:
-    """The products of the leading columns with all, and what follows from them.
+    """The products of the leading columns with all, and what follows from them."""
 
-    Attributes
-    ----------
-    cross : Cross
-        Of the columns of X, then the eigenvectors, with the leading features.
-    leading : ndarray of shape (n_leading,), int64
-    n, d : int
-        Rows and features.
-    """
-
-    cross: Cross
-    leading: np.ndarray
+    cross: Cross  # of the columns of X, then the eigenvectors, with the leading features
+    leading: np.ndarray  # of shape (n_leading,), int64
+    # Rows and features.
     n: int
     d: int
 

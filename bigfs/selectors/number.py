@@ -18,25 +18,14 @@ from bigfs.core.errors import InputError
 
 @dataclass(frozen=True)
 class Criterion:
-    """A curve that the number of features is read off.
+    """A curve that the number of features is read off."""
 
-    Attributes
-    ----------
-    title : str
-        In prose.
-    curve : callable
-        ``curve(sizes, values, n_samples)`` returns the curve, shape (n_sizes,), from the values of
-        `Curves`.
-    errors : str, default=""
-        Name of its standard errors among those of `Curves`, where it has some.
-    stage : str, default=""
-        The stage that it reads, besides the result.
-    """
-
-    title: str
+    title: str  # in prose
+    # ``curve(sizes, values, n_samples)`` returns the curve, shape (n_sizes,), from the values of
+    # `Curves`.
     curve: Callable[[np.ndarray, dict[str, np.ndarray], int], np.ndarray]
-    errors: str = ""
-    stage: str = ""
+    errors: str = ""  # name of its standard errors among those of `Curves`, where it has some
+    stage: str = ""  # the stage that it reads, besides the result
 
 
 def _adjusted(sizes: np.ndarray, values: dict[str, np.ndarray], n_samples: int) -> np.ndarray:

@@ -59,12 +59,7 @@ class Rule(ABC):
 
 @dataclass(frozen=True)
 class Picks(Strategy):
-    """A path on the client, on products that a pass over the data gives.
-
-    Attributes
-    ----------
-    rule : Rule
-    """
+    """A path on the client, on products that a pass over the data gives."""
 
     rule: Rule
 

@@ -30,42 +30,22 @@ _STRIP_BYTES = 8 * MIB
 
 @dataclass
 class Partial:
-    """The sketch of some rows, of some columns.
-
-    Attributes
-    ----------
-    count : int
-    mean : ndarray of shape (n_columns,), float64
-    rows : ndarray of shape (n_rows, n_columns), float64
-        ``S (X - 1 mean')``.
-    ones : ndarray of shape (n_rows,), float64
-        ``S 1``.
-    """
+    """The sketch of some rows, of some columns."""
 
     count: int
-    mean: np.ndarray
-    rows: np.ndarray
-    ones: np.ndarray
+    mean: np.ndarray  # of shape (n_columns,), float64
+    rows: np.ndarray  # of shape (n_rows, n_columns), float64: ``S (X - 1 mean')``
+    ones: np.ndarray  # of shape (n_rows,), float64: ``S 1``
 
 
 @dataclass(frozen=True)
 class RowSketch:
-    """Rows of a sketch, and the columns of it that are made in a pass.
-
-    Attributes
-    ----------
-    shape : Shape
-    n_rows : int
-    is_exact : bool
-        The sketch is X itself, centered.
-    n_columns : int
-        Columns of a pass: where not all fit a worker, X is read once for each group.
-    """
+    """Rows of a sketch, and the columns of it that are made in a pass."""
 
     shape: Shape
     n_rows: int
-    is_exact: bool
-    n_columns: int
+    is_exact: bool  # the sketch is X itself, centered
+    n_columns: int  # columns of a pass: where not all fit a worker, X is read once for each group
 
     @classmethod
     def of(cls, shape: Shape, n_selected: int, memory_limit: int) -> RowSketch:

@@ -33,34 +33,19 @@ _CLARABEL_UNKNOWNS = 64
 
 @dataclass(frozen=True)
 class ConeProgram:
-    """The program, in sizes that do not depend on the number of rows.
+    """The program, in sizes that do not depend on the number of rows."""
 
-    Attributes
-    ----------
-    planes : ndarray of shape (n_planes, D, P), float64
-        The A_j.
-    bounds : ndarray of shape (n_planes,), float64
-        The g_j.
-    mean : ndarray of shape (D,), float64
-        Column means of X (and 1 for the intercept).
-    balance : float
-        Largest ``|mean' v|`` (two clusters), or difference between two columns' ``mean' v_p``;
-        infinity for none.
-    smooth : ndarray of shape (D, D), float64, or None
-        S, positive semidefinite: smoothness times the mean quadratic form of the graph.
-    C : float
-    n_selected : int
-        m.
-    n_features : int
-    """
-
-    planes: np.ndarray
-    bounds: np.ndarray
-    mean: np.ndarray
+    planes: np.ndarray  # of shape (n_planes, D, P), float64: the A_j
+    bounds: np.ndarray  # of shape (n_planes,), float64: the g_j
+    mean: np.ndarray  # of shape (D,), float64: column means of X (and 1 for the intercept)
+    # Largest ``|mean' v|`` (two clusters), or difference between two columns' ``mean' v_p``;
+    # infinity for none.
     balance: float
+    # Of shape (D, D), float64, or None: S, positive semidefinite: smoothness times the mean
+    # quadratic form of the graph.
     smooth: np.ndarray | None
     C: float
-    n_selected: int
+    n_selected: int  # m
     n_features: int
 
     def objective(self, V: np.ndarray) -> float:

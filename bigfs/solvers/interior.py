@@ -29,22 +29,12 @@ _NEAR = 1e-2
 
 @dataclass(frozen=True)
 class InteriorPoint:
-    """Result of the method.
+    """Result of the method."""
 
-    Attributes
-    ----------
-    V : ndarray of shape (D, P), float64
-    x : ndarray of shape (n_rows,), float64
-        Multipliers of the rows, not negative.
-    n_iter : int
-    residual : float
-        Largest relative violation of the optimality conditions.
-    """
-
-    V: np.ndarray
-    x: np.ndarray
+    V: np.ndarray  # of shape (D, P), float64
+    x: np.ndarray  # of shape (n_rows,), float64: multipliers of the rows, not negative
     n_iter: int
-    residual: float
+    residual: float  # largest relative violation of the optimality conditions
 
 
 @dataclass

@@ -26,29 +26,17 @@ _BOTH_SIGNS = np.array([[1.0], [-1.0]])
 
 @dataclass(frozen=True)
 class LarsPath:
-    """The knot at which a path stopped.
+    """The knot at which a path stopped."""
 
-    Attributes
-    ----------
-    coef : ndarray of shape (n_features,), float64
-    active : ndarray of shape (n_active,), int64
-        Active features in the order they joined, those that left again taken out.
-    n_active : int
-        Above ``n_nonzero`` only where several features joined at once.
-    n_knots : int
-        Knots passed, the start included.
-    lambda_ : float
-        Largest absolute correlation ``|x_j'(y - X a)|`` at the stop.
-    knots : list of (float, ndarray, ndarray)
-        As far as they were asked for: lambda, active features and their coefficients at every
-        knot, from the start, where no feature is active.
-    """
-
-    coef: np.ndarray
+    coef: np.ndarray  # of shape (n_features,), float64
+    # Of shape (n_active,), int64: active features in the order they joined, those that left again
+    # taken out.
     active: np.ndarray
-    n_active: int
-    n_knots: int
-    lambda_: float
+    n_active: int  # above ``n_nonzero`` only where several features joined at once
+    n_knots: int  # knots passed, the start included
+    lambda_: float  # largest absolute correlation ``|x_j'(y - X a)|`` at the stop
+    # As far as they were asked for: lambda, active features and their coefficients at every knot,
+    # from the start, where no feature is active.
     knots: list[tuple[float, np.ndarray, np.ndarray]]
 
 

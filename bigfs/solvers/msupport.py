@@ -32,54 +32,29 @@ _NOTHING = 1e-60
 
 @dataclass(frozen=True)
 class Constraints:
-    """Rows ``<A_j, V> + F_j f + e_j xi >= g_j``; e_j is 1 for the planes, which come first.
+    """Rows ``<A_j, V> + F_j f + e_j xi >= g_j``; e_j is 1 for the planes, which come first."""
 
-    Attributes
-    ----------
-    A : ndarray of shape (n_rows, D, P), float64
-    free : ndarray of shape (n_rows, n_free), float64
-        The F_j; f is unbounded and costs nothing.
-    bounds : ndarray of shape (n_rows,), float64
-    n_planes : int
-    """
-
-    A: np.ndarray
+    A: np.ndarray  # of shape (n_rows, D, P), float64
+    # Of shape (n_rows, n_free), float64: the F_j; f is unbounded and costs nothing.
     free: np.ndarray
-    bounds: np.ndarray
+    bounds: np.ndarray  # of shape (n_rows,), float64
     n_planes: int
 
 
 @dataclass(frozen=True)
 class ConeSolution:
-    """A solution of the cone program.
+    """A solution of the cone program."""
 
-    Attributes
-    ----------
-    V : ndarray of shape (D, P), float64
-    sigma : ndarray of shape (n_features,), float64
-        In [0, 1], with sum m.
-    slack : float
-        xi.
-    objective : float
-    gap : float
-        Relative distance between the objective and a lower bound of it.
-    multipliers : ndarray of shape (n_planes,), float64
-        Zero for planes that do not matter.
-    n_iter : int
-        Steps of the interior-point method.
-    solver : {"clarabel", "active"}
-    slopes : ndarray of shape (n_features,), float64
-        Of every feature, as a share of what a weight takes: below 1 the weight is zero.
-    """
-
-    V: np.ndarray
-    sigma: np.ndarray
-    slack: float
+    V: np.ndarray  # of shape (D, P), float64
+    sigma: np.ndarray  # of shape (n_features,), float64: in [0, 1], with sum m
+    slack: float  # xi
     objective: float
-    gap: float
-    multipliers: np.ndarray
-    n_iter: int
-    solver: str
+    gap: float  # relative distance between the objective and a lower bound of it
+    multipliers: np.ndarray  # of shape (n_planes,), float64: zero for planes that do not matter
+    n_iter: int  # steps of the interior-point method
+    solver: str  # one of "clarabel", "active"
+    # Of shape (n_features,), float64: of every feature, as a share of what a weight takes: below 1
+    # the weight is zero.
     slopes: np.ndarray
 
 

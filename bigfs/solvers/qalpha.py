@@ -25,18 +25,11 @@ _Leading: TypeAlias = Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray
 
 @dataclass(frozen=True)
 class QAlphaResult:
-    """Weights of the features, and how they were reached.
+    """Weights of the features, and how they were reached."""
 
-    Attributes
-    ----------
-    alpha : ndarray of shape (n_features,), float64
-        Norm one, with a sum that is not negative.
-    objective : ndarray of shape (n_iter,), float64
-        ``tr(Q'A'A Q)`` of each iteration; in exact arithmetic it never falls.
-    converged : bool
-    """
-
-    alpha: np.ndarray
+    alpha: np.ndarray  # of shape (n_features,), float64: norm one, with a sum that is not negative
+    # Of shape (n_iter,), float64: ``tr(Q'A'A Q)`` of each iteration; in exact arithmetic it never
+    # falls.
     objective: np.ndarray
     converged: bool
 

@@ -21,29 +21,18 @@ _TILE = 2**21
 
 @dataclass(frozen=True)
 class Mixture:
-    """The parameters; features of saliency zero are no longer among them.
+    """The parameters; features of saliency zero are no longer among them."""
 
-    Attributes
-    ----------
-    weights : ndarray of shape (n_clusters,), float64
-        alpha.
-    mean, variance : ndarray of shape (n_clusters, n_live), float64
-        theta: of a feature within a component, where it is relevant.
-    common_mean, common_variance : ndarray of shape (n_live,), float64
-        lambda: of a feature where it is not.
-    saliency : ndarray of shape (n_live,), float64
-        rho, in (0, 1].
-    live : ndarray of shape (n_live,), int64
-        Which features these are.
-    """
-
-    weights: np.ndarray
+    weights: np.ndarray  # of shape (n_clusters,), float64: alpha
+    # Of shape (n_clusters, n_live), float64: theta: of a feature within a component, where it is
+    # relevant.
     mean: np.ndarray
     variance: np.ndarray
+    # Of shape (n_live,), float64: lambda: of a feature where it is not.
     common_mean: np.ndarray
     common_variance: np.ndarray
-    saliency: np.ndarray
-    live: np.ndarray
+    saliency: np.ndarray  # of shape (n_live,), float64: rho, in (0, 1]
+    live: np.ndarray  # of shape (n_live,), int64: which features these are
 
     def without(self, component: int) -> Mixture:
         """Return the mixture without a component, the other weights in proportion."""
@@ -58,23 +47,13 @@ class Mixture:
 
 @dataclass
 class Expectations:
-    """Sums over rows of what the E-step finds.
+    """Sums over rows of what the E-step finds."""
 
-    Attributes
-    ----------
-    log_likelihood : float
-        Of the live features.
-    rows : ndarray of shape (n_clusters,), float64
-        Expected rows of each component, the sums of w.
-    relevant : ndarray of shape (3, n_clusters, n_live), float64
-        Sums of u, u z and u z^2.
-    common : ndarray of shape (3, n_live), float64
-        Sums of v, v z and v z^2 over the components too.
-    """
-
-    log_likelihood: float
+    log_likelihood: float  # of the live features
+    # Of shape (n_clusters,), float64: expected rows of each component, the sums of w.
     rows: np.ndarray
-    relevant: np.ndarray
+    relevant: np.ndarray  # of shape (3, n_clusters, n_live), float64: sums of u, u z and u z^2
+    # Of shape (3, n_live), float64: sums of v, v z and v z^2 over the components too.
     common: np.ndarray
 
     def add(self, other: Expectations) -> Expectations:

@@ -88,19 +88,11 @@ def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The symmetric H with ``H x = s`` of every pair, ``H = (2 q q' - J) / eta^2``.
+    """The symmetric H with ``H x = s`` of every pair, ``H = (2 q q' - J) / eta^2``."""
 
-    Attributes
-    ----------
-    q : ndarray of shape (P + 2, n), float64
-    eta2 : ndarray of shape (n,), float64
-    middle : ndarray of shape (P + 2, n), float64
-        ``H^(1/2) x = H^(-1/2) s``.
-    """
-
-    q: np.ndarray
-    eta2: np.ndarray
-    middle: np.ndarray
+    q: np.ndarray  # of shape (P + 2, n), float64
+    eta2: np.ndarray  # of shape (n,), float64
+    middle: np.ndarray  # of shape (P + 2, n), float64: ``H^(1/2) x = H^(-1/2) s``
 
     @classmethod
     def of(cls, x: np.ndarray, s: np.ndarray) -> Scaling:

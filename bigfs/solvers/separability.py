@@ -24,19 +24,11 @@ _VARIANCE_FLOOR = 1e-4
 
 @dataclass
 class ClusterSums:
-    """Sufficient statistics of k clusters, about a common origin; overlaps are allowed.
+    """Sufficient statistics of k clusters, about a common origin; overlaps are allowed."""
 
-    Attributes
-    ----------
-    counts : ndarray of shape (n_clusters,), float64
-    sums : ndarray of shape (n_clusters, n_features), float64
-    products : ndarray of shape (n_clusters, n_features, n_features), float64
-        Sums of ``x x'``.
-    """
-
-    counts: np.ndarray
-    sums: np.ndarray
-    products: np.ndarray
+    counts: np.ndarray  # of shape (n_clusters,), float64
+    sums: np.ndarray  # of shape (n_clusters, n_features), float64
+    products: np.ndarray  # of shape (n_clusters, n_features, n_features), float64: sums of ``x x'``
 
     @property
     def means(self) -> np.ndarray:

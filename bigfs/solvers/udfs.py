@@ -48,18 +48,10 @@ def local_factors(Z: np.ndarray, ridge: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SparseBasis:
-    """The result of `sparse_basis`.
+    """The result of `sparse_basis`."""
 
-    Attributes
-    ----------
-    B : ndarray of shape (n_features, n_columns), float64
-        Orthonormal columns.
-    objective : ndarray of shape (n_iter,), float64
-        After each iteration; it never rises, but for rounding.
-    converged : bool
-    """
-
-    B: np.ndarray
+    B: np.ndarray  # of shape (n_features, n_columns), float64: orthonormal columns
+    # Of shape (n_iter,), float64: after each iteration; it never rises, but for rounding.
     objective: np.ndarray
     converged: bool
 
@@ -118,16 +110,11 @@ class ProductForm:
     Then the paper's first problem, with the identity added, has every basis of that null space
     for a solution, and rounding would choose. The weights to begin with are those of the mean
     over all of them: a row's squared norm is in proportion to its feature's share of the space.
-
-    Attributes
-    ----------
-    F : ndarray of shape (n_features, rank), float64
-        Orthogonal columns.
-    outside : ndarray of shape (n_features,), float64
-        Squared norm of each feature's axis, projected onto the null space.
     """
 
-    F: np.ndarray
+    F: np.ndarray  # of shape (n_features, rank), float64: orthogonal columns
+    # Of shape (n_features,), float64: squared norm of each feature's axis, projected onto the null
+    # space.
     outside: np.ndarray
 
     def first_weights(self, n_columns: int) -> np.ndarray:

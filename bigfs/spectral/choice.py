@@ -76,24 +76,13 @@ def row_block_bytes(n_samples: int, n_entries: int, n_components: int) -> int:
 
 @dataclass(frozen=True)
 class Choice:
-    """The solver that will run.
+    """The solver that will run."""
 
-    Attributes
-    ----------
-    solver : {"eigsh", "lobpcg", "chebyshev"}
-    distributed : bool
-        On row blocks, as many tasks; otherwise as one task.
-    reason : str
-    most_rows : int
-        Rows of a block that fit a task.
-    in_strips : bool
-        Whether the filter takes a few columns of all rows at a time, instead of row blocks.
-    """
-
-    solver: str
-    distributed: bool
+    solver: str  # one of "eigsh", "lobpcg", "chebyshev"
+    distributed: bool  # on row blocks, as many tasks; otherwise as one task
     reason: str
-    most_rows: int
+    most_rows: int  # rows of a block that fit a task
+    # Whether the filter takes a few columns of all rows at a time, instead of row blocks.
     in_strips: bool = False
 
 

@@ -16,20 +16,14 @@ PIVOT_TIE = 1e-3
 
 @dataclass(frozen=True)
 class NullSpace:
-    """The null space of the normalized Laplacian, from the connected components.
+    """The null space of the normalized Laplacian, from the connected components."""
 
-    Attributes
-    ----------
-    labels : ndarray of shape (n_samples,), int
-        Component of each row; components are numbered by falling volume (sum of degrees),
-        equal ones by their first row.
-    volumes : ndarray of shape (n_components,), float64
-    unit : ndarray of shape (n_samples,), float64
-        ``sqrt(d_i / volume)``: the unit vector of each row's component.
-    """
-
+    # Of shape (n_samples,), int: component of each row; components are numbered by falling volume
+    # (sum of degrees), equal ones by their first row.
     labels: np.ndarray
-    volumes: np.ndarray
+    volumes: np.ndarray  # of shape (n_components,), float64
+    # Of shape (n_samples,), float64: ``sqrt(d_i / volume)``: the unit vector of each row's
+    # component.
     unit: np.ndarray
 
     @property

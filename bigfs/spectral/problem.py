@@ -38,63 +38,35 @@ TILE_ROWS = 4096
 
 @dataclass(frozen=True)
 class Eigenpairs:
-    """Solution of the generalized problem without its trivial pair.
+    """Solution of the generalized problem without its trivial pair."""
 
-    Attributes
-    ----------
-    eigenvalues : ndarray of shape (n_components,), float64
-        Ascending.
-    vectors : ndarray of shape (n_samples, n_components), float64
-        With unit D-norm, ``y'Dy = 1``; the entry of largest magnitude is positive.
-    residuals : ndarray of shape (n_components,), float64
-        ``|S u - (1 - lambda) u|`` with ``u = D^1/2 y``; above the tolerance for pairs of the bulk
-        that were left as they are.
-    edge : float
-        The largest eigenvalue that was looked at, beyond those asked for.
-    n_connected_components : int
-    n_products : int
-        Products of W with one vector; a block of b vectors counts b times.
-    n_iterations : int
-        Rounds of the solver; 0 where a dense one, or none, was needed.
-    guards : ndarray of shape (n_samples, n_guards), float32, or None
-        Vectors that follow, less exact, to begin with when rows are added.
-    """
-
-    eigenvalues: np.ndarray
+    eigenvalues: np.ndarray  # of shape (n_components,), float64: ascending
+    # Of shape (n_samples, n_components), float64: with unit D-norm, ``y'Dy = 1``; the entry of
+    # largest magnitude is positive.
     vectors: np.ndarray
+    # Of shape (n_components,), float64: ``|S u - (1 - lambda) u|`` with ``u = D^1/2 y``; above the
+    # tolerance for pairs of the bulk that were left as they are.
     residuals: np.ndarray
-    edge: float
+    edge: float  # the largest eigenvalue that was looked at, beyond those asked for
     n_connected_components: int
-    n_products: int
-    n_iterations: int
+    n_products: int  # products of W with one vector; a block of b vectors counts b times
+    n_iterations: int  # rounds of the solver; 0 where a dense one, or none, was needed
+    # Of shape (n_samples, n_guards), float32, or None: vectors that follow, less exact, to begin
+    # with when rows are added.
     guards: np.ndarray | None = None
 
 
 @dataclass
 class Goal:
-    """An eigenproblem, without the graph itself.
+    """An eigenproblem, without the graph itself."""
 
-    Attributes
-    ----------
-    n_samples : int
-        Rows of the graph.
-    n_connected : int
-        Its connected components.
-    n_components : int
-        Pairs to return.
-    tol : float
-        Largest residual accepted.
-    edge : float
-        The largest eigenvalue of L that the solver has looked at.
-    n_products, n_iterations : int
-        Counted by the solver.
-    """
-
-    n_samples: int
-    n_connected: int
-    n_components: int
-    tol: float
+    n_samples: int  # rows of the graph
+    n_connected: int  # its connected components
+    n_components: int  # pairs to return
+    tol: float  # largest residual accepted
+    # The largest eigenvalue of L that the solver has looked at.
     edge: float = field(default=0.0, kw_only=True)
+    # Counted by the solver.
     n_products: int = field(default=0, kw_only=True)
     n_iterations: int = field(default=0, kw_only=True)
 
@@ -141,19 +113,10 @@ class Goal:
 
 @dataclass
 class Problem(Goal):
-    """A checked graph with its degrees and null space.
+    """A checked graph with its degrees and null space."""
 
-    Attributes
-    ----------
-    W : scipy sparse matrix of shape (n_samples, n_samples)
-        Symmetric affinity, CSR.
-    root : ndarray of shape (n_samples,), float64
-        Square roots of the degrees.
-    null : NullSpace
-    """
-
-    W: Any
-    root: np.ndarray
+    W: Any  # scipy sparse matrix of shape (n_samples, n_samples): symmetric affinity, CSR
+    root: np.ndarray  # of shape (n_samples,), float64: square roots of the degrees
     null: NullSpace
 
     @classmethod

@@ -28,28 +28,14 @@ from bigfs.store.scratch import ArrayRef
 
 @dataclass(frozen=True)
 class StoredIterate:
-    """Vectors z in storage.
-
-    Attributes
-    ----------
-    folder : str
-    step : int
-        Tells iterates of one folder apart.
-    dtype : str
-    widths : tuple of int
-        Columns of every panel in the files.
-    panels : tuple of int
-        The panels that belong to this iterate.
-    attempts : tuple of int
-        The attempt that counts, by block.
-    """
+    """Vectors z in storage."""
 
     folder: str
-    step: int
+    step: int  # tells iterates of one folder apart
     dtype: str
-    widths: tuple[int, ...]
-    panels: tuple[int, ...]
-    attempts: tuple[int, ...] = ()
+    widths: tuple[int, ...]  # columns of every panel in the files
+    panels: tuple[int, ...]  # the panels that belong to this iterate
+    attempts: tuple[int, ...] = ()  # the attempt that counts, by block
 
     @property
     def width(self) -> int:
@@ -190,25 +176,16 @@ def product_task(
 
 @dataclass(frozen=True)
 class Change:
-    """Changes that `change_task` makes to the rows z of an iterate, in this order.
+    """Changes that `change_task` makes to the rows z of an iterate, in this order."""
 
-    Attributes
-    ----------
-    means : ArrayRef of shape (n_connected, width) or None
-        Subtracted from the rows of each component.
-    locked : tuple of StoredIterate
-    shares : ArrayRef of shape (n_locked, width) or None
-        ``locked @ shares`` is subtracted.
-    turn : ArrayRef of shape (width, new_width) or None
-        Rows are multiplied with it.
-    levels : ArrayRef of shape (n_connected, n_known) or None
-        Columns put before all others, constant on each component.
-    """
-
+    # Of shape (n_connected, width) or None: subtracted from the rows of each component.
     means: ArrayRef | None = None
     locked: tuple[StoredIterate, ...] = ()
+    # Of shape (n_locked, width) or None: ``locked @ shares`` is subtracted.
     shares: ArrayRef | None = None
-    turn: ArrayRef | None = None
+    turn: ArrayRef | None = None  # of shape (width, new_width) or None: rows are multiplied with it
+    # Of shape (n_connected, n_known) or None: columns put before all others, constant on each
+    # component.
     levels: ArrayRef | None = None
 
 
@@ -288,17 +265,11 @@ def _products(reader: GraphBlockReader, iterate: StoredIterate) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Measure:
-    """Columns among which the largest entry is searched.
-
-    Attributes
-    ----------
-    columns : slice bounds of the iterate's columns
-    turn : ndarray or None
-        None: the size of every entry. Otherwise the rows' squared norm, weighted with D, beyond
-        the span of these columns.
-    """
+    """Columns among which the largest entry is searched."""
 
     columns: tuple[int, int]
+    # None: the size of every entry. Otherwise the rows' squared norm, weighted with D, beyond the
+    # span of these columns.
     turn: np.ndarray | None = None
 
     @property

@@ -37,34 +37,20 @@ _EDGES = (RunColumn("row", "int32"), RunColumn("column", "int32"), RunColumn("we
 
 @dataclass(frozen=True)
 class RowGraph:
-    """Addresses of the row blocks; pickles to a few hundred bytes.
-
-    Attributes
-    ----------
-    folder : str
-    n_samples, nnz, n_blocks : int
-    n_connected : int
-        Connected components.
-    tables : ArrayRef of shape (n_blocks, 5), int64
-        First row, one past the last, rows copied for others, and the attempts that count of the
-        files of the block's edges and links.
-    volumes : ArrayRef of shape (n_connected,), float64
-        Sums of degrees.
-    place : ArrayRef of shape (n_samples,), int32
-        Where each row of the graph is in the order of the blocks.
-    halo_rows : int
-        Rows that all blocks together need of others.
-    """
+    """Addresses of the row blocks; pickles to a few hundred bytes."""
 
     folder: str
     n_samples: int
     nnz: int
     n_blocks: int
-    n_connected: int
+    n_connected: int  # connected components
+    # Of shape (n_blocks, 5), int64: first row, one past the last, rows copied for others, and the
+    # attempts that count of the files of the block's edges and links.
     tables: ArrayRef
-    volumes: ArrayRef
+    volumes: ArrayRef  # of shape (n_connected,), float64: sums of degrees
+    # Of shape (n_samples,), int32: where each row of the graph is in the order of the blocks.
     place: ArrayRef
-    halo_rows: int
+    halo_rows: int  # rows that all blocks together need of others
 
     def bounds(self, block: int) -> tuple[int, int]:
         """Return the first row of a block, and one past its last."""
@@ -110,25 +96,15 @@ class RowGraph:
 
 @dataclass(frozen=True)
 class Edges:
-    """A block's rows of W.
+    """A block's rows of W."""
 
-    Attributes
-    ----------
-    indptr, indices, weights : ndarray
-        CSR; columns are local: own rows, then the halo's in the order of the links.
-    degrees : ndarray of shape (n_rows,), float64
-    labels : ndarray of shape (n_rows,), int32
-        Connected components, by their first row.
-    ids : ndarray of shape (n_rows,), int64
-        The rows' numbers in the graph.
-    """
-
+    # CSR; columns are local: own rows, then the halo's in the order of the links.
     indptr: np.ndarray
     indices: np.ndarray
     weights: np.ndarray
-    degrees: np.ndarray
-    labels: np.ndarray
-    ids: np.ndarray
+    degrees: np.ndarray  # of shape (n_rows,), float64
+    labels: np.ndarray  # of shape (n_rows,), int32: connected components, by their first row
+    ids: np.ndarray  # of shape (n_rows,), int64: the rows' numbers in the graph
 
 
 @lru_cache(maxsize=4)

@@ -18,21 +18,11 @@ _ROWS = 2**17
 
 @dataclass(frozen=True)
 class StoredStart:
-    """Addresses of a start.
+    """Addresses of a start."""
 
-    Attributes
-    ----------
-    embedding : ArrayRef of shape (n_old, n_components), float64
-        Of the graph of the first rows.
-    guards : ArrayRef of shape (n_old, n_guards), float32
-        Vectors beyond them, known less exactly.
-    n_known : int
-        Leading vectors of the null space, which are left out.
-    """
-
-    embedding: ArrayRef
-    guards: ArrayRef
-    n_known: int
+    embedding: ArrayRef  # of shape (n_old, n_components), float64: of the graph of the first rows
+    guards: ArrayRef  # of shape (n_old, n_guards), float32: vectors beyond them, known less exactly
+    n_known: int  # leading vectors of the null space, which are left out
 
     @property
     def n_samples(self) -> int:

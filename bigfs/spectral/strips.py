@@ -29,28 +29,15 @@ _LEAST_PRODUCTS = 4
 
 @dataclass(frozen=True)
 class Strips:
-    """Vectors within the filter, in storage: a file for each strip.
-
-    Attributes
-    ----------
-    folder : str
-    step : int
-        Tells iterates of one folder apart.
-    dtype : str
-    columns : tuple of (panel, first, last)
-        Columns of the source's panels that every strip has.
-    done : int
-        Products behind it.
-    attempts : tuple of int
-        The attempt that counts, by strip.
-    """
+    """Vectors within the filter, in storage: a file for each strip."""
 
     folder: str
-    step: int
+    step: int  # tells iterates of one folder apart
     dtype: str
+    # Tuple of (panel, first, last): columns of the source's panels that every strip has.
     columns: tuple[tuple[int, int, int], ...]
-    done: int
-    attempts: tuple[int, ...] = ()
+    done: int  # products behind it
+    attempts: tuple[int, ...] = ()  # the attempt that counts, by strip
 
     def path(self, strip: int, attempt: int) -> Location:
         """Return where an attempt of a strip is."""

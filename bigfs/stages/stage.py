@@ -98,29 +98,17 @@ def unplanned_stage(
 
 @dataclass(frozen=True)
 class Base:
-    """A finished run of the first rows of the data, which is updated.
+    """A finished run of the first rows of the data, which is updated."""
 
-    Attributes
-    ----------
-    run : str
-        Its name.
-    n_samples : int
-    stages : dict of str to (str, Path or ObjectPath)
-        Key and place of each of its stages that may be used.
-    check : callable
-        ``check(name)`` raises CorruptStoreError if the files of a stage are not as they were.
-    least_recall : float
-        Least share of true neighbors in an updated graph.
-    most_residual : float
-        Largest residual of eigenvectors that begin near those of the first rows.
-    """
-
-    run: str
+    run: str  # its name
     n_samples: int
+    # Dict of str to (str, Path or ObjectPath): key and place of each of its stages that may be
+    # used.
     stages: dict[str, tuple[str, Location]]
+    # ``check(name)`` raises CorruptStoreError if the files of a stage are not as they were.
     check: Callable[[str], None]
-    least_recall: float
-    most_residual: float
+    least_recall: float  # least share of true neighbors in an updated graph
+    most_residual: float  # largest residual of eigenvectors that begin near those of the first rows
 
 
 @dataclass

@@ -25,28 +25,17 @@ _MOST_IDS = 3
 
 @dataclass(frozen=True)
 class Roles:
-    """The part that each column of a table has.
+    """The part that each column of a table has."""
 
-    Attributes
-    ----------
-    columns : tuple of str or None
-        Names or globs of the features; those behind a ``!`` are left out. None: all.
-    index : str or None
-        The column with the rows' ids.
-    labels : tuple of str
-        Columns of known classes. ``source``, of several sources, need not be a column.
-    partitions : mapping of str to (str or None, str or None)
-        Of a part of a table: columns of one value, in the names of the folders that it is in. The
-        value, and the kind of those of all parts if they are no numbers.
-    encoding : Encoding
-        Treatment of columns that do not hold numbers.
-    """
-
+    # Names or globs of the features; those behind a ``!`` are left out. None: all.
     columns: tuple[str, ...] | None = None
-    index: str | None = None
+    index: str | None = None  # the column with the rows' ids
+    # Columns of known classes. ``source``, of several sources, need not be a column.
     labels: tuple[str, ...] = ()
+    # Of a part of a table: columns of one value, in the names of the folders that it is in. The
+    # value, and the kind of those of all parts if they are no numbers.
     partitions: Mapping[str, tuple[str | None, str | None]] | None = None
-    encoding: Encoding = DEFAULT
+    encoding: Encoding = DEFAULT  # treatment of columns that do not hold numbers
 
     @property
     def narrow(self) -> bool:

@@ -31,21 +31,11 @@ _HEAD_ROWS = 1000
 
 @dataclass(frozen=True)
 class CSRLayout:
-    """Blocks of a sparse matrix, and the entries they hold.
+    """Blocks of a sparse matrix, and the entries they hold."""
 
-    Attributes
-    ----------
-    rows : int
-        Rows per block.
-    n_entries : int
-        Of the matrix.
-    block_entries : int
-        Of the largest block.
-    """
-
-    rows: int
-    n_entries: int
-    block_entries: int
+    rows: int  # rows per block
+    n_entries: int  # of the matrix
+    block_entries: int  # of the largest block
 
 
 class SparseSource(Source):

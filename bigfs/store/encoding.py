@@ -27,21 +27,12 @@ _AS = {
 
 @dataclass(frozen=True)
 class Encoding:
-    """Treatment of columns that are not numbers.
+    """Treatment of columns that are not numbers."""
 
-    Attributes
-    ----------
-    booleans : {"numbers", "drop"}
-    dates : {"error", "numbers", "drop"}
-    categories : {"error", "numbers", "one_hot", "drop"}
-        Also of texts.
-    known : mapping of str to tuple of str or None
-        The values of columns, where they are known: all parts of a table have the same.
-    """
-
-    booleans: str = "numbers"
-    dates: str = "error"
-    categories: str = "error"
+    booleans: str = "numbers"  # one of "numbers", "drop"
+    dates: str = "error"  # one of "error", "numbers", "drop"
+    categories: str = "error"  # one of "error", "numbers", "one_hot", "drop": also of texts
+    # The values of columns, where they are known: all parts of a table have the same.
     known: Mapping[str, tuple[str, ...]] | None = None
 
     def __post_init__(self) -> None:
@@ -61,20 +52,11 @@ DEFAULT = Encoding()
 
 @dataclass(frozen=True)
 class Encoded:
-    """A column that becomes one feature of numbers, or one of 0 and 1 for each of its values.
-
-    Attributes
-    ----------
-    column : str
-    kind : {"boolean", "date", "category"}
-    values : tuple of str
-        Of a category, in order.
-    one_hot : bool
-    """
+    """A column that becomes one feature of numbers, or one of 0 and 1 for each of its values."""
 
     column: str
-    kind: str
-    values: tuple[str, ...] = ()
+    kind: str  # one of "boolean", "date", "category"
+    values: tuple[str, ...] = ()  # of a category, in order
     one_hot: bool = False
 
     @property

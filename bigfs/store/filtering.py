@@ -20,24 +20,15 @@ from bigfs.store.source import Source, listed
 
 @dataclass(frozen=True)
 class RowFilter:
-    """Rule for the rows that are read.
+    """Rule for the rows that are read."""
 
-    Attributes
-    ----------
-    every : int or None
-        Every k-th row, from the first on.
-    column : str or None
-        Ids, labels or a measure of quality: a column, or what labels are named by.
-    keep, drop : tuple of (str or number)
-        Rows with one of these values are kept, or left out.
-    at_least, at_most : float or None
-        Bounds of the values, which count as kept.
-    """
-
-    every: int | None = None
+    every: int | None = None  # every k-th row, from the first on
+    # Ids, labels or a measure of quality: a column, or what labels are named by.
     column: str | None = None
+    # Tuple of (str or number): rows with one of these values are kept, or left out.
     keep: tuple[Any, ...] = ()
     drop: tuple[Any, ...] = ()
+    # Bounds of the values, which count as kept.
     at_least: float | None = None
     at_most: float | None = None
 

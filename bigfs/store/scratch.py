@@ -31,23 +31,12 @@ from bigfs.store.objects import ObjectPath
 
 @dataclass(frozen=True)
 class ArrayRef:
-    """The address of a stored array: a few hundred bytes, whatever its size.
+    """The address of a stored array: a few hundred bytes, whatever its size."""
 
-    Attributes
-    ----------
-    path : str
-        Absolute path or URI of the zarr array.
-    shape : tuple of int
-    dtype : str
-        NumPy name of the type.
-    chunk_rows : int
-        Rows per chunk; every write covers whole chunks.
-    """
-
-    path: str
+    path: str  # absolute path or URI of the zarr array
     shape: tuple[int, ...]
-    dtype: str
-    chunk_rows: int
+    dtype: str  # NumPy name of the type
+    chunk_rows: int  # rows per chunk; every write covers whole chunks
 
     @property
     def nbytes(self) -> int:

@@ -28,24 +28,14 @@ _PARTS = tuple(part.name for part in fields(Mixture))
 
 @dataclass
 class MixtureState:
-    """State of a fit: all that a checkpoint holds.
+    """State of a fit: all that a checkpoint holds."""
 
-    Attributes
-    ----------
-    current, best : Mixture
-        What the next pass looks at, and the one of least message length so far.
-    best_length : float
-    last_length : float
-        Of the pass before, if nothing dropped out since; otherwise NaN.
-    lengths, sizes : list
-        Message length and number of components, pass by pass.
-    finished : bool
-    """
-
+    # What the next pass looks at, and the one of least message length so far.
     current: Mixture
     best: Mixture
     best_length: float = np.inf
-    last_length: float = np.nan
+    last_length: float = np.nan  # of the pass before, if nothing dropped out since; otherwise NaN
+    # Message length and number of components, pass by pass.
     lengths: list[float] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     finished: bool = False

@@ -28,21 +28,13 @@ _TILE_BYTES = 96 * MIB
 
 @dataclass
 class Counts:
-    """The moments of every batch over some rows, and sums of deviances.
+    """The moments of every batch over some rows, and sums of deviances."""
 
-    Attributes
-    ----------
-    moments : dict of int to Moments
-        By batch.
-    log_products : dict of int to ndarray of shape (n_features,), float64
-        By batch: ``sum of x log(x/n_i) + (n_i - x) log((n_i - x)/n_i)``, n_i the total of row i.
-    whole_numbers : bool
-        Whether all values are.
-    """
-
-    moments: dict[int, Moments] = field(default_factory=dict)
+    moments: dict[int, Moments] = field(default_factory=dict)  # by batch
+    # Dict of int to ndarray of shape (n_features,), float64: by batch: ``sum of x log(x/n_i) + (n_i
+    # - x) log((n_i - x)/n_i)``, n_i the total of row i.
     log_products: dict[int, np.ndarray] = field(default_factory=dict)
-    whole_numbers: bool = True
+    whole_numbers: bool = True  # whether all values are
 
     def add(self, other: Counts) -> Counts:
         """Add those of other rows."""

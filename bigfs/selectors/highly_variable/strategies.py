@@ -80,12 +80,7 @@ def _batches(
 
 @dataclass(frozen=True)
 class _OfBatches(Strategy):
-    """The passes over the counts that the flavors share.
-
-    Attributes
-    ----------
-    n_batches : int
-    """
+    """The passes over the counts that the flavors share."""
 
     n_batches: int
     _deviance: ClassVar[bool] = False

@@ -19,17 +19,11 @@ TILE_ENTRIES = 500_000
 
 @dataclass
 class Clusterings:
-    """Several k-means clusterings, each in its own features.
+    """Several k-means clusterings, each in its own features."""
 
-    Attributes
-    ----------
-    centers : ndarray of shape (n_clusterings, n_clusters, n_features), float64
-        About the data's origin.
-    masks : ndarray of shape (n_clusterings, n_features), bool
-        Features that distances are taken in.
-    """
-
+    # Of shape (n_clusterings, n_clusters, n_features), float64: about the data's origin.
     centers: np.ndarray
+    # Of shape (n_clusterings, n_features), bool: features that distances are taken in.
     masks: np.ndarray
 
     def __len__(self) -> int:
@@ -42,18 +36,10 @@ class Clusterings:
 
 @dataclass
 class Rules:
-    """Assignment of rows to the clusters of the solution.
+    """Assignment of rows to the clusters of the solution."""
 
-    Attributes
-    ----------
-    clusterings : Clusterings
-        One for each cluster.
-    members : ndarray of shape (n_clusters,), int64
-        The label that is the cluster.
-    """
-
-    clusterings: Clusterings
-    members: np.ndarray
+    clusterings: Clusterings  # one for each cluster
+    members: np.ndarray  # of shape (n_clusters,), int64: the label that is the cluster
 
     def replaced(self, cluster: int, center: np.ndarray, mask: np.ndarray, member: int) -> Rules:
         """Return the rules with one cluster replaced."""
@@ -110,27 +96,16 @@ def has_bit(codes: np.ndarray, cluster: int | np.ndarray) -> np.ndarray:
 
 @dataclass
 class Sweep:
-    """Sums of one pass over several clusterings.
+    """Sums of one pass over several clusterings."""
 
-    Attributes
-    ----------
-    counts : ndarray of shape (n_clusterings, n_clusters), float64
-    sums : ndarray of shape (n_clusterings, n_clusters, n_features), float64
-    codes : ndarray of shape (n_codes,), uint64
-        The memberships that occur.
-    joint : ndarray of shape (n_clusterings, n_codes, n_clusters), float64
-        Rows with those memberships and a label.
-    squares : ndarray of the shape of sums, or None
-        Sums of squares, where somebody asked for them.
-    labels : ndarray of shape (n_clusterings, n_rows), int16, or None
-        Of rows in memory.
-    """
-
-    counts: np.ndarray
-    sums: np.ndarray
-    codes: np.ndarray
+    counts: np.ndarray  # of shape (n_clusterings, n_clusters), float64
+    sums: np.ndarray  # of shape (n_clusterings, n_clusters, n_features), float64
+    codes: np.ndarray  # of shape (n_codes,), uint64: the memberships that occur
+    # Of shape (n_clusterings, n_codes, n_clusters), float64: rows with those memberships and a
+    # label.
     joint: np.ndarray
-    squares: np.ndarray | None = None
+    squares: np.ndarray | None = None  # sums of squares, where somebody asked for them
+    # Of shape (n_clusterings, n_rows), int16, or None: of rows in memory.
     labels: np.ndarray | None = None
 
     def take(self, which: np.ndarray | list[int]) -> Sweep:
@@ -215,29 +190,24 @@ def change_products(
 
 @dataclass
 class GroupSums:
-    """Statistics of the groups that a jackknife leaves out in turn.
+    """Statistics of the groups that a jackknife leaves out in turn."""
 
-    Attributes
-    ----------
-    counts, sums : ndarray of shape (n_groups, n_clusters), (n_groups, n_clusters, n_features)
-        Of the clusters of the solution.
-    new_counts, new_sums : ndarray of shape (n_groups, n_pairs), (n_groups, n_pairs, n_features)
-        Of the clusters that would come.
-    old_products, new_products : ndarray of shape (n_groups, n_pairs, n_features, n_features)
-        Of the cluster that would go, and of the one that would come; without the last axis where
-        only squares of single features were asked for.
-    codes : ndarray of shape (n_codes,), uint64
-    joint : ndarray of shape (n_groups, n_pairs, n_codes, 2), float64
-        Rows with those memberships, outside and inside the cluster that would come.
-    """
-
+    # Of shape (n_groups, n_clusters), (n_groups, n_clusters, n_features): of the clusters of the
+    # solution.
     counts: np.ndarray
     sums: np.ndarray
+    # Of shape (n_groups, n_pairs), (n_groups, n_pairs, n_features): of the clusters that would
+    # come.
     new_counts: np.ndarray
     new_sums: np.ndarray
+    # Of shape (n_groups, n_pairs, n_features, n_features): of the cluster that would go, and of the
+    # one that would come; without the last axis where only squares of single features were asked
+    # for.
     old_products: np.ndarray
     new_products: np.ndarray
-    codes: np.ndarray
+    codes: np.ndarray  # of shape (n_codes,), uint64
+    # Of shape (n_groups, n_pairs, n_codes, 2), float64: rows with those memberships, outside and
+    # inside the cluster that would come.
     joint: np.ndarray
 
 
@@ -313,21 +283,13 @@ def add_to(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Assignment:
-    """Rule that labels rows: eq. (20).
-
-    Attributes
-    ----------
-    rules : Rules
-    centers : ndarray of shape (n_clusters, n_features), float64
-        Means of the clusters, about the data's origin.
-    subsets : ndarray of shape (n_clusters, n_features), bool
-    variances : ndarray of shape (n_clusters,), float64
-        Mean variance of the cluster's features within it.
-    """
+    """Rule that labels rows: eq. (20)."""
 
     rules: Rules
+    # Of shape (n_clusters, n_features), float64: means of the clusters, about the data's origin.
     centers: np.ndarray
-    subsets: np.ndarray
+    subsets: np.ndarray  # of shape (n_clusters, n_features), bool
+    # Of shape (n_clusters,), float64: mean variance of the cluster's features within it.
     variances: np.ndarray
 
 

@@ -47,16 +47,9 @@ N_GROUPS = 20
 
 @dataclass(frozen=True)
 class Shipment:
-    """Small arrays on their way to the tasks: themselves, or one stored array.
+    """Small arrays on their way to the tasks: themselves, or one stored array."""
 
-    Attributes
-    ----------
-    content : ArrayRef or ndarray
-        All values one behind the other, float64.
-    shapes : tuple of tuple of int
-    """
-
-    content: ArrayRef | np.ndarray
+    content: ArrayRef | np.ndarray  # all values one behind the other, float64
     shapes: tuple[tuple[int, ...], ...]
 
     def open(self) -> list[np.ndarray]:
@@ -251,18 +244,10 @@ class CandidateTasks(BlockTasks):
 
 @dataclass(frozen=True)
 class PassSize:
-    """Memory of the passes of a search beside their rows, in bytes.
+    """Memory of the passes of a search beside their rows, in bytes."""
 
-    Attributes
-    ----------
-    work : int
-        Centers, masks and labels of a tile.
-    result : int
-        The largest result of a task.
-    """
-
-    work: int
-    result: int
+    work: int  # centers, masks and labels of a tile
+    result: int  # the largest result of a task
 
     def needed(self, n_blocks: int) -> int:
         """Return the bytes of a worker for the tasks over so many blocks and their fold."""

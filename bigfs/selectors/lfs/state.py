@@ -16,34 +16,18 @@ from bigfs.store.location import Location, replaced_file
 
 @dataclass
 class SearchState:
-    """A solution, and where the search stands.
+    """A solution, and where the search stands."""
 
-    Attributes
-    ----------
-    rules : Rules
-        Memberships.
-    subsets : ndarray of shape (n_clusters, n_features), bool
-    sums : ClusterSums
-    origin : ndarray of shape (n_features,)
-        What sums and rules count from.
-    trace : list of dict
-        The accepted replacements.
-    round, next_cluster : int
-        Where to go on.
-    version : int
-        Number of steps that changed the solution.
-    tried : ndarray of shape (n_clusters,), int64
-        The version in which a cluster's subsets were last tried.
-    """
-
-    rules: Rules
-    subsets: np.ndarray
+    rules: Rules  # memberships
+    subsets: np.ndarray  # of shape (n_clusters, n_features), bool
     sums: ClusterSums
-    origin: np.ndarray
-    trace: list[dict[str, Any]] = field(default_factory=list)
+    origin: np.ndarray  # of shape (n_features,): what sums and rules count from
+    trace: list[dict[str, Any]] = field(default_factory=list)  # the accepted replacements
+    # Where to go on.
     round: int = 0
     next_cluster: int = 0
-    version: int = 0
+    version: int = 0  # number of steps that changed the solution
+    # Of shape (n_clusters,), int64: the version in which a cluster's subsets were last tried.
     tried: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
@@ -54,29 +38,22 @@ class SearchState:
 
 @dataclass
 class Matches:
-    """Clusters of candidate clusterings, each with the cluster it overlaps most, by columns.
+    """Clusters of candidate clusterings, each with the cluster it overlaps most, by columns."""
 
-    Attributes
-    ----------
-    pairs : ndarray of shape (n_matches, 3), int64
-        Clustering, the label of it that is the new cluster, and the cluster it would replace.
-    same : ndarray of shape (n_matches,), bool
-        It has exactly the members of the old one: the values are equal (proposition 2).
-    overlap, unassigned, penalty : ndarray of shape (n_matches,), float64
-        O and U with the replacement, and ``2 (alpha dO + beta dU)``.
-    ratios : ndarray of shape (n_matches,), float64
-        Log of the adjusted value over that of the old cluster; -inf where it is not known.
-    traced : ndarray of shape (n_matches,), bool
-        The ratio is of traces: it took no products.
-    """
-
+    # Of shape (n_matches, 3), int64: clustering, the label of it that is the new cluster, and the
+    # cluster it would replace.
     pairs: np.ndarray
+    # Of shape (n_matches,), bool: it has exactly the members of the old one: the values are equal
+    # (proposition 2).
     same: np.ndarray
+    # Of shape (n_matches,), float64: O and U with the replacement, and ``2 (alpha dO + beta dU)``.
     overlap: np.ndarray
     unassigned: np.ndarray
     penalty: np.ndarray
+    # Of shape (n_matches,), float64: log of the adjusted value over that of the old cluster; -inf
+    # where it is not known.
     ratios: np.ndarray
-    traced: np.ndarray
+    traced: np.ndarray  # of shape (n_matches,), bool: the ratio is of traces: it took no products
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -89,42 +66,24 @@ class Matches:
 
 @dataclass
 class Proposal:
-    """A cluster of a candidate clustering, to take the place of the one it overlaps most.
+    """A cluster of a candidate clustering, to take the place of the one it overlaps most."""
 
-    Attributes
-    ----------
-    clustering, member, cluster : int
-        Which label of which candidate would replace which cluster.
-    mask : ndarray of shape (n_features,), bool
-        The candidate's features.
-    same : bool
-        It has exactly the members of the old one: the values are equal (proposition 2).
-    overlap, unassigned : float
-        O and U with the replacement.
-    penalty : float
-        ``2 (alpha dO + beta dU)``.
-    sums : tuple of (float, ndarray, ndarray)
-        Count, sums and products of the new cluster; only their diagonal where that was enough.
-    traced : bool
-        The ratio is of traces.
-    ratio : float
-        Log of the adjusted value over that of the old cluster.
-    error : float
-        Its standard error; NaN where it did not matter.
-    """
-
+    # Which label of which candidate would replace which cluster.
     clustering: int
     member: int
     cluster: int
-    mask: np.ndarray
-    same: bool
+    mask: np.ndarray  # of shape (n_features,), bool: the candidate's features
+    same: bool  # it has exactly the members of the old one: the values are equal (proposition 2)
+    # O and U with the replacement.
     overlap: float
     unassigned: float
-    penalty: float
+    penalty: float  # ``2 (alpha dO + beta dU)``
+    # Tuple of (float, ndarray, ndarray): count, sums and products of the new cluster; only their
+    # diagonal where that was enough.
     sums: Any
-    traced: bool
-    ratio: float
-    error: float = np.nan
+    traced: bool  # the ratio is of traces
+    ratio: float  # log of the adjusted value over that of the old cluster
+    error: float = np.nan  # its standard error; NaN where it did not matter
 
     @property
     def pair(self) -> tuple[int, int, int]:

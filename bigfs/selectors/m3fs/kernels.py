@@ -20,33 +20,17 @@ _MANY_PLANES = 8
 
 @dataclass
 class PlaneSums:
-    """Sums of one pass over the rows for one start; two of them add up.
+    """Sums of one pass over the rows for one start; two of them add up."""
 
-    Attributes
-    ----------
-    hinge : float
-        Sum of ``max(0, 1 - margin)`` over the rows: the loss of the most violated plane.
-    chosen : int
-        Rows that the new plane names a rival for.
-    gradient : ndarray of shape (D, P), float64
-        Sums of the new plane.
-    gradients : ndarray of shape (n_planes, D, P), float64
-        What new clusters change of the sums of older planes; empty unless asked for.
-    counts : ndarray of shape (n_planes,), int64
-        And of the rows that they ask something of.
-    changed : int
-        Rows whose cluster under V is not the stored one.
-    sizes : ndarray of shape (n_clusters,), int64
-        Rows of each cluster under V.
-    """
-
-    hinge: float
-    chosen: int
-    gradient: np.ndarray
+    hinge: float  # sum of ``max(0, 1 - margin)`` over the rows: the loss of the most violated plane
+    chosen: int  # rows that the new plane names a rival for
+    gradient: np.ndarray  # of shape (D, P), float64: sums of the new plane
+    # Of shape (n_planes, D, P), float64: what new clusters change of the sums of older planes;
+    # empty unless asked for.
     gradients: np.ndarray
-    counts: np.ndarray
-    changed: int
-    sizes: np.ndarray
+    counts: np.ndarray  # of shape (n_planes,), int64: and of the rows that they ask something of
+    changed: int  # rows whose cluster under V is not the stored one
+    sizes: np.ndarray  # of shape (n_clusters,), int64: rows of each cluster under V
 
     def __add__(self, other: PlaneSums) -> PlaneSums:
         """Add the sums of two sets of rows."""

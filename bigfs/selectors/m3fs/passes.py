@@ -36,30 +36,16 @@ def round_bytes(shape: Shape, n_columns: int) -> int:
 
 @dataclass(frozen=True)
 class Request:
-    """The request of one start to a pass; small and picklable.
+    """The request of one start to a pass; small and picklable."""
 
-    Attributes
-    ----------
-    start : int
-        Number of the start.
-    plane : int
-        Number under which the new plane is stored.
-    round : int
-        Under which the clusters of V are stored.
-    version : int
-        Round of the present clusters, which the plane is drawn for; 0: the start's labels.
-    take_over : bool
-        Draw it for the clusters of V instead, and sum what they change of the older planes.
-    ids : tuple of int
-        Numbers of the older planes.
-    """
-
-    start: int
-    plane: int
-    round: int
+    start: int  # number of the start
+    plane: int  # number under which the new plane is stored
+    round: int  # under which the clusters of V are stored
+    # Round of the present clusters, which the plane is drawn for; 0: the start's labels.
     version: int
+    # Draw it for the clusters of V instead, and sum what they change of the older planes.
     take_over: bool
-    ids: tuple[int, ...]
+    ids: tuple[int, ...]  # numbers of the older planes
 
     @classmethod
     def of(cls, now: Trajectory, settings: Settings) -> list[tuple[Request, np.ndarray]]:
@@ -113,23 +99,13 @@ class MemoryRows:
 
 @dataclass(frozen=True)
 class FileRows:
-    """Rows of one block in a folder that all processes reach.
-
-    Attributes
-    ----------
-    folder : str
-    first_row, n_rows : int
-    bits : bool
-        Values are 0 and 1: eight of them in a byte.
-    labels : ArrayRef of shape (n_samples, n_starts), uint8
-        The clusters of round 0.
-    """
+    """Rows of one block in a folder that all processes reach."""
 
     folder: str
     first_row: int
     n_rows: int
-    bits: bool
-    labels: ArrayRef
+    bits: bool  # values are 0 and 1: eight of them in a byte
+    labels: ArrayRef  # of shape (n_samples, n_starts), uint8: the clusters of round 0
 
     def _path(self, start: int, kind: str, round_: int) -> Location:
         return as_location(self.folder) / f"{kind}-{start}-{round_}-{self.first_row}.npy"

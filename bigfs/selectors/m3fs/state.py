@@ -80,77 +80,48 @@ class Settings:
 
 @dataclass
 class Trajectory:
-    """State of one start.
+    """State of one start."""
 
-    Attributes
-    ----------
-    number : int
-        Of the start.
-    V : ndarray of shape (D, P), float64
-    sigma : ndarray of shape (n_features,), float64
-    slack, objective, gap : float
-        Of the last cone program.
-    planes : ndarray of shape (n_kept, D, P), float64
-        Mean sums of the planes for the present clusters.
-    bounds : ndarray of shape (n_kept,), float64
-    multipliers : ndarray of shape (n_kept,), float64
-    idle : ndarray of shape (n_kept,), int64
-        How many times planes were drawn since each was last not idle.
-    slopes : ndarray of shape (n_features,), float64
-        Those of the last program; empty before it.
-    ids : list of int
-        The numbers that the planes are stored under: twice that of their round, and one more where
-        a plane was drawn between the best point and the solution.
-    n_rounds : int
-        Passes after the first one, each for a solution of the cone program or for new clusters.
-    n_planes : int
-        Planes drawn.
-    n_steps : int
-        Changes of the clusters.
-    version : int
-        The round that stored the present clusters; 0: those of the start.
-    refresh : bool
-        The next pass takes over the clusters of V.
-    violation : float
-        Loss of the most violated plane beyond the slack; with the clusters outside that of the
-        best point beyond what its share of the objective leaves.
-    best : ndarray of shape (D, P), float64
-        The point of the least objective over all rows for the present clusters.
-    best_rest, best_loss : float
-        The objective there without the loss, and the mean loss.
-    best_changed : int
-        Rows whose cluster under it is not the present one.
-    sizes : ndarray of shape (n_clusters,), int64
-        Rows of each cluster under V; with the clusters outside under the best point.
-    history : list of (float, float)
-        Objective and violation of every round.
-    done, converged : bool
-    """
-
-    number: int
-    V: np.ndarray
-    sigma: np.ndarray
+    number: int  # of the start
+    V: np.ndarray  # of shape (D, P), float64
+    sigma: np.ndarray  # of shape (n_features,), float64
+    # Of the last cone program.
     slack: float = 0.0
     objective: float = np.inf
     gap: float = 0.0
+    # Of shape (n_kept, D, P), float64: mean sums of the planes for the present clusters.
     planes: np.ndarray = field(default_factory=lambda: np.empty(0))
-    bounds: np.ndarray = field(default_factory=lambda: np.empty(0))
+    bounds: np.ndarray = field(default_factory=lambda: np.empty(0))  # of shape (n_kept,), float64
+    # Of shape (n_kept,), float64.
     multipliers: np.ndarray = field(default_factory=lambda: np.empty(0))
+    # Of shape (n_kept,), int64: how many times planes were drawn since each was last not idle.
     idle: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    # Of shape (n_features,), float64: those of the last program; empty before it.
     slopes: np.ndarray = field(default_factory=lambda: np.empty(0))
+    # The numbers that the planes are stored under: twice that of their round, and one more where a
+    # plane was drawn between the best point and the solution.
     ids: list[int] = field(default_factory=list)
+    # Passes after the first one, each for a solution of the cone program or for new clusters.
     n_rounds: int = 0
-    n_planes: int = 0
-    n_steps: int = 0
-    version: int = 0
-    refresh: bool = False
+    n_planes: int = 0  # planes drawn
+    n_steps: int = 0  # changes of the clusters
+    version: int = 0  # the round that stored the present clusters; 0: those of the start
+    refresh: bool = False  # the next pass takes over the clusters of V
     last: float = np.inf
+    # Loss of the most violated plane beyond the slack; with the clusters outside that of the best
+    # point beyond what its share of the objective leaves.
     violation: float = np.inf
+    # Of shape (D, P), float64: the point of the least objective over all rows for the present
+    # clusters.
     best: np.ndarray = field(default_factory=lambda: np.empty(0))
+    # The objective there without the loss, and the mean loss.
     best_rest: float = np.inf
     best_loss: float = np.inf
-    best_changed: int = 0
+    best_changed: int = 0  # rows whose cluster under it is not the present one
+    # Of shape (n_clusters,), int64: rows of each cluster under V; with the clusters outside under
+    # the best point.
     sizes: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    # Objective and violation of every round.
     history: list[tuple[float, float]] = field(default_factory=list)
     done: bool = False
     converged: bool = False

@@ -81,18 +81,11 @@ def search_of_all_rows(
 
 @dataclass(frozen=True)
 class MarginSearch(Strategy):
-    """Clusters of large margin on all rows: several starts to their ends, and a choice of one.
+    """Clusters of large margin on all rows: several starts to their ends, and a choice of one."""
 
-    Attributes
-    ----------
-    margin : M3FSParameters
-        Not always the section of the method: it may be another one that is made of this.
-    n_selected : int
-        m, the sum of sigma.
-    """
-
+    # Not always the section of the method: it may be another one that is made of this.
     margin: M3FSParameters
-    n_selected: int
+    n_selected: int  # m, the sum of sigma
 
     @property
     def _n_columns(self) -> int:

@@ -44,50 +44,31 @@ _COLUMNS = 4 * GROUP
 
 @dataclass
 class Cross:
-    """Centered second moments of all features with some companions, of some rows.
-
-    Attributes
-    ----------
-    count : int
-    mean : ndarray of shape (n_features,), float64
-    other_mean : ndarray of shape (n_others,), float64
-    cross : ndarray of shape (n_features, n_others), float64, Fortran order
-        ``X'Z - n x z'``.
-    squares : ndarray of shape (n_features,), float64
-        Sums of squared deviations from the mean.
-    """
+    """Centered second moments of all features with some companions, of some rows."""
 
     count: int
-    mean: np.ndarray
-    other_mean: np.ndarray
-    cross: np.ndarray
-    squares: np.ndarray
+    mean: np.ndarray  # of shape (n_features,), float64
+    other_mean: np.ndarray  # of shape (n_others,), float64
+    cross: np.ndarray  # of shape (n_features, n_others), float64, Fortran order: ``X'Z - n x z'``
+    squares: np.ndarray  # of shape (n_features,), float64: sums of squared deviations from the mean
 
 
 @dataclass(frozen=True)
 class WidePaths:
-    """The paths of all targets.
+    """The paths of all targets."""
 
-    Attributes
-    ----------
-    last : list of n_targets (indices, values, explained)
-        Active features at the stop, ascending, their coefficients, and the explained share.
-    stops : list of n_targets lists of (indices, values, explained)
-        The same of the paths to 1, 2, ... features.
-    largest_violation : ndarray of shape (n_targets,), float64
-        The most by which a correlation exceeds lambda at any knot, as a share of the largest
-        correlation at the start: rounding, since larger ones made their features candidates.
-    n_screened : ndarray of shape (n_rounds,), int
-        Candidates of each round.
-    constant : ndarray of shape (n_features,), bool
-        Features that are equal in all rows.
-    """
-
+    # List of n_targets (indices, values, explained): active features at the stop, ascending, their
+    # coefficients, and the explained share.
     last: list[SparseVector]
+    # List of n_targets lists of (indices, values, explained): the same of the paths to 1, 2, ...
+    # features.
     stops: list[list[SparseVector]]
+    # Of shape (n_targets,), float64: the most by which a correlation exceeds lambda at any knot, as
+    # a share of the largest correlation at the start: rounding, since larger ones made their
+    # features candidates.
     largest_violation: np.ndarray
-    n_screened: np.ndarray
-    constant: np.ndarray
+    n_screened: np.ndarray  # of shape (n_rounds,), int: candidates of each round
+    constant: np.ndarray  # of shape (n_features,), bool: features that are equal in all rows
 
 
 @dataclass(frozen=True)

@@ -26,37 +26,23 @@ CHECKPOINT_SECONDS = 30.0
 
 @dataclass
 class IterationState:
-    """State of the iteration, beside F.
+    """State of the iteration, beside F."""
 
-    Attributes
-    ----------
-    done : int
-        Iterations made.
-    B : ndarray of shape (n_features, n_clusters), float64
-        The weights of eq. (12), before the first iteration those of the ridge regression.
-    coef : ndarray of shape (n_features + 1, n_clusters), float64
-        The same with the next Delta, and the intercept: what enters ``MF``.
-    delta : ndarray of shape (n_features,), float64
-    xtf, ftf : ndarray
-        ``X'F``, with the sums of F's columns as its last row, and ``F'F``.
-    parts : list of (float, float, float)
-        The three parts of eq. (10) after each iteration; the first of the last one is not yet
-        known.
-    movement : list of float
-        ``|F_t - F_t-1|``.
-    orthogonality : list of float
-        ``|F'F - I|``.
-    """
-
-    done: int
+    done: int  # iterations made
+    # Of shape (n_features, n_clusters), float64: the weights of eq. (12), before the first
+    # iteration those of the ridge regression.
     B: np.ndarray
+    # Of shape (n_features + 1, n_clusters), float64: the same with the next Delta, and the
+    # intercept: what enters ``MF``.
     coef: np.ndarray
-    delta: np.ndarray
+    delta: np.ndarray  # of shape (n_features,), float64
+    # ``X'F``, with the sums of F's columns as its last row, and ``F'F``.
     xtf: np.ndarray
     ftf: np.ndarray
+    # The three parts of eq. (10) after each iteration; the first of the last one is not yet known.
     parts: list[tuple[float, float, float]] = field(default_factory=list)
-    movement: list[float] = field(default_factory=list)
-    orthogonality: list[float] = field(default_factory=list)
+    movement: list[float] = field(default_factory=list)  # ``|F_t - F_t-1|``
+    orthogonality: list[float] = field(default_factory=list)  # ``|F'F - I|``
 
     @property
     def totals(self) -> np.ndarray:

@@ -17,15 +17,9 @@ _GROWTH = 10.0
 
 @dataclass(frozen=True)
 class Update:
-    """One of the multiplicative updates with its parameters.
+    """One of the multiplicative updates with its parameters."""
 
-    Attributes
-    ----------
-    kind : {"safe", "printed"}
-    alpha, gamma : float
-    """
-
-    kind: str
+    kind: str  # one of "safe", "printed"
     alpha: float
     gamma: float
 
@@ -58,24 +52,14 @@ class Update:
 
 @dataclass
 class FactorSums:
-    """Sums of one pass; two of them add up.
+    """Sums of one pass; two of them add up."""
 
-    Attributes
-    ----------
-    xtf : ndarray of shape (n_features + 1, n_clusters), float64
-        ``X'F`` of the new F; the last row has the sums of its columns.
-    ftf : ndarray of shape (n_clusters, n_clusters), float64
-        ``F'F`` of the new F.
-    overlap : ndarray of shape (n_clusters,), float64
-        Products of the new and the old columns.
-    smoothness : float
-        ``tr(F'LF)`` of the old F.
-    """
-
+    # Of shape (n_features + 1, n_clusters), float64: ``X'F`` of the new F; the last row has the
+    # sums of its columns.
     xtf: np.ndarray
-    ftf: np.ndarray
-    overlap: np.ndarray
-    smoothness: float
+    ftf: np.ndarray  # of shape (n_clusters, n_clusters), float64: ``F'F`` of the new F
+    overlap: np.ndarray  # of shape (n_clusters,), float64: products of the new and the old columns
+    smoothness: float  # ``tr(F'LF)`` of the old F
 
 
 def merge_sums(a: FactorSums, b: FactorSums) -> FactorSums:

@@ -29,21 +29,11 @@ from bigfs.store.scratch import ArrayRef, Scratch
 
 @dataclass
 class Ending:
-    """Figures of the final F from the last pass over the graph.
+    """Figures of the final F from the last pass over the graph."""
 
-    Attributes
-    ----------
-    smoothness : float
-        ``tr(F'LF)``.
-    distance : float
-        ``|F - F_start|``.
-    changed : int
-        Rows whose largest entry is in another column than at the start.
-    """
-
-    smoothness: float
-    distance: float
-    changed: int
+    smoothness: float  # ``tr(F'LF)``
+    distance: float  # ``|F - F_start|``
+    changed: int  # rows whose largest entry is in another column than at the start
 
 
 def merge_endings(a: Ending, b: Ending) -> Ending:
@@ -183,28 +173,16 @@ class _Context:
 
 @dataclass
 class StreamedPasses:
-    """A matrix of many blocks, read by tasks.
-
-    Attributes
-    ----------
-    blocks : RowBlocks
-    W : AffinityMatrix
-    F : ArrayRef of shape (n_samples, n_clusters), float64
-        The current iterate, before ``scale``.
-    folder : Scratch
-        Where the iterates are stored.
-    keep_x_bytes, keep_f_bytes : int
-        What a worker process may keep of X, and of F and the degrees.
-    scale : ndarray of shape (n_clusters,)
-        Factors of F's columns that the next pass applies.
-    """
+    """A matrix of many blocks, read by tasks."""
 
     blocks: RowBlocks
     W: AffinityMatrix
-    F: ArrayRef
-    folder: Scratch
+    F: ArrayRef  # of shape (n_samples, n_clusters), float64: the current iterate, before ``scale``
+    folder: Scratch  # where the iterates are stored
+    # What a worker process may keep of X, and of F and the degrees.
     keep_x_bytes: int
     keep_f_bytes: int
+    # Of shape (n_clusters,): factors of F's columns that the next pass applies.
     scale: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:

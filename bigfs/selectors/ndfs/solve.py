@@ -33,20 +33,11 @@ Solve = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Weights:
-    """The penalty in units of the data as they are read.
-
-    Attributes
-    ----------
-    beta : float
-    delta : float
-        What Delta starts as, times the identity.
-    unit : float
-        What X would have to be divided by for the given settings to hold.
-    """
+    """The penalty in units of the data as they are read."""
 
     beta: float
-    delta: float
-    unit: float
+    delta: float  # what Delta starts as, times the identity
+    unit: float  # what X would have to be divided by for the given settings to hold
 
     @classmethod
     def of(
@@ -81,33 +72,20 @@ class Weights:
 
 @dataclass
 class RegressionSolver:
-    """Solves both systems of an iteration.
+    """Solves both systems of an iteration."""
 
-    Attributes
-    ----------
-    squares : ndarray of shape (n_features,), float64
-        Diagonal of ``X'X``.
-    constant : ndarray of shape (n_features,), bool
-        Features that tell no rows apart.
-    first : callable
-        ``X'F -> (X'X + beta Delta)^-1 X'F`` with the Delta of the start.
-    advance : callable
-        ``(delta, X'F) -> B, delta of B, the solution with that delta``.
-    weights : Weights
-    mean : ndarray of shape (n_features,), float64, or None
-        What centers the features as they are read: then there is an intercept, X and F are
-        centered in both systems. None: the paper's regression, which has none.
-    count : int
-        Rows.
-    """
-
-    squares: np.ndarray
-    constant: np.ndarray
+    squares: np.ndarray  # of shape (n_features,), float64: diagonal of ``X'X``
+    constant: np.ndarray  # of shape (n_features,), bool: features that tell no rows apart
+    # ``X'F -> (X'X + beta Delta)^-1 X'F`` with the Delta of the start.
     first: Callable[[np.ndarray], np.ndarray]
+    # ``(delta, X'F) -> B, delta of B, the solution with that delta``.
     advance: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
     weights: Weights
+    # Of shape (n_features,), float64, or None: what centers the features as they are read: then
+    # there is an intercept, X and F are centered in both systems. None: the paper's regression,
+    # which has none.
     mean: np.ndarray | None
-    count: int
+    count: int  # rows
 
     def centered(self, xtf: np.ndarray) -> np.ndarray:
         """Return the ``X'F`` of the systems from that of a pass with the sums of F."""

@@ -257,14 +257,9 @@ def _file(inputs: Inputs) -> Location | None:
 
 @dataclass(frozen=True)
 class DirectStrategy(NDFSStrategy):
-    """The strategies that factor a matrix; small data need not leave this process.
+    """The strategies that factor a matrix; small data need not leave this process."""
 
-    Attributes
-    ----------
-    resident : bool, default=False
-        Whether X (of one block), its graph and F stay in this process: X is read once.
-    """
-
+    # Whether X (of one block), its graph and F stay in this process: X is read once.
     resident: bool = False
 
     @abstractmethod

@@ -23,12 +23,7 @@ def choose(shape: Shape, selection: Selection) -> Picks:
 
 @dataclass(frozen=True)
 class LargestNorm(Rule):
-    """The column of largest residual norm, of X or of the loadings of its leading components.
-
-    Attributes
-    ----------
-    n_components : int or None
-    """
+    """The column of largest residual norm, of X or of the loadings of its leading components."""
 
     n_components: int | None
 

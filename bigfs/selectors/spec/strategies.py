@@ -24,15 +24,9 @@ def choose(shape: Shape, selection: Selection) -> EdgeScores:
 
 @dataclass(frozen=True)
 class EdgeScores(Strategy):
-    """The ranking functions of SPEC, from sums over edges; no eigenvector is computed.
+    """The ranking functions of SPEC, from sums over edges; no eigenvector is computed."""
 
-    Attributes
-    ----------
-    ranking : {"phi1", "phi2", "phi3"}
-        See `SPEC`; "phi2" is the Laplacian score.
-    """
-
-    ranking: str
+    ranking: str  # one of "phi1", "phi2", "phi3": see `SPEC`; "phi2" is the Laplacian score
 
     @property
     def n_groups(self) -> int:

@@ -169,25 +169,14 @@ def choose_fits(
 
 @dataclass(frozen=True)
 class SampledFits:
-    """Pairs of samples of the rows, and a fit of the method on each.
+    """Pairs of samples of the rows, and a fit of the method on each."""
 
-    Attributes
-    ----------
-    shape : Shape
-        Of all rows.
-    selection : Selection
-    n_pairs : int
-    sample_size : int
-        Rows of each fit.
-    quick : bool, default=False
-        Whether the consensus is the result of the run, with a number of features of its own where
-        it is "auto"; else fits have as many as another stage may choose.
-    """
-
-    shape: Shape
+    shape: Shape  # of all rows
     selection: Selection
     n_pairs: int
-    sample_size: int
+    sample_size: int  # rows of each fit
+    # Whether the consensus is the result of the run, with a number of features of its own where it
+    # is "auto"; else fits have as many as another stage may choose.
     quick: bool = False
 
     @property

@@ -29,18 +29,10 @@ class Draw:
 
     Rows are dealt out like cards: the samples of as many pairs as there are rows for share none,
     then all rows are shuffled again. Sample 2i and 2i + 1 are a pair.
-
-    Attributes
-    ----------
-    n_samples : int
-    sample_size : int
-        Rows of each sample.
-    n_pairs : int
-    random_state : int
     """
 
     n_samples: int
-    sample_size: int
+    sample_size: int  # rows of each sample
     n_pairs: int
     random_state: int
 
@@ -109,24 +101,14 @@ class Draw:
 
 @dataclass(frozen=True)
 class DrawnRows:
-    """The rows of samples in scratch: a file for each block, each row once.
-
-    Attributes
-    ----------
-    folder : str
-    n_blocks : int
-    sample_size, n_features : int
-    dtype : str
-    sparse : bool
-        Whether rows are kept, and handed out, in CSR form.
-    """
+    """The rows of samples in scratch: a file for each block, each row once."""
 
     folder: str
     n_blocks: int
     sample_size: int
     n_features: int
     dtype: str
-    sparse: bool
+    sparse: bool  # whether rows are kept, and handed out, in CSR form
 
     def file(self, block: int) -> Location:
         """Return where the rows of a block are."""

@@ -22,16 +22,10 @@ _RANK_TOL = 1e-12
 
 @dataclass
 class LocalScatter:
-    """The sum over some rows, and the range of the features there.
+    """The sum over some rows, and the range of the features there."""
 
-    Attributes
-    ----------
-    M : ndarray of shape (n_features, n_features), float64, Fortran order
-        Upper triangle only.
-    minimum, maximum : ndarray of shape (n_features,)
-    """
-
-    M: np.ndarray
+    M: np.ndarray  # of shape (n_features, n_features), float64, Fortran order: upper triangle only
+    # Of shape (n_features,).
     minimum: np.ndarray
     maximum: np.ndarray
 

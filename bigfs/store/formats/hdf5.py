@@ -28,16 +28,10 @@ class H5Place:
     """The place of an array, or a group of arrays, in a file; opened anew for every read.
 
     A file that stays open would be locked for whoever wants to write it.
-
-    Attributes
-    ----------
-    path : str
-    name : str
-        Of the array or group.
     """
 
     path: str
-    name: str
+    name: str  # of the array or group
 
     @contextmanager
     def open(self) -> Iterator[Any]:

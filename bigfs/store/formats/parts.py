@@ -44,12 +44,7 @@ _MOST_POINTER_BYTES = 2 * GIB
 
 @dataclass(frozen=True)
 class OpenPlace:
-    """An array or group that is open in this process.
-
-    Attributes
-    ----------
-    node : h5py or zarr array or group
-    """
+    """An array or group that is open in this process."""
 
     node: Any
 

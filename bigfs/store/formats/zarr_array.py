@@ -301,12 +301,7 @@ def _open_csr(group: Any, uri: str) -> StoredCSR:
 
 @dataclass(frozen=True)
 class ZarrPlace:
-    """The place of an array or group that a process opens when it reads.
-
-    Attributes
-    ----------
-    path : str
-    """
+    """The place of an array or group that a process opens when it reads."""
 
     path: str
 

@@ -31,7 +31,7 @@ from bigfs.evaluate.protocols import Protocol, clustering_scores, kmeans_scores
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.runtime.progress import silenced, track
 from bigfs.store.csr import DENSE_LIMIT_BYTES
-from bigfs.store.labels import load_classes, name_of
+from bigfs.store.labels import load_labels, name_of
 from bigfs.store.scratch import ArrayRef
 
 _STRIPS = 4
@@ -98,7 +98,7 @@ def compare_with_all(
     InputError
         If the labels cannot be read or do not fit the data.
     """
-    y = load_classes(labels, blocks.n_samples, blocks.source.dropped)
+    y = load_labels(labels, blocks.n_samples, blocks.source.dropped, to_judge_by=True)
     protocol = Protocol(
         n_clusters or int(y.max()) + 1, n_repetitions, n_init, init, nearest_neighbor, random_state
     )

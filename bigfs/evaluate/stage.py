@@ -24,7 +24,7 @@ from bigfs.selectors.stages import (
 )
 from bigfs.stages.curves import selected_features
 from bigfs.stages.stage import Inputs, Stage
-from bigfs.store.labels import load_classes
+from bigfs.store.labels import load_labels
 from bigfs.store.location import is_remote
 from bigfs.store.scratch import Scratch
 
@@ -85,7 +85,7 @@ def check_labels(
         return None
     # Templates judge by the labels of their own data.
     otherwise = ", or leave the evaluation out (--set evaluate=null)"
-    return load_classes(config.evaluate.labels, n_samples, dropped, otherwise)
+    return load_labels(config.evaluate.labels, n_samples, dropped, otherwise, to_judge_by=True)
 
 
 def evaluation_stage(config: Config, settings: EvaluateConfig) -> Stage:

@@ -44,7 +44,7 @@ from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stability import Stability
 from bigfs.stages.stage import Inputs, unplanned_stage
 from bigfs.store.csr import is_large
-from bigfs.store.labels import load_classes
+from bigfs.store.labels import load_labels
 from bigfs.store.location import Location
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch, read_attributes
@@ -167,7 +167,7 @@ def _check_fits(fits: list[_Fit], config: Comparison, source: Source) -> None:
         check_config(fit.config, source)
     kept = None if config.input.missing == "drop_rows" else source.n_samples
     if config.evaluate is not None:
-        load_classes(config.evaluate.labels, kept)
+        load_labels(config.evaluate.labels, kept, to_judge_by=True)
 
 
 def _run(
@@ -183,7 +183,8 @@ def _run(
             check_labels(fit.config, blocks.n_samples, blocks.source.dropped)
         y = None
         if config.evaluate is not None:
-            y = load_classes(config.evaluate.labels, blocks.n_samples, blocks.source.dropped)
+            labels, dropped = config.evaluate.labels, blocks.source.dropped
+            y = load_labels(labels, blocks.n_samples, dropped, to_judge_by=True)
     warn_of_scales(blocks, *(fit.config.method for fit in fits))
     store = RunStages(directory, config.memory_limit, shared=True)
     engine = Engine(store, blocks, key)

@@ -32,6 +32,8 @@ def load_labels(
     n_samples: int | None = None,
     dropped: Sequence[int] = (),
     otherwise: str = "",
+    *,
+    to_judge_by: bool = False,
 ) -> np.ndarray:
     """Read labels and number the classes in sorted order.
 
@@ -48,6 +50,8 @@ def load_labels(
         Rows that the data were read without: labels may also be those of all rows.
     otherwise : str, default=""
         What else may be done where they are of other rows.
+    to_judge_by : bool, default=False
+        Whether there must be two classes at least.
 
     Returns
     -------
@@ -57,7 +61,7 @@ def load_labels(
     Raises
     ------
     InputError
-        If they cannot be read, are not one a row, or are missing somewhere.
+        If they cannot be read, are not one a row, are missing somewhere, or are too few.
     """
     values = read_values(uri)
     uri = name_of(uri)
@@ -73,7 +77,10 @@ def load_labels(
         raise InputError(
             f"{uri}: the label of row {row} is {values[row]}. Every row needs one. {FROM_0}"
         )
-    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+    classes, y = np.unique(values, return_inverse=True)
+    if to_judge_by and len(classes) < 2:
+        raise InputError(f"{uri} has one class only, and nothing can be told by it. Give others.")
+    return y.astype(np.int64)
 
 
 def read_values(uri: str | LabelValues) -> np.ndarray:
@@ -147,27 +154,6 @@ def _in_memory(labels: LabelValues) -> np.ndarray:
         raise InputError(f"{labels.name}: the label of row {row} is missing. {FROM_0}")
     is_number = all(isinstance(value, (int, float, np.number)) for value in values.ravel())
     return np.array(values.tolist() if is_number else values.astype(np.str_))
-
-
-def load_classes(
-    uri: str | LabelValues,
-    n_samples: int | None = None,
-    dropped: Sequence[int] = (),
-    otherwise: str = "",
-) -> np.ndarray:
-    """Read labels to judge by, as `load_labels` does: at least two classes.
-
-    Raises
-    ------
-    InputError
-        As `load_labels`, or if all labels are the same.
-    """
-    y = load_labels(uri, n_samples, dropped, otherwise)
-    if not y.any():
-        raise InputError(
-            f"{name_of(uri)} has one class only, and nothing can be told by it. Give others."
-        )
-    return y
 
 
 def _check_shape(shape: tuple[int, ...], dtype: Any, uri: str) -> None:

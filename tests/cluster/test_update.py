@@ -17,7 +17,7 @@ import bigfs
 from bigfs.runtime import local_cluster
 from bigfs.stages.spectral import SpectralStrategy
 
-N, NEW = 20_000, 400
+N, NEW = 9_000, 180  # more than one cell of the search for new rows, and than the sample of recall
 # A process that kills itself before it writes, or moves, the n-th file with a text in its path.
 _KILLED = """
 import os, signal, sys
@@ -70,7 +70,7 @@ def _chain(folder: Path, store: Path) -> tuple[np.ndarray, dict[str, Any]]:
         n = N if day == 1 else NEW
         X = centers[generator.integers(6, size=n)] + generator.normal(size=(n, 6))
         if not store.exists():
-            bigfs.ingest(X.astype(np.float32), store, rows=3000)
+            bigfs.ingest(X.astype(np.float32), store, rows=1300)
         elif bigfs.open_matrix(store).n_samples < N + NEW * (day - 1):
             bigfs.ingest(X.astype(np.float32), store, append=True)
         result = bigfs.run({

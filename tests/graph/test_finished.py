@@ -15,12 +15,10 @@ from bigfs.blocks import RowBlocks
 from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape
 from bigfs.core.errors import ConfigError, InputError
-from bigfs.core.units import GIB
 from bigfs.graph import affinity, affinity_from_csr, finished, knn_graph
 from bigfs.graph.finished import finished_affinity
 from bigfs.graph.representation import open_member, with_member
 from bigfs.plan.planning import plan_pipeline
-from bigfs.runtime import local_cluster
 from bigfs.selectors.configs import load_config
 from bigfs.selectors.laplacian_score.strategies import choose
 from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
@@ -169,13 +167,13 @@ def test_what_an_object_has_not_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.cluster
-def test_tasks_in_other_processes_read_the_graph_of_an_object(tmp_path: Path) -> None:
-    from distributed import Client
-
+def test_tasks_in_other_processes_read_the_graph_of_an_object(
+    request: pytest.FixtureRequest,
+) -> None:
     adata = given_parts()
     own = NDFS(3, n_clusters=3, representation="obsp/connectivities").fit(adata)
-    with local_cluster(2, 1, GIB) as cluster, Client(cluster):
-        other = NDFS(3, n_clusters=3, representation="obsp/connectivities").fit(adata)
+    request.getfixturevalue("client")  # from here on
+    other = NDFS(3, n_clusters=3, representation="obsp/connectivities").fit(adata)
     np.testing.assert_array_equal(other.scores_, own.scores_)
 
 

@@ -16,7 +16,7 @@ class RankLine:
     """One diagram."""
 
     title: str
-    names: list[str]  # list of n_methods str
+    names: list[str]  # of the methods
     mean_ranks: np.ndarray  # of shape (n_methods,)
     critical_difference: float
     groups: list[list[str]]  # names that a bar connects

@@ -25,13 +25,12 @@ from bigfs.selectors.m3fs.passes import (
     write_arrays,
 )
 from bigfs.selectors.m3fs.state import Settings, Trajectory
+from bigfs.selectors.m3fs.weighted import TOLERANCE, WeightedPlanes, is_weighted, weighted_bytes
 from bigfs.solvers.cone import ConeProgram, solve_cone
 from bigfs.solvers.msupport import ConeSolution
 from bigfs.store.location import Location, as_location, replaced_file
 from bigfs.store.scratch import ArrayRef
 
-# Of the cone programs: relative gap.
-_TOLERANCE = 1e-5
 _CHECKPOINT_SECONDS = 30.0
 _SMALL_ARRAYS = ("V", "sigma", "planes", "bounds", "multipliers", "idle", "slopes", "best", "sizes")
 
@@ -52,6 +51,7 @@ def resident_bytes(shape: Shape, n_rows_of_v: int, n_columns: int, smooth: bool)
     """Return the bytes of a start on resident rows: a round of all of them, in float64."""
     widened = 8 * shape.n_samples * shape.n_features if shape.itemsize < 8 else 0
     program = program_bytes(n_rows_of_v, n_columns, smooth)
+    program += weighted_bytes(shape.n_samples, n_rows_of_v, n_columns)
     return round_bytes(shape, n_columns) + widened + program
 
 
@@ -110,12 +110,21 @@ def _run_start(
     X = np.asarray(reader.read(0, n), dtype=np.float64)
     state = first_states(number + 1, settings)[number]
     rows = MemoryRows()
-    rows.put(number, "clusters", 0, labels.load()[:, number])
+    of_start = labels.load()[:, number]
+    rows.put(number, "clusters", 0, of_start)
+    small = is_weighted(n, settings, smooth)
+    weighted = WeightedPlanes(X, of_start, settings, mean) if small else None
     while not state.done:
-        if state.ids and not state.refresh:
-            state.solved(_solved(state.program(settings, mean, smooth), state.slopes))
-        requested = Request.of(state, settings)
-        state.absorb([advance(X, V, request, rows) for request, V in requested], settings, n)
+        if weighted is not None:
+            if state.ids:
+                state.solved(weighted.solve(state))
+            state.absorb([weighted.step(state)], settings, n)
+            weighted.keep(state)
+        else:
+            if state.ids and not state.refresh:
+                state.solved(_solved(state.program(settings, mean, smooth), state.slopes))
+            requested = Request.of(state, settings)
+            state.absorb([advance(X, V, request, rows) for request, V in requested], settings, n)
         if state.history:
             where = f"round {len(state.history)}, objective {state.objective:.6g}"
             say_where(f"start {number}: {where}")
@@ -125,7 +134,7 @@ def _run_start(
 
 
 def _solved(program: ConeProgram, start: np.ndarray) -> ConeSolution:
-    return solve_cone(program, start=start if len(start) else None, tol=_TOLERANCE)
+    return solve_cone(program, start=start if len(start) else None, tol=TOLERANCE)
 
 
 def run_streamed(

@@ -119,15 +119,17 @@ def bounds_of(
     The quadratic term is at least its tangent at V, which leaves the conjugate of the norm:
     ``g'x - v'Sv - (half the m largest squared slopes)``.
     """
-    quadratic = 0.0
-    residual = np.einsum("rdp,r->dp", rows.A[:, :d, :], x)
+    quadratic, flat = 0.0, rows.A.reshape(len(rows.A), -1)
+    residual = (x @ flat).reshape(V.shape)[:d]
     if smooth is not None:
-        product = smooth @ V
+        # Few features are used, and S is symmetric.
+        used = np.flatnonzero(V.any(axis=1))
+        few = 2 * len(used) <= len(V)
+        product = smooth[used].T @ V[used] if few else smooth @ V
         quadratic = float(np.einsum("dp,dp->", V, product))
         residual -= 2 * product[:d]
     slopes = np.linalg.norm(residual, axis=1)
-    planes = rows.A[: rows.n_planes]
-    short = rows.bounds[: rows.n_planes] - np.einsum("rdp,dp->r", planes, V)
+    short = rows.bounds[: rows.n_planes] - flat[: rows.n_planes] @ V.ravel()
     slack = max(0.0, float(short.max()))
     upper = half_squared_norm(np.linalg.norm(V[:d], axis=1), m) + quadratic + C * slack
     lower = float(rows.bounds @ x) - quadratic - half_squared_dual(slopes, m)

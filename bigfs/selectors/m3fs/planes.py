@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 
@@ -73,7 +74,7 @@ def run_resident(
     folder: Location,
 ) -> tuple[list[Trajectory], list[float]]:
     """Run data of one block, each start in a task of its own; see `run_streamed`."""
-    shared = write_arrays(folder / f"shared-{uuid.uuid4().hex[:8]}.npz", **_given(mean, smooth))
+    shared = _share(folder, mean, smooth)
     n_starts = labels.shape[1]
     ended = run_tasks(
         _run_start,
@@ -87,13 +88,35 @@ def run_resident(
         unit="starts",
         notes=True,
     )
-    as_location(shared).unlink()
+    for path in shared:
+        as_location(path).unlink()
     clusters.write(0, np.column_stack([rows for _, rows, _ in ended]))
     return [state for state, _, _ in ended], [hinge for _, _, hinge in ended]
 
 
-def _given(mean: np.ndarray, smooth: np.ndarray | None) -> dict[str, np.ndarray]:
-    return {"mean": mean} if smooth is None else {"mean": mean, "smooth": smooth}
+def _share(folder: Location, mean: np.ndarray, smooth: np.ndarray | None) -> tuple[str, ...]:
+    """Store what all tasks read, each array in a file; return the paths."""
+    paths = []
+    for values in (mean, smooth):
+        if values is not None:
+            path = folder / f"shared-{uuid.uuid4().hex[:8]}.npy"
+            with path.open("wb") as file:
+                np.save(file, values)
+            paths.append(str(path))
+    return tuple(paths)
+
+
+def _shared(paths: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the means, and the matrix of smoothness, mapped: a program reads few of its rows."""
+    stored = []
+    for path in paths:
+        place = as_location(path)
+        if isinstance(place, Path):
+            stored.append(np.load(place, mmap_mode="r", allow_pickle=False))
+        else:
+            with place.open("rb") as file:
+                stored.append(np.load(file, allow_pickle=False))
+    return stored[0], stored[1] if len(stored) > 1 else None
 
 
 def _run_start(
@@ -102,11 +125,10 @@ def _run_start(
     n: int,
     labels: ArrayRef,
     settings: Settings,
-    shared: str,
+    shared: tuple[str, ...],
 ) -> tuple[Trajectory, np.ndarray, float]:
     """Run one start to its end; return it with its clusters and the sum of its losses."""
-    given = read_arrays(shared)
-    mean, smooth = given["mean"], given.get("smooth")
+    mean, smooth = _shared(shared)
     X = np.asarray(reader.read(0, n), dtype=np.float64)
     state = first_states(number + 1, settings)[number]
     rows = MemoryRows()
@@ -166,7 +188,7 @@ def run_streamed(
     """
     states = _load(checkpoint) or first_states(passes.labels.shape[1], settings)
     n = passes.blocks.n_samples
-    shared = write_arrays(passes.folder / "shared.npz", **_given(mean, smooth))
+    shared = _share(passes.folder, mean, smooth)
     saved = time.monotonic()
     with track("m3fs", settings.max_iter, "rounds") as progress:
         progress.resume(max(state.n_rounds for state in states))
@@ -192,7 +214,9 @@ def run_streamed(
     return states, hinges
 
 
-def _solve_all(states: list[Trajectory], folder: Location, settings: Settings, shared: str) -> None:
+def _solve_all(
+    states: list[Trajectory], folder: Location, settings: Settings, shared: tuple[str, ...]
+) -> None:
     """Solve the cone programs of all starts, one task each."""
     items = []
     for state in states:
@@ -205,14 +229,14 @@ def _solve_all(states: list[Trajectory], folder: Location, settings: Settings, s
         as_location(item).unlink()
 
 
-def _solve_task(path: str, settings: Settings, shared: str) -> ConeSolution:
-    given, stored = read_arrays(shared), read_arrays(path)
+def _solve_task(path: str, settings: Settings, shared: tuple[str, ...]) -> ConeSolution:
+    (mean, smooth), stored = _shared(shared), read_arrays(path)
     program = ConeProgram(
         stored["planes"],
         stored["bounds"],
-        given["mean"],
+        mean,
         settings.balance,
-        given.get("smooth"),
+        smooth,
         settings.C,
         settings.n_selected,
         settings.n_features,

@@ -183,6 +183,7 @@ LONG = (
     Case(StreamedRows, "m3fs", 10_000, 3_000, {**_M3FS, "init": "kmeans", "n_init": 1}),
     Case(SampledRows, "m3fs", 12_000, 2_000, {**_M3FS, "sample_size": 4_000}, n_selected=2_000),
     Case(NormsOfRule, "maximum_margin_clustering", 40_000, 500, _MARGIN),
+    Case(NormsOfRule, "maximum_margin_clustering", 4_000, 2_000, {**_MARGIN, "n_clusters": 5}),
     Case(
         SampledRows, "maximum_margin_clustering", 20_000, 1_600, {**_MARGIN, "sample_size": 16_000}
     ),

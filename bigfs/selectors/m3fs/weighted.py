@@ -64,7 +64,8 @@ class WeightedPlanes:
         self._X, self._z, self._settings, self._mean = X, z.copy(), settings, mean
         n, P = len(X), settings.n_columns
         self._center = mean[: settings.n_features]
-        self._shared = X @ X.T / n**2
+        self._shared = X @ X.T
+        self._shared /= n**2
         # What a row's weight adds to the product of a plane with the mean, and to the intercepts.
         self._across = np.column_stack([X @ self._center, np.ones(n)]) / n
         self._planes, self._drawn = np.empty((0, n), dtype=np.uint8), np.empty(0, dtype=np.uint8)
@@ -176,7 +177,7 @@ class WeightedPlanes:
         from scipy.sparse import csr_array
 
         J, P, n = len(self._planes), self._settings.n_columns, len(self._z)
-        step = max(1, _MOVED_BYTES // (8 * J * P))
+        step = max(1, _MOVED_BYTES // (8 * (J * P + n)))
         for begin in range(0, len(moved), step):
             part = moved[begin : begin + step]
             plane, at, own, rival = self._asked()

@@ -10,10 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg.lapack import dpstrf
+from scipy.linalg.blas import dsymm
+from scipy.linalg.lapack import dpotrf, dpotri, dpstrf
 
 # A correlation matrix whose smallest squared pivot is below this counts as singular.
 SINGULAR_PIVOT = 1e-10
+# Where the other features leave at least this share of every variance unexplained, a covariance is
+# far from singular, and its inverse has more digits than count.
+CLEAR = 1e-6
 # A variance below this share of the mean square is what rounding leaves of equal values.
 ROUNDING = 1e-12
 # Digits of a log ratio or of evidence that count: candidates often are equal but for rounding.
@@ -28,16 +32,21 @@ class ClusterSums:
 
     counts: np.ndarray  # of shape (n_clusters,), float64
     sums: np.ndarray  # of shape (n_clusters, n_features), float64
-    products: np.ndarray  # of shape (n_clusters, n_features, n_features), float64: sums of ``x x'``
+    # Of shape (n_clusters, n_features, n_features), float64: sums of ``x x'``; of rows in memory
+    # (n_clusters, n_features): sums of squares.
+    products: np.ndarray
 
     @property
     def means(self) -> np.ndarray:
         """Means, shape (n_clusters, n_features); those of empty clusters are the origin."""
         return self.sums / np.maximum(self.counts, 1)[:, None]
 
-    def covariance(self, cluster: int) -> np.ndarray:
-        """Covariance (divisor n) of one cluster, shape (n_features, n_features)."""
-        return covariance(self.counts[cluster], self.sums[cluster], self.products[cluster])
+    @property
+    def variances(self) -> np.ndarray:
+        """Variances (divisor n), shape (n_clusters, n_features)."""
+        single = self.products.ndim == 2
+        squares = self.products if single else np.diagonal(self.products, axis1=1, axis2=2)
+        return variance(self.counts, self.sums, squares)
 
 
 def covariance(counts: np.ndarray, sums: np.ndarray, products: np.ndarray) -> np.ndarray:
@@ -112,6 +121,43 @@ def log_separability(
         return np.log((share * (columns * solved).sum(axis=-2)).sum(axis=-1))
 
 
+def log_separability_without_each(
+    counts: np.ndarray, means: np.ndarray, within: np.ndarray
+) -> tuple[float, np.ndarray] | None:
+    """Return the log of eq. (7) in a subset, and without each feature in turn, by one inverse.
+
+    Parameters
+    ----------
+    counts, means, within
+        As in `log_separability`, of one cluster.
+
+    Returns
+    -------
+    logs : tuple of (float, ndarray of shape (n_subset,)) or None
+        None where the covariance is singular, or so near to it that digits are lost.
+    """
+    variances = within.diagonal()
+    if not (variances > 0).all():
+        return None
+    scale = 1 / np.sqrt(variances)
+    factor, failed = dpotrf((within * scale * scale[:, None]).T, overwrite_a=True)
+    if failed:
+        return None
+    inverse, failed = dpotri(factor, overwrite_c=True)
+    own = inverse.diagonal()
+    # The share of a feature's variance that the others do not explain is one over it.
+    if failed or not (own <= 1 / CLEAR).all():
+        return None
+    share = counts / counts.sum()
+    away = (means - share @ means) * scale
+    solved = dsymm(1.0, inverse, away.T).T
+    value = float(share @ (away * solved).sum(axis=1))
+    rest = value - share @ solved**2 / own
+    if not (value > 0 and (rest > CLEAR * value).all()):
+        return None
+    return float(np.log(value)), np.log(rest)
+
+
 def feature_separability(
     counts: np.ndarray, means: np.ndarray, variances: np.ndarray
 ) -> np.ndarray:
@@ -174,6 +220,17 @@ def overlap_measure(shared: np.ndarray) -> np.ndarray:
     mean = (sizes[..., :, None] + sizes[..., None, :]) / 2
     share = np.divide(shared, mean, out=np.zeros_like(mean), where=mean > 0)
     return np.asarray(share.sum(axis=(-2, -1)) - np.trace(share, axis1=-2, axis2=-1))
+
+
+def without_each(parts: np.ndarray) -> np.ndarray:
+    """Return the totals without each part in turn, along the first axis.
+
+    The others are added up: taking a part from the total would leave rounding where nothing is.
+    """
+    totals = np.zeros_like(parts)
+    np.cumsum(parts[:-1], axis=0, out=totals[1:])
+    totals[:-1] += np.cumsum(parts[:0:-1], axis=0)[::-1]
+    return totals
 
 
 def jackknife_error(replicates: np.ndarray) -> float:

@@ -88,7 +88,7 @@ def test_a_fold_of_the_sums_of_all_candidates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "method, n, d, settings, alone",
     [
-        ("lfs", 1_600, 150, {"n_clusters": 3, "drop": "many", "max_iter": 2}, _lfs_alone),
+        ("lfs", 776, 322, {"n_clusters": 2, "drop": "many", "max_iter": 2}, _lfs_alone),
         ("gfs_kmeans", 2_000, 500, {"n_clusters": 20, "max_iter": 2}, _gfs_alone),
         ("gfs_kmeans", 800, 600, {"n_clusters": 12, "max_iter": 9}, _gfs_alone),
     ],

@@ -12,13 +12,18 @@ from sklearn.datasets import load_iris, load_wine
 
 from bigfs import LFS, GFSKMeans, ingest
 from bigfs.blocks import RowBlocks
+from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.selectors.lfs import held, strategies
-from bigfs.selectors.lfs.compare import _without
 from bigfs.selectors.lfs.kernels import groups_of
 from bigfs.selectors.lfs.passes import N_GROUPS
 from bigfs.selectors.lfs.state import load_state
-from bigfs.solvers.separability import feature_separability, is_singular, variance
+from bigfs.solvers.separability import (
+    feature_separability,
+    is_singular,
+    variance,
+    without_each,
+)
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 from tests.bench._lfs_data import four_clusters, planted
@@ -305,9 +310,11 @@ def test_what_varies_in_one_group_alone_does_not_vary_without_it(unit: float) ->
     rows = unit * (np.where(np.arange(100) == 17, 0.4, 0.0) - 0.4 / 3000)
     groups = groups_of(0, 100, N_GROUPS)
     counts, sums, squares = (np.bincount(groups, rows**power) for power in range(3))
-    without = variance(_without(counts), *(_without(part)[:, None] for part in (sums, squares)))
+    without = variance(
+        without_each(counts), *(without_each(part)[:, None] for part in (sums, squares))
+    )
     np.testing.assert_array_equal(without[:, 0] > 0, np.arange(N_GROUPS) != groups[17])
-    np.testing.assert_allclose(_without(sums), sums.sum() - sums, atol=1e-12 * unit)
+    np.testing.assert_allclose(without_each(sums), sums.sum() - sums, atol=1e-12 * unit)
 
 
 def test_means_that_differ_by_rounding_separate_nothing() -> None:
@@ -343,6 +350,22 @@ def test_fewer_rows_that_differ_than_clusters(caplog: pytest.LogCaptureFixture) 
 
 
 def test_covariances_that_do_not_fit_are_refused_before_any_pass() -> None:
-    X = np.random.default_rng(0).normal(size=(60, 2_000))
-    with pytest.raises(MemoryLimitError, match="covariances of 3 clusters in 2,000 features"):
+    X = np.random.default_rng(0).normal(size=(2_000, 1_500))
+    with pytest.raises(MemoryLimitError, match="covariances of 3 clusters in 1,500 features"):
         LFS(n_clusters=3, memory_limit="1 GiB").fit(X)
+
+
+def test_candidates_that_are_followed_end_the_search_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y, _ = planted(500, 12, 4, seed=0)
+    fits = []
+    for least in (1, 10_000):
+        monkeypatch.setattr(held, "_FOLLOWED", least)
+        fits.append(LFS(n_clusters=4, init=y).fit(X))
+    assert _subsets(fits[0]) == _subsets(fits[1])
+    np.testing.assert_array_equal(fits[0].labels_, fits[1].labels_)
+    assert [e["dropped"] for e in fits[0].trace_] == [e["dropped"] for e in fits[1].trace_]
+
+
+def test_fewer_rows_than_features_need_no_covariance_of_all_features() -> None:
+    strategy = strategies.choose(Shape(100, 6_000, 4, 100, 100), selection_of("lfs", n_clusters=3))
+    assert strategy.cost().task_bytes < 8 * 6_000**2 / 2

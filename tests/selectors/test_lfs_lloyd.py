@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from bigfs.core.compiling import compiled
-from bigfs.selectors.lfs.kernels import Clusterings, labels_of
-from bigfs.selectors.lfs.lloyd import lloyd, moving_features
+from bigfs.selectors.lfs.follow import Followed
+from bigfs.selectors.lfs.kernels import Candidates, Clusterings, labels_of
+from bigfs.selectors.lfs.lloyd import lloyd
 
 
 def _plain(
@@ -86,11 +87,46 @@ def test_no_row_moves_without_a_feature_that_is_said_to_move_none(kind: str) -> 
     masks = ~np.eye(12, dtype=bool)
     without = lloyd(rows, centers[0], masks, codes, 1, 100, 1e-9)[1]
     moves = (without != labels).any(axis=1)
-    moving = moving_features(rows, centers[0], labels)
+    nearest, moving = Followed(rows).moving(centers[0], np.arange(12))
+    assert kind == "two equal centers" or (nearest == labels).all()
     assert not (moves & ~moving).any()
     assert moves.any()
     if kind == "plain":
         np.testing.assert_array_equal(moving, moves)
+
+
+@pytest.mark.parametrize("tol", [0.0, 1e-3])
+@pytest.mark.parametrize("kind", ["normal", "groups", "whole numbers"])
+def test_followed_candidates_end_where_the_loop_does(kind: str, tol: float) -> None:
+    generator = np.random.default_rng(1)
+    rows = generator.normal(size=(200, 15)) * [3, 3, *[0.1] * 13]
+    if kind == "groups":
+        rows[:, 0] += 10 * (np.arange(200) % 4)
+    if kind == "whole numbers":
+        rows = np.round(2 * rows)
+    followed, kept, n_alike = Followed(rows), np.arange(15), 0
+    centers = rows[:4].copy()
+    for _ in range(8):
+        candidates = Candidates(np.isin(np.arange(15), kept), kept[:, None])
+        masks = candidates.masks(range(len(kept)))
+        codes = np.zeros(200, np.int64)
+        _, labels, counts, sums, squares, _ = lloyd(rows, centers, masks, codes, 1, 50, tol, True)
+        ends, others = followed.endings(centers, kept, 50, tol)
+        found = [*(end.candidates for end in ends), others]
+        assert sorted(np.concatenate(found)) == list(range(len(kept)))
+        for end in ends:
+            of_labels = followed.sums(end.labels, 4)
+            for candidate in end.candidates:
+                np.testing.assert_array_equal(end.labels, labels[candidate])
+                np.testing.assert_array_equal(of_labels.counts, counts[candidate])
+                np.testing.assert_allclose(of_labels.sums, sums[candidate], atol=1e-10)
+                np.testing.assert_allclose(of_labels.squares, squares[candidate], rtol=1e-12)
+                at = Clusterings(end.centers[None], masks[candidate][None])
+                np.testing.assert_array_equal(labels_of(rows, at)[:, 0], end.labels)
+            n_alike += len(end.candidates)
+            centers = followed.sums(end.labels, 4).sums / counts[end.candidates[0]][:, None]
+        kept = np.delete(kept, len(kept) // 2)
+    assert n_alike > 20 or kind == "whole numbers"
 
 
 def test_distances_in_small_units_are_right_without_the_large_one() -> None:

@@ -87,9 +87,11 @@ def test_an_interrupted_run_goes_on_where_it_was(
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(10, 3_000)))
+    np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(100, 3_000)))
+    np.save(tmp_path / "y.npy", np.arange(100) % 2)
     uri = {"uri": str(tmp_path / "X.npy")}
-    config = _config(tmp_path, "lfs", input=uri, lfs={"n_clusters": 2}, memory_limit="1 GiB")
+    start = {"n_clusters": 2, "init": str(tmp_path / "y.npy")}
+    config = _config(tmp_path, "lfs", input=uri, lfs=start, memory_limit="1 GiB")
     with pytest.raises(MemoryLimitError, match="covariances of 2 clusters in 3,000 features"):
         run(config)
     assert not (tmp_path / "run").exists()

@@ -165,7 +165,7 @@ def _search(
         kept = np.flatnonzero(current.masks[0])
         means = _means(swept, 0, current.centers[0])
         # Without the others the clusters stay the same: the ratio is one.
-        moving = np.flatnonzero(passes.moving(means, kept, swept))
+        moving = np.flatnonzero(passes.moving(means, kept, current.labels))
         variances = variances_within(swept.counts[0], means, total.diagonal())
         alone = feature_separability(swept.counts[0], means, variances)[kept]
         values, best_of = np.zeros(len(kept)), {}
@@ -189,7 +189,7 @@ def _search(
         else:
             mask = current.masks[0].copy()
             mask[kept[best]] = False
-            current = Clusterings(means[None], mask[None])
+            current = Clusterings(means[None], mask[None], current.labels)
         progress.advance(1, f"log ratio of the criterion {values[best]:.3g}")
     return Clusterings(_means(swept, 0, current.centers[0])[None], current.masks), order
 

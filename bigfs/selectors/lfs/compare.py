@@ -1,26 +1,28 @@
-"""Comparison of clusters in LFS: adjusted normalized separability, with its sampling error."""
+"""Comparison of clusters in LFS: adjusted normalized separability.
+
+Candidates that are one subset without one feature each, and have clusters in common, are compared
+together: from one inverse, or from the sums of all features but one.
+"""
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from bigfs.selectors.lfs import LFSParameters
-from bigfs.selectors.lfs.held import HeldRows
-from bigfs.selectors.lfs.kernels import Clusterings, GroupSums, Sweep, has_bit
+from bigfs.selectors.lfs.held import HeldRows, Tried
+from bigfs.selectors.lfs.kernels import Candidates, Sweep, has_bit
 from bigfs.selectors.lfs.passes import RowPasses
-from bigfs.selectors.lfs.state import Matches, Proposal, SearchState
-from bigfs.selectors.lfs.traces import trace_ratios
+from bigfs.selectors.lfs.state import Matches, SearchState
+from bigfs.selectors.lfs.traces import trace_ratios, trace_ratios_without_each
 from bigfs.solvers.separability import (
-    DIGITS,
     covariance,
     is_singular,
-    jackknife_error,
-    log_separability,
+    log_separability_without_each,
     overlap_measure,
     pair_separability,
-    variance,
 )
 
 
@@ -29,7 +31,7 @@ def matches(
 ) -> Matches:
     """Return the matches of every candidate whose subset has fewer features than the cluster's."""
     k, sizes = len(state.subsets), state.subsets.sum(axis=1)
-    inside, alone = _memberships(swept.codes, k)
+    inside, alone = memberships(swept.codes, k)
     joint = swept.joint
     weight = joint[0].sum(axis=1)
     n = weight.sum()
@@ -41,31 +43,32 @@ def matches(
     filled = np.take_along_axis(counts, members, axis=1) >= 2
     which, clusters = np.nonzero(smaller & filled)
     members = members[which, clusters]
-    overlap, unassigned = _measures(
-        np.tile(shared, (len(which), 1, 1)),
-        overlaps[which, :, members],
-        counts[which, members],
-        alone[clusters][:, None] @ joint[which],
-        members,
-        clusters,
-        n,
-    )
     same = counts[which, members] == shared[clusters, clusters]
     same &= overlaps[which, clusters, members] == counts[which, members]
+    overlap, unassigned = np.full(len(same), before[0]), np.full(len(same), before[1])
+    at = which[~same], members[~same], clusters[~same]
+    overlap[~same], unassigned[~same] = overlap_and_gaps(
+        np.tile(shared, (len(at[0]), 1, 1)),
+        overlaps[at[0], :, at[1]],
+        counts[at[:2]],
+        alone[at[2]][:, None] @ joint[at[0]],
+        *at[1:],
+        n,
+    )
     penalty = 2 * (
         parameters.alpha * (overlap - before[0]) + parameters.beta * (unassigned - before[1])
     )
-    pairs, ratios = np.column_stack([which, members, clusters]), np.where(same, 0.0, -np.inf)
-    return Matches(pairs, same, overlap, unassigned, penalty, ratios, np.zeros_like(same))
+    pairs = np.column_stack([which, members, clusters])
+    return Matches(pairs, same, np.zeros_like(same), overlap, unassigned, penalty)
 
 
-def _memberships(codes: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def memberships(codes: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return which codes contain each cluster, and which no other one; (k, n_codes), float64."""
     inside = has_bit(codes, np.arange(k)[:, None])
     return inside.astype(float), (inside.sum(axis=0) == inside).astype(float)
 
 
-def _measures(
+def overlap_and_gaps(
     shared: np.ndarray,
     row: np.ndarray,
     count: np.ndarray,
@@ -99,255 +102,212 @@ def _measures(
     return overlap_measure(shared), left / totals
 
 
+@dataclass
+class _Old:
+    """A cluster of the solution, in the features of its own subset and of the candidates'.
+
+    Attributes
+    ----------
+    features : ndarray of int
+    products, within : ndarray of shape (n, n), float64
+        Sums of ``x x'``, and the covariance.
+    own, tried : ndarray of int
+        Places of the two subsets among the features.
+    logs : tuple of (float, ndarray) or None
+        Logs of the criterion on its own subset, and on the other without each feature.
+    """
+
+    features: np.ndarray
+    products: np.ndarray
+    within: np.ndarray
+    own: np.ndarray
+    tried: np.ndarray
+    logs: tuple[float, np.ndarray] | None
+
+
 class OldValues:
-    """The ratios of values before and after replacements, with the old parts computed once."""
+    """The ratios of values before and after replacements, with the old parts computed once.
 
-    def __init__(self, state: SearchState) -> None:
-        self._state, self._counts, self._means = state, state.sums.counts, state.sums.means
-        squares = np.diagonal(state.sums.products, axis1=1, axis2=2)
-        self._variances = variance(self._counts, state.sums.sums, squares)
-        self._sets = [np.flatnonzero(subset) for subset in state.subsets]
+    Parameters
+    ----------
+    passes : RowPasses
+    state : SearchState
+    candidates : Candidates
+    """
+
+    def __init__(self, passes: RowPasses, state: SearchState, candidates: Candidates) -> None:
+        self._passes, self._state, self._candidates = passes, state, candidates
+        self._counts, self._means = state.sums.counts, state.sums.means
+        self._variances = state.sums.variances
+        self._sizes = state.subsets.sum(axis=1)
         self._singular: dict[int, bool] = {}
+        self._old: dict[int, _Old] = {}
 
-    @cached_property
-    def _within(self) -> list[np.ndarray]:
-        return [self._state.sums.covariance(i) for i in range(len(self._counts))]
+    def ratios(
+        self, matched: Matches, tried: Tried
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray | None]]:
+        """Yield the log of ANV(new) over ANV(old), eqs. (13) to (18), of matches that differ.
+
+        Yields
+        ------
+        match : int
+        places : ndarray of int
+            Which of those tried have the clustering.
+        ratios : ndarray of the shape of places
+            Where it is not defined, it is not finite.
+        products : ndarray of shape (n_features, n_features) or None
+            Of the new cluster, where somebody else than this process reads the rows.
+        """
+        swept, others = tried.swept, np.flatnonzero(~matched.same)
+        order = np.argsort(tried.places, kind="stable")
+        ends = np.searchsorted(tried.places[order], np.arange(len(tried.clusterings) + 1))
+        places = [order[ends[g] : ends[g + 1]] for g in range(len(tried.clusterings))]
+        singles = np.diff(ends) == 1
+        if swept.squares is not None:
+            which, members, clusters = matched.pairs[others].T
+            # Fewer rows than features: no covariance of so many is needed.
+            sizes = tried.clusterings.masks.sum(axis=1) - ~singles
+            largest = np.maximum(self._sizes[clusters], sizes[which])
+            matched.traced[others] = [
+                few or self._is_singular(cluster)
+                for few, cluster in zip(
+                    np.minimum(swept.counts[which, members], self._counts[clusters]) <= largest,
+                    clusters.tolist(),
+                    strict=True,
+                )
+            ]
+            alone = np.flatnonzero(matched.traced & singles[matched.pairs[:, 0]])
+            values = trace_ratios(
+                matched.pairs[alone], tried.clusterings.masks, self._state.subsets, self._counts,
+                self._means, self._variances, swept.counts, swept.sums, swept.squares,
+            )  # fmt: skip
+            for i, value in zip(alone.tolist(), values - matched.penalty[alone], strict=True):
+                yield i, places[matched.pairs[i, 0]], np.array([value]), None
+            for i in np.flatnonzero(matched.traced & ~singles[matched.pairs[:, 0]]).tolist():
+                some = places[matched.pairs[i, 0]]
+                yield i, some, self._traces(matched, i, tried, some) - matched.penalty[i], None
+        untraced = others[~matched.traced[others]]
+        for i, change, full in self._changes(matched, untraced, tried):
+            some = places[matched.pairs[i, 0]]
+            values = self._of_covariances(matched, i, tried, some, change)
+            yield i, some, values - matched.penalty[i], full
+
+    def _changes(
+        self, matched: Matches, which: np.ndarray, tried: Tried
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
+        """Yield matches, the gain of products in the features that count, and all new products."""
+        passes, rules, clusterings = self._passes, self._state.rules, tried.clusterings
+        if isinstance(passes, HeldRows):
+            assert clusterings.labels is not None
+            for i in which.tolist():
+                clustering, member, cluster = matched.pairs[i].tolist()
+                new, old = clusterings.labels[clustering] == member, passes.members(rules, cluster)
+                features = self._of_cluster(cluster).features
+                gain = passes.products(new & ~old, features)
+                yield i, gain - passes.products(old & ~new, features), None
+            return
+        waiting = iter(which.tolist())
+        for changes in passes.changes(clusterings, rules, matched.pairs[which]):
+            for change in changes:
+                i = next(waiting)
+                cluster = int(matched.pairs[i, 2])
+                features = self._of_cluster(cluster).features
+                full = self._state.sums.products[cluster] + change
+                yield i, change[np.ix_(features, features)], full
 
     def _is_singular(self, cluster: int) -> bool:
         """Say whether an old cluster's covariance is singular in its own subset."""
         if cluster not in self._singular:
-            old = self._within[cluster], self._counts[cluster], self._sets[cluster]
-            self._singular[cluster] = is_singular(*old)
+            subset, count = self._state.subsets[cluster], self._counts[cluster]
+            flat = count <= self._sizes[cluster] or (self._variances[cluster, subset] <= 0).any()
+            if not flat:
+                old = self._of_cluster(cluster)
+                flat = old.logs is None and is_singular(old.within, count, old.own)
+            self._singular[cluster] = bool(flat)
         return self._singular[cluster]
 
-    def trace(self, matched: Matches, swept: Sweep, masks: np.ndarray) -> None:
-        """Set the ratios that are of traces whatever the products are, where squares are known."""
-        if swept.squares is None or not len(matched):
-            return
-        singular = np.zeros(len(self._counts), dtype=bool)
-        for cluster in np.unique(matched.pairs[:, 2]):
-            count, subset = self._counts[cluster], self._sets[cluster]
-            flat = count <= len(subset) or not (self._variances[cluster, subset] > 0).all()
-            singular[cluster] = flat or self._is_singular(cluster)
-        which, members, clusters = matched.pairs.T
-        few = swept.counts[which, members] <= self._state.subsets.sum(axis=1)[clusters]
-        matched.traced = (singular[clusters] | few) & ~matched.same
-        ratios = trace_ratios(
-            matched.pairs[matched.traced], masks, self._state.subsets, self._counts, self._means,
-            self._variances, swept.counts, swept.sums, swept.squares,
-        ) - matched.penalty[matched.traced]  # fmt: skip
-        ratios = np.where(np.isfinite(ratios), ratios, -np.inf)
-        matched.ratios[matched.traced] = np.round(ratios, DIGITS)
-
-    def ratios(self, proposals: list[Proposal]) -> np.ndarray:
-        """Return the log of ANV(new) over ANV(old), eqs. (13) to (18); -inf where undefined.
-
-        Most comparisons of many features are of traces: these are made many at a time.
-        """
-        values = np.empty(len(proposals))
-        alike: dict[tuple[int, int], list[tuple[int, np.ndarray, np.ndarray]]] = {}
-        for place, proposal in enumerate(proposals):
-            old_set, new_set = self._sets[proposal.cluster], np.flatnonzero(proposal.mask)
-            within = covariance(*proposal.sums)
-            old = self._within[proposal.cluster], self._counts[proposal.cluster]
-            new = within, proposal.sums[0]
-            if (
-                self._is_singular(proposal.cluster)
-                or is_singular(*old, new_set)
-                or any(is_singular(*new, subset) for subset in (old_set, new_set))
-            ):
-                kind = proposal.cluster, len(new_set)
-                alike.setdefault(kind, []).append((place, new_set, within.diagonal().copy()))
+    def _of_cluster(self, cluster: int) -> _Old:
+        if cluster not in self._old:
+            state, subset = self._state, self._candidates.subset
+            features = np.flatnonzero(state.subsets[cluster] | subset)
+            own = np.flatnonzero(state.subsets[cluster][features])
+            tried = np.flatnonzero(subset[features])
+            if isinstance(self._passes, HeldRows):
+                members = self._passes.members(state.rules, cluster)
+                products = self._passes.products(members, features)
             else:
-                values[place] = self._of_inverses(proposal, within, old_set, new_set)
-        for (cluster, _), group in alike.items():
-            places = [place for place, _, _ in group]
-            some = [proposals[place] for place in places]
-            sets, variances = (np.stack(parts) for parts in list(zip(*group, strict=True))[1:])
-            values[places] = self._of_like_traces(some, cluster, variances, sets)
-        values -= [proposal.penalty for proposal in proposals]
-        return np.where(np.isfinite(values), values, -np.inf)
+                products = state.sums.products[cluster][np.ix_(features, features)]
+            within = covariance(self._counts[cluster], state.sums.sums[cluster, features], products)
+            logs = _logs(self._counts, self._means[:, features], cluster, within, own, tried)
+            self._old[cluster] = _Old(features, products, within, own, tried, logs)
+        return self._old[cluster]
 
-    def _of_inverses(
-        self, proposal: Proposal, within: np.ndarray, old_set: np.ndarray, new_set: np.ndarray
-    ) -> float:
-        """Return one ratio, without its penalty, of the values by eq. (7)."""
-        cluster, counts, means = proposal.cluster, self._counts.copy(), self._means.copy()
-        counts[cluster], means[cluster] = proposal.sums[0], proposal.sums[1] / proposal.sums[0]
-        new = pair_separability(counts, means, within, old_set, new_set, False)
-        old = pair_separability(
-            self._counts, self._means, self._within[cluster], old_set, new_set, False
-        )
-        return float(_log_ratio(new, old))
+    def _traces(self, matched: Matches, i: int, tried: Tried, some: np.ndarray) -> np.ndarray:
+        """Return the ratios of a match, by eq. (5), for all candidates that share it."""
+        clustering, member, cluster = matched.pairs[i]
+        swept = tried.swept
+        assert swept.squares is not None
+        ratios = trace_ratios_without_each(
+            self._candidates.subset, self._state.subsets[cluster], cluster, self._counts,
+            self._means, self._variances[cluster], swept.counts[clustering, member],
+            swept.sums[clustering, member], swept.squares[clustering, member],
+        )  # fmt: skip
+        return np.asarray(ratios[tried.candidates[some]])
 
-    def _of_like_traces(
-        self, proposals: list[Proposal], cluster: int, variances: np.ndarray, sets: np.ndarray
+    def _of_covariances(
+        self, matched: Matches, i: int, tried: Tried, some: np.ndarray, change: np.ndarray
     ) -> np.ndarray:
-        """Return the ratios of proposals for a cluster, subsets of one size, by eq. (5)."""
-        size, old_set = len(proposals), self._sets[cluster]
-        new_counts = np.array([proposal.sums[0] for proposal in proposals])
-        new_sums = np.stack([proposal.sums[1] for proposal in proposals])
-        counts, means = np.tile(self._counts, (size, 1)), np.tile(self._means, (size, 1, 1))
-        inner = sets[:, None, :]
-        old = log_separability(
-            self._counts, self._means[:, old_set], self._within[cluster].diagonal()[old_set], True
-        ) + log_separability(
-            counts,
-            np.take_along_axis(means, inner, axis=2),
-            self._within[cluster].diagonal()[sets],
-            True,
-        )
-        counts[:, cluster], means[:, cluster] = new_counts, new_sums / new_counts[:, None]
-        new = log_separability(counts, means[:, :, old_set], variances[:, old_set], True)
-        new += log_separability(
-            counts,
-            np.take_along_axis(means, inner, axis=2),
-            np.take_along_axis(variances, sets, axis=1),
-            True,
-        )
-        return _log_ratio(new, old)
+        """Return the ratios of a match by eq. (7); by eq. (5) where a covariance is singular."""
+        clustering, member, cluster = matched.pairs[i].tolist()
+        old, swept = self._of_cluster(cluster), tried.swept
+        features, own, count = old.features, old.own, swept.counts[clustering, member]
+        products = old.products + change
+        if swept.squares is not None:
+            np.fill_diagonal(products, swept.squares[clustering, member][features])
+        within = covariance(count, swept.sums[clustering, member, features], products)
+        counts, means = self._counts.copy(), self._means[:, features].copy()
+        counts[cluster] = count
+        means[cluster] = swept.sums[clustering, member, features] / count
+        chosen, dropped = tried.candidates[some], self._candidates.dropped
+        if isinstance(dropped, np.ndarray) and old.logs is not None:
+            logs = _logs(counts, means, cluster, within, own, old.tried)
+            if logs is not None:
+                return np.asarray(logs[0] + logs[1][chosen] - old.logs[0] - old.logs[1][chosen])
+        lost = self._is_singular(cluster) or is_singular(within, count, own)
+        values = np.empty(len(chosen))
+        for place, candidate in enumerate(chosen.tolist()):
+            mask = self._candidates.mask(candidate)
+            subsets = own, np.flatnonzero(mask[features])
+            use_trace = (
+                lost
+                or is_singular(old.within, self._counts[cluster], subsets[1])
+                or is_singular(within, count, subsets[1])
+            )
+            new = pair_separability(counts, means, within, *subsets, use_trace)
+            before = self._means[:, features]
+            with np.errstate(invalid="ignore"):  # all means may be equal in both
+                values[place] = new - pair_separability(
+                    self._counts, before, old.within, *subsets, use_trace
+                )
+        return values
 
 
-def _any_singular(within: list[tuple[np.ndarray, float]], subsets: list[np.ndarray]) -> bool:
-    """Say whether one of the four within-cluster matrices of a comparison is singular."""
-    return any(is_singular(matrix, count, subset) for matrix, count in within for subset in subsets)
-
-
-def measure_errors(
-    passes: RowPasses,
-    state: SearchState,
-    clusterings: Clusterings,
-    proposals: list[Proposal],
-    parameters: LFSParameters,
-) -> None:
-    """Set the errors: a jackknife that leaves out one group of rows after the other."""
-    traced = [proposal for proposal in proposals if proposal.traced]
-    others = [proposal for proposal in proposals if not proposal.traced]
-    values = [_of_traces(passes, state, clusterings, traced, parameters)] if traced else []
-    pairs = np.array([proposal.pair for proposal in others], dtype=np.int64).reshape(-1, 3)
-    groups = passes.groups(clusterings, state.rules, pairs)
-    for proposal, (sums, position) in zip(others, groups, strict=True):
-        values.append(_replicates(sums, position, proposal, state, parameters)[:, None])
-    for proposal, replicates in zip([*traced, *others], np.hstack(values).T, strict=True):
-        known = np.isfinite(replicates).all()
-        proposal.error = jackknife_error(replicates) if known else np.nan
-
-
-def _of_traces(
-    passes: RowPasses,
-    state: SearchState,
-    clusterings: Clusterings,
-    proposals: list[Proposal],
-    parameters: LFSParameters,
-) -> np.ndarray:
-    """Return the log ratios of proposals without each group, (n_groups, n_proposals)."""
-    assert isinstance(passes, HeldRows)
-    pairs = np.array([proposal.pair for proposal in proposals])
-    groups = passes.group_squares(clusterings, state.rules, pairs)
-    counts, sums = _without(groups.counts), _without(groups.sums)
-    means, clusters = sums / np.maximum(counts, 1)[..., None], pairs[:, 2]
-    variances = np.zeros_like(means)
-    variances[:, clusters] = variance(
-        counts[:, clusters], sums[:, clusters], _without(groups.old_products)
-    )
-    new = [
-        _without(part)[:, :, None]
-        for part in (groups.new_counts, groups.new_sums, groups.new_products)
-    ]
-    every, masks = np.arange(len(pairs)), np.stack([proposal.mask for proposal in proposals])
-    places = np.column_stack([every, np.zeros_like(every), clusters])
-    joint = _without(groups.joint)
-    values = [
-        trace_ratios(places, masks, state.subsets, *figures)
-        for figures in zip(counts, means, variances, *new, strict=True)
-    ]
-    penalties = [
-        _penalties(joint[:, i], groups.codes, cluster, counts.shape[1], parameters)
-        for i, cluster in enumerate(clusters.tolist())
-    ]
-    return np.array(values) - np.column_stack(penalties)
-
-
-def _without(parts: np.ndarray) -> np.ndarray:
-    """Return the totals without each group in turn.
-
-    The others are added up: taking a group from the total would leave rounding where nothing is.
-    """
-    totals = np.zeros_like(parts)
-    np.cumsum(parts[:-1], axis=0, out=totals[1:])
-    totals[:-1] += np.cumsum(parts[:0:-1], axis=0)[::-1]
-    return totals
-
-
-def _replicates(
-    groups: GroupSums,
-    position: int,
-    proposal: Proposal,
-    state: SearchState,
-    parameters: LFSParameters,
-) -> np.ndarray:
-    """Return the log ratio without each group, shape (n_groups,); NaN where one is singular."""
-    cluster = proposal.cluster
-    subsets = state.subsets[cluster], proposal.mask
-    counts, new_counts = _without(groups.counts), _without(groups.new_counts[:, position])
-    use_trace = _any_singular(
-        [(state.sums.covariance(cluster), counts[:, cluster].min()),
-         (covariance(*proposal.sums), new_counts.min())],
-        [np.flatnonzero(subset) for subset in subsets],
-    )  # fmt: skip
-    # Features of neither subset are left out.
-    kept = np.flatnonzero(subsets[0] | subsets[1])
-    old_set, new_set = (np.flatnonzero(subset[kept]) for subset in subsets)
-    sums, new_sums = _without(groups.sums[..., kept]), _without(groups.new_sums[:, position, kept])
-    old_products, new_products = (
-        _without(products[:, position, kept[:, None], kept])
-        for products in (groups.old_products, groups.new_products)
-    )
-    means = sums / np.maximum(counts, 1)[..., None]
-    old_within = covariance(counts[:, cluster], sums[:, cluster], old_products)
-    new_within = covariance(new_counts, new_sums, new_products)
-    left = [(old_within, counts[:, cluster].min()), (new_within, new_counts.min())]
-    if not use_trace and _any_singular(left, [old_set, new_set]):
-        return np.full(len(counts), np.nan)
-    old = pair_separability(counts, means, old_within, old_set, new_set, use_trace)
-    counts[:, cluster], means[:, cluster] = (
-        new_counts,
-        new_sums / np.maximum(new_counts, 1)[:, None],
-    )
-    new = pair_separability(counts, means, new_within, old_set, new_set, use_trace)
-    joint = _without(groups.joint[:, position])
-    penalty = _penalties(joint, groups.codes, cluster, counts.shape[1], parameters)
-    return _log_ratio(new, old) - penalty
-
-
-def _log_ratio(new: np.ndarray, old: np.ndarray) -> np.ndarray:
-    """Return the log of a ratio from two logs: NaN where all means are equal in both."""
-    with np.errstate(invalid="ignore"):
-        return np.asarray(new - old)
-
-
-def _penalties(
-    joint: np.ndarray,
-    codes: np.ndarray,
+def _logs(
+    counts: np.ndarray,
+    means: np.ndarray,
     cluster: int,
-    k: int,
-    parameters: LFSParameters,
-) -> np.ndarray:
-    """Return ``2 (alpha dO + beta dU)`` without each group, from (n_groups, n_codes, 2) counts."""
-    inside, alone = _memberships(codes, k)
-    weight = joint.sum(axis=2)
-    totals = weight.sum(axis=1)
-    shared = (inside * weight[:, None, :]) @ inside.T
-    before = overlap_measure(shared), weight[:, codes == 0].sum(axis=1) / totals
-    places = np.full(len(joint), 1), np.full(len(joint), cluster)
-    overlap, unassigned = _measures(
-        shared,
-        joint[:, :, 1] @ inside.T,
-        joint[:, :, 1].sum(axis=1),
-        (alone[cluster] @ joint)[:, None],
-        *places,
-        totals,
-    )
-    return np.asarray(
-        2 * (parameters.alpha * (overlap - before[0]) + parameters.beta * (unassigned - before[1]))
-    )
+    within: np.ndarray,
+    own: np.ndarray,
+    tried: np.ndarray,
+) -> tuple[float, np.ndarray] | None:
+    """Return the logs of eq. (7) in one subset, and in another without each feature.
+
+    None: there is a covariance that is singular, or not far from it.
+    """
+    if counts[cluster] <= max(len(own), len(tried)):
+        return None
+    on_tried = log_separability_without_each(counts, means[:, tried], within[np.ix_(tried, tried)])
+    if on_tried is None or np.array_equal(own, tried):
+        return on_tried
+    on_own = log_separability_without_each(counts, means[:, own], within[np.ix_(own, own)])
+    return None if on_own is None else (on_own[0], on_tried[1])

@@ -100,7 +100,8 @@ class LFS(ClusterMixin, LabelingSelector):
 
     Cost: each step one pass per iteration of k-means, for all candidates of a cluster together,
     one for covariances, at most one for errors. Nothing that has a row per sample is stored
-    before the end. Memory grows with n_clusters * n_features^2.
+    before the end. Memory grows with n_clusters * n_features^2, or n_samples^2 where rows in memory
+    (at most 5,000, or a sample) are fewer.
 
     References
     ----------

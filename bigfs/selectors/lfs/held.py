@@ -7,15 +7,17 @@ is of traces, which is most often so with many features, no product of two featu
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import Shape, Step
-from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
+from bigfs.core.units import MIB
+from bigfs.selectors.lfs.follow import Ending, Followed
 from bigfs.selectors.lfs.kernels import (
+    Candidates,
     Clusterings,
     GroupSums,
     Rules,
@@ -24,7 +26,7 @@ from bigfs.selectors.lfs.kernels import (
     labels_of,
     tiles,
 )
-from bigfs.selectors.lfs.lloyd import lloyd, moving_features
+from bigfs.selectors.lfs.lloyd import lloyd
 from bigfs.selectors.lfs.passes import (
     N_GROUPS,
     BlockTasks,
@@ -34,12 +36,36 @@ from bigfs.selectors.lfs.passes import (
     Shipment,
     flattened,
     held_step,
-    pairs_together,
 )
+from bigfs.selectors.lfs.state import Proposal
 from bigfs.selectors.lfs.traces import group_squares
 
 # Up to this many values a pass takes less time than a Dask graph.
 _HELD_VALUES = 250_000
+# Centers and sums of the candidates that are tried at a time.
+HELD_BYTES = 32 * MIB
+# Fewer candidates than that are all clustered: bounds take longer.
+_FOLLOWED = 100
+
+
+@dataclass
+class Tried:
+    """Some candidates, clustered.
+
+    Attributes
+    ----------
+    candidates : ndarray of shape (n_candidates,), int64
+    places : ndarray of shape (n_candidates,), int64
+        The clustering of each: those that are alike share one.
+    clusterings : Clusterings
+        Of candidates that share one, the mask is that of the first.
+    swept : Sweep
+    """
+
+    candidates: np.ndarray
+    places: np.ndarray
+    clusterings: Clusterings
+    swept: Sweep
 
 
 class HeldRows(RowPasses):
@@ -66,11 +92,11 @@ class HeldRows(RowPasses):
         self.rows = blocks.start_pass().read(0, blocks.n_samples) if rows is None else rows
         self._centered = np.asarray(self.rows, dtype=np.float64) - origin
         self._groups = groups_of(0, len(self._centered), N_GROUPS)
-        # What the last rules say of the rows, and the labels of the last clusterings.
+        self._followed = Followed(self._centered)
+        # What the last rules say of the rows.
         self._last_rules: Rules | None = None
         self._members = np.empty((0, 0), dtype=bool)
         self._coded = np.empty(0, np.uint64), np.empty(0, np.int64)
-        self._labeled: tuple[Clusterings, np.ndarray] | None = None
 
     def about(self, origin: np.ndarray) -> RowPasses:
         """Return passes over the same rows that count from another origin."""
@@ -83,24 +109,70 @@ class HeldRows(RowPasses):
         return [kernel(self._centered, 0, Shipment(content, shapes), *more)]
 
     def lloyd(
-        self, start: Clusterings, rules: Rules, parameters: GFSKMeansParameters, with_squares: bool
+        self,
+        centers: np.ndarray,
+        masks: np.ndarray,
+        rules: Rules,
+        max_iter: int,
+        tol: float,
+        with_squares: bool = False,
     ) -> tuple[Clusterings, Sweep]:
-        """Run Lloyd's iteration from the centers of the first clustering in every mask."""
+        """Run Lloyd's iteration from the centers in every mask."""
         codes, place = self._codes(rules)
-        rows, centers = self._centered, start.centers[0]
-        max_iter, tol = parameters.max_iter, parameters.tol
         centers, labels, counts, sums, squares, joint = lloyd(
-            rows, centers, start.masks, place, len(codes), max_iter, tol, with_squares
+            self._centered, centers, masks, place, len(codes), max_iter, tol, with_squares
         )
-        clusterings = Clusterings(centers, start.masks)
-        self._labeled = clusterings, labels
         kept_squares = squares if with_squares else None
-        return clusterings, Sweep(counts, sums, codes, joint, kept_squares, labels)
+        swept = Sweep(counts, sums, codes, joint, kept_squares)
+        return Clusterings(centers, masks, labels), swept
 
-    def moving(self, centers: np.ndarray, kept: np.ndarray, swept: Sweep) -> np.ndarray:
+    def tried(
+        self, centers: np.ndarray, rules: Rules, candidates: Candidates, max_iter: int, tol: float
+    ) -> Iterator[Tried]:
+        """Run Lloyd's iteration for all candidates: once for those that bounds say are alike."""
+        others = np.arange(len(candidates))
+        if isinstance(candidates.dropped, np.ndarray) and len(others) >= _FOLLOWED:
+            kept = candidates.dropped[:, 0]
+            ends, others = self._followed.endings(centers, kept, max_iter, tol)
+            if ends:
+                yield self._at_the_ends(ends, rules, candidates)
+        # Centers where they begin and end, sums and squares.
+        together = max(1, HELD_BYTES // (4 * centers.nbytes))
+        for begin in range(0, len(others), together):
+            some = others[begin : begin + together]
+            masks = candidates.masks(some)
+            yield Tried(
+                some, np.arange(len(some)), *self.lloyd(centers, masks, rules, max_iter, tol, True)
+            )
+
+    def _at_the_ends(self, ends: list[Ending], rules: Rules, candidates: Candidates) -> Tried:
+        """Return the candidates that bounds say where they end."""
+        codes, place = self._codes(rules)
+        centers = np.stack([end.centers for end in ends])
+        labels = np.stack([end.labels for end in ends]).astype(np.int16)
+        n, k = len(ends), centers.shape[1]
+        cells = (np.arange(n)[:, None] * len(codes) + place) * k + labels
+        joint = np.bincount(cells.ravel(), minlength=n * len(codes) * k)
+        parts = [self._followed.sums(end.labels, k) for end in ends]
+        swept = Sweep(
+            np.stack([part.counts for part in parts]),
+            np.stack([part.sums for part in parts]),
+            codes,
+            joint.reshape(n, len(codes), k).astype(np.float64),
+            np.stack([part.squares for part in parts]),
+        )
+        which = [end.candidates for end in ends]
+        groups = np.repeat(np.arange(len(ends)), [len(some) for some in which])
+        masks = candidates.masks(np.array([some[0] for some in which]))
+        return Tried(np.concatenate(which), groups, Clusterings(centers, masks, labels), swept)
+
+    def moving(
+        self, centers: np.ndarray, kept: np.ndarray, labels: np.ndarray | None
+    ) -> np.ndarray:
         """Say of each kept feature if a row may get another label without it."""
-        assert swept.labels is not None
-        return moving_features(self._centered[:, kept], centers[:, kept], swept.labels[0])
+        nearest, moving = self._followed.moving(centers, kept)
+        assert labels is not None
+        return moving if np.array_equal(nearest, labels[0]) else np.ones(len(kept), dtype=bool)
 
     def _codes(self, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
         """Return the memberships that occur, and the place of every row's among them."""
@@ -120,81 +192,68 @@ class HeldRows(RowPasses):
                 changed |= rules.members != last.members
             labels = self._nearest(now.take(changed))
             self._members[changed] = (labels == rules.members[changed]).T
-            bits = np.uint64(1) << np.arange(len(changed), dtype=np.uint64)
-            codes = (self._members * bits[:, None]).sum(axis=0, dtype=np.uint64)
-            codes, place = np.unique(codes, return_inverse=True)
-            self._last_rules, self._coded = rules, (codes, place)
+            self._set_codes(rules)
         return self._members
+
+    def _set_codes(self, rules: Rules) -> None:
+        bits = np.uint64(1) << np.arange(len(self._members), dtype=np.uint64)
+        codes = (self._members * bits[:, None]).sum(axis=0, dtype=np.uint64)
+        codes, place = np.unique(codes, return_inverse=True)
+        self._last_rules, self._coded = rules, (codes, place)
 
     def _nearest(self, clusterings: Clusterings) -> np.ndarray:
         """Return the labels of all rows, shape (n_rows, n_clusterings)."""
         parts = tiles(len(self._centered), clusterings.centers[:, :, 0].size)
         return np.concatenate([labels_of(self._centered[part], clusterings) for part in parts])
 
-    def _labels(self, clusterings: Clusterings, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the labels of all rows in the clusterings of pairs, and the pairs by those."""
-        used, place = np.unique(pairs[:, 0], return_inverse=True)
-        if self._labeled is not None and self._labeled[0] is clusterings:
-            labels = self._labeled[1][used]
-        else:
-            labels = self._nearest(clusterings.take(used)).T.astype(np.int16)
-        return labels, np.column_stack([place, pairs[:, 1:]])
+    def replaced(self, rules: Rules, proposals: list[Proposal]) -> None:
+        """Take note of new rules: the members of some clusters are known."""
+        for proposal in proposals:
+            self._members[proposal.cluster] = proposal.labels == proposal.member
+        self._set_codes(rules)
 
-    def changes(
-        self, clusterings: Clusterings, rules: Rules, pairs: np.ndarray
-    ) -> Iterator[np.ndarray]:
-        """Yield `change_products`, by the labels that are known from `lloyd`."""
-        if not len(pairs):
-            return
-        inside, d = self._inside(rules), self.blocks.n_features
-        labels, moved = self._labels(clusterings, pairs)
-        together = pairs_together(self._product_bytes, d)
-        for begin in range(0, len(pairs), together):
-            chosen = moved[begin : begin + together]
-            changes = np.empty((len(chosen), d, d))
-            for change, (clustering, member, cluster) in zip(changes, chosen, strict=True):
-                new, old = labels[clustering] == member, inside[cluster]
-                come, go = self._centered[new & ~old], self._centered[old & ~new]
-                np.matmul(come.T, come, out=change)
-                if len(go):
-                    change -= go.T @ go
-            yield changes
+    def products(self, members: np.ndarray, features: np.ndarray) -> np.ndarray:
+        """Return the sum of ``x x'`` of some rows in some features."""
+        rows = self._centered[np.ix_(members, features)]
+        return np.asarray(rows.T @ rows)
+
+    def members(self, rules: Rules, cluster: int) -> np.ndarray:
+        """Say which rows a cluster has."""
+        return self._inside(rules)[cluster]
 
     def group_squares(self, clusterings: Clusterings, rules: Rules, pairs: np.ndarray) -> GroupSums:
         """Return `group_sums` of pairs, with squares of single features for the products."""
-        labels, moved = self._labels(clusterings, pairs)
         inside, (codes, place) = self._inside(rules), self._codes(rules)
         shared = self._centered, self._groups, N_GROUPS, codes, place
-        return group_squares(*shared, inside, labels, moved)
+        assert clusterings.labels is not None
+        return group_squares(*shared, inside, clusterings.labels, pairs)
 
     def groups(
-        self, clusterings: Clusterings, rules: Rules, pairs: np.ndarray
+        self,
+        clusterings: Clusterings,
+        rules: Rules,
+        pairs: np.ndarray,
+        features: list[np.ndarray],
     ) -> Iterator[tuple[GroupSums, int]]:
         """Yield for each pair its `group_sums`, by the labels that are known from `lloyd`."""
         if not len(pairs):
             return
-        inside, d = self._inside(rules), self.blocks.n_features
+        inside, labels = self._inside(rules), clusterings.labels
+        assert labels is not None
         sums = self.group_squares(clusterings, rules, pairs)
-        labels, moved = self._labels(clusterings, pairs)
         order, ends = np.argsort(self._groups, kind="stable"), np.arange(N_GROUPS + 1)
-        for i, (clustering, member, cluster) in enumerate(moved):
-            products = np.empty((2, N_GROUPS, 1, d, d))
+        for i, (clustering, member, cluster) in enumerate(pairs):
+            kept = features[i]
+            products = np.empty((2, N_GROUPS, len(kept), len(kept)))
             for which, chosen in enumerate((inside[cluster], labels[clustering] == member)):
                 # The rows of a group lie side by side, in their order.
                 places = order[chosen[order]]
-                rows, at = self._centered[places], np.searchsorted(self._groups[places], ends)
+                rows = self._centered[np.ix_(places, kept)]
+                at = np.searchsorted(self._groups[places], ends)
                 for g in range(N_GROUPS):
                     part = rows[at[g] : at[g + 1]]
-                    np.matmul(part.T, part, out=products[which, g, 0])
-            of_pair = replace(
-                sums,
-                new_counts=sums.new_counts[:, i : i + 1],
-                new_sums=sums.new_sums[:, i : i + 1],
-                old_products=products[0],
-                new_products=products[1],
-                joint=sums.joint[:, i : i + 1],
-            )
-            yield of_pair, 0
+                    np.matmul(part.T, part, out=products[which, g])
+            yield replace(sums, old_products=products[0], new_products=products[1]), i
 
     @staticmethod
     def reads(n_candidates: int) -> int:

@@ -25,13 +25,38 @@ class Clusterings:
     centers: np.ndarray
     # Of shape (n_clusterings, n_features), bool: features that distances are taken in.
     masks: np.ndarray
+    # Of shape (n_clusterings, n_rows), int16: of rows in memory, where they are known.
+    labels: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.centers)
 
     def take(self, which: np.ndarray | list[int]) -> Clusterings:
         """Return some of them."""
-        return Clusterings(self.centers[which], self.masks[which])
+        labels = None if self.labels is None else self.labels[which]
+        return Clusterings(self.centers[which], self.masks[which], labels)
+
+
+@dataclass
+class Candidates:
+    """Feature subsets to try: one of them without some features each."""
+
+    subset: np.ndarray  # of shape (n_features,), bool
+    # Features that each candidate lacks; of shape (n_candidates, 1) where it is one each.
+    dropped: np.ndarray | list[np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.dropped)
+
+    def mask(self, candidate: int) -> np.ndarray:
+        """Return the features of one."""
+        mask = self.subset.copy()
+        mask[self.dropped[candidate]] = False
+        return mask
+
+    def masks(self, candidates: np.ndarray | range) -> np.ndarray:
+        """Return the features of some, shape (n, n_features)."""
+        return np.stack([self.mask(int(candidate)) for candidate in candidates])
 
 
 @dataclass
@@ -41,16 +66,10 @@ class Rules:
     clusterings: Clusterings  # one for each cluster
     members: np.ndarray  # of shape (n_clusters,), int64: the label that is the cluster
 
-    def replaced(self, cluster: int, center: np.ndarray, mask: np.ndarray, member: int) -> Rules:
-        """Return the rules with one cluster replaced."""
-        rules = Rules(
-            Clusterings(self.clusterings.centers.copy(), self.clusterings.masks.copy()),
-            self.members.copy(),
-        )
-        rules.clusterings.centers[cluster] = center
-        rules.clusterings.masks[cluster] = mask
-        rules.members[cluster] = member
-        return rules
+    def copy(self) -> Rules:
+        """Return rules that can be changed."""
+        centers, masks = self.clusterings.centers.copy(), self.clusterings.masks.copy()
+        return Rules(Clusterings(centers, masks), self.members.copy())
 
 
 def tiles(n_rows: int, width: int) -> list[slice]:
@@ -105,15 +124,10 @@ class Sweep:
     # label.
     joint: np.ndarray
     squares: np.ndarray | None = None  # sums of squares, where somebody asked for them
-    # Of shape (n_clusterings, n_rows), int16, or None: of rows in memory.
-    labels: np.ndarray | None = None
 
     def take(self, which: np.ndarray | list[int]) -> Sweep:
-        """Return counts, sums and labels of some clusterings."""
-        labels = None if self.labels is None else self.labels[which]
-        return Sweep(
-            self.counts[which], self.sums[which], self.codes, self.joint[which], labels=labels
-        )
+        """Return counts and sums of some clusterings."""
+        return Sweep(self.counts[which], self.sums[which], self.codes, self.joint[which])
 
 
 def sweep(X: np.ndarray, origin: np.ndarray, clusterings: Clusterings, rules: Rules) -> Sweep:

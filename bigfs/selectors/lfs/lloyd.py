@@ -22,8 +22,6 @@ TIE = 1e-11
 # A squared distance that is less than this share of that in all features is computed anew, not
 # by taking away; and the share of it that rounding may have changed.
 _LOST, _ROUNDED = 1e-4, 1e-12
-# Entries of a product that stay in a core's cache.
-_TILE_ENTRIES = 2**17
 
 
 def lloyd(
@@ -83,46 +81,6 @@ def lloyd(
         np.empty(n, np.bool_), np.empty(k, np.bool_),
     )  # fmt: skip
     return ends, labels, counts, sums, squares, joint
-
-
-def moving_features(rows: np.ndarray, centers: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Say without which features a row may have another label than it has.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_features), float64
-    centers : ndarray of shape (n_clusters, n_features), float64
-    labels : ndarray of shape (n_rows,), int
-
-    Returns
-    -------
-    moving : ndarray of shape (n_features,), bool
-        False where `lloyd` from these centers without the feature ends with these labels.
-    """
-    squares, norms = np.einsum("if,if->i", rows, rows), np.einsum("jf,jf->j", centers, centers)
-    distances = squares[:, None] - 2 * (rows @ centers.T) + norms
-    # Above rounding of these distances, and above what counts as a tie.
-    margin = 1e3 * _ROUNDED * (squares + norms.sum())
-    every = np.arange(len(rows))
-    gaps = distances - (distances[every, labels] + margin)[:, None]
-    gaps[every, labels] = np.inf
-    if not (gaps > 0).all():
-        return np.ones(rows.shape[1], dtype=bool)
-    # Without feature f the gap of a row to cluster j is less by (c - c_j)(2 x - c - c_j) in f.
-    widest = np.maximum(
-        rows.max(axis=0) - centers.min(axis=0), centers.max(axis=0) - rows.min(axis=0)
-    )
-    most = np.array([(np.abs(centers - center) * 2 * widest).max(axis=1) for center in centers])
-    which, others = np.nonzero(gaps <= most[labels])
-    moving = np.zeros(rows.shape[1], dtype=bool)
-    step = max(1, _TILE_ENTRIES // rows.shape[1])
-    for begin in range(0, len(which), step):
-        chosen, other = which[begin : begin + step], others[begin : begin + step]
-        here, there = centers[labels[chosen]], centers[other]
-        less = here - there
-        less *= 2 * rows[chosen] - here - there
-        moving |= (less >= gaps[chosen, other, None]).any(axis=0)
-    return moving
 
 
 def warm_up() -> None:

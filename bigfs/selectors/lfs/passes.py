@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -116,11 +116,10 @@ class RowPasses(ABC):
             np.concatenate([part.joint for part in parts]),
         )
 
-    def moving(self, centers: np.ndarray, kept: np.ndarray, swept: Sweep) -> np.ndarray:
-        """Say of each kept feature if a row may get another label without it: as far as known.
-
-        ``swept`` has the labels, about the means of which the next iteration begins.
-        """
+    def moving(
+        self, centers: np.ndarray, kept: np.ndarray, labels: np.ndarray | None
+    ) -> np.ndarray:
+        """Say of each kept feature if a row may get another label without it: as far as known."""
         return np.ones(len(kept), dtype=bool)
 
     def changes(
@@ -141,11 +140,16 @@ class RowPasses(ABC):
             yield parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def groups(
-        self, clusterings: Clusterings, rules: Rules, pairs: np.ndarray
+        self,
+        clusterings: Clusterings,
+        rules: Rules,
+        pairs: np.ndarray,
+        features: list[np.ndarray],
     ) -> Iterator[tuple[GroupSums, int]]:
         """Yield for each pair its `group_sums` over all rows and its position in them.
 
-        One pass, or several where memory asks for it.
+        Products are those of the pair alone, in its features. One pass, or several where memory
+        asks for it.
         """
         together = grouped_together(self._product_bytes, self.blocks.n_features)
         used, place = np.unique(pairs[:, 0], return_inverse=True)
@@ -155,7 +159,10 @@ class RowPasses(ABC):
             arrays = (*_flat(rules), some.centers, some.masks, chosen)
             [sums] = self._run(_groups_kernel, merge_groups, arrays, 0, 1, N_GROUPS)
             for position in range(len(chosen)):
-                yield sums, position
+                kept = features[begin + position]
+                at = (slice(None), position, kept[:, None], kept)
+                old, new = sums.old_products[at], sums.new_products[at]
+                yield replace(sums, old_products=old, new_products=new), position
 
     def assign(
         self,

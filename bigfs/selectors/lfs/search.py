@@ -6,6 +6,7 @@ compares every cluster of the candidate clusterings with the one it overlaps mos
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from bigfs.core.units import MIB
 from bigfs.runtime.progress import Work
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
 from bigfs.selectors.lfs import LFSParameters
-from bigfs.selectors.lfs.compare import OldValues, matches, measure_errors
-from bigfs.selectors.lfs.held import HeldRows
-from bigfs.selectors.lfs.kernels import Clusterings, Rules, Sweep
+from bigfs.selectors.lfs.compare import OldValues, matches
+from bigfs.selectors.lfs.errors import measure_errors
+from bigfs.selectors.lfs.held import HELD_BYTES, HeldRows, Tried
+from bigfs.selectors.lfs.kernels import Candidates, Clusterings, Rules, Sweep
 from bigfs.selectors.lfs.passes import (
     N_GROUPS,
     RowPasses,
@@ -37,6 +39,18 @@ def search_bytes(n_clusters: int, n_features: int, drop: str) -> int:
         matrices += n_clusters * n_features.bit_length()
     # Centers of all candidates: the start, before and after an iteration, their sums and moves.
     return 32 * MIB + square * matrices + 9 * candidates
+
+
+def held_search_bytes(n_rows: int, n_clusters: int, n_features: int, drop: str) -> int:
+    """Return the bytes of a search on rows in memory, beside these."""
+    k, d = n_clusters, n_features
+    # A covariance of more features than rows is not made. Those of the clusters and of a candidate,
+    # or of the groups of two clusters, and of those behind each group.
+    matrices = max(2 * k + 8, 3 * N_GROUPS + 8)
+    # Centers of the rules, twice, and of the best proposal for each cluster.
+    proposals = 3 * k + (k * d.bit_length() if drop == "many" else 0)
+    tried = min(HELD_BYTES, 32 * k * d**2)
+    return 32 * MIB + tried + 8 * (min(n_rows, d) ** 2 * matrices + proposals * k * d)
 
 
 def most_reads(
@@ -75,9 +89,12 @@ def begin(
     k, d = centers.shape
     none = Rules(Clusterings(np.zeros((k, k, d)), np.zeros((k, d), dtype=bool)), np.full(k, -1))
     first = Clusterings(centers[None], usable[None])
-    first, swept = converge(passes, first, none, parameters)
-    pairs = np.array([(0, cluster, cluster) for cluster in range(k)])
-    products = np.concatenate(list(passes.changes(first, none, pairs)))
+    first, swept = converge(passes, first, none, parameters, with_squares=True)
+    if swept.squares is None:
+        pairs = np.array([(0, cluster, cluster) for cluster in range(k)])
+        products = np.concatenate(list(passes.changes(first, none, pairs)))
+    else:
+        products = swept.squares[0]
     rules = Rules(first.take(np.zeros(k, dtype=np.int64)), np.arange(k))
     sums = ClusterSums(swept.counts[0], swept.sums[0], products)
     # A cluster alone is separate from nothing: it keeps all.
@@ -98,7 +115,8 @@ def converge(
     centers returned. Rows in memory have sums of squares too, if those are wanted.
     """
     if isinstance(passes, HeldRows):
-        return passes.lloyd(start, rules, parameters, with_squares)
+        at_most = parameters.max_iter, parameters.tol
+        return passes.lloyd(start.centers[0], start.masks, rules, *at_most, with_squares)
     centers = start.centers.copy()
     k, d = centers.shape[1:]
     counts, sums = np.zeros((len(start), k)), np.zeros((len(start), k, d))
@@ -169,123 +187,141 @@ def search(
 
 def step(passes: RowPasses, state: SearchState, cluster: int, parameters: LFSParameters) -> None:
     """Try the subsets with one feature less of one cluster; take the best for every cluster."""
-    kept = np.flatnonzero(state.subsets[cluster])
-    masks = np.tile(state.subsets[cluster], (len(kept), 1))
-    masks[np.arange(len(kept)), kept] = False
-    single, matched, proposals = propose(passes, state, masks, parameters)
+    subset = state.subsets[cluster].copy()
+    kept = np.flatnonzero(subset)
+    ratios, proposals = propose(passes, state, Candidates(subset, kept[:, None]), parameters)
     best = {proposal.cluster: proposal for proposal in proposals}
     ladder = [[best[other]] if other in best else [] for other in range(len(state.subsets))]
-    clusterings = single
     if parameters.drop == "many" and len(kept) > 3:
-        own = matched.pairs[:, 2] == cluster
-        ratios = dict(
-            zip(matched.pairs[own, 0].tolist(), matched.ratios[own].tolist(), strict=True)
-        )
-        masks = _joint_masks(state.subsets[cluster], kept, ratios)
-        several, _, joint = propose(passes, state, masks, parameters, keep_all=True)
+        order = kept[np.argsort(-ratios[:, cluster], kind="stable")]
+        sizes = [2**power for power in range(1, 32) if 2**power < len(kept)]
+        several = Candidates(subset, [order[:size] for size in sizes])
+        _, joint = propose(passes, state, several, parameters, keep_all=True)
         for proposal in joint:
-            proposal.clustering += len(single)
-        clusterings = Clusterings(
-            np.concatenate([single.centers, several.centers]),
-            np.concatenate([single.masks, several.masks]),
-        )
+            proposal.candidate += len(kept)
         for other, rungs in enumerate(ladder):
             mine = [proposal for proposal in joint if proposal.cluster == other]
             rungs[:0] = sorted(mine, key=lambda proposal: int(proposal.mask.sum()))
-    accepted = decide(passes, state, clusterings, ladder, parameters)
-    _add_products(passes, state, clusterings, accepted)
-    for proposal in accepted:
-        _replace(state, proposal, clusterings, cluster)
-    state.version += bool(accepted)
-
-
-def _joint_masks(subset: np.ndarray, kept: np.ndarray, own: dict[int, float]) -> np.ndarray:
-    """Return subsets without the 2, 4, 8, ... features whose loss does best one at a time."""
-    ratios = np.array([own.get(i, -np.inf) for i in range(len(kept))])
-    order = kept[np.argsort(-ratios, kind="stable")]
-    sizes = [2**power for power in range(1, 32) if 2**power < len(kept)]
-    masks = np.tile(subset, (len(sizes), 1))
-    for mask, size in zip(masks, sizes, strict=True):
-        mask[order[:size]] = False
-    return masks
+    accepted = decide(passes, state, ladder, parameters)
+    if accepted:
+        _replace(passes, state, accepted, cluster)
+        state.version += 1
 
 
 def propose(
     passes: RowPasses,
     state: SearchState,
-    masks: np.ndarray,
+    candidates: Candidates,
     parameters: LFSParameters,
     keep_all: bool = False,
-) -> tuple[Clusterings, Matches, list[Proposal]]:
-    """Cluster all rows on every mask, and value what could replace clusters of the solution.
+) -> tuple[np.ndarray, list[Proposal]]:
+    """Cluster all rows for every candidate, and value what could replace clusters of the solution.
 
-    The best match for each cluster becomes a proposal, or all matches. Products (d x d) are made
-    where values need them, and stay with proposals only.
+    Returns
+    -------
+    ratios : ndarray of shape (n_candidates, n_clusters), float64
+        -inf where there is no match, or nothing to compare.
+    proposals : list of Proposal
+        The best match for each cluster, or all matches.
     """
-    start = np.broadcast_to(state.sums.means, (len(masks), *state.sums.sums.shape))
-    clusterings, swept = converge(
-        passes, Clusterings(start, masks), state.rules, parameters, with_squares=True
+    ratios = np.full((len(candidates), len(state.subsets)), -np.inf)
+    best: dict[tuple[int, int], Proposal] = {}
+    values = OldValues(passes, state, candidates)
+    for tried in _clustered(passes, state, candidates, parameters):
+        matched = matches(state, tried.clusterings.masks, tried.swept, parameters)
+        at = np.full((len(tried.clusterings), ratios.shape[1]), -1)
+        at[matched.pairs[:, 0], matched.pairs[:, 2]] = np.arange(len(matched))
+        at = at[tried.places]
+        same = np.append(matched.same, False)[at]
+        found = np.where(same, 0.0, -np.inf)
+        products: dict[int, np.ndarray] = {}
+        owner = matched.pairs[:, 2]
+        for i, places, logs, full in values.ratios(matched, tried):
+            cluster = int(owner[i])
+            logs = np.where(np.isfinite(logs), np.round(logs, DIGITS), -np.inf)
+            if full is not None and logs.max() > -np.inf:
+                # The best for each cluster keeps its products, or all do.
+                worse = found[:, cluster].max() < logs.max() and not keep_all
+                products = {j: p for j, p in products.items() if not worse or owner[j] != cluster}
+                if keep_all or logs.max() >= found[:, cluster].max():
+                    products[i] = full
+            found[places, cluster] = logs
+        ratios[tried.candidates] = found
+        for place, cluster in _chosen(found, tried.candidates, keep_all):
+            candidate, ratio = int(tried.candidates[place]), float(found[place, cluster])
+            key = cluster, candidate if keep_all else 0
+            rival = best.get(key)
+            if rival is None or (rival.ratio, -rival.candidate) < (ratio, -candidate):
+                i = int(at[place, cluster])
+                proposal = _proposal(state, candidates, candidate, tried, matched, i)
+                if proposal.sums[2] is None:
+                    proposal.sums = (*proposal.sums[:2], products[i])
+                proposal.ratio = ratio
+                best[key] = proposal
+    return ratios, list(best.values())
+
+
+def _clustered(
+    passes: RowPasses, state: SearchState, candidates: Candidates, parameters: LFSParameters
+) -> Iterator[Tried]:
+    """Cluster all rows for every candidate, from the means of the solution's clusters."""
+    means = state.sums.means
+    if isinstance(passes, HeldRows):
+        at_most = parameters.max_iter, parameters.tol
+        yield from passes.tried(means, state.rules, candidates, *at_most)
+        return
+    every = np.arange(len(candidates))
+    start = np.broadcast_to(means, (len(candidates), *means.shape))
+    begun = Clusterings(start, candidates.masks(every))
+    yield Tried(every, every, *converge(passes, begun, state.rules, parameters))
+
+
+def _chosen(found: np.ndarray, candidates: np.ndarray, keep_all: bool) -> Iterator[tuple[int, int]]:
+    """Yield place and cluster of the largest ratio for each cluster, or of all there are."""
+    if keep_all:
+        yield from zip(*(at.tolist() for at in np.nonzero(found > -np.inf)), strict=True)
+        return
+    order = np.argsort(candidates)
+    for cluster, place in enumerate(order[found[order].argmax(axis=0)].tolist()):
+        if found[place, cluster] > -np.inf:
+            yield place, cluster
+
+
+def _proposal(
+    state: SearchState,
+    candidates: Candidates,
+    candidate: int,
+    tried: Tried,
+    matched: Matches,
+    i: int,
+) -> Proposal:
+    clustering, member, cluster = matched.pairs[i].tolist()
+    swept, labels = tried.swept, tried.clusterings.labels
+    sums = swept.sums[clustering, member].copy()
+    products: np.ndarray | None = None
+    if swept.squares is not None:
+        products = swept.squares[clustering, member].copy()
+    elif matched.same[i]:
+        products = state.sums.products[cluster]
+    return Proposal(
+        candidate,
+        member,
+        cluster,
+        candidates.mask(candidate),
+        tried.clusterings.centers[clustering].copy(),
+        None if labels is None else labels[clustering].copy(),
+        same=bool(matched.same[i]),
+        overlap=float(matched.overlap[i]),
+        unassigned=float(matched.unassigned[i]),
+        sums=(float(swept.counts[clustering, member]), sums, products),
+        traced=bool(matched.traced[i]),
+        ratio=0.0,
     )
-    matched = matches(state, masks, swept, parameters)
-    values = OldValues(state)
-    values.trace(matched, swept, masks)
-    products: dict[int, np.ndarray] = {
-        i: state.sums.products[matched.pairs[i, 2]] for i in np.flatnonzero(matched.same).tolist()
-    }
-
-    def proposal(i: int) -> Proposal:
-        clustering, member, cluster = matched.pairs[i].tolist()
-        known = products.get(i)
-        if known is None and swept.squares is not None:
-            known = swept.squares[clustering, member]
-        return Proposal(
-            clustering,
-            member,
-            cluster,
-            masks[clustering],
-            same=bool(matched.same[i]),
-            overlap=float(matched.overlap[i]),
-            unassigned=float(matched.unassigned[i]),
-            penalty=float(matched.penalty[i]),
-            sums=(float(swept.counts[clustering, member]), swept.sums[clustering, member], known),
-            traced=bool(matched.traced[i]),
-            ratio=float(matched.ratios[i]),
-        )
-
-    untraced = np.flatnonzero(~(matched.same | matched.traced))
-    waiting = iter(untraced.tolist())
-    for changes in passes.changes(clusterings, state.rules, matched.pairs[untraced]):
-        some = [next(waiting) for _ in changes]
-        for i, change in zip(some, changes, strict=True):
-            products[i] = state.sums.products[matched.pairs[i, 2]] + change
-            if swept.squares is not None:
-                np.fill_diagonal(products[i], swept.squares[tuple(matched.pairs[i, :2])])
-        matched.ratios[some] = np.round(values.ratios([proposal(i) for i in some]), DIGITS)
-        if not keep_all:
-            products = {i: products[i] for i in matched.best().tolist() if i in products}
-    chosen = range(len(matched)) if keep_all else matched.best().tolist()
-    return clusterings, matched, [proposal(i) for i in chosen]
-
-
-def _add_products(
-    passes: RowPasses, state: SearchState, clusterings: Clusterings, accepted: list[Proposal]
-) -> None:
-    """Make the products of replacements that were valued without them."""
-    without = [proposal for proposal in accepted if proposal.sums[2].ndim == 1]
-    waiting = iter(without)
-    pairs = np.array([proposal.pair for proposal in without], dtype=np.int64).reshape(-1, 3)
-    for changes in passes.changes(clusterings, state.rules, pairs):
-        for change in changes:
-            proposal = next(waiting)
-            products = state.sums.products[proposal.cluster] + change
-            np.fill_diagonal(products, proposal.sums[2])
-            proposal.sums = (*proposal.sums[:2], products)
 
 
 def decide(
     passes: RowPasses,
     state: SearchState,
-    clusterings: Clusterings,
     ladder: list[list[Proposal]],
     parameters: LFSParameters,
 ) -> list[Proposal]:
@@ -302,7 +338,7 @@ def decide(
             if parameters.tie_width > 0 and np.isfinite(proposal.ratio):
                 undecided.append(proposal)
     if undecided:
-        measure_errors(passes, state, clusterings, undecided, parameters)
+        measure_errors(passes, state, undecided, parameters)
     accepted = []
     for rungs in ladder:
         for proposal in rungs:
@@ -316,29 +352,34 @@ def decide(
     return accepted
 
 
-def _replace(state: SearchState, proposal: Proposal, clusterings: Clusterings, tried: int) -> None:
-    """Put a cluster in the place of another, and say so in the trace."""
-    cluster = proposal.cluster
-    old = state.subsets[cluster]
-    state.trace.append(
-        {
-            "round": state.round,
-            "tried_cluster": tried,
-            "cluster": cluster,
-            "dropped": np.flatnonzero(old & ~proposal.mask).tolist(),
-            "added": np.flatnonzero(proposal.mask & ~old).tolist(),
-            "n_features": int(proposal.mask.sum()),
-            "log_ratio": proposal.ratio,
-            "standard_error": None if np.isnan(proposal.error) else proposal.error,
-            "overlap": proposal.overlap,
-            "unassigned": proposal.unassigned,
-        }
-    )
-    state.rules = state.rules.replaced(
-        cluster, clusterings.centers[proposal.clustering], proposal.mask, proposal.member
-    )
-    state.subsets[cluster] = proposal.mask
-    count, sums, products = proposal.sums
-    state.sums.counts[cluster] = count
-    state.sums.sums[cluster] = sums
-    state.sums.products[cluster] = products
+def _replace(passes: RowPasses, state: SearchState, accepted: list[Proposal], tried: int) -> None:
+    """Put clusters in the place of others, and say so in the trace."""
+    rules = state.rules.copy()
+    for proposal in accepted:
+        cluster = proposal.cluster
+        old = state.subsets[cluster]
+        state.trace.append(
+            {
+                "round": state.round,
+                "tried_cluster": tried,
+                "cluster": cluster,
+                "dropped": np.flatnonzero(old & ~proposal.mask).tolist(),
+                "added": np.flatnonzero(proposal.mask & ~old).tolist(),
+                "n_features": int(proposal.mask.sum()),
+                "log_ratio": proposal.ratio,
+                "standard_error": None if np.isnan(proposal.error) else proposal.error,
+                "overlap": proposal.overlap,
+                "unassigned": proposal.unassigned,
+            }
+        )
+        rules.clusterings.centers[cluster] = proposal.center
+        rules.clusterings.masks[cluster] = proposal.mask
+        rules.members[cluster] = proposal.member
+        state.subsets[cluster] = proposal.mask
+        count, sums, products = proposal.sums
+        state.sums.counts[cluster] = count
+        state.sums.sums[cluster] = sums
+        state.sums.products[cluster] = products
+    if isinstance(passes, HeldRows):
+        passes.replaced(rules, accepted)
+    state.rules = rules

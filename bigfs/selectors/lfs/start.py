@@ -110,7 +110,7 @@ def restart_steps(
 
 
 def best_restart(
-    passes: RowPasses, n_clusters: int, parameters: LFSParameters, product_bytes: int, seed: int
+    passes: RowPasses, n_clusters: int, parameters: LFSParameters, seed: int
 ) -> SearchState:
     """Return the best of several searches from k-means++ on all rows or a sample of them."""
     scratch = passes.blocks.scratch
@@ -118,7 +118,7 @@ def best_restart(
     folder = scratch.child(scratch.unique("restarts"))
     restarts = run_tasks(
         _restart_task, list(range(parameters.n_init)), rows, str(folder.path), n_clusters,
-        parameters, product_bytes, seed, label="lfs restarts", unit="restarts",
+        parameters, seed, label="lfs restarts", unit="restarts",
     )  # fmt: skip
     scores = np.round([score for score, _ in restarts], DIGITS)
     state = load_state(as_location(restarts[int(scores.argmax())][1]))
@@ -135,7 +135,6 @@ def _restart_task(
     folder: str,
     n_clusters: int,
     parameters: LFSParameters,
-    product_bytes: int,
     random_state: int,
 ) -> tuple[float, str]:
     """Search from one draw of k-means++; return the score, and where the solution is.
@@ -149,7 +148,7 @@ def _restart_task(
         moments = blocks.moments()
         usable = usable_features(moments, "init")
         chosen = plus_plus(X[:, usable], n_clusters, generator)
-        passes = HeldRows(blocks, moments.mean, product_bytes, X)
+        passes = HeldRows(blocks, moments.mean, rows=X)
         state = begin(passes, X[chosen] - moments.mean, usable, parameters)
         search(passes, state, parameters)
         score = score_of(passes.assign(assignment(state), False), state, moments.variance)
@@ -175,8 +174,8 @@ def usable_features(moments: Moments, uri: str) -> np.ndarray:
 def assignment(state: SearchState) -> Assignment:
     """Return how rows are labeled once the search is over."""
     variances = [
-        state.sums.covariance(cluster).diagonal()[subset].mean()
-        for cluster, subset in enumerate(state.subsets)
+        variance[subset].mean()
+        for variance, subset in zip(state.sums.variances, state.subsets, strict=True)
     ]
     # A cluster of equal rows has no variance: only equal rows are near to it.
     floor = 1e-12 * max(variances) or 1.0

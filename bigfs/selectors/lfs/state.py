@@ -46,22 +46,14 @@ class Matches:
     # Of shape (n_matches,), bool: it has exactly the members of the old one: the values are equal
     # (proposition 2).
     same: np.ndarray
+    traced: np.ndarray  # of shape (n_matches,), bool: the ratio is of traces: it took no products
     # Of shape (n_matches,), float64: O and U with the replacement, and ``2 (alpha dO + beta dU)``.
     overlap: np.ndarray
     unassigned: np.ndarray
     penalty: np.ndarray
-    # Of shape (n_matches,), float64: log of the adjusted value over that of the old cluster; -inf
-    # where it is not known.
-    ratios: np.ndarray
-    traced: np.ndarray  # of shape (n_matches,), bool: the ratio is of traces: it took no products
 
     def __len__(self) -> int:
         return len(self.pairs)
-
-    def best(self) -> np.ndarray:
-        """Return the place of the largest ratio for each cluster that has a match."""
-        order = np.lexsort((self.pairs[:, 0], -self.ratios, self.pairs[:, 2]))
-        return order[np.unique(self.pairs[order, 2], return_index=True)[1]]
 
 
 @dataclass
@@ -69,26 +61,34 @@ class Proposal:
     """A cluster of a candidate clustering, to take the place of the one it overlaps most."""
 
     # Which label of which candidate would replace which cluster.
-    clustering: int
+    candidate: int
     member: int
     cluster: int
     mask: np.ndarray  # of shape (n_features,), bool: the candidate's features
+    center: np.ndarray  # of shape (n_clusters, n_features), float64: the candidate's centers
+    labels: np.ndarray | None  # of shape (n_rows,), int16: of rows in memory
     same: bool  # it has exactly the members of the old one: the values are equal (proposition 2)
     # O and U with the replacement.
     overlap: float
     unassigned: float
-    penalty: float  # ``2 (alpha dO + beta dU)``
-    # Tuple of (float, ndarray, ndarray): count, sums and products of the new cluster; only their
-    # diagonal where that was enough.
-    sums: Any
+    sums: Any  # count, sums and products of the new cluster, as in the state's sums
     traced: bool  # the ratio is of traces
     ratio: float  # log of the adjusted value over that of the old cluster
     error: float = np.nan  # its standard error; NaN where it did not matter
 
-    @property
-    def pair(self) -> tuple[int, int, int]:
-        """Its name in the passes."""
-        return self.clustering, self.member, self.cluster
+
+def clusterings_of(proposals: list[Proposal]) -> tuple[Clusterings, np.ndarray]:
+    """Return the clusterings of proposals, and their pairs among them as in `Matches`."""
+    first = {proposal.candidate: proposal for proposal in reversed(proposals)}
+    places = {candidate: place for place, candidate in enumerate(first)}
+    labels = [proposal.labels for proposal in first.values() if proposal.labels is not None]
+    clusterings = Clusterings(
+        np.stack([proposal.center for proposal in first.values()]),
+        np.stack([proposal.mask for proposal in first.values()]),
+        np.stack(labels) if labels else None,
+    )
+    pairs = [[places[each.candidate], each.member, each.cluster] for each in proposals]
+    return clusterings, np.array(pairs, dtype=np.int64)
 
 
 def save_state(path: Location, state: SearchState) -> None:
@@ -102,7 +102,7 @@ def save_state(path: Location, state: SearchState) -> None:
             subsets=state.subsets,
             counts=state.sums.counts,
             sums=state.sums.sums,
-            products=state.sums.products,
+            second=state.sums.products,
             origin=state.origin,
             tried=state.tried,
             places=[state.round, state.next_cluster, state.version],
@@ -116,7 +116,7 @@ def load_state(path: Location) -> SearchState | None:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             values = {name: stored[name] for name in stored.files}
         rules = Rules(Clusterings(values["centers"], values["masks"]), values["members"])
-        sums = ClusterSums(values["counts"], values["sums"], values["products"])
+        sums = ClusterSums(values["counts"], values["sums"], values["second"])
         trace = json.loads(str(values["trace"]))
         done, next_cluster, version = (int(place) for place in values["places"])
         return SearchState(

@@ -21,8 +21,10 @@ from bigfs.core.units import MIB
 from bigfs.runtime.progress import silenced, track
 from bigfs.selectors.lfs import LFSParameters
 from bigfs.selectors.lfs.held import HeldRows, kind_of_passes
+from bigfs.selectors.lfs.kernels import TILE_ENTRIES
 from bigfs.selectors.lfs.passes import (
     LOADS,
+    PassSize,
     RowPasses,
     block_bytes,
     held_step,
@@ -31,7 +33,7 @@ from bigfs.selectors.lfs.passes import (
     search_size,
     sweep_size,
 )
-from bigfs.selectors.lfs.search import begin, most_reads, search, search_bytes
+from bigfs.selectors.lfs.search import begin, held_search_bytes, most_reads, search, search_bytes
 from bigfs.selectors.lfs.start import (
     START_ROWS,
     assignment,
@@ -173,7 +175,7 @@ class LocalSearch(Strategy):
         if given is not None:
             centers = given_centers(given, passes, n_clusters)
         else:
-            best = best_restart(passes, n_clusters, parameters, self.product_bytes, seed)
+            best = best_restart(passes, n_clusters, parameters, seed)
             if self._ends_with_restarts:
                 return best
             centers = best.sums.means + best.origin - passes.origin
@@ -185,14 +187,8 @@ class LocalSearch(Strategy):
         rows, passes, products = self.searched, self.passes, self.product_bytes
         k, d = self._sizes
         what = f"the covariances of {k} clusters in {d:,} features"
-        compared = search_bytes(k, d, self.parameters.drop)
-        held = HeldRows.step(
-            sample_shape(rows, min(START_ROWS, rows.n_samples)),
-            what,
-            search_size(HeldRows, k, d, products),
-            1,
-        )
-        restart = replace(held, task_bytes=held.task_bytes + compared)
+        few = sample_shape(rows, min(START_ROWS, rows.n_samples))
+        restart = HeldRows.step(few, what, self._held_size(few.n_samples), 1)
         steps = [moments_step(rows)]
         if passes is HeldRows:
             steps.append(held_step(rows))
@@ -202,12 +198,19 @@ class LocalSearch(Strategy):
             steps.append(pass_over(rows, "a block and the means of its labels"))
         if self._ends_with_restarts:
             return steps
-        size = search_size(passes, k, d, products)
-        times = most_reads(passes, k, d, products, self.parameters)
-        step = passes.step(rows, what, size, times)
         if passes is HeldRows:
-            return [*steps, replace(step, task_bytes=step.task_bytes + compared)]
-        return [*steps, step, Step(what, compared + 3 * size.result, by_client=True)]
+            return [*steps, HeldRows.step(rows, what, self._held_size(rows.n_samples), 1)]
+        size = search_size(passes, k, d, products)
+        step = passes.step(rows, what, size, most_reads(passes, k, d, products, self.parameters))
+        compared = search_bytes(k, d, self.parameters.drop) + 3 * size.result
+        return [*steps, step, Step(what, compared, by_client=True)]
+
+    def _held_size(self, n_rows: int) -> PassSize:
+        """Return the size of a search on so many rows in memory."""
+        k, d = self._sizes
+        searched = held_search_bytes(n_rows, k, d, self.parameters.drop)
+        tile = 24 * max(min(TILE_ENTRIES, n_rows * k**2), 64 * k**2)
+        return PassSize(searched + tile, 0)
 
     def _stored_bytes(self) -> int:
         return self.shape.n_samples * (4 + self._sizes[0])
@@ -300,6 +303,6 @@ def _ranking(scores: np.ndarray, state: SearchState, moments: Moments) -> np.nda
     """
     sums = state.sums
     share = sums.counts / sums.counts.sum()
-    within = share @ [sums.covariance(i).diagonal() for i in range(len(share))]
+    within = share @ sums.variances
     alone = feature_separability(sums.counts, sums.means, within)
     return rank(scores, moments.constant, alone)

@@ -13,7 +13,7 @@ import numpy as np
 
 from bigfs.core.compiling import compiled
 from bigfs.selectors.lfs.kernels import GroupSums
-from bigfs.solvers.separability import ROUNDING
+from bigfs.solvers.separability import ROUNDING, variance, without_each
 
 
 def trace_ratios(
@@ -54,6 +54,53 @@ n_features) twice
         ratios,
     )  # fmt: skip
     return ratios
+
+
+def trace_ratios_without_each(
+    tried: np.ndarray,
+    subset: np.ndarray,
+    cluster: int,
+    counts: np.ndarray,
+    means: np.ndarray,
+    variances: np.ndarray,
+    new_count: float,
+    new_sum: np.ndarray,
+    new_square: np.ndarray,
+) -> np.ndarray:
+    """Return `trace_ratios` of one pair, for the features tried without each one in turn.
+
+    Parameters
+    ----------
+    tried, subset : ndarray of shape (n_features,), bool
+        Features of which candidates lack one each, and those of the cluster.
+    cluster : int
+        The one to replace.
+    counts, means : ndarray of shape (n_clusters,), (n_clusters, n_features)
+    variances, new_sum, new_square : ndarray of shape (n_features,)
+        Of the cluster, and of the one that would come.
+    new_count : float
+
+    Returns
+    -------
+    ratios : ndarray of shape (n_tried,), float64
+        NaN where a cluster has no extent.
+    """
+    after, now = counts.copy(), means.copy()
+    after[cluster], now[cluster] = new_count, new_sum / new_count
+    parts = []
+    fresh = variance(np.asarray(new_count), new_sum, new_square)
+    for n, centers, within in ((after, now, fresh), (counts, means, variances)):
+        share = n / n.sum()
+        parts += [share @ (centers - share @ centers) ** 2, within]
+    figures = np.stack(parts, axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = np.zeros(())
+        for sums in (figures[subset].sum(axis=0), without_each(figures[tried])):
+            new, new_within, old, old_within = np.moveaxis(sums, -1, 0)
+            known = (new_within > 0) & (old_within > 0)
+            logs = np.log(new / new_within) - np.log(old / old_within)
+            value = value + np.where(known, logs, np.nan)
+    return np.asarray(value)
 
 
 def group_squares(

@@ -339,12 +339,18 @@ def _slack(norms: np.ndarray, others: np.ndarray, n_features: int) -> np.ndarray
 
 def _by_cell(home: np.ndarray, probes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the rows of each cell and the new rows that are compared with them."""
-    order = np.argsort(home, kind="stable")
-    cells, begins = np.unique(home[order], return_index=True)
-    for cell, members in zip(cells, np.split(order, begins[1:]), strict=True):
-        queries = np.flatnonzero((probes == cell).any(axis=1))
-        if len(queries):
-            yield members, queries
+    order, cells, begins = _grouped(home)
+    queries, probed, probe_begins = _grouped(probes.ravel())
+    of_cell = dict(zip(probed.tolist(), np.split(queries, probe_begins[1:]), strict=True))
+    for cell, members in zip(cells.tolist(), np.split(order, begins[1:]), strict=True):
+        if cell in of_cell:
+            yield members, of_cell[cell] // probes.shape[1]
+
+
+def _grouped(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return places by ascending value, the values, and where the places of each begin."""
+    order = np.argsort(values, kind="stable")
+    return order, *np.unique(values[order], return_index=True)
 
 
 def _tiles(queries: np.ndarray, width: int) -> Iterator[np.ndarray]:
@@ -400,7 +406,9 @@ def _compared(
         for tile in _tiles(queries, len(members)):
             gaps = far[tile] @ beside
             # What is not a number because it is too large is compared exactly.
-            hits = np.flatnonzero(~(gaps > np.maximum(limits[tile, None], beside_limits)))
+            is_far = gaps > limits[tile, None]
+            is_far &= gaps > beside_limits
+            hits = np.flatnonzero(~is_far)
             query, row = tile[hits // len(members)], members[hits % len(members)]
             other = ids[row] != n_old + query
             query, row = query[other], row[other]

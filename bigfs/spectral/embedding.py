@@ -387,7 +387,8 @@ def _run_solver(task: _Eigenproblem, W: AffinityMatrix) -> Eigenpairs:
         return solve_eigsh(W.load(), task.n_components, **options)
     if task.solver == "lobpcg":
         return solve_lobpcg(W.load(), task.n_components, **options)
-    options |= {"n_threads": _n_threads(), "start": task.start}
+    partitions = None if W.partitions is None else W.partitions.load()
+    options |= {"n_threads": _n_threads(), "start": task.start, "partitions": partitions}
     return solve_chebyshev(W.load, task.n_components, **options)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.spectral.chebyshev import reordered
+from bigfs.spectral.chebyshev import near_order, reordered
 from bigfs.spectral.kernels import RowKernel
 from bigfs.spectral.rowblocks import GraphBlockReader, StoredIterate, write_arrays
 from bigfs.spectral.rowgraph import RowGraph
@@ -138,10 +138,9 @@ def strip_task(
 
 def whole_kernel(graph: RowGraph) -> tuple[RowKernel, np.ndarray]:
     """Return the product with all rows of P, neighbors near each other, and the rows' places."""
-    from scipy.sparse.csgraph import reverse_cuthill_mckee
-
     W, degrees = _load_graph(graph)
-    order = reverse_cuthill_mckee(W, symmetric_mode=True)
+    sizes = [graph.extent(block)[0] for block in range(graph.n_blocks)]
+    order = near_order(W, np.repeat(np.arange(graph.n_blocks), sizes))
     place = np.empty_like(order)
     place[order] = np.arange(len(order), dtype=order.dtype)
     W = reordered(W, order, W.dtype)

@@ -10,7 +10,7 @@ from scipy.sparse import block_diag, csr_array, csr_matrix, diags_array
 from scipy.spatial import cKDTree
 
 from bigfs.core.errors import ConvergenceError, InputError
-from bigfs.spectral.chebyshev import solve_chebyshev
+from bigfs.spectral.chebyshev import near_order, solve_chebyshev
 from bigfs.spectral.eigsh import solve_eigsh
 from bigfs.spectral.kernels import RowKernel
 
@@ -150,3 +150,17 @@ def test_the_kernel_is_the_recurrence(dtype: type) -> None:
     np.testing.assert_allclose(Y, expected, atol=20 * np.finfo(dtype).eps)
     product = (W[70:900] @ X.astype(np.float64)) / degrees[70:900, None]
     np.testing.assert_allclose(kernel.product(X, 70, 900), product, atol=20 * np.finfo(dtype).eps)
+
+
+def test_rows_are_in_order_within_partitions() -> None:
+    W = neighbor_graph(2000)
+    plain, groups = near_order(W, None), np.arange(2000) % 3
+    order = near_order(W, groups)
+    np.testing.assert_array_equal(groups[order], np.sort(groups))
+    for group in range(3):
+        inside = groups[order] == group
+        np.testing.assert_array_equal(order[inside], plain[groups[plain] == group])
+    options = {"tol": 1e-8, "random_state": 0}
+    single = solve_chebyshev(W, 4, **options)
+    grouped = solve_chebyshev(W, 4, partitions=groups, **options)
+    np.testing.assert_allclose(grouped.vectors, single.vectors, atol=1e-6)

@@ -8,7 +8,8 @@ night is a run with ``update: auto``; after some of them two full runs on the sa
 second with another seed. From the night of the drift on, half of the new rows are a new cluster:
 they lie around one row of the manifold, and four features without a structure until then are
 different in them. Each run has workers of its own, which do a small run before: imports and loading
-compiled code are not in the processor seconds of this process and its workers.
+compiled code are not in the processor seconds of this process and its workers. A series that is in
+FOLDER goes on where it ended.
 """
 
 from __future__ import annotations
@@ -86,11 +87,19 @@ def main(arguments: list[str] | None = None) -> list[Night]:
         if not place.exists():
             planted, chunk = PlantedManifold(rows, options.features), WARM_CHUNK
             bigfs.ingest(planted, place, rows=chunk if rows == WARM_ROWS else None)
+    results = options.folder.glob("series-????-*/result.zarr")
+    finished = sorted(result.parent for result in results)
     with single_thread():
-        seconds, last = _run(options, 0, "series")
-        print(f"full run of {last.n_samples:,} rows: {seconds:.1f} s, {last.recall}", flush=True)
-        for night in range(1, options.nights + 1):
-            _grow(options, store, night)
+        if finished:
+            last = bigfs.open_result(finished[-1])
+        else:
+            seconds, last = _run(options, 0, "series")
+            print(
+                f"full run of {last.n_samples:,} rows: {seconds:.1f} s, {last.recall}", flush=True
+            )
+        for night in range(max(1, len(finished)), options.nights + 1):
+            if bigfs.open_matrix(store).n_samples < options.rows + night * options.new:
+                _grow(options, store, night)
             seconds, result = _run(options, night, "series")
             row = Night(
                 night, result.n_samples, seconds, "updated_from" in result.manifest,

@@ -11,8 +11,9 @@ from tests.bench.bench_update import main
 
 @pytest.mark.full
 def test_nights_of_a_series(tmp_path: Path) -> None:
-    sizes = ["--rows", "3000", "--new", "60", "--nights", "2", "--features", "48"]
-    nights = main([str(tmp_path), *sizes, "--full", "2", "--drift", "2"])
+    sizes = ["--rows", "3000", "--new", "60", "--features", "48", "--full", "2", "--drift", "2"]
+    nights = [night for n in ("1", "2") for night in main([str(tmp_path), *sizes, "--nights", n])]
+    assert [night.night for night in nights] == [1, 2]
     assert all(night.was_updated for night in nights)
     assert nights[1].recall >= nights[1].full_recall - 0.01
     assert nights[1].shared >= 15

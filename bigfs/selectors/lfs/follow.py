@@ -27,8 +27,8 @@ _KEPT_GAPS, _KEPT_SUMS = 6, 4
 
 
 @dataclass
-class Ending:
-    """Where Lloyd's iteration ends for several candidates alike.
+class SharedEnding:
+    """End of Lloyd's iteration that several candidates share.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class LabelSums:
 
 @dataclass
 class _Gaps:
-    """How much farther from rows other centers are than the nearest one.
+    """Margins by which other centers are farther from rows than the nearest one.
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ class Followed:
 
     def endings(
         self, centers: np.ndarray, kept: np.ndarray, max_iter: int, tol: float
-    ) -> tuple[list[Ending], np.ndarray]:
+    ) -> tuple[list[SharedEnding], np.ndarray]:
         """Follow the iteration in the kept features as long as it is that of candidates.
 
         Parameters
@@ -202,12 +202,12 @@ class Followed:
 
         Returns
         -------
-        ends : list of Ending
+        ends : list of SharedEnding
             Candidates stop after one iteration or another.
         others : ndarray of int
             Candidates whose rows may go elsewhere: `lloyd.lloyd` says where.
         """
-        ends: list[Ending] = []
+        ends: list[SharedEnding] = []
         followed, done = np.ones(len(kept), dtype=bool), np.zeros(len(kept), dtype=bool)
         limits = np.zeros(len(kept))
         if self._wait:
@@ -235,7 +235,7 @@ class Followed:
             if stopped.any():
                 # Centers keep their place in other features.
                 ended = centers.copy()
-                ends.append(Ending(np.flatnonzero(stopped), ended, labels))
+                ends.append(SharedEnding(np.flatnonzero(stopped), ended, labels))
                 done |= stopped
                 followed &= ~stopped
                 if followed.sum() < len(kept) * _FEW:

@@ -15,7 +15,7 @@ import numpy as np
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import Shape, Step
 from bigfs.core.units import MIB
-from bigfs.selectors.lfs.follow import Ending, Followed
+from bigfs.selectors.lfs.follow import Followed, SharedEnding
 from bigfs.selectors.lfs.kernels import (
     Candidates,
     Clusterings,
@@ -145,7 +145,7 @@ class HeldRows(RowPasses):
                 some, np.arange(len(some)), *self.lloyd(centers, masks, rules, max_iter, tol, True)
             )
 
-    def _at_the_ends(self, ends: list[Ending], rules: Rules, candidates: Candidates) -> Tried:
+    def _at_the_ends(self, ends: list[SharedEnding], rules: Rules, candidates: Candidates) -> Tried:
         """Return the candidates that bounds say where they end."""
         codes, place = self._codes(rules)
         centers = np.stack([end.centers for end in ends])

@@ -233,7 +233,7 @@ def propose(
         at[matched.pairs[:, 0], matched.pairs[:, 2]] = np.arange(len(matched))
         at = at[tried.places]
         same = np.append(matched.same, False)[at]
-        found = np.where(same, 0.0, -np.inf)
+        tried_ratios = np.where(same, 0.0, -np.inf)
         products: dict[int, np.ndarray] = {}
         owner = matched.pairs[:, 2]
         for i, places, logs, full in values.ratios(matched, tried):
@@ -241,14 +241,14 @@ def propose(
             logs = np.where(np.isfinite(logs), np.round(logs, DIGITS), -np.inf)
             if full is not None and logs.max() > -np.inf:
                 # The best for each cluster keeps its products, or all do.
-                worse = found[:, cluster].max() < logs.max() and not keep_all
+                worse = tried_ratios[:, cluster].max() < logs.max() and not keep_all
                 products = {j: p for j, p in products.items() if not worse or owner[j] != cluster}
-                if keep_all or logs.max() >= found[:, cluster].max():
+                if keep_all or logs.max() >= tried_ratios[:, cluster].max():
                     products[i] = full
-            found[places, cluster] = logs
-        ratios[tried.candidates] = found
-        for place, cluster in _chosen(found, tried.candidates, keep_all):
-            candidate, ratio = int(tried.candidates[place]), float(found[place, cluster])
+            tried_ratios[places, cluster] = logs
+        ratios[tried.candidates] = tried_ratios
+        for place, cluster in _chosen(tried_ratios, tried.candidates, keep_all):
+            candidate, ratio = int(tried.candidates[place]), float(tried_ratios[place, cluster])
             key = cluster, candidate if keep_all else 0
             rival = best.get(key)
             if rival is None or (rival.ratio, -rival.candidate) < (ratio, -candidate):

@@ -39,13 +39,13 @@ def _start(folder: Path) -> subprocess.Popen[str]:
 
 
 def _result(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, _ = process.communicate(timeout=280)
+    out, _ = process.communicate(timeout=420)
     assert process.returncode == 0
     result: dict[str, Any] = json.loads(out)
     return result
 
 
-@pytest.mark.timeout(600)  # two compilations
+@pytest.mark.timeout(900)  # two compilations
 @pytest.mark.parametrize("n_at_once", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_code_is_compiled_once_and_a_damaged_file_changes_nothing(
     tmp_path: Path, n_at_once: int

@@ -20,8 +20,8 @@ class CheckedRows:
     """Rows of a sample whose true neighbors are compared with those of the graph."""
 
     places: ArrayRef  # of shape (n_checked,), int64: where they are in the sample
-    # Tuple of ArrayRef, each of shape (n_known, n_neighbors): True neighbors of the first of them
-    # among the old rows, and distances; none at first.
+    # Each of shape (n_known, n_neighbors): true neighbors of the first of them among the old rows,
+    # and distances; none at first.
     known: tuple[ArrayRef, ...]
 
     @property

@@ -28,62 +28,35 @@ _KEPT_GAPS, _KEPT_SUMS = 6, 4
 
 @dataclass
 class SharedEnding:
-    """End of Lloyd's iteration that several candidates share.
+    """End of Lloyd's iteration that several candidates share."""
 
-    Attributes
-    ----------
-    candidates : ndarray of int
-        Places of the features that these candidates lack.
-    centers : ndarray of shape (n_clusters, n_features), float64
-    labels : ndarray of shape (n_rows,), int64
-    """
-
-    candidates: np.ndarray
-    centers: np.ndarray
-    labels: np.ndarray
+    candidates: np.ndarray  # of int: places of the features that these candidates lack
+    centers: np.ndarray  # of shape (n_clusters, n_features), float64
+    labels: np.ndarray  # of shape (n_rows,), int64
 
 
 @dataclass
 class LabelSums:
-    """Counts, sums and sums of squares of each label's rows.
+    """Counts, sums and sums of squares of each label's rows."""
 
-    Attributes
-    ----------
-    labels : ndarray of shape (n_rows,), int64
-    counts : ndarray of shape (n_clusters,), float64
-    sums, squares : ndarray of shape (n_clusters, n_features), float64
-    """
-
-    labels: np.ndarray
-    counts: np.ndarray
-    sums: np.ndarray
-    squares: np.ndarray
+    labels: np.ndarray  # of shape (n_rows,), int64
+    counts: np.ndarray  # of shape (n_clusters,), float64
+    sums: np.ndarray  # of shape (n_clusters, n_features), float64
+    squares: np.ndarray  # of the shape of sums, float64
 
 
 @dataclass
 class _Gaps:
-    """Margins by which other centers are farther from rows than the nearest one.
+    """Margins by which other centers are farther from rows than the nearest one."""
 
-    Attributes
-    ----------
-    centers : ndarray of shape (n_clusters, n_features), float64
-    mask : ndarray of shape (n_features,), bool
-        Features of the distances.
-    n_left : int
-        Features that were taken out of the gaps since they were computed.
-    labels : ndarray of shape (n_rows,), int64
-    gaps : ndarray of shape (n_rows, n_clusters), float64
-        Differences of squared distances; inf of the nearest center.
-    margin : ndarray of shape (n_rows, 1), float64
-        What counts as a difference.
-    """
-
-    centers: np.ndarray
-    mask: np.ndarray
-    n_left: int
-    labels: np.ndarray
+    centers: np.ndarray  # of shape (n_clusters, n_features), float64
+    mask: np.ndarray  # of shape (n_features,), bool: features of the distances
+    n_left: int  # features that were taken out of the gaps since they were computed
+    labels: np.ndarray  # of shape (n_rows,), int64
+    # Of shape (n_rows, n_clusters), float64: differences of squared distances; inf of the nearest
+    # center.
     gaps: np.ndarray
-    margin: np.ndarray
+    margin: np.ndarray  # of shape (n_rows, 1), float64: what counts as a difference
 
 
 class Followed:

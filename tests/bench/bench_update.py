@@ -1,24 +1,26 @@
 """Nights of a series that is updated, beside full runs: processor seconds, recall, overlap, disk.
 
     python -m tests.bench.bench_update FOLDER [--rows 1000000] [--new 10000] [--nights 30]
-        [--features 128] [--full 10 20 30] [--drift 15] [--workers 2] [--memory-limit "1.5 GiB"]
+        [--features 128] [--full 10 20 30] [--seeds 3] [--drift 15] [--workers 2]
+        [--memory-limit "1.5 GiB"]
 
 A planted manifold (every fourth feature) is stored, and rows are appended to it every night. Each
-night is a run with ``update: auto``; after some of them two full runs on the same rows follow, the
-second with another seed. From the night of the drift on, half of the new rows are a new cluster:
-they lie around one row of the manifold, and four features without a structure until then are
-different in them. Each run has workers of its own, which do a small run before: imports and loading
-compiled code are not in the processor seconds of this process and its workers. A series that is in
-FOLDER goes on where it ended.
+night is a run with ``update: auto``; after some of them full runs on the same rows follow, each
+with another seed. From the night of the drift on, half of the new rows are a new cluster: they lie
+around one row of the manifold, and four features without a structure until then are different in
+them. Each run has workers of its own, which do a small run before: imports and loading compiled
+code are not in the processor seconds of this process and its workers. A series that is in FOLDER
+goes on where it ended.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +44,19 @@ class Night:
     Attributes
     ----------
     night, n_samples : int
-    seconds, full_seconds : float
-        Of the processor; those of the full run are NaN where there was none.
+    seconds : float
+        Of the processor.
+    full_seconds : list of float
+        The same of the full runs, one per seed; the first has the series' own.
     was_updated : bool
-    recall, full_recall : float
+    recall : float
+    full_recall : list of float
     kept : float
         Share of the selection of the night before that is selected still.
     stored : int
         Bytes of the run directory.
-    shared, shared_by_seed : int
-        Features that the full run selected as well as the update, or as the second full run.
+    shared, shared_by_seed : list of int
+        Features that the update and each full run selected, and each two full runs.
     line : str
         What the manifest says of it.
     """
@@ -64,10 +69,10 @@ class Night:
     kept: float
     stored: int
     line: str
-    full_seconds: float = float("nan")
-    full_recall: float = float("nan")
-    shared: int = -1
-    shared_by_seed: int = -1
+    full_seconds: list[float] = field(default_factory=list)
+    full_recall: list[float] = field(default_factory=list)
+    shared: list[int] = field(default_factory=list)
+    shared_by_seed: list[int] = field(default_factory=list)
 
 
 def main(arguments: list[str] | None = None) -> list[Night]:
@@ -78,6 +83,7 @@ def main(arguments: list[str] | None = None) -> list[Night]:
     parser.add_argument("--nights", type=int, default=30)
     parser.add_argument("--features", type=int, default=128)
     parser.add_argument("--full", type=int, nargs="*", default=[10, 20, 30])
+    parser.add_argument("--seeds", type=int, default=3, help="full runs after such a night")
     parser.add_argument("--drift", type=int, default=15)
     parser.add_argument("--workers", type=int, default=0, help="0: threads of this process")
     parser.add_argument("--memory-limit", default="1.5 GiB")
@@ -108,18 +114,30 @@ def main(arguments: list[str] | None = None) -> list[Night]:
                 " ".join(result.manifest["notes"]),
             )  # fmt: skip
             if night in options.full:
-                full_seconds, full = _run(options, night, "full", update="never")
-                _, other = _run(options, night, "other", update="never", random_state=1)
-                shared, by_seed = (
-                    len(set(full.selected.tolist()) & set(x.selected.tolist()))
-                    for x in (result, other)
-                )
-                row = replace(row, full_seconds=full_seconds, shared=shared, shared_by_seed=by_seed,
-                              full_recall=(full.recall or {})["value"])  # fmt: skip
+                row = _compare(options, row, result)
             print(json.dumps(asdict(row)), flush=True)
             nights.append(row)
             last = result
     return nights
+
+
+def _compare(options: argparse.Namespace, row: Night, updated: Any) -> Night:
+    """Return the row of a night with what full runs took and selected."""
+    seconds, full = zip(
+        *(
+            _run(options, row.night, f"full-{seed}", update="never", random_state=seed)
+            for seed in range(options.seeds)
+        ),
+        strict=True,
+    )
+    selections = [set(result.selected.tolist()) for result in full]
+    return replace(
+        row,
+        full_seconds=list(seconds),
+        full_recall=[result.recall["value"] for result in full],
+        shared=[len(set(updated.selected.tolist()) & selection) for selection in selections],
+        shared_by_seed=[len(a & b) for a, b in itertools.combinations(selections, 2)],
+    )
 
 
 def _grow(options: argparse.Namespace, store: Path, night: int) -> None:

@@ -15,5 +15,5 @@ def test_nights_of_a_series(tmp_path: Path) -> None:
     nights = [night for n in ("1", "2") for night in main([str(tmp_path), *sizes, "--nights", n])]
     assert [night.night for night in nights] == [1, 2]
     assert all(night.was_updated for night in nights)
-    assert nights[1].recall >= nights[1].full_recall - 0.01
-    assert nights[1].shared >= 15
+    assert nights[1].recall >= min(nights[1].full_recall) - 0.01
+    assert min(nights[1].shared) >= 15

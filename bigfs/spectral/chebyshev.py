@@ -12,7 +12,7 @@ import numpy as np
 from bigfs.core.seeds import rng
 from bigfs.spectral.eigsh import solve_dense
 from bigfs.spectral.iteration import FLOAT32_TOL, Iteration, Window, is_small, panel_widths
-from bigfs.spectral.kernels import RowKernel
+from bigfs.spectral.kernels import RowKernel, aligned
 from bigfs.spectral.problem import Eigenpairs, Problem, tiles
 from bigfs.spectral.start import RANDOM_SHARE, SWEEPS, StoredStart
 from bigfs.store.chunking import block_bounds
@@ -115,9 +115,10 @@ class PanelBlock:
         self._kernel = RowKernel(csr, self._degrees, self._n_threads)
         root = np.sqrt(self._degrees, dtype=np.float32)[:, None]
         for width in panel_widths(problem.n_missing):
-            shape = (problem.n_samples, width)
-            self._active.append(self._random.standard_normal(shape, dtype=np.float32))
-            self._active[-1] /= root
+            panel = aligned((problem.n_samples, width), np.float32)
+            self._random.standard_normal(out=panel, dtype=np.float32)
+            panel /= root
+            self._active.append(panel)
         if self._start is not None:
             self._begin_near(self._start)
         return self
@@ -191,7 +192,7 @@ class PanelBlock:
         for place, panel in enumerate(self._active):
             if spare.shape != panel.shape:
                 del spare  # before there is another
-                spare = np.empty_like(panel)
+                spare = aligned(panel.shape, panel.dtype)
             self._active[place], spare = self._filtered(panel, spare, steps)
 
     def _filtered(
@@ -265,7 +266,8 @@ class PanelBlock:
         self.dtype = np.dtype(np.float64)
         for panels in (self._locked, self._active):
             for place, panel in enumerate(panels):
-                panels[place] = panel.astype(np.float64)
+                panels[place] = aligned(panel.shape, np.float64)
+                panels[place][:] = panel
 
     def saved(self) -> None:
         """Return nothing: a task begins anew."""

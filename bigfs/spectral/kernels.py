@@ -16,6 +16,7 @@ _Result = TypeVar("_Result")
 
 # Rows a thread takes at a time.
 _ROWS = 8192
+CACHE_LINE = 64
 
 
 class RowKernel:
@@ -88,27 +89,17 @@ def warm_up() -> None:
 @cache
 def _compiled() -> Callable[..., None]:
     """Return the compiled loop."""
-    return compiled(_rows)
+    from bigfs.spectral.rowloop import rows_of_step
+
+    return compiled(rows_of_step)
 
 
-def _rows(
-    indptr: Any, indices: Any, data: Any, degrees: Any, X: Any, Y: Any,
-    first: int, a: Any, b: Any, c: Any, start: int, stop: int,
-) -> None:  # fmt: skip
-    """Handle rows ``start`` to ``stop``, row i in place ``i - first`` of Y; compiled by numba."""
-    width = X.shape[1]
-    total = np.empty(width, X.dtype)
-    for i in range(start, stop):
-        total[:] = 0
-        for entry in range(indptr[i], indptr[i + 1]):
-            weight = X.dtype.type(data[entry])
-            row = X[indices[entry]]
-            for j in range(width):
-                total[j] += weight * row[j]
-        scale = X.dtype.type(a / degrees[i])
-        if c == 0:
-            for j in range(width):
-                Y[i - first, j] = scale * total[j] + b * X[i, j]
-        else:
-            for j in range(width):
-                Y[i - first, j] = scale * total[j] + b * X[i, j] + c * Y[i - first, j]
+def aligned(shape: tuple[int, int], dtype: Any) -> np.ndarray:
+    """Return an uninitialized block that begins with a cache line.
+
+    A row of one line in an array of NumPy's own lies across two.
+    """
+    n_bytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
+    memory = np.empty(n_bytes + CACHE_LINE, np.uint8)
+    first = -memory.ctypes.data % CACHE_LINE
+    return memory[first : first + n_bytes].view(dtype).reshape(shape)

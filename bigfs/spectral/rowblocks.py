@@ -19,7 +19,7 @@ from bigfs.core.seeds import rng
 from bigfs.graph.shuffle import Receipt, write_run
 from bigfs.spectral.chebyshev import members
 from bigfs.spectral.components import PIVOT_TIE, SIGN_TIE
-from bigfs.spectral.kernels import RowKernel
+from bigfs.spectral.kernels import RowKernel, aligned
 from bigfs.spectral.problem import tiles
 from bigfs.spectral.rowgraph import Edges, RowGraph
 from bigfs.store.location import Location, as_location, new_file, read_into
@@ -104,7 +104,7 @@ class GraphBlockReader:
         """Read own rows and the halo of a panel: what a product takes."""
         received = self.links[1]
         shape = (self.n_rows + int(received[:, 2].sum()), iterate.widths[panel])
-        out = np.empty(shape, iterate.dtype)
+        out = aligned(shape, iterate.dtype)
         out[: self.n_rows] = self.own(iterate, panel)
         filled = self.n_rows
         for owner, first, count in received.tolist():

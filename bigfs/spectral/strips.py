@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 
 from bigfs.spectral.chebyshev import near_order, reordered
-from bigfs.spectral.kernels import RowKernel
+from bigfs.spectral.kernels import CACHE_LINE, RowKernel, aligned
 from bigfs.spectral.rowblocks import GraphBlockReader, StoredIterate, write_arrays
 from bigfs.spectral.rowgraph import RowGraph
 from bigfs.store.location import Location, as_location, read_into
 
-# A row of a strip is one cache line: the products read rows in no order.
-_ROW_BYTES = 64
 # Multiplications of one task, about half a minute: what a worker that dies costs.
 _MULTIPLICATIONS = 2e10
 _LEAST_PRODUCTS = 4
@@ -63,8 +61,11 @@ class Strips:
 
 
 def strip_columns(source: StoredIterate) -> tuple[tuple[int, int, int], ...]:
-    """Return the strips of an iterate: (panel, first column, one past the last)."""
-    most = _ROW_BYTES // np.dtype(source.dtype).itemsize
+    """Return the strips of an iterate: (panel, first column, one past the last).
+
+    A row of a strip is one cache line: the products read rows in no order.
+    """
+    most = CACHE_LINE // np.dtype(source.dtype).itemsize
     return tuple(
         (panel, first, min(first + most, source.widths[panel]))
         for panel in source.panels
@@ -74,7 +75,7 @@ def strip_columns(source: StoredIterate) -> tuple[tuple[int, int, int], ...]:
 
 def strip_count(n_columns: int) -> int:
     """Return the approximate number of strips for vectors in float32."""
-    return -(-4 * n_columns // _ROW_BYTES)
+    return -(-4 * n_columns // CACHE_LINE)
 
 
 def strip_bytes(n_samples: int, n_entries: int, weight_bytes: int) -> int:
@@ -88,14 +89,14 @@ def strip_bytes(n_samples: int, n_entries: int, weight_bytes: int) -> int:
         Of one stored weight.
     """
     W = n_entries * (4 + weight_bytes)
-    needed = W + max(W, n_samples * 2 * _ROW_BYTES) + 32 * n_samples
+    needed = W + max(W, n_samples * 2 * CACHE_LINE) + 32 * n_samples
     # A block while it is read or written.
     return needed + needed // 16
 
 
 def products_of_a_task(nnz: int, dtype: str) -> int:
     """Return how many products one task does, between two commits."""
-    columns = _ROW_BYTES // np.dtype(dtype).itemsize
+    columns = CACHE_LINE // np.dtype(dtype).itemsize
     return max(_LEAST_PRODUCTS, int(_MULTIPLICATIONS / (nnz * columns)))
 
 
@@ -115,8 +116,8 @@ def strip_task(
     panel, first, last = target.columns[strip]
     kernel, place = whole_kernel(graph)
     bounds = [graph.bounds(block) for block in range(graph.n_blocks)]
-    X = np.empty((graph.n_samples, last - first), target.dtype)
-    Y = np.empty_like(X)
+    shape = (graph.n_samples, last - first)
+    X, Y = aligned(shape, target.dtype), aligned(shape, target.dtype)
     for block, (start, stop) in enumerate(bounds):
         if state is None:
             rows = GraphBlockReader(graph, block).own(source, panel)[:, first:last]

@@ -12,7 +12,7 @@ from scipy.spatial import cKDTree
 from bigfs.core.errors import ConvergenceError, InputError
 from bigfs.spectral.chebyshev import near_order, solve_chebyshev
 from bigfs.spectral.eigsh import solve_eigsh
-from bigfs.spectral.kernels import RowKernel
+from bigfs.spectral.kernels import CACHE_LINE, RowKernel, aligned
 
 
 def neighbor_graph(n: int, n_dims: int = 4, k: int = 8, seed: int = 0) -> csr_array:
@@ -137,11 +137,12 @@ def test_not_converging_is_an_error_with_the_residuals() -> None:
         solve_chebyshev(neighbor_graph(1500), 1500, tol=1e-6, random_state=0)
 
 
+@pytest.mark.parametrize("n_columns", [5, 33])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_kernel_is_the_recurrence(dtype: type) -> None:
+def test_the_kernel_is_the_recurrence(dtype: type, n_columns: int) -> None:
     W = neighbor_graph(10_000)
     rng = np.random.default_rng(0)
-    X, Y = (rng.normal(size=(10_000, 5)).astype(dtype) for _ in range(2))
+    X, Y = (rng.normal(size=(10_000, n_columns)).astype(dtype) for _ in range(2))
     degrees = W.sum(axis=1)
     expected = 2.0 * (W @ X.astype(np.float64)) / degrees[:, None] - 0.5 * X + 0.25 * Y
     kernel = RowKernel((W.indptr, W.indices, W.data), degrees, 2)
@@ -150,6 +151,14 @@ def test_the_kernel_is_the_recurrence(dtype: type) -> None:
     np.testing.assert_allclose(Y, expected, atol=20 * np.finfo(dtype).eps)
     product = (W[70:900] @ X.astype(np.float64)) / degrees[70:900, None]
     np.testing.assert_allclose(kernel.product(X, 70, 900), product, atol=20 * np.finfo(dtype).eps)
+
+
+def test_a_row_of_an_aligned_block_is_a_cache_line() -> None:
+    for dtype in (np.float32, np.float64):
+        block = aligned((7, CACHE_LINE // np.dtype(dtype).itemsize), dtype)
+        assert block.flags.c_contiguous and block.flags.writeable
+        assert [row.ctypes.data % CACHE_LINE for row in block] == [0] * 7
+        assert (block.dtype, block.strides[0]) == (dtype, CACHE_LINE)
 
 
 def test_rows_are_in_order_within_partitions() -> None:

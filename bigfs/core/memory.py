@@ -31,9 +31,10 @@ _COMPILED_BASELINE = 760 * MIB
 KERNEL_BYTES = 100 * MIB
 # Libraries' buffers and what earlier tasks have left, whatever the task.
 BUFFER_BYTES = 24 * MIB
-# Arrays from this size on go back to the system when they are freed; the name is of malloc.h.
-_LARGE_ARRAY_BYTES = MIB
-_M_MMAP_THRESHOLD = -3
+# Arrays from this size on go back to the system when they are freed, and so does what a heap has
+# free above the other; the names are of malloc.h.
+_LARGE_ARRAY_BYTES, _M_MMAP_THRESHOLD = MIB, -3
+_KEPT_BYTES, _M_TRIM_THRESHOLD = 4 * MIB, -1
 # For the nanny, the process that watches a worker, and its tracker: 71 MiB measured.
 NANNY_BYTES = 256 * MIB
 # Pages of files in this process, the most before any stage so far.
@@ -145,13 +146,17 @@ def return_large_arrays() -> None:
     """Have the C library give large freed arrays back to the system at once (glibc only).
 
     Its own limit for that grows to 32 MiB with the first such array that is freed, and then blocks
-    of the data pile up in the heaps of the threads: one pass took 270 MiB instead of 150. Workers
-    have it from Dask's nanny, which sets the environment.
+    of the data pile up in the heaps of the threads: one pass took 270 MiB instead of 150. Smaller
+    arrays stay with the process, up to `_KEPT_BYTES` for each of its heaps: a fifth of the
+    processor time went into pages of arrays between 128 KiB and 1 MiB where they went back too, as
+    Dask's nanny has it.
     """
-    if "MALLOC_TRIM_THRESHOLD_" in os.environ or not sys.platform.startswith("linux"):
+    if not sys.platform.startswith("linux"):
         return
     try:
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_ARRAY_BYTES)
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_ARRAY_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
     except (OSError, AttributeError):
         pass
 

@@ -16,6 +16,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.errors import ConvergenceError
 from bigfs.core.memory import baseline_bytes
 from bigfs.core.seeds import rng
+from bigfs.graph.checked import ROWS_OF_FULL_RUN, keep_checked
 from bigfs.graph.cost import graph_block_rows
 from bigfs.graph.merge import merge_task
 from bigfs.graph.partition import Cells, CellSettings, PartitionPlan, exact_rows, find_cells
@@ -136,6 +137,8 @@ class _Build:
         else:
             self._missed(recall)
         assert spread is not None
+        if samples is not None and true is not None:
+            keep_checked(samples.read(0, "ids")[0], true, self.scratch)
         return Built(
             indices,
             distances,
@@ -144,6 +147,7 @@ class _Build:
             recall,
             bool(spread.counts.max() <= self.exact_rows),
             {
+                ROWS_OF_FULL_RUN: samples is not None,
                 "eps": eps if len(spread.counts) > 1 else 0.0,
                 "effort": effort,
                 "passes": self.blocks.passes - before,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from bigfs.store.scratch import ArrayRef, Scratch
 
 # Arrays that a graph which was updated keeps for the next update.
 KEPT = ("checked", "checked_indices", "checked_distances")
+# What a full run keeps in place of the first: row numbers. Its graph's details say so by this name.
+ROWS_OF_FULL_RUN = "checked_rows"
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,20 @@ class CheckedRows:
         for name, values in zip(KEPT, (self.places.load(), indices, distances), strict=True):
             scratch.put(name, values)
         return distances
+
+
+def keep_checked(rows: np.ndarray, true: tuple[np.ndarray, np.ndarray], scratch: Scratch) -> None:
+    """Store the rows that a full run has checked, and their true neighbors."""
+    for name, values in zip((ROWS_OF_FULL_RUN, *KEPT[1:]), (rows, *true), strict=True):
+        scratch.put(name, values)
+
+
+def of_full_run(scratch: Scratch, details: dict[str, Any]) -> tuple[Any, ...]:
+    """Return row numbers, and addresses of true neighbors and distances; nothing if not kept."""
+    if not details.get(ROWS_OF_FULL_RUN):
+        return ()
+    rows, *true = (ArrayRef.at(scratch.path / name) for name in (ROWS_OF_FULL_RUN, *KEPT[1:]))
+    return rows.load(), *true
 
 
 def choose_checked(

@@ -40,6 +40,8 @@ from bigfs.store.scratch import ArrayRef, Scratch
 # Rows of a cell, and to how many of the nearest cells a new row is compared.
 CELL_ROWS = 8192
 PROBES = 4
+# They need not be the best cells: a new row is compared with several.
+_LLOYD_STEPS = 8
 # Rows that are kept of the data: they bound the distances, and some of them show the recall.
 _SAMPLED_SHARE = 32
 _FEWEST_SAMPLED = 8192
@@ -177,12 +179,17 @@ class _GraphUpdate:
         size = min(n, max(size, min(_FEWEST_SAMPLED, _SAMPLE_BYTES // width)))
         generator = rng(self.random_state, "update sample")
         chosen = np.sort(generator.choice(n, size, replace=False, shuffle=False))
+        known = checked.of_full_run(former.scratch, former.details)
+        if known:
+            chosen = np.union1d(chosen, known[0])
+            places = self.working.put("known", np.searchsorted(chosen, known[0]))
+            known = places, *known[1:]
         runs = gather_rows(self.blocks, [chosen], former.metric, self.working)
         folder, count = str(self.working.path), -(-n // CELL_ROWS)
-        return run_tasks(
+        return *run_tasks(
             _first_centers, [(count, self.random_state)], runs, folder, str(scratch.path),
             label="cells",
-        )[0]  # fmt: skip
+        )[0], *known  # fmt: skip
 
     def _grown(
         self, centers: ArrayRef, sample: ArrayRef, ids: ArrayRef, known: tuple[ArrayRef, ...]
@@ -243,7 +250,9 @@ def _first_centers(
     origin = rows.mean(axis=0, dtype=np.float64).astype(rows.dtype)
     centers = np.zeros((1, rows.shape[1]), rows.dtype)
     if count > 1:
-        centers = cluster_rows(rows - origin, count, rng(random_state, "cells"))
+        centers = cluster_rows(
+            rows - origin, count, rng(random_state, "cells"), max_iter=_LLOYD_STEPS
+        )
     stored = Scratch(kept).put("centers", np.concatenate([origin[None], centers]))
     scratch = Scratch(working)
     return stored, scratch.put("sample", rows), scratch.put("sample_ids", ids.astype(np.int64))
@@ -392,17 +401,17 @@ def _compared(
     k, n_old, metric = grown.n_neighbors, grown.n_old, grown.metric
     new, origin = grown.new.load(), grown.centers.load()[0]
     probes, limits = grown.probes.load(), grown.limits.load()
-    near, norms = _narrow(rows, origin)
     far, far_norms = _narrow(new, origin)
+    far = _mirrored(far, far_norms)
     squared_reach = reach.astype(np.float64)
     squared_reach = (squared_reach**2 if metric == "euclidean" else 2 * squared_reach) * (1 + 1e-6)
-    squared_reach += _slack(norms, far_norms, rows.shape[1])
-    squared_reach[reach < 0] = -np.inf
-    near_limits = squared_reach.astype(np.float32)
-    near, far = _beside(near, norms), _mirrored(far, far_norms)
     parts = []
     for members, queries in _by_cell(home, probes):
-        beside, beside_limits = near[members].T, near_limits[members]
+        near, norms = _narrow(rows[members], origin)
+        beside = _beside(near, norms).T
+        beside_limits = squared_reach[members] + _slack(norms, far_norms, rows.shape[1])
+        beside_limits[reach[members] < 0] = -np.inf
+        beside_limits = beside_limits.astype(np.float32)
         for tile in _tiles(queries, len(members)):
             gaps = far[tile] @ beside
             # What is not a number because it is too large is compared exactly.

@@ -156,9 +156,12 @@ def test_recall_through_partitions_and_its_estimate(scheduler: str) -> None:
 _first: dict[str, object] = {}
 
 
-def test_only_the_graph_is_left_in_scratch(tmp_path: Path) -> None:
+def test_only_the_graph_and_its_check_are_left_in_scratch(tmp_path: Path) -> None:
     knn_graph(manifold(1000, 6), 5, n_partitions=4, scratch=Scratch(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checked_distances",
+        "checked_indices",
+        "checked_rows",
         "distances",
         "indices",
         "partitions",

@@ -63,7 +63,7 @@ def test_a_chain_of_updates_keeps_the_recall_of_a_full_graph(
     X = _data()
     graph = _full(X[:2400], tmp_path / "0", 6)
     exact = _full(X, tmp_path / "exact", 1).distances[:]
-    for i, (n, n_checked) in enumerate(((2401, 1000), (2600, 1083), (3000, 1250)), 1):
+    for i, (n, n_checked) in enumerate(((2401, 1001), (2600, 1084), (3000, 1251)), 1):
         former, graph = graph, _updated(graph, X[:n], tmp_path / str(i))
         assert graph.recall_.n_rows == n_checked
         indices, distances = graph.indices[:], graph.distances[:]
@@ -80,6 +80,7 @@ def test_a_chain_of_updates_keeps_the_recall_of_a_full_graph(
     # What is kept for the recall are the true neighbors among all rows, whenever they came.
     rows = _stored(tmp_path / "3" / "sample_ids")[_stored(tmp_path / "3" / "checked")]
     assert len(set(rows.tolist())) == len(rows) and (rows >= 2401).sum() > 200
+    assert set(_stored(tmp_path / "0" / "checked_rows")) < set(rows)
     true = _stored(tmp_path / "3" / "checked_distances")
     np.testing.assert_allclose(true, exact[rows], rtol=1e-6)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -34,6 +35,30 @@ def test_large_arrays_of_threads_are_returned() -> None:
         [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True, timeout=60
     )
     assert int(out.stdout) <= 4
+
+
+_FAULTS = """
+import resource
+import numpy as np
+from bigfs.core.memory import return_large_arrays
+
+return_large_arrays()
+np.ones(1 << 16)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(100):
+    np.ones(1 << 16) * 2.0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other allocators")
+def test_arrays_of_half_a_mebibyte_stay_with_a_worker() -> None:
+    environ = {**os.environ, "MALLOC_TRIM_THRESHOLD_": "65536"}  # as Dask's nanny sets it
+    out = subprocess.run(
+        [sys.executable, "-c", _FAULTS], capture_output=True, text=True, check=True, timeout=60,
+        env=environ,
+    )  # fmt: skip
+    assert int(out.stdout) < 1000  # of 25,600 pages
 
 
 _PAGES_TAKEN = """

@@ -21,7 +21,13 @@ from bigfs.graph.cost import graph_block_rows
 from bigfs.graph.merge import merge_task
 from bigfs.graph.partition import Cells, CellSettings, PartitionPlan, exact_rows, find_cells
 from bigfs.graph.pilot import EPS_GRID, choose_eps, colocation
-from bigfs.graph.recall import RecallEstimate, check_recall, sample_rows, true_neighbors
+from bigfs.graph.recall import (
+    RecallEstimate,
+    estimate_recall,
+    listed_distances,
+    sample_rows,
+    true_neighbors,
+)
 from bigfs.graph.search import (
     Distribution,
     Search,
@@ -127,9 +133,10 @@ class _Build:
             if samples is None:
                 recall = RecallEstimate(1.0, 1.0, 1.0, self.blocks.n_samples, exact=True)
                 break
+            listed = listed_distances(samples, distances)
             if true is None:
-                true = self._true(samples)
-            recall = check_recall(samples, true[1], distances)
+                true = self._true(samples, self.working.put("listed", listed))
+            recall = estimate_recall(listed, true[1])
             logger.info("neighbor graph: %s", recall)
             if target is None or recall.low >= target:
                 break
@@ -172,10 +179,10 @@ class _Build:
         with self._timed("sample"):
             return gather_rows(self.blocks, chosen, self.request.metric, self.working)
 
-    def _true(self, samples: Runs) -> tuple[np.ndarray, np.ndarray]:
+    def _true(self, samples: Runs, listed: ArrayRef | None = None) -> tuple[np.ndarray, np.ndarray]:
         with self._timed("recall"):
             return true_neighbors(
-                self.blocks, samples, self.request.n_neighbors, self.request.metric
+                self.blocks, samples, self.request.n_neighbors, self.request.metric, listed
             )
 
     def _first_eps(

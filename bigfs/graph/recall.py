@@ -68,7 +68,11 @@ def sample_rows(n_samples: int, random_state: int, count: int = SAMPLED_ROWS) ->
 
 
 def true_neighbors(
-    blocks: RowBlocks, samples: Runs, n_neighbors: int, metric: str
+    blocks: RowBlocks,
+    samples: Runs,
+    n_neighbors: int,
+    metric: str,
+    listed: ArrayRef | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the exact neighbors of sampled rows: one pass over X.
 
@@ -79,22 +83,25 @@ def true_neighbors(
         Target 0: the prepared rows to check, by ascending row number.
     n_neighbors : int
     metric : str
+    listed : ArrayRef of shape (n_rows, n_neighbors), float32, or None, default=None
+        Distances to the neighbors that a graph lists: no true one is farther than the last.
 
     Returns
     -------
     indices : ndarray of shape (n_rows, n_neighbors), int64
     distances : ndarray of shape (n_rows, n_neighbors), float32
     """
-    return blocks.reduce(_exact_kernel, merge_exact, samples, n_neighbors, metric, label="recall")
+    return blocks.reduce(
+        _exact_kernel, merge_exact, samples, n_neighbors, metric, listed, label="recall"
+    )
 
 
-def check_recall(samples: Runs, true: np.ndarray, distances: ArrayRef) -> RecallEstimate:
-    """Return the recall of a graph from the true distances of its sampled rows."""
+def listed_distances(samples: Runs, distances: ArrayRef) -> np.ndarray:
+    """Return the distances of the sampled rows to the neighbors that a graph lists."""
     [ids] = samples.read(0, "ids")
     home = ids // distances.chunk_rows
     items = [(int(block), ids[home == block]) for block in np.unique(home)]
-    parts = run_tasks(_read_rows, items, distances, label="check")
-    return estimate_recall(np.concatenate(parts), true)
+    return np.concatenate(run_tasks(_read_rows, items, distances, label="check"))
 
 
 def _read_rows(item: tuple[int, np.ndarray], values: ArrayRef) -> np.ndarray:
@@ -138,14 +145,23 @@ def _query_kernel(
 
 
 def _exact_kernel(
-    X: np.ndarray, first_row: int, samples: Runs, k: int, metric: str
+    X: np.ndarray, first_row: int, samples: Runs, k: int, metric: str, listed: ArrayRef | None
 ) -> tuple[np.ndarray, np.ndarray]:
     ids, queries = samples.read(0, "ids", "rows")
-    return _search_block(X, first_row, queries, ids.astype(np.int64), k, metric)
+    bounds = None if listed is None else listed.load()[:, -1]
+    if bounds is not None and not np.isfinite(bounds).all():
+        bounds = None
+    return _search_block(X, first_row, queries, ids.astype(np.int64), k, metric, bounds)
 
 
 def _search_block(
-    X: np.ndarray, first_row: int, queries: np.ndarray, own: np.ndarray, k: int, metric: str
+    X: np.ndarray,
+    first_row: int,
+    queries: np.ndarray,
+    own: np.ndarray,
+    k: int,
+    metric: str,
+    bounds: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Search one block for every query; ``own`` is the row each query is, or -1."""
     rows = prepare_rows(X, metric, first_row + np.arange(len(X)))
@@ -153,18 +169,20 @@ def _search_block(
     best = None
     begin = 0
     while begin < len(rows):
-        # The first rows bound the distances: of the others, most are seen to be farther.
-        piece = rows[begin : begin + (min(step, _FIRST_ROWS) if best is None else step)]
+        # Without bounds the first rows give them: of the others, most are seen to be farther.
+        piece = rows[begin : begin + (min(step, _FIRST_ROWS) if bounds is None else step)]
         place = own - first_row - begin
         place = np.where((own >= 0) & (place >= 0) & (place < len(piece)), place, -1)
         indices, squared = (
             search_exact(piece, k, queries, place)
-            if best is None
-            else search_within(piece, k, metric, queries, place, best[1][:, -1])
+            if bounds is None
+            else search_within(piece, k, metric, queries, place, bounds)
         )
         indices = np.where(indices < 0, -1, indices + np.int64(first_row + begin))
         neighbors = indices, as_distances(squared, metric)
         best = neighbors if best is None else merge_exact(best, neighbors)
+        last = best[1][:, -1]
+        bounds = last if bounds is None else np.minimum(bounds, last)
         begin += len(piece)
     assert best is not None  # a block has rows
     return best

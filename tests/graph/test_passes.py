@@ -63,7 +63,8 @@ def test_scratch_is_predicted_and_removed(counted: tuple[RowBlocks, dict[str, in
     measured, predicted = (graph.details[f"{w}scratch_bytes"] for w in ("", "predicted_"))
     assert 0 < measured <= predicted <= 2 * measured
     names = {path.name for path in graph.scratch.path.iterdir()}
-    assert names == {"indices", "distances", "partitions"}
+    checked = {"checked_rows", "checked_indices", "checked_distances"}
+    assert names == {"indices", "distances", "partitions"} | checked
 
 
 def test_too_little_scratch_is_refused(tmp_path: Path) -> None:

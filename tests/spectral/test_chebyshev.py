@@ -7,12 +7,15 @@ import logging
 import numpy as np
 import pytest
 from scipy.sparse import block_diag, csr_array, csr_matrix, diags_array
+from scipy.sparse.linalg import eigsh
 from scipy.spatial import cKDTree
 
 from bigfs.core.errors import ConvergenceError, InputError
-from bigfs.spectral.chebyshev import near_order, solve_chebyshev
+from bigfs.spectral.chebyshev import PanelBlock, near_order, solve_chebyshev
 from bigfs.spectral.eigsh import solve_eigsh
+from bigfs.spectral.iteration import BOUND_STEPS, _bounds
 from bigfs.spectral.kernels import CACHE_LINE, RowKernel, aligned
+from bigfs.spectral.problem import Problem
 
 
 def neighbor_graph(n: int, n_dims: int = 4, k: int = 8, seed: int = 0) -> csr_array:
@@ -151,6 +154,16 @@ def test_the_kernel_is_the_recurrence(dtype: type, n_columns: int) -> None:
     np.testing.assert_allclose(Y, expected, atol=20 * np.finfo(dtype).eps)
     product = (W[70:900] @ X.astype(np.float64)) / degrees[70:900, None]
     np.testing.assert_allclose(kernel.product(X, 70, 900), product, atol=20 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_eigenvalue_is_below_the_bound(seed: int) -> None:
+    W = neighbor_graph(20_000, k=3, seed=seed)
+    root = diags_array(W.sum(axis=1) ** -0.5)
+    smallest = eigsh(root @ W @ root, 1, which="SA", tol=1e-4, return_eigenvectors=False)[0]
+    with PanelBlock(Problem.of(W, 4, 1e-4), 0, 1) as block:
+        low, _ = _bounds(*block.lanczos(BOUND_STEPS))
+    assert -1 <= low <= smallest <= low + 0.2
 
 
 def test_a_row_of_an_aligned_block_is_a_cache_line() -> None:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
 
-from bigfs.core.compiling import compiled
+from bigfs.spectral.rowloop import CACHE_LINE, compiled_rows
 
 _Result = TypeVar("_Result")
 
 # Rows a thread takes at a time.
 _ROWS = 8192
-CACHE_LINE = 64
 
 
 class RowKernel:
@@ -52,7 +50,7 @@ class RowKernel:
         Both are C-contiguous blocks of one width and type; X has a row for every column of W,
         Y one for every row.
         """
-        run = _compiled()
+        run = compiled_rows()
         scalars = tuple(X.dtype.type(value) for value in (a, b, c))
 
         def rows(start: int, stop: int) -> None:
@@ -73,7 +71,7 @@ class RowKernel:
         """Return rows ``start`` to ``stop`` of ``P X``."""
         out = np.empty((stop - start, X.shape[1]), X.dtype)
         unit, zero = X.dtype.type(1.0), X.dtype.type(0.0)
-        _compiled()(*self._csr, self._degrees, X, out, start, unit, zero, zero, start, stop)
+        compiled_rows()(*self._csr, self._degrees, X, out, start, unit, zero, zero, start, stop)
         return out
 
 
@@ -84,14 +82,6 @@ def warm_up() -> None:
         kernel = RowKernel((pointers, ids, np.ones(2, weights)), np.ones(2), 1)
         X = np.ones((2, 1), vectors)
         kernel.step(X, X.copy(), 1.0, 0.0, 0.0)
-
-
-@cache
-def _compiled() -> Callable[..., None]:
-    """Return the compiled loop."""
-    from bigfs.spectral.rowloop import rows_of_step
-
-    return compiled(rows_of_step)
 
 
 def aligned(shape: tuple[int, int], dtype: Any) -> np.ndarray:

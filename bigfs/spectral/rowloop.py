@@ -1,42 +1,57 @@
-"""The loop of `bigfs.spectral.kernels`; numba is imported with this module."""
+"""The loop of `bigfs.spectral.kernels`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 
-from bigfs.spectral.kernels import CACHE_LINE
+from bigfs.core.compiling import compiled
 
+CACHE_LINE = 64
 # Entries of W between a product and the row that is asked of memory meanwhile: rows come in no
 # order that a processor could guess.
 _AHEAD = 32
 _READ, _KEEP, _DATA = 0, 3, 1
+# What numba finds under this name when it compiles the loop.
+_prefetch: Any = None
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _prefetch(context: Any, X: Any, i: Any, j: Any) -> Any:
-    """Have the processor fetch ``X[i, j]``, and do not wait for it."""
-
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        where = cgutils.get_item_pointer(
-            context, builder, signature.args[0], array, arguments[1:], wraparound=False
-        )
-        integer, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer, integer, integer, integer])
-        fetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
-        hints = [ir.Constant(integer, hint) for hint in (_READ, _KEEP, _DATA)]
-        builder.call(fetch, [builder.bitcast(where, pointer), *hints])
-        return context.get_dummy_value()
-
-    return types.void(X, types.intp, types.intp), emit
+@cache
+def compiled_rows() -> Callable[..., None]:
+    """Return the compiled loop; numba is imported here."""
+    global _prefetch
+    _prefetch = _prefetch_instruction()
+    return compiled(_rows)
 
 
-def rows_of_step(
+def _prefetch_instruction() -> Any:
+    """Return a function for compiled code: fetch ``X[i, j]``, and do not wait for it."""
+    from llvmlite import ir
+    from numba.core import cgutils, types
+    from numba.extending import intrinsic
+
+    def prefetch(context: Any, X: Any, i: Any, j: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array = context.make_array(signature.args[0])(context, builder, arguments[0])
+            where = cgutils.get_item_pointer(
+                context, builder, signature.args[0], array, arguments[1:], wraparound=False
+            )
+            integer, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+            kind = ir.FunctionType(ir.VoidType(), [pointer, integer, integer, integer])
+            fetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+            hints = [ir.Constant(integer, hint) for hint in (_READ, _KEEP, _DATA)]
+            builder.call(fetch, [builder.bitcast(where, pointer), *hints])
+            return context.get_dummy_value()
+
+        return types.void(X, types.intp, types.intp), emit
+
+    return intrinsic(prefetch)
+
+
+def _rows(
     indptr: Any, indices: Any, data: Any, degrees: Any, X: Any, Y: Any,
     first: int, a: Any, b: Any, c: Any, start: int, stop: int,
 ) -> None:  # fmt: skip

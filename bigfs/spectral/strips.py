@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from bigfs.spectral.chebyshev import near_order, reordered
-from bigfs.spectral.kernels import CACHE_LINE, RowKernel, aligned
+from bigfs.spectral.kernels import RowKernel, aligned
 from bigfs.spectral.rowblocks import GraphBlockReader, StoredIterate, write_arrays
 from bigfs.spectral.rowgraph import RowGraph
+from bigfs.spectral.rowloop import CACHE_LINE
 from bigfs.store.location import Location, as_location, read_into
 
 # Multiplications of one task, about half a minute: what a worker that dies costs.

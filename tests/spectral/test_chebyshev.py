@@ -14,8 +14,9 @@ from bigfs.core.errors import ConvergenceError, InputError
 from bigfs.spectral.chebyshev import PanelBlock, near_order, solve_chebyshev
 from bigfs.spectral.eigsh import solve_eigsh
 from bigfs.spectral.iteration import BOUND_STEPS, _bounds
-from bigfs.spectral.kernels import CACHE_LINE, RowKernel, aligned
+from bigfs.spectral.kernels import RowKernel, aligned
 from bigfs.spectral.problem import Problem
+from bigfs.spectral.rowloop import CACHE_LINE
 
 
 def neighbor_graph(n: int, n_dims: int = 4, k: int = 8, seed: int = 0) -> csr_array:

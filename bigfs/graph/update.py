@@ -401,17 +401,17 @@ def _compared(
     k, n_old, metric = grown.n_neighbors, grown.n_old, grown.metric
     new, origin = grown.new.load(), grown.centers.load()[0]
     probes, limits = grown.probes.load(), grown.limits.load()
+    near, norms = _narrow(rows, origin)
     far, far_norms = _narrow(new, origin)
-    far = _mirrored(far, far_norms)
     squared_reach = reach.astype(np.float64)
     squared_reach = (squared_reach**2 if metric == "euclidean" else 2 * squared_reach) * (1 + 1e-6)
+    squared_reach += _slack(norms, far_norms, rows.shape[1])
+    squared_reach[reach < 0] = -np.inf
+    near_limits = squared_reach.astype(np.float32)
+    near, far = _beside(near, norms), _mirrored(far, far_norms)
     parts = []
     for members, queries in _by_cell(home, probes):
-        near, norms = _narrow(rows[members], origin)
-        beside = _beside(near, norms).T
-        beside_limits = squared_reach[members] + _slack(norms, far_norms, rows.shape[1])
-        beside_limits[reach[members] < 0] = -np.inf
-        beside_limits = beside_limits.astype(np.float32)
+        beside, beside_limits = near[members].T, near_limits[members]
         for tile in _tiles(queries, len(members)):
             gaps = far[tile] @ beside
             # What is not a number because it is too large is compared exactly.

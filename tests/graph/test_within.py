@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from bigfs.blocks import RowBlocks
 from bigfs.graph.local import as_distances, prepare_rows, search_exact
+from bigfs.graph.recall import true_neighbors
+from bigfs.graph.search import gather_rows
 from bigfs.graph.within import search_within
+from bigfs.store.scratch import Scratch
 from tests.graph._brute import manifold
 
 
@@ -39,3 +45,27 @@ def test_any_scale(scale: float) -> None:
     bounds = as_distances(squared, "euclidean")[:, -1]
     actual = search_within(X, 4, "euclidean", X[:50], np.arange(50), bounds)
     np.testing.assert_array_equal(actual[0], indices)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_true_neighbors_within_what_a_graph_lists(
+    tmp_path: Path, metric: str, missing: bool
+) -> None:
+    X, scratch = manifold(3000, 20).astype(np.float32), Scratch(tmp_path)
+    X[40:60] = X[3]  # ties
+    blocks = RowBlocks.from_any(X, scratch=scratch.child("shared"), rows=700)
+    ids = np.arange(0, 3000, 29)
+    samples = gather_rows(blocks, [ids], metric, scratch.child("working"))
+    indices, distances = true_neighbors(blocks, samples, 5, metric)
+    prepared = prepare_rows(X, metric)
+    expected = search_exact(prepared, 5, prepared[ids], ids)
+    np.testing.assert_array_equal(indices, expected[0])
+    # A graph that misses some neighbors lists farther ones; one may have too few.
+    worse = np.sort(distances * np.linspace(1, 1.5, 5, dtype=np.float32), axis=1)
+    worse[7, 4] = np.inf if missing else worse[7, 4]
+    bounded = true_neighbors(blocks, samples, 5, metric, scratch.put("listed", worse))
+    np.testing.assert_array_equal(bounded[0], indices)
+    np.testing.assert_array_equal(bounded[1], distances)
+    tight = true_neighbors(blocks, samples, 5, metric, scratch.put("tight", distances))
+    np.testing.assert_array_equal(tight[0], indices)

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.graph.local import as_distances
-from bigfs.graph.recall import SAMPLED_ROWS, merge_exact
-from bigfs.graph.within import search_within
+from bigfs.graph.recall import SAMPLED_ROWS, merge_exact, search_pieces
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # Arrays that a graph which was updated keeps for the next update.
@@ -64,13 +62,10 @@ class CheckedRows:
             piece = rows[begin:]
             if not len(piece) or not len(own[part]):
                 continue
-            place = own[part] - first_row - begin
-            place = np.where((place >= 0) & (place < len(piece)), place, -1)
-            nearest, squared = search_within(
-                piece, n_neighbors, metric, prepared[part], place, bounds[part]
-            )
-            indices[part] = np.where(nearest < 0, -1, nearest + np.int64(first_row + begin))
-            distances[part] = as_distances(squared, metric)
+            indices[part], distances[part] = search_pieces(
+                piece, first_row + begin, prepared[part], own[part], n_neighbors, metric,
+                bounds[part],
+            )  # fmt: skip
         return indices, distances
 
     def keep(self, true: tuple[np.ndarray, np.ndarray], scratch: Scratch) -> np.ndarray:

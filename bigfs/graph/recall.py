@@ -140,8 +140,8 @@ def neighbors_of(
 def _query_kernel(
     X: np.ndarray, first_row: int, queries: ArrayRef, k: int, metric: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    prepared = queries.load()
-    return _search_block(X, first_row, prepared, np.full(len(prepared), -1), k, metric)
+    rows, prepared = prepare_rows(X, metric, first_row + np.arange(len(X))), queries.load()
+    return search_pieces(rows, first_row, prepared, np.full(len(prepared), -1), k, metric)
 
 
 def _exact_kernel(
@@ -151,11 +151,12 @@ def _exact_kernel(
     bounds = None if listed is None else listed.load()[:, -1]
     if bounds is not None and not np.isfinite(bounds).all():
         bounds = None
-    return _search_block(X, first_row, queries, ids.astype(np.int64), k, metric, bounds)
+    rows = prepare_rows(X, metric, first_row + np.arange(len(X)))
+    return search_pieces(rows, first_row, queries, ids.astype(np.int64), k, metric, bounds)
 
 
-def _search_block(
-    X: np.ndarray,
+def search_pieces(
+    rows: np.ndarray,
     first_row: int,
     queries: np.ndarray,
     own: np.ndarray,
@@ -163,9 +164,27 @@ def _search_block(
     metric: str,
     bounds: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Search one block for every query; ``own`` is the row each query is, or -1."""
-    rows = prepare_rows(X, metric, first_row + np.arange(len(X)))
-    step = max(1, _PIECE_BYTES // (8 * X.shape[1]))
+    """Return the exact neighbors of queries in a block, searched a piece at a time.
+
+    Parameters
+    ----------
+    rows, queries : ndarray of shape (n_rows, n_features) and (n_queries, n_features)
+        Prepared, see `bigfs.graph.local.prepare_rows`; at least one row.
+    first_row : int
+    own : ndarray of shape (n_queries,), int64
+        The row that each query is, left out, or -1.
+    k : int
+    metric : str
+    bounds : ndarray of shape (n_queries,), float32, or None, default=None
+        Distances beyond which nothing is wanted.
+
+    Returns
+    -------
+    indices : ndarray of shape (n_queries, k), int64
+        -1 where fewer rows are within the bound.
+    distances : ndarray of shape (n_queries, k), float32
+    """
+    step = max(1, _PIECE_BYTES // (8 * rows.shape[1]))
     best = None
     begin = 0
     while begin < len(rows):

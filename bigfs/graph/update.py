@@ -25,6 +25,7 @@ from bigfs.core.seeds import rng
 from bigfs.core.units import MIB, format_bytes
 from bigfs.graph import checked
 from bigfs.graph.checked import CheckedRows, choose_checked
+from bigfs.graph.compare import GrownRows, compare, search_limits
 from bigfs.graph.knn import KNNGraph
 from bigfs.graph.local import as_distances, prepare_rows
 from bigfs.graph.merge import merge_neighbors, result_columns
@@ -32,7 +33,6 @@ from bigfs.graph.partition import assign_cells
 from bigfs.graph.recall import SAMPLED_ROWS, RecallEstimate, estimate_recall, merge_exact
 from bigfs.graph.search import gather_rows
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
-from bigfs.graph.within import pair_squares
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -46,8 +46,8 @@ _LLOYD_STEPS = 8
 _SAMPLED_SHARE = 32
 _FEWEST_SAMPLED = 8192
 _SAMPLE_BYTES = 32 * MIB
-# Pairs of rows that are compared at a time: their gaps stay in the processor's cache.
-_TILE_PAIRS = 2**18
+# Pieces of a block, and what is compared at a time; twice that for float64.
+_TILES_BYTES = 24 * MIB
 # Arrays that a graph which was updated keeps for the next update.
 KEPT = ("centers", "sample", "sample_ids", *checked.KEPT)
 # Names that differ from those of a graph that may be built in its place.
@@ -86,30 +86,14 @@ def update_graph(
         working.close()
 
 
-def update_bytes(shape: Shape, n_new: int) -> int:
-    """Return the bytes of a task: new rows and a block, a copy of each, and the sample."""
-    row = shape.n_features * max(4, shape.itemsize)
-    return 2 * (n_new + min(shape.block_rows, shape.n_samples)) * row + _SAMPLE_BYTES
-
-
-@dataclass(frozen=True)
-class _Grown:
-    """Rows and limits that the tasks read."""
-
-    n_neighbors: int
-    n_old: int
-    metric: str
-    former: ArrayRef  # of shape (n_old, n_neighbors), float32: distances of the former graph
-    # Of shape (n_cells + 1, n_features): row 0 is the origin the others are measured from.
-    centers: ArrayRef
-    # Prepared rows that stand for all, and their numbers.
-    sample: ArrayRef
-    sample_ids: ArrayRef
-    new: ArrayRef  # of shape (n_new, n_features): prepared new rows
-    probes: ArrayRef  # of shape (n_new, n_probes), int32: cells that each is compared with
-    # Of shape (n_new,), float32: squared distance within which it has its neighbors there.
-    limits: ArrayRef
-    checked: CheckedRows  # the rows whose recall is measured
+def update_bytes(shape: Shape, n_new: int, n_sampled: int, metric: str) -> int:
+    """Return the bytes of a task: new rows and copies of them beside a block, or the sample."""
+    row, tiles = shape.n_features * shape.itemsize, _TILES_BYTES * shape.itemsize // 4
+    prepared = 0 if metric == "euclidean" else shape.block_bytes
+    narrow = 4 * n_new * shape.n_features
+    beside_block = shape.block_bytes + prepared + (n_new + n_sampled) * row + narrow + tiles
+    beside_sample = max(3 * n_new + 2 * n_sampled, 4 * n_sampled) * row + tiles
+    return max(shape.read_bytes, beside_block, beside_sample)
 
 
 @dataclass
@@ -159,7 +143,9 @@ class _GraphUpdate:
         """Raise MemoryLimitError if a task cannot hold the new rows beside a block."""
         n_new = self.blocks.n_samples - self.former.n_samples
         budget = task_budget(self.memory_limit)
-        needed = update_bytes(self.blocks.layout, n_new)
+        former = self.former
+        n_sampled = self._kept_arrays()[1].shape[0] if former.details.get("kept") else self._size()
+        needed = update_bytes(self.blocks.layout, n_new, n_sampled, former.metric)
         if needed > budget:
             raise MemoryLimitError(
                 f"{n_new:,} new rows beside a block take {format_bytes(needed)}, a task has "
@@ -170,13 +156,10 @@ class _GraphUpdate:
         """Return centers and the sample of the former rows, as kept with what else is, or new."""
         former, scratch = self.former, self.scratch
         if former.details.get("kept"):
-            place = former.scratch.path
-            stored = [ArrayRef.at(place / plain_name(name, place)) for name in KEPT]
+            stored = self._kept_arrays()
             centers = scratch.put("centers", stored[0].load())
             return centers, *stored[1:]
-        n, width = former.n_samples, self.blocks.n_features * self.blocks.dtype.itemsize
-        size = max(SAMPLED_ROWS, min(_SAMPLE_BYTES // width, n // _SAMPLED_SHARE))
-        size = min(n, max(size, min(_FEWEST_SAMPLED, _SAMPLE_BYTES // width)))
+        n, size = former.n_samples, self._size()
         generator = rng(self.random_state, "update sample")
         chosen = np.sort(generator.choice(n, size, replace=False, shuffle=False))
         known = checked.of_full_run(former.scratch, former.details)
@@ -191,9 +174,20 @@ class _GraphUpdate:
             label="cells",
         )[0], *known  # fmt: skip
 
+    def _kept_arrays(self) -> list[ArrayRef]:
+        """Return what the former graph keeps for its next update."""
+        place = self.former.scratch.path
+        return [ArrayRef.at(place / plain_name(name, place)) for name in KEPT]
+
+    def _size(self) -> int:
+        """Return how many rows of the former data stand for all."""
+        n, width = self.former.n_samples, self.blocks.n_features * self.blocks.dtype.itemsize
+        size = max(SAMPLED_ROWS, min(_SAMPLE_BYTES // width, n // _SAMPLED_SHARE))
+        return min(n, max(size, min(_FEWEST_SAMPLED, _SAMPLE_BYTES // width)))
+
     def _grown(
         self, centers: ArrayRef, sample: ArrayRef, ids: ArrayRef, known: tuple[ArrayRef, ...]
-    ) -> _Grown:
+    ) -> GrownRows:
         """Store the new rows, where each is searched and within what distance."""
         blocks, former, working = self.blocks, self.former, self.working
         n_old, n_new = former.n_samples, blocks.n_samples - former.n_samples
@@ -209,7 +203,7 @@ class _GraphUpdate:
         )  # fmt: skip
         return kept
 
-    def _search(self, grown: _Grown, homes: ArrayRef) -> tuple[Runs, np.ndarray, np.ndarray]:
+    def _search(self, grown: GrownRows, homes: ArrayRef) -> tuple[Runs, np.ndarray, np.ndarray]:
         """Compare new rows with all; return also true distances of the rows that are checked."""
         n, graph_rows = self.blocks.n_samples, self.former.indices_ref.chunk_rows
         folder = str(self.working.child("results").path)
@@ -266,6 +260,14 @@ def _new_rows(
     new.write(start - n_old, prepare_rows(reader.read(start, stop), metric, np.arange(start, stop)))
 
 
+def _nearest_cells(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    """Return the cells that each row is compared with, (n_rows, n_probes) int32."""
+    offsets = centers[1:]
+    squared = (rows - centers[0]) @ (-2 * offsets.T)
+    squared += np.einsum("ij,ij->i", offsets, offsets)
+    return np.argsort(squared, axis=1, kind="stable")[:, :PROBES].astype(np.int32)
+
+
 def _limits_task(
     random_state: int,
     about: tuple[int, int, str, ArrayRef, ArrayRef],
@@ -274,24 +276,21 @@ def _limits_task(
     new: ArrayRef,
     known: tuple[ArrayRef, ...],
     places: tuple[str, str],
-) -> _Grown:
+) -> GrownRows:
     """Find the cells of new rows and bounds of their distances; add some of them to the sample."""
     k, n_old, _, _, centers_ref = about
     working, kept = Scratch(places[0]), Scratch(places[1])
     rows, centers = new.load(), centers_ref.load()
     old = sample.load()
-    offsets = centers[1:]
-    tile = rows - centers[0]
-    squared = np.einsum("ij,ij->i", offsets, offsets) - 2 * tile @ offsets.T
-    probes = np.argsort(squared, axis=1, kind="stable")[:, :PROBES].astype(np.int32)
-    limits = _limits(np.concatenate([old, rows]), len(old), centers, probes, k)
+    probes = _nearest_cells(rows, centers)
+    limits = search_limits(np.concatenate([old, rows]), len(old), centers, probes, k)
     generator = rng(random_state, f"update {n_old + len(rows)}")
     share = max(1, round(len(rows) * len(old) / n_old))
     added = np.sort(generator.choice(len(rows), min(share, len(rows)), replace=False))
     all_ids = np.concatenate([ids.load(), n_old + added])
     sizes = len(old), len(all_ids), len(rows) / n_old
     checked_places = working.put("checked", choose_checked(known, sizes, generator))
-    return _Grown(
+    return GrownRows(
         *about,
         kept.put("sample", np.concatenate([old, rows[added]])),
         kept.put("sample_ids", all_ids),
@@ -302,77 +301,10 @@ def _limits_task(
     )
 
 
-def _limits(
-    rows: np.ndarray, n_others: int, centers: np.ndarray, probes: np.ndarray, k: int
-) -> np.ndarray:
-    """Return squared distances within which each new row has k rows in its cells."""
-    home, _ = assign_cells(rows, centers, 0.0)
-    near, norms = _narrow(rows, centers[0])
-    far, best = _mirrored(near[n_others:], norms[n_others:]), np.full((len(probes), k), np.inf)
-    near = _beside(near, norms)
-    for members, queries in _by_cell(home, probes):
-        for tile in _tiles(queries, len(members)):
-            gaps = far[tile] @ near[members].T
-            gaps[members[None] == n_others + tile[:, None]] = np.inf
-            width = min(k, len(members))
-            nearest = np.partition(gaps, width - 1, axis=1)[:, :width]
-            both = np.concatenate([best[tile], nearest], axis=1)
-            best[tile] = np.partition(both, k - 1, axis=1)[:, :k]
-    # Both this bound and the gaps that are compared with it may be off by rounding.
-    slack = _slack(norms[n_others:], norms, rows.shape[1])
-    return (best.max(axis=1) + 2 * slack).astype(np.float32)
-
-
-def _narrow(rows: np.ndarray, origin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows from an origin in float32, and their squared norms."""
-    with np.errstate(over="ignore"):
-        narrow = (rows - origin).astype(np.float32, copy=False)
-        return narrow, np.einsum("ij,ij->i", narrow, narrow)
-
-
-def _mirrored(rows: np.ndarray, norms: np.ndarray) -> np.ndarray:
-    """Return rows whose products with those of `_beside` are squared distances."""
-    return np.column_stack([-2 * rows, norms, np.ones_like(norms)])
-
-
-def _beside(rows: np.ndarray, norms: np.ndarray) -> np.ndarray:
-    """Return rows whose products with those of `_mirrored` are squared distances."""
-    return np.column_stack([rows, np.ones_like(norms), norms])
-
-
-def _slack(norms: np.ndarray, others: np.ndarray, n_features: int) -> np.ndarray:
-    """Return what ``|a|^2 + |b|^2 - 2ab`` loses to rounding at most."""
-    share = 8 * (n_features + 6) * np.finfo(np.float32).eps
-    return share * (norms.astype(np.float64) + float(others.max(initial=0.0)))
-
-
-def _by_cell(home: np.ndarray, probes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the rows of each cell and the new rows that are compared with them."""
-    order, cells, begins = _grouped(home)
-    queries, probed, probe_begins = _grouped(probes.ravel())
-    of_cell = dict(zip(probed.tolist(), np.split(queries, probe_begins[1:]), strict=True))
-    for cell, members in zip(cells.tolist(), np.split(order, begins[1:]), strict=True):
-        if cell in of_cell:
-            yield members, of_cell[cell] // probes.shape[1]
-
-
-def _grouped(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return places by ascending value, the values, and where the places of each begin."""
-    order = np.argsort(values, kind="stable")
-    return order, *np.unique(values[order], return_index=True)
-
-
-def _tiles(queries: np.ndarray, width: int) -> Iterator[np.ndarray]:
-    """Yield new rows, few enough at a time."""
-    step = max(1, _TILE_PAIRS // width)
-    for begin in range(0, len(queries), step):
-        yield queries[begin : begin + step]
-
-
 def _search_kernel(
     X: np.ndarray,
     first_row: int,
-    grown: _Grown,
+    grown: GrownRows,
     homes: ArrayRef,
     destination: tuple[str, int, int, int],
 ) -> tuple[list[Receipt], np.ndarray, np.ndarray]:
@@ -387,69 +319,14 @@ def _search_kernel(
     held = min(len(rows), n_old - first_row)
     if held > 0:
         reach[:held] = grown.former.read(first_row, first_row + held)[:, -1]
-    owners, neighbors, distances = _compared(rows, ids, home, reach, grown)
+    owners, neighbors, distances = compare(rows, ids, home, reach, grown)
     folder, graph_rows, n_blocks, block_rows = destination
     values = {"row": owners, "neighbor": neighbors, "distance": distances}
     receipt = write_run(folder, first_row // block_rows, owners // graph_rows, n_blocks, values)
     return ([receipt], *_checked(rows, first_row, grown))
 
 
-def _compared(
-    rows: np.ndarray, ids: np.ndarray, home: np.ndarray, reach: np.ndarray, grown: _Grown
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return lists of new rows, and of old rows to which new ones are nearer than their last."""
-    k, n_old, metric = grown.n_neighbors, grown.n_old, grown.metric
-    new, origin = grown.new.load(), grown.centers.load()[0]
-    probes, limits = grown.probes.load(), grown.limits.load()
-    near, norms = _narrow(rows, origin)
-    far, far_norms = _narrow(new, origin)
-    squared_reach = reach.astype(np.float64)
-    squared_reach = (squared_reach**2 if metric == "euclidean" else 2 * squared_reach) * (1 + 1e-6)
-    squared_reach += _slack(norms, far_norms, rows.shape[1])
-    squared_reach[reach < 0] = -np.inf
-    near_limits = squared_reach.astype(np.float32)
-    near, far = _beside(near, norms), _mirrored(far, far_norms)
-    parts = []
-    for members, queries in _by_cell(home, probes):
-        beside, beside_limits = near[members].T, near_limits[members]
-        for tile in _tiles(queries, len(members)):
-            gaps = far[tile] @ beside
-            # What is not a number because it is too large is compared exactly.
-            is_far = gaps > limits[tile, None]
-            is_far &= gaps > beside_limits
-            hits = np.flatnonzero(~is_far)
-            query, row = tile[hits // len(members)], members[hits % len(members)]
-            other = ids[row] != n_old + query
-            query, row = query[other], row[other]
-            gap = as_distances(pair_squares(rows, new, query, row), metric)
-            nearer = gap < reach[row]
-            parts.append(_first(n_old + query, ids[row], gap, k))
-            parts.append(_first(ids[row[nearer]], n_old + query[nearer], gap[nearer], k))
-    if not parts:
-        return np.empty(0, np.int32), np.empty((0, k), np.int32), np.empty((0, k), np.float32)
-    owner, other, gap = (np.concatenate(part) for part in zip(*parts, strict=True))
-    owner, other, gap = _first(owner, other, gap, k)
-    owners, place, counts = np.unique(owner, return_index=True, return_counts=True)
-    neighbors = np.full((len(owners), k), -1, np.int32)
-    distances = np.full((len(owners), k), np.inf, np.float32)
-    line = np.repeat(np.arange(len(owners)), counts)
-    column = np.arange(len(owner)) - np.repeat(place, counts)
-    neighbors[line, column], distances[line, column] = other, gap
-    return owners.astype(np.int32), neighbors, distances
-
-
-def _first(
-    owner: np.ndarray, other: np.ndarray, gap: np.ndarray, k: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the k first pairs of each owner by (distance, index)."""
-    order = np.lexsort((other, gap, owner))
-    owner = owner[order]
-    begins = np.searchsorted(owner, owner)
-    kept = np.arange(len(owner)) - begins < k
-    return owner[kept], other[order][kept], gap[order][kept]
-
-
-def _checked(rows: np.ndarray, first_row: int, grown: _Grown) -> tuple[np.ndarray, np.ndarray]:
+def _checked(rows: np.ndarray, first_row: int, grown: GrownRows) -> tuple[np.ndarray, np.ndarray]:
     """Return the exact neighbors in a block of the rows that are checked."""
     chosen, n_old = grown.checked.places.load(), grown.n_old
     own, queries = grown.sample_ids.load()[chosen], grown.sample.load()[chosen]

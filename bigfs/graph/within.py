@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from bigfs.graph.local import as_distances, search_exact
 
-_TILE_BYTES = 32 * 1024**2
+# Pairs that are compared at a time: their gaps stay in the processor's cache.
+_QUERIES, _ROWS = 256, 512
+_TILE_BYTES = 4 * 1024**2
 # Squares beyond this would leave the range of float32.
 _LARGEST = 1e36
 
@@ -49,15 +53,15 @@ def search_within(
     # |a|^2 + |b|^2 - 2ab loses up to this much to rounding.
     reach += 8 * (rows.shape[1] + 4) * np.finfo(np.float32).eps * (far_norms + largest)
     far *= -2
+    limits = (reach - far_norms)[:, None].astype(np.float32)
     query, row = [], []
-    step = max(1, _TILE_BYTES // (4 * len(rows)))
-    for begin in range(0, len(queries), step):
-        tile = slice(begin, begin + step)
-        gaps = far[tile] @ near.T
-        gaps += near_norms
-        hits = np.flatnonzero(gaps <= (reach - far_norms)[tile, None].astype(np.float32))
-        query.append(begin + hits // len(rows))
-        row.append(hits % len(rows))
+    for begin, first in product(range(0, len(queries), _QUERIES), range(0, len(rows), _ROWS)):
+        tile, span = slice(begin, begin + _QUERIES), slice(first, first + _ROWS)
+        gaps = far[tile] @ near[span].T
+        gaps += near_norms[span]
+        hits = np.flatnonzero(gaps <= limits[tile])
+        query.append(begin + hits // gaps.shape[1])
+        row.append(first + hits % gaps.shape[1])
     return _nearest_hits(
         rows, queries, np.concatenate(query), np.concatenate(row), own, n_neighbors, metric
     )

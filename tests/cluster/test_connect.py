@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -171,12 +172,13 @@ def test_a_cluster_of_ours_stays_on_the_loopback_and_ends_with_the_run(
     _assert_same(open_result(tmp_path / "run"), expected)
 
 
-def _interval() -> str:
+def _settings_of_process() -> tuple[str, str]:
     import dask.config
 
-    return str(dask.config.get("distributed.worker.profile.interval"))
+    return os.environ["GLIBC_TUNABLES"], dask.config.get("distributed.worker.profile.interval")
 
 
 @pytest.mark.cluster
-def test_workers_started_here_look_at_themselves_rarely(client: Any) -> None:
-    assert set(client.run(_interval).values()) == {"100ms"}
+def test_workers_started_here_have_large_pages_and_look_at_themselves_rarely(client: Any) -> None:
+    settings = set(client.run(_settings_of_process).values())
+    assert settings == {(os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"), "100ms")}

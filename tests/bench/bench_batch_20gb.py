@@ -5,8 +5,9 @@
 Writes a float32 store of that shape block by block into FOLDER (20 GB by default; fewer rows where
 the disk is too small, and says so), with a manifold on every fourth feature and noise on the
 others. Then it gives `bigfs run` the pipeline that it puts beside the store: MCFS on two worker
-processes of 2 GiB. It prints predicted and measured peak per stage, bytes read over bytes of X, the
-most that the run directory ever took over X, and seconds.
+processes of 2 GiB. It prints predicted and measured peak per stage, bytes read over bytes of X and
+their share of the disk's rate, the most that the run directory ever took over X, seconds, and the
+floors of `tests.bench._floors` below them.
 
 Stopped or killed, it goes on when the same command is given again: the store is kept once it is
 complete, the run continues at its last finished stage, and what was measured adds up in FOLDER.
@@ -34,6 +35,7 @@ from bigfs.core.yamltext import write_yaml
 from bigfs.results.result import open_result
 from bigfs.store.ingest import ingest
 from bigfs.store.source import is_store, open_matrix
+from tests.bench._floors import measure_floors
 from tests.bench._manifold import PlantedManifold
 
 _POLL_SECONDS = 1.0
@@ -67,6 +69,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     if code:
         raise SystemExit(code)
     figures = _figures(options, store, watch.seen)
+    figures["floors"] = measure_floors(store, options.folder / name, options.workers)
     (options.folder / f"{name}-figures.json").write_text(json.dumps(figures, indent=2) + "\n")
     _print(figures)
     return figures
@@ -229,13 +232,17 @@ def _print(figures: dict[str, Any]) -> None:
         f"{figures['rows']:,} x {figures['features']:,} float32, "
         f"{format_bytes(figures['bytes_of_X'])}"
     )
-    print("stage      predicted MiB   measured MiB   passes   read / X     seconds")
+    rate = figures["floors"]["disk_rate"]
+    print(
+        "stage      predicted MiB   measured MiB   passes   read / X     seconds   of disk's rate"
+    )
     for name, stage in figures["stages"].items():
         predicted = stage.get("predicted_peak_bytes")
         print(
             f"{name:<10}{'-' if predicted is None else format(predicted / MIB, '.0f'):>14}"
             f"{stage['measured_peak_bytes'] / MIB:>15.0f}{stage['passes']:>9}"
             f"{stage['bytes_read'] / figures['bytes_of_X']:>11.2f}{stage['seconds']:>12.0f}"
+            f"{stage['bytes_read'] / max(stage['seconds'], 1e-3) / rate:>14.3f}"
         )
     print(
         f"read by passes: {figures['passes_bytes_over_X']:.2f} x X; by all processes, with scratch "
@@ -246,6 +253,14 @@ def _print(figures: dict[str, Any]) -> None:
         f"{figures['seconds']:.0f} s in {figures['calls']} call(s), "
         f"{figures['workers_started']} worker processes started; {figures['planted_selected']} of "
         f"{figures['selected']} selected features carry the structure"
+    )
+    floors = figures["floors"]
+    disk = figures["passes_bytes_over_X"] * figures["bytes_of_X"] / rate
+    least = disk + floors["gram"] + floors["search"]
+    print(
+        f"floors: {disk:.0f} s for the bytes that passes read at {rate / MIB:.0f} MiB/s, "
+        f"{floors['gram']:.0f} s for X'X, {floors['search']:.0f} s for pynndescent on all "
+        f"partitions; {figures['seconds'] / least:.2f} times their sum"
     )
 
 

@@ -24,4 +24,6 @@ def test_batch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     again = main(arguments)
     assert again["calls"] == 2
     assert again["stages"] == figures["stages"], "finished stages are not run again"
-    assert "8 of 8 selected features" in capfd.readouterr().out
+    assert all(value > 0 for value in figures["floors"].values())
+    out = capfd.readouterr().out
+    assert "8 of 8 selected features" in out and "times their sum" in out

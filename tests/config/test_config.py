@@ -344,6 +344,7 @@ def test_schema_is_json_and_describes_every_setting():
 _names = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Z"]), min_size=1)
 
 
+@pytest.mark.full
 @given(
     run=_names | st.sampled_from(["no", "1e-6", "null", "~", "0o7", "1_000", "2026-01-01", "on"]),
     variable=st.none() | _names,

@@ -23,6 +23,7 @@ def test_rows_of_the_laplacian(normalized: bool) -> None:
         np.testing.assert_allclose(rows.toarray(), expected[start:stop], atol=1e-12)
 
 
+@pytest.mark.full
 @given(st.integers(2, 60), st.integers(0, 80), st.integers(0, 999), st.integers(1, 50))
 @settings(max_examples=60)
 def test_components_of_any_graph(n: int, n_edges: int, seed: int, at_a_time: int) -> None:

@@ -27,6 +27,7 @@ def _shuffle(scratch: Scratch, targets: list[np.ndarray], n_targets: int) -> Run
     return commit_runs(scratch, folder, COLUMNS, receipts)
 
 
+@pytest.mark.full
 @given(
     st.integers(1, 6).flatmap(
         lambda p: st.tuples(

@@ -93,6 +93,7 @@ def test_what_methods_share_is_computed_once(tmp_path: Path, monkeypatch) -> Non
     ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_selections_are_those_of_single_runs(finished: Path, tmp_path: Path) -> None:
     record = json.loads((finished / "table.json").read_text())
     for entry in METHODS:

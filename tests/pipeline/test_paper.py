@@ -156,6 +156,7 @@ def _grid(folder: Path, **changes: Any) -> dict[str, Any]:
     )
 
 
+@pytest.mark.full
 def test_the_best_of_the_grid(tmp_path: Path) -> None:
     from bigfs import NDFS
 

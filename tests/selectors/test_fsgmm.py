@@ -53,6 +53,7 @@ def test_equals_the_dense_reference(data: str, least: float, n_iter: int) -> Non
     assert fitted.n_clusters_ == expected["k"]
 
 
+@pytest.mark.full
 def test_finds_the_features_that_tell_clusters_apart() -> None:
     from sklearn.metrics import adjusted_rand_score
 

@@ -105,6 +105,7 @@ def test_passes_are_at_most_those_of_the_cost(
         np.testing.assert_array_equal(other[1], labels)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", METHODS)
 def test_blocks_do_not_change_the_result(method: str) -> None:
     results = []

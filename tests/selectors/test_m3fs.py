@@ -175,6 +175,7 @@ def test_blocks_and_schedulers_change_nothing(scheduler: str, tmp_path: Path) ->
     assert _seen.setdefault("scores", bits) == bits, "another scheduler gave other bits"
 
 
+@pytest.mark.full
 def test_the_two_nestings_compared() -> None:
     """With two clusters both separate 1 and 7; with four the printed one loses clusters."""
     X, y = load_digits(return_X_y=True)
@@ -226,6 +227,7 @@ def test_a_sample_starts_at_the_labels_of_its_rows() -> None:
         M3FS(8, sample_size=120, init=y[:120]).fit(X)
 
 
+@pytest.mark.full
 def test_a_sample_is_fitted_as_the_same_rows_are() -> None:
     """Graph, eigenvectors and starts are those of the sampled rows alone."""
     X = load_digits(n_class=3).data
@@ -447,6 +449,7 @@ def test_planes_do_not_grow_with_the_rows() -> None:
     assert counts[1] <= 2 * counts[0]
 
 
+@pytest.mark.full
 def test_the_four_features_of_iris_are_found_among_noise() -> None:
     X = load_iris().data
     for draw in range(3):

@@ -99,6 +99,7 @@ def test_clustering_without_selection_is_a_method_of_its_own(
         run({**config, "graph": {"n_neighbors": 7}})
 
 
+@pytest.mark.full
 def test_a_sample_reads_the_section_of_the_graph(
     tmp_path: Path, digits: tuple[np.ndarray, np.ndarray]
 ) -> None:

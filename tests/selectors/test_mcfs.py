@@ -37,6 +37,7 @@ def test_support_is_that_of_a_fit_with_fewer_features(digits: np.ndarray, scale:
     np.testing.assert_array_equal(selector.support(50), np.sort(selector.ranking_[:50]))
 
 
+@pytest.mark.full
 def test_support_on_the_wide_path_is_that_of_a_fit_with_fewer_features() -> None:
     X = _wide()
     selector = MCFS(30, n_clusters=3, memory_limit="768 MiB").fit(X)
@@ -116,6 +117,7 @@ def test_a_run_keeps_coefficients_and_smaller_selections(
         result.support(65)
 
 
+@pytest.mark.full
 def test_a_run_on_wide_data_says_what_proves_its_paths(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", _wide())
     settings = {

@@ -124,6 +124,7 @@ def test_the_relative_penalty_is_the_reference_with_its_weight(
         np.testing.assert_allclose(result.scores, norms, rtol=1e-5, atol=1e-6 * norms.max())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strategy", [Cholesky, Woodbury, ConjugateGradients])
 @pytest.mark.parametrize("rows", [None, 40])
 def test_a_shift_does_not_matter(

@@ -95,6 +95,7 @@ def test_paths_equal_scikit_learn(way: str, kind: str, dtype: str, intercept: bo
         assert np.abs(ours - expected).max() <= 1e-6 * np.abs(expected).max()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("memory_limit", ["768 MiB", "4 GiB"])
 def test_mcfs_on_degenerate_wide_data(memory_limit: str) -> None:
     """The way that memory decides on: equal features by index, constant ones last."""

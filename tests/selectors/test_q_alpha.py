@@ -72,6 +72,7 @@ def test_the_objective_rises_and_settles() -> None:
     assert kept.sum() > 0
 
 
+@pytest.mark.full
 def test_lanczos_steps_find_what_a_full_decomposition_does() -> None:
     X = np.random.default_rng(0).normal(size=(60, 450)) * np.linspace(1, 3, 450)
     X[:, :40] += 4 * np.random.default_rng(1).normal(size=(60, 1))

@@ -159,6 +159,7 @@ def _clusters(m: int, n: int = 300, d: int = 40) -> np.ndarray:
     return X
 
 
+@pytest.mark.full
 def test_the_number_is_where_samples_stop_to_agree() -> None:
     X = _clusters(12)
     number = {"auto": "stability"}

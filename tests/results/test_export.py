@@ -265,13 +265,17 @@ def test_a_kill_in_the_middle_leaves_nothing(tmp_path: Path, number: int) -> Non
         str(run_result.path),
         str(folder / "out.csv"),
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not _has_open(process.pid, folder):
-            time.sleep(0.02)
-        time.sleep(0.2)
-        process.send_signal(number)
-        process.wait(30)
+    for _ in range(5):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and not _has_open(process.pid, folder):
+                time.sleep(0.005)
+            process.send_signal(number)
+            process.wait(30)
+        if process.returncode != 0:
+            break
+        # A busy machine: the export had ended when the signal was sent.
+        (folder / "out.csv").unlink()
     assert process.returncode == (-9 if number == signal.SIGKILL else 130)
     assert os.listdir(folder) == []
 

@@ -27,8 +27,9 @@ import bigfs
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB, parse_bytes
 from bigfs.graph.local import EXACT_ROWS
-from bigfs.runtime import local_cluster, on_every_process
+from bigfs.runtime import local_cluster
 from tests.bench._manifold import write_manifold
+from tests.bench._processor import processor_seconds
 from tests.bench.bench_knn_cluster import _compile as compile_search
 from tests.bench.bench_out_of_core import spilled
 from tests.reference.mcfs_dense import mcfs_dense
@@ -74,12 +75,12 @@ def large(options: argparse.Namespace, rows: int) -> dict[str, Any]:
         bigfs.run(_settings(options, min(rows, 5_000), "warm"), fresh=True)
         workers = set(client.scheduler_info(n_workers=-1)["workers"])
         settings = _settings(options, rows, f"run-{rows}")
-        began, used = time.perf_counter(), _processor_seconds(client)
+        began, used = time.perf_counter(), processor_seconds()
         result = bigfs.run(settings, fresh=True)
         figures: dict[str, Any] = {
             "rows": rows,
             "seconds": time.perf_counter() - began,
-            "processor": _processor_seconds(client) - used,
+            "processor": processor_seconds() - used,
             "stages": {name: result.stages[name]["seconds"] for name in STAGES},
             "peaks": {name: result.stages[name]["measured_peak_bytes"] for name in STAGES},
             "spilled": sum(client.run(spilled).values()),
@@ -104,11 +105,6 @@ def _settings(options: argparse.Namespace, rows: int, name: str) -> dict[str, An
         "spectral": {"solver": options.solver},
         "memory_limit": options.memory,
     }
-
-
-def _processor_seconds(client: Any) -> float:
-    """Return what this process and the workers have used."""
-    return time.process_time() + sum(on_every_process(time.process_time).values())
 
 
 def _print_runs(runs: list[dict[str, Any]]) -> dict[str, float]:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.kernels import tile_rows
 from bigfs.core.threads import single_thread
 from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, knn_graph
 from bigfs.selectors.ndfs import NDFSParameters
@@ -28,6 +29,7 @@ from bigfs.selectors.ndfs.kernels import with_sums
 from bigfs.selectors.ndfs.passes import ResidentPasses
 from bigfs.selectors.ndfs.solve import resident_by_gram
 from bigfs.selectors.ndfs.start import check_init
+from tests.bench._processor import processor_seconds
 from tests.reference.ndfs import ndfs as dense_ndfs
 from tests.selectors._ndfs import ndfs_scores
 
@@ -123,14 +125,18 @@ def rows(
 ) -> list[float]:  # fmt: skip
     """Print time per iteration as n grows, on two workers, neighbors anywhere.
 
-    Processor time is that of the client and both workers together.
+    Processor time is that of the client and both workers together. A bare pass has the tasks
+    read the same blocks and multiply them with a matrix of as many columns, and its result with
+    the transposed block.
     """
     from distributed import Client
 
     from bigfs.core.units import parse_bytes
     from bigfs.runtime import local_cluster
 
-    print("        n   seconds/it  processor s/it  per million rows  largest worker")
+    print(
+        "        n   seconds/it  processor s/it  per million rows  bare pass  of it  largest worker"
+    )
     figures = []
     for n in sizes:
         path = folder / f"blobs-{n}.npy"
@@ -142,23 +148,37 @@ def rows(
             times = []
             for iterations in (2, 8):
                 blocks = RowBlocks.from_any(path)
-                began, used = time.perf_counter(), _processor_seconds()
+                began, used = time.perf_counter(), processor_seconds()
                 ndfs_scores(blocks, W, labels, 10, max_iter=iterations, tol=0.0, memory_limit=limit)
-                times.append((time.perf_counter() - began, _processor_seconds() - used))
-            peak = _largest_worker()
+                times.append((time.perf_counter() - began, processor_seconds() - used))
+            peak, bare = _largest_worker(), _bare_pass(RowBlocks.from_any(path))
         wall, used = (np.array(times[1]) - times[0]) / 6
         figures.append(used)
         print(
-            f"{n:>9,}{wall:>13.2f}{used:>16.2f}{used / n * 1e6:>18.2f}{peak:>12.0f} MiB", flush=True
+            f"{n:>9,}{wall:>13.2f}{used:>16.2f}{used / n * 1e6:>18.2f}{bare:>11.2f}"
+            f"{used / bare:>7.2f}{peak:>12.0f} MiB",
+            flush=True,
         )
     return figures
 
 
-def _processor_seconds() -> float:
-    """Return the processor time of this process and the workers so far."""
-    from bigfs.runtime import on_every_process
+def _bare_pass(blocks: RowBlocks, n_clusters: int = 10, n_passes: int = 6) -> float:
+    """Return processor seconds of one of some passes, after a first one."""
+    V = np.random.default_rng(0).random((blocks.n_features, n_clusters))
+    blocks.reduce(_two_products, np.add, V)
+    began = processor_seconds()
+    for _ in range(n_passes):
+        blocks.reduce(_two_products, np.add, V)
+    return (processor_seconds() - began) / n_passes
 
-    return time.process_time() + sum(on_every_process(time.process_time).values())
+
+def _two_products(X: np.ndarray, first_row: int, V: np.ndarray) -> np.ndarray:
+    """Return a block's ``X'(XV)``, in float64, as many rows at a time as NDFS takes."""
+    total, step = np.zeros(V.shape), tile_rows(X.shape[1])
+    for begin in range(0, len(X), step):
+        tile = X[begin : begin + step].astype(np.float64)
+        total += tile.T @ (tile @ V)
+    return total
 
 
 def _largest_worker() -> float:

@@ -24,14 +24,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 import bigfs
 from bigfs.core.threads import single_thread
 from bigfs.core.units import parse_bytes
 from bigfs.pipeline.diff import diff_runs
 from bigfs.runtime import local_cluster
 from tests.bench._manifold import PlantedManifold
+from tests.bench._processor import processor_seconds
 
 # Of the small run, and of its chunks, of which each worker has some.
 WARM_ROWS, WARM_CHUNK = 10_000, 1000
@@ -175,16 +174,9 @@ def _run(options: argparse.Namespace, night: int, name: str, **settings: Any) ->
             cluster = stack.enter_context(local_cluster(options.workers, 1, limit))
             stack.enter_context(Client(cluster))
         bigfs.run({**config, **small}, fresh=True)
-        began = _processor_seconds()
+        began = processor_seconds()
         result = bigfs.run(config)
-        return _processor_seconds() - began, result
-
-
-def _processor_seconds() -> float:
-    """Return what this process and those that it started have used."""
-    here = psutil.Process()
-    times = [process.cpu_times() for process in (here, *here.children(recursive=True))]
-    return sum(time.user + time.system for time in times)
+        return processor_seconds() - began, result
 
 
 if __name__ == "__main__":

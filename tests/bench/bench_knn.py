@@ -3,6 +3,7 @@
     python -m tests.bench.bench_knn FOLDER --manifold 1000000 --partitions 64 --eps 0.2
     python -m tests.bench.bench_knn FOLDER --data MNIST.npz --partitions 1
     python -m tests.bench.bench_knn FOLDER --data MNIST.npz --partitions 8 --eps 0.085
+    python -m tests.bench.bench_knn FOLDER --manifold 300000 --memory "1 GiB"
 
 Both read the same zarr, k = 15. Exact neighbors of 1,000 rows are computed first, in a process of
 their own. Then the two alternate, each time in a new process that first warms up on a small part
@@ -38,8 +39,9 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--manifold", type=int, default=1_000_000, help="rows of the manifold")
     parser.add_argument("--data", type=Path, help="an npz with X instead")
-    parser.add_argument("--partitions", type=int, default=64)
-    parser.add_argument("--eps", type=float, default=0.2)
+    parser.add_argument("--partitions", type=int, help="default: as few as the memory allows")
+    parser.add_argument("--eps", type=float, help="default: that of knn_graph")
+    parser.add_argument("--memory", default="16 GiB", help="limit of the partitioned search")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--one", choices=["exact", "memory", "bigfs"], help="internal")
     options = parser.parse_args(arguments)
@@ -100,8 +102,11 @@ def _store(options: argparse.Namespace) -> Path:
 def _in_a_process(options: argparse.Namespace, contender: str) -> dict[str, float]:
     command = [
         sys.executable, __file__, str(options.folder), "--manifold", str(options.manifold),
-        "--partitions", str(options.partitions), "--eps", str(options.eps), "--one", contender,
+        "--memory", options.memory, "--one", contender,
     ]  # fmt: skip
+    for name in ("partitions", "eps"):
+        if getattr(options, name) is not None:
+            command += [f"--{name}", str(getattr(options, name))]
     if options.data is not None:
         command += ["--data", str(options.data)]
     root = str(Path(__file__).parents[2])
@@ -144,27 +149,29 @@ def _resident() -> int:
     return peak_bytes()
 
 
-def _warm_up(path: Path) -> None:
+def _index(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the neighbors and distances of an index of all rows, a row itself among them."""
+    from pynndescent import NNDescent
+
+    index = NNDescent(rows, n_neighbors=N_NEIGHBORS + 1, n_jobs=1, random_state=0)
+    indices, distances = index.neighbor_graph
+    return indices, distances
+
+
+def _first_rows(path: Path) -> np.ndarray:
+    """Return rows to compile with."""
     import zarr
 
-    from tests.graph._local import knn_local
-
-    part = np.asarray(zarr.open_array(str(path), mode="r")[:9000])
-    with single_thread():
-        knn_local(part, N_NEIGHBORS, algorithm="pynndescent")
+    return np.asarray(zarr.open_array(str(path), mode="r")[:9000])
 
 
 def _in_memory(path: Path, truth: Path, options: argparse.Namespace) -> dict[str, float]:
-    from pynndescent import NNDescent
-
-    _warm_up(path)
-    base, began = _resident(), time.process_time()
     with single_thread():
-        X = _read(path)
-        index = NNDescent(X, n_neighbors=N_NEIGHBORS + 1, n_jobs=1, random_state=0)
-        indices, distances = index.neighbor_graph
+        _index(_first_rows(path))
+        base, began = _resident(), time.process_time()
+        indices, distances = _index(_read(path))
     cpu, peak = time.process_time() - began, peak_bytes() - base
-    rows = _checked_rows(len(X))
+    rows = _checked_rows(len(indices))
     values = np.where(indices[rows] == rows[:, None], np.inf, distances[rows])
     best = np.sort(values, axis=1)[:, :N_NEIGHBORS]
     return {"recall": _recall(best, truth), "cpu_seconds": cpu, "peak_mib": peak / MIB}
@@ -175,8 +182,10 @@ def _partitioned(path: Path, truth: Path, options: argparse.Namespace) -> dict[s
 
     from bigfs.blocks import RowBlocks
     from bigfs.graph import build, knn_graph
+    from tests.graph._local import knn_local
 
-    _warm_up(path)
+    with single_thread():
+        knn_local(_first_rows(path), N_NEIGHBORS, algorithm="pynndescent")
     blocks = RowBlocks.from_any(path)  # the check for NaN is ingest's work, not the graph's
     apart = {"seconds": 0.0}
     estimate = build.true_neighbors
@@ -192,7 +201,7 @@ def _partitioned(path: Path, truth: Path, options: argparse.Namespace) -> dict[s
     with dask.config.set(scheduler="synchronous"):
         graph = knn_graph(
             blocks, N_NEIGHBORS, n_partitions=options.partitions, eps=options.eps,
-            memory_limit="16 GiB",
+            memory_limit=options.memory,
         )  # fmt: skip
     cpu = time.process_time() - began - apart["seconds"]
     peak = peak_bytes() - base

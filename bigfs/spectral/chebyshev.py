@@ -10,8 +10,16 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.seeds import rng
+from bigfs.spectral.coarse import coarse_bytes, coarse_rows, group_rows, is_worth, n_near
 from bigfs.spectral.eigsh import solve_dense
-from bigfs.spectral.iteration import FLOAT32_TOL, Iteration, Window, is_small, panel_widths
+from bigfs.spectral.iteration import (
+    FLOAT32_TOL,
+    Iteration,
+    Window,
+    block_bytes,
+    is_small,
+    panel_widths,
+)
 from bigfs.spectral.kernels import RowKernel, aligned
 from bigfs.spectral.problem import Eigenpairs, Problem, tiles
 from bigfs.spectral.start import RANDOM_SHARE, SWEEPS, StoredStart
@@ -34,8 +42,9 @@ def solve_chebyshev(
     ``n_threads``, the threads of the products; the result is the same bits for any number.
     ``W`` may be a function that reads the matrix: it is read again at the end then, and not held
     in between, but for a copy in another order.
-    Near ``start``, eigenvectors of a graph of the first rows, are those of all rows. Most edges
-    are within the ``partitions``, a number for each row.
+    Near ``start``, eigenvectors of a graph of the first rows, are those of all rows; without it
+    the block begins near those of a coarse graph (`bigfs.spectral.coarse`). Most edges are within
+    the ``partitions``, a number for each row.
 
     Notes
     -----
@@ -65,6 +74,8 @@ def solve_chebyshev(
 
 # Entries of W that are renumbered at a time.
 _ENTRIES = 2**20
+# Rounds of a rough solution, and the tolerance that they aim at.
+_ROUGH_ROUNDS, _ROUGH_TOL = 3, 1e-2
 
 
 class PanelBlock:
@@ -82,7 +93,8 @@ class PanelBlock:
     n_threads : int
         Threads of the products; the result is the same bits for any number.
     start : StoredStart or None, default=None
-        What the first columns begin with. None: they are random, as the others.
+        What the first columns begin with. None: eigenvectors of a coarse graph, if that is small
+        enough; the others are random.
     partitions : ndarray of shape (n_samples,) or None, default=None
         Groups of rows within which most edges are.
     """
@@ -113,6 +125,7 @@ class PanelBlock:
         problem.W = None
         csr = (self._W.indptr, self._W.indices, self._W.data)
         self._kernel = RowKernel(csr, self._degrees, self._n_threads)
+        coarse = self._coarse() if self._start is None else None
         root = np.sqrt(self._degrees, dtype=np.float32)[:, None]
         for width in panel_widths(problem.n_missing):
             panel = aligned((problem.n_samples, width), np.float32)
@@ -121,7 +134,40 @@ class PanelBlock:
             self._active.append(panel)
         if self._start is not None:
             self._begin_near(self._start)
+        elif coarse is not None:
+            self._begin_coarse(*coarse)
         return self
+
+    def _coarse(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the groups of rows, and vectors of shape (n_groups, n_near) of their graph.
+
+        There is room for them, since the block is not there yet.
+        """
+        n, missing = self.problem.n_samples, self.problem.n_missing
+        if not is_worth(n, 0):
+            return None
+        W = self._W
+        groups, count = group_rows(W.indptr, W.indices, n)
+        if not is_worth(n, count):
+            return None
+        W = coarse_rows((W.indptr, W.indices, W.data), groups, groups, (count, count))
+        room = block_bytes(n, missing, self.problem.tol)
+        if W is None or coarse_bytes(count, W.nnz, n_near(missing)) > room:
+            return None
+        vectors = rough_vectors(W, self.problem.n_connected, n_near(missing), self._random)
+        return None if vectors is None else (groups, vectors)
+
+    def _begin_coarse(self, groups: np.ndarray, vectors: np.ndarray) -> None:
+        """Let the first columns begin near vectors that are the same in each group of rows."""
+        first, scale = 0, np.float32(np.sqrt(self.problem.n_samples))
+        for panel in self._active:
+            part = scale * vectors[:, first : first + panel.shape[1]]
+            columns = panel[:, : part.shape[1]]
+            columns *= np.float32(RANDOM_SHARE)
+            for start, stop in tiles(len(panel)):
+                columns[start:stop] += part[groups[start:stop]]
+            first += panel.shape[1]
+        self.n_near = vectors.shape[1]
 
     def _begin_near(self, start: StoredStart) -> None:
         """Let the first columns begin near a start; a little of the random ones stays in them.
@@ -278,15 +324,20 @@ class PanelBlock:
     def vectors(self, count: int) -> np.ndarray:
         """Return unit vectors ``u = D^1/2 z`` in the graph's own order, float64; panels go.
 
-        The columns beyond those asked for become the `guards`.
+        The columns beyond those asked for become the `guards`, but for those that began anywhere
+        where others did not.
         """
         vectors = np.empty((self.problem.n_samples, count))
         root, panels, first = np.sqrt(self._degrees), self._locked + self._active, 0
         self._locked, self._active = [], []
         widths = np.cumsum([0] + [panel.shape[1] for panel in panels])
         missing = self.problem.n_missing
-        beyond = [panels[i][:, max(0, missing - widths[i]) :] for i in range(len(panels))]
-        self.guards = np.empty((len(vectors), widths[-1] - missing), np.float32)
+        known = self.n_near or int(widths[-1])
+        beyond = [
+            panel[:, max(0, missing - begin) : max(0, known - begin)]
+            for panel, begin in zip(panels, widths[:-1].tolist(), strict=True)
+        ]
+        self.guards = np.empty((len(vectors), known - missing), np.float32)
         self.guards[self._order] = np.hstack(beyond, dtype=np.float32, casting="same_kind")
         del beyond
         while first < count:
@@ -329,6 +380,38 @@ class PanelBlock:
         return members(
             self._degrees[start:stop], self._labels[start:stop], self.problem.n_connected
         )
+
+
+def rough_vectors(
+    W: Any, n_connected: int, n_vectors: int, random: np.random.Generator
+) -> np.ndarray | None:
+    """Return vectors ``y`` near the smallest eigenpairs of ``L y = lambda D y``.
+
+    Parameters
+    ----------
+    W : scipy CSR matrix of shape (n_rows, n_rows), float64
+        A coarse graph; its diagonal counts.
+    n_connected : int
+        Its connected components.
+    n_vectors : int
+        Beyond the null space.
+    random : Generator
+        Gives the seed.
+
+    Returns
+    -------
+    vectors : ndarray of shape (n_rows, n_vectors), float32
+        None instead if the graph has not so many.
+    """
+    if len(W.indptr) - 1 - n_connected <= n_vectors:
+        return None
+    problem = Problem.of(W, n_connected - 1 + n_vectors, _ROUGH_TOL)
+    if is_small(problem):
+        return solve_dense(problem).vectors[:, problem.n_known :].astype(np.float32)
+    root = problem.root[:, None]
+    with PanelBlock(problem, int(random.integers(2**31)), 1) as block:
+        Iteration(problem, block, block.n_near).run_roughly(_ROUGH_ROUNDS)
+    return (block.vectors(n_vectors) / root).astype(np.float32)
 
 
 def members(degrees: np.ndarray, labels: np.ndarray, n_connected: int) -> Any:

@@ -94,6 +94,7 @@ def _spread_steps(
     steps = [
         Step(f"the order of {n:,} rows", _ORDER_BYTES * n + _COMPONENT_EDGES, 2, 0, 64),
         Step("edges on their way to their blocks", needed, 2 * blocks, 0, 4 * blocks**2),
+        Step("groups of rows and their graph", needed, 3 * blocks + 1, 0, blocks * (blocks + 6)),
         Step(what, needed, _SUMS * blocks, 0, _SUMS * 3 * blocks, _ROUNDS),
     ]
     if choice.in_strips:

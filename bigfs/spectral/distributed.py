@@ -19,11 +19,12 @@ from bigfs.graph.shuffle import RunColumn, commit_runs
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced, track
 from bigfs.spectral import rowblocks as tasks
+from bigfs.spectral.choice import row_block_bytes
 from bigfs.spectral.components import add_pivot, contrast_levels, groups
-from bigfs.spectral.iteration import Iteration, panel_widths, split_width
+from bigfs.spectral.iteration import Iteration, split_width
 from bigfs.spectral.problem import GROUP, Goal
 from bigfs.spectral.rowblocks import Measure, StoredIterate
-from bigfs.spectral.rowgraph import build_row_graph
+from bigfs.spectral.rowgraph import build_row_graph, wanted_rows
 from bigfs.spectral.start import StoredStart
 from bigfs.spectral.storedblock import Record, StoredBlock, StripBlock
 from bigfs.store.location import Location
@@ -98,10 +99,13 @@ def solve_distributed(
             graph = record.graph() or build_row_graph(W, tol, most_rows, scratch)
             goal = Goal(W.n_samples, graph.n_connected, n_components, tol)
             kind = StripBlock if in_strips else StoredBlock
-            block = kind(graph, scratch, progress, record)
+            room = row_block_bytes(W.n_samples, W.nnz, n_components) * wanted_rows(
+                W.n_samples, most_rows
+            )
+            block = kind(graph, scratch, progress, record, room)
             mu = np.zeros(0)
             if goal.n_missing:
-                block.start(panel_widths(goal.n_missing), random_state, start)
+                block.start(goal.n_missing, random_state, start)
                 mu = Iteration(goal, block, block.n_near).run()
             finish = _Finish(goal, block)
             solution = finish.run(mu, out)
@@ -186,7 +190,8 @@ class _Finish:
         """Store the vectors beyond those asked for, and return how many."""
         block, missing = self.block, self.goal.n_missing
         width = sum(part.width for part in block.parts)
-        beyond, widths = np.eye(width)[:, missing:], split_width(width - missing)
+        known = block.n_near or width
+        beyond, widths = np.eye(width)[:, missing:known], split_width(known - missing)
         guards = block.change(block.parts, widths, dtype="float32", turn=beyond)
         shape = (block.graph.n_samples, guards.width)
         out = scratch.create("guards", shape, np.float32, chunk_rows)

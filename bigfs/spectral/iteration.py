@@ -39,6 +39,8 @@ _FIRST_DEGREE = 16
 # Near the wanted vectors, what is wrong is mostly of eigenvalues far beyond the guards: the first
 # cut is at so many times the last guard's, which damps it at a low degree and spares the guards.
 _NEAR_CUT = 4.0
+# After so many rounds columns that began anywhere are near vectors too.
+_ROUNDS_OF_A_START = 2
 _LARGEST_DEGREE = 1000
 _MAX_ROUNDS = 60
 # A gap of this share of an eigenvalue before it, and pairs that follow at this share of it each,
@@ -178,7 +180,7 @@ class Iteration:
     def __init__(self, goal: Goal, block: Block, n_near: int = 0) -> None:
         self.goal, self.block = goal, block
         self.locked_mu, self.degree = np.zeros(0), _FIRST_DEGREE
-        self._near = n_near > goal.n_missing
+        self._near, self._n_near = n_near > goal.n_missing, n_near
         # Rounds in which only pairs of the bulk were late, and how many of these are given up.
         self.n_waited = self.n_given_up = 0
         if (state := block.saved()) is None:
@@ -212,13 +214,7 @@ class Iteration:
         """
         goal, block = self.goal, self.block
         while goal.n_iterations < _MAX_ROUNDS:
-            block.commit(self._state())
-            goal.n_iterations += 1
-            block.filter(self.window, self.degree)
-            goal.n_products += self.degree * block.width
-            block.project()
-            mu, residuals = self._rayleigh_ritz()
-            goal.edge = 1.0 - float(mu[-1])
+            mu, residuals = self._round()
             needed = self._needed(mu, residuals)
             say_where(f"round {goal.n_iterations}, {self._progress(residuals, needed)}")
             if residuals[:needed].max(initial=0.0) <= self._target():
@@ -229,13 +225,31 @@ class Iteration:
                 # From a start that is near, float32 may have been enough.
                 is_done = self._near and residuals[:needed].max(initial=0.0) <= self._target()
                 if not was_coarse or is_done:
-                    if needed == len(mu):
-                        self._say_that_the_cut_is_inside_a_group(mu[-1])
+                    if needed >= self._n_known(mu):
+                        self._say_that_the_cut_is_inside_a_group(mu[:needed])
                     return self._eigenvalues(mu, needed)
             self.degree = self._plan(mu, residuals, max(needed, 1), self.degree)
             self._lock(mu, residuals)
         # The residuals in float64 decide whether that is enough.
         return self._eigenvalues(mu, needed)
+
+    def run_roughly(self, n_rounds: int) -> None:
+        """Do some rounds; the vectors that are wanted come first."""
+        for _ in range(n_rounds):
+            mu, residuals = self._round()
+            self.degree = self._plan(mu, residuals, self.goal.n_missing, self.degree)
+
+    def _round(self) -> tuple[np.ndarray, np.ndarray]:
+        """Filter the block; return Ritz values, descending, and residuals."""
+        goal, block = self.goal, self.block
+        block.commit(self._state())
+        goal.n_iterations += 1
+        block.filter(self.window, self.degree)
+        goal.n_products += self.degree * block.width
+        block.project()
+        mu, residuals = self._rayleigh_ritz()
+        goal.edge = 1.0 - float(mu[-1])
+        return mu, residuals
 
     def _progress(self, residuals: np.ndarray, needed: int) -> str:
         """Say how far the eigenvectors are."""
@@ -274,12 +288,17 @@ class Iteration:
         self.goal.n_products += 2 * self.block.width
         return mu, np.sqrt(self.block.squares(mu))
 
-    def _say_that_the_cut_is_inside_a_group(self, mu: float) -> None:
+    def _say_that_the_cut_is_inside_a_group(self, mu: np.ndarray) -> None:
         logger.warning(
             "Eigenvalue %.6g of the graph has more than %d vectors: those returned depend on the "
             "solver's start. Ask for fewer eigenvectors, or look for copies in the data.",
-            1.0 - mu, self.block.n_locked + self.block.width - self.goal.n_missing,
+            1.0 - mu[-1], self.block.n_locked + self._n_known(mu) - self.goal.n_missing,
         )  # fmt: skip
+
+    def _n_known(self, mu: np.ndarray) -> int:
+        """Return the columns that are near a vector each: at first those that began near."""
+        is_new = self._near and self.goal.n_iterations < _ROUNDS_OF_A_START
+        return self._n_near - len(self.locked_mu) if is_new else len(mu)
 
     def _is_coarse(self) -> bool:
         """Say whether float32 still runs although the tolerance will need float64."""
@@ -316,8 +335,9 @@ class Iteration:
     def _plan(self, mu: np.ndarray, residuals: np.ndarray, needed: int, before: int) -> int:
         """Set the next cut to the last guard and return the degree that should be enough."""
         low = self.window.low
+        last = self._n_known(mu)
         # Where the guards are copies of the last wanted vector, the cut must still be below it.
-        cut = min(float(mu[-1]), float(mu[needed - 1]) - _CLEARANCE * (1.0 - mu[needed - 1]))
+        cut = min(float(mu[last - 1]), float(mu[needed - 1]) - _CLEARANCE * (1.0 - mu[needed - 1]))
         self.window = Window(low, max(cut, low + 0.1))
         return self._degree(mu, residuals, needed, 3 * before)
 

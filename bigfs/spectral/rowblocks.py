@@ -51,6 +51,10 @@ class StoredIterate:
         """Return where an attempt of a block is."""
         return as_location(self.folder) / f"z-{self.step:06d}-{block:05d}-{attempt:016x}"
 
+    def with_attempts(self, attempts: Iterable[int]) -> StoredIterate:
+        """Return the iterate whose files are those attempts, one by block."""
+        return replace(self, attempts=tuple(attempts))
+
     def remove(self) -> None:
         """Delete the files."""
         for block, attempt in enumerate(self.attempts):

@@ -71,12 +71,12 @@ class RowGraph:
     def edges(self, block: int) -> Edges:
         """Read a block's rows of W."""
         attempt = int(_table(self.tables)[block, 3])
-        return Edges(*_load(_path(self.folder, "edges", block, attempt)))
+        return Edges(*load_arrays(_path(self.folder, "edges", block, attempt)))
 
     def halo(self, block: int) -> np.ndarray:
         """Read the rows of other blocks that a block has edges to, in the order of its columns."""
         attempt = int(_table(self.tables)[block, 3])
-        [halo] = _load(_path(self.folder, "halo", block, attempt))
+        [halo] = load_arrays(_path(self.folder, "halo", block, attempt))
         return halo
 
     def links(self, block: int) -> tuple[np.ndarray, np.ndarray]:
@@ -90,7 +90,7 @@ class RowGraph:
             Blocks it takes rows from, the first among their copies, and how many.
         """
         attempt = int(_table(self.tables)[block, 4])
-        sent, received = _load(_path(self.folder, "links", block, attempt))
+        sent, received = load_arrays(_path(self.folder, "links", block, attempt))
         return sent, received
 
 
@@ -239,7 +239,7 @@ def _edges_task(
     counts = np.bincount(heads, minlength=stop - start)
     ids = order.read(start, stop)
     attempt = secrets.randbits(62)
-    _save(
+    save_arrays(
         _path(folder, "edges", block, attempt),
         np.concatenate([[0], np.cumsum(counts)]),
         tails,
@@ -248,7 +248,7 @@ def _edges_task(
         labels.take(ids).astype(np.int32),
         ids,
     )
-    _save(_path(folder, "halo", block, attempt), halo)
+    save_arrays(_path(folder, "halo", block, attempt), halo)
     owners = np.searchsorted(bounds, halo, side="right") - 1
     return attempt, np.bincount(owners, minlength=len(bounds) - 1)
 
@@ -258,7 +258,7 @@ def _links_task(block: int, edges: ArrayRef, needs: ArrayRef, folder: str) -> in
     tables, wanted = edges.load(), needs.load()
     sent = [np.zeros(0, dtype=np.int32)]
     for other in np.flatnonzero(wanted[:, block]):
-        [halo] = _load(_path(folder, "halo", int(other), int(tables[other, 3])))
+        [halo] = load_arrays(_path(folder, "halo", int(other), int(tables[other, 3])))
         first = int(wanted[other, :block].sum())
         sent.append(halo[first : first + wanted[other, block]] - np.int32(tables[block, 0]))
     received = [
@@ -267,7 +267,7 @@ def _links_task(block: int, edges: ArrayRef, needs: ArrayRef, folder: str) -> in
     ]
     attempt = secrets.randbits(62)
     table = np.array(received, dtype=np.int64).reshape(-1, 3)
-    _save(_path(folder, "links", block, attempt), np.concatenate(sent), table)
+    save_arrays(_path(folder, "links", block, attempt), np.concatenate(sent), table)
     return attempt
 
 
@@ -280,14 +280,14 @@ def _path(folder: str, kind: str, block: int, attempt: int) -> Location:
     return as_location(folder) / f"{kind}-{block:05d}-{attempt:016x}"
 
 
-def _save(path: Location, *arrays: np.ndarray) -> None:
+def save_arrays(path: Location, *arrays: np.ndarray) -> None:
     """Write arrays one after the other."""
     with new_file(path) as file:
         for array in arrays:
             npy.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
 
 
-def _load(path: Location) -> list[np.ndarray]:
+def load_arrays(path: Location) -> list[np.ndarray]:
     """Read the arrays of a file."""
     arrays = []
     with path.open("rb") as file:

@@ -37,9 +37,31 @@ def near_task(
     block: int, graph: RowGraph, target: StoredIterate, random_state: int, runs: Runs
 ) -> int:
     """Write a block's rows of a start, with a little of the random block; return the attempt."""
-    reader, generator = GraphBlockReader(graph, block), rng(random_state, "spectral", block)
-    root, scale = np.sqrt(reader.edges.degrees)[:, None], np.sqrt(graph.n_samples)
     rows, values = runs.read(block, "row", "values")
+    return write_near(GraphBlockReader(graph, block), target, random_state, rows, values)
+
+
+def write_near(
+    reader: GraphBlockReader,
+    target: StoredIterate,
+    random_state: int,
+    rows: np.ndarray | slice,
+    values: np.ndarray,
+) -> int:
+    """Write a random block whose first columns are near some values; return the attempt.
+
+    Parameters
+    ----------
+    reader : GraphBlockReader
+    target : StoredIterate
+    random_state : int
+    rows : ndarray or slice
+        The block's rows that have values.
+    values : ndarray of shape (n_rows, n_near), float32
+        Columns of unit D-norm over all blocks.
+    """
+    generator = rng(random_state, "spectral", reader.block)
+    root, scale = np.sqrt(reader.edges.degrees)[:, None], np.sqrt(reader.graph.n_samples)
     panels, first = [], 0
     for width in target.widths:
         panel = generator.standard_normal((reader.n_rows, width)) / root

@@ -17,8 +17,10 @@ import numpy as np
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.runtime.progress import Work
 from bigfs.spectral import rowblocks as tasks
-from bigfs.spectral.iteration import Window
+from bigfs.spectral.coarse import n_near
+from bigfs.spectral.iteration import Window, panel_widths
 from bigfs.spectral.rowblocks import Change, StoredIterate, select
+from bigfs.spectral.rowcoarse import coarse_start, coarse_task
 from bigfs.spectral.rowgraph import RowGraph
 from bigfs.spectral.rowstart import mark_task, near_task, send_start, sweep_task
 from bigfs.spectral.start import SWEEPS, StoredStart
@@ -115,10 +117,14 @@ class StoredBlock:
         Counts products.
     record : Record
         Where iterates are committed.
+    room : int
+        Bytes that a task may take for a coarse graph, to begin near its eigenvectors.
     """
 
-    def __init__(self, graph: RowGraph, scratch: Scratch, progress: Work, record: Record) -> None:
-        self.graph, self.scratch, self.record = graph, scratch, record
+    def __init__(
+        self, graph: RowGraph, scratch: Scratch, progress: Work, record: Record, room: int
+    ) -> None:
+        self.graph, self.scratch, self.record, self._room = graph, scratch, record, room
         self._stale: list[StoredIterate | Strips] = []
         self._filtering: Any = None
         self._state: dict[str, Any] = {}
@@ -127,21 +133,25 @@ class StoredBlock:
         self._progress, self._steps = progress, 0
         self._folder = str(scratch.child("iterates").path)
         self._locked: tuple[StoredIterate, ...] = ()
+        self.n_near = 0  # columns that began near their end
         self._active: StoredIterate
 
-    def start(self, widths: list[int], random_state: int, near: StoredStart | None) -> None:
-        """Draw the start of the block, let it begin near another, or go on from the record."""
+    def start(self, n_missing: int, random_state: int, near: StoredStart | None) -> None:
+        """Let the block begin near another or a coarse graph's, or go on from the record."""
         self._random_state = random_state
-        self.n_near = min(near.width, sum(widths)) if near else 0
         if self.record.state is None:
-            self._active = (
-                self._near(near, widths) if near else self._draw("float32", widths, "spectral")
-            )
+            widths = panel_widths(n_missing)
+            if near is None:
+                self._active = self._begin(widths, n_near(n_missing))
+            else:
+                self.n_near = min(near.width, sum(widths))
+                self._active = self._near(near, widths)
             return
         stored = self.record.state["block"]
         self._steps, self._active = stored["steps"], as_iterate(stored["active"])
         self._locked = tuple(as_iterate(part) for part in stored["locked"])
         self.fetched_bytes, self.fetched_columns = stored["fetched"]
+        self.n_near = stored["n_near"]
         if stored["filtering"] is not None:
             self._filtering = self._resumed(stored["filtering"])
 
@@ -158,6 +168,7 @@ class StoredBlock:
             "locked": self._locked,
             "filtering": self._filtering,
             "fetched": [self.fetched_bytes, self.fetched_columns],
+            "n_near": self.n_near,
         }
         self.record.write(self.graph, {"iteration": state, "block": block})
         kept = {part.step for part in self._locked}
@@ -297,6 +308,21 @@ class StoredBlock:
         target = self._target(dtype, tuple(widths))
         return self._each(tasks.start_task, target, self._random_state, name)
 
+    def _begin(self, widths: list[int], n_near: int) -> StoredIterate:
+        """Return vectors that begin near those of a coarse graph, or anywhere."""
+        groups = self._target("float64", (1,))
+        coarse = coarse_start(
+            self.graph, groups, n_near, self.scratch, self._random_state, self._room
+        )
+        if coarse is None:
+            return self._draw("float32", widths, "spectral")
+        self.n_near = n_near
+        target = self._target("float32", tuple(widths))
+        z = self._each(coarse_task, target, self._random_state, coarse)
+        coarse.groups.remove()
+        self.scratch.remove(coarse.offsets, coarse.vectors)
+        return z
+
     def _near(self, near: StoredStart, widths: list[int]) -> StoredIterate:
         """Return vectors of the first rows with means of neighbors at those joined to new ones."""
         runs, drawn = send_start(self.graph, near, self.scratch), ("float32", tuple(widths))
@@ -321,13 +347,13 @@ class StoredBlock:
             self.fetched_bytes += sum(fetched for _, fetched in results)
             self.fetched_columns += current.width
         self._progress.advance(current.width)
-        return replace(target, attempts=tuple(attempt for attempt, _ in results))
+        return target.with_attempts(attempt for attempt, _ in results)
 
     def _each(self, task: Callable[..., int], target: StoredIterate, *shared: Any) -> StoredIterate:
         """Return an iterate that a task writes block by block."""
         blocks = range(self.graph.n_blocks)
         attempts = run_tasks(task, blocks, self.graph, target, *shared, label="spectral rows")
-        return replace(target, attempts=tuple(attempts))
+        return target.with_attempts(attempts)
 
     def _target(self, dtype: str, widths: tuple[int, ...]) -> StoredIterate:
         self._steps += 1

@@ -52,7 +52,7 @@ def solve(W: AffinityMatrix, options: argparse.Namespace, distributed: bool) -> 
     began, used = time.perf_counter(), processor_seconds()
     embedding = spectral_embedding(
         W, options.components, solver="chebyshev", distributed=distributed, tol=options.tol,
-        memory_limit=options.memory if distributed else None, scratch=scratch,
+        memory_limit=options.memory if distributed else "16 GiB", scratch=scratch,
     )  # fmt: skip
     seconds, used = time.perf_counter() - began, processor_seconds() - used
     vectors = embedding.embedding[:].tobytes()

@@ -4,7 +4,7 @@
     python -m tests.bench.bench_mcfs_large FOLDER --rows --dense 2000 4000 8000
 
 The data are the synthetic manifold (float32, 128 features), written into FOLDER and kept for the
-next call. The first table is `bigfs.run` on two worker processes of 1.5 GiB: seconds of each stage,
+next call. The first table is `bigfs.run` on worker processes of 1.5 GiB, two unless told: seconds of each stage,
 processor seconds of all processes, the largest resident size of a worker, bytes spilled and
 workers restarted. The slopes below it fit seconds ~ rows^slope. Figures of each run are kept in
 FOLDER too, so that sizes may be measured one at a time; --report prints all that are there.
@@ -50,6 +50,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--neighbors", type=int, default=10)
     parser.add_argument("--solver", default="auto")
     parser.add_argument("--memory", default="1.5 GiB")
+    parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
     runs = [] if options.report else [large(options, rows) for rows in options.rows]
@@ -68,7 +69,7 @@ def large(options: argparse.Namespace, rows: int) -> dict[str, Any]:
     from distributed import Client
 
     limit = parse_bytes(options.memory)
-    with local_cluster(2, 1, limit) as cluster, Client(cluster) as client:
+    with local_cluster(options.workers, 1, limit) as cluster, Client(cluster) as client:
         # Workers import, and compile the search of neighbors, before the clock starts.
         if rows > EXACT_ROWS:
             client.run(compile_search)

@@ -4,10 +4,10 @@
     python -m tests.bench.bench_mcfs_large FOLDER --rows --dense 2000 4000 8000
 
 The data are the synthetic manifold (float32, 128 features), written into FOLDER and kept for the
-next call. The first table is `bigfs.run` on worker processes of 1.5 GiB, two unless told: seconds of each stage,
-processor seconds of all processes, the largest resident size of a worker, bytes spilled and
-workers restarted. The slopes below it fit seconds ~ rows^slope. Figures of each run are kept in
-FOLDER too, so that sizes may be measured one at a time; --report prints all that are there.
+next call. The first table is `bigfs.run` on worker processes of 1.5 GiB, two unless told: seconds
+of each stage, processor seconds of all processes, the largest resident size of a worker, bytes
+spilled and workers restarted. The slopes below it fit seconds ~ rows^slope. Figures of each run are
+kept in FOLDER too, so that sizes may be measured one at a time; --report prints all that are there.
 
 The second table sets one process of MCFS with an exact graph beside dense linear algebra: all
 pairs, a dense eigensolver, lasso paths on the data (`tests/reference/mcfs_dense.py`).

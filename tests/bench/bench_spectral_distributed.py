@@ -5,9 +5,11 @@
 Writes the synthetic manifold of the neighbor-graph figures and its graph (k = 10, binary weights)
 into FOLDER, solves it in one process without a limit and then on a cluster with its rows in
 partition order and in the order they came in. ``CPU`` is the processor time of the client and all
-workers as a multiple of that of the one process. ``fetched / nK4`` is what the filter reads of
-other blocks per product, as a share of the n x K block in float32; ``boundary / n`` the rows that
-blocks need of others. Both must be the same number, and the eigenvalues those of one process.
+workers as a multiple of that of the one process. With ``--chosen`` the workers solve as a run with
+this limit would: as one task, in strips, or on row blocks. ``fetched / nK4`` is what the filter
+reads of other blocks per product, as a share of the n x K block in float32; ``boundary / n`` the
+rows that blocks need of others. Both must be the same number, and the eigenvalues those of one
+process.
 """
 
 from __future__ import annotations
@@ -46,13 +48,15 @@ def load_affinity(folder: Path, rows: int, n_partitions: int) -> AffinityMatrix:
     return AffinityMatrix.open(path / "W", attributes, ArrayRef.at(path / "partitions"))
 
 
-def solve(W: AffinityMatrix, options: argparse.Namespace, distributed: bool) -> dict[str, Any]:
+def solve(
+    W: AffinityMatrix, options: argparse.Namespace, distributed: bool | None
+) -> dict[str, Any]:
     """Run the solver; return what is compared."""
     scratch = Scratch(tempfile.mkdtemp(dir=options.folder))
     began, used = time.perf_counter(), processor_seconds()
     embedding = spectral_embedding(
         W, options.components, solver="chebyshev", distributed=distributed, tol=options.tol,
-        memory_limit=options.memory if distributed else "16 GiB", scratch=scratch,
+        memory_limit="16 GiB" if distributed is False else options.memory, scratch=scratch,
     )  # fmt: skip
     seconds, used = time.perf_counter() - began, processor_seconds() - used
     vectors = embedding.embedding[:].tobytes()
@@ -82,6 +86,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--workers", type=int, nargs="+", default=[4])
     parser.add_argument("--threads", action="store_true", help="also the threads of this process")
     parser.add_argument("--memory", default="1.5 GiB")
+    parser.add_argument("--chosen", action="store_true", help="not on row blocks, but as fits")
     options = parser.parse_args(arguments)
     graphs = {
         rows: load_affinity(options.folder, rows, options.partitions) for rows in options.rows
@@ -131,7 +136,10 @@ def _all(
         for order in ("partition", "given")
     }
     for (rows, order), W in orders.items():
-        yield {"rows": rows, "order": order, **solve(W, options, distributed=True)}
+        if options.chosen and order == "given":
+            continue  # a run has partitions
+        distributed = None if options.chosen else True
+        yield {"rows": rows, "order": order, **solve(W, options, distributed)}
 
 
 if __name__ == "__main__":

@@ -305,7 +305,7 @@ def _step_task(bounds: tuple[int, int], context: _Context) -> FactorSums:
     assert reader is not None and context.update is not None
     small, width = context.small.load(), context.F.shape[1]
     scale, ftf, coef = small[0], small[1 : width + 1], small[width + 1 :]
-    F = context.F.read(start, stop) * scale
+    F = _scaled(context.F.read(start, stop), scale)
     SF = smoothed_rows(start, stop, context, scale)
     X = memory.get(
         context.run,
@@ -322,7 +322,7 @@ def _finish_task(bounds: tuple[int, int], context: _Context, first: ArrayRef) ->
     """Compare one block of the final F with its start, and write the labels."""
     start, stop = bounds
     scale = context.small.load()[0]
-    F = context.F.read(start, stop) * scale
+    F = _scaled(context.F.read(start, stop), scale)
     SF = smoothed_rows(start, stop, context, scale)
     ending, labels = _look_back(F, SF, first.read(start, stop))
     context.out.write(start, labels)
@@ -372,12 +372,26 @@ def smoothed_rows(start: int, stop: int, context: _Context, scale: np.ndarray) -
         memory.drop(context.run, "F", besides=key)
         budget = context.keep_x_bytes + context.keep_f_bytes
         everywhere = memory.get(
-            context.run, key, lambda: F.load() * scale / np.sqrt(W.degrees.load())[:, None], budget
+            context.run, key, lambda: _weighted(F.load(), scale, W.degrees.load()), budget
         )
     else:
         everywhere, columns = _halo(columns, context, scale)
     rows = csr_array((edges.weights, columns, edges.indptr), (stop - start, len(everywhere)))
-    return np.asarray(edges.root * (rows @ everywhere))
+    smoothed: np.ndarray = rows @ everywhere
+    smoothed *= edges.root
+    return smoothed
+
+
+def _scaled(F: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return rows of F with scaled columns: in the safe update scales are 1, and copies cost."""
+    return F if (scale == 1).all() else F * scale
+
+
+def _weighted(F: np.ndarray, scale: np.ndarray, degrees: np.ndarray) -> np.ndarray:
+    """Return rows of ``D^-1/2 F``, in the memory of F where that is fresh."""
+    scaled = _scaled(F, scale)
+    root = np.sqrt(degrees)[:, None]
+    return np.divide(scaled, root, out=scaled if scaled.flags.writeable else None)
 
 
 def _halo(
@@ -393,8 +407,9 @@ def _halo(
         begin = int(chunk) * F.chunk_rows
         end = min(begin + F.chunk_rows, F.shape[0])
         inside = rows[in_chunk] - begin
-        out[in_chunk] = F.read(begin, end)[inside] * scale
-        out[in_chunk] /= np.sqrt(degrees.read(begin, end)[inside])[:, None]
+        out[in_chunk] = _weighted(
+            F.read(begin, end)[inside], scale, degrees.read(begin, end)[inside]
+        )
     return out, places.astype(np.int32)
 
 

@@ -21,7 +21,7 @@ from bigfs.spectral.iteration import block_width
 LEAST_ROWS = 2**15
 # A coarse graph must be at most this share of the rows, and have at most so many entries a row of
 # the fine one: others gain too little for what they cost.
-_MOST_ROWS, _MOST_ENTRIES = 1 / 4, 4
+_MOST_ROWS, _MOST_ENTRIES = 1 / 4, 8
 # One of so many vectors beyond those wanted stays random.
 _GUARDS_PER_RANDOM = 3
 # Rows whose edges are gathered at a time.
@@ -133,4 +133,4 @@ def coarse_bytes(n_coarse: int, n_entries: int, n_vectors: int) -> int:
     n_vectors : int
         As `n_near` gives them.
     """
-    return 36 * n_entries + n_coarse * (24 * block_width(n_vectors) + 64)
+    return 44 * n_entries + n_coarse * (24 * block_width(n_vectors) + 64)

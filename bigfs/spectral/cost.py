@@ -101,6 +101,7 @@ def _spread_steps(
         strips = strip_count(block_width(wanted))
         what = f"W with up to {n_entries:,} entries and a strip of {n:,} rows"
         strip = strip_bytes(n, n_entries, weight_bytes)
+        steps.append(Step(f"the order of W with up to {n_entries:,} entries", strip, 1, 0, blocks))
         steps.append(Step(what, strip, strips, 0, strips * 4 * blocks, 2 * _ROUNDS))
     else:
         steps.append(Step(what, needed, blocks, 0, blocks * (blocks + 2), _PRODUCTS))

@@ -26,10 +26,12 @@ from bigfs.spectral.rowstart import mark_task, near_task, send_start, sweep_task
 from bigfs.spectral.start import SWEEPS, StoredStart
 from bigfs.spectral.strips import (
     Strips,
+    WholeGraph,
     products_of_a_task,
     regroup_task,
     strip_columns,
     strip_task,
+    whole_task,
 )
 from bigfs.store.location import Location, as_location, is_within, remove_tree, write_atomic
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -367,6 +369,8 @@ class StoredBlock:
 class StripBlock(StoredBlock):
     """A block whose filter takes a few columns of all rows as one task, for many products."""
 
+    _whole: WholeGraph | None = None
+
     def filter(self, window: Window, degree: int) -> None:
         """Replace the block by the filter's polynomial of P times it, strip by strip."""
         steps, old = window.recurrence(degree), self._active
@@ -377,7 +381,7 @@ class StripBlock(StoredBlock):
             part = steps[done : done + most]
             self._steps += 1
             target = Strips(self._folder, self._steps, old.dtype, columns, done + len(part))
-            shared = (old, state, target, part, target.done == degree)
+            shared = (self._in_order(), old, state, target, part, target.done == degree)
             strips = range(len(columns))
             attempts = run_tasks(strip_task, strips, self.graph, *shared, label="filter")
             self._progress.advance(len(part) * old.width)
@@ -386,6 +390,13 @@ class StripBlock(StoredBlock):
             self.commit(self._state)
         self._active, self._filtering = self._regroup(state), None
         self._discard(old, state)
+
+    def _in_order(self) -> WholeGraph:
+        """Return all of W in the order of the strips, made by one task."""
+        if self._whole is None:
+            [attempt] = run_tasks(whole_task, [self._folder], self.graph, label="order of rows")
+            self._whole = WholeGraph(self._folder, attempt)
+        return self._whole
 
     def _regroup(self, strips: Strips) -> StoredIterate:
         """Return the vectors of the strips as an iterate of row blocks."""

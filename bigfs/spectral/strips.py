@@ -17,7 +17,7 @@ import numpy as np
 from bigfs.spectral.chebyshev import near_order, reordered
 from bigfs.spectral.kernels import RowKernel, aligned
 from bigfs.spectral.rowblocks import GraphBlockReader, StoredIterate, write_arrays
-from bigfs.spectral.rowgraph import RowGraph
+from bigfs.spectral.rowgraph import RowGraph, load_arrays, save_arrays
 from bigfs.spectral.rowloop import CACHE_LINE
 from bigfs.store.location import Location, as_location, read_into
 
@@ -101,9 +101,42 @@ def products_of_a_task(nnz: int, dtype: str) -> int:
     return max(_LEAST_PRODUCTS, int(_MULTIPLICATIONS / (nnz * columns)))
 
 
+@dataclass(frozen=True)
+class WholeGraph:
+    """Address of all of W with its rows in an order that keeps neighbors near."""
+
+    folder: str
+    attempt: int
+
+    def load(self) -> tuple[RowKernel, np.ndarray]:
+        """Return the product with all rows of P, and the places of the blocks' rows."""
+        path = whole_path(self.folder, self.attempt)
+        indptr, indices, weights, degrees, place = load_arrays(path)
+        return RowKernel((indptr, indices, weights), degrees, 1), place
+
+
+def whole_path(folder: str, attempt: int) -> Location:
+    """Return where an attempt is."""
+    return as_location(folder) / f"whole-{attempt:016x}"
+
+
+def whole_task(folder: str, graph: RowGraph) -> int:
+    """Store W in the order of the strips; return the attempt."""
+    W, degrees = _load_graph(graph)
+    sizes = [graph.extent(block)[0] for block in range(graph.n_blocks)]
+    order = near_order(W, np.repeat(np.arange(graph.n_blocks), sizes))
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order), dtype=order.dtype)
+    W = reordered(W, order, W.dtype)
+    attempt = secrets.randbits(62)
+    save_arrays(whole_path(folder, attempt), W.indptr, W.indices, W.data, degrees[order], place)
+    return attempt
+
+
 def strip_task(
     strip: int,
     graph: RowGraph,
+    whole: WholeGraph,
     source: StoredIterate,
     state: Strips | None,
     target: Strips,
@@ -115,7 +148,7 @@ def strip_task(
     Begins with a strip of ``source``, or where ``state`` ended.
     """
     panel, first, last = target.columns[strip]
-    kernel, place = whole_kernel(graph)
+    kernel, place = whole.load()
     bounds = [graph.bounds(block) for block in range(graph.n_blocks)]
     shape = (graph.n_samples, last - first)
     X, Y = aligned(shape, target.dtype), aligned(shape, target.dtype)
@@ -136,17 +169,6 @@ def strip_task(
     parts = (vectors[place[start:stop]] for vectors in kept for start, stop in bounds)
     write_arrays(target.path(strip, attempt), parts)
     return attempt
-
-
-def whole_kernel(graph: RowGraph) -> tuple[RowKernel, np.ndarray]:
-    """Return the product with all rows of P, neighbors near each other, and the rows' places."""
-    W, degrees = _load_graph(graph)
-    sizes = [graph.extent(block)[0] for block in range(graph.n_blocks)]
-    order = near_order(W, np.repeat(np.arange(graph.n_blocks), sizes))
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order), dtype=order.dtype)
-    W = reordered(W, order, W.dtype)
-    return RowKernel((W.indptr, W.indices, W.data), degrees[order], 1), place
 
 
 def _load_graph(graph: RowGraph) -> tuple[Any, np.ndarray]:

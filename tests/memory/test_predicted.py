@@ -136,7 +136,7 @@ def strip_of_all_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     from bigfs.graph import affinity
     from bigfs.spectral.rowblocks import StoredIterate, start_task
     from bigfs.spectral.rowgraph import build_row_graph
-    from bigfs.spectral.strips import Strips, strip_bytes, strip_task
+    from bigfs.spectral.strips import Strips, WholeGraph, strip_bytes, strip_task, whole_task
 
     n, k, scratch = 500_000, 5, place.scratch()
     W = affinity(place.graph(n, k), scratch=scratch.child("W"))
@@ -146,10 +146,13 @@ def strip_of_all_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     attempts = run_tasks(start_task, range(graph.n_blocks), graph, target, 0, "x", label="start")
     source = StoredIterate(folder, 1, "float32", (16,), (0,), tuple(attempts))
     strips = Strips(folder, 2, "float32", ((0, 0, 16),), 2)
-    shared = (graph, source, None, strips, [(1.0, 0.0, 0.0)] * 2, False)
-    return _one(strip_bytes(n, W.nnz, 4), loads=KERNELS), lambda: run_tasks(
-        strip_task, [0], *shared, label="strip"
-    )
+
+    def run() -> None:
+        [attempt] = run_tasks(whole_task, [folder], graph, label="order")
+        shared = (WholeGraph(folder, attempt), source, None, strips, [(1.0, 0.0, 0.0)] * 2, False)
+        run_tasks(strip_task, [0], graph, *shared, label="strip")
+
+    return _one(strip_bytes(n, W.nnz, 4), loads=KERNELS), run
 
 
 def recall_of_a_block(place: Place) -> tuple[StageCost, Callable[[], Any]]:

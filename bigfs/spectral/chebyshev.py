@@ -150,8 +150,8 @@ class PanelBlock:
         groups, count = group_rows(W.indptr, W.indices, n)
         if not is_worth(n, count):
             return None
-        W = coarse_rows((W.indptr, W.indices, W.data), groups, groups, (count, count))
         room = block_bytes(n, missing, self.problem.tol)
+        W = coarse_rows((W.indptr, W.indices, W.data), groups, groups, (count, count), room)
         if W is None or coarse_bytes(count, W.nnz, n_near(missing)) > room:
             return None
         vectors = rough_vectors(W, self.problem.n_connected, n_near(missing), self._random)

@@ -18,15 +18,17 @@ from bigfs.core.compiling import compiled
 from bigfs.spectral.iteration import block_width
 
 # Fewer rows are not worth it.
-LEAST_ROWS = 2**15
+LEAST_ROWS = 2**17
 # A coarse graph must be at most this share of the rows, and have at most so many entries a row of
 # the fine one: others gain too little for what they cost.
 _MOST_ROWS, _MOST_ENTRIES = 1 / 4, 8
 # One of so many vectors beyond those wanted stays random.
 _GUARDS_PER_RANDOM = 3
 # Rows whose edges are gathered at a time.
-_ROWS = 2**15
+_ROWS = 2**16
 _ENTRY = ("data", "row", "col")
+# Of an entry of a coarse graph while it is made: twice with its row, and in order.
+_ENTRY_BYTES = 44
 
 
 def n_near(n_missing: int) -> int:
@@ -92,6 +94,7 @@ def coarse_rows(
     of_rows: np.ndarray,
     of_columns: np.ndarray,
     shape: tuple[int, int],
+    room: int,
 ) -> Any:
     """Return the sums of W over groups as scipy CSR, float64, or None: they are too many.
 
@@ -103,6 +106,8 @@ def coarse_rows(
         The groups of these rows, and of all columns.
     shape : tuple of int
         Numbers of groups of rows and of columns.
+    room : int
+        Bytes that this may take.
     """
     from scipy.sparse import coo_array, csc_array, csr_array
 
@@ -110,14 +115,17 @@ def coarse_rows(
     parts: list[Any] = []
     for start in range(0, len(of_rows), _ROWS):
         count = min(start + _ROWS, len(of_rows)) - start
-        pointers = indptr[start : start + count + 1]
-        part = slice(pointers[0], pointers[-1])
+        begin, end = int(indptr[start]), int(indptr[start + count])
+        pointers = (indptr[start : start + count + 1] - begin).astype(np.int32)
+        part = slice(begin, end)
         values = (weights[part].astype(np.float64), of_columns[indices[part]])
-        to_groups = csr_array((*values, pointers - pointers[0]), (count, shape[1]))
-        ones = (np.ones(count), of_rows[start : start + count], np.arange(count + 1))
+        to_groups = csr_array((*values, pointers), (count, shape[1]))
+        each = np.arange(count + 1, dtype=np.int32)
+        ones = (np.ones(count), of_rows[start : start + count], each)
         members = csc_array(ones, (shape[0], count)).tocsr()
         parts.append((members @ to_groups).tocoo())
-        if sum(part.nnz for part in parts) > _MOST_ENTRIES * len(of_rows):
+        n_entries = sum(part.nnz for part in parts)
+        if n_entries > _MOST_ENTRIES * len(of_rows) or _ENTRY_BYTES * n_entries > room:
             return None
     entries = [np.concatenate([getattr(part, name) for part in parts]) for name in _ENTRY]
     return coo_array((entries[0], entries[1:]), shape).tocsr()
@@ -133,4 +141,4 @@ def coarse_bytes(n_coarse: int, n_entries: int, n_vectors: int) -> int:
     n_vectors : int
         As `n_near` gives them.
     """
-    return 44 * n_entries + n_coarse * (24 * block_width(n_vectors) + 64)
+    return _ENTRY_BYTES * n_entries + n_coarse * (24 * block_width(n_vectors) + 64)

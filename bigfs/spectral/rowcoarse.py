@@ -64,7 +64,7 @@ def coarse_start(
         return None
     stored, folder = scratch.put(scratch.unique("offsets"), offsets), scratch.child("coarse")
     sums = run_tasks(
-        _sum_task, blocks, graph, groups, stored, str(folder.path), label="coarse graph"
+        _sum_task, blocks, graph, groups, stored, str(folder.path), room, label="coarse graph"
     )
     entries = sum(n_entries for _, n_entries in sums)
     out = None
@@ -95,7 +95,7 @@ def group_task(block: int, graph: RowGraph, target: StoredIterate) -> tuple[int,
 
 
 def _sum_task(
-    block: int, graph: RowGraph, groups: StoredIterate, offsets: ArrayRef, folder: str
+    block: int, graph: RowGraph, groups: StoredIterate, offsets: ArrayRef, folder: str, room: int
 ) -> tuple[int, int]:
     """Store the coarse rows of a block; return the attempt and their entries, -1 if too many."""
     reader, first = GraphBlockReader(graph, block), offsets.load()
@@ -108,7 +108,7 @@ def _sum_task(
         labels[filled : filled + count] += first[owner]
         filled += count
     shape = (int(first[block + 1] - first[block]), int(first[-1]))
-    W = coarse_rows((edges.indptr, edges.indices, edges.weights), own, labels, shape)
+    W = coarse_rows((edges.indptr, edges.indices, edges.weights), own, labels, shape, room)
     attempt = secrets.randbits(62)
     if W is None:
         return attempt, -1

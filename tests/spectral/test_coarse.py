@@ -62,10 +62,11 @@ def test_a_coarse_graph_has_the_sums_of_groups(monkeypatch: pytest.MonkeyPatch) 
     of_rows, of_columns = generator.integers(5, size=40), generator.integers(8, size=55)
     members, others = np.eye(5)[of_rows], np.eye(8)[of_columns]
     of_rows, of_columns = of_rows.astype(np.int32), of_columns.astype(np.int32)
-    actual = coarse_rows((W.indptr, W.indices, W.data), of_rows, of_columns, (5, 8))
+    actual = coarse_rows((W.indptr, W.indices, W.data), of_rows, of_columns, (5, 8), 10**6)
     np.testing.assert_allclose(actual.toarray(), members.T @ W.toarray() @ others)
+    assert coarse_rows((W.indptr, W.indices, W.data), of_rows, of_columns, (5, 8), 1000) is None
     monkeypatch.setattr(coarse, "_MOST_ENTRIES", 0.1)
-    assert coarse_rows((W.indptr, W.indices, W.data), of_rows, of_columns, (5, 8)) is None
+    assert coarse_rows((W.indptr, W.indices, W.data), of_rows, of_columns, (5, 8), 10**6) is None
 
 
 def test_rough_vectors_are_near_those_of_the_graph() -> None:
@@ -106,8 +107,8 @@ def _solved(where: str, kind: str, **options: Any) -> SpectralEmbedding:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let small graphs have coarse ones, and go to strips."""
-    monkeypatch.setattr(coarse, "LEAST_ROWS", 1000)
+    """Let small graphs have coarse ones, but not these again, and go to strips."""
+    monkeypatch.setattr(coarse, "LEAST_ROWS", 5000)
     monkeypatch.setattr(choice, "_MANY_ROWS", 1000)
     monkeypatch.setattr("bigfs.spectral.strips._MULTIPLICATIONS", 0)
 

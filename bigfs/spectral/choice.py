@@ -35,7 +35,9 @@ def largest_count(n_clusters: int | str) -> int:
     return SPECTRUM if isinstance(n_clusters, str) else n_clusters
 
 
-def solver_bytes(solver: str, n_samples: int, n_entries: int, n_components: int, tol: float) -> int:
+def solver_bytes(
+    solver: str, n_samples: int, n_entries: int, n_components: int, tol: float, weight_bytes: int
+) -> int:
     """Return the bytes that a worker needs for W and the solver's own arrays.
 
     Parameters
@@ -46,6 +48,8 @@ def solver_bytes(solver: str, n_samples: int, n_entries: int, n_components: int,
     n_components : int
     tol : float
         Decides whether chebyshev needs blocks in float64.
+    weight_bytes : int
+        Of one weight in chebyshev's copy of W.
     """
     graph, vector = 12 * n_entries + 8 * n_samples, 8 * n_samples
     wanted = n_components + GUARDS
@@ -58,8 +62,9 @@ def solver_bytes(solver: str, n_samples: int, n_entries: int, n_components: int,
         return 12 * graph + vector * (12 * wanted + 6)
     # While W is reordered; then its copy and the block; then W and the vectors, which a null space
     # puts in an array once more.
+    copied = graph - (8 - weight_bytes) * n_entries
     return max(
-        2 * graph, graph + block_bytes(n_samples, n_components, tol),
+        graph + copied, copied + block_bytes(n_samples, n_components, tol),
         graph + 2 * vector * (n_components + 1),
     )  # fmt: skip
 
@@ -109,7 +114,7 @@ def choose_solver(
     MemoryLimitError
         If it does not fit the limit; of ``auto``, if the most frugal one does not.
     """
-    size = (n_samples, n_entries, n_components, tol)
+    size = (n_samples, n_entries, n_components, tol, weight_bytes)
     if distributed and solver not in ("auto", "chebyshev"):
         raise InputError(
             f"distributed must be False for solver '{solver}', which runs in one task. Use "
@@ -141,7 +146,9 @@ def choose_solver(
     return Choice(chosen, False, reason, most_rows)
 
 
-def _in_one_task(solver: str, size: tuple[int, int, int, float], budget: int) -> tuple[str, str]:
+def _in_one_task(
+    solver: str, size: tuple[int, int, int, float, int], budget: int
+) -> tuple[str, str]:
     """Return the solver for one task, and why."""
     if solver != "auto":
         return solver, "asked for"
@@ -154,7 +161,9 @@ def _in_one_task(solver: str, size: tuple[int, int, int, float], budget: int) ->
     return "eigsh", f"{cost}, and {size[0]:,} rows are few"
 
 
-def _is_spread(solver: str, size: tuple[int, int, int, float], budget: int) -> tuple[bool, str]:
+def _is_spread(
+    solver: str, size: tuple[int, int, int, float, int], budget: int
+) -> tuple[bool, str]:
     """Say whether the solver should run on row blocks, and why."""
     if solver not in ("auto", "chebyshev"):
         return False, ""

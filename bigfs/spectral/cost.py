@@ -66,7 +66,7 @@ def _cost(
     stored = 8 * n * wanted
     if not choice.distributed:
         what = f"W with up to {n_entries:,} entries and {wanted} vectors, solver {choice.solver}"
-        needed = solver_bytes(choice.solver, n, n_entries, wanted, tol)
+        needed = solver_bytes(choice.solver, n, n_entries, wanted, tol, weight_bytes)
         requests = 2 + n_entries // 2**20 + n // 2**17
         step = Step(what, needed, 1, 0, requests)
         return StageCost((step,), stored, stored, loads=_loads(choice))

@@ -81,7 +81,7 @@ def eigsh_in_one_task(place: Place) -> tuple[StageCost, Callable[[], Any]]:
 
     n, k, wanted = 60_000, 5, 40
     W = affinity(place.graph(n, k), scratch=place.scratch().child("W"))
-    needed = solver_bytes("eigsh", n, W.nnz, wanted, 1e-3)
+    needed = solver_bytes("eigsh", n, W.nnz, wanted, 1e-3, 8)
     return _one(needed), lambda: spectral_embedding(
         W, wanted, solver="eigsh", tol=1e-3, scratch=place.scratch().child("e")
     )
@@ -95,7 +95,21 @@ def chebyshev_in_one_task(place: Place) -> tuple[StageCost, Callable[[], Any]]:
 
     n, k, wanted = 250_000, 5, 19
     W = affinity(place.graph(n, k), weight="heat", scratch=place.scratch().child("W"))
-    needed = solver_bytes("chebyshev", n, W.nnz, wanted, 1e-6)
+    needed = solver_bytes("chebyshev", n, W.nnz, wanted, 1e-6, 8)
+    return _one(needed, loads=KERNELS), lambda: spectral_embedding(
+        W, wanted, solver="chebyshev", distributed=False, scratch=place.scratch().child("e")
+    )
+
+
+def chebyshev_of_binary_weights(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """The copy of W has weights in float32; a coarse graph comes before the block."""
+    from bigfs.graph import affinity
+    from bigfs.spectral.choice import solver_bytes
+    from bigfs.spectral.embedding import spectral_embedding
+
+    n, k, wanted = 500_000, 10, 20
+    W = affinity(place.graph(n, k), scratch=place.scratch().child("W"))
+    needed = solver_bytes("chebyshev", n, W.nnz, wanted, 1e-6, 4)
     return _one(needed, loads=KERNELS), lambda: spectral_embedding(
         W, wanted, solver="chebyshev", distributed=False, scratch=place.scratch().child("e")
     )
@@ -112,7 +126,7 @@ def chebyshev_from_a_start(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     options = {"solver": "chebyshev", "distributed": False, "tol": 2e-5}
     start = spectral_embedding(former, wanted, **options, scratch=place.scratch().child("s"))
     W = affinity(place.graph(n, k), weight="heat", scratch=place.scratch().child("W"))
-    needed = solver_bytes("chebyshev", n, W.nnz, wanted, 2e-5)
+    needed = solver_bytes("chebyshev", n, W.nnz, wanted, 2e-5, 8)
     return _one(needed, loads=KERNELS), lambda: spectral_embedding(
         W, wanted, **options, start=start, scratch=place.scratch().child("e")
     )
@@ -225,7 +239,12 @@ LONG = (
         *CASES,
         *(
             pytest.param(case, marks=pytest.mark.full)
-            for case in (components_of_counts, chebyshev_from_a_start, graph_of_grown_rows)
+            for case in (
+                components_of_counts,
+                chebyshev_of_binary_weights,
+                chebyshev_from_a_start,
+                graph_of_grown_rows,
+            )
         ),
         *(pytest.param(case, marks=pytest.mark.slow) for case in LONG),
     ],

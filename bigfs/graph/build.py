@@ -43,7 +43,9 @@ from bigfs.store.scratch import ArrayRef, Scratch
 
 logger = logging.getLogger("bigfs")
 
-_DEFAULT_EPS = 0.1
+# The eps of no choice: the first, unless that copies rows into more partitions than `_MOST_COPIES`.
+_DEFAULT_EPS = (0.15, 0.1)
+_MOST_COPIES = 1.6
 ATTEMPTS = 6
 MORE_EFFORT = 1.5
 
@@ -125,7 +127,7 @@ class _Build:
         eps, effort, cells = self._first_eps(samples, true)
         spread: Distribution | None = None
         for _ in range(ATTEMPTS):
-            if cells is None or cells.eps != eps:
+            if cells.eps != eps:
                 cells, spread = self._cells(samples, eps), None
             if spread is None:
                 spread = self._distribute(cells)
@@ -187,20 +189,22 @@ class _Build:
 
     def _first_eps(
         self, samples: Runs | None, true: tuple[np.ndarray, np.ndarray] | None
-    ) -> tuple[float, float, Cells | None]:
+    ) -> tuple[float, float, Cells]:
         """Return eps as given, or the pilot's choice for the target, or the default."""
-        eps = _DEFAULT_EPS if self.request.eps is None else self.request.eps
-        if samples is None or true is None or self.plan.n_partitions == 1:
-            return eps, 1.0, None
-        assert self.request.recall_target is not None
+        eps = _DEFAULT_EPS[0] if self.request.eps is None else self.request.eps
         cells = self._cells(samples, eps)
+        if self.request.eps is None and cells.copies > _MOST_COPIES:
+            cells = self._cells(samples, _DEFAULT_EPS[1])
+        if samples is None or true is None or self.plan.n_partitions == 1:
+            return cells.eps, 1.0, cells
+        assert self.request.recall_target is not None
         with self._timed("pilot"):
             self.shares = colocation(
                 self.blocks, samples, true[0], cells, self.request.metric, self.working
             )
         if self.request.eps is None:
-            eps = choose_eps(self.shares, self.request.recall_target)
-        return eps, 1.0, cells
+            return choose_eps(self.shares, self.request.recall_target), 1.0, cells
+        return cells.eps, 1.0, cells
 
     def _cells(self, samples: Runs | None, eps: float) -> Cells:
         """Find the partitions on the sample, in a task."""

@@ -200,7 +200,8 @@ def knn_graph(
         Partitions to begin with. None: as few as ``memory_limit`` allows.
     eps : float or None, default=None
         A row is copied to partitions whose center is within ``1 + eps`` times the distance to
-        its nearest. None: 0.1, or what ``recall_target`` asks for.
+        its nearest. None: 0.15, or 0.1 where that makes more than 1.6 copies of a row on
+        average, or what ``recall_target`` asks for.
     recall_target : float or None, default=None
         Raise ``eps`` and the search effort until the recall's lower bound reaches this.
     if_missed : {"error", "warn"}, default="error"

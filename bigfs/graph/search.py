@@ -29,7 +29,7 @@ _MOST_SHELVES = 8
 # How far the sample may be wrong about copies, and shelves about being alike.
 _SAMPLE_ERROR = 1.1
 # Cells that a row goes to, for plans made before the data are sampled.
-_PLANNED_COPIES = 1.3
+_PLANNED_COPIES = 1.6
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def graph_stage(
 
     if settings.is_finished:
         given = {**settings.model_dump(), **common, "content": content_of_member(settings)}
-        return Stage("graph", 8, given, lambda shape: Finished(settings), sparse=True)
+        return Stage("graph", 9, given, lambda shape: Finished(settings), sparse=True)
 
     def choose(shape: Shape) -> GraphStrategy:
         most = shape.n_samples - 1
@@ -76,7 +76,7 @@ def graph_stage(
 
     of_components = n_components_of(settings) is not None  # which change with new rows
     depends = {**settings.model_dump(), **common}
-    return Stage("graph", 8, depends, choose, sparse=of_components, updates=not of_components)
+    return Stage("graph", 9, depends, choose, sparse=of_components, updates=not of_components)
 
 
 def n_components_of(settings: GraphConfig) -> int | None:

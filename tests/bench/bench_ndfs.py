@@ -109,6 +109,7 @@ def overhead(n: int = 8000, d: int = 256) -> tuple[float, float]:
 
 def write_blobs(path: Path, n: int, d: int, rows: int = 50_000) -> None:
     """Write synthetic rows as float32 .npy, block by block."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     out = np.lib.format.open_memmap(path, "w+", np.float32, (n, d))
     centers = np.random.default_rng(0).random((10, d), dtype=np.float32)
     for start in range(0, n, rows):

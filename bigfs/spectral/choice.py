@@ -13,7 +13,7 @@ from bigfs.spectral.eigsh import DENSE_ROWS
 from bigfs.spectral.iteration import block_bytes, block_width, bulk_begins
 from bigfs.spectral.problem import GUARDS
 from bigfs.spectral.rowgraph import LEAST_ROWS
-from bigfs.spectral.strips import strip_bytes
+from bigfs.spectral.strips import widest_strip
 
 # Eigenvalues among which a gap is looked for.
 SPECTRUM = 30
@@ -36,7 +36,7 @@ def largest_count(n_clusters: int | str) -> int:
 
 
 def solver_bytes(
-    solver: str, n_samples: int, n_entries: int, n_components: int, tol: float, weight_bytes: int
+    solver: str, n_samples: int, n_entries: int, n_components: int, tol: float, binary: bool
 ) -> int:
     """Return the bytes that a worker needs for W and the solver's own arrays.
 
@@ -48,8 +48,8 @@ def solver_bytes(
     n_components : int
     tol : float
         Decides whether chebyshev needs blocks in float64.
-    weight_bytes : int
-        Of one weight in chebyshev's copy of W.
+    binary : bool
+        Whether weights are all one, and half as long in chebyshev's copy of W.
     """
     graph, vector = 12 * n_entries + 8 * n_samples, 8 * n_samples
     wanted = n_components + GUARDS
@@ -62,7 +62,7 @@ def solver_bytes(
         return 12 * graph + vector * (12 * wanted + 6)
     # While W is reordered; then its copy and the block; then W and the vectors, which a null space
     # puts in an array once more.
-    copied = graph - (8 - weight_bytes) * n_entries
+    copied = graph - (4 * n_entries if binary else 0)
     return max(
         graph + copied, copied + block_bytes(n_samples, n_components, tol),
         graph + 2 * vector * (n_components + 1),
@@ -87,8 +87,8 @@ class Choice:
     distributed: bool  # on row blocks, as many tasks; otherwise as one task
     reason: str
     most_rows: int  # rows of a block that fit a task
-    # Whether the filter takes a few columns of all rows at a time, instead of row blocks.
-    in_strips: bool = False
+    # Bytes of a row where the filter takes a few columns of all rows at a time; 0: row blocks.
+    strip_row_bytes: int = 0
 
 
 def choose_solver(
@@ -99,13 +99,13 @@ def choose_solver(
     tol: float,
     memory_limit: int,
     distributed: bool | None = None,
-    weight_bytes: int = 8,
+    binary: bool = False,
 ) -> Choice:
     """Return the solver that will run, where, and why.
 
     It follows from sizes and settings, never from the cluster, so that results do not. The filter
     runs in strips where it was not asked to be on row blocks and a task can hold W
-    (``weight_bytes`` for a weight) and a strip. Workers may have run pynndescent before.
+    and a strip, of columns as wide as fit. Workers may have run pynndescent before.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def choose_solver(
     MemoryLimitError
         If it does not fit the limit; of ``auto``, if the most frugal one does not.
     """
-    size = (n_samples, n_entries, n_components, tol, weight_bytes)
+    size = (n_samples, n_entries, n_components, tol, binary)
     if distributed and solver not in ("auto", "chebyshev"):
         raise InputError(
             f"distributed must be False for solver '{solver}', which runs in one task. Use "
@@ -133,9 +133,9 @@ def choose_solver(
         needed = max(3 * LEAST_ROWS * row_bytes, 32 * n_samples + 64 * MIB)
         what = f"row blocks of W with {n_entries:,} entries and {n_components} vectors"
         check_fits("spectral", needed, memory_limit, what)
-        in_strips = not distributed and strip_bytes(*size[:2], weight_bytes) <= budget
-        shape = "on row blocks, the filter in strips," if in_strips else "on row blocks"
-        return Choice("chebyshev", True, f"{reason}; {shape} {where}", most_rows, in_strips)
+        strip = 0 if distributed else widest_strip(*size[:2], budget, binary=binary)
+        shape = "on row blocks, the filter in strips," if strip else "on row blocks"
+        return Choice("chebyshev", True, f"{reason}; {shape} {where}", most_rows, strip)
     chosen, reason = _in_one_task(solver, size, budget)
     check_fits(
         "spectral",
@@ -147,7 +147,7 @@ def choose_solver(
 
 
 def _in_one_task(
-    solver: str, size: tuple[int, int, int, float, int], budget: int
+    solver: str, size: tuple[int, int, int, float, bool], budget: int
 ) -> tuple[str, str]:
     """Return the solver for one task, and why."""
     if solver != "auto":
@@ -162,7 +162,7 @@ def _in_one_task(
 
 
 def _is_spread(
-    solver: str, size: tuple[int, int, int, float, int], budget: int
+    solver: str, size: tuple[int, int, int, float, bool], budget: int
 ) -> tuple[bool, str]:
     """Say whether the solver should run on row blocks, and why."""
     if solver not in ("auto", "chebyshev"):

@@ -49,28 +49,27 @@ def spectral_cost(
         If the solver does not fit ``memory_limit``.
     """
     wanted = min(SPECTRUM, n_samples - 1) if isinstance(n_components, str) else n_components
-    weight_bytes = 4 if weight == "binary" else 8
     costs = [
         _cost(n_samples, int(n_samples * n_neighbors * factor), wanted, memory_limit,
-              solver, tol, weight_bytes)
+              solver, tol, weight == "binary")
         for factor in _ENTRIES
     ]  # fmt: skip
     return max(costs, key=lambda cost: cost.task_bytes)
 
 
 def _cost(
-    n: int, n_entries: int, wanted: int, limit: int, solver: str, tol: float, weight_bytes: int
+    n: int, n_entries: int, wanted: int, limit: int, solver: str, tol: float, binary: bool
 ) -> StageCost:
     """Return the cost of a graph of so many entries."""
-    choice = choose_solver(solver, n, n_entries, wanted, tol, limit, weight_bytes=weight_bytes)
+    choice = choose_solver(solver, n, n_entries, wanted, tol, limit, binary=binary)
     stored = 8 * n * wanted
     if not choice.distributed:
         what = f"W with up to {n_entries:,} entries and {wanted} vectors, solver {choice.solver}"
-        needed = solver_bytes(choice.solver, n, n_entries, wanted, tol, weight_bytes)
+        needed = solver_bytes(choice.solver, n, n_entries, wanted, tol, binary)
         requests = 2 + n_entries // 2**20 + n // 2**17
         step = Step(what, needed, 1, 0, requests)
         return StageCost((step,), stored, stored, loads=_loads(choice))
-    steps = _spread_steps(choice, n, n_entries, wanted, weight_bytes)
+    steps = _spread_steps(choice, n, n_entries, wanted, binary)
     vectors = 8 * n * block_width(wanted)
     # Blocks of W with the edges on their way, and three iterates with rows copied for others.
     scratch = 40 * n_entries + 5 * vectors + stored
@@ -82,9 +81,7 @@ def _loads(choice: Choice) -> tuple[str, ...]:
     return ("bigfs.spectral.kernels",) if choice.solver == "chebyshev" else ()
 
 
-def _spread_steps(
-    choice: Choice, n: int, n_entries: int, wanted: int, weight_bytes: int
-) -> list[Step]:
+def _spread_steps(choice: Choice, n: int, n_entries: int, wanted: int, binary: bool) -> list[Step]:
     """Return the steps of the solver on row blocks."""
     wanted_of_block = wanted_rows(n, choice.most_rows)
     blocks = -(-n // wanted_of_block)
@@ -97,10 +94,10 @@ def _spread_steps(
         Step("groups of rows and their graph", needed, 3 * blocks + 1, 0, blocks * (blocks + 6)),
         Step(what, needed, _SUMS * blocks, 0, _SUMS * 3 * blocks, _ROUNDS),
     ]
-    if choice.in_strips:
-        strips = strip_count(block_width(wanted))
+    if choice.strip_row_bytes:
+        strips = strip_count(block_width(wanted), choice.strip_row_bytes)
         what = f"W with up to {n_entries:,} entries and a strip of {n:,} rows"
-        strip = strip_bytes(n, n_entries, weight_bytes)
+        strip = strip_bytes(n, n_entries, choice.strip_row_bytes, binary=binary)
         steps.append(Step(f"the order of W with up to {n_entries:,} entries", strip, 1, 0, blocks))
         steps.append(Step(what, strip, strips, 0, strips * 4 * blocks, 2 * _ROUNDS))
     else:

@@ -40,7 +40,7 @@ def solve_distributed(
     tol: float,
     random_state: int,
     most_rows: int,
-    in_strips: bool = False,
+    strip_row_bytes: int = 0,
     checkpoint: Location | None = None,
     start: StoredStart | None = None,
     guards_folder: str | None = None,
@@ -64,9 +64,9 @@ def solve_distributed(
         Seed of the start block.
     most_rows : int
         Rows of a block that fit one task.
-    in_strips : bool, default=False
-        Whether the filter takes a few columns of all rows as one task (`bigfs.spectral.strips`)
-        instead of one product of a block.
+    strip_row_bytes : int, default=0
+        Not 0: the filter takes a few columns of all rows as one task (`bigfs.spectral.strips`)
+        instead of one product of a block, as many as are so many bytes.
     checkpoint : Path, ObjectPath or None, default=None
         Folder that outlives an interrupted run: row blocks and iterates are kept there, and the
         next call goes on from the last product.
@@ -90,7 +90,7 @@ def solve_distributed(
     ConvergenceError
         If the residual of a pair that is not of the bulk stays above ``tol``.
     """
-    record = Record(checkpoint, in_strips)
+    record = Record(checkpoint, strip_row_bytes)
     if checkpoint is not None:
         scratch.close()
         scratch = record.folder()
@@ -98,7 +98,7 @@ def solve_distributed(
         with track("spectral", None, "products") as progress, silenced():
             graph = record.graph() or build_row_graph(W, tol, most_rows, scratch)
             goal = Goal(W.n_samples, graph.n_connected, n_components, tol)
-            kind = StripBlock if in_strips else StoredBlock
+            kind = StripBlock if strip_row_bytes else StoredBlock
             room = row_block_bytes(W.n_samples, W.nnz, n_components) * wanted_rows(
                 W.n_samples, most_rows
             )

@@ -263,9 +263,8 @@ def spectral_embedding(
     n_samples = W.n_samples
     n_computed = _check_n_components(n_components, n_samples)
     limit = parse_bytes(memory_limit)
-    weight_bytes = 4 if W.weight == "binary" else 8
     choice = choose_solver(
-        solver, n_samples, W.nnz, n_computed, tol, limit, distributed, weight_bytes
+        solver, n_samples, W.nnz, n_computed, tol, limit, distributed, W.weight == "binary"
     )
     name = "embedding" if n_components != "auto" else "embedding-computed"
     if choice.distributed and chunk_rows is None:
@@ -277,7 +276,7 @@ def spectral_embedding(
         solution = solve_distributed(
             W, n_computed, out, working,
             tol=tol, random_state=random_state, most_rows=choice.most_rows,
-            in_strips=choice.in_strips, checkpoint=checkpoint, start=_stored(start),
+            strip_row_bytes=choice.strip_row_bytes, checkpoint=checkpoint, start=_stored(start),
             guards_folder=folder,
         )  # fmt: skip
     else:

@@ -26,7 +26,8 @@ class RowKernel:
     Parameters
     ----------
     csr : tuple of ndarray (indptr, indices, weights)
-        W of shape (n_rows, n_columns). Column i is row i, for the first ``n_rows`` columns.
+        W of shape (n_rows, n_columns). Column i is row i, for the first ``n_rows`` columns. One
+        weight alone is that of every entry.
     degrees : ndarray of shape (n_rows,), float64
     n_threads : int
     """

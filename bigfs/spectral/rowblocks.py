@@ -137,9 +137,14 @@ def write_arrays(path: Location, arrays: Iterable[np.ndarray]) -> None:
     """Write the bytes of contiguous arrays one after the other; nothing is left of a failure."""
     with new_file(path) as file:
         for array in arrays:
-            view = array.reshape(-1).view(np.uint8).data
-            while len(view):
-                view = view[file.write(view) :]
+            write_values(file, array)
+
+
+def write_values(file: Any, array: np.ndarray) -> None:
+    """Write the bytes of a contiguous array to an open file."""
+    view = array.reshape(-1).view(np.uint8).data
+    while len(view):
+        view = view[file.write(view) :]
 
 
 def _begin(iterate: StoredIterate, panel: int, rows: int) -> int:

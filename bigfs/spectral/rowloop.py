@@ -55,17 +55,21 @@ def _rows(
     indptr: Any, indices: Any, data: Any, degrees: Any, X: Any, Y: Any,
     first: int, a: Any, b: Any, c: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
-    """Handle rows ``start`` to ``stop``, row i in place ``i - first`` of Y; compiled by numba."""
+    """Handle rows ``start`` to ``stop``, row i in place ``i - first`` of Y; compiled by numba.
+
+    One weight alone is that of every entry.
+    """
     width = X.shape[1]
     total = np.empty(width, X.dtype)
     last, lanes = indptr[stop] - 1, CACHE_LINE // X.itemsize
+    alike = data.shape[0] == 1
     for i in range(start, stop):
         total[:] = 0
         for entry in range(indptr[i], indptr[i + 1]):
             soon = indices[min(entry + _AHEAD, last)]
             for j in range(0, width, lanes):
                 _prefetch(X, soon, j)
-            weight = X.dtype.type(data[entry])
+            weight = X.dtype.type(data[0 if alike else entry])
             row = X[indices[entry]]
             for j in range(width):
                 total[j] += weight * row[j]

@@ -46,12 +46,12 @@ class Record:
     ----------
     path : Path, ObjectPath or None
         Folder it lives in, with what it names. None: nothing is recorded.
-    in_strips : bool
-        Whether the filter runs in strips: what was recorded the other way does not count.
+    strip_row_bytes : int
+        Of a row of the filter's strips, 0 without: what was recorded with another does not count.
     """
 
-    def __init__(self, path: Location | None, in_strips: bool) -> None:
-        self.path, self.in_strips = path, in_strips
+    def __init__(self, path: Location | None, strip_row_bytes: int) -> None:
+        self.path, self.strip_row_bytes = path, strip_row_bytes
         self.state: dict[str, Any] | None = None
         if path is not None and (path / _RECORD).exists():
             state = json.loads((path / _RECORD).read_text())
@@ -59,7 +59,8 @@ class Record:
             # elsewhere is read, written or removed.
             usable = all(is_within(as_location(place), path) for place in _places(state))
             usable = usable and as_location(state["graph"]["folder"]).exists()
-            self.state = state if usable and state["in_strips"] == in_strips else None
+            usable = usable and state["strip_row_bytes"] == strip_row_bytes
+            self.state = state if usable else None
 
     def folder(self) -> Scratch:
         """Return a new folder beside what is recorded."""
@@ -80,7 +81,8 @@ class Record:
     def write(self, graph: RowGraph, state: dict[str, Any]) -> None:
         """Replace what is recorded."""
         if self.path is not None:
-            state = {"graph": asdict(graph), "in_strips": self.in_strips, **state}
+            strips = {"strip_row_bytes": self.strip_row_bytes}
+            state = {"graph": asdict(graph), **strips, **state}
             text = json.dumps(state, default=asdict)
             write_atomic(self.path / _RECORD, text)
 
@@ -374,7 +376,9 @@ class StripBlock(StoredBlock):
     def filter(self, window: Window, degree: int) -> None:
         """Replace the block by the filter's polynomial of P times it, strip by strip."""
         steps, old = window.recurrence(degree), self._active
-        columns, most = strip_columns(old), products_of_a_task(self.graph.nnz, old.dtype)
+        row_bytes = self.record.strip_row_bytes
+        columns = strip_columns(old, row_bytes)
+        most = products_of_a_task(self.graph.nnz, old.dtype, row_bytes)
         state: Strips | None = self._filtering
         while state is None or state.done < degree:
             done = 0 if state is None else state.done

@@ -8,22 +8,28 @@ between the products. The sums over all columns stay on row blocks (`bigfs.spect
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 
-from bigfs.spectral.chebyshev import near_order, reordered
+from bigfs.spectral.chebyshev import near_order
 from bigfs.spectral.kernels import RowKernel, aligned
-from bigfs.spectral.rowblocks import GraphBlockReader, StoredIterate, write_arrays
-from bigfs.spectral.rowgraph import RowGraph, load_arrays, save_arrays
+from bigfs.spectral.problem import tiles
+from bigfs.spectral.rowblocks import GraphBlockReader, StoredIterate, write_arrays, write_values
+from bigfs.spectral.rowgraph import RowGraph, load_arrays
 from bigfs.spectral.rowloop import CACHE_LINE
-from bigfs.store.location import Location, as_location, read_into
+from bigfs.store.location import Location, as_location, new_file, read_into
 
 # Multiplications of one task, about half a minute: what a worker that dies costs.
 _MULTIPLICATIONS = 2e10
 _LEAST_PRODUCTS = 4
+# Lengths of a strip's row, the best first: rows of less than a cache line are read with others.
+ROW_BYTES = (CACHE_LINE, CACHE_LINE // 2, CACHE_LINE // 4)
+# Measured: what a row takes while the order of all rows is looked for.
+_ORDER_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -61,12 +67,13 @@ class Strips:
             read_into(file, first_row * out.shape[1] * out.itemsize, out)
 
 
-def strip_columns(source: StoredIterate) -> tuple[tuple[int, int, int], ...]:
+def strip_columns(source: StoredIterate, row_bytes: int) -> tuple[tuple[int, int, int], ...]:
     """Return the strips of an iterate: (panel, first column, one past the last).
 
-    A row of a strip is one cache line: the products read rows in no order.
+    A row of a strip is ``row_bytes`` long: a cache line at most, as the products read rows in no
+    order.
     """
-    most = CACHE_LINE // np.dtype(source.dtype).itemsize
+    most = row_bytes // np.dtype(source.dtype).itemsize
     return tuple(
         (panel, first, min(first + most, source.widths[panel]))
         for panel in source.panels
@@ -74,30 +81,39 @@ def strip_columns(source: StoredIterate) -> tuple[tuple[int, int, int], ...]:
     )
 
 
-def strip_count(n_columns: int) -> int:
+def strip_count(n_columns: int, row_bytes: int) -> int:
     """Return the approximate number of strips for vectors in float32."""
-    return -(-4 * n_columns // CACHE_LINE)
+    return -(-4 * n_columns // row_bytes)
 
 
-def strip_bytes(n_samples: int, n_entries: int, weight_bytes: int) -> int:
-    """Return the bytes of a task: W twice while it is brought in order, or W and two buffers.
+def strip_bytes(n_samples: int, n_entries: int, row_bytes: int, *, binary: bool) -> int:
+    """Return the bytes of a task: W and its order while that is made, or W and two buffers.
 
     Parameters
     ----------
     n_samples, n_entries : int
         Rows and stored entries of W.
-    weight_bytes : int
-        Of one stored weight.
+    row_bytes : int
+        Of a row of a strip.
+    binary : bool
+        Whether weights are all one: then they are left out.
     """
-    W = n_entries * (4 + weight_bytes)
-    needed = W + max(W, n_samples * 2 * CACHE_LINE) + 32 * n_samples
+    needed = n_entries * (4 if binary else 12) + n_samples * max(_ORDER_BYTES, 2 * row_bytes + 16)
     # A block while it is read or written.
     return needed + needed // 16
 
 
-def products_of_a_task(nnz: int, dtype: str) -> int:
+def widest_strip(n_samples: int, n_entries: int, room: int, *, binary: bool) -> int:
+    """Return the bytes of a row of the widest strips that fit; 0 if none do."""
+    for row_bytes in ROW_BYTES:
+        if strip_bytes(n_samples, n_entries, row_bytes, binary=binary) <= room:
+            return row_bytes
+    return 0
+
+
+def products_of_a_task(nnz: int, dtype: str, row_bytes: int) -> int:
     """Return how many products one task does, between two commits."""
-    columns = CACHE_LINE // np.dtype(dtype).itemsize
+    columns = row_bytes // np.dtype(dtype).itemsize
     return max(_LEAST_PRODUCTS, int(_MULTIPLICATIONS / (nnz * columns)))
 
 
@@ -111,7 +127,7 @@ class WholeGraph:
     def load(self) -> tuple[RowKernel, np.ndarray]:
         """Return the product with all rows of P, and the places of the blocks' rows."""
         path = whole_path(self.folder, self.attempt)
-        indptr, indices, weights, degrees, place = load_arrays(path)
+        indptr, degrees, place, indices, weights = load_arrays(path)
         return RowKernel((indptr, indices, weights), degrees, 1), place
 
 
@@ -122,15 +138,50 @@ def whole_path(folder: str, attempt: int) -> Location:
 
 def whole_task(folder: str, graph: RowGraph) -> int:
     """Store W in the order of the strips; return the attempt."""
-    W, degrees = _load_graph(graph)
-    sizes = [graph.extent(block)[0] for block in range(graph.n_blocks)]
-    order = near_order(W, np.repeat(np.arange(graph.n_blocks), sizes))
+    indptr, indices, weights, degrees = _load_graph(graph)
+    order = _order(graph, indptr, indices)
     place = np.empty_like(order)
     place[order] = np.arange(len(order), dtype=order.dtype)
-    W = reordered(W, order, W.dtype)
+    begins, lengths = indptr[order], np.diff(indptr)[order]
+    ends = np.cumsum(lengths, dtype=indptr.dtype)
+
+    def entries() -> Iterator[np.ndarray]:
+        """Yield where the entries of the rows are, a few rows at a time."""
+        for start, stop in tiles(len(order)):
+            first = ends[start:stop] - lengths[start:stop]
+            shifts = np.repeat(begins[start:stop] - first, lengths[start:stop])
+            yield shifts + np.arange(first[0], ends[stop - 1], dtype=indptr.dtype)
+
     attempt = secrets.randbits(62)
-    save_arrays(whole_path(folder, attempt), W.indptr, W.indices, W.data, degrees[order], place)
+    with new_file(whole_path(folder, attempt)) as file:
+        npy.write_array(file, np.concatenate([np.zeros(1, indptr.dtype), ends]))
+        npy.write_array(file, degrees[order])
+        npy.write_array(file, place)
+        _write_parts(file, indices.dtype, len(indices), (place[indices[e]] for e in entries()))
+        if len(weights) < len(indices):
+            npy.write_array(file, weights)
+        else:
+            _write_parts(file, weights.dtype, len(weights), (weights[e] for e in entries()))
     return attempt
+
+
+def _order(graph: RowGraph, indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Return the rows in an order that keeps neighbors near, blocks one after the other."""
+    from scipy.sparse import csr_array
+
+    sizes = [graph.extent(block)[0] for block in range(graph.n_blocks)]
+    # Only the pattern counts.
+    ones = np.broadcast_to(np.ones(1, np.int8), len(indices))
+    W = csr_array((ones, indices, indptr), shape=(graph.n_samples,) * 2)
+    return near_order(W, np.repeat(np.arange(graph.n_blocks, dtype=np.int32), sizes))
+
+
+def _write_parts(file: Any, dtype: np.dtype[Any], count: int, parts: Iterable[np.ndarray]) -> None:
+    """Write an array of ``count`` values that comes in parts, as `numpy.save` would."""
+    kind = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
+    npy.write_array_header_1_0(file, kind)
+    for part in parts:
+        write_values(file, part.astype(dtype, copy=False))
 
 
 def strip_task(
@@ -171,28 +222,28 @@ def strip_task(
     return attempt
 
 
-def _load_graph(graph: RowGraph) -> tuple[Any, np.ndarray]:
-    """Return W and its degrees in the order of the blocks."""
-    from scipy.sparse import csr_array
-
+def _load_graph(graph: RowGraph) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return W and its degrees in the order of the blocks; weights that are all one only once."""
     pointer = np.int32 if graph.nnz < 2**31 else np.int64
     indptr, degrees = np.zeros(graph.n_samples + 1, pointer), np.empty(graph.n_samples)
-    indices, weights = np.empty(graph.nnz, np.int32), None
+    indices, weights = np.empty(graph.nnz, np.int32), np.ones(1, np.float32)
     filled = 0
     for block in range(graph.n_blocks):
         (start, stop), edges = graph.bounds(block), graph.edges(block)
         end = filled + len(edges.indices)
-        if weights is None:
-            weights = np.empty(graph.nnz, edges.weights.dtype)
-        # Blocks choose their type each for itself: one that needs float64 decides for all.
-        weights = weights.astype(np.promote_types(weights.dtype, edges.weights.dtype), copy=False)
-        weights[filled:end] = edges.weights
+        if len(weights) < graph.nnz and (edges.weights != 1).any():
+            weights = np.ones(graph.nnz, edges.weights.dtype)
+        if len(weights) == graph.nnz:
+            # Blocks choose their type each for itself: one that needs float64 decides for all.
+            kind = np.promote_types(weights.dtype, edges.weights.dtype)
+            weights = weights.astype(kind, copy=False)
+            weights[filled:end] = edges.weights
         columns = np.concatenate([np.arange(start, stop, dtype=np.int32), graph.halo(block)])
         np.take(columns, edges.indices, out=indices[filled:end])
         indptr[start + 1 : stop + 1] = filled + edges.indptr[1:]
         degrees[start:stop] = edges.degrees
         filled = end
-    return csr_array((weights, indices, indptr), shape=(graph.n_samples,) * 2), degrees
+    return indptr, indices, weights, degrees
 
 
 def regroup_task(block: int, graph: RowGraph, target: StoredIterate, strips: Strips) -> int:

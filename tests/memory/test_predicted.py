@@ -81,7 +81,7 @@ def eigsh_in_one_task(place: Place) -> tuple[StageCost, Callable[[], Any]]:
 
     n, k, wanted = 60_000, 5, 40
     W = affinity(place.graph(n, k), scratch=place.scratch().child("W"))
-    needed = solver_bytes("eigsh", n, W.nnz, wanted, 1e-3, 8)
+    needed = solver_bytes("eigsh", n, W.nnz, wanted, 1e-3, False)
     return _one(needed), lambda: spectral_embedding(
         W, wanted, solver="eigsh", tol=1e-3, scratch=place.scratch().child("e")
     )
@@ -95,7 +95,7 @@ def chebyshev_in_one_task(place: Place) -> tuple[StageCost, Callable[[], Any]]:
 
     n, k, wanted = 250_000, 5, 19
     W = affinity(place.graph(n, k), weight="heat", scratch=place.scratch().child("W"))
-    needed = solver_bytes("chebyshev", n, W.nnz, wanted, 1e-6, 8)
+    needed = solver_bytes("chebyshev", n, W.nnz, wanted, 1e-6, False)
     return _one(needed, loads=KERNELS), lambda: spectral_embedding(
         W, wanted, solver="chebyshev", distributed=False, scratch=place.scratch().child("e")
     )
@@ -109,7 +109,7 @@ def chebyshev_of_binary_weights(place: Place) -> tuple[StageCost, Callable[[], A
 
     n, k, wanted = 500_000, 10, 20
     W = affinity(place.graph(n, k), scratch=place.scratch().child("W"))
-    needed = solver_bytes("chebyshev", n, W.nnz, wanted, 1e-6, 4)
+    needed = solver_bytes("chebyshev", n, W.nnz, wanted, 1e-6, True)
     return _one(needed, loads=KERNELS), lambda: spectral_embedding(
         W, wanted, solver="chebyshev", distributed=False, scratch=place.scratch().child("e")
     )
@@ -126,7 +126,7 @@ def chebyshev_from_a_start(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     options = {"solver": "chebyshev", "distributed": False, "tol": 2e-5}
     start = spectral_embedding(former, wanted, **options, scratch=place.scratch().child("s"))
     W = affinity(place.graph(n, k), weight="heat", scratch=place.scratch().child("W"))
-    needed = solver_bytes("chebyshev", n, W.nnz, wanted, 2e-5, 8)
+    needed = solver_bytes("chebyshev", n, W.nnz, wanted, 2e-5, False)
     return _one(needed, loads=KERNELS), lambda: spectral_embedding(
         W, wanted, **options, start=start, scratch=place.scratch().child("e")
     )
@@ -166,7 +166,7 @@ def strip_of_all_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
         shared = (WholeGraph(folder, attempt), source, None, strips, [(1.0, 0.0, 0.0)] * 2, False)
         run_tasks(strip_task, [0], graph, *shared, label="strip")
 
-    return _one(strip_bytes(n, W.nnz, 4), loads=KERNELS), run
+    return _one(strip_bytes(n, W.nnz, 64, binary=True), loads=KERNELS), run
 
 
 def recall_of_a_block(place: Place) -> tuple[StageCost, Callable[[], Any]]:

@@ -25,6 +25,7 @@ from bigfs.runtime import local_cluster
 from bigfs.spectral import choice, iteration, storedblock
 from bigfs.spectral.choice import choose_solver
 from bigfs.spectral.rowgraph import block_starts, build_row_graph
+from bigfs.spectral.strips import ROW_BYTES, widest_strip
 from bigfs.store.scratch import Scratch, read_attributes
 from tests.cluster._jobs import meanwhile
 from tests.spectral.test_chebyshev import neighbor_graph
@@ -78,6 +79,36 @@ def test_strips_equal_one_process(tol: float, atol: float, weights: str, strips:
     assert embedding.residuals.max() <= tol
     if tol == 1e-8:
         np.testing.assert_allclose(embedding.embedding[:], expected.embedding[:], atol=1e-7)
+
+
+@pytest.mark.parametrize("weights", ["binary", "heat"])
+def test_strips_of_any_width_have_the_same_bits(
+    weights: str, monkeypatch: pytest.MonkeyPatch, strips: None
+) -> None:
+    W = neighbor_graph(5000)
+    if weights == "heat":
+        W = csr_array(W + W.multiply(W @ W) / 30.0)
+    W = affinity_from_csr(W)
+    results = set()
+    for row_bytes in ROW_BYTES:
+        width = partial(_always, row_bytes)
+        monkeypatch.setattr(choice, "widest_strip", width)
+        results.add(digest(W, None))
+    assert len(results) == 1
+
+
+def _always(row_bytes: int, *size: int, binary: bool) -> int:
+    return row_bytes
+
+
+def test_narrow_strips_run_where_wide_ones_do_not_fit() -> None:
+    n, nnz = 4_000_000, 58_000_000
+    assert widest_strip(n, nnz, 2 * GIB, binary=True) == 64
+    assert widest_strip(n, nnz, 575 * MIB, binary=True) == 32
+    assert widest_strip(n, nnz, 575 * MIB, binary=False) == 0
+    assert widest_strip(n, nnz, 540 * MIB, binary=True) == 16
+    chosen = choose_solver("auto", n, nnz, 20, 1e-6, 1536 * MIB, binary=True)
+    assert (chosen.distributed, chosen.strip_row_bytes) == (True, 32)
 
 
 @pytest.mark.parametrize("n_components", [1, 4, 7])
@@ -164,9 +195,9 @@ def test_auto_goes_to_row_blocks_where_one_task_is_not_enough() -> None:
     size = (10**7, 14 * 10**7, 20, 1e-6)
     chosen = choose_solver("auto", *size, 4 * GIB)
     assert (chosen.solver, chosen.distributed) == ("chebyshev", True)
-    assert not chosen.in_strips
-    assert choose_solver("auto", *size, 8 * GIB).in_strips
-    assert not choose_solver("auto", *size, 8 * GIB, distributed=True).in_strips
+    assert not chosen.strip_row_bytes
+    assert choose_solver("auto", *size, 8 * GIB).strip_row_bytes
+    assert not choose_solver("auto", *size, 8 * GIB, distributed=True).strip_row_bytes
     assert "since one task would need" in chosen.reason
     assert "several workers" in choose_solver("auto", *size, 64 * GIB).reason
     assert not choose_solver("auto", 10**6, 14 * 10**6, 20, 1e-6, 4 * GIB).distributed

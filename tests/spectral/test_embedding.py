@@ -58,7 +58,7 @@ def test_auto_says_which_and_why() -> None:
     choice = choose_solver("auto", 10**6, 13 * 10**6, *size, 4 * GIB)
     assert (choice.solver, choice.reason[:17]) == ("chebyshev", "faster than eigsh")
     tight = 10**5, 10**8, *size
-    need = solver_bytes("eigsh", *tight, 8)
+    need = solver_bytes("eigsh", *tight, False)
     choice = choose_solver("auto", *tight, int((need + 368 * MIB) / 0.65), distributed=False)
     assert choice.solver == "chebyshev"
     assert choice.reason.endswith("which does not fit")

@@ -176,7 +176,7 @@ def test_a_checkpoint_that_names_what_is_elsewhere_does_not_count(
     def write() -> None:
         graph = {"folder": folders["graph"], "tables": {"path": folders["tables"]}}
         block = {"active": {"folder": folders["active"]}, "locked": []}
-        state = {"graph": graph, "block": block, "in_strips": False}
+        state = {"graph": graph, "block": block, "strip_row_bytes": 0}
         (checkpoint / "spectral.json").write_text(json.dumps(state))
 
     write()

@@ -38,3 +38,18 @@ def test_wide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert figures["passes"] <= 6
     assert figures["violation"] <= 1e-9
     assert len(capsys.readouterr().out.splitlines()) == 6
+
+
+@pytest.mark.cluster
+def test_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.bench.bench_simulate import STAGES, main
+
+    options = ["--features", "64", "--rates", "3000", "--check", "6000"]
+    figures = main([str(tmp_path), *options, "--rows", "100000000", "--memory", "16 GiB"])
+    (checked,) = figures["checked"]
+    assert set(checked["said"]) == set(checked["took"]) == {*STAGES, "in all"}
+    assert all(seconds > 0 for seconds in checked["said"].values())
+    said = figures["simulated"]
+    assert set(said["stages"]) == set(STAGES[1:]), "the data are stored already"
+    assert said["seconds"] > 100 * checked["said"]["in all"]
+    assert "eigenvectors on row blocks" in capsys.readouterr().out

@@ -115,7 +115,11 @@ class Rates:
         with local_cluster(_WORKERS, 1, parse_bytes(_MEMORY)) as cluster, cluster.get_client():
             self.task = _seconds_of_a_task()
             for solver in ("strips", "row blocks"):
-                seconds[f"spectral {solver}"], self.products_of = _spread(run, rows, solver)
+                taken, solution = _spread(run, rows, solver)
+                seconds[f"spectral {solver}"] = taken
+        self.products_of = solution["n_products"]
+        # Rows of other blocks that a product reads, for each of its own.
+        self.halo = solution["details"]["halo_rows"] / rows
         counts = {
             **work.units(),
             **replace(work, solver="strips", products=self.products_of).units(),
@@ -148,8 +152,8 @@ def _nothing(item: int) -> None:
     """Do nothing."""
 
 
-def _spread(run: Path, rows: int, solver: str) -> tuple[float, int]:
-    """Return the seconds of the eigensolver as many tasks, and its products."""
+def _spread(run: Path, rows: int, solver: str) -> tuple[float, dict[str, Any]]:
+    """Return the seconds of the eigensolver as many tasks, and its solution."""
     path = run / "graph.zarr"
     about = read_attributes(path)
     partitions = ArrayRef.at(path / "partitions")
@@ -166,7 +170,7 @@ def _spread(run: Path, rows: int, solver: str) -> tuple[float, int]:
     )  # fmt: skip
     seconds = time.perf_counter() - began
     scratch.close()
-    return seconds, solution["n_products"]
+    return seconds, solution
 
 
 def plan(rows: int, features: int, memory: int) -> tuple[Plan, str]:
@@ -233,6 +237,8 @@ def simulate(options: argparse.Namespace, rates: Rates) -> dict[str, Any]:
         assert stage.cost is not None
         tasks, requests = _counts(stage.cost, rates.products_of)
         moved = stage.bytes_read + 2 * stage.cost.scratch_bytes
+        if stage.name == "spectral" and solver == "row blocks":
+            moved += _moved_by_products(options.rows, rates)
         parts = (
             compute[stage.name], moved / rate, requests * options.request_seconds / options.workers
         )  # fmt: skip
@@ -249,6 +255,14 @@ def simulate(options: argparse.Namespace, rates: Rates) -> dict[str, Any]:
     for what, share, words in limits:
         print(f"{share:>6.2f} of what there is: {what} ({words})")
     return {"seconds": total, "stages": stages, "first": limits[0][0]}
+
+
+def _moved_by_products(rows: int, rates: Rates) -> float:
+    """Return the bytes that products on row blocks read and write: W, vectors, those before."""
+    width = block_width(_CLUSTERS)
+    of_vectors = 4 * width * (3 + rates.halo)
+    of_weights = 8 * _ENTRIES * _NEIGHBORS
+    return rows * (of_vectors + of_weights) * rates.products_of / width
 
 
 def _counts(cost: Any, products: int) -> tuple[int, int]:

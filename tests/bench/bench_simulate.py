@@ -236,7 +236,7 @@ def simulate(options: argparse.Namespace, rates: Rates) -> dict[str, Any]:
     for stage in planned.stages:
         assert stage.cost is not None
         tasks, requests = _counts(stage.cost, rates.products_of)
-        moved = stage.bytes_read + 2 * stage.cost.scratch_bytes
+        moved: float = stage.bytes_read + 2 * stage.cost.scratch_bytes
         if stage.name == "spectral" and solver == "row blocks":
             moved += _moved_by_products(options.rows, rates)
         parts = (

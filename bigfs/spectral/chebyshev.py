@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.seeds import rng
-from bigfs.spectral.coarse import coarse_bytes, coarse_rows, group_rows, is_worth, n_near
+from bigfs.spectral.coarse import (
+    coarse_bytes,
+    coarse_rows,
+    group_rows,
+    is_worth,
+    most_entries,
+    n_near,
+)
 from bigfs.spectral.eigsh import solve_dense
 from bigfs.spectral.iteration import (
     FLOAT32_TOL,
@@ -151,7 +158,8 @@ class PanelBlock:
         if not is_worth(n, count):
             return None
         room = block_bytes(n, missing, self.problem.tol)
-        W = coarse_rows((W.indptr, W.indices, W.data), groups, groups, (count, count), room)
+        most, shape = most_entries(n, room), (count, count)
+        W = coarse_rows((W.indptr, W.indices, W.data), groups, groups, shape, most)
         if W is None or coarse_bytes(count, W.nnz, n_near(missing)) > room:
             return None
         vectors = rough_vectors(W, self.problem.n_connected, n_near(missing), self._random)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +12,27 @@ import numpy as np
 from bigfs.core.seeds import rng
 from bigfs.runtime.execute import run_tasks
 from bigfs.spectral.chebyshev import rough_vectors
-from bigfs.spectral.coarse import coarse_bytes, coarse_rows, group_rows, is_worth
+from bigfs.spectral.coarse import (
+    ENTRY_BYTES,
+    coarse_bytes,
+    coarse_rows,
+    group_parts,
+    group_rows,
+    is_worth,
+    most_entries,
+    strong_edges,
+)
 from bigfs.spectral.rowblocks import GraphBlockReader, StoredIterate
 from bigfs.spectral.rowgraph import RowGraph, load_arrays, save_arrays
 from bigfs.spectral.rowstart import write_near
+from bigfs.store.chunking import block_bounds
 from bigfs.store.location import as_location
 from bigfs.store.scratch import ArrayRef, Scratch
+
+# Of an entry while the rows of blocks are put together, or brought in order.
+_READ_ENTRY_BYTES = 28
+# Rows of vectors that are written at a time.
+_CHUNK_ROWS = 2**16
 
 
 @dataclass(frozen=True)
@@ -66,15 +82,15 @@ def coarse_start(
     sums = run_tasks(
         _sum_task, blocks, graph, groups, stored, str(folder.path), room, label="coarse graph"
     )
-    entries = sum(n_entries for _, n_entries in sums)
     out = None
-    if min(n for _, n in sums) >= 0 and coarse_bytes(count, entries, n_near) <= room:
+    if min(n for _, n in sums) >= 0:
         name = scratch.unique("coarse-vectors")
-        out = scratch.create(name, (count, n_near), np.float32, count)
+        out = scratch.create(name, (count, n_near), np.float32, _CHUNK_ROWS)
         problem = _CoarseProblem(
-            str(folder.path), tuple(attempt for attempt, _ in sums), graph.n_connected, random_state
-        )
-        [is_solved] = run_tasks(_solve_task, [problem], out, label="coarse graph")
+            str(folder.path), tuple(attempt for attempt, _ in sums), stored,
+            sum(n_entries for _, n_entries in sums), graph.n_connected, random_state,
+        )  # fmt: skip
+        [is_solved] = run_tasks(_solve_task, [problem], out, room, label="coarse graph")
         if not is_solved:
             scratch.remove(out)
             out = None
@@ -108,7 +124,8 @@ def _sum_task(
         labels[filled : filled + count] += first[owner]
         filled += count
     shape = (int(first[block + 1] - first[block]), int(first[-1]))
-    W = coarse_rows((edges.indptr, edges.indices, edges.weights), own, labels, shape, room)
+    most = most_entries(reader.n_rows, room)
+    W = coarse_rows((edges.indptr, edges.indices, edges.weights), own, labels, shape, most)
     attempt = secrets.randbits(62)
     if W is None:
         return attempt, -1
@@ -122,33 +139,65 @@ class _CoarseProblem:
 
     folder: str
     attempts: tuple[int, ...]  # of the files of its rows
+    offsets: ArrayRef
+    n_entries: int
     n_connected: int
     random_state: int
 
-    def load(self) -> Any:
-        """Read the coarse graph as scipy CSR."""
+    def parts(self) -> Iterator[tuple[int, Any]]:
+        """Yield the first row of each block and its rows, as scipy CSR."""
         from scipy.sparse import csr_array
 
-        lengths, indices, data = [np.zeros(1, np.int64)], [], []
+        first = self.offsets.load()
         for block, attempt in enumerate(self.attempts):
             path = as_location(self.folder) / f"{block:05d}-{attempt:016x}"
             pointers, columns, weights = load_arrays(path)
-            lengths.append(np.diff(pointers))
-            indices.append(columns)
-            data.append(weights)
-        indptr = np.cumsum(np.concatenate(lengths))
-        shape = (len(indptr) - 1,) * 2
-        return csr_array((np.concatenate(data), np.concatenate(indices), indptr), shape=shape)
+            shape = (len(pointers) - 1, int(first[-1]))
+            yield int(first[block]), csr_array((weights, columns, pointers), shape=shape)
+
+    def load(self) -> Any:
+        """Read the coarse graph as scipy CSR."""
+        from scipy.sparse import vstack
+
+        return vstack([rows for _, rows in self.parts()], format="csr")
 
 
-def _solve_task(problem: _CoarseProblem, out: ArrayRef) -> bool:
-    """Store the vectors of the coarse graph; return False if it has not so many."""
+def _solve_task(problem: _CoarseProblem, out: ArrayRef, room: int) -> bool:
+    """Store the vectors of the coarse graph; return False if it is too large, or has not so many.
+
+    Rows are grouped once more where the graph does not fit.
+    """
     random = rng(problem.random_state, "spectral coarse")
-    vectors = rough_vectors(problem.load(), problem.n_connected, out.shape[1], random)
+    count, n_near = out.shape
+    if coarse_bytes(count, problem.n_entries, n_near, _READ_ENTRY_BYTES) <= room:
+        groups, W = None, problem.load()
+    else:
+        groups, W = _coarser(problem, count, n_near, room)
+    vectors = None if W is None else rough_vectors(W, problem.n_connected, n_near, random)
     if vectors is None:
         return False
-    out.write(0, vectors)
+    for start, stop in block_bounds(count, out.chunk_rows):
+        out.write(start, vectors[start:stop] if groups is None else vectors[groups[start:stop]])
     return True
+
+
+def _coarser(problem: _CoarseProblem, count: int, n_near: int, room: int) -> tuple[Any, Any]:
+    """Return groups of the coarse graph's rows and the sums over them, None if too many.
+
+    The coarse graph is read block by block.
+    """
+    groups, n_groups = group_parts(
+        lambda: ((first, *strong_edges(rows, first)) for first, rows in problem.parts()), count
+    )
+    W: Any = None
+    for first, rows in problem.parts():
+        own = groups[first : first + rows.shape[0]]
+        edges = (rows.indptr, rows.indices, rows.data)
+        sums = coarse_rows(edges, own, groups, (n_groups, n_groups), room // ENTRY_BYTES)
+        W = sums if W is None or sums is None else W + sums
+        if W is None or coarse_bytes(n_groups, W.nnz, n_near, _READ_ENTRY_BYTES) > room:
+            return groups, None
+    return groups, W
 
 
 def coarse_task(

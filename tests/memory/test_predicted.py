@@ -11,7 +11,7 @@ import pytest
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost, Step
-from bigfs.core.units import GIB
+from bigfs.core.units import GIB, MIB
 from bigfs.runtime import local_cluster
 from bigfs.runtime.execute import run_tasks
 from tests.memory._measure import LIMIT, Place, hold_to_the_bar
@@ -152,7 +152,7 @@ def strip_of_all_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     from bigfs.spectral.rowgraph import build_row_graph
     from bigfs.spectral.strips import Strips, WholeGraph, strip_bytes, strip_task, whole_task
 
-    n, k, scratch = 500_000, 5, place.scratch()
+    n, k, scratch = 700_000, 5, place.scratch()
     W = affinity(place.graph(n, k), scratch=scratch.child("W"))
     graph = build_row_graph(W, 1e-6, 100_000, scratch.child("rows"))
     folder = str(scratch.child("iterates").path)
@@ -167,6 +167,26 @@ def strip_of_all_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
         run_tasks(strip_task, [0], graph, *shared, label="strip")
 
     return _one(strip_bytes(n, W.nnz, 64, binary=True), loads=KERNELS), run
+
+
+def coarse_graph_of_row_blocks(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """Groups of rows and their graph, which just fits."""
+    from bigfs.graph import affinity
+    from bigfs.spectral.coarse import n_near
+    from bigfs.spectral.rowblocks import StoredIterate
+    from bigfs.spectral.rowcoarse import coarse_start
+    from bigfs.spectral.rowgraph import build_row_graph
+
+    n, k, scratch = 700_000, 8, place.scratch()
+    W = affinity(place.graph(n, k), scratch=scratch.child("W"))
+    graph = build_row_graph(W, 1e-6, 100_000, scratch.child("rows"))
+    groups = StoredIterate(str(scratch.child("iterates").path), 1, "float64", (1,), (0,))
+    room = 177 * MIB  # it needs 176
+
+    def run() -> None:
+        assert coarse_start(graph, groups, n_near(20), scratch.child("coarse"), 0, room)
+
+    return _one(room, loads=KERNELS), run
 
 
 def recall_of_a_block(place: Place) -> tuple[StageCost, Callable[[], Any]]:
@@ -228,6 +248,7 @@ LONG = (
     eigsh_in_one_task,
     chebyshev_in_one_task,
     strip_of_all_rows,
+    coarse_graph_of_row_blocks,
     evaluation_in_memory,
     evaluation_by_blocks,
 )

@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 from bigfs import spectral_embedding
 from bigfs.spectral import choice, coarse, rowcoarse, storedblock
 from bigfs.spectral.chebyshev import rough_vectors, solve_chebyshev
-from bigfs.spectral.coarse import coarse_rows, group_rows, n_near
+from bigfs.spectral.coarse import coarse_rows, group_parts, group_rows, n_near, strong_edges
 from bigfs.spectral.eigsh import solve_eigsh
 from bigfs.spectral.embedding import SpectralEmbedding
 from tests.spectral.test_chebyshev import neighbor_graph
@@ -54,9 +54,29 @@ def test_groups_are_rows_and_their_neighbors(n: int, density: float, seed: int) 
     assert not (alone & (inside.astype(bool).sum(axis=1) > 0)).any()
 
 
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_groups_are_the_same_of_rows_that_come_part_by_part(size: int) -> None:
+    W = _with_diagonal(random_array((40, 40), density=0.1, rng=np.random.default_rng(0)))
+    bounds = [(first, min(first + size, 40)) for first in range(0, 40, size)]
+    parts = [(a, csr_array(W[a:b])) for a, b in bounds]
+    actual, count = group_parts(lambda: [(a, W.indptr, W.indices) for a, W in parts], 40)
+    expected = group_rows(W.indptr, W.indices, 40)
+    np.testing.assert_array_equal(actual, expected[0])
+    assert count == expected[1]
+
+
+def test_strong_edges_have_the_mean_weight_of_their_row_at_least() -> None:
+    W = csr_array(random_array((12, 30), density=0.4, rng=np.random.default_rng(0)))
+    indptr, indices = strong_edges(W, 5)
+    dense = W.toarray()
+    dense[np.arange(12), 5 + np.arange(12)] = 0.0
+    for row, weights in enumerate(dense):
+        expected = np.flatnonzero(weights >= weights[weights > 0].mean())
+        assert sorted(indices[indptr[row] : indptr[row + 1]]) == expected.tolist()
+
+
 def test_a_coarse_graph_has_the_sums_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coarse, "_ROWS", 7)
-    monkeypatch.setattr(coarse, "_MOST_ENTRIES", 100)
     generator = np.random.default_rng(0)
     W = csr_array(random_array((40, 55), density=0.3, rng=generator))
     of_rows, of_columns = generator.integers(5, size=40), generator.integers(8, size=55)
@@ -64,9 +84,7 @@ def test_a_coarse_graph_has_the_sums_of_groups(monkeypatch: pytest.MonkeyPatch) 
     of_rows, of_columns = of_rows.astype(np.int32), of_columns.astype(np.int32)
     actual = coarse_rows((W.indptr, W.indices, W.data), of_rows, of_columns, (5, 8), 10**6)
     np.testing.assert_allclose(actual.toarray(), members.T @ W.toarray() @ others)
-    assert coarse_rows((W.indptr, W.indices, W.data), of_rows, of_columns, (5, 8), 1000) is None
-    monkeypatch.setattr(coarse, "_MOST_ENTRIES", 0.1)
-    assert coarse_rows((W.indptr, W.indices, W.data), of_rows, of_columns, (5, 8), 10**6) is None
+    assert coarse_rows((W.indptr, W.indices, W.data), of_rows, of_columns, (5, 8), 20) is None
 
 
 def test_rough_vectors_are_near_those_of_the_graph() -> None:
@@ -127,6 +145,27 @@ def test_the_same_eigenvalues_for_fewer_products(
     assert (started.residuals <= 1e-4).all()
     # In a graph without groups the first of the bulk takes most of the work.
     assert started.n_products <= (1.0 if kind == "connected" else 0.75) * plain.n_products
+
+
+@pytest.mark.parametrize("where", ["row blocks", "strips"])
+def test_a_coarse_graph_without_room_is_grouped_once_more(
+    where: str, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, needed = [], rowcoarse.coarse_bytes
+
+    def too_much_at_first(n_coarse: int, *given: int) -> int:
+        sizes.append(n_coarse)
+        return needed(n_coarse, *given) if n_coarse < sizes[0] else 2**60
+
+    monkeypatch.setattr(rowcoarse, "coarse_bytes", too_much_at_first)
+    monkeypatch.setattr("bigfs.spectral.chebyshev.coarse_bytes", lambda *given: 2**60)
+    started = _solved(where, "small groups")
+    assert sizes[-1] < sizes[0] / 2
+    monkeypatch.setattr(coarse, "LEAST_ROWS", 10**9)
+    plain = _solved(where, "small groups")
+    np.testing.assert_allclose(started.eigenvalues, plain.eigenvalues, atol=1e-6)
+    assert (started.residuals <= 1e-4).all()
+    assert started.n_products < plain.n_products
 
 
 def test_what_the_coarse_graph_lacks_is_found(small: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,6 +240,27 @@ def jackknife_error(replicates: np.ndarray) -> float:
     return float(np.sqrt((n_groups - 1) / n_groups * spread))
 
 
+def tells_cluster(
+    count: float, means: np.ndarray, variances: np.ndarray, total: np.ndarray, n: float
+) -> np.ndarray:
+    """Say of features whether a cluster's rows have another normal law than all rows (BIC).
+
+    Parameters
+    ----------
+    count : float
+        Rows of the cluster.
+    means, variances : ndarray of shape (n_some,)
+        Of the cluster, about the mean of all rows.
+    total : ndarray of shape (n_some,)
+        Variances of all rows.
+    n : float
+        All rows.
+    """
+    within = np.maximum(variances, _VARIANCE_FLOOR * total)
+    gain = count / 2 * (np.log(total / within) + (within + means**2) / total - 1)
+    return np.asarray(gain > np.log(n))  # two parameters
+
+
 def evidence(
     counts: np.ndarray, variances: np.ndarray, total: np.ndarray, subsets: np.ndarray
 ) -> float:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from bigfs.config.fields import NotNegative, PositiveInt, Section, Start, count_or_auto
 from bigfs.selectors.method import Bound, Method, needs_eigengap
+
+# Up to so many features they are dropped one at a time where nothing else is asked for: beyond, a
+# search takes minutes.
+_FEW_FEATURES = 40
 
 
 class GFSKMeansParameters(Section):
@@ -22,11 +28,20 @@ class GFSKMeansParameters(Section):
         description="Start: the best of n_init searches from k-means++, or labels as in "
         "evaluate.labels, from 0 to n_clusters - 1.",
     )
+    drop: Literal["auto", "one", "many"] = Field(
+        "auto",
+        description="Features to try without at a time: each one, as the paper does; or many: the "
+        "least separate quarter of them, or fewer. auto: many if there are more than 40.",
+    )
     n_init: PositiveInt = Field(10, description="Searches from k-means++, on 5,000 samples each.")
     max_iter: PositiveInt = Field(100, description="Most iterations of k-means for a candidate.")
     tol: NotNegative = Field(
         1e-3, description="k-means stops when centers move less than this share of their extent."
     )
+
+    def drops_many(self, n_features: int) -> bool:
+        """Say whether several of so many features are dropped at a time."""
+        return self.drop == "many" or (self.drop == "auto" and n_features > _FEW_FEATURES)
 
 
 METHOD = Method(

@@ -95,7 +95,10 @@ class CandidateComparison:
                 for i in (begin + np.flatnonzero(~after.is_clear)).tolist():
                     values[i] = log_ratio(old, new, int(others[i]), kept, int(dropping[i]), total)
         elif self._is_singular:
-            values = _of_traces(self._first, parts_of(others), dropping, self._variances)
+            rest = np.ones((len(others), len(kept)), dtype=bool)
+            rest[np.arange(len(others)), dropping] = False
+            values = ratios_of_traces(parts_of(others), rest, self._variances)
+            values -= ratios_of_traces(self._first, rest, self._variances)
         else:
             values = np.array(
                 [log_ratio(old, new, i, kept, int(dropped[i]), total) for i in others.tolist()]
@@ -144,21 +147,26 @@ def _parts(counts: np.ndarray, sums: np.ndarray, kept: np.ndarray, n: float) -> 
     return np.asarray(sums[:, kept] / np.sqrt(np.maximum(counts, 1) * n)[:, None])
 
 
-def _of_traces(
-    old: np.ndarray, new: np.ndarray, dropped: np.ndarray, variances: np.ndarray
-) -> np.ndarray:
-    """Return the log ratios of candidates with ratios of traces, eq. (5) of LFS."""
-    values, rest = np.zeros(len(dropped)), np.ones((len(dropped), len(variances)))
-    rest[np.arange(len(dropped)), dropped] = 0.0
-    for parts, sign in ((new, 1.0), (old, -1.0)):
-        between = np.einsum("cjf,cjf->cf", parts, parts)
-        inner = variances - between
-        inner[inner <= ROUNDING * variances] = 0.0
-        for mask in (np.ones_like(rest), rest):
-            extent = (inner * mask).sum(axis=1)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                ratio = (between * mask).sum(axis=1) / np.where(extent > 0, extent, np.nan)
-                values += sign * np.log(ratio)
+def ratios_of_traces(parts: np.ndarray, masks: np.ndarray, variances: np.ndarray) -> np.ndarray:
+    """Return logs of ratios of traces, eq. (5) of LFS, in all features and in some, added up.
+
+    Parameters
+    ----------
+    parts : ndarray of shape (1 or n_masks, n_clusters, n_kept), float64
+        A' of clusterings.
+    masks : ndarray of shape (n_masks, n_kept), bool
+    variances : ndarray of shape (n_kept,), float64
+        Of all rows.
+    """
+    values = np.zeros(len(masks))
+    between = np.einsum("cjf,cjf->cf", parts, parts)
+    inner = variances - between
+    inner[inner <= ROUNDING * variances] = 0.0
+    for mask in (np.ones_like(masks), masks):
+        extent = (inner * mask).sum(axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = (between * mask).sum(axis=1) / np.where(extent > 0, extent, np.nan)
+            values += np.log(ratio)
     return values
 
 

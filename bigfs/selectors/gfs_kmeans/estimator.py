@@ -13,9 +13,9 @@ from bigfs.selectors.base import BaseSelector, NumberOfFeatures
 class GFSKMeans(ClusterMixin, BaseSelector):
     """Global feature selection around k-means, backward.
 
-    Clusters the rows by k-means on all features, then again without each feature in turn, and
-    drops the one without which the clusters are most separate, as long as they are no less
-    separate than before: `LFS` with one subset for all clusters.
+    Clusters the rows by k-means on all features, then again without each feature in turn, or
+    without several, and drops those without which the clusters are most separate, as long as they
+    are no less separate than before: `LFS` with one subset for all clusters.
 
     Parameters
     ----------
@@ -29,6 +29,10 @@ class GFSKMeans(ClusterMixin, BaseSelector):
         centroids of shape (n_clusters, n_features); or labels of shape (n_samples,).
     n_init : int, default=10
         Searches from k-means++.
+    drop : {"auto", "one", "many"}, default="auto"
+        Try without each feature, as the paper does; or without the quarter of the features in
+        which alone the clusters are least separate, half of that, and so on down to one, of which
+        the most go that may. "auto": many if there are more than 40 features.
     max_iter : int, default=100
         Most iterations of k-means for a candidate.
     tol : float, default=1e-3
@@ -48,7 +52,7 @@ class GFSKMeans(ClusterMixin, BaseSelector):
     dropped_ : ndarray of int64
         Features in the order in which they went.
     n_iter_ : int
-        Subsets clustered, one with a feature less than the other.
+        Subsets that were kept, each smaller than the one before.
     n_passes_ : int
         Passes over X.
 
@@ -88,6 +92,7 @@ class GFSKMeans(ClusterMixin, BaseSelector):
         n_clusters: int | str = 8,
         init: Any = "k-means++",
         n_init: int = 10,
+        drop: str = "auto",
         max_iter: int = 100,
         tol: float = 1e-3,
         preprocess: str = "auto",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.kernels import Gram
 from bigfs.blocks.kmeans import plus_plus
 from bigfs.blocks.rowblocks import gram_step, moments_step
 from bigfs.config import Selection
@@ -18,8 +19,16 @@ from bigfs.runtime.execute import inline, run_tasks
 from bigfs.runtime.progress import Work, silenced, track
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
 from bigfs.selectors.gfs_kmeans.compare import CandidateComparison, variances_within
+from bigfs.selectors.gfs_kmeans.nested import log_ratios
 from bigfs.selectors.lfs.held import HeldRows, kind_of_passes
-from bigfs.selectors.lfs.kernels import Assignment, Clusterings, Rules, Sweep
+from bigfs.selectors.lfs.kernels import (
+    Assignment,
+    Clusterings,
+    Rules,
+    Sweep,
+    least_separate,
+    most_candidates,
+)
 from bigfs.selectors.lfs.passes import (
     LOADS,
     PassSize,
@@ -64,25 +73,40 @@ class GlobalSearch(Strategy):
         held = self.shape.n_blocks == 1 and self.shape.n_samples <= START_ROWS
         return HeldRows if held else kind_of_passes(self.shape)
 
+    @property
+    def _many(self) -> bool:
+        return bool(self.parameters.drops_many(self.shape.n_features))
+
+    @property
+    def _needs_gram(self) -> bool:
+        """Say whether the covariance of all features is made: rows in memory may do without."""
+        return not (self._many and self.passes is HeldRows)
+
     def cost(self) -> StageCost:
         """Return the cost of the covariances, of the search, and of the labels."""
         shape, parameters, passes = self.shape, self.parameters, self.passes
         k, d = largest_count(parameters.n_clusters), shape.n_features
-        what = f"centers of {k} clusters for {d:,} candidates, and covariances of {d:,} features"
-        compared, held_compared = search_bytes(k, d, False), search_bytes(k, d, True)
-        steps = [moments_step(shape), gram_step(shape, 0)]
+        n_candidates = most_candidates(d, self._many)
+        what = f"centers of {k} clusters for {n_candidates:,} candidates, and covariances of "
+        what += f"{d:,} features"
+        compared = search_bytes(k, d, n_candidates)
+        steps = [moments_step(shape)]
+        if self._needs_gram:
+            steps.append(gram_step(shape, 0))
         if isinstance(parameters.init, str) and parameters.init == "k-means++":
             sample = sample_shape(shape, min(START_ROWS, shape.n_samples))
-            held = HeldRows.step(sample, what, _size_of_sweep(HeldRows, k, d), 1)
-            restart = replace(held, task_bytes=held.task_bytes + held_compared)
+            held = HeldRows.step(sample, what, _size_of_sweep(HeldRows, k, d, n_candidates), 1)
+            compared_here = held_search_bytes(sample.n_samples, d, self._many)
+            restart = replace(held, task_bytes=held.task_bytes + compared_here)
             steps += restart_steps(shape, passes, restart, parameters.n_init)
         elif passes is not HeldRows:
             steps.append(pass_over(shape, "a block and the means of its labels"))
-        size = _size_of_sweep(passes, k, d)
-        times = parameters.max_iter * (passes.reads(1) + (d - 1) * passes.reads(d))
+        size = _size_of_sweep(passes, k, d, n_candidates)
+        times = parameters.max_iter * (passes.reads(1) + (d - 1) * passes.reads(n_candidates))
         step = passes.step(shape, what, size, times)
         if passes is HeldRows:
-            steps += [held_step(shape), replace(step, task_bytes=step.task_bytes + held_compared)]
+            compared = held_search_bytes(shape.n_samples, d, self._many)
+            steps += [held_step(shape), replace(step, task_bytes=step.task_bytes + compared)]
         else:
             steps += [step, Step(what, compared, by_client=True), labels_step(shape)]
         stored = 4 * shape.n_samples
@@ -100,18 +124,17 @@ class GlobalSearch(Strategy):
         before = blocks.passes
         usable = usable_features(blocks.moments(), blocks.source.uri)
         with single_thread():
-            gram = blocks.gram()
-            total = gram.gram / gram.count
-            passes = self.passes(blocks, gram.mean)
+            mean = blocks.moments().mean
+            passes = self.passes(blocks, mean)
+            rows = _Rows.of(passes, blocks.gram() if self._needs_gram else None)
             if given is not None:
                 centers = given_centers(given, passes, n_clusters)
             else:
                 centers = _best_start(passes, n_clusters, parameters, seed)
             with track("gfs_kmeans", int(usable.sum()) - 1, "features dropped of") as progress:
                 with silenced():
-                    clusterings, order = _search(
-                        passes, centers, usable, total, parameters, progress
-                    )
+                    found = _search(rows, centers, usable, parameters, progress)
+            clusterings, order, n_subsets = found
             sums = _write_labels(passes, clusterings, labels)
         mask, means = clusterings.masks[0], clusterings.centers[0]
         # Dropped first, scored least; what is kept shares the best score, constants have none.
@@ -124,85 +147,180 @@ class GlobalSearch(Strategy):
         ranking = rank(scores, ~usable, alone)
         details = {
             "labels": labels,
-            "cluster_centers": means + gram.mean,
+            "cluster_centers": means + mean,
             "support": mask,
             "dropped": np.array(order, dtype=np.int64),
-            "n_iter": len(order) + 1,
+            "n_iter": n_subsets,
             "n_passes": blocks.passes - before,
         }
         return FeatureScores(scores, ranking, details | gap)
 
 
-def _size_of_sweep(passes: type[RowPasses], n_clusters: int, n_features: int) -> PassSize:
+def _size_of_sweep(
+    passes: type[RowPasses], n_clusters: int, n_features: int, n_candidates: int
+) -> PassSize:
     """Return the size of a pass for all candidates; of rows in memory, for some at a time."""
-    size = sweep_size(passes, n_clusters, n_features)
+    size = sweep_size(passes, n_clusters, n_features, n_candidates)
     return replace(size, result=min(size.result, _HELD_BYTES // 2)) if passes.held else size
 
 
-def search_bytes(n_clusters: int, n_features: int, held: bool) -> int:
+def search_bytes(n_clusters: int, n_features: int, n_candidates: int) -> int:
     """Return the bytes of the process that compares candidates, beside its passes."""
-    square, candidates = 8 * n_features**2, 8 * n_clusters * n_features**2
     # The Gram matrix, the covariance and those within the clusters, with slices that are solved.
-    # Centers of all candidates: the start, the ends, sums twice; passes keep more on their way. A
-    # process that holds the rows has some candidates at a time.
-    return 16 * MIB + 10 * square + (0 if held else 9) * candidates
+    # Centers of all candidates: the start, the ends, sums twice; passes keep more on their way.
+    square, candidates = 8 * n_features**2, 8 * n_clusters * n_features * n_candidates
+    return 16 * MIB + 10 * square + 9 * candidates
+
+
+def held_search_bytes(n_rows: int, n_features: int, many: bool) -> int:
+    """Return the bytes of a search on rows in memory, beside these."""
+    # Of several features at a time: a covariance of no more features than rows, its units and
+    # factor, and the rows in these features.
+    side = min(n_rows, n_features)
+    return 16 * MIB + 8 * (4 * side**2 + n_rows * side if many else 10 * n_features**2)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a search, and what it knows of all of them."""
+
+    passes: RowPasses
+    variances: np.ndarray  # of shape (n_features,), float64
+    # Of shape (n_features, n_features), float64: their covariance. None: that of some features is
+    # made when it is asked for.
+    total: np.ndarray | None
+
+    @classmethod
+    def of(cls, passes: RowPasses, gram: Gram | None) -> _Rows:
+        """Return what moments say, and the covariance if there is a Gram matrix."""
+        moments = passes.blocks.moments()
+        total = None if gram is None else gram.gram / gram.count
+        variances = moments.variance if total is None else total.diagonal()
+        return cls(passes, variances, total)
+
+    def covariance(self, features: np.ndarray) -> np.ndarray:
+        """Return the covariance of all rows in some features."""
+        if self.total is not None:
+            return self.total[np.ix_(features, features)]
+        assert isinstance(self.passes, HeldRows)
+        n = self.passes.blocks.n_samples
+        return self.passes.products(np.ones(n, dtype=bool), features) / n
+
+
+@dataclass(frozen=True)
+class _Clustered:
+    """Clusters in a subset of the features."""
+
+    current: Clusterings
+    swept: Sweep
+    dropped: np.ndarray  # the features that went last, first dropped first
+    ratio: float = 0.0  # log of their criterion over that of the clusters before
+
+    @property
+    def means(self) -> np.ndarray:
+        """Means of the clusters; an empty one keeps its center."""
+        counts = self.swept.counts[0][:, None]
+        means = self.swept.sums[0] / np.maximum(counts, 1)
+        return np.where(counts > 0, means, self.current.centers[0])
 
 
 def _search(
-    passes: RowPasses,
+    rows: _Rows,
     centers: np.ndarray,
     usable: np.ndarray,
-    total: np.ndarray,
     parameters: GFSKMeansParameters,
     progress: Work,
-) -> tuple[Clusterings, list[int]]:
-    """Drop the feature without which the clusters are most separate, while they are no less so."""
+) -> tuple[Clusterings, list[int], int]:
+    """Drop the features without which the clusters are most separate, while they are no less so.
+
+    Returns clusters and their features, those dropped in their order, and the number of subsets.
+    """
     k, d = centers.shape
     rules = Rules(Clusterings(np.zeros((k, k, d)), np.zeros((k, d), dtype=bool)), np.full(k, -1))
-    current, swept = converge(passes, Clusterings(centers[None], usable[None]), rules, parameters)
+    first = Clusterings(centers[None], usable[None])
+    now = _Clustered(*converge(rows.passes, first, rules, parameters), np.empty(0, np.int64))
+    step = _without_several if parameters.drops_many(d) else _without_one
     order: list[int] = []
-    while current.masks[0].sum() > 1:
-        kept = np.flatnonzero(current.masks[0])
-        means = _means(swept, 0, current.centers[0])
-        # Without the others the clusters stay the same: the ratio is one.
-        moving = np.flatnonzero(passes.moving(means, kept, current.labels))
-        variances = variances_within(swept.counts[0], means, total.diagonal())
-        alone = feature_separability(swept.counts[0], means, variances)[kept]
-        values, best_of = np.zeros(len(kept)), {}
-        comparison = CandidateComparison(swept, kept, total)
-        together = max(1, _HELD_BYTES // (2 * means.nbytes)) if passes.held else d
-        for begin in range(0, len(moving), together):
-            some = moving[begin : begin + together]
-            masks = np.tile(current.masks[0], (len(some), 1))
-            masks[np.arange(len(some)), kept[some]] = False
-            start = Clusterings(np.broadcast_to(means, (len(some), *means.shape)), masks)
-            candidates, tried = converge(passes, start, rules, parameters)
-            values[some] = comparison.log_ratios(tried, some)
-            place = _best(values[some], alone[some])
-            best_of[int(some[place])] = candidates.take([place]), tried.take([place])
-        best = _best(values, alone)
-        if not values[best] >= 0:
+    n_subsets = 1
+    while now.current.masks[0].sum() > 1:
+        kept = np.flatnonzero(now.current.masks[0])
+        variances = variances_within(now.swept.counts[0], now.means, rows.variances)
+        alone = feature_separability(now.swept.counts[0], now.means, variances)[kept]
+        after = step(rows, now, kept, alone, rules, parameters)
+        if after is None:
             break
-        order.append(int(kept[best]))
-        if best in best_of:
-            current, swept = best_of[best]
-        else:
-            mask = current.masks[0].copy()
-            mask[kept[best]] = False
-            current = Clusterings(means[None], mask[None], current.labels)
-        progress.advance(1, f"log ratio of the criterion {values[best]:.3g}")
-    return Clusterings(_means(swept, 0, current.centers[0])[None], current.masks), order
+        now = after
+        n_subsets += 1
+        order += now.dropped.tolist()
+        progress.advance(len(now.dropped), f"log ratio of the criterion {now.ratio:.3g}")
+    return Clusterings(now.means[None], now.current.masks), order, n_subsets
+
+
+def _without_one(
+    rows: _Rows,
+    now: _Clustered,
+    kept: np.ndarray,
+    alone: np.ndarray,
+    rules: Rules,
+    parameters: GFSKMeansParameters,
+) -> _Clustered | None:
+    """Return the best clusters without a feature; None if all are less separate than before."""
+    passes, means, mask = rows.passes, now.means, now.current.masks[0]
+    # Without the others the clusters stay the same: the ratio is one.
+    moving = np.flatnonzero(passes.moving(means, kept, now.current.labels))
+    values, best_of = np.zeros(len(kept)), {}
+    assert rows.total is not None
+    comparison = CandidateComparison(now.swept, kept, rows.total)
+    together = max(1, _HELD_BYTES // (2 * means.nbytes)) if passes.held else len(mask)
+    for begin in range(0, len(moving), together):
+        some = moving[begin : begin + together]
+        start = _without(now, kept[some, None])
+        candidates, tried = converge(passes, start, rules, parameters)
+        values[some] = comparison.log_ratios(tried, some)
+        place = _best(values[some], alone[some])
+        best_of[int(some[place])] = candidates.take([place]), tried.take([place])
+    best = _best(values, alone)
+    if not values[best] >= 0:
+        return None
+    dropped = kept[[best]]
+    if best in best_of:
+        return _Clustered(*best_of[best], dropped, values[best])
+    same = Clusterings(means[None], _without(now, dropped[None]).masks, now.current.labels)
+    return _Clustered(same, now.swept, dropped, values[best])
+
+
+def _without_several(
+    rows: _Rows,
+    now: _Clustered,
+    kept: np.ndarray,
+    alone: np.ndarray,
+    rules: Rules,
+    parameters: GFSKMeansParameters,
+) -> _Clustered | None:
+    """Return clusters without the most features that may go; None if they are less separate."""
+    dropped = least_separate(kept, alone)
+    candidates, tried = converge(rows.passes, _without(now, dropped), rules, parameters)
+    order = kept[np.argsort(alone, kind="stable")[::-1]]
+    sizes = np.array([len(kept) - len(some) for some in dropped])
+    variances = rows.variances[order]
+    values = log_ratios(now.swept, tried, order, sizes, variances, rows.covariance)
+    for place in np.flatnonzero(values >= 0)[:1].tolist():
+        some = candidates.take([place]), tried.take([place])
+        return _Clustered(*some, dropped[place], values[place])
+    return None
+
+
+def _without(now: _Clustered, dropped: list[np.ndarray] | np.ndarray) -> Clusterings:
+    """Return starts at the present means, each without some features."""
+    masks = np.tile(now.current.masks[0], (len(dropped), 1))
+    for mask, some in zip(masks, dropped, strict=True):
+        mask[some] = False
+    return Clusterings(np.broadcast_to(now.means, (len(masks), *now.means.shape)), masks)
 
 
 def _best(values: np.ndarray, alone: np.ndarray) -> int:
     """Return the place of the largest value; of equal ones, of the least separate feature."""
     return int(rank(values, np.zeros(len(values), dtype=bool), -alone)[0])
-
-
-def _means(swept: Sweep, place: int, otherwise: np.ndarray) -> np.ndarray:
-    """Return the means of one clustering; an empty cluster keeps its center."""
-    counts = swept.counts[place][:, None]
-    return np.where(counts > 0, swept.sums[place] / np.maximum(counts, 1), otherwise)
 
 
 def _best_start(
@@ -230,21 +348,22 @@ def _restart_task(
     X = data.load()
     with inline():
         blocks = RowBlocks.from_any(X, rows=len(X))
-        moments, gram = blocks.moments(), blocks.gram()
+        moments = blocks.moments()
+        gram = None if parameters.drops_many(X.shape[1]) else blocks.gram()
         usable = usable_features(moments, "init")
         chosen = plus_plus(X[:, usable], n_clusters, rng(random_state, "gfs restart", restart))
         chosen = np.resize(chosen, n_clusters)  # fewer distinct rows than clusters
-        passes = HeldRows(blocks, gram.mean, rows=X)
+        passes = HeldRows(blocks, moments.mean, rows=X)
+        rows, first = _Rows.of(passes, gram), X[chosen] - moments.mean
         with track("gfs_kmeans", None) as progress:
-            clusterings, _ = _search(
-                passes, X[chosen] - gram.mean, usable, gram.gram / gram.count, parameters, progress
-            )
+            clusterings = _search(rows, first, usable, parameters, progress)[0]
         sums = _write_labels(passes, clusterings, None)
     counts = sums[:, 0]
     n, d = np.maximum(counts, 1)[:, None], X.shape[1]
     variances = sums[:, 1 + d :] / n - (sums[:, 1 : 1 + d] / n) ** 2
     masks = np.tile(clusterings.masks[0], (n_clusters, 1))
-    return evidence(counts, variances, moments.variance, masks), clusterings.centers[0] + gram.mean
+    means = clusterings.centers[0] + moments.mean
+    return evidence(counts, variances, moments.variance, masks), means
 
 
 def _write_labels(

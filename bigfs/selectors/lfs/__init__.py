@@ -26,9 +26,6 @@ class LFSParameters(GFSKMeansParameters):
         description="Losses within this many standard errors are ties, which fewer features win. "
         "0: the paper's rule, better where samples are few.",
     )
-    drop: Literal["one", "many"] = Field(
-        "one", description="Features to try without at a time; many is faster for many features."
-    )
     sample_size: Annotated[int, Field(ge=4)] | None = Field(
         None, description="Search on so many samples and label all at the end. null: on all."
     )

@@ -25,6 +25,15 @@ from bigfs.solvers.separability import (
     pair_separability,
 )
 
+# Rows of a cluster for each feature that a covariance needs where several features are dropped at a
+# time: the inverse of one of few rows is noise, and takes most of the time.
+_ROWS_PER_FEATURE = 10
+
+
+def rows_per_feature(many: bool) -> int:
+    """Return how many rows of a cluster comparisons by covariances need for each feature."""
+    return _ROWS_PER_FEATURE if many else 1
+
 
 def matches(
     state: SearchState, masks: np.ndarray, swept: Sweep, parameters: LFSParameters
@@ -133,10 +142,15 @@ class OldValues:
     passes : RowPasses
     state : SearchState
     candidates : Candidates
+    rows_per_feature : int
+        Clusters with no more rows for each feature are compared by traces.
     """
 
-    def __init__(self, passes: RowPasses, state: SearchState, candidates: Candidates) -> None:
+    def __init__(
+        self, passes: RowPasses, state: SearchState, candidates: Candidates, rows_per_feature: int
+    ) -> None:
         self._passes, self._state, self._candidates = passes, state, candidates
+        self._rows_per_feature = rows_per_feature
         self._counts, self._means = state.sums.counts, state.sums.means
         self._variances = state.sums.variances
         self._sizes = state.subsets.sum(axis=1)
@@ -165,9 +179,9 @@ class OldValues:
         singles = np.diff(ends) == 1
         if swept.squares is not None:
             which, members, clusters = matched.pairs[others].T
-            # Fewer rows than features: no covariance of so many is needed.
+            # Few rows: no covariance of so many features is needed.
             sizes = tried.clusterings.masks.sum(axis=1) - ~singles
-            largest = np.maximum(self._sizes[clusters], sizes[which])
+            largest = self._rows_per_feature * np.maximum(self._sizes[clusters], sizes[which])
             matched.traced[others] = [
                 few or self._is_singular(cluster)
                 for few, cluster in zip(
@@ -219,7 +233,8 @@ class OldValues:
         """Say whether an old cluster's covariance is singular in its own subset."""
         if cluster not in self._singular:
             subset, count = self._state.subsets[cluster], self._counts[cluster]
-            flat = count <= self._sizes[cluster] or (self._variances[cluster, subset] <= 0).any()
+            flat = count <= self._rows_per_feature * self._sizes[cluster]
+            flat = flat or (self._variances[cluster, subset] <= 0).any()
             if not flat:
                 old = self._of_cluster(cluster)
                 flat = old.logs is None and is_singular(old.within, count, old.own)
@@ -273,15 +288,16 @@ class OldValues:
             logs = _logs(counts, means, cluster, within, own, old.tried)
             if logs is not None:
                 return np.asarray(logs[0] + logs[1][chosen] - old.logs[0] - old.logs[1][chosen])
-        lost = self._is_singular(cluster) or is_singular(within, count, own)
+        fewest = min(count, self._counts[cluster]) / self._rows_per_feature
+        lost = self._is_singular(cluster) or is_singular(within, fewest, own)
         values = np.empty(len(chosen))
         for place, candidate in enumerate(chosen.tolist()):
             mask = self._candidates.mask(candidate)
             subsets = own, np.flatnonzero(mask[features])
             use_trace = (
                 lost
-                or is_singular(old.within, self._counts[cluster], subsets[1])
-                or is_singular(within, count, subsets[1])
+                or is_singular(old.within, fewest, subsets[1])
+                or is_singular(within, fewest, subsets[1])
             )
             new = pair_separability(counts, means, within, *subsets, use_trace)
             before = self._means[:, features]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bigfs.selectors.lfs import LFSParameters
-from bigfs.selectors.lfs.compare import memberships, overlap_and_gaps
+from bigfs.selectors.lfs.compare import memberships, overlap_and_gaps, rows_per_feature
 from bigfs.selectors.lfs.held import HeldRows
 from bigfs.selectors.lfs.kernels import Clusterings, GroupSums
 from bigfs.selectors.lfs.passes import RowPasses
@@ -101,7 +101,11 @@ def _replicates(
     old_set, new_set = (np.flatnonzero(subset) for subset in subsets)
     counts, new_counts = without_each(groups.counts), without_each(groups.new_counts[:, position])
     own, new_own = groups.sums[:, cluster, kept], groups.new_sums[:, position, kept]
-    use_trace = _any_singular(
+    fewest = min(groups.counts[:, cluster].sum(), groups.new_counts[:, position].sum())
+    few = fewest <= rows_per_feature(parameters.drops_many(groups.sums.shape[-1])) * max(
+        len(old_set), len(new_set)
+    )
+    use_trace = few or _any_singular(
         [(covariance(groups.counts[:, cluster].sum(), own.sum(axis=0),
                      groups.old_products.sum(axis=0)), counts[:, cluster].min()),
          (covariance(groups.new_counts[:, position].sum(), new_own.sum(axis=0),

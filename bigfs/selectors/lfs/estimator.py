@@ -20,8 +20,8 @@ class LFS(ClusterMixin, LabelingSelector):
     """Localized feature selection: clusters that keep each a feature subset of its own.
 
     Clusters the rows by k-means on all features; then tries, cluster by cluster, what happens
-    without one feature: the rows are clustered again, and every cluster whose new version is
-    more separate from the others, overlap and gaps weighed in, is replaced by it.
+    without one feature, or several: the rows are clustered again, and every cluster whose new
+    version is more separate from the others, overlap and gaps weighed in, is replaced by it.
 
     Parameters
     ----------
@@ -36,10 +36,10 @@ class LFS(ClusterMixin, LabelingSelector):
     tie_width : float, default=2.0
         A loss of separability within this many standard errors is a tie, which fewer features
         win. 0: the paper's rule, in which every difference counts. See Notes.
-    drop : {"one", "many"}, default="one"
-        Try features one at a time, as the paper does; or after each such sweep also without the
-        2, 4, 8, ... features it would do best without, which takes far fewer passes where
-        features are many.
+    drop : {"auto", "one", "many"}, default="auto"
+        Try without each feature, as the paper does; or without the quarter of a cluster's features
+        in which alone it is least separate, half of that, and so on down to one. "auto": many if
+        there are more than 40 features, where trying each takes minutes.
     init : "k-means++" or array-like, default="k-means++"
         Where the clusters begin: the best of ``n_init`` searches; centroids of shape
         (n_clusters, n_features), in units of the preprocessed data; or labels of shape
@@ -94,12 +94,14 @@ class LFS(ClusterMixin, LabelingSelector):
     jackknife that leaves out each of 20 groups of rows in turn, memberships fixed. With few rows
     per feature (wine: 178 rows) errors are wide and features go that matter; ``tie_width=0`` then
     does better. Where the covariance of a cluster is singular, all four terms are ratios of traces.
-    Features that never vary are dropped first.
+    Features that never vary are dropped first. With ``drop="many"`` the most features go that may;
+    a loss is a tie only if in none of them the cluster's rows have another normal law than all rows
+    (BIC), and clusters with less than 10 rows a feature are compared by ratios of traces.
 
     The variance in eq. (20) is the mean one of the features a cluster keeps.
 
     Cost: each step one pass per iteration of k-means, for all candidates of a cluster together,
-    one for covariances, at most one for errors. Nothing that has a row per sample is stored
+    one for covariances, at most one for errors of ties. Nothing that has a row per sample is stored
     before the end. Memory grows with n_clusters * n_features^2, or n_samples^2 where rows in memory
     (at most 5,000, or a sample) are fewer.
 
@@ -126,7 +128,7 @@ class LFS(ClusterMixin, LabelingSelector):
         alpha: float = 4.0,
         beta: float = 4.0,
         tie_width: float = 2.0,
-        drop: str = "one",
+        drop: str = "auto",
         init: Any = "k-means++",
         n_init: int = 10,
         sample_size: int | None = None,

@@ -59,6 +59,26 @@ class Candidates:
         return np.stack([self.mask(int(candidate)) for candidate in candidates])
 
 
+def least_separate(kept: np.ndarray, alone: np.ndarray) -> list[np.ndarray]:
+    """Return features to drop together: a quarter of those kept, and halves of it down to one.
+
+    Parameters
+    ----------
+    kept : ndarray of int
+    alone : ndarray of the shape of kept
+        How separate clusters are in each feature alone; the least go first.
+    """
+    order, sizes = kept[np.argsort(alone, kind="stable")], [max(1, len(kept) // 4)]
+    while sizes[-1] > 1:
+        sizes.append(sizes[-1] // 2)
+    return [order[:size] for size in sizes]
+
+
+def most_candidates(n_features: int, many: bool) -> int:
+    """Return how many candidates a step has at most: one for each feature, or `least_separate`."""
+    return max(1, (n_features // 4).bit_length()) if many else n_features
+
+
 @dataclass
 class Rules:
     """Assignment of rows to the clusters of the solution."""

@@ -33,6 +33,7 @@ from bigfs.selectors.lfs.kernels import (
     label_sums,
     merge_groups,
     merge_sweeps,
+    most_candidates,
     sweep,
 )
 from bigfs.store.scratch import ArrayRef
@@ -266,13 +267,15 @@ def result_copies(n_blocks: int) -> int:
     return fold_parts(n_blocks) + 1
 
 
-def sweep_size(passes: type[RowPasses], n_clusters: int, n_features: int) -> PassSize:
-    """Return the size of `RowPasses.sweep` with a candidate for each feature."""
-    together = min(n_features, _TASK_CANDIDATES) if passes is CandidateTasks else n_features
+def sweep_size(
+    passes: type[RowPasses], n_clusters: int, n_features: int, n_candidates: int
+) -> PassSize:
+    """Return the size of `RowPasses.sweep` with so many candidates."""
+    together = min(n_candidates, _TASK_CANDIDATES) if passes is CandidateTasks else n_candidates
     per_candidate = 8 * n_clusters * n_features
     tile = 24 * max(TILE_ENTRIES, 64 * n_clusters * together)
     # Centers as they come and within their masks; of rows in memory none are shipped.
-    work = 32 * MIB + tile + (0 if passes.held else 2 * per_candidate * n_features)
+    work = 32 * MIB + tile + (0 if passes.held else 2 * per_candidate * n_candidates)
     return PassSize(work, per_candidate * together)
 
 
@@ -287,11 +290,12 @@ def grouped_together(product_bytes: int, n_features: int) -> int:
 
 
 def search_size(
-    passes: type[RowPasses], n_clusters: int, n_features: int, product_bytes: int
+    passes: type[RowPasses], n_clusters: int, n_features: int, many: bool, product_bytes: int
 ) -> PassSize:
     """Return the size of the largest pass of a search."""
-    size, square = sweep_size(passes, n_clusters, n_features), 8 * n_features**2
-    n_pairs = n_clusters * n_features
+    n_candidates, square = most_candidates(n_features, many), 8 * n_features**2
+    size = sweep_size(passes, n_clusters, n_features, n_candidates)
+    n_pairs = n_clusters * n_candidates
     changes = square * min(n_pairs, pairs_together(product_bytes, n_features))
     groups = 2 * N_GROUPS * square * min(n_pairs, grouped_together(product_bytes, n_features))
     return PassSize(size.work, max(size.result, changes, groups))

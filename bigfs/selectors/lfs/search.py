@@ -6,7 +6,7 @@ compares every cluster of the candidate clusterings with the one it overlaps mos
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,17 @@ from bigfs.core.units import MIB
 from bigfs.runtime.progress import Work
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
 from bigfs.selectors.lfs import LFSParameters
-from bigfs.selectors.lfs.compare import OldValues, matches
+from bigfs.selectors.lfs.compare import OldValues, matches, rows_per_feature
 from bigfs.selectors.lfs.errors import measure_errors
 from bigfs.selectors.lfs.held import HELD_BYTES, HeldRows, Tried
-from bigfs.selectors.lfs.kernels import Candidates, Clusterings, Rules, Sweep
+from bigfs.selectors.lfs.kernels import (
+    Candidates,
+    Clusterings,
+    Rules,
+    Sweep,
+    least_separate,
+    most_candidates,
+)
 from bigfs.selectors.lfs.passes import (
     N_GROUPS,
     RowPasses,
@@ -26,31 +33,35 @@ from bigfs.selectors.lfs.passes import (
     pairs_together,
 )
 from bigfs.selectors.lfs.state import Matches, Proposal, SearchState
-from bigfs.solvers.separability import DIGITS, ClusterSums
+from bigfs.solvers.separability import (
+    DIGITS,
+    ClusterSums,
+    feature_separability,
+    tells_cluster,
+)
 
 
-def search_bytes(n_clusters: int, n_features: int, drop: str) -> int:
+def search_bytes(n_clusters: int, n_features: int, many: bool) -> int:
     """Return the bytes of the process that compares clusters, beside its passes."""
-    square, candidates = 8 * n_features**2, 8 * n_clusters * n_features**2
+    n_candidates, square = most_candidates(n_features, many), 8 * n_features**2
     # The solution's products and covariances, the best proposals', and the changes of a pass;
     # the replicates of one comparison. With several features at a time all proposals keep theirs.
-    matrices = 4 * n_clusters + 6 * N_GROUPS
-    if drop == "many":
-        matrices += n_clusters * n_features.bit_length()
+    matrices = 4 * n_clusters + 6 * N_GROUPS + (n_clusters * n_candidates if many else 0)
     # Centers of all candidates: the start, before and after an iteration, their sums and moves.
-    return 32 * MIB + square * matrices + 9 * candidates
+    return 32 * MIB + square * matrices + 72 * n_clusters * n_features * n_candidates
 
 
-def held_search_bytes(n_rows: int, n_clusters: int, n_features: int, drop: str) -> int:
+def held_search_bytes(n_rows: int, n_clusters: int, n_features: int, many: bool) -> int:
     """Return the bytes of a search on rows in memory, beside these."""
-    k, d = n_clusters, n_features
-    # A covariance of more features than rows is not made. Those of the clusters and of a candidate,
+    k, d, n_candidates = n_clusters, n_features, most_candidates(n_features, many)
+    # Covariances need so many rows for a feature. Those of the clusters and of a candidate,
     # or of the groups of two clusters, and of those behind each group.
-    matrices = max(2 * k + 8, 3 * N_GROUPS + 8)
+    side = min(n_rows // rows_per_feature(many), d)
+    matrices = max(2 * k + 8, 3 * N_GROUPS + 8) * side**2
     # Centers of the rules, twice, and of the best proposal for each cluster.
-    proposals = 3 * k + (k * d.bit_length() if drop == "many" else 0)
-    tried = min(HELD_BYTES, 32 * k * d**2)
-    return 32 * MIB + tried + 8 * (min(n_rows, d) ** 2 * matrices + proposals * k * d)
+    proposals = 3 * k + (k * n_candidates if many else 0)
+    tried = min(HELD_BYTES, 32 * k * d * n_candidates)
+    return 32 * MIB + tried + 8 * (matrices + proposals * k * d)
 
 
 def most_reads(
@@ -64,7 +75,8 @@ def most_reads(
 
     Every step but the fruitless ones before it makes some cluster's subset smaller.
     """
-    k, d, several = n_clusters, n_features, n_features.bit_length()
+    k, d, many = n_clusters, n_features, parameters.drops_many(n_features)
+    n_candidates = most_candidates(d, many)
     most_iter, together = parameters.max_iter, pairs_together(product_bytes, d)
 
     def changes(n_pairs: int) -> int:
@@ -73,11 +85,8 @@ def most_reads(
     begin = most_iter * passes.reads(1) + changes(k)
     if k == 1:
         return begin
-    step = most_iter * passes.reads(d) + changes(k * d)
-    compared = k
-    if parameters.drop == "many":
-        step += most_iter * passes.reads(several) + changes(k * several)
-        compared += k * several
+    step = most_iter * passes.reads(n_candidates) + changes(k * n_candidates)
+    compared = k * n_candidates if many else k
     step += -(-compared // grouped_together(product_bytes, d)) * passes.reads(1)
     return begin + k * (k * (d - 1) + 1) * step
 
@@ -186,26 +195,46 @@ def search(
 
 
 def step(passes: RowPasses, state: SearchState, cluster: int, parameters: LFSParameters) -> None:
-    """Try the subsets with one feature less of one cluster; take the best for every cluster."""
-    subset = state.subsets[cluster].copy()
-    kept = np.flatnonzero(subset)
-    ratios, proposals = propose(passes, state, Candidates(subset, kept[:, None]), parameters)
-    best = {proposal.cluster: proposal for proposal in proposals}
-    ladder = [[best[other]] if other in best else [] for other in range(len(state.subsets))]
-    if parameters.drop == "many" and len(kept) > 3:
-        order = kept[np.argsort(-ratios[:, cluster], kind="stable")]
-        sizes = [2**power for power in range(1, 32) if 2**power < len(kept)]
-        several = Candidates(subset, [order[:size] for size in sizes])
-        _, joint = propose(passes, state, several, parameters, keep_all=True)
-        for proposal in joint:
-            proposal.candidate += len(kept)
-        for other, rungs in enumerate(ladder):
-            mine = [proposal for proposal in joint if proposal.cluster == other]
-            rungs[:0] = sorted(mine, key=lambda proposal: int(proposal.mask.sum()))
-    accepted = decide(passes, state, ladder, parameters)
+    """Try smaller subsets of one cluster; take the best for every cluster.
+
+    Each feature is left out alone; or several are together, of which the most that may go.
+    """
+    subset, sums = state.subsets[cluster].copy(), state.sums
+    kept, many = np.flatnonzero(subset), parameters.drops_many(len(subset))
+    dropped: np.ndarray | list[np.ndarray] = kept[:, None]
+    if many:
+        means, within = sums.means[:, kept], sums.variances[cluster, kept]
+        dropped = least_separate(kept, feature_separability(sums.counts, means, within))
+    ladder: list[list[Proposal]] = [[] for _ in state.subsets]
+    for proposal in propose(passes, state, Candidates(subset, dropped), parameters, many):
+        ladder[proposal.cluster].append(proposal)
+    for rungs in ladder:
+        rungs.sort(key=lambda proposal: int(proposal.mask.sum()))
+    may_tie = _telling_nothing(passes, state) if many else None
+    accepted = decide(passes, state, ladder, parameters, may_tie)
     if accepted:
         _replace(passes, state, accepted, cluster)
         state.version += 1
+
+
+def _telling_nothing(passes: RowPasses, state: SearchState) -> Callable[[Proposal], bool]:
+    """Return what says whether a proposal lacks only features that tell nothing of the cluster.
+
+    Ties of several features at a time would soon lose all of them.
+    """
+    moments, sums = passes.blocks.moments(), state.sums
+    telling = np.stack(
+        [
+            tells_cluster(*of_cluster, moments.variance, moments.count)
+            for of_cluster in zip(sums.counts, sums.means, sums.variances, strict=True)
+        ]
+    )
+
+    def tells_nothing(proposal: Proposal) -> bool:
+        gone = state.subsets[proposal.cluster] & ~proposal.mask
+        return not telling[proposal.cluster, gone].any()
+
+    return tells_nothing
 
 
 def propose(
@@ -213,23 +242,20 @@ def propose(
     state: SearchState,
     candidates: Candidates,
     parameters: LFSParameters,
-    keep_all: bool = False,
-) -> tuple[np.ndarray, list[Proposal]]:
+    keep_all: bool,
+) -> list[Proposal]:
     """Cluster all rows for every candidate, and value what could replace clusters of the solution.
 
     Returns
     -------
-    ratios : ndarray of shape (n_candidates, n_clusters), float64
-        -inf where there is no match, or nothing to compare.
     proposals : list of Proposal
         The best match for each cluster, or all matches.
     """
-    ratios = np.full((len(candidates), len(state.subsets)), -np.inf)
     best: dict[tuple[int, int], Proposal] = {}
-    values = OldValues(passes, state, candidates)
+    values = OldValues(passes, state, candidates, rows_per_feature(keep_all))
     for tried in _clustered(passes, state, candidates, parameters):
         matched = matches(state, tried.clusterings.masks, tried.swept, parameters)
-        at = np.full((len(tried.clusterings), ratios.shape[1]), -1)
+        at = np.full((len(tried.clusterings), len(state.subsets)), -1)
         at[matched.pairs[:, 0], matched.pairs[:, 2]] = np.arange(len(matched))
         at = at[tried.places]
         same = np.append(matched.same, False)[at]
@@ -246,7 +272,6 @@ def propose(
                 if keep_all or logs.max() >= tried_ratios[:, cluster].max():
                     products[i] = full
             tried_ratios[places, cluster] = logs
-        ratios[tried.candidates] = tried_ratios
         for place, cluster in _chosen(tried_ratios, tried.candidates, keep_all):
             candidate, ratio = int(tried.candidates[place]), float(tried_ratios[place, cluster])
             key = cluster, candidate if keep_all else 0
@@ -258,7 +283,7 @@ def propose(
                     proposal.sums = (*proposal.sums[:2], products[i])
                 proposal.ratio = ratio
                 best[key] = proposal
-    return ratios, list(best.values())
+    return list(best.values())
 
 
 def _clustered(
@@ -324,29 +349,28 @@ def decide(
     state: SearchState,
     ladder: list[list[Proposal]],
     parameters: LFSParameters,
+    may_tie: Callable[[Proposal], bool] | None = None,
 ) -> list[Proposal]:
     """Return the replacements to make: for each cluster the first of its ladder that is better.
 
     Better: the ratio is positive, the members are equal, or the loss is within ``tie_width``
-    standard errors: a tie, which fewer features win.
+    standard errors: a tie, which fewer features win. ``may_tie`` says which losses may be one.
     """
+    tie_width = parameters.tie_width
     undecided: list[Proposal] = []
     for rungs in ladder:
         for proposal in rungs:
             if proposal.same or proposal.ratio > 0:
                 break
-            if parameters.tie_width > 0 and np.isfinite(proposal.ratio):
+            tied = tie_width > 0 and np.isfinite(proposal.ratio)
+            if tied and (may_tie is None or may_tie(proposal)):
                 undecided.append(proposal)
     if undecided:
         measure_errors(passes, state, undecided, parameters)
     accepted = []
     for rungs in ladder:
         for proposal in rungs:
-            if (
-                proposal.same
-                or proposal.ratio > 0
-                or proposal.ratio >= -parameters.tie_width * proposal.error
-            ):
+            if proposal.same or proposal.ratio > 0 or proposal.ratio >= -tie_width * proposal.error:
                 accepted.append(proposal)
                 break
     return accepted

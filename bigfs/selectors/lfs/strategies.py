@@ -21,7 +21,7 @@ from bigfs.core.units import MIB
 from bigfs.runtime.progress import silenced, track
 from bigfs.selectors.lfs import LFSParameters
 from bigfs.selectors.lfs.held import HeldRows, kind_of_passes
-from bigfs.selectors.lfs.kernels import TILE_ENTRIES
+from bigfs.selectors.lfs.kernels import TILE_ENTRIES, most_candidates
 from bigfs.selectors.lfs.passes import (
     LOADS,
     PassSize,
@@ -96,8 +96,8 @@ class LocalSearch(Strategy):
         """Memory for the products of one pass: the rest of the budget, 256 MiB at most."""
         k, d = self._sizes
         room = task_budget(self.selection.memory_limit) - block_bytes(self.searched)
-        room -= search_bytes(k, d, self.parameters.drop)
-        room -= sweep_size(self.passes, k, d).work
+        room -= search_bytes(k, d, self._many)
+        room -= sweep_size(self.passes, k, d, most_candidates(d, self._many)).work
         # Products are counted as three copies of a result; workers may have more of them.
         copies = result_copies(self.searched.n_blocks)
         return max(0, min(_PRODUCT_BYTES, room * 3 // copies))
@@ -105,6 +105,10 @@ class LocalSearch(Strategy):
     @property
     def _sizes(self) -> tuple[int, int]:
         return largest_count(self.parameters.n_clusters), self.shape.n_features
+
+    @property
+    def _many(self) -> bool:
+        return bool(self.parameters.drops_many(self.shape.n_features))
 
     @property
     def _ends_with_restarts(self) -> bool:
@@ -200,15 +204,15 @@ class LocalSearch(Strategy):
             return steps
         if passes is HeldRows:
             return [*steps, HeldRows.step(rows, what, self._held_size(rows.n_samples), 1)]
-        size = search_size(passes, k, d, products)
+        size = search_size(passes, k, d, self._many, products)
         step = passes.step(rows, what, size, most_reads(passes, k, d, products, self.parameters))
-        compared = search_bytes(k, d, self.parameters.drop) + 3 * size.result
+        compared = search_bytes(k, d, self._many) + 3 * size.result
         return [*steps, step, Step(what, compared, by_client=True)]
 
     def _held_size(self, n_rows: int) -> PassSize:
         """Return the size of a search on so many rows in memory."""
         k, d = self._sizes
-        searched = held_search_bytes(n_rows, k, d, self.parameters.drop)
+        searched = held_search_bytes(n_rows, k, d, self._many)
         tile = 24 * max(min(TILE_ENTRIES, n_rows * k**2), 64 * k**2)
         return PassSize(searched + tile, 0)
 

@@ -100,14 +100,15 @@ class KernelSolver:
 
     Parameters
     ----------
-    X : ndarray of shape (n_samples, n_features), float32 or float64
+    X : ndarray of shape (n_samples, n_features), float32 or float64, or csr_array, float64
     beta : float
     mean : ndarray of shape (n_features,), float64, or None, default=None
-        What is subtracted from the rows.
+        What is subtracted from the rows; of a csr_array small beside the features' deviations.
     """
 
-    def __init__(self, X: np.ndarray, beta: float, mean: np.ndarray | None = None) -> None:
+    def __init__(self, X: Any, beta: float, mean: np.ndarray | None = None) -> None:
         self._X, self._beta, self._mean = X, beta, mean
+        self._by_feature = X.T.tocsr() if hasattr(X, "indptr") else None
         self._delta: np.ndarray | None = None
         self._factor: Any = None
 
@@ -125,6 +126,11 @@ class KernelSolver:
             self._factor = None
             self._factor, self._delta = _factor(self._kernel(delta)), delta.copy()
         dual = cho_solve(self._factor, F, check_finite=False)
+        if self._by_feature is not None:
+            B = self._by_feature @ dual
+            if self._mean is not None:
+                B -= np.multiply.outer(self._mean, dual.sum(axis=0))
+            return np.asarray(B / delta[:, None])
         B = np.empty((len(delta), F.shape[1]))
         for part in self._tiles():
             B[part] = self._tile(part).T @ dual
@@ -141,11 +147,21 @@ class KernelSolver:
 
     def _kernel(self, delta: np.ndarray) -> np.ndarray:
         """Return ``X Delta^-1 X' + beta I``."""
-        n = len(self._X)
-        total = np.zeros((n, n))
-        for part in self._tiles():
-            tile = self._tile(part) / np.sqrt(delta[part])
-            total += tile @ tile.T
+        n = self._X.shape[0]
+        if self._by_feature is not None:
+            weighted = self._X.copy()
+            weighted.data /= delta[weighted.indices]
+            total = (weighted @ self._by_feature).toarray()
+            if self._mean is not None:
+                # Rows less their mean have these products less the means of both rows.
+                means = total.mean(axis=0)
+                total -= means
+                total -= (means - means.mean())[:, None]
+        else:
+            total = np.zeros((n, n))
+            for part in self._tiles():
+                tile = self._tile(part) / np.sqrt(delta[part])
+                total += tile @ tile.T
         total.flat[:: n + 1] += self._beta
         return total
 

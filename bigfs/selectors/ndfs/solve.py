@@ -20,6 +20,7 @@ from bigfs.selectors.ndfs import NDFSParameters
 from bigfs.selectors.ndfs.kernels import with_sums
 from bigfs.selectors.ndfs.passes import ResidentPasses, StreamedPasses, uncentered
 from bigfs.solvers.l21 import GramSolver, KernelSolver, conjugate_gradients, row_weights
+from bigfs.solvers.sparserows import SparseRows
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -140,7 +141,10 @@ def resident_by_gram(
 def resident_by_kernel(passes: ResidentPasses, parameters: NDFSParameters) -> RegressionSolver:
     """Solve on the n x n matrix for a matrix that is in this process."""
     weights = _resident_weights(passes, parameters)
-    kernel = KernelSolver(passes.X, weights.beta, passes.mean)
+    X = passes.X
+    if hasattr(X, "indptr"):
+        X = SparseRows(X, None if passes.mean is None else np.zeros(X.shape[0], dtype=np.intp))
+    kernel = KernelSolver(X, weights.beta)
 
     def solve(delta: np.ndarray, _: np.ndarray) -> np.ndarray:
         return kernel.solve(delta, passes.F * passes.scale)

@@ -23,6 +23,8 @@ _NULL = 1e-10
 _NEGLIGIBLE = 1e-7
 # Of the first eigenproblem of a product: its solution only has to be a start.
 _START_TOL = 1e-3
+# Share of what is not in the last solution where a Lanczos iteration begins.
+_OTHER = 0.01
 
 
 def local_factors(Z: np.ndarray, ridge: float) -> np.ndarray:
@@ -209,7 +211,11 @@ def _largest(
     if before is None:
         start, tol, n_vectors = np.sqrt(share), _START_TOL, None
     else:  # close to the solution, which few vectors find
-        start, tol, n_vectors = before.sum(axis=1), 0.0, min(len(share), 2 * n_columns + 4)
+        tol, n_vectors = 0.0, min(len(share), 2 * n_columns + 4)
+        # Features that share no row with those of before would never come in.
+        start = before.sum(axis=1)
+        other = np.random.default_rng(0).standard_normal(len(start))
+        start += _OTHER * np.linalg.norm(start) / np.linalg.norm(other) * other
     pairs = eigsh(operator, k=n_columns, which="LA", v0=start, tol=tol, ncv=n_vectors)
     return np.asarray(pairs[1])
 

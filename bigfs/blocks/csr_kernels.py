@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.blocks.kernels import Moments
+from bigfs.blocks.kernels import Moments, column_means
 from bigfs.core.cost import Shape
 
 # The values of a block by columns, their means and deviations from them are float64.
@@ -15,11 +15,42 @@ _KERNEL_BYTES = 3 * 8
 GROUP = 128
 # Entries of the differences of rows that are looked at together.
 _TILE_ENTRIES = 2**20
+# What a product of two entries takes in one of CSR rows, over what it takes in one of dense rows.
+_ENTRY_COST = 200
 
 
 def kernel_bytes(shape: Shape) -> int:
     """Return the bytes that these kernels need beside a CSR block."""
     return _KERNEL_BYTES * (shape.block_entries or 0)
+
+
+def mostly_zeros(X: np.ndarray, *, centered: bool) -> tuple[Any, np.ndarray] | None:
+    """Return dense rows as CSR where that is the faster form of their products.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_rows, n_features)
+    centered : bool
+        Whether the columns are to be centered.
+
+    Returns
+    -------
+    entries : csr_array of shape (n_rows, n_features), float64
+    mean : ndarray of shape (n_features,), float64
+        What is still to be subtracted. Columns that are zero in less than half of the rows are
+        centered already: taking away large means from sums would leave rounding.
+    """
+    from scipy.sparse import csr_array
+
+    n, counts = len(X), np.count_nonzero(X, axis=0)
+    if _ENTRY_COST * float((counts.astype(np.float64) ** 2).sum()) >= float(n) ** 2 * X.shape[1]:
+        return None
+    mean = column_means(X) if centered else np.zeros(X.shape[1])
+    filled = np.flatnonzero(2 * counts > n)
+    X = X.astype(np.float64)
+    X[:, filled] -= mean[filled]
+    mean[filled] = 0.0
+    return csr_array(X), mean
 
 
 class ColumnEntries:

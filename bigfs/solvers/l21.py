@@ -7,12 +7,13 @@ vanishing rows of B become.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import ConvergenceError
+from bigfs.solvers.sparserows import SparseRows
 
 
 def row_weights(B: np.ndarray, epsilon: float) -> np.ndarray:
@@ -100,13 +101,15 @@ class KernelSolver:
 
     Parameters
     ----------
-    X : ndarray of shape (n_samples, n_features), float32 or float64
+    X : ndarray of shape (n_samples, n_features), float32 or float64, or SparseRows
     beta : float
     mean : ndarray of shape (n_features,), float64, or None, default=None
-        What is subtracted from the rows.
+        What is subtracted from the rows of an array.
     """
 
-    def __init__(self, X: np.ndarray, beta: float, mean: np.ndarray | None = None) -> None:
+    def __init__(
+        self, X: np.ndarray | SparseRows, beta: float, mean: np.ndarray | None = None
+    ) -> None:
         self._X, self._beta, self._mean = X, beta, mean
         self._delta: np.ndarray | None = None
         self._factor: Any = None
@@ -125,9 +128,11 @@ class KernelSolver:
             self._factor = None
             self._factor, self._delta = _factor(self._kernel(delta)), delta.copy()
         dual = cho_solve(self._factor, F, check_finite=False)
+        if isinstance(self._X, SparseRows):
+            return self._X.transposed_times(dual) / delta[:, None]
         B = np.empty((len(delta), F.shape[1]))
-        for part in self._tiles():
-            B[part] = self._tile(part).T @ dual
+        for part, tile in self._tiles(self._X):
+            B[part] = tile.T @ dual
         return B / delta[:, None]
 
     @property
@@ -141,23 +146,24 @@ class KernelSolver:
 
     def _kernel(self, delta: np.ndarray) -> np.ndarray:
         """Return ``X Delta^-1 X' + beta I``."""
-        n = len(self._X)
-        total = np.zeros((n, n))
-        for part in self._tiles():
-            tile = self._tile(part) / np.sqrt(delta[part])
-            total += tile @ tile.T
+        n = self._X.shape[0]
+        if isinstance(self._X, SparseRows):
+            total = self._X.products(1 / delta)
+        else:
+            total = np.zeros((n, n))
+            for part, tile in self._tiles(self._X):
+                scaled = tile / np.sqrt(delta[part])
+                total += scaled @ scaled.T
         total.flat[:: n + 1] += self._beta
         return total
 
-    def _tile(self, part: slice) -> np.ndarray:
-        """Return some features in float64."""
-        tile = self._X[:, part].astype(np.float64, copy=False)
-        return tile if self._mean is None else tile - self._mean[part]
-
-    def _tiles(self) -> list[slice]:
-        """Cut the features so that a tile in float64 stays near 32 MB."""
-        step = _tile_features(len(self._X))
-        return [slice(at, at + step) for at in range(0, self._X.shape[1], step)]
+    def _tiles(self, X: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield some features at a time in float64, near 32 MB."""
+        step = _tile_features(len(X))
+        for at in range(0, X.shape[1], step):
+            part = slice(at, at + step)
+            tile = X[:, part].astype(np.float64, copy=False)
+            yield part, tile if self._mean is None else tile - self._mean[part]
 
 
 def _tile_features(n_samples: int) -> int:

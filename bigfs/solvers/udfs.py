@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from bigfs.solvers.l21 import row_weights, smoothed_l21
+from bigfs.solvers.sparserows import SparseRows
 
 # Rows of B below its root count as empty; it keeps the weights finite.
 _EPSILON = 1e-16
@@ -22,6 +23,8 @@ _NULL = 1e-10
 _NEGLIGIBLE = 1e-7
 # Of the first eigenproblem of a product: its solution only has to be a start.
 _START_TOL = 1e-3
+# Share of what is not in the last solution where a Lanczos iteration begins.
+_OTHER = 0.01
 
 
 def local_factors(Z: np.ndarray, ridge: float) -> np.ndarray:
@@ -124,7 +127,6 @@ class ProductForm:
     def smallest(self, added: np.ndarray, n_columns: int, before: np.ndarray | None) -> np.ndarray:
         """Solve by Lanczos steps with the inverse, which Woodbury's formula gives."""
         from scipy.linalg import cho_factor, cho_solve
-        from scipy.sparse.linalg import LinearOperator, eigsh
 
         F, share = self.F, 1 / added
         squares = np.einsum("ij,ij->j", F, F)
@@ -144,13 +146,7 @@ class ProductForm:
             v = v.ravel() * share
             return np.asarray(v - share * (F @ cho_solve(factor, F.T @ v, check_finite=False)))
 
-        operator = LinearOperator((len(F),) * 2, matvec=product, dtype=np.float64)
-        if before is None:
-            start, tol, n_vectors = np.sqrt(share), _START_TOL, None
-        else:  # close to the solution, which few vectors find
-            start, tol, n_vectors = before.sum(axis=1), 0.0, min(len(F), 2 * n_columns + 4)
-        pairs = eigsh(operator, k=n_columns, which="LA", v0=start, tol=tol, ncv=n_vectors)
-        return np.asarray(pairs[1])
+        return _largest(product, share, n_columns, before)
 
     def quadratic(self, B: np.ndarray) -> float:
         """Return ``tr(B'MB)``."""
@@ -159,6 +155,69 @@ class ProductForm:
     def trace(self) -> float:
         """Return the trace of M."""
         return float((self.F**2).sum())
+
+
+@dataclass(frozen=True)
+class SparseForm:
+    """``M = X'S X`` of so few rows, mostly zeros: none of its products is dense in features."""
+
+    rows: SparseRows  # X, centered: its columns are orthogonal to the null space of S
+    S: Any  # csr_array of shape (n_samples, n_samples), float64
+    # Of shape (n_samples, n_samples), float64: that of S and a projection onto its null space.
+    inverse: np.ndarray
+    outside: np.ndarray  # as in `ProductForm`
+
+    def first_weights(self, n_columns: int) -> np.ndarray:
+        """Return the weights of the mean over the null space."""
+        return _null_weights(self.outside, n_columns)
+
+    def smallest(self, added: np.ndarray, n_columns: int, before: np.ndarray | None) -> np.ndarray:
+        """Solve by Lanczos steps with the inverse, which Woodbury's formula gives."""
+        from scipy.linalg import cho_factor, cho_solve
+
+        share, rows = 1 / added, self.rows
+        K = rows.products(share)
+        K += self.inverse
+        factor = cho_factor(K.T, overwrite_a=True, check_finite=False)
+
+        def product(v: np.ndarray) -> np.ndarray:
+            v = v.ravel() * share
+            inner = cho_solve(factor, rows.times(v), check_finite=False)
+            return np.asarray(v - share * rows.transposed_times(inner))
+
+        return _largest(product, share, n_columns, before)
+
+    def quadratic(self, B: np.ndarray) -> float:
+        """Return ``tr(B'MB)``."""
+        product = self.rows.times(B)
+        return float(np.einsum("ij,ij->", product, self.S @ product))
+
+    def trace(self) -> float:
+        """Return the trace of M."""
+        products = self.rows.products(np.ones(self.rows.shape[1]))
+        return float(self.S.multiply(products).sum())
+
+
+def _largest(
+    product: Callable[[np.ndarray], np.ndarray],
+    share: np.ndarray,
+    n_columns: int,
+    before: np.ndarray | None,
+) -> np.ndarray:
+    """Return eigenvectors of the largest eigenvalues of a product, near those of before."""
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    operator = LinearOperator((len(share),) * 2, matvec=product, dtype=np.float64)
+    if before is None:
+        start, tol, n_vectors = np.sqrt(share), _START_TOL, None
+    else:  # close to the solution, which few vectors find
+        tol, n_vectors = 0.0, min(len(share), 2 * n_columns + 4)
+        # Features that share no row with those of before would never come in.
+        start = before.sum(axis=1)
+        other = np.random.default_rng(0).standard_normal(len(start))
+        start += _OTHER * np.linalg.norm(start) / np.linalg.norm(other) * other
+    pairs = eigsh(operator, k=n_columns, which="LA", v0=start, tol=tol, ncv=n_vectors)
+    return np.asarray(pairs[1])
 
 
 def _null_weights(outside: np.ndarray, n_columns: int) -> np.ndarray:

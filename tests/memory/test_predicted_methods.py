@@ -145,7 +145,8 @@ CASES = (
     Case(PicksOnRows, "column_subset", 800, 20_000, alone=True),
     Case(EdgeScores, "spec", 40_000, 1_000, stored=True),
     Case(EdgeScores, "laplacian_score", 40_000, 1_000, stored=True),
-    Case(Woodbury, "ndfs", 3_000, 8_000, _NDFS),
+    Case(Woodbury, "ndfs", 3_000, 8_000, _NDFS, forced=True),  # as tasks
+    Case(Woodbury, "ndfs", 3_000, 8_000, _NDFS, alone=True),
     Case(Cholesky, "ndfs", 4_000, 2_000, _NDFS, alone=True),
     Case(Woodbury, "ndfs", 1_500, 5_000, _NDFS, alone=True),
     Case(FeatureWeights, "q_alpha", 4_000, 2_000, _FEW, alone=True),

@@ -112,6 +112,35 @@ def test_a_block_with_the_graph_decides_where_one_process_ends() -> None:
         assert type(strategy) is Cholesky and strategy.resident is resident
 
 
+def test_wide_data_of_several_blocks_stay_in_one_process_where_they_are_small() -> None:
+    """Each solve of them reads all rows in one task anyway; that of tall data reads none."""
+    for n, d, resident in ((1_000, 4_000, True), (4_000, 1_000, False), (5_000, 9_000, False)):
+        strategy = choose(Shape(n, d, 4, 500, 500), selection(GIB))
+        assert getattr(strategy, "resident", False) is resident
+
+
+@pytest.mark.parametrize("unit", ["rms", "none"])
+def test_data_that_are_mostly_zeros_have_the_same_solution(
+    unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bigfs.selectors.ndfs import strategies
+
+    generator = np.random.default_rng(0)
+    X = generator.poisson(3, (80, 600)) * (generator.random((80, 600)) < 0.03) + 0.0
+    X[:, 3] = generator.normal(size=80) + 9
+    X[:, 4] = 2.0
+    assert strategies.mostly_zeros(X, centered=True) is not None
+    options = {"n_clusters": 3, "unit": unit, "max_iter": 6, "tol": 0.0}
+    sparse = NDFS(5, **options).fit(X)
+    monkeypatch.setattr(strategies, "mostly_zeros", lambda X, centered: None)
+    dense = NDFS(5, **options).fit(X)
+    assert sparse.solver_ == "woodbury" and (sparse.scores_ != dense.scores_).any()
+    np.testing.assert_allclose(sparse.scores_, dense.scores_, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(sparse.objective_, dense.objective_, rtol=1e-10)
+    assert sparse.beta_ == pytest.approx(dense.beta_, rel=1e-12)
+    np.testing.assert_array_equal(sparse.labels_, dense.labels_)
+
+
 @pytest.mark.parametrize("init", ["spectral", "labels"])
 @pytest.mark.parametrize("rows", [None, 60])
 @pytest.mark.parametrize("strategy", [Cholesky, Woodbury, ConjugateGradients])

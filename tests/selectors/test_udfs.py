@@ -12,14 +12,16 @@ from sklearn.datasets import load_digits, load_iris, load_wine
 
 from bigfs import UDFS, knn_graph, run
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.csr_kernels import mostly_zeros
 from bigfs.cli import main
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.selectors.configs import selection_model
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.udfs import kernels as _udfs
-from bigfs.selectors.udfs.kernels import local_scatter
+from bigfs.selectors.udfs.kernels import local_scatter, product_form
 from bigfs.selectors.udfs.strategies import SparseProjection
+from bigfs.solvers.udfs import ProductForm
 from tests.bench.bench_baselines import prepared
 from tests.reference.udfs import discriminative_matrix, udfs_scores
 from tests.selectors._local import strategy_of
@@ -84,6 +86,57 @@ def test_few_rows_equal_the_dense_reference_in_any_order(
     order = generator.permutation(90)
     reordered = UDFS(5, **settings).fit(X[:, order])
     np.testing.assert_allclose(reordered.scores_, fitted.scores_[order], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("n_components", [1, 3])
+def test_rows_that_are_mostly_zeros_have_the_same_solution(n_components: int) -> None:
+    generator = np.random.default_rng(2)
+    X = generator.normal(size=(60, 400)) * (generator.random((60, 400)) < 0.03)
+    X[:, 5] = generator.normal(size=60) + 50
+    # Neighbors in the same component, whose rows are every n_components-th.
+    steps = np.array([generator.choice(range(1, 20), 4, replace=False) for _ in range(60)])
+    neighbors = (np.arange(60)[:, None] + n_components * steps) % 60
+    X = X[:, X.std(axis=0) > 0]
+    found = mostly_zeros(X, centered=True)
+    assert found is not None
+    sparse, dense = _udfs.sparse_form(found[0], neighbors, 0.7), product_form(X, neighbors, 0.7)
+    assert sparse is not None
+    np.testing.assert_allclose(sparse.outside, dense.outside, rtol=1e-9, atol=1e-12)
+    assert sparse.trace() == pytest.approx(dense.trace(), rel=1e-12)
+    added = generator.uniform(0.1, 1, X.shape[1])
+    before = generator.normal(size=(X.shape[1], 4))
+    expected, B = (form.smallest(added, 4, before) for form in (dense, sparse))
+    np.testing.assert_allclose(np.abs(B), np.abs(expected), rtol=0, atol=1e-7)
+    assert sparse.quadratic(B) == pytest.approx(dense.quadratic(B), rel=1e-10)
+    assert _udfs.sparse_form(found[0], neighbors, 1e-5) is None, "rounding is not below the ridge"
+
+
+def test_features_that_share_no_row_with_the_last_solution_come_in() -> None:
+    F = np.zeros((40, 12))
+    F[:20, :6], F[20:, 6:] = np.linalg.qr(np.random.default_rng(0).normal(size=(2, 20, 6)))[0]
+    added = np.linspace(1, 3, 40)
+    added[20:] -= 1.5
+    exact = np.linalg.eigh(F @ F.T + np.diag(added))
+    before = np.zeros((40, 2))
+    before[[0, 1], [0, 1]] = 1.0
+    B = ProductForm(F, np.ones(40)).smallest(added, 2, before)
+    np.testing.assert_allclose(np.abs(B.T @ exact.eigenvectors[:, :2]), np.eye(2)[::-1], atol=1e-7)
+
+
+def test_data_that_are_mostly_zeros_take_the_sparse_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bigfs.selectors.udfs import strategies
+
+    generator, made = np.random.default_rng(2), []
+    X = generator.normal(size=(60, 400)) * (generator.random((60, 400)) < 0.03)
+    monkeypatch.setattr(
+        strategies, "sparse_form", lambda *a: made.append(_udfs.sparse_form(*a)) or made[-1]
+    )
+    fitted = UDFS(5, n_clusters=3, max_iter=5, tol=0).fit(X)
+    assert len(made) == 1 and made[0] is not None
+    monkeypatch.setattr(strategies, "mostly_zeros", lambda X, centered: None)
+    dense = UDFS(5, n_clusters=3, max_iter=5, tol=0).fit(X)
+    assert len(made) == 1
+    np.testing.assert_allclose(fitted.objective_, dense.objective_, rtol=1e-5)
 
 
 def test_an_eigensolver_that_gives_up_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,12 +74,14 @@ class ResidentPasses:
 
     Parameters
     ----------
-    X : ndarray of shape (n_samples, n_features), float64
+    X : ndarray or csr_array of shape (n_samples, n_features), float64
     W : scipy CSR matrix of shape (n_samples, n_samples)
     degrees : ndarray of shape (n_samples,)
         Row sums of W.
     F : ndarray of shape (n_samples, n_clusters), float64
         The start.
+    mean : ndarray of shape (n_features,), float64, or None, default=None
+        What is still to be subtracted from X where the regressions have an intercept.
 
     Attributes
     ----------
@@ -89,8 +91,10 @@ class ResidentPasses:
         Factors of F's columns that the next pass applies.
     """
 
-    def __init__(self, X: np.ndarray, W: Any, degrees: np.ndarray, F: np.ndarray) -> None:
-        self.X, self.F = X, F
+    def __init__(
+        self, X: Any, W: Any, degrees: np.ndarray, F: np.ndarray, mean: np.ndarray | None = None
+    ) -> None:
+        self.X, self.F, self.mean = X, F, mean
         self.scale = np.ones(F.shape[1])
         self._W, self._root = W, 1 / np.sqrt(degrees)[:, None]
         self._start = F
@@ -129,11 +133,12 @@ class ResidentPasses:
 def resident_bytes(shape: Shape, n_entries: int, n_clusters: int, solver_bytes: int) -> int:
     """Return the bytes that `ResidentPasses` and its regressions need.
 
-    X in float64, and then as it was read or what the solver takes; the graph; F with the arrays
-    of an update.
+    X in float64 and, at most as large, as it was read or centered, or what the solver takes; the
+    graph; F with the arrays of an update.
     """
     n = shape.n_samples
-    data = 8 * n * shape.n_features + max(shape.block_bytes, solver_bytes)
+    one = 8 * n * shape.n_features
+    data = one + max(one, solver_bytes)
     return data + 12 * n_entries + n * (40 + 96 * n_clusters)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bigfs.blocks.csr_kernels import csr_moments
 from bigfs.blocks.rowblocks import BlockReader
 from bigfs.core.threads import single_thread
 from bigfs.runtime.execute import crosses_processes, map_reduce, run_tasks
@@ -19,6 +20,7 @@ from bigfs.selectors.ndfs import NDFSParameters
 from bigfs.selectors.ndfs.kernels import with_sums
 from bigfs.selectors.ndfs.passes import ResidentPasses, StreamedPasses, uncentered
 from bigfs.solvers.l21 import GramSolver, KernelSolver, conjugate_gradients, row_weights
+from bigfs.solvers.sparserows import SparseRows
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -139,7 +141,10 @@ def resident_by_gram(
 def resident_by_kernel(passes: ResidentPasses, parameters: NDFSParameters) -> RegressionSolver:
     """Solve on the n x n matrix for a matrix that is in this process."""
     weights = _resident_weights(passes, parameters)
-    kernel = KernelSolver(passes.X, weights.beta)
+    X = passes.X
+    if hasattr(X, "indptr"):
+        X = SparseRows(X, None if passes.mean is None else np.zeros(X.shape[0], dtype=np.intp))
+    kernel = KernelSolver(X, weights.beta)
 
     def solve(delta: np.ndarray, _: np.ndarray) -> np.ndarray:
         return kernel.solve(delta, passes.F * passes.scale)
@@ -150,19 +155,30 @@ def resident_by_kernel(passes: ResidentPasses, parameters: NDFSParameters) -> Re
 def _resident(
     passes: ResidentPasses, parameters: NDFSParameters, solve: Solve, weights: Weights
 ) -> RegressionSolver:
-    # The rows are centered already, where there is an intercept.
-    mean = np.zeros(passes.X.shape[1]) if has_intercept(parameters) else None
-    return _local(*_columns(passes), solve, weights, mean, len(passes.X))
+    mean = passes.mean
+    if mean is None and has_intercept(parameters):  # the rows are centered already
+        mean = np.zeros(passes.X.shape[1])
+    return _local(*_columns(passes), solve, weights, mean, passes.X.shape[0])
 
 
 def _resident_weights(passes: ResidentPasses, parameters: NDFSParameters) -> Weights:
-    centered = passes.X if has_intercept(parameters) else passes.X - passes.X.mean(axis=0)
+    X, F = passes.X, passes.F
+    if hasattr(X, "indptr"):
+        moments = csr_moments(X)
+        products = X.T @ F - np.multiply.outer(moments.mean, F.sum(axis=0))
+        return Weights.of(parameters, moments.count, moments.squares, products)
+    centered = X if has_intercept(parameters) else X - X.mean(axis=0)
     squares = np.einsum("ij,ij->j", centered, centered)
-    return Weights.of(parameters, len(centered), squares, centered.T @ passes.F)
+    return Weights.of(parameters, len(centered), squares, centered.T @ F)
 
 
 def _columns(passes: ResidentPasses) -> tuple[np.ndarray, np.ndarray]:
     """Return the squared norms of the features, and which of them are constant."""
+    if hasattr(passes.X, "indptr"):
+        moments = csr_moments(passes.X)
+        if passes.mean is not None:
+            return moments.squares, moments.constant
+        return moments.squares + moments.count * moments.mean**2, moments.constant
     with single_thread():
         squares = np.einsum("ij,ij->j", passes.X, passes.X)
         return squares, (passes.X == passes.X[0]).all(axis=0)

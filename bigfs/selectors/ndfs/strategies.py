@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.csr_kernels import kernel_bytes
+from bigfs.blocks.csr_kernels import kernel_bytes, mostly_zeros
 from bigfs.blocks.kernels import column_means
 from bigfs.blocks.preprocess import needs_moments
 from bigfs.blocks.rowblocks import gram_step, moments_step
@@ -78,11 +78,13 @@ def choose(shape: Shape, selection: Selection) -> NDFSStrategy:
             )
         return ConjugateGradients(shape, selection)
     budget = task_budget(selection.memory_limit)
-    # Small data of one block stay in this process: X in float64 is at most a third of a task.
-    is_small = shape.n_blocks == 1 and 24 * shape.n_samples * shape.n_features <= budget
+    # Small data stay in this process: X in float64 is at most a third of a task. So do those of
+    # several blocks where every solve would be one task that reads them all.
+    is_small = 24 * shape.n_samples * shape.n_features <= budget
     is_wide = shape.n_samples < shape.n_features
     for kind in (Woodbury, Cholesky) if is_wide else (Cholesky,):
-        for resident in (True, False) if is_small else (False,):
+        stays = is_small and (shape.n_blocks == 1 or kind is Woodbury)
+        for resident in (True, False) if stays else (False,):
             strategy = kind(shape, selection, resident)
             cost = strategy.cost()
             if max(cost.task_bytes, cost.client_bytes) <= budget:
@@ -262,6 +264,13 @@ class DirectStrategy(NDFSStrategy):
     # Whether X (of one block), its graph and F stay in this process: X is read once.
     resident: bool = False
 
+    def _in_memory(self, rows: np.ndarray) -> tuple[Any, np.ndarray | None]:
+        """Return all rows in float64, centered where there is an intercept."""
+        X = np.array(rows, dtype=np.float64)
+        if solve.has_intercept(self.parameters):
+            X -= column_means(X)
+        return X, None
+
     @abstractmethod
     def _resident_regression(self, passes: ResidentPasses, blocks: RowBlocks) -> RegressionSolver:
         """Return the regressions on data in this process."""
@@ -290,10 +299,8 @@ class DirectStrategy(NDFSStrategy):
             return super()._scores(inputs, start, labels, folder)
         blocks, W, F = inputs.blocks, inputs.affinity, start_in_memory(start)
         with single_thread():
-            X = np.asarray(blocks.start_pass().read(0, blocks.n_samples), dtype=np.float64)
-            if solve.has_intercept(self.parameters):
-                X = X - column_means(X)
-            passes = ResidentPasses(X, W.load(), W.degrees.load(), F)
+            X, mean = self._in_memory(blocks.start_pass().read(0, blocks.n_samples))
+            passes = ResidentPasses(X, W.load(), W.degrees.load(), F, mean)
             regression = self._resident_regression(passes, blocks)
             xtf = with_sums(X.T @ F, F.sum(axis=0))
             with track("ndfs", self.parameters.max_iter, "iterations") as progress:
@@ -357,6 +364,14 @@ class Woodbury(DirectStrategy):
         what = f"all of X with {shape.n_samples:,} x {shape.n_samples:,} products of its rows"
         times = self.parameters.max_iter + 1
         return (*self._xtf_steps, Step(what, needed, 1, 1, shape.n_chunks, times))
+
+    def _in_memory(self, rows: np.ndarray) -> tuple[Any, np.ndarray | None]:
+        """Return all rows in float64; as CSR, with what centers it, where that is faster."""
+        has_intercept = solve.has_intercept(self.parameters)
+        sparse = mostly_zeros(rows, centered=has_intercept)
+        if sparse is None:
+            return super()._in_memory(rows)
+        return sparse[0], sparse[1] if has_intercept else None
 
     def _resident_regression(self, passes: ResidentPasses, blocks: RowBlocks) -> RegressionSolver:
         return solve.resident_by_kernel(passes, self.parameters)

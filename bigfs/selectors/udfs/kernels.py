@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,8 @@ from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
 from bigfs.core.cost import Shape, Step
 from bigfs.runtime.execute import map_reduce
-from bigfs.solvers.udfs import ProductForm, local_factors
+from bigfs.solvers.sparserows import SparseRows
+from bigfs.solvers.udfs import ProductForm, SparseForm, local_factors
 from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef
 
@@ -18,6 +20,8 @@ from bigfs.store.scratch import ArrayRef
 GATHERED_BYTES = 256 * 1024**2
 # Eigenvalues of M below this share of the largest are rounding.
 _RANK_TOL = 1e-12
+# A ridge below this share of a row's squared norm asks for distances that are not rounded.
+_RIDGE_TOL = 1e-6
 
 
 @dataclass
@@ -81,6 +85,45 @@ def product_form(rows: np.ndarray, neighbors: np.ndarray, ridge: float) -> Produ
     outside = np.maximum(1 - np.einsum("ij,ij->i", basis, basis), 0.0)
     basis *= np.sqrt(values[kept])
     return ProductForm(basis, outside)
+
+
+def sparse_form(entries: Any, neighbors: np.ndarray, ridge: float) -> SparseForm | None:
+    """Return `product_form` of rows that are mostly zeros; None where that would lose digits.
+
+    Parameters
+    ----------
+    entries : csr_array of shape (n_samples, n_features), float64
+    neighbors : ndarray of shape (n_samples, n_neighbors)
+    ridge : float
+    """
+    from scipy.linalg import LinAlgError, inv
+    from scipy.sparse import csgraph, csr_array
+
+    n, d = entries.shape
+    members = np.column_stack([np.arange(n), neighbors])
+    size = members.shape[1]
+    places = np.repeat(members, size, axis=1).ravel(), np.tile(members, size).ravel()
+    ones = csr_array((np.ones(n * size**2), places), shape=(n, n))
+    # S adds neighborhoods up, each less its mean: it takes the mean of a component for zero.
+    rows = SparseRows(entries, csgraph.connected_components(ones, directed=False)[1])
+    gram = rows.products(np.ones(d))
+    if ridge < _RIDGE_TOL * gram.diagonal().max():
+        return None  # rounding of these products is not small beside it
+    center = np.eye(size) - 1 / size
+    local = center @ gram[members[:, :, None], members[:, None, :]] @ center
+    values, vectors = np.linalg.eigh(local)
+    local = (vectors / (np.maximum(values, 0) + ridge)[:, None, :]) @ vectors.transpose(0, 2, 1)
+    S = csr_array(((center @ local @ center).ravel(), places), shape=(n, n))
+    full = S.toarray() + S.trace() / n * (rows.members @ rows.members.T)
+    try:
+        inverse = inv(full, assume_a="pos", overwrite_a=True, check_finite=False)
+    except LinAlgError:
+        return None
+    values, vectors = np.linalg.eigh(gram)
+    kept = values > _RANK_TOL * values[-1]
+    basis = rows.transposed_times(vectors[:, kept])
+    outside = np.maximum(1 - np.square(basis, out=basis) @ (1 / values[kept]), 0.0)
+    return SparseForm(rows, S, inverse, outside)
 
 
 def _mirrored(M: np.ndarray) -> np.ndarray:

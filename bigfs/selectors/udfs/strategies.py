@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from bigfs.blocks.csr_kernels import mostly_zeros
 from bigfs.blocks.rowblocks import moments_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.threads import single_thread
 from bigfs.runtime.progress import track
 from bigfs.selectors.method import Strategy
-from bigfs.selectors.udfs.kernels import local_scatter, product_form, scatter_step
+from bigfs.selectors.udfs.kernels import (
+    local_scatter,
+    product_form,
+    scatter_step,
+    sparse_form,
+)
 from bigfs.solvers.udfs import (
     N_MATRICES,
     N_ROW_MATRICES,
@@ -122,11 +128,14 @@ class ProjectionOfFewRows(SparseProjection):
     def _form(self, inputs: Inputs, ridge: float) -> tuple[Form, np.ndarray]:
         rows = inputs.blocks.start_pass().read(0, self.shape.n_samples)
         varies = rows.min(axis=0) < rows.max(axis=0)
-        rows = rows[:, varies].astype(np.float64)
         if not varies.any():
             return DenseForm(np.empty((0, 0))), varies
+        rows, neighbors = rows[:, varies], inputs.graph.indices[:]
+        is_product = _is_product(self.shape, rows.shape[1], self.parameters.n_clusters)
         with single_thread():
-            form = product_form(rows, inputs.graph.indices[:], ridge)
-            if _is_product(self.shape, rows.shape[1], self.parameters.n_clusters):
-                return form, varies
-            return DenseForm(form.F @ form.F.T), varies
+            entries = mostly_zeros(rows, centered=True) if is_product else None
+            sparse = entries and sparse_form(entries[0], neighbors, ridge)
+            if sparse:
+                return sparse, varies
+            form = product_form(rows.astype(np.float64), neighbors, ridge)
+            return form if is_product else DenseForm(form.F @ form.F.T), varies

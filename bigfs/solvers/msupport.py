@@ -22,8 +22,8 @@ _FIRST_LEAST = 96
 # the next program are among them, and it need not be solved again.
 _LIKELY = 0.97
 _MAX_ROUNDS = 30
-# A set that lacks more features than this share of its size is not solved to the end.
-_FEW_MISSING = 0.02
+# Up to this share of a set may enter near the solution; with more the method begins anew.
+_FEW_MISSING = 0.15
 # Features enter whose slopes are above this share of what is needed: others rarely follow.
 _ALMOST = 0.99
 # A norm below this share of the largest counts as zero.
@@ -173,27 +173,29 @@ def solve_active(
         slopes = np.where(start > _LIKELY, np.inf, slopes)
     first = max(_FIRST_TIMES * m, _FIRST_LEAST, int(np.isinf(slopes).sum()))
     active = np.sort(np.argsort(-slopes, kind="stable")[:first])
-    rest, n_iter, gap = np.arange(d, D), 0, np.inf
+    rest, n_iter, gap, near, began = np.arange(d, D), 0, np.inf, None, False
     for _ in range(_MAX_ROUNDS):
         columns = np.concatenate([active, rest])
         part, inner = rows, smooth
-        if len(active) < d:
+        if (columns[1:] < columns[:-1]).any() or len(active) < d:
             part = Constraints(rows.A[:, columns], rows.free, rows.bounds, rows.n_planes)
             inner = None if smooth is None else smooth[np.ix_(columns, columns)]
 
-        def lacks_many(
+        def lacks_some(
             V: np.ndarray, x: np.ndarray, active: np.ndarray = active, columns: np.ndarray = columns
         ) -> bool:
             bounds = bounds_of(rows, smooth, C, m, d, _spread(V, columns, D), x)
-            return len(_missing(bounds[3], active, m)) > _FEW_MISSING * len(active)
+            return len(_missing(bounds[3], active, m)) > 0
 
         if m >= d and smooth is None:
             point = _with_all(rows, C, d, tol / 10)
             part_V = point.V
         elif m < d:
-            enough = lacks_many if len(active) < d else None
-            point = interior_point(part, inner, C, m, len(active), tol=tol / 10, enough=enough)
-            part_V = point.V
+            enough, began = lacks_some if len(active) < d else None, near is not None
+            point = interior_point(
+                part, inner, C, m, len(active), tol=tol / 10, begin=near, enough=enough
+            )
+            part_V, near = point.V, point.near
         else:
             # Every sigma is 1. A feature of zeros that takes none lets the same method find it.
             point = interior_point(*_with_zero(part, inner, d), C, m, d + 1, tol=tol / 10)
@@ -203,10 +205,14 @@ def solve_active(
         upper, lower, slack, slopes = bounds_of(rows, smooth, C, m, d, V, point.x)
         gap = (upper - lower) / max(abs(upper), 1e-12)
         enter = _missing(slopes, active, m)
-        if gap <= tol or not len(enter):
+        if gap <= tol or not (len(enter) or began):
             break
-        near = _missing(slopes, active, m, _ALMOST)
-        active = np.sort(np.concatenate([active, near[: max(m, len(active) // 2)]]))
+        # With them those that nearly enter: others rarely follow.
+        enter = _missing(slopes, active, m, _ALMOST)[: max(m, len(active) // 2)]
+        if not 0 < len(enter) <= _FEW_MISSING * len(active):
+            near = None
+        # A point near the solution has its features first.
+        active = np.concatenate([active, enter]) if near else np.union1d(active, enter)
     if gap > 10 * tol:
         raise ConvergenceError(
             f"The cone program of M3FS stopped at a relative gap of {gap:.1e} (wanted {tol:g}). "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from bigfs.blocks.rowblocks import moments_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.memory import task_budget
+from bigfs.core.units import MIB
 from bigfs.graph.affinity import default_sigma
 from bigfs.runtime.execute import worker_slots
 from bigfs.selectors.m3fs import M3FSParameters
@@ -36,6 +37,9 @@ from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
+
+# Up to so many bytes in float64 all rows of wide data go to every start.
+_FEW_BYTES = 256 * MIB
 
 # The ends of all starts, and the sums of their losses.
 _Ended = tuple[list[Trajectory], list[float]]
@@ -75,8 +79,10 @@ def search_of_all_rows(
     if parameters.graph == "full" and parameters.smoothness:
         assert selection.graph is not None
         check_full(shape.n_samples, selection.graph.weight)
-    kind = ResidentRows if shape.n_blocks == 1 else StreamedRows
-    return kind(shape, selection, parameters, n_selected)
+    resident = ResidentRows(shape, selection, parameters, n_selected)
+    if shape.n_blocks == 1 or resident.is_small():
+        return resident
+    return StreamedRows(shape, selection, parameters, n_selected)
 
 
 @dataclass(frozen=True)
@@ -214,13 +220,23 @@ class MarginSearch(Strategy):
 
 
 class ResidentRows(MarginSearch):
-    """All rows in one block, each start in a task of its own that reads them once."""
+    """All rows in each task, one for each start, that reads them once."""
+
+    def is_small(self) -> bool:
+        """Say whether wide rows of several blocks fit one task: they are too few to stream."""
+        shape = self.shape
+        few = shape.n_samples < shape.n_features
+        small = few and 8 * shape.n_samples * shape.n_features <= _FEW_BYTES
+        return small and self._needed() <= task_budget(self.selection.memory_limit)
+
+    def _needed(self) -> int:
+        shape = replace(self.shape, block_rows=self.shape.n_samples)
+        return resident_bytes(shape, *self._program_size)
 
     def _round_steps(self) -> tuple[Step, ...]:
         shape, n_starts = self.shape, self._most_run
         what = f"all {shape.n_samples:,} rows with their planes and a cone program"
-        needed = resident_bytes(shape, *self._program_size)
-        return (Step(what, needed, n_starts, n_starts, n_starts * shape.n_chunks),)
+        return (Step(what, self._needed(), n_starts, n_starts, n_starts * shape.n_chunks),)
 
     def _run_starts(self, starts: _Starts) -> _Ended:
         return run_resident(

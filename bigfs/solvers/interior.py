@@ -26,6 +26,7 @@ _MAX_ITERATIONS = 60
 _TO_BOUNDARY = 0.99
 # The residual of a point that is near the solution.
 _NEAR = 0.1
+_AGAIN = 0.01  # where features have entered
 # Multipliers of weights that enter exceed what keeps them at zero by at least this share.
 _EXCESS = 0.01
 
@@ -162,6 +163,7 @@ def interior_point(
     problem = _problem(rows, smooth, C, m, n_features)
     point = _first(problem) if begin is None else _widened(problem, begin)
     best, best_error, n_iter, near = point, np.inf, 0, None
+    close = _NEAR if begin is None else _AGAIN
     while n_iter < _MAX_ITERATIONS:
         n_iter += 1
         residuals = _residuals(problem, point)
@@ -171,7 +173,7 @@ def interior_point(
             best, best_error = point, residuals.error
         if residuals.error <= tol:
             break
-        if near is None and residuals.error <= _NEAR:
+        if near is None and residuals.error <= close:
             near = point
             if enough is not None and enough(_unknowns(problem, point), point.x):
                 break

@@ -23,7 +23,7 @@ _FIRST_LEAST = 96
 _LIKELY = 0.97
 _MAX_ROUNDS = 30
 # Up to this share of a set may enter near the solution; with more the method begins anew.
-_FEW_MISSING = 0.15
+_FEW_MISSING = 0.3
 # Features enter whose slopes are above this share of what is needed: others rarely follow.
 _ALMOST = 0.99
 # A norm below this share of the largest counts as zero.

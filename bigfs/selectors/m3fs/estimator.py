@@ -138,7 +138,7 @@ class M3FS(MarginSelector):
     with two clusters they end where the objective is low, whatever the start; with more they
     lose clusters. With the clusters outside, a start is refined rather than replaced: of many
     features, the starts that describe the rows best in the beginning do so in the end. With more
-    than 4,096 unknowns (features and intercept, times the clusters where there are more than two),
+    than two clusters and more than 4,096 unknowns (features, and the intercept, times clusters),
     where a start takes long, only the three that do are run, unless `criterion` is "objective".
 
     References

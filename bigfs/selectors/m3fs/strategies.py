@@ -108,10 +108,9 @@ class MarginSearch(Strategy):
     @property
     def _most_run(self) -> int:
         """The most starts that are run to their ends: all, where "auto" may find two clusters."""
-        n_clusters = self.margin.n_clusters
-        n_columns = 1 if isinstance(n_clusters, str) else self._n_columns
-        n_unknowns = self._program_size[0] * n_columns
-        return starts_to_run(most_starts(self.margin), n_unknowns, self.margin.criterion)
+        n_columns = 1 if isinstance(self.margin.n_clusters, str) else self._n_columns
+        size = self._program_size[0], n_columns
+        return starts_to_run(most_starts(self.margin), size, self.margin.criterion)
 
     @abstractmethod
     def _round_steps(self) -> tuple[Step, ...]:
@@ -160,8 +159,8 @@ class MarginSearch(Strategy):
         names, labels = start_labels(
             blocks, n_clusters, start, parameters.n_init, seed, spectral, folder
         )
-        n_unknowns = settings.n_rows_of_v * settings.n_columns
-        n_run = starts_to_run(len(names), n_unknowns, parameters.criterion)
+        size = settings.n_rows_of_v, settings.n_columns
+        n_run = starts_to_run(len(names), size, parameters.criterion)
         if n_run < len(names):
             kept = likeliest(likelihoods(blocks, labels, seed), n_run)
             labels = kept_starts(blocks, labels, kept, folder)

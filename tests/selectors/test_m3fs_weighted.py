@@ -36,8 +36,8 @@ def _no_solution(
         {"n_clusters": 5, "fit_intercept": False},
         {"n_clusters": 10, "C": 100.0},
         {"n_clusters": 2},
-        {"n_clusters": 2, "balance": None, "C": 1.0},
-        {"n_clusters": 2, "fit_intercept": False},
+        {"n_clusters": 2, "C": 100.0},
+        {"n_clusters": 2, "balance": 0.5},
     ],
     ids=str,
 )

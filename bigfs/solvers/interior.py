@@ -153,7 +153,8 @@ def interior_point(
     begin : optional
         A point near the solution on fewer features, the first ones.
     enough : callable or None, default=None
-        Asked once, of V and x of the first point near the solution, whether that will do.
+        Asked once, of V and x of the first point near the solution, whether that will do: if so
+        it is returned.
 
     Returns
     -------
@@ -176,6 +177,7 @@ def interior_point(
         if near is None and residuals.error <= close:
             near = point
             if enough is not None and enough(_unknowns(problem, point), point.x):
+                best, best_error = point, residuals.error
                 break
         try:
             system = _System(problem, point)

@@ -4,7 +4,8 @@ Without smoothness the cone program is one of the products of planes (`solvers.r
 with weights W_j, +1 for a row's cluster and -1 for its rival, is ``X' W_j / n``, and a product of
 two is ``sum_p W_jp' X X' W_kp / n^2``. New clusters move few rows, which changes the products by
 what these rows have in common with all: planes of n_features x n_clusters are never made, and
-neither is V before the end, since decision values are sums of the same products.
+with fewer rows than features neither is V before the end: decision values are sums of the same
+products.
 """
 
 from __future__ import annotations
@@ -99,9 +100,13 @@ class WeightedPlanes:
         of_mean = x[J : J + P] - x[J + P :] if len(x) > J else np.zeros(P)
         intercepts = f[:P].reshape(-1, P) if settings.fit_intercept else np.empty((0, P))
         self._V, self._parts = None, (weights / n, of_mean, intercepts)
-        self._values = n * (self._shared @ weights)
-        self._values += np.outer(n * self._across[:, 0], of_mean)
-        self._values += intercepts.sum(axis=0)
+        if n < d:
+            self._values = n * (self._shared @ weights)
+            self._values += np.outer(n * self._across[:, 0], of_mean)
+            self._values += intercepts.sum(axis=0)
+        else:
+            self._V = self.rule()
+            self._values = decisions(self._X, self._V)
         ones = np.ones(d)
         return ConeSolution(
             state.V, ones, slack, upper, max(0.0, gap), x[:J], n_iter, "active", ones
@@ -203,14 +208,14 @@ class WeightedPlanes:
 
     def _move(self, now: np.ndarray, moved: np.ndarray) -> None:
         """Take over clusters: the products change by what rows that move share with all."""
-        from scipy.sparse import csr_array
+        from scipy.sparse import coo_array
 
         J, P, n = len(self._planes), self._settings.n_columns, len(self._z)
         step = max(1, _MOVED_BYTES // (8 * (J * P + n)))
         for begin in range(0, len(moved), step):
             part = moved[begin : begin + step]
             plane, at, column, sign = self._entries()
-            held = csr_array((sign, (plane * P + column, at)), shape=(J * P, n))
+            held = coo_array((sign, (plane * P + column, at)), shape=(J * P, n))
             shared, before = self._shared[:, part], self._weights(part)
             self._z[part] = now[part]
             change = self._weights(part) - before

@@ -13,18 +13,22 @@ clusters; rows, intercepts and f make up a small system at the end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.linalg.lapack import dgetrf, dgetrs, dpotrf, dpotri, dpotrs
+from scipy.linalg.lapack import dgetrf, dgetrs
 
 from bigfs.solvers import secondorder as soc
+from bigfs.solvers.hessian import inverse_of
 
 _MAX_ITERATIONS = 60
 _TO_BOUNDARY = 0.99
 # The residual of a point that is near the solution.
-_NEAR = 1e-2
+_NEAR = 0.1
+_AGAIN = 0.01  # where features have entered
+# Multipliers of weights that enter exceed what keeps them at zero by at least this share.
+_EXCESS = 0.01
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class InteriorPoint:
     x: np.ndarray  # of shape (n_rows,), float64: multipliers of the rows, not negative
     n_iter: int
     residual: float  # largest relative violation of the optimality conditions
+    near: _Point | None = None  # the first one near the solution
 
 
 @dataclass
@@ -130,6 +135,7 @@ def interior_point(
     n_features: int,
     *,
     tol: float = 1e-6,
+    begin: _Point | None = None,
     enough: Callable[[np.ndarray, np.ndarray], bool] | None = None,
 ) -> InteriorPoint:
     """Solve the cone program on all of its features.
@@ -144,8 +150,11 @@ def interior_point(
     n_features : int
     tol : float, default=1e-6
         Of the complementarity, relative to the objective, and of the residuals.
+    begin : optional
+        A point near the solution on fewer features, the first ones.
     enough : callable or None, default=None
-        Asked once, of V and x of the first point near the solution, whether that will do.
+        Asked once, of V and x of the first point near the solution, whether that will do: if so
+        it is returned.
 
     Returns
     -------
@@ -153,8 +162,9 @@ def interior_point(
         The best point met, whether or not it reached the tolerance.
     """
     problem = _problem(rows, smooth, C, m, n_features)
-    point = _first(problem)
-    best, best_error, n_iter = point, np.inf, 0
+    point = _first(problem) if begin is None else _widened(problem, begin)
+    best, best_error, n_iter, near = point, np.inf, 0, None
+    close = _NEAR if begin is None else _AGAIN
     while n_iter < _MAX_ITERATIONS:
         n_iter += 1
         residuals = _residuals(problem, point)
@@ -164,10 +174,11 @@ def interior_point(
             best, best_error = point, residuals.error
         if residuals.error <= tol:
             break
-        if enough is not None and residuals.error <= _NEAR:
-            if enough(_unknowns(problem, point), point.x):
+        if near is None and residuals.error <= close:
+            near = point
+            if enough is not None and enough(_unknowns(problem, point), point.x):
+                best, best_error = point, residuals.error
                 break
-            enough = None
         try:
             system = _System(problem, point)
         except np.linalg.LinAlgError:
@@ -185,7 +196,7 @@ def interior_point(
                 step, a = again, further
         point = point.moved(step, min(1.0, _TO_BOUNDARY * a))
         del system  # before the matrices of the next one are made
-    return InteriorPoint(_unknowns(problem, best), best.x, n_iter, best_error)
+    return InteriorPoint(_unknowns(problem, best), best.x, n_iter, best_error, near)
 
 
 def _unknowns(problem: _InteriorProblem, point: _Point) -> np.ndarray:
@@ -244,6 +255,30 @@ def _first(problem: _InteriorProblem) -> _Point:
     dual = soc.join_dual(np.full(d, 0.5), np.full(d, level), zero)
     high = np.full(d, share * level / (1 - share))
     return _Point(cone, dual, np.zeros(problem.F.shape[1]), xi, w, x, C / (R + 1), high, 0.0)
+
+
+def _widened(problem: _InteriorProblem, point: _Point) -> _Point:
+    """Return a point with the features that it lacks, each with a weight of nearly zero.
+
+    Their slopes are those of the point, and their pairs have its mean product.
+    """
+    k, d = point.cone.shape[1], problem.A.shape[1]
+    V = np.zeros(problem.A.shape[1:])
+    V[:k] = soc.split(point.cone)[2]
+    slopes = problem.curvature_terms(V, point.f)[0][k:]
+    slopes -= np.tensordot(point.x, problem.A[:, k:], 1)
+    mu, half = _mu(point), np.square(slopes).sum(axis=1) / 2
+    # A weight is mu over what its multiplier exceeds half the squared slope by.
+    excess = np.maximum(np.maximum(_EXCESS * half, mu * d / problem.m), -point.eta - half)
+    dual = soc.join_dual(np.full(d - k, 0.5), half + excess, slopes)
+    cone = mu * soc.inverse(dual)
+    high = mu / (1 - soc.second(cone))
+    return replace(
+        point,
+        cone=np.hstack([point.cone, cone]),
+        dual=np.hstack([point.dual, dual]),
+        high=np.append(point.high, high),
+    )
 
 
 def _mu(point: _Point) -> float:
@@ -307,17 +342,16 @@ class _System:
         self.b = q_v / (q_t * eta2)[:, None]
         self.c = -self.b / self.a[:, None]
         U = self.b / np.sqrt(self.a)[:, None]
-        self.h_solve, self.h_products = _hessian(problem, 2 / eta2, U)
         problem.N[-1], problem.wide[-1:] = self.c, self.c.T  # none is wide of two clusters
-        self.flat = problem.N.reshape(len(problem.N), -1)
-        self.factor = dgetrf(self._small(problem.N))[:2]
+        self.inverse = inverse_of(problem.S, 2 / eta2, U, problem.N, problem.split, problem.wide)
+        self.factor = dgetrf(self._small())[:2]
 
-    def _small(self, N: np.ndarray) -> np.ndarray:
+    def _small(self) -> np.ndarray:
         """Return the matrix for dx, df, d eta, d xi; the rows of f have their sign turned."""
         problem, point = self.problem, self.point
         R, n_free = problem.F.shape
         small = np.zeros((R + n_free + 2, R + n_free + 2))
-        small[:-1, :-1] = self.h_products(N)
+        small[:-1, :-1] = self.inverse.products
         small[np.arange(R), np.arange(R)] += point.w / point.x
         small[:R, R : R + n_free] += problem.F
         small[R : R + n_free, :R] += problem.F.T
@@ -346,7 +380,7 @@ class _System:
         right_v = residuals.v + p_v - self.h_tv * t_left[:, None]
         right_s = residuals.sigma + p_s - self.h_ts * t_left - high_left / below
         right_v += self.c * right_s[:, None]
-        reduced = self.flat @ self.h_solve(right_v).ravel()
+        begun, reduced = self.inverse.begin(right_v)
         R = len(point.w)
         right = np.concatenate(
             [
@@ -359,7 +393,7 @@ class _System:
         right[:-1] -= reduced
         right[-2] -= float((right_s / self.a).sum())
         solution = dgetrs(*self.factor, right)[0]
-        dV = self.h_solve(right_v + (solution[:-1] @ self.flat).reshape(right_v.shape))
+        dV = self.inverse.finish(begun, solution[:-1])
         dx, df, d_eta, d_xi = solution[:R], solution[R:-2], float(solution[-2]), float(solution[-1])
         d_sigma = (right_s + d_eta - np.vecdot(self.b, dV)) / self.a
         dt = p_t - self.h_ts * d_sigma - np.vecdot(self.h_tv, dV)
@@ -375,92 +409,3 @@ class _System:
             (high_left + point.high * d_sigma) / below,
             d_eta,
         )
-
-
-_Solve = Callable[[np.ndarray], np.ndarray]
-
-
-def _hessian(problem: _InteriorProblem, stiff: np.ndarray, U: np.ndarray) -> tuple[_Solve, _Solve]:
-    """Return functions of the inverse of ``H = (diag(stiff) + S) x I - U U'``.
-
-    The first returns ``H^-1 V`` for V of shape (d, P), the second the products ``N H^-1 N'``
-    of the problem's N.
-    """
-    d, S = len(stiff), problem.S
-    if S is None:
-        # Feature by feature: stiff - u u'.
-        shrink = 1 / (stiff * (stiff - np.vecdot(U, U)))
-
-        def solve_diagonal(V: np.ndarray) -> np.ndarray:
-            along = np.vecdot(U, V) * shrink
-            return np.asarray(V / stiff[:, None] + along[:, None] * U)
-
-        def products_diagonal(N: np.ndarray) -> np.ndarray:
-            along = np.einsum("kp,nkp->nk", U, N)
-            flat, scaled = N.reshape(len(N), -1), (N / stiff[:, None]).reshape(len(N), -1)
-            return np.asarray(flat @ scaled.T + along @ (along * shrink).T)
-
-        return solve_diagonal, products_diagonal
-    # Matrices of d^2 are what a program takes: no more than three of these are alive at once.
-    if U.shape[1] == 1:
-        K = S.copy()
-        K.flat[:: d + 1] += stiff - U[:, 0] ** 2
-        only = _cholesky(K)
-        return (
-            lambda V: np.asarray(dpotrs(only, V)[0]),
-            lambda N: np.asarray(N[:, :, 0] @ dpotrs(only, N[:, :, 0].T)[0]),
-        )
-    root = 1 / np.sqrt(stiff)
-    K = root[:, None] * S
-    K *= root
-    K.flat[:: d + 1] += 1.0
-    factor = _cholesky(K)
-    del K
-    half = dpotri(factor, overwrite_c=True)[0]
-    del factor
-    half.T.flat[:: d + 1] *= 0.5
-    inverse = half + half.T
-    del half
-    inverse *= root[:, None]
-    inverse *= root
-    K = U @ U.T
-    K *= inverse
-    np.subtract(0.0, K, out=K)
-    K.flat[:: d + 1] += 1.0
-    inner = _cholesky(K)
-    del K
-
-    def solve(V: np.ndarray) -> np.ndarray:
-        Z = inverse @ V
-        along = dpotrs(inner, np.vecdot(U, Z))[0]
-        return np.asarray(Z + inverse @ (along[:, None] * U))
-
-    def products(N: np.ndarray) -> np.ndarray:
-        wide, narrow, of = problem.split
-        rows, single = problem.wide, N[narrow, :, of].T
-        # All rows of all clusters below each other: one product by the matrix.
-        Z, z = (rows.reshape(-1, d) @ inverse).reshape(rows.shape), inverse @ single
-        along = np.empty((d, len(N)))
-        along[:, wide] = np.einsum("pk,npk->kn", np.ascontiguousarray(U.T), Z)
-        along[:, narrow] = U[:, of] * z
-        gram = np.asarray(along.T @ dpotrs(inner, along)[0])
-        flat = rows.reshape(len(wide), -1)
-        gram[np.ix_(wide, wide)] += flat @ Z.reshape(flat.shape).T
-        gram[np.ix_(narrow, narrow)] += (single.T @ z) * np.equal.outer(of, of)
-        across = np.einsum("nsk,ks->ns", rows[:, of], z)
-        gram[np.ix_(wide, narrow)] += across
-        gram[np.ix_(narrow, wide)] += across.T
-        return gram
-
-    return solve, products
-
-
-def _cholesky(K: np.ndarray) -> np.ndarray:
-    """Return the upper factor of a symmetric matrix, in its memory where that is possible.
-
-    LAPACK is called itself: programs of few features are so small that checks take longer.
-    """
-    factor, failed = dpotrf(K.T, overwrite_a=True)
-    if failed:
-        raise np.linalg.LinAlgError("not positive definite")
-    return np.asarray(factor)

@@ -8,6 +8,7 @@ multipliers says which of the others have to be taken in. The result carries its
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +23,8 @@ _FIRST_LEAST = 96
 # the next program are among them, and it need not be solved again.
 _LIKELY = 0.97
 _MAX_ROUNDS = 30
-# A set that lacks more features than this share of its size is not solved to the end.
-_FEW_MISSING = 0.02
+# Up to this share of a set may enter near the solution; with more the method begins anew.
+_FEW_MISSING = 0.3
 # Features enter whose slopes are above this share of what is needed: others rarely follow.
 _ALMOST = 0.99
 # A norm below this share of the largest counts as zero.
@@ -173,40 +174,21 @@ def solve_active(
         slopes = np.where(start > _LIKELY, np.inf, slopes)
     first = max(_FIRST_TIMES * m, _FIRST_LEAST, int(np.isinf(slopes).sum()))
     active = np.sort(np.argsort(-slopes, kind="stable")[:first])
-    rest, n_iter, gap = np.arange(d, D), 0, np.inf
+    n_iter, gap, near = 0, np.inf, None
     for _ in range(_MAX_ROUNDS):
-        columns = np.concatenate([active, rest])
-        part, inner = rows, smooth
-        if len(active) < d:
-            part = Constraints(rows.A[:, columns], rows.free, rows.bounds, rows.n_planes)
-            inner = None if smooth is None else smooth[np.ix_(columns, columns)]
-
-        def lacks_many(
-            V: np.ndarray, x: np.ndarray, active: np.ndarray = active, columns: np.ndarray = columns
-        ) -> bool:
-            bounds = bounds_of(rows, smooth, C, m, d, _spread(V, columns, D), x)
-            return len(_missing(bounds[3], active, m)) > _FEW_MISSING * len(active)
-
-        if m >= d and smooth is None:
-            point = _with_all(rows, C, d, tol / 10)
-            part_V = point.V
-        elif m < d:
-            enough = lacks_many if len(active) < d else None
-            point = interior_point(part, inner, C, m, len(active), tol=tol / 10, enough=enough)
-            part_V = point.V
-        else:
-            # Every sigma is 1. A feature of zeros that takes none lets the same method find it.
-            point = interior_point(*_with_zero(part, inner, d), C, m, d + 1, tol=tol / 10)
-            part_V = np.delete(point.V, d, axis=0)
-        n_iter += point.n_iter
-        V = _spread(part_V, columns, D)
-        upper, lower, slack, slopes = bounds_of(rows, smooth, C, m, d, V, point.x)
+        began = near is not None
+        V, point, bounds = _on_set(rows, smooth, C, m, d, active, near, tol / 10)
+        n_iter, (upper, lower, slack, slopes) = n_iter + point.n_iter, bounds
         gap = (upper - lower) / max(abs(upper), 1e-12)
         enter = _missing(slopes, active, m)
-        if gap <= tol or not len(enter):
+        if gap <= tol or not (len(enter) or began):
             break
-        near = _missing(slopes, active, m, _ALMOST)
-        active = np.sort(np.concatenate([active, near[: max(m, len(active) // 2)]]))
+        # With them those that nearly enter: others rarely follow.
+        enter = _missing(slopes, active, m, _ALMOST)[: max(m, len(active) // 2)]
+        near = point.near if 0 < len(enter) <= _FEW_MISSING * len(active) else None
+        active = np.concatenate([active, enter])
+        if near is None:  # else a point near the solution has its features first
+            active = np.sort(active)
     if gap > 10 * tol:
         raise ConvergenceError(
             f"The cone program of M3FS stopped at a relative gap of {gap:.1e} (wanted {tol:g}). "
@@ -217,6 +199,52 @@ def solve_active(
     return ConeSolution(
         V, sigma, slack, upper, max(0.0, gap), multipliers, n_iter, "active", shares
     )
+
+
+_Bounds = tuple[float, float, float, np.ndarray]
+
+
+def _on_set(
+    rows: Constraints,
+    smooth: np.ndarray | None,
+    C: float,
+    m: int,
+    d: int,
+    active: np.ndarray,
+    near: Any,
+    tol: float,
+) -> tuple[np.ndarray, InteriorPoint, _Bounds]:
+    """Return V, the solution on some features, and what `bounds_of` says of it.
+
+    Where the set lacks features, which a point near the solution knows, that point is returned.
+    ``near`` is one on the first of the features, to begin at.
+    """
+    D = rows.A.shape[1]
+    columns, part, inner = np.concatenate([active, np.arange(d, D)]), rows, smooth
+    if len(active) < d or (columns[1:] < columns[:-1]).any():
+        part = Constraints(rows.A[:, columns], rows.free, rows.bounds, rows.n_planes)
+        inner = None if smooth is None else smooth[np.ix_(columns, columns)]
+    asked: list[tuple[np.ndarray, _Bounds]] = []
+
+    def lacks_some(V: np.ndarray, x: np.ndarray) -> bool:
+        asked.append((x, bounds_of(rows, smooth, C, m, d, _spread(V, columns, D), x)))
+        return len(_missing(asked[0][1][3], active, m)) > 0
+
+    if m >= d and smooth is None:
+        point = _with_all(rows, C, d, tol)
+        part_V = point.V
+    elif m < d:
+        enough = lacks_some if len(active) < d else None
+        point = interior_point(part, inner, C, m, len(active), tol=tol, begin=near, enough=enough)
+        part_V = point.V
+    else:
+        # Every sigma is 1. A feature of zeros that takes none lets the same method find it.
+        point = interior_point(*_with_zero(part, inner, d), C, m, d + 1, tol=tol)
+        part_V = np.delete(point.V, d, axis=0)
+    V = _spread(part_V, columns, D)
+    if asked and asked[0][0] is point.x:
+        return V, point, asked[0][1]
+    return V, point, bounds_of(rows, smooth, C, m, d, V, point.x)
 
 
 def _spread(part: np.ndarray, columns: np.ndarray, n_rows: int) -> np.ndarray:
@@ -232,7 +260,9 @@ def _missing(slopes: np.ndarray, active: np.ndarray, m: int, share: float = 1.0)
     Inside, the m-th largest slope is where a weight between 0 and 1 stands still: features whose
     slope is above that are needed, or above a share of it.
     """
-    outside = np.setdiff1d(np.arange(len(slopes)), active)
+    inside = np.zeros(len(slopes), dtype=bool)
+    inside[active] = True
+    outside = np.flatnonzero(~inside)
     level = share * _level(slopes[active], m) if m <= len(active) else -np.inf
     enter = outside[slopes[outside] > level]
     return enter[np.argsort(-slopes[enter], kind="stable")]

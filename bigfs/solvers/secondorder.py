@@ -56,6 +56,13 @@ def edge(z: np.ndarray) -> np.ndarray:
     return (z[0] - length) * (z[0] + length)
 
 
+def inverse(z: np.ndarray) -> np.ndarray:
+    """Return the elements whose Jordan products with z are one."""
+    out = -z / edge(z)
+    out[0] *= -1
+    return out
+
+
 def longest(z: np.ndarray, step: np.ndarray) -> float:
     """Return how far elements may move along a step before one leaves its cone (infinity: never).
 

@@ -328,6 +328,12 @@ def _chosen(shape: Shape, **settings: object) -> object:
     return METHODS["m3fs"].choose(shape, _selection(M3FS(3, **settings)))
 
 
+def _starts_in_plan(shape: Shape, **settings: object) -> int:
+    steps = _chosen(shape, **settings).cost().steps
+    [tasks] = [step.tasks for step in steps if "with their planes" in step.what]
+    return tasks
+
+
 def test_the_shape_and_the_sample_decide_the_strategy() -> None:
     single, many = Shape(1000, 50, 4, 1000, 500), Shape(1001, 50, 4, 1000, 500)
     assert type(_chosen(single)) is ResidentRows
@@ -337,6 +343,13 @@ def test_the_shape_and_the_sample_decide_the_strategy() -> None:
     assert resident.keeps_bytes == 0 and streamed.keeps_bytes == many.nbytes
     # 11 starts read the rows once each; all of them together for each of 1,000 rounds.
     assert streamed.passes - resident.passes == 1002 - 11
+    wide = Shape(1000, 5000, 4, 600, 600)
+    assert type(_chosen(wide)) is ResidentRows, "few wide rows, in two blocks"
+    assert type(_chosen(wide, memory_limit="1GiB")) is StreamedRows, "if they fit"
+    assert type(_chosen(Shape(20_000, 30_000, 4, 600, 600))) is StreamedRows
+    n_run = {c: _starts_in_plan(wide, n_clusters=c) for c in (2, 3, "auto")}
+    assert n_run == {2: 11, 3: 3, "auto": 11}, "auto may find two clusters"
+    assert _starts_in_plan(wide, n_clusters=3, criterion="objective") == 11
     clustering = MaximumMarginClustering(3)
     chosen = METHODS["maximum_margin_clustering"].choose(many, clustering._selection())
     assert type(chosen) is NormsOfRule and type(chosen.search) is StreamedRows

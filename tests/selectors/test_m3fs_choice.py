@@ -13,13 +13,17 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.cost import Shape
 from bigfs.metrics import clustering_accuracy
 from bigfs.selectors.m3fs import choice as _m3fs_choice
+from bigfs.selectors.m3fs import strategies
 from bigfs.selectors.m3fs.choice import (
     RIDGE,
     choice_bytes,
     compared_rows,
+    likeliest,
     likelihoods,
     mean_log_likelihood,
+    starts_to_run,
 )
+from bigfs.selectors.m3fs.strategies import MarginSearch, ResidentRows, StreamedRows
 
 
 def _uneven(n: int = 300) -> tuple[np.ndarray, np.ndarray]:
@@ -96,3 +100,32 @@ def test_what_the_choice_holds_is_bounded() -> None:
     shapes = [Shape(n, d, 4, 100, 100) for n, d in ((10**6, 64), (10**9, 1000), (400, 10**5))]
     assert [compared_rows(shape) for shape in shapes] == [10_000, 4194, 100]
     assert all(choice_bytes(shape) < 200 * 2**20 for shape in shapes)
+
+
+def test_how_many_starts_are_run() -> None:
+    assert starts_to_run(11, (205, 20), "likelihood") == 3
+    assert starts_to_run(2, (205, 20), "likelihood") == 2
+    assert starts_to_run(11, (204, 20), "likelihood") == 11, "few unknowns"
+    assert starts_to_run(11, (5_000, 1), "likelihood") == 11, "two clusters"
+    assert starts_to_run(11, (205, 20), "objective") == 11, "the beginnings do not tell"
+    assert likeliest(np.array([-3.0, -1.0, -2.0, -1.0 - 1e-12]), 2) == [1, 3]
+    assert likeliest(np.array([-1.0 - 1e-12, -3.0, -1.0]), 1) == [0], "equal but for rounding"
+
+
+@pytest.mark.parametrize("kind", [ResidentRows, StreamedRows])
+def test_the_likeliest_beginnings_are_run_to_the_ends_that_they_have_among_all(
+    kind: type[MarginSearch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(80, 12)) + 3 * generator.normal(size=(5, 12))[np.arange(80) % 5]
+    monkeypatch.setattr(strategies, "search_of_all_rows", kind)
+    every = M3FS(4, n_clusters=6).fit(X)
+    monkeypatch.setattr(_m3fs_choice, "_MANY_UNKNOWNS", 70)
+    few = M3FS(4, n_clusters=6).fit(X)
+    assert len(every.starts_) > len(few.starts_) == 3
+    ends = {start["start"]: start for start in every.starts_}
+    for number, start in enumerate(few.starts_):
+        assert start["objective"] == pytest.approx(ends[start["start"]]["objective"])
+        labels = np.asarray(few.start_labels_)[:, number]
+        assert np.bincount(labels, minlength=6).tolist() == start["sizes"]
+    assert few.chosen_start_ in ends

@@ -94,6 +94,17 @@ def test_a_warm_start_changes_the_way_but_not_the_end():
     assert misleading.objective == pytest.approx(cold.objective, rel=1e-5)
 
 
+def test_features_that_are_missing_enter_near_the_solution():
+    cone = CASES["wide"]
+    cold = solve_cone(cone, solver="active")
+    lacking = np.ones(cone.n_features)
+    lacking[np.argsort(-cold.sigma, kind="stable")[[0, 3]]] = 0.0
+    entered = solve_cone(cone, solver="active", start=lacking)
+    assert entered.objective == pytest.approx(cold.objective, rel=1e-5)
+    assert entered.gap <= 1e-5
+    np.testing.assert_allclose(entered.sigma, cold.sigma, atol=0.02)
+
+
 def test_constant_features_get_nothing():
     cone = program(20, 1, 4)
     cone.planes[:, 3] = 0.0

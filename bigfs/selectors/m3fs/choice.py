@@ -3,6 +3,12 @@
 Every cluster is taken for a Gaussian with a mean and a covariance of its own, and every ending for
 the mixture of its clusters, rows counted where they were put. The objective cannot compare endings
 so: it prefers even halves and knows of each feature only what the rule makes of it.
+
+With many features and clusters a start takes long, and ends near where it began: there only the
+starts that describe the rows best are run. On the shared sets with more than two clusters and more
+than 2,000 unknowns the chosen start was the likeliest one from the beginning (correlation of both
+likelihoods 0.91 to 1). With few features, and with two clusters of text, the order of the
+beginnings says little of that of the ends.
 """
 
 from __future__ import annotations
@@ -20,6 +26,23 @@ from bigfs.store.scratch import ArrayRef
 # Added to the variance of every direction, as a share of the features' mean variance: a cluster
 # may have fewer rows than there are features.
 RIDGE = 0.2
+# Figures that differ by less are equal, whatever their last bits.
+DIGITS = 9
+# With more than two clusters and so many unknowns, the likeliest starts are run to their ends.
+_MANY_UNKNOWNS = 4096
+_FEW_STARTS = 3
+
+
+def starts_to_run(n_starts: int, size: tuple[int, int], criterion: str) -> int:
+    """Return how many starts are run to their ends, with V of a size."""
+    many = size[1] > 1 and size[0] * size[1] > _MANY_UNKNOWNS
+    return min(n_starts, _FEW_STARTS) if many and criterion == "likelihood" else n_starts
+
+
+def likeliest(likely: np.ndarray, count: int) -> list[int]:
+    """Return the numbers of the likeliest starts, in their order; ties go to the first."""
+    ranked = np.argsort(-np.round(likely, DIGITS), kind="stable")
+    return [int(number) for number in np.sort(ranked[:count])]
 
 
 def compared_rows(shape: Shape) -> int:

@@ -73,7 +73,8 @@ class M3FS(MarginSelector):
     criterion : {"likelihood", "objective"}, default="likelihood"
         Which start to believe, of those that converged and kept all clusters: the one whose
         clusters describe the rows best, each as a Gaussian with a covariance of its own (on at
-        most 10,000 rows); or the one of the least objective, which prefers even halves.
+        most 10,000 rows); or the one of the least objective, which prefers even halves. With
+        the likelihood, few starts are run where each takes long. See Notes.
     nesting : {"clusters_outside", "planes_outside"}, default="clusters_outside"
         Planes are drawn until none is violated before any row changes its cluster; or the
         paper's order, in which rows move while the set of planes is still small. See Notes.
@@ -108,7 +109,8 @@ class M3FS(MarginSelector):
         Relative gap of the last cone program.
     converged_ : bool
     starts_ : list of dict
-        Every start with its objective, loss, likelihood, sizes of its clusters and counts.
+        Every start that was run, with its objective, loss, likelihood, sizes of its clusters and
+        counts.
     start_labels_ : ndarray (zarr array where X was stored) of shape (n_learned, n_starts), uint8
         Where each start ended, on the rows that were learned from.
     chosen_start_ : str
@@ -134,7 +136,10 @@ class M3FS(MarginSelector):
 
     In the paper's nesting the planes are the outer loop. While they are few the clusters drift:
     with two clusters they end where the objective is low, whatever the start; with more they
-    lose clusters. With the clusters outside, a start is refined rather than replaced.
+    lose clusters. With the clusters outside, a start is refined rather than replaced: of many
+    features, the starts that describe the rows best in the beginning do so in the end. With more
+    than two clusters and more than 4,096 unknowns (features, and the intercept, times clusters),
+    where a start takes long, only the three that do are run, unless `criterion` is "objective".
 
     References
     ----------

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg.lapack import dpotrf
 
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
@@ -26,6 +27,8 @@ MAX_FULL_ROWS = 50_000
 _TILE = 2048
 # Matrices of features alive at once where the form is brought back and clipped.
 _CLIPPED = 6
+# Added to the diagonal of Ln, which is singular: far below the tolerance of the programs.
+_DEFINITE = 1e-10
 # From so many features on few rows are worth a way of their own.
 _LARGE = 400
 
@@ -58,14 +61,20 @@ def _few_rows(shape: Shape) -> bool:
 
 
 def _form_of_few_rows(blocks: RowBlocks, W: AffinityMatrix) -> np.ndarray:
-    """Return the form as ``F'F``, ``F = Ln^1/2 [X 1]``: the eigenvectors are those of n x n."""
+    """Return the form as ``F'F / n``, ``F = R [X 1]`` with ``R'R = Ln``: R is n x n."""
     n, mean = blocks.n_samples, blocks.moments().mean
     Z = _rows(blocks.start_pass().read(0, n), mean)
     root = 1 / np.sqrt(W.degrees.load())
     with single_thread():
-        Ln = np.eye(n) - root[:, None] * W.load().toarray() * root
-        values, vectors = np.linalg.eigh(Ln)
-        F = (vectors * np.sqrt(np.maximum(values, 0.0))).T @ Z
+        Ln = W.load().toarray()
+        Ln *= -root[:, None]
+        Ln *= root
+        Ln.flat[:: n + 1] += 1.0 + _DEFINITE
+        R, failed = dpotrf(Ln)
+        if failed:  # weights of either sign
+            values, vectors = np.linalg.eigh(Ln)
+            R = (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        F = R @ Z
         F[:, :-1] += np.outer(F[:, -1], mean)
         return np.asarray(F.T @ F / n)
 

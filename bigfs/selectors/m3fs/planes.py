@@ -150,6 +150,8 @@ def _run_start(
         if state.history:
             where = f"round {len(state.history)}, objective {state.objective:.6g}"
             say_where(f"start {number}: {where}")
+    if weighted is not None:
+        state.V = weighted.rule()
     clusters, hinges = finish_block(X, [state.V])
     state.planes = np.empty(0)
     return state, clusters[:, 0], float(hinges[0])

@@ -9,6 +9,7 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.runtime.execute import run_tasks
+from bigfs.selectors.m3fs.choice import DIGITS
 from bigfs.selectors.m3fs.state import Settings, Trajectory
 from bigfs.store.scratch import ArrayRef
 
@@ -16,8 +17,6 @@ logger = logging.getLogger("bigfs")
 
 # A cluster with fewer rows than this share of an even one is as good as empty.
 _TINY = 0.1
-# Figures that differ by less are equal, whatever their last bits.
-_DIGITS = 9
 
 
 def chosen_start(states: list[Trajectory], likely: np.ndarray | None) -> int:
@@ -29,8 +28,8 @@ def chosen_start(states: list[Trajectory], likely: np.ndarray | None) -> int:
     sound = [s for s in states if s.converged and s.sizes.min() >= _TINY * s.sizes.mean()]
 
     def order(state: Trajectory) -> tuple[float, float, int]:
-        described = 0.0 if likely is None else round(float(likely[state.number]), _DIGITS)
-        return -described, round(state.objective, _DIGITS), state.number
+        described = 0.0 if likely is None else round(float(likely[state.number]), DIGITS)
+        return -described, round(state.objective, DIGITS), state.number
 
     return min(sound or states, key=order).number
 

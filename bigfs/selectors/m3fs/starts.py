@@ -155,6 +155,13 @@ def _collect_task(
     out.write(bounds[0], np.ascontiguousarray(_together(bounds, sources)[:, kept]))
 
 
+def kept_starts(blocks: RowBlocks, labels: ArrayRef, kept: list[int], scratch: Scratch) -> ArrayRef:
+    """Return the labels of some starts."""
+    out = scratch.create("kept_starts", (blocks.n_samples, len(kept)), np.uint8, blocks.rows)
+    run_tasks(_collect_task, blocks.bounds, [labels], kept, out, label="m3fs starts", unit="blocks")
+    return out
+
+
 def _spectral_labels(
     spectral: SpectralEmbedding,
     blocks: RowBlocks,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +13,11 @@ from bigfs.blocks.rowblocks import moments_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.memory import task_budget
+from bigfs.core.units import MIB
 from bigfs.graph.affinity import default_sigma
 from bigfs.runtime.execute import worker_slots
 from bigfs.selectors.m3fs import M3FSParameters
-from bigfs.selectors.m3fs.choice import choice_steps, likelihoods
+from bigfs.selectors.m3fs.choice import choice_steps, likeliest, likelihoods, starts_to_run
 from bigfs.selectors.m3fs.form import check_full, full_form, full_steps, smooth_form, smooth_steps
 from bigfs.selectors.m3fs.passes import PlanePasses, round_bytes
 from bigfs.selectors.m3fs.planes import (
@@ -27,7 +28,7 @@ from bigfs.selectors.m3fs.planes import (
 )
 from bigfs.selectors.m3fs.result import about_start, chosen_start, details_of, write_labels
 from bigfs.selectors.m3fs.sample import SampledRows
-from bigfs.selectors.m3fs.starts import most_starts, start_labels, start_steps
+from bigfs.selectors.m3fs.starts import kept_starts, most_starts, start_labels, start_steps
 from bigfs.selectors.m3fs.state import Settings, Trajectory
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.stages import start_of
@@ -36,6 +37,9 @@ from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
+
+# Up to so many bytes in float64 all rows of wide data go to every start.
+_FEW_BYTES = 256 * MIB
 
 # The ends of all starts, and the sums of their losses.
 _Ended = tuple[list[Trajectory], list[float]]
@@ -75,8 +79,10 @@ def search_of_all_rows(
     if parameters.graph == "full" and parameters.smoothness:
         assert selection.graph is not None
         check_full(shape.n_samples, selection.graph.weight)
-    kind = ResidentRows if shape.n_blocks == 1 else StreamedRows
-    return kind(shape, selection, parameters, n_selected)
+    resident = ResidentRows(shape, selection, parameters, n_selected)
+    if shape.n_blocks == 1 or resident.is_small():
+        return resident
+    return StreamedRows(shape, selection, parameters, n_selected)
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,13 @@ class MarginSearch(Strategy):
         n_rows_of_v = self.shape.n_features + self.margin.fit_intercept
         return n_rows_of_v, self._n_columns, self.margin.smoothness > 0
 
+    @property
+    def _most_run(self) -> int:
+        """The most starts that are run to their ends: all, where "auto" may find two clusters."""
+        n_columns = 1 if isinstance(self.margin.n_clusters, str) else self._n_columns
+        size = self._program_size[0], n_columns
+        return starts_to_run(most_starts(self.margin), size, self.margin.criterion)
+
     @abstractmethod
     def _round_steps(self) -> tuple[Step, ...]:
         """Return the steps from the starts to their ends."""
@@ -114,7 +127,7 @@ class MarginSearch(Strategy):
     def cost(self) -> StageCost:
         """Return the cost of the starts, of at most ``max_iter`` rounds of each, of the choice."""
         shape, parameters = self.shape, self.margin
-        n, n_starts = shape.n_samples, most_starts(parameters)
+        n, n_starts, n_run = shape.n_samples, most_starts(parameters), self._most_run
         steps = [moments_step(shape), *start_steps(shape, parameters)]
         if parameters.smoothness and parameters.graph == "full":
             steps += full_steps(shape)
@@ -122,11 +135,13 @@ class MarginSearch(Strategy):
             assert self.selection.graph is not None
             steps += smooth_steps(shape, self.selection.graph.n_neighbors)
         steps += self._round_steps()
-        if parameters.criterion == "likelihood":
+        if n_run < n_starts:
             steps += choice_steps(shape, n_starts)
+        if parameters.criterion == "likelihood":
+            steps += choice_steps(shape, n_run)
         steps.append(Step("the labels of a block", 16 * shape.rows * n_starts, shape.n_blocks))
         kept_of_rows, kept_of_x = self._space()
-        stored = n * (4 + n_starts)
+        stored = n * (4 + n_run)
         scratch = stored + n * 6 * n_starts + kept_of_rows
         return StageCost(tuple(steps), scratch, stored, kept_of_x, at_most=True)
 
@@ -144,6 +159,12 @@ class MarginSearch(Strategy):
         names, labels = start_labels(
             blocks, n_clusters, start, parameters.n_init, seed, spectral, folder
         )
+        size = settings.n_rows_of_v, settings.n_columns
+        n_run = starts_to_run(len(names), size, parameters.criterion)
+        if n_run < len(names):
+            kept = likeliest(likelihoods(blocks, labels, seed), n_run)
+            labels = kept_starts(blocks, labels, kept, folder)
+            names = [names[number] for number in kept]
         clusters = out.create("start_labels", (n, len(names)), np.uint8, blocks.rows)
         problem = (settings, mean, smooth)
         states, hinges = self._run_starts(
@@ -198,13 +219,23 @@ class MarginSearch(Strategy):
 
 
 class ResidentRows(MarginSearch):
-    """All rows in one block, each start in a task of its own that reads them once."""
+    """All rows in each task, one for each start, that reads them once."""
+
+    def is_small(self) -> bool:
+        """Say whether wide rows of several blocks fit one task: they are too few to stream."""
+        shape = self.shape
+        few = shape.n_samples < shape.n_features
+        small = few and 8 * shape.n_samples * shape.n_features <= _FEW_BYTES
+        return small and self._needed() <= task_budget(self.selection.memory_limit)
+
+    def _needed(self) -> int:
+        shape = replace(self.shape, block_rows=self.shape.n_samples)
+        return resident_bytes(shape, *self._program_size)
 
     def _round_steps(self) -> tuple[Step, ...]:
-        shape, n_starts = self.shape, most_starts(self.margin)
+        shape, n_starts = self.shape, self._most_run
         what = f"all {shape.n_samples:,} rows with their planes and a cone program"
-        needed = resident_bytes(shape, *self._program_size)
-        return (Step(what, needed, n_starts, n_starts, n_starts * shape.n_chunks),)
+        return (Step(what, self._needed(), n_starts, n_starts, n_starts * shape.n_chunks),)
 
     def _run_starts(self, starts: _Starts) -> _Ended:
         return run_resident(
@@ -220,7 +251,7 @@ class StreamedRows(MarginSearch):
 
     def _round_steps(self) -> tuple[Step, ...]:
         shape, max_iter = self.shape, self.margin.max_iter
-        n_starts, size = most_starts(self.margin), self._program_size
+        n_starts, size = self._most_run, self._program_size
         what = f"a cone program of {size[0]:,} x {size[1]} unknowns"
         block = f"a block of {shape.rows:,} rows with its planes"
         needed = round_bytes(shape, self._n_columns)

@@ -3,7 +3,9 @@
 Without smoothness the cone program is one of the products of planes (`solvers.rowqp`). A plane
 with weights W_j, +1 for a row's cluster and -1 for its rival, is ``X' W_j / n``, and a product of
 two is ``sum_p W_jp' X X' W_kp / n^2``. New clusters move few rows, which changes the products by
-what these rows have in common with all: planes of n_features x n_clusters are never made.
+what these rows have in common with all: planes of n_features x n_clusters are never made, and
+with fewer rows than features neither is V before the end: decision values are sums of the same
+products.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def is_weighted(n_rows: int, settings: Settings, smooth: np.ndarray | None) -> b
 def weighted_bytes(n_rows: int, n_rows_of_v: int, n_columns: int) -> int:
     """Return the bytes of products of rows, and of rows that move; 0 where planes are smaller."""
     small = n_rows <= min(_MOST_ROWS, n_rows_of_v * n_columns // 2)
-    return 8 * n_rows**2 + 8 * _MOVED_BYTES if small and n_columns > 1 else 0
+    return 8 * n_rows**2 + 8 * _MOVED_BYTES if small else 0
 
 
 class WeightedPlanes:
@@ -69,6 +71,11 @@ class WeightedPlanes:
         # What a row's weight adds to the product of a plane with the mean, and to the intercepts.
         self._across = np.column_stack([X @ self._center, np.ones(n)]) / n
         self._planes, self._drawn = np.empty((0, n), dtype=np.uint8), np.empty(0, dtype=np.uint8)
+        # Decision values of the last solution, and V as parts: weights of the rows and of the mean,
+        # and intercepts; or V itself.
+        self._values = np.zeros((n, P))
+        self._parts: tuple[np.ndarray, ...] = (self._values, np.zeros(P), np.zeros((0, P)))
+        self._V: np.ndarray | None = None
         self._products, self._sums = np.empty((0, 0)), np.empty((0, P, 2))
 
     def solve(self, state: Trajectory) -> ConeSolution:
@@ -85,21 +92,37 @@ class WeightedPlanes:
         if gap > 10 * TOLERANCE:
             planes = plane_sums(self._X, list(self._planes), self._z, P, settings.fit_intercept)[0]
             program = state.program(settings, self._mean, None)
-            return solve_cone(replace(program, planes=planes / n), tol=TOLERANCE)
-        plane, at, own, rival = self._asked()
-        weights = np.bincount(at * P + own, x[plane], minlength=n * P)
-        weights -= np.bincount(at * P + rival, x[plane], minlength=n * P)
-        V = np.zeros((settings.n_rows_of_v, P))
-        V[:d] = self._X.T @ weights.reshape(n, P) / n
-        if len(x) > J:
-            V[:d] += np.outer(self._center, x[J : J + P] - x[J + P :])
-        V[d:] = f[: (len(V) - d) * P].reshape(-1, P)
+            solution = solve_cone(replace(program, planes=planes / n), tol=TOLERANCE)
+            self._V, self._values = solution.V, decisions(self._X, solution.V)
+            return solution
+        plane, at, column, sign = self._entries()
+        weights = np.bincount(at * P + column, x[plane] * sign, minlength=n * P).reshape(n, P)
+        of_mean = x[J : J + P] - x[J + P :] if len(x) > J else np.zeros(P)
+        intercepts = f[:P].reshape(-1, P) if settings.fit_intercept else np.empty((0, P))
+        self._V, self._parts = None, (weights / n, of_mean, intercepts)
+        if n < d:
+            self._values = n * (self._shared @ weights)
+            self._values += np.outer(n * self._across[:, 0], of_mean)
+            self._values += intercepts.sum(axis=0)
+        else:
+            self._V = self.rule()
+            self._values = decisions(self._X, self._V)
         ones = np.ones(d)
-        return ConeSolution(V, ones, slack, upper, max(0.0, gap), x[:J], n_iter, "active", ones)
+        return ConeSolution(
+            state.V, ones, slack, upper, max(0.0, gap), x[:J], n_iter, "active", ones
+        )
+
+    def rule(self) -> np.ndarray:
+        """Return V of the last solution."""
+        if self._V is not None:
+            return self._V
+        weights, of_mean, intercepts = self._parts
+        V = self._X.T @ weights + np.outer(self._center, of_mean)
+        return np.vstack([V, intercepts])
 
     def step(self, state: Trajectory) -> PlaneSums:
         """Do a pass: take over the clusters of V, but for the first one; draw a plane."""
-        F = decisions(self._X, state.V)
+        F = self._values
         now, before = clusters_of(F), self._counts()
         moved = np.flatnonzero(now != self._z)
         if state.n_rounds:
@@ -112,7 +135,7 @@ class WeightedPlanes:
             np.empty((len(before), 0, 0)),
             self._counts() - before,
             len(moved),
-            np.bincount(now, minlength=F.shape[1]),
+            np.bincount(now, minlength=max(2, F.shape[1])),
         )
 
     def keep(self, state: Trajectory) -> None:
@@ -122,10 +145,10 @@ class WeightedPlanes:
             return
         weights = plane_weights(self._drawn, self._z, P)[0]
         along = self._shared @ weights.T
-        plane, at, own, rival = self._asked()
+        plane, at, column, sign = self._entries()
         products = np.empty((J + 1, J + 1))
         products[:J, :J] = self._products
-        across = np.bincount(plane, along[at, own] - along[at, rival], minlength=J)
+        across = np.bincount(plane, along[at, column] * sign, minlength=J)
         products[:J, J] = products[J, :J] = across
         products[J, J] = float(np.vdot(weights, along.T))
         self._products = products
@@ -143,47 +166,56 @@ class WeightedPlanes:
         across = np.hstack([up, -up])
         own = np.block([[square, -square], [-square, square]])
         products = np.block([[self._products, across], [across.T, own]])
-        free = np.zeros((J + 2 * P, intercepts.shape[1] + 1))
-        free[:J, :-1] = intercepts
+        # f <= mean'v_p <= f + balance for every cluster p; of one column both are bounds.
+        bounded = P > 1
+        free = np.zeros((J + 2 * P, intercepts.shape[1] + bounded))
         if settings.fit_intercept:
-            free[J : J + P, :-1], free[J + P :, :-1] = ones, -ones
-        free[J : J + P, -1], free[J + P :, -1] = -1.0, 1.0
-        limits = np.concatenate([np.zeros(P), np.full(P, -settings.balance)])
+            free[:, :P] = np.concatenate([intercepts, ones, -ones])
+        if bounded:
+            free[J : J + P, -1], free[J + P :, -1] = -1.0, 1.0
+        limits = np.full(2 * P, -settings.balance)
+        limits[:P] *= not bounded
         return products, free, np.concatenate([bounds, limits])
 
     def _asking(self, part: Any = slice(None)) -> np.ndarray:
         """Say of which rows each plane asks something: (n_planes, n_part)."""
         planes = self._planes[:, part]
+        if self._settings.n_columns == 1:
+            return np.asarray(planes > 0)
         return np.asarray((planes > 0) & (planes != self._z[part] + 1))
 
     def _counts(self) -> np.ndarray:
         return np.asarray(self._asking().sum(axis=1))
 
-    def _asked(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the planes that ask something of a row, these rows, their clusters and rivals."""
-        plane, at = np.nonzero(self._asking())
-        return plane, at, self._z[at].astype(np.int64), self._planes[plane, at].astype(np.int64) - 1
+    def _entries(
+        self, part: Any = slice(None)
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the weights that are not zero: their planes, rows, columns and signs."""
+        plane, at = np.nonzero(self._asking(part))
+        own = self._z[part][at].astype(np.int64)
+        if self._settings.n_columns == 1:
+            return plane, at, np.zeros_like(own), np.where(own == 1, 1.0, -1.0)
+        rival = self._planes[:, part][plane, at].astype(np.int64) - 1
+        signs = np.repeat([1.0, -1.0], len(at))
+        return np.tile(plane, 2), np.tile(at, 2), np.concatenate([own, rival]), signs
 
     def _weights(self, part: np.ndarray) -> np.ndarray:
         """Return the weights of some rows, (n_planes, P, n_part)."""
         weights = np.zeros((len(self._planes), self._settings.n_columns, len(part)))
-        plane, at = np.nonzero(self._asking(part))
-        weights[plane, self._z[part[at]], at] = 1.0
-        weights[plane, self._planes[plane, part[at]] - 1, at] = -1.0
+        plane, at, column, sign = self._entries(part)
+        weights[plane, column, at] = sign
         return weights
 
     def _move(self, now: np.ndarray, moved: np.ndarray) -> None:
         """Take over clusters: the products change by what rows that move share with all."""
-        from scipy.sparse import csr_array
+        from scipy.sparse import coo_array
 
         J, P, n = len(self._planes), self._settings.n_columns, len(self._z)
         step = max(1, _MOVED_BYTES // (8 * (J * P + n)))
         for begin in range(0, len(moved), step):
             part = moved[begin : begin + step]
-            plane, at, own, rival = self._asked()
-            heads = np.concatenate([plane * P + own, plane * P + rival])
-            values = np.repeat([1.0, -1.0], len(at))
-            held = csr_array((values, (heads, np.tile(at, 2))), shape=(J * P, n))
+            plane, at, column, sign = self._entries()
+            held = coo_array((sign, (plane * P + column, at)), shape=(J * P, n))
             shared, before = self._shared[:, part], self._weights(part)
             self._z[part] = now[part]
             change = self._weights(part) - before

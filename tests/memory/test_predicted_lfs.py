@@ -20,7 +20,7 @@ from bigfs.runtime import local_cluster
 from bigfs.runtime.execute import inline
 from bigfs.runtime.progress import SilentReporter, Work
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
-from bigfs.selectors.gfs_kmeans.strategies import _search
+from bigfs.selectors.gfs_kmeans.search import SearchedRows, search
 from bigfs.selectors.lfs.held import HeldRows
 from bigfs.selectors.lfs.kernels import Clusterings, Rules
 from bigfs.selectors.lfs.passes import BlockTasks, sweep_size
@@ -58,15 +58,14 @@ def _lfs_alone(path: Path, settings: dict[str, Any]) -> None:
 
 
 def _gfs_alone(path: Path, settings: dict[str, Any]) -> None:
-    """Drop one feature in this process as a client without a cluster does."""
+    """Take the first step in this process as a client without a cluster does."""
     with inline(), suppress(_Enough):
         blocks = RowBlocks.from_any(path)
-        gram, parameters = blocks.gram(), GFSKMeansParameters(**settings)
-        usable = ~blocks.moments().constant
-        _search(
-            HeldRows(blocks, gram.mean), parameters.init - gram.mean, usable,
-            gram.gram / gram.count, parameters, _OneStep("gfs", None, "", SilentReporter()),
-        )  # fmt: skip
+        parameters, moments = GFSKMeansParameters(**settings), blocks.moments()
+        gram = None if parameters.drops_many(blocks.n_features) else blocks.gram()
+        rows = SearchedRows.of(HeldRows(blocks, moments.mean), gram)
+        progress = _OneStep("gfs", None, "", SilentReporter())
+        search(rows, parameters.init - moments.mean, ~moments.constant, parameters, progress)
 
 
 def test_a_fold_of_the_sums_of_all_candidates(tmp_path: Path) -> None:
@@ -79,7 +78,7 @@ def test_a_fold_of_the_sums_of_all_candidates(tmp_path: Path) -> None:
         centers = np.random.default_rng(0).normal(size=(d, k, d))
         candidates = Clusterings(centers, ~np.eye(d, dtype=bool))
         rules = Rules(candidates.take(np.zeros(k, dtype=np.int64)), np.arange(k))
-        step = BlockTasks.step(blocks.layout, "sums", sweep_size(BlockTasks, k, d), 1)
+        step = BlockTasks.step(blocks.layout, "sums", sweep_size(BlockTasks, k, d, d), 1)
         _measured(
             StageCost((step,)), step.task_bytes, lambda: passes.sweep(candidates, rules).counts
         )
@@ -89,8 +88,9 @@ def test_a_fold_of_the_sums_of_all_candidates(tmp_path: Path) -> None:
     "method, n, d, settings, alone",
     [
         ("lfs", 776, 322, {"n_clusters": 2, "drop": "many", "max_iter": 2}, _lfs_alone),
-        ("gfs_kmeans", 2_000, 500, {"n_clusters": 20, "max_iter": 2}, _gfs_alone),
-        ("gfs_kmeans", 800, 600, {"n_clusters": 12, "max_iter": 9}, _gfs_alone),
+        ("gfs_kmeans", 2_000, 500, {"n_clusters": 20, "max_iter": 2, "drop": "one"}, _gfs_alone),
+        ("gfs_kmeans", 800, 600, {"n_clusters": 12, "max_iter": 9, "drop": "one"}, _gfs_alone),
+        ("gfs_kmeans", 2_600, 2_000, {"n_clusters": 5, "max_iter": 2}, _gfs_alone),
     ],
 )
 def test_rows_that_the_client_holds(

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_iris, load_wine
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 
 from bigfs import GFSKMeans, ingest
 from bigfs.core.errors import InputError, MemoryLimitError
-from bigfs.selectors.gfs_kmeans.compare import CandidateComparison, log_ratio
+from bigfs.selectors.gfs_kmeans.compare import CandidateComparison, log_ratio, within
+from bigfs.selectors.gfs_kmeans.nested import log_ratios
 from bigfs.selectors.lfs.kernels import Sweep
+from bigfs.solvers.separability import pair_separability
 from tests.bench._lfs_data import planted
 from tests.reference.lfs import lloyd
 
@@ -51,12 +53,77 @@ def _reference(X: np.ndarray, centers: np.ndarray) -> tuple[list[int], np.ndarra
     return kept, labels
 
 
+def _reference_many(X: np.ndarray, centers: np.ndarray) -> tuple[list[int], np.ndarray]:
+    """Drop the least separate quarter of the features, or half of that, and so on, while it may."""
+    kept, labels, found = list(range(X.shape[1])), lloyd(X, centers), True
+    while found and len(kept) > 1:
+        means = np.stack([X[labels == j].mean(axis=0) for j in range(len(centers))])
+        between = (np.bincount(labels)[:, None] / len(X) * (means - X.mean(axis=0)) ** 2).sum(
+            axis=0
+        )
+        order = sorted(kept, key=lambda f: between[f] / (X[:, f].var() - between[f]))
+        size, found = max(1, len(kept) // 4), False
+        while size and not found:
+            rest = sorted(order[size:])
+            new = lloyd(X[:, rest], means[:, rest])
+            values = [_criterion(X[:, s], z) for z in (new, labels) for s in (kept, rest)]
+            found = values[0] * values[1] / (values[2] * values[3]) >= 1 - 1e-9
+            size //= 2
+        if found:
+            kept, labels = rest, new
+    return kept, labels
+
+
+@pytest.mark.parametrize("load", [load_iris, load_wine, load_breast_cancer])
+def test_several_features_at_a_time_go_as_in_the_dense_reference(load) -> None:
+    X, y = load(return_X_y=True)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    centers = np.stack([X[y == j].mean(axis=0) for j in range(y.max() + 1)])
+    settings = {"n_clusters": len(centers), "init": centers, "tol": 0, "drop": "many"}
+    fitted = GFSKMeans(**settings).fit(X)
+    kept, labels = _reference_many(X, centers)
+    assert fitted.get_support(indices=True).tolist() == kept
+    np.testing.assert_array_equal(fitted.labels_, labels)
+    assert fitted.n_iter_ <= 1 + X.shape[1] - len(kept)
+
+
+@pytest.mark.parametrize("kind", ["plain", "far from one scale", "singular", "few rows"])
+def test_nested_subsets_have_the_ratio_of_each(kind: str) -> None:
+    generator = np.random.default_rng(0)
+    X, labels = generator.normal(size=(60, 9)), np.arange(60) % 4
+    X[:, :3] += labels[:, None]
+    if kind == "far from one scale":
+        X *= 10.0 ** np.arange(-6, 12, 2)
+    if kind == "singular":
+        X[:, 7] = X[:, 6]
+    if kind == "few rows":
+        X, labels = X[:8], labels[:8]
+    X -= X.mean(axis=0)
+    total, tried = X.T @ X / len(X), np.tile(labels, (4, 1))
+    for row in tried[1:]:  # a candidate stays the same
+        row[:4] = generator.permutation(row[:4])
+    order, sizes = generator.permutation(9), np.array([7, 8, 6, 3])
+    old, new = _swept(X, labels[None], 4), _swept(X, tried, 4)
+    values = log_ratios(
+        old, new, order, sizes, total.diagonal()[order], lambda some: total[np.ix_(some, some)]
+    )
+    assert values[0] == 0 and (values[1:] != 0).all()
+    for i, size in enumerate(sizes[1:].tolist(), 1):
+        subsets, traced = (order, order[:size]), kind in ("singular", "few rows")
+        logs = []
+        for swept, place in ((new, i), (old, 0)):
+            means = swept.sums[place] / swept.counts[place][:, None]
+            inner = within(swept.counts[place], swept.sums[place], total)
+            logs.append(pair_separability(swept.counts[place], means, inner, *subsets, traced))
+        np.testing.assert_allclose(values[i], logs[0] - logs[1], rtol=0, atol=2e-8)
+
+
 @pytest.mark.parametrize("load", [load_iris, load_wine])
 def test_equals_the_dense_reference(load) -> None:
     X, y = load(return_X_y=True)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     centers = np.stack([X[y == j].mean(axis=0) for j in range(3)])
-    fitted = GFSKMeans(n_clusters=3, init=centers, tol=0).fit(X)
+    fitted = GFSKMeans(n_clusters=3, init=centers, tol=0, drop="one").fit(X)
     kept, labels = _reference(X, centers)
     assert fitted.get_support(indices=True).tolist() == kept
     np.testing.assert_array_equal(fitted.labels_, labels)
@@ -143,7 +210,7 @@ def test_what_cannot_be_used_is_refused() -> None:
     with pytest.raises(InputError, match="every feature is constant"):
         GFSKMeans(n_clusters=2).fit(np.ones((9, 2)))
     with pytest.raises(MemoryLimitError, match="covariances of 3,000 features"):
-        GFSKMeans(n_clusters=9, memory_limit="1 GiB").fit(np.random.rand(30, 3_000))
+        GFSKMeans(n_clusters=9, drop="one", memory_limit="1 GiB").fit(np.random.rand(30, 3_000))
 
 
 def test_candidates_tried_some_at_a_time_give_the_same_order(
@@ -152,7 +219,7 @@ def test_candidates_tried_some_at_a_time_give_the_same_order(
     X = load_wine().data
     results = []
     for size in (1, 2**24):
-        monkeypatch.setattr("bigfs.selectors.gfs_kmeans.strategies._HELD_BYTES", size)
+        monkeypatch.setattr("bigfs.selectors.gfs_kmeans.search.HELD_BYTES", size)
         results.append(GFSKMeans(n_clusters=4, n_init=2, preprocess="standardize").fit(X))
     np.testing.assert_array_equal(results[0].dropped_, results[1].dropped_)
     np.testing.assert_array_equal(results[0].labels_, results[1].labels_)

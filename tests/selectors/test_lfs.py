@@ -8,7 +8,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from sklearn.datasets import load_iris, load_wine
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 
 from bigfs import LFS, GFSKMeans, ingest
 from bigfs.blocks import RowBlocks
@@ -27,7 +27,7 @@ from bigfs.solvers.separability import (
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 from tests.bench._lfs_data import four_clusters, planted
-from tests.reference.lfs import reference_lfs
+from tests.reference.lfs import reference_lfs, reference_lfs_many
 from tests.selectors._local import selection_of
 
 PLANTED = [[0, 1], [0, 1], [1, 2], [1, 2]]
@@ -41,10 +41,17 @@ def _subsets(actual: LFS) -> list[list[int]]:
     return [subset.tolist() for subset in actual.feature_subsets_]
 
 
+def _most_dropped(fitted: LFS) -> int:
+    """Return how many features a cluster lost at a time at most, by its own trial."""
+    own = [step for step in fitted.trace_ if step["tried_cluster"] == step["cluster"]]
+    return max(len(step["dropped"]) for step in own)
+
+
 def _data(name: str) -> tuple[np.ndarray, np.ndarray]:
     if name == "planted":
         return four_clusters(3)
-    X, y = {"iris": load_iris, "wine": load_wine}[name](return_X_y=True)
+    loads = {"iris": load_iris, "wine": load_wine, "breast_cancer": load_breast_cancer}
+    X, y = loads[name](return_X_y=True)
     return (X - X.mean(axis=0)) / X.std(axis=0), y
 
 
@@ -60,6 +67,28 @@ def test_equals_the_dense_reference(name: str, tie_width: float) -> None:
     np.testing.assert_array_equal(fitted.membership_, members)
     means = np.stack([X[inside].mean(axis=0) for inside in members.T])
     np.testing.assert_allclose(fitted.cluster_centers_, means, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["planted", "iris", "wine", "breast_cancer"])
+def test_several_features_at_a_time_go_as_in_the_dense_reference(name: str) -> None:
+    X, y = _data(name)
+    C = _means(X, y)
+    fitted = LFS(n_clusters=len(C), drop="many", tie_width=0, init=C, tol=0.0).fit(X)
+    subsets, members = reference_lfs_many(X, C, 4.0, 4.0)
+    assert _subsets(fitted) == subsets
+    assert (_most_dropped(fitted) > 1) == (X.shape[1] > 7)
+    np.testing.assert_array_equal(fitted.membership_, members)
+
+
+def test_features_that_tell_nothing_go_many_at_a_time() -> None:
+    X, y, subsets = planted(3_000, 41, 4, seed=0)
+    fits = [LFS(n_clusters=4, init=_means(X, y), tie_width=width).fit(X) for width in (0, 2)]
+    kept = [fitted.feature_masks_.sum() for fitted in fits]
+    assert kept[1] <= 14 < 100 < kept[0], "the paper's rule keeps noise"
+    for mask, subset in zip(fits[1].feature_masks_, subsets, strict=True):
+        assert mask[subset].all()
+    one = LFS(n_clusters=4, init=_means(X[:, :40], y)).fit(X[:, :40])
+    assert _most_dropped(one) == 1 < _most_dropped(fits[1]), "up to 40 features go one by one"
 
 
 def test_finds_the_planted_subsets_where_the_literal_rule_does_not() -> None:
@@ -158,11 +187,11 @@ def test_row_blocks_and_candidates_may_be_anywhere(drop: str, tmp_path: Path) ->
     ingest(X, tmp_path / "X.zarr", rows=500)
     settings: dict[str, Any] = {"n_clusters": 4, "init": _means(X, y), "drop": drop}
     full_fit = LFS(**settings).fit(X)
-    assert _subsets(full_fit) == subsets
+    assert (_subsets(full_fit) == subsets) == (drop == "one")
     with dask.config.set(scheduler="synchronous"):
         alone = LFS(**settings).fit(tmp_path / "X.zarr")
     _same(alone, LFS(**settings).fit(tmp_path / "X.zarr"))
-    assert _subsets(alone) == subsets
+    assert _subsets(alone) == _subsets(full_fit)
     np.testing.assert_array_equal(alone.labels_[:], full_fit.labels_)
 
 
@@ -270,7 +299,7 @@ def test_degenerate_data_give_numbers(tie_width: float) -> None:
         ({"n_clusters": 61}, "n_clusters"),
         ({"alpha": -1}, "LFS: alpha must be a number of at least 0. Got -1"),
         ({"tie_width": np.nan}, "tie_width must be a finite number"),
-        ({"drop": "all"}, "drop must be one of one, many"),
+        ({"drop": "all"}, "drop must be one of auto, one, many"),
         ({"unassigned": "drop"}, "unassigned must be one of"),
         ({"n_init": 0}, "n_init must be"),
         ({"sample_size": 3}, "sample_size must be a number of at least 4"),
@@ -352,7 +381,7 @@ def test_fewer_rows_that_differ_than_clusters(caplog: pytest.LogCaptureFixture) 
 def test_covariances_that_do_not_fit_are_refused_before_any_pass() -> None:
     X = np.random.default_rng(0).normal(size=(2_000, 1_500))
     with pytest.raises(MemoryLimitError, match="covariances of 3 clusters in 1,500 features"):
-        LFS(n_clusters=3, memory_limit="1 GiB").fit(X)
+        LFS(n_clusters=3, drop="one", memory_limit="1 GiB").fit(X)
 
 
 def test_candidates_that_are_followed_end_the_search_alike(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,6 @@ def test_several_features_at_a_time_go_as_in_the_dense_reference(name: str) -> N
     fitted = LFS(n_clusters=len(C), drop="many", tie_width=0, init=C, tol=0.0).fit(X)
     subsets, members = reference_lfs_many(X, C, 4.0, 4.0)
     assert _subsets(fitted) == subsets
-    assert (_most_dropped(fitted) > 1) == (X.shape[1] > 7)
     np.testing.assert_array_equal(fitted.membership_, members)
 
 

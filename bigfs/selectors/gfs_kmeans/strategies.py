@@ -125,8 +125,9 @@ class GlobalSearch(Strategy):
                 centers = _best_start(passes, n_clusters, parameters, seed)
             with track("gfs_kmeans", int(usable.sum()) - 1, "features dropped of") as progress:
                 with silenced():
-                    found = search(rows, centers, usable, parameters, progress)
-            clusterings, order, n_subsets = found
+                    clusterings, order, n_subsets = search(
+                        rows, centers, usable, parameters, progress
+                    )
             sums = _write_labels(passes, clusterings, labels)
         mask, means = clusterings.masks[0], clusterings.centers[0]
         # Dropped first, scored least; what is kept shares the best score, constants have none.

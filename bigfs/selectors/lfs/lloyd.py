@@ -66,14 +66,15 @@ def lloyd(
     counts, joint = np.zeros((size, k)), np.zeros((size, n_codes, k))
     sums = np.empty((size, k, rows.shape[1]))
     squares = np.empty_like(sums[: size if with_squares else 0])
-    n, d, inner = len(rows), int(union.sum()), np.ascontiguousarray(rows[:, union])
-    begin = centers[:, union]
+    columns = np.flatnonzero(union)
+    inner = rows if union.all() else rows.take(columns, axis=1)  # a mask would copy twice
+    n, d, begin = len(rows), len(columns), centers[:, columns]
     # Arrays that are made in compiled code take a second more to compile.
     by_center, by_row = np.zeros((5, k, d)), np.empty((4, n))
     by_center[0] = begin
     _compiled()(
-        rows, inner, np.flatnonzero(union), codes,
-        np.ascontiguousarray(masks[:, union], dtype=np.float64), max_iter, tol**2,
+        rows, inner, columns, codes,
+        np.ascontiguousarray(masks[:, columns], dtype=np.float64), max_iter, tol**2,
         ends, labels, counts, sums, squares, joint,
         by_center, by_row, np.empty((2, n, k)), np.zeros((5, k)),
         np.zeros((2, *sums.shape[1:])), np.stack([begin.min(axis=0), begin.max(axis=0)]),

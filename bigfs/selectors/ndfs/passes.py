@@ -137,8 +137,8 @@ def resident_bytes(shape: Shape, n_entries: int, n_clusters: int, solver_bytes: 
     graph; F with the arrays of an update.
     """
     n = shape.n_samples
-    one = 8 * n * shape.n_features
-    data = one + max(one, solver_bytes)
+    x_bytes = 8 * n * shape.n_features
+    data = x_bytes + max(x_bytes, solver_bytes)
     return data + 12 * n_entries + n * (40 + 96 * n_clusters)
 
 

@@ -21,12 +21,14 @@ from bigfs.runtime.execute import inline
 from bigfs.runtime.progress import SilentReporter, Work
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
 from bigfs.selectors.gfs_kmeans.search import SearchedRows, search
+from bigfs.selectors.lfs import LFSParameters
 from bigfs.selectors.lfs.held import HeldRows
 from bigfs.selectors.lfs.kernels import Clusterings, Rules
 from bigfs.selectors.lfs.passes import BlockTasks, sweep_size
+from bigfs.selectors.lfs.search import begin, step
 from bigfs.stages.measure import Footprint
 from tests.memory._measure import LIMIT, Place
-from tests.selectors._local import result_of, strategy_of
+from tests.selectors._local import strategy_of
 
 pytestmark = [pytest.mark.memory, pytest.mark.cluster]
 
@@ -52,9 +54,13 @@ class _OneStep(Work):
 
 
 def _lfs_alone(path: Path, settings: dict[str, Any]) -> None:
-    """Run LFS in this process as a client without a cluster does."""
+    """Take the first step in this process as a client without a cluster does."""
     with inline():
-        result_of("lfs", RowBlocks.from_any(path), **settings)
+        blocks, parameters = RowBlocks.from_any(path), LFSParameters(**settings)
+        moments = blocks.moments()
+        passes = HeldRows(blocks, moments.mean)
+        state = begin(passes, parameters.init - moments.mean, ~moments.constant, parameters)
+        step(passes, state, 0, parameters)
 
 
 def _gfs_alone(path: Path, settings: dict[str, Any]) -> None:
@@ -87,7 +93,7 @@ def test_a_fold_of_the_sums_of_all_candidates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "method, n, d, settings, alone",
     [
-        ("lfs", 776, 322, {"n_clusters": 2, "drop": "many", "max_iter": 2}, _lfs_alone),
+        ("lfs", 776, 322, {"n_clusters": 2, "drop": "one", "max_iter": 2}, _lfs_alone),
         ("gfs_kmeans", 2_000, 500, {"n_clusters": 20, "max_iter": 2, "drop": "one"}, _gfs_alone),
         ("gfs_kmeans", 800, 600, {"n_clusters": 12, "max_iter": 9, "drop": "one"}, _gfs_alone),
         ("gfs_kmeans", 2_600, 2_000, {"n_clusters": 5, "max_iter": 2}, _gfs_alone),

@@ -335,7 +335,7 @@ def test_what_does_not_fit_ends_with_3_and_leaves_nothing(
         main([command, str(path)])
     assert end.value.code == 3
     output = "".join(capsys.readouterr())
-    assert "Set memory_limit to '" in output
+    assert "memory_limit to '" in output
     assert not (tmp_path / "run").exists()
 
 
@@ -413,7 +413,7 @@ def test_a_text_too_wide_is_refused_before_it_is_read(tmp_path: Path):
     line = ",".join(["0.5"] * 3000)
     (tmp_path / "X.csv").write_text("\n".join([line] * 40) + "\n")
     settings = {"run": str(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.csv")},
-                "method": "gfs_kmeans", "n_features_to_select": 5,
+                "method": "gfs_kmeans", "n_features_to_select": 5, "gfs_kmeans": {"drop": "one"},
                 "memory_limit": "1 GiB"}  # fmt: skip
     with pytest.raises(MemoryLimitError, match="8 clusters.*covariances of 3,000 features"):
         bigfs.run(settings)

@@ -16,7 +16,7 @@ from bigfs.selectors.gfs_kmeans.compare import ratios_of_traces
 from bigfs.selectors.lfs.kernels import Sweep
 from bigfs.solvers.separability import DIGITS, SINGULAR_PIVOT
 
-# Returns the covariance of all rows in some features.
+# Returns the covariance of all rows in some features, a new array.
 Covariance = Callable[[np.ndarray], np.ndarray]
 
 
@@ -82,7 +82,11 @@ def _factor(
     covariance: Covariance, order: np.ndarray, scale: np.ndarray
 ) -> tuple[np.ndarray | None, float]:
     """Return the lower factor of the correlations and its least squared pivot; None: singular."""
-    factor, failed = dpotrf(covariance(order) * scale * scale[:, None], lower=True)
+    correlation = covariance(order)
+    correlation *= scale
+    correlation *= scale[:, None]
+    # Of a symmetric matrix the transpose is what LAPACK works on without a copy.
+    factor, failed = dpotrf(correlation.T, lower=True, overwrite_a=True)
     if failed:
         return None, 0.0
     return factor, float(np.square(factor.diagonal()).min())

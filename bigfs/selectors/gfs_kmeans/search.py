@@ -47,7 +47,9 @@ class SearchedRows:
             return self.total[np.ix_(features, features)]
         assert isinstance(self.passes, HeldRows)
         n = self.passes.blocks.n_samples
-        return self.passes.products(np.ones(n, dtype=bool), features) / n
+        products = self.passes.products(np.ones(n, dtype=bool), features)
+        products /= n
+        return products
 
 
 @dataclass(frozen=True)

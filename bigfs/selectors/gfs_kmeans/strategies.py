@@ -167,10 +167,10 @@ def search_bytes(n_clusters: int, n_features: int, n_candidates: int) -> int:
 
 def held_search_bytes(n_rows: int, n_features: int, many: bool) -> int:
     """Return the bytes of a search on rows in memory, beside these."""
-    # Of several features at a time: a covariance of no more features than rows, its units and
+    # Of several features at a time: the covariance of no more features than rows, which becomes its
     # factor, and the rows in these features.
     side = min(n_rows, n_features)
-    return 16 * MIB + 8 * (4 * side**2 + n_rows * side if many else 10 * n_features**2)
+    return 16 * MIB + 8 * (2 * side**2 + n_rows * side if many else 10 * n_features**2)
 
 
 def _best_start(

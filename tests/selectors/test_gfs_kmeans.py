@@ -9,6 +9,8 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 
 from bigfs import GFSKMeans, ingest
+from bigfs.blocks import RowBlocks
+from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.selectors.gfs_kmeans.compare import CandidateComparison, log_ratio, within
 from bigfs.selectors.gfs_kmeans.nested import log_ratios
@@ -16,6 +18,7 @@ from bigfs.selectors.lfs.kernels import Sweep
 from bigfs.solvers.separability import pair_separability
 from tests.bench._lfs_data import planted
 from tests.reference.lfs import lloyd
+from tests.selectors._local import result_of, strategy_of
 
 
 def _criterion(X: np.ndarray, labels: np.ndarray) -> float:
@@ -146,6 +149,20 @@ def test_row_blocks_give_the_same_subset(tmp_path: Path) -> None:
     np.testing.assert_array_equal(parts.labels_[:], full_fit.labels_)
     again = GFSKMeans(n_clusters=4, n_init=3).fit(tmp_path / "X.zarr")
     assert 1 <= again.get_support().sum() <= 10
+
+
+@pytest.mark.parametrize("n", [900, 5_200], ids=["in memory", "by tasks"])
+def test_row_blocks_lose_the_same_features_many_at_a_time(n: int) -> None:
+    X, y, _ = planted(n, 41, 4, seed=0)
+    fits = [
+        result_of("gfs_kmeans", RowBlocks.from_any(X, rows=rows), n_clusters=4, init=y)
+        for rows in (n, 400)
+    ]
+    np.testing.assert_array_equal(fits[0].ranking, fits[1].ranking)
+    shape = Shape(n, 41, 4, 400, 400)
+    needs_gram = any("Gram" in step.what for step in strategy_of(
+        "gfs_kmeans", shape, n_clusters=4).cost().steps)  # fmt: skip
+    assert needs_gram == (n == 5_200)
 
 
 def _swept(X: np.ndarray, labels: np.ndarray, n_clusters: int) -> Sweep:

@@ -62,7 +62,9 @@ class GlobalSearch(Strategy):
     @property
     def passes(self) -> type[RowPasses]:
         """The class of the passes of the search; rows that a restart holds are held once more."""
-        held = self.shape.n_blocks == 1 and self.shape.n_samples <= START_ROWS
+        few = self.shape.n_samples <= START_ROWS
+        # Rows in memory need no covariance of all features to drop several at a time.
+        held = few and (self.shape.n_blocks == 1 or self._many)
         return HeldRows if held else kind_of_passes(self.shape)
 
     @property

@@ -256,7 +256,9 @@ def tells_cluster(
     n : float
         All rows.
     """
-    within = np.maximum(variances, _VARIANCE_FLOOR * total)
+    varies = total > 0  # a constant feature tells nothing
+    total = np.where(varies, total, 1.0)
+    within = np.where(varies, np.maximum(variances, _VARIANCE_FLOOR * total), 1.0)
     gain = count / 2 * (np.log(total / within) + (within + means**2) / total - 1)
     return np.asarray(gain > np.log(n))  # two parameters
 

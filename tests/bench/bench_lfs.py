@@ -5,6 +5,7 @@
     python -m tests.bench.bench_lfs tables FOLDER # tables 3 to 5; FOLDER/ionosphere.npz and so on
     python -m tests.bench.bench_lfs wdbc          # table 6, the number of clusters estimated
     python -m tests.bench.bench_lfs scale         # 100,000 x 50, then 2,000,000 by sample_size
+    python -m tests.bench.bench_lfs drop FOLDER   # one or many features at a time, real sets
 
 Labels choose alpha, beta and tie_width in ``tables``, from the grid printed with it, as the paper
 chose its own; nothing else is chosen by labels but the start, where it says so. The error is the
@@ -35,6 +36,7 @@ PAPER = {
     "glass": (0.192, 0.201, 0.196),
     "sonar": (0.452, 0.466, 0.375),
 }
+DROPS = ("breast_cancer", "ionosphere", "sonar", "digits", "lung_discrete")
 SETTINGS = ((1.0, 0.0), (2.0, 0.0), (2.0, 1.0), (2.0, 2.0), (4.0, 1.0), (4.0, 2.0), (4.0, 3.0))
 
 
@@ -107,7 +109,7 @@ def load(name: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray]:
     """
     from sklearn import datasets
 
-    if name in ("iris", "wine", "breast_cancer"):
+    if name in ("iris", "wine", "breast_cancer", "digits"):
         X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
     else:
         assert folder is not None
@@ -133,16 +135,15 @@ def tables(
         begun, errors, best = time.perf_counter(), {}, None
         for choice in itertools.product(grid, grid, TIE_WIDTHS):
             alpha, beta, width = choice
-            fitted = LFS(
-                n_clusters=int(y.max()) + 1, alpha=alpha, beta=beta, tie_width=width, init=y
-            ).fit(X)
+            settings = {"alpha": alpha, "beta": beta, "tie_width": width, "drop": "one"}
+            fitted = LFS(n_clusters=int(y.max()) + 1, init=y, **settings).fit(X)
             errors[choice] = majority_label_error(y, fitted.labels_)
             if best is None or errors[choice] < errors[best[0]]:
                 best = choice, subsets_of(fitted)
         assert best is not None
         choice, subsets = best
         figures[name] = errors[choice]
-        globally = GFSKMeans(n_clusters=int(y.max()) + 1, init=y).fit(X)
+        globally = GFSKMeans(n_clusters=int(y.max()) + 1, init=y, drop="one").fit(X)
         ours = (kmeans_error(X, y), majority_label_error(y, globally.labels_), errors[choice])
         literal = min(error for item, error in errors.items() if item[2] == 0)
         kept = globally.get_support(indices=True)
@@ -178,34 +179,62 @@ def wdbc(sizes: tuple[int, ...] = (2, 4, 6, 8, 10, 12), n_init: int = 5) -> dict
 
 
 def scale(
-    n: int = 100_000, d: int = 50, c: int = 5, sample_size: int | None = None
+    n: int = 100_000, d: int = 50, c: int = 5, sample_size: int | None = None, drop: str = "one"
 ) -> tuple[int, float, int]:
     """Print planted subsets found, seconds and passes; the start are means of 20,000 rows."""
     X, y, subsets = planted(n, d, c, seed=0)
     centers = class_means(X[: min(n, 20_000)], y[: min(n, 20_000)])
     begun = time.perf_counter()
-    fitted = LFS(n_clusters=c, init=centers, drop="many", sample_size=sample_size).fit(X)
+    fitted = LFS(n_clusters=c, init=centers, drop=drop, sample_size=sample_size).fit(X)
     seconds = time.perf_counter() - begun
     right = sum(a == b for a, b in zip(subsets_of(fitted), subsets, strict=True))
     searched = "all rows" if sample_size is None else f"{sample_size:,} rows"
     print(
-        f"n = {n:,}, d = {d}, search on {searched}: {right} of {c} subsets, labels "
+        f"n = {n:,}, d = {d}, search on {searched}, {drop} at a time: {right} of {c} subsets, "
+        f"{fitted.feature_masks_.sum()} features in all, labels "
         f"{np.mean(fitted.labels_ == y):.4f} right, {seconds:.0f} s, {fitted.n_passes_} passes"
     )
     return right, seconds, fitted.n_passes_
 
 
+def drops(folder: Path | None, names: tuple[str, ...] = DROPS) -> dict[str, list[float]]:
+    """Print processor seconds, evidence, features and NMI of one or many features at a time."""
+    from bigfs.core.threads import single_thread
+    from bigfs.metrics import normalized_mutual_info
+
+    evidence: dict[str, list[float]] = {}
+    print("set            drop  seconds  evidence  features     NMI")
+    for name in names:
+        X, y = load(name, folder)
+        for drop in ("one", "many"):
+            begun = time.process_time()
+            with single_thread():
+                fitted = LFS(n_clusters=len(np.unique(y)), drop=drop, verbose=0).fit(X)
+            sizes, seconds = fitted.feature_masks_.sum(axis=1), time.process_time() - begun
+            evidence.setdefault(name, []).append(fitted.evidence_)
+            kept = f"{sizes.min()} to {sizes.max()}"
+            nmi = 100 * normalized_mutual_info(y, fitted.labels_)
+            print(
+                f"{name:14} {drop:4}  {seconds:7.2g}  {fitted.evidence_:8,.0f}  {kept:8}  {nmi:6.1f}"
+            )
+    return evidence
+
+
 def main() -> None:
     """Run one of the benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("synthetic", "restarts", "tables", "wdbc", "scale"))
+    every = ("synthetic", "restarts", "tables", "wdbc", "scale", "drop")
+    parser.add_argument("what", choices=every)
     parser.add_argument("folder", nargs="?", type=Path)
     given = parser.parse_args()
     if given.what == "tables":
         tables(given.folder)
+    elif given.what == "drop":
+        drops(given.folder)
     elif given.what == "scale":
-        scale()
-        scale(2_000_000, sample_size=20_000)
+        for drop in ("one", "many"):
+            scale(drop=drop)
+            scale(2_000_000, sample_size=20_000, drop=drop)
     else:
         {"synthetic": synthetic, "restarts": restarts, "wdbc": wdbc}[given.what]()
 

@@ -29,3 +29,9 @@ def test_wdbc() -> None:
 def test_scale() -> None:
     assert bench_lfs.scale(n=4_000, d=8, c=4)[0] == 4
     assert bench_lfs.scale(n=8_000, d=8, c=4, sample_size=2_000)[0] == 4
+    assert bench_lfs.scale(n=4_000, d=8, c=4, drop="many")[2] < bench_lfs.scale(4_000, 8, 4)[2]
+
+
+def test_one_or_many_at_a_time() -> None:
+    evidence = bench_lfs.drops(None, names=("breast_cancer",))["breast_cancer"]
+    assert evidence[1] > evidence[0]

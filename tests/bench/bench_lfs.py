@@ -214,9 +214,8 @@ def drops(folder: Path | None, names: tuple[str, ...] = DROPS) -> dict[str, list
             evidence.setdefault(name, []).append(fitted.evidence_)
             kept = f"{sizes.min()} to {sizes.max()}"
             nmi = 100 * normalized_mutual_info(y, fitted.labels_)
-            print(
-                f"{name:14} {drop:4}  {seconds:7.2g}  {fitted.evidence_:8,.0f}  {kept:8}  {nmi:6.1f}"
-            )
+            figures = f"{seconds:7.2g}  {fitted.evidence_:8,.0f}  {kept:8}  {nmi:6.1f}"
+            print(f"{name:14} {drop:4}  {figures}")
     return evidence
 
 

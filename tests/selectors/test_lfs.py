@@ -81,6 +81,7 @@ def test_several_features_at_a_time_go_as_in_the_dense_reference(name: str) -> N
 
 def test_features_that_tell_nothing_go_many_at_a_time() -> None:
     X, y, subsets = planted(3_000, 41, 4, seed=0)
+    X = np.hstack([X, np.ones((3_000, 1), np.float32)])  # and one that never varies
     fits = [LFS(n_clusters=4, init=_means(X, y), tie_width=width).fit(X) for width in (0, 2)]
     kept = [fitted.feature_masks_.sum() for fitted in fits]
     assert kept[1] <= 14 < 100 < kept[0], "the paper's rule keeps noise"

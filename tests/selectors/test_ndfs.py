@@ -89,8 +89,8 @@ def test_equals_the_dense_reference_for_all_weights(
     W, F = small
     options = {"alpha": alpha, "beta": beta, "gamma": gamma, "update": update}
     blocks, stored = _graph(digits)
-    # After twelve iterations of the printed update with a large alpha, one unit in the last place of
-    # the start moves the reference itself by 1.5e-6; after eight by 1e-8.
+    # After twelve iterations of the printed update with a large alpha, one unit in the last place
+    # of the start moves the reference itself by 1.5e-6; after eight by 1e-8.
     result = ndfs_scores(blocks, stored, F, 10, tol=0.0, max_iter=8, **options)
     last, B, history = ndfs(digits, W, F, n_iter=8, **options)
     expected = np.linalg.norm(B, axis=1)

@@ -9,11 +9,13 @@ classes, 20 at most; half of the features are selected, 50 at most; all else is 
     python -m tests.bench.bench_small FOLDER --methods UDFS QAlpha --sets ORL Prostate_GE
     python -m tests.bench.bench_small FOLDER --paths  # MCFS's paths beside scikit-learn's
     python -m tests.bench.bench_small --compile  # of our loops: a first process and a second one
+    python -m tests.bench.bench_small --large  # that nothing is lost there: compare two states
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import logging
 import multiprocessing
@@ -177,6 +179,42 @@ def paths(X: np.ndarray, n_nonzero: int, n_paths: int = 10, repeats: int = 3) ->
     return {name: statistics.median(values) for name, values in totals.items()} | {"apart": apart}
 
 
+def large(scale: int = 1) -> dict[str, tuple[float, str]]:
+    """Return processor seconds on made data of more rows, and a checksum of each result."""
+    from sklearn.datasets import make_blobs
+
+    import bigfs
+    from bigfs.core.threads import single_thread
+
+    def blobs(n: int, d: int, c: int, spread: float) -> np.ndarray:
+        X = make_blobs(n // scale, d, centers=c, cluster_std=spread, random_state=0)[0]
+        return X.astype(np.float32)
+
+    def fit(name: str, X: np.ndarray, n_clusters: int) -> np.ndarray:
+        made = getattr(bigfs, name)(10, n_clusters=n_clusters, verbose=0)
+        return np.asarray(made.fit(X).scores_)
+
+    rows, tall = blobs(12_000, 60, 10, 1.0), blobs(8_000, 200, 10, 6.0)
+    graph = bigfs.knn_graph(rows, 10)
+    work = {
+        "graph": lambda: bigfs.knn_graph(rows, 10).indices[:],
+        "eigenvectors": lambda: np.asarray(bigfs.spectral_embedding(graph, 10).eigenvalues),
+        "MCFS": lambda: fit("MCFS", tall, 10),
+        "NDFS": lambda: fit("NDFS", tall, 10),
+        "M3FS": lambda: fit("M3FS", blobs(20_000, 40, 4, 4.0), 4),
+    }
+    measured = {}
+    with single_thread(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit("M3FS", tall[:200], 3)  # compiles
+        for name, task in work.items():
+            begun = time.process_time()
+            result = np.ascontiguousarray(task())
+            seconds = time.process_time() - begun
+            measured[name] = seconds, hashlib.sha256(result.tobytes()).hexdigest()[:12]
+    return measured
+
+
 def compile_seconds(module: str) -> list[float]:
     """Return what loading the compiled loops of a module takes: a first process, a second one."""
     code = (
@@ -204,7 +242,12 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="also keep the seconds as JSON, and go on there")
     parser.add_argument("--paths", action="store_true", help="MCFS's paths beside scikit-learn's")
     parser.add_argument("--compile", action="store_true", help="what compiled loops take to load")
+    parser.add_argument("--large", action="store_true", help="seconds and checksums of more rows")
     arguments = parser.parse_args()
+    if arguments.large:
+        for name, (used, checksum) in large().items():
+            print(f"{name:14} {used:7.3g} s  {checksum}")
+        return
     if arguments.compile:
         for module in COMPILED:
             print(module, *(f"{value:.2g}" for value in compile_seconds(module)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.bench_small import paths, seconds, settings_of, small_sets
+from tests.bench.bench_small import large, paths, seconds, settings_of, small_sets
 
 
 def test_paths_end_at_the_same_coefficients() -> None:
@@ -23,6 +23,14 @@ def test_paths_of_many_more_features_than_rows_end_at_the_same_coefficients(data
     X, _ = small_sets(data_dir, ["Prostate_GE"])["Prostate_GE"]()
     measured = paths(X, 200, repeats=1)
     assert measured["apart"] < 1e-9, "in the unit of the eigenvectors scikit-learn ends one early"
+
+
+@pytest.mark.full
+def test_more_rows_give_the_same_bits_again() -> None:
+    first, second = large(scale=20), large(scale=20)
+    assert {name: checksum for name, (_, checksum) in first.items()} == {
+        name: checksum for name, (_, checksum) in second.items()
+    }
 
 
 @pytest.mark.full

@@ -54,9 +54,10 @@ def search_bytes(n_clusters: int, n_features: int, many: bool) -> int:
 def held_search_bytes(n_rows: int, n_clusters: int, n_features: int, many: bool) -> int:
     """Return the bytes of a search on rows in memory, beside these."""
     k, d, n_candidates = n_clusters, n_features, most_candidates(n_features, many)
-    # Covariances need so many rows for a feature. Those of the clusters and of a candidate,
-    # or of the groups of two clusters, and of those behind each group.
-    side = min(n_rows // rows_per_feature(many), d)
+    # Covariances in the features of two clusters, that to be replaced and the one that is tried, each
+    # of which has rows enough for them: of the clusters and of a candidate, or of the groups of
+    # two clusters, and of those behind each group.
+    side = min(n_rows, 2 * n_rows // rows_per_feature(many), d)
     matrices = max(2 * k + 8, 3 * N_GROUPS + 8) * side**2
     # Centers of the rules, twice, and of the best proposal for each cluster.
     proposals = 3 * k + (k * n_candidates if many else 0)
@@ -242,7 +243,7 @@ def propose(
     state: SearchState,
     candidates: Candidates,
     parameters: LFSParameters,
-    keep_all: bool,
+    many: bool,
 ) -> list[Proposal]:
     """Cluster all rows for every candidate, and value what could replace clusters of the solution.
 
@@ -252,7 +253,7 @@ def propose(
         The best match for each cluster, or all matches.
     """
     best: dict[tuple[int, int], Proposal] = {}
-    values = OldValues(passes, state, candidates, rows_per_feature(keep_all))
+    values = OldValues(passes, state, candidates, rows_per_feature(many))
     for tried in _clustered(passes, state, candidates, parameters):
         matched = matches(state, tried.clusterings.masks, tried.swept, parameters)
         at = np.full((len(tried.clusterings), len(state.subsets)), -1)
@@ -267,14 +268,14 @@ def propose(
             logs = np.where(np.isfinite(logs), np.round(logs, DIGITS), -np.inf)
             if full is not None and logs.max() > -np.inf:
                 # The best for each cluster keeps its products, or all do.
-                worse = tried_ratios[:, cluster].max() < logs.max() and not keep_all
+                worse = tried_ratios[:, cluster].max() < logs.max() and not many
                 products = {j: p for j, p in products.items() if not worse or owner[j] != cluster}
-                if keep_all or logs.max() >= tried_ratios[:, cluster].max():
+                if many or logs.max() >= tried_ratios[:, cluster].max():
                     products[i] = full
             tried_ratios[places, cluster] = logs
-        for place, cluster in _chosen(tried_ratios, tried.candidates, keep_all):
+        for place, cluster in _chosen(tried_ratios, tried.candidates, many):
             candidate, ratio = int(tried.candidates[place]), float(tried_ratios[place, cluster])
-            key = cluster, candidate if keep_all else 0
+            key = cluster, candidate if many else 0
             rival = best.get(key)
             if rival is None or (rival.ratio, -rival.candidate) < (ratio, -candidate):
                 i = int(at[place, cluster])
@@ -301,9 +302,9 @@ def _clustered(
     yield Tried(every, every, *converge(passes, begun, state.rules, parameters))
 
 
-def _chosen(found: np.ndarray, candidates: np.ndarray, keep_all: bool) -> Iterator[tuple[int, int]]:
+def _chosen(found: np.ndarray, candidates: np.ndarray, many: bool) -> Iterator[tuple[int, int]]:
     """Yield place and cluster of the largest ratio for each cluster, or of all there are."""
-    if keep_all:
+    if many:
         yield from zip(*(at.tolist() for at in np.nonzero(found > -np.inf)), strict=True)
         return
     order = np.argsort(candidates)

@@ -54,7 +54,7 @@ def search_bytes(n_clusters: int, n_features: int, many: bool) -> int:
 def held_search_bytes(n_rows: int, n_clusters: int, n_features: int, many: bool) -> int:
     """Return the bytes of a search on rows in memory, beside these."""
     k, d, n_candidates = n_clusters, n_features, most_candidates(n_features, many)
-    # Covariances in the features of two clusters, that to be replaced and the one that is tried, each
+    # Covariances in the features of two clusters, that to be replaced and the one tried, each
     # of which has rows enough for them: of the clusters and of a candidate, or of the groups of
     # two clusters, and of those behind each group.
     side = min(n_rows, 2 * n_rows // rows_per_feature(many), d)

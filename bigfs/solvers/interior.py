@@ -44,36 +44,53 @@ class InteriorPoint:
 
 @dataclass
 class _Point:
-    """All unknowns, or a change of them.
+    """All unknowns.
 
-    ``cone`` (P + 2, d) holds t, sigma and v in the cone's own coordinates and ``dual`` what is
-    complementary to them; w are the rows' values, x, y and high the multipliers of the rows, of
-    xi >= 0 and of sigma <= 1, eta that of the sum of sigma.
+    ``pairs`` (2, P + 2, d) holds t, sigma and v in the cone's own coordinates and what is
+    complementary to them; ``bounded`` (2, R + 1 + d) the rows' values w, xi and 1 - sigma, and
+    their multipliers x, y and high. eta is the multiplier of the sum of sigma.
     """
 
-    cone: np.ndarray
-    dual: np.ndarray
+    pairs: np.ndarray
+    bounded: np.ndarray
     f: np.ndarray
-    xi: float
-    w: np.ndarray
-    x: np.ndarray
-    y: float
-    high: np.ndarray
     eta: float
 
-    def moved(self, step: _Point, a: float) -> _Point:
-        """Return the point ``self + a step``."""
-        return _Point(
-            self.cone + a * step.cone,
-            self.dual + a * step.dual,
-            self.f + a * step.f,
-            self.xi + a * step.xi,
-            self.w + a * step.w,
-            self.x + a * step.x,
-            self.y + a * step.y,
-            self.high + a * step.high,
-            self.eta + a * step.eta,
-        )
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return int(self.bounded.shape[1] - 1 - self.pairs.shape[2])
+
+    @property
+    def x(self) -> np.ndarray:
+        """Multipliers of the rows."""
+        return np.asarray(self.bounded[1, : self.n_rows])
+
+    @property
+    def xi(self) -> float:
+        """The slack of the planes."""
+        return float(self.bounded[0, self.n_rows])
+
+    @property
+    def mu(self) -> float:
+        """Mean product of what is complementary."""
+        return _mean_product(self.pairs, self.bounded)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A change of them; that of the cones' pairs is scaled."""
+
+    cone: np.ndarray  # of shape (P + 2, d): the first of the pairs, not scaled
+    scaled: np.ndarray
+    bounded: np.ndarray
+    f: np.ndarray
+    eta: float
+
+
+def _mean_product(pairs: np.ndarray, bounded: np.ndarray) -> float:
+    total = float(np.vdot(pairs[0], pairs[1]) + bounded[0] @ bounded[1])
+    return total / (2 * pairs.shape[2] + bounded.shape[1])
 
 
 @dataclass(frozen=True)
@@ -87,7 +104,6 @@ class _Residuals:
     w: np.ndarray
     m: float
     error: float
-    mu: float
 
 
 @dataclass(frozen=True)
@@ -107,6 +123,8 @@ class _InteriorProblem:
     C: float
     m: int
     n_intercepts: int
+    sizes: tuple[float, float]  # largest of F and of g
+    small: np.ndarray  # (R + n_free + 2,) twice: what no step changes of the system at the end
 
     def pull(self, x: np.ndarray) -> np.ndarray:
         """Return the sum of ``x_r A_r``."""
@@ -183,25 +201,26 @@ def interior_point(
             system = _System(problem, point)
         except np.linalg.LinAlgError:
             break
+        mu = point.mu
         predictor = system.solve(residuals, None, 0.0)
-        a = min(1.0, _longest(point, predictor))
-        target = residuals.mu * min(1.0, (_mu(point.moved(predictor, a)) / residuals.mu)) ** 3
+        a = min(1.0, system.longest(predictor))
+        target = mu * min(1.0, system.mu_after(predictor, a) / mu) ** 3
         step = system.solve(residuals, predictor, target)
-        a = _longest(point, step)
+        a = system.longest(step)
         if a < 1 and problem.N.shape[2] > 1:
             # A second correction costs little beside the factors of many clusters.
             again = system.solve(residuals, step, target)
-            further = _longest(point, again)
+            further = system.longest(again)
             if further > a:
                 step, a = again, further
-        point = point.moved(step, min(1.0, _TO_BOUNDARY * a))
+        point = system.moved(step, min(1.0, _TO_BOUNDARY * a))
         del system  # before the matrices of the next one are made
     return InteriorPoint(_unknowns(problem, best), best.x, n_iter, best_error, near)
 
 
 def _unknowns(problem: _InteriorProblem, point: _Point) -> np.ndarray:
     """Return V with its intercepts."""
-    V = soc.split(point.cone)[2]
+    V = soc.split(point.pairs[0])[2]
     return np.vstack([V, point.f[: problem.n_intercepts]]) if problem.n_intercepts else V
 
 
@@ -234,16 +253,30 @@ def _problem(rows: Any, smooth: np.ndarray | None, C: float, m: int, d: int) -> 
     narrow = used.sum(axis=1) <= 1
     split = np.flatnonzero(~narrow), np.flatnonzero(narrow), used[narrow].argmax(axis=1)
     wide = np.ascontiguousarray(N[split[0]].transpose(0, 2, 1))
+    sizes = float(np.abs(F).max(initial=0.0)), float(np.abs(rows.bounds).max())
+    small = _fixed_part(F, e, curvature + 1e-13 * C)
     return _InteriorProblem(
-        N, N[:R], split, wide, F, rows.bounds, e, S, coupling, curvature, C, m, intercepts
-    )
+        N, N[:R], split, wide, F, rows.bounds, e, S, coupling, curvature, C, m, intercepts,
+        sizes, small,
+    )  # fmt: skip
+
+
+def _fixed_part(F: np.ndarray, e: np.ndarray, curvature: np.ndarray) -> np.ndarray:
+    """Return what no step changes of the matrix for dx, df, d eta and d xi, df's rows negated."""
+    R, n_free = F.shape
+    small = np.zeros((R + n_free + 2, R + n_free + 2))
+    small[:R, R : R + n_free] = F
+    small[R : R + n_free, :R] = F.T
+    small[R:-2, R:-2] = np.diag(-curvature)
+    small[:R, -1], small[-1, :R] = e, -e
+    return small
 
 
 def _first(problem: _InteriorProblem) -> _Point:
     """Begin at V = 0 with everything well inside."""
     (R, d, P), C = problem.A.shape, problem.C
     share = problem.m / d
-    xi = float(max(1.0, np.abs(problem.g).max()))
+    xi = max(1.0, problem.sizes[1])
     w = np.maximum(1.0, problem.e * xi - problem.g)
     x = np.full(R, C / (R + 1))
     zero = np.zeros((d, P))
@@ -253,8 +286,9 @@ def _first(problem: _InteriorProblem) -> _Point:
     level = max(min(slope**2, C * xi / problem.m), 1e-6)
     cone = soc.join(np.full(d, 2 * share * level), np.full(d, share), zero)
     dual = soc.join_dual(np.full(d, 0.5), np.full(d, level), zero)
-    high = np.full(d, share * level / (1 - share))
-    return _Point(cone, dual, np.zeros(problem.F.shape[1]), xi, w, x, C / (R + 1), high, 0.0)
+    left = np.full(d, 1 - share)
+    bounded = np.stack([np.r_[w, xi, left], np.r_[x, C / (R + 1), share * level / left]])
+    return _Point(np.stack([cone, dual]), bounded, np.zeros(problem.F.shape[1]), 0.0)
 
 
 def _widened(problem: _InteriorProblem, point: _Point) -> _Point:
@@ -262,69 +296,53 @@ def _widened(problem: _InteriorProblem, point: _Point) -> _Point:
 
     Their slopes are those of the point, and their pairs have its mean product.
     """
-    k, d = point.cone.shape[1], problem.A.shape[1]
+    k, d = point.pairs.shape[2], problem.A.shape[1]
     V = np.zeros(problem.A.shape[1:])
-    V[:k] = soc.split(point.cone)[2]
+    V[:k] = soc.split(point.pairs[0])[2]
     slopes = problem.curvature_terms(V, point.f)[0][k:]
     slopes -= np.tensordot(point.x, problem.A[:, k:], 1)
-    mu, half = _mu(point), np.square(slopes).sum(axis=1) / 2
+    mu, half = point.mu, np.square(slopes).sum(axis=1) / 2
     # A weight is mu over what its multiplier exceeds half the squared slope by.
     excess = np.maximum(np.maximum(_EXCESS * half, mu * d / problem.m), -point.eta - half)
     dual = soc.join_dual(np.full(d - k, 0.5), half + excess, slopes)
     cone = mu * soc.inverse(dual)
-    high = mu / (1 - soc.second(cone))
+    left = 1 - soc.second(cone)
     return replace(
         point,
-        cone=np.hstack([point.cone, cone]),
-        dual=np.hstack([point.dual, dual]),
-        high=np.append(point.high, high),
+        pairs=np.concatenate([point.pairs, np.stack([cone, dual])], axis=2),
+        bounded=np.hstack([point.bounded, np.stack([left, mu / left])]),
     )
-
-
-def _mu(point: _Point) -> float:
-    sigma = soc.second(point.cone)
-    total = float((point.cone * point.dual).sum() + point.w @ point.x + (1 - sigma) @ point.high)
-    return (total + point.xi * point.y) / (2 * len(sigma) + len(point.w) + len(sigma) + 1)
 
 
 def _residuals(problem: _InteriorProblem, point: _Point) -> _Residuals:
-    t, sigma, V = soc.split(point.cone)
-    s_t, s_sigma, s_v = soc.split_dual(point.dual)
+    t, sigma, V = soc.split(point.pairs[0])
+    _, s_sigma, s_v = soc.split_dual(point.pairs[1])
+    R, x = point.n_rows, point.x
     by_v, by_f = problem.curvature_terms(V, point.f)
-    pull = problem.pull(point.x)
+    pull = problem.pull(x)
     r_v = pull + s_v - by_v
-    r_sigma = s_sigma - point.high + point.eta
-    r_f = problem.F.T @ point.x - by_f
-    r_xi = point.y + float(problem.e @ point.x) - problem.C
+    r_sigma = s_sigma - point.bounded[1, R + 1 :] + point.eta
+    r_f = x @ problem.F - by_f
+    r_xi = float(point.bounded[1, R] + problem.e @ x) - problem.C
     reached = problem.reached(V) + problem.F @ point.f + problem.e * point.xi
-    r_w = problem.g + point.w - reached
+    r_w = problem.g + point.bounded[0, :R] - reached
     r_m = problem.m - float(sigma.sum())
-    mu = _mu(point)
     size = 1e-12 + abs(0.5 * float(t.sum()) + problem.C * point.xi)
-    lever = 1e-12 + float(np.abs(problem.F).max(initial=0.0))
+    lever, bound = problem.sizes
     error = max(
-        mu * (3 * len(sigma) + len(point.w) + 1) / size,
-        float(np.abs(r_v).max()) / (1e-12 + float(np.abs(pull).max())),
-        float(np.abs(r_f).max(initial=0.0)) / (problem.C * lever),
+        point.mu * (3 * len(sigma) + R + 1) / size,
+        _largest(r_v) / (1e-12 + _largest(pull)),
+        _largest(r_f) / (problem.C * (1e-12 + lever)) if len(r_f) else 0.0,
         abs(r_xi) / problem.C,
-        float(np.abs(r_w).max()) / (1e-12 + float(np.abs(problem.g).max())),
+        _largest(r_w) / (1e-12 + bound),
         abs(r_m) / problem.m,
-        float(np.abs(r_sigma).max()) / (1e-12 + float(s_sigma.max())),
+        _largest(r_sigma) / (1e-12 + float(s_sigma.max())),
     )
-    return _Residuals(r_v, r_sigma, r_f, r_xi, r_w, r_m, error, mu)
+    return _Residuals(r_v, r_sigma, r_f, r_xi, r_w, r_m, error)
 
 
-def _longest(point: _Point, step: _Point) -> float:
-    """Return how far the step may go before a pair leaves its cone, at most 1 / 0.99."""
-    sigma, change = soc.second(point.cone), soc.second(step.cone)
-    values = np.concatenate([point.w, point.x, [point.xi, point.y], 1 - sigma, point.high])
-    steps = np.concatenate([step.w, step.x, [step.xi, step.y], -change, step.high])
-    falling = steps < 0
-    longest = 1.0 / _TO_BOUNDARY
-    if falling.any():
-        longest = min(longest, float((values[falling] / -steps[falling]).min()))
-    pairs = np.hstack([point.cone, point.dual]), np.hstack([step.cone, step.dual])
-    return min(longest, soc.longest(*pairs))
+def _largest(values: np.ndarray) -> float:
+    return float(np.abs(values).max())
 
 
 class _System:
@@ -332,13 +350,14 @@ class _System:
 
     def __init__(self, problem: _InteriorProblem, point: _Point) -> None:
         self.problem, self.point = problem, point
-        self.sigma = soc.second(point.cone)
-        self.scaling = soc.Scaling.of(point.cone, point.dual)
+        self.products = point.bounded[0] * point.bounded[1]
+        self.scaling = soc.Scaling.of(point.pairs)
         eta2, q_t, q_s, q_v = self.scaling.rotated()
         # The rows of t of every cone's matrix, and what eliminating t leaves for sigma and v.
         self.h_tt, self.h_ts = 2 * q_t**2 / eta2, (2 * q_t * q_s - 1) / eta2
         self.h_tv = (2 * q_t / eta2)[:, None] * q_v
-        self.a = (4 * q_t * q_s - 1) / (2 * q_t**2 * eta2) + point.high / (1 - self.sigma)
+        left, high = point.bounded[:, point.n_rows + 1 :]
+        self.a = (4 * q_t * q_s - 1) / (2 * q_t**2 * eta2) + high / left
         self.b = q_v / (q_t * eta2)[:, None]
         self.c = -self.b / self.a[:, None]
         U = self.b / np.sqrt(self.a)[:, None]
@@ -348,64 +367,69 @@ class _System:
 
     def _small(self) -> np.ndarray:
         """Return the matrix for dx, df, d eta, d xi; the rows of f have their sign turned."""
-        problem, point = self.problem, self.point
-        R, n_free = problem.F.shape
-        small = np.zeros((R + n_free + 2, R + n_free + 2))
-        small[:-1, :-1] = self.inverse.products
-        small[np.arange(R), np.arange(R)] += point.w / point.x
-        small[:R, R : R + n_free] += problem.F
-        small[R : R + n_free, :R] += problem.F.T
-        tail = np.arange(R, R + n_free)
-        small[tail, tail] -= problem.curvature + 1e-13 * problem.C
+        R, small = self.point.n_rows, self.problem.small.copy()
+        small[:-1, :-1] += self.inverse.products
+        ratios = self.point.bounded[0, :R] / self.point.bounded[1, :R]
+        small.flat[: R * (len(small) + 1) : len(small) + 1] += ratios
         small[-2, -2] += float((1 / self.a).sum())
-        small[:R, -1], small[-1, :R] = problem.e, -problem.e
-        small[-1, -1] = point.y / point.xi
+        small[-1, -1] = self.point.bounded[1, R] / self.point.xi
         return small
 
-    def solve(self, residuals: _Residuals, predictor: _Point | None, target: float) -> _Point:
+    def solve(self, residuals: _Residuals, predicted: _Step | None, target: float) -> _Step:
         """Return the step that leaves no residuals and products of ``target``."""
-        point, sigma = self.point, self.sigma
-        wx, xy = target - point.w * point.x, target - point.xi * point.y
-        below = 1 - sigma
-        high_left = target - below * point.high
-        pair = None
-        if predictor is not None:
-            pair = (predictor.cone, predictor.dual)
-            wx, xy = wx - predictor.w * predictor.x, xy - predictor.xi * predictor.y
-            high_left = high_left + soc.second(predictor.cone) * predictor.high
-        # ds = push - H dx for the cones; of its rows, that of t is ds_t = 0.
-        push = self.scaling.push(pair, target)
-        p_t, p_s, p_v = soc.split_dual(push)
+        R, (values, multipliers) = self.point.n_rows, self.point.bounded
+        left = target - self.products
+        # Changes of the cones' pairs, scaled, add up to aim: ds = push - H dx.
+        aim, push = -self.scaling.middle, -self.point.pairs[1]
+        if predicted is not None:
+            left -= predicted.bounded[0] * predicted.bounded[1]
+            aim = self.scaling.push(predicted.scaled, target)
+            push = self.scaling.half(aim)
+        p_t, p_s, p_v = soc.split_dual(push)  # ds_t = 0
         t_left = p_t / self.h_tt
         right_v = residuals.v + p_v - self.h_tv * t_left[:, None]
-        right_s = residuals.sigma + p_s - self.h_ts * t_left - high_left / below
+        right_s = residuals.sigma + p_s - self.h_ts * t_left - left[R + 1 :] / values[R + 1 :]
         right_v += self.c * right_s[:, None]
         begun, reduced = self.inverse.begin(right_v)
-        R = len(point.w)
-        right = np.concatenate(
-            [
-                residuals.w + wx / point.x,
-                -residuals.f,
-                [residuals.m],
-                [residuals.xi + xy / point.xi],
-            ]
-        )
+        right = np.empty(len(reduced) + 1)
+        right[:R] = residuals.w + left[:R] / multipliers[:R]
+        right[R:-2] = -residuals.f
+        right[-2] = residuals.m - float((right_s / self.a).sum())
+        right[-1] = residuals.xi + left[R] / values[R]
         right[:-1] -= reduced
-        right[-2] -= float((right_s / self.a).sum())
         solution = dgetrs(*self.factor, right)[0]
         dV = self.inverse.finish(begun, solution[:-1])
-        dx, df, d_eta, d_xi = solution[:R], solution[R:-2], float(solution[-2]), float(solution[-1])
+        d_eta = float(solution[-2])
         d_sigma = (right_s + d_eta - np.vecdot(self.b, dV)) / self.a
         dt = p_t - self.h_ts * d_sigma - np.vecdot(self.h_tv, dV)
         d_cone = soc.join(dt / self.h_tt, d_sigma, dV)
+        scaled = np.empty((2, *d_cone.shape))
+        scaled[0] = self.scaling.half(d_cone)
+        np.subtract(aim, scaled[0], out=scaled[1])
+        bounded = np.empty_like(self.point.bounded)
+        bounded[1, :R] = solution[:R]
+        bounded[0, :R] = (left[:R] - values[:R] * bounded[1, :R]) / multipliers[:R]
+        bounded[0, R], bounded[0, R + 1 :] = solution[-1], -d_sigma
+        bounded[1, R:] = (left[R:] - multipliers[R:] * bounded[0, R:]) / values[R:]
+        return _Step(d_cone, scaled, bounded, solution[R:-2], d_eta)
+
+    def longest(self, step: _Step) -> float:
+        """Return how far the step may go before a pair leaves its cone, at most 1 / 0.99."""
+        worst = float((step.bounded / self.point.bounded).min())
+        to_bound = -1.0 / worst if worst < 0 else np.inf
+        return min(1.0 / _TO_BOUNDARY, to_bound, self.scaling.longest(step.scaled))
+
+    def mu_after(self, step: _Step, a: float) -> float:
+        """Return what a share of the step makes of mu."""
+        pairs = self.scaling.middle + a * step.scaled
+        return _mean_product(pairs, self.point.bounded + a * step.bounded)
+
+    def moved(self, step: _Step, a: float) -> _Point:
+        """Return the point a share of the step away."""
+        point, change = self.point, np.stack([step.cone, self.scaling.half(step.scaled[1])])
         return _Point(
-            d_cone,
-            push - self.scaling.apply(d_cone),
-            df,
-            d_xi,
-            (wx - point.w * dx) / point.x,
-            dx,
-            (xy - point.y * d_xi) / point.xi,
-            (high_left + point.high * d_sigma) / below,
-            d_eta,
+            point.pairs + a * change,
+            point.bounded + a * step.bounded,
+            point.f + a * step.f,
+            point.eta + a * step.eta,
         )

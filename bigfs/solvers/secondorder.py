@@ -6,7 +6,7 @@ A column of an array is one cone's element ``z`` with ``z_0 >= |z_1..|``. The ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,14 +46,15 @@ def split_dual(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the product of every two columns."""
-    return np.asarray(np.vecdot(a.T, b.T))
+    """Return the product of every two columns, of one array or of several."""
+    return np.asarray(np.vecdot(a.mT, b.mT))
 
 
 def edge(z: np.ndarray) -> np.ndarray:
     """Return ``z_0^2 - |z_1..|^2`` of every element, without cancellation."""
-    length = np.sqrt(_dot(z[1:], z[1:]))
-    return (z[0] - length) * (z[0] + length)
+    first, rest = z[..., 0, :], z[..., 1:, :]
+    length = np.sqrt(_dot(rest, rest))
+    return np.asarray((first - length) * (first + length))
 
 
 def inverse(z: np.ndarray) -> np.ndarray:
@@ -63,21 +64,6 @@ def inverse(z: np.ndarray) -> np.ndarray:
     return out
 
 
-def longest(z: np.ndarray, step: np.ndarray) -> float:
-    """Return how far elements may move along a step before one leaves its cone (infinity: never).
-
-    With ``z / sqrt(edge)`` as the origin of a scaling, the step's smallest eigenvalue tells.
-    """
-    root = np.sqrt(np.maximum(edge(z), 1e-300))
-    unit = z / root
-    inner = unit[0] * step[0] - _dot(unit[1:], step[1:])
-    share = (inner + step[0]) / (unit[0] + 1)
-    rest = step[1:] - share * unit[1:]
-    smallest = (inner - np.sqrt(_dot(rest, rest))) / root
-    worst = float(smallest.min())
-    return np.inf if worst >= 0 else -1.0 / worst
-
-
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the Jordan product."""
     out = a[0] * b + b[0] * a
@@ -85,60 +71,41 @@ def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return out
 
 
-def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return y with ``a o y = b``."""
-    first = (a[0] * b[0] - _dot(a[1:], b[1:])) / edge(a)
-    out = (b - first * a) / a[0]
-    out[0] = first
-    return np.asarray(out)
-
-
 @dataclass(frozen=True)
 class Scaling:
-    """The symmetric H with ``H x = s`` of every pair, ``H = (2 q q' - J) / eta^2``."""
+    """The symmetric H with ``H x = s`` of every pair, ``H = (2 q q' - J) / eta^2``.
+
+    ``H^(1/2)`` and its inverse take the cone to itself, and x and s to the same element: products
+    and steps to the edge are those of that element, the middle.
+    """
 
     q: np.ndarray  # of shape (P + 2, n), float64
     eta2: np.ndarray  # of shape (n,), float64
     middle: np.ndarray  # of shape (P + 2, n), float64: ``H^(1/2) x = H^(-1/2) s``
+    root: np.ndarray  # of shape (n,), float64: of the middle's `edge`
+    _eta: np.ndarray
 
     @classmethod
-    def of(cls, x: np.ndarray, s: np.ndarray) -> Scaling:
-        """Return the scaling of pairs inside the cones."""
-        of_x, of_s = np.sqrt(edge(x)), np.sqrt(edge(s))
-        x_unit, s_unit = x / of_x, s / of_s
+    def of(cls, pairs: np.ndarray) -> Scaling:
+        """Return the scaling of pairs (2, P + 2, n) inside the cones."""
+        roots = np.sqrt(edge(pairs))
+        x_unit, s_unit = pairs / roots[:, None]
         gamma = np.sqrt((1 + _dot(x_unit, s_unit)) / 2)
         q = (s_unit - x_unit) / (2 * gamma)
         # q lies on the hyperboloid; its first entry follows from the others without cancellation.
         q[0] = np.sqrt(1 + _dot(q[1:], q[1:]))
-        bare = cls(q, of_x / of_s, np.empty(0))
-        return cls(q, bare.eta2, bare._half(x))
+        eta2, root = roots[0] / roots[1], np.sqrt(roots[0] * roots[1])
+        bare = cls(q, eta2, np.empty(0), root, np.sqrt(eta2))
+        return replace(bare, middle=bare.half(pairs[0]))
 
-    def _half(self, z: np.ndarray) -> np.ndarray:
+    def half(self, z: np.ndarray) -> np.ndarray:
         """Return ``H^(1/2) z``."""
         q0, q1 = self.q[0], self.q[1:]
         along = _dot(q1, z[1:])
         out = np.empty_like(z)
         out[0] = q0 * z[0] + along
         out[1:] = z[1:] + q1 * (z[0] + along / (1 + q0))
-        out /= np.sqrt(self.eta2)
-        return out
-
-    def _half_inverse(self, z: np.ndarray) -> np.ndarray:
-        """Return ``H^(-1/2) z``."""
-        q0, q1 = self.q[0], self.q[1:]
-        along = _dot(q1, z[1:])
-        out = np.empty_like(z)
-        out[0] = q0 * z[0] - along
-        out[1:] = z[1:] - q1 * (z[0] - along / (1 + q0))
-        out *= np.sqrt(self.eta2)
-        return out
-
-    def apply(self, z: np.ndarray) -> np.ndarray:
-        """Return ``H z``."""
-        out = 2 * _dot(self.q, z) * self.q
-        out[0] -= z[0]
-        out[1:] += z[1:]
-        out /= self.eta2
+        out /= self._eta
         return out
 
     def rotated(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -146,17 +113,36 @@ class Scaling:
         q_t, q_s, q_v = split_dual(self.q)
         return self.eta2, q_t, q_s, q_v
 
-    def push(self, predicted: tuple[np.ndarray, np.ndarray] | None, target: float) -> np.ndarray:
-        """Return r of ``ds = r - H dx`` that leads the products to ``target``.
+    def push(self, predicted: np.ndarray, target: float) -> np.ndarray:
+        """Return what changes of x and s add up to, scaled, that lead products to ``target``.
 
         Parameters
         ----------
-        predicted : (ndarray, ndarray) or None
-            A predicted change of x and s whose product is taken off.
+        predicted : ndarray of shape (2, P + 2, n)
+            A predicted change of both, scaled, whose product is taken off.
         target : float
         """
-        wanted = -_product(self.middle, self.middle)
-        if predicted is not None:
-            wanted -= _product(self._half(predicted[0]), self._half_inverse(predicted[1]))
+        wanted = -_product(predicted[0], predicted[1])
         wanted[0] += target
-        return self._half(_divided(self.middle, wanted))
+        first = (self.middle[0] * wanted[0] - _dot(self.middle[1:], wanted[1:])) / self.root**2
+        out = (wanted - first * self.middle) / self.middle[0]
+        out[0] = first
+        out -= self.middle
+        return np.asarray(out)
+
+    def longest(self, steps: np.ndarray) -> float:
+        """Return how far x and s may move before one leaves its cone (infinity: never).
+
+        From the middle as the origin of a scaling, the smallest eigenvalue of a step tells.
+
+        Parameters
+        ----------
+        steps : ndarray of shape (2, P + 2, n)
+            Changes of both, scaled.
+        """
+        unit = self.middle / self.root
+        inner = unit[0] * steps[:, 0] - _dot(unit[1:], steps[:, 1:])
+        share = (inner + steps[:, 0]) / (unit[0] + 1)
+        rest = steps[:, 1:] - share[:, None] * unit[1:]
+        worst = float(((inner - np.sqrt(_dot(rest, rest))) / self.root).min())
+        return np.inf if worst >= 0 else -1.0 / worst

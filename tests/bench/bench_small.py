@@ -41,7 +41,6 @@ METHODS = (
 )  # fmt: skip
 COMPILED = (
     "bigfs.selectors.lfs.lloyd",
-    "bigfs.selectors.lfs.traces",
     "bigfs.spectral.kernels",
 )
 

@@ -139,12 +139,14 @@ def test_the_same_eigenvalues_for_fewer_products(
 ) -> None:
     started = _solved(where, kind)
     monkeypatch.setattr(coarse, "LEAST_ROWS", 10**9)
-    plain = _solved(where, kind)
-    np.testing.assert_allclose(started.eigenvalues, plain.eigenvalues, atol=1e-6)
-    assert started.n_connected_components == plain.n_connected_components
+    plain = [_solved(where, kind, random_state=seed) for seed in range(4)]
+    np.testing.assert_allclose(started.eigenvalues, plain[0].eigenvalues, atol=1e-6)
+    assert started.n_connected_components == plain[0].n_connected_components
     assert (started.residuals <= 1e-4).all()
-    # In a graph without groups the first of the bulk takes most of the work.
-    assert started.n_products <= (1.0 if kind == "connected" else 0.75) * plain.n_products
+    # In a graph without groups the first of the bulk takes most of the work, so the start saves
+    # nothing. A random start takes from 0.95 to 1.2 of its median, by its state and by rounding.
+    bound = 1.1 if kind == "connected" else 0.75
+    assert started.n_products <= bound * np.mean([solution.n_products for solution in plain])
 
 
 @pytest.mark.parametrize("where", ["row blocks", "strips"])

@@ -63,25 +63,53 @@ def lloyd(
     k, size, union = len(centers), len(masks), masks.any(axis=0)
     ends = np.tile(centers, (size, 1, 1))
     labels = np.empty((size, len(rows)), dtype=np.int16)
-    counts, joint = np.zeros((size, k)), np.zeros((size, n_codes, k))
-    sums = np.empty((size, k, rows.shape[1]))
-    squares = np.empty_like(sums[: size if with_squares else 0])
     columns = np.flatnonzero(union)
     inner = rows if union.all() else rows.take(columns, axis=1)  # a mask would copy twice
     n, d, begin = len(rows), len(columns), centers[:, columns]
     # Arrays that are made in compiled code take a second more to compile.
-    by_center, by_row = np.zeros((5, k, d)), np.empty((4, n))
+    by_row, by_pair, common = np.empty((4, n)), np.empty((2, n, k)), np.empty(n, np.int16)
+    by_center, by_cluster = np.zeros((5, k, d)), np.zeros((5, k))
     by_center[0] = begin
-    _compiled()(
-        rows, inner, columns, codes,
-        np.ascontiguousarray(masks[:, columns], dtype=np.float64), max_iter, tol**2,
-        ends, labels, counts, sums, squares, joint,
-        by_center, by_row, np.empty((2, n, k)), np.zeros((5, k)),
-        np.zeros((2, *sums.shape[1:])), np.stack([begin.min(axis=0), begin.max(axis=0)]),
-        begin.T.copy(), np.empty(n, np.int16), np.empty(d, np.int64), np.empty(n + 1, np.int64),
-        np.empty(n, np.bool_), np.empty(k, np.bool_),
+    _compiled(_nearest)(inner, by_center[0], by_pair[0], by_row, common)
+    sums = _Sums(rows, common, k, with_squares)
+    by_center[1] = sums.common[0][:, columns]
+    by_cluster[0] = np.bincount(common, minlength=k)
+    _compiled(_run)(
+        inner, columns, np.ascontiguousarray(masks[:, columns], dtype=np.float64), max_iter, tol**2,
+        ends, labels, common, np.stack([begin.min(axis=0), begin.max(axis=0)]), begin.T.copy(),
+        by_center, by_row, by_pair, by_cluster,
+        np.empty(d, np.int64), np.empty(n + 1, np.int64), np.empty(n, np.bool_),
     )  # fmt: skip
-    return ends, labels, counts, sums, squares, joint
+    joint = np.stack([np.bincount(codes * k + label, minlength=n_codes * k) for label in labels])
+    joint = joint.reshape(size, n_codes, k).astype(np.float64)
+    parts = np.stack([sums.of(label) for label in labels], axis=1)
+    squares = parts[1] if with_squares else parts[0, :0]
+    return ends, labels, joint.sum(axis=1), parts[0], squares, joint
+
+
+class _Sums:
+    """Sums of the rows of labels, and of their squares: those of most are those of the first."""
+
+    def __init__(self, rows: np.ndarray, common: np.ndarray, k: int, with_squares: bool) -> None:
+        self._rows, self._labels = rows, common
+        self._work = np.empty((2, k, rows.shape[1]))
+        self._add(common, np.ones(k, dtype=bool))
+        self.common = self._work[: 1 + with_squares].copy()
+
+    def of(self, labels: np.ndarray) -> np.ndarray:
+        """Return sums of shape (1 or 2, n_clusters, n_features)."""
+        sums, changed = self.common.copy(), labels != self._labels
+        differs = np.zeros(sums.shape[1], dtype=bool)
+        differs[labels[changed]] = differs[self._labels[changed]] = True
+        if differs.any():
+            self._add(labels, differs)
+            sums[:, differs] = self._work[: len(sums), differs]
+        return sums
+
+    def _add(self, labels: np.ndarray, chosen: np.ndarray) -> None:
+        """Add up the rows of some clusters in their order: equal labels, equal bits."""
+        self._work[:, chosen] = 0.0
+        _compiled(_add)(self._rows, labels, chosen, self._work[0], self._work[1])
 
 
 def warm_up() -> None:
@@ -90,43 +118,51 @@ def warm_up() -> None:
 
 
 @cache
-def _compiled() -> Callable[..., None]:
-    """Return the compiled loop."""
-    return compiled(_run, fastmath={"reassoc", "contract", "nnan", "nsz"}, error_model="numpy")
+def _compiled(loop: Callable[..., None]) -> Callable[..., None]:
+    """Return a compiled loop."""
+    return compiled(loop, fastmath={"reassoc", "contract", "nnan", "nsz"}, error_model="numpy")
+
+
+def _nearest(rows: Any, centers: Any, squared: Any, least: Any, labels: Any) -> None:
+    """Fill in squared distances, the two least of each row and its label; compiled by numba."""
+    for i in range(len(rows)):
+        best, first, second = 0, np.inf, np.inf
+        for j in range(len(centers)):
+            distance = 0.0
+            for f in range(rows.shape[1]):
+                distance += (rows[i, f] - centers[j, f]) ** 2
+            squared[i, j] = distance
+            if distance < first:
+                second, first, best = first, distance, j
+            elif distance < second:
+                second = distance
+        labels[i], least[0, i], least[1, i] = best, first, second
+
+
+def _add(rows: Any, labels: Any, chosen: Any, sums: Any, squares: Any) -> None:
+    """Add up the rows of chosen labels and their squares; compiled by numba."""
+    for i in range(len(rows)):
+        j = labels[i]
+        if chosen[j]:
+            for f in range(rows.shape[1]):
+                sums[j, f] += rows[i, f]
+                squares[j, f] += rows[i, f] ** 2
 
 
 def _run(  # noqa: C901, PLR0915  # one loop: every function of its own is compiled for itself
-    rows: Any, inner: Any, union: Any, codes: Any, masks: Any, max_iter: int, tol2: float,
-    ends: Any, labels: Any, counts: Any, sums: Any, squares: Any, joint: Any,
-    by_center: Any, by_row: Any, by_pair: Any, by_cluster: Any, common_parts: Any, limits: Any,
-    across: Any, common: Any, gone: Any, open_rows: Any, known: Any, differs: Any,
+    inner: Any, union: Any, masks: Any, max_iter: int, tol2: float,
+    ends: Any, labels: Any, common: Any, limits: Any, across: Any,
+    by_center: Any, by_row: Any, by_pair: Any, by_cluster: Any,
+    gone: Any, open_rows: Any, known: Any,
 ) -> None:  # fmt: skip
-    """Fill in the results of all clusterings, and arrays of work; compiled by numba."""
+    """Fill in centers and labels of all clusterings, and arrays of work; compiled by numba."""
     n, d = inner.shape
     k = ends.shape[1]
     # What all candidates have in common: squared distances in all of their features and the two
     # least of each row, its label, sums, and between which values the centers lie.
     begin, common_total, centers, updated = by_center[0], by_center[1], by_center[2], by_center[3]
     first, second, base, common_size = by_row[0], by_row[1], by_pair[0], by_cluster[0]
-    common_sums, common_squares, low, high = common_parts[0], common_parts[1], limits[0], limits[1]
-    for i in range(n):
-        best, least, other = 0, np.inf, np.inf
-        for j in range(k):
-            distance = 0.0
-            for f in range(d):
-                distance += (inner[i, f] - begin[j, f]) ** 2
-            base[i, j] = distance
-            if distance < least:
-                other, least, best = least, distance, j
-            elif distance < other:
-                other = distance
-        common[i], first[i], second[i] = best, least, other
-        common_size[best] += 1.0
-        for f in range(d):
-            common_total[best, f] += inner[i, f]
-        for f in range(rows.shape[1]):
-            common_sums[best, f] += rows[i, f]
-            common_squares[best, f] += rows[i, f] ** 2
+    low, high = limits[0], limits[1]
     # Of each row: a bound on the distance to its center less the way of that, how far bounds may
     # come nearer to each other in all, and, where known, bounds on distances to the others plus
     # the way of these. Ways are what centers have moved in all.
@@ -251,27 +287,5 @@ def _run(  # noqa: C901, PLR0915  # one loop: every function of its own is compi
                 for f in range(d):
                     centers[j, f] = updated[j, f]
         for j in range(k):
-            differs[j] = False
-        for i in range(n):
-            counts[c, label[i]] += 1.0
-            joint[c, codes[i], label[i]] += 1.0
-            if label[i] != common[i]:
-                differs[label[i]] = differs[common[i]] = True
-        for j in range(k):
             for f in range(d):
                 ends[c, j, union[f]] = centers[j, f]
-            for f in range(rows.shape[1]):
-                sums[c, j, f] = 0.0 if differs[j] else common_sums[j, f]
-            for f in range(squares.shape[2] if len(squares) else 0):
-                squares[c, j, f] = 0.0 if differs[j] else common_squares[j, f]
-        for i in range(n):
-            if differs[label[i]]:
-                row, to = rows[i], sums[c, label[i]]
-                if len(squares):
-                    to_squares = squares[c, label[i]]
-                    for f in range(rows.shape[1]):
-                        to[f] += row[f]
-                        to_squares[f] += row[f] ** 2
-                else:
-                    for f in range(rows.shape[1]):
-                        to[f] += row[f]

@@ -40,8 +40,8 @@ from bigfs.store.scratch import ArrayRef
 
 # Candidates of one task, where one block is shared out.
 _TASK_CANDIDATES = 16
-# What tasks of a search import beyond what all stages do: rows in memory have compiled loops.
-LOADS = ("bigfs.selectors.lfs.lloyd", "bigfs.selectors.lfs.traces")
+# What tasks of a search import beyond what all stages do: rows in memory have a compiled loop.
+LOADS = ("bigfs.selectors.lfs.lloyd",)
 # Groups of rows that the jackknife leaves out in turn.
 N_GROUPS = 20
 

@@ -1,19 +1,12 @@
-"""Comparisons by ratios of traces, on rows in memory: no product of two features is needed.
-
-Compiled by numba: a step compares hundreds of pairs of clusters, each of them small.
-"""
+"""Comparisons by ratios of traces, on rows in memory: no product of two features is needed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any
-
 import numpy as np
+from scipy.sparse import csr_array
 
-from bigfs.core.compiling import compiled
-from bigfs.selectors.lfs.kernels import GroupSums
-from bigfs.solvers.separability import ROUNDING, variance, without_each
+from bigfs.selectors.lfs.kernels import TILE_ENTRIES, GroupSums
+from bigfs.solvers.separability import variance, without_each
 
 
 def trace_ratios(
@@ -47,13 +40,52 @@ n_features) twice
     ratios : ndarray of shape (n_pairs,), float64
         NaN where a cluster has no extent.
     """
-    ratios = np.empty(len(pairs))
-    _compiled(_ratios)(
-        pairs, masks.astype(np.float64), subsets.astype(np.float64), counts, means, variances,
-        new_counts, new_sums, new_squares, ROUNDING, counts.sum(), np.zeros((4, means.shape[1])),
-        ratios,
-    )  # fmt: skip
-    return ratios
+    step = max(1, TILE_ENTRIES // (2 * means.size))
+    parts = [pairs[begin : begin + step] for begin in range(0, len(pairs), step)]
+    new, old = (masks, new_counts, new_sums, new_squares), (subsets, counts, means, variances)
+    between = _between(counts, means)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = [_ratios(part, *new, *old, between) for part in parts]
+    return np.concatenate([np.empty(0), *values])
+
+
+def _between(counts: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """Return the variance between clusters, shape (n_features,)."""
+    share = counts / counts.sum()
+    return np.asarray(share @ (means - share @ means) ** 2)
+
+
+def _ratios(
+    pairs: np.ndarray,
+    masks: np.ndarray,
+    new_counts: np.ndarray,
+    new_sums: np.ndarray,
+    new_squares: np.ndarray,
+    subsets: np.ndarray,
+    counts: np.ndarray,
+    means: np.ndarray,
+    variances: np.ndarray,
+    between: np.ndarray,
+) -> np.ndarray:
+    """Return the ratios of some pairs."""
+    which, members, clusters = pairs.T
+    count = new_counts[which, members][:, None]
+    sums = new_sums[which, members]
+    fresh, within = sums / count, variance(count[:, 0], sums, new_squares[which, members])
+    # Shares of the clusters that stay, and of the one that comes.
+    sizes = np.where(np.arange(len(counts)) == clusters[:, None], 0.0, counts)
+    total = sizes.sum(axis=1, keepdims=True) + count
+    share, own = sizes / total, count / total
+    center = own * fresh + share @ means
+    gaps = means - center[:, None]
+    np.square(gaps, out=gaps)
+    now = (share[:, None] @ gaps)[:, 0] + own * (fresh - center) ** 2
+    kept = np.stack([subsets[clusters], masks[which]]).astype(np.float64)
+    new, new_within = np.vecdot(kept, now), np.vecdot(kept, within)
+    old, old_within = kept @ between, np.vecdot(kept, variances[clusters])
+    values = np.log(new / new_within) - np.log(old / old_within)
+    known = (new_within > 0) & (old_within > 0)
+    return np.where(known.all(axis=0), values.sum(axis=0), np.nan)
 
 
 def trace_ratios_without_each(
@@ -90,8 +122,7 @@ def trace_ratios_without_each(
     parts = []
     fresh = variance(np.asarray(new_count), new_sum, new_square)
     for n, centers, within in ((after, now, fresh), (counts, means, variances)):
-        share = n / n.sum()
-        parts += [share @ (centers - share @ centers) ** 2, within]
+        parts += [_between(n, centers), within]
     figures = np.stack(parts, axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = np.zeros(())
@@ -133,105 +164,39 @@ def group_squares(
     sums : GroupSums
         ``old_products`` and ``new_products`` have shape (n_groups, n_pairs, n_features).
     """
-    k, d, p = len(inside), rows.shape[1], len(pairs)
-    counts, new_counts = np.zeros((n_groups, k)), np.zeros((n_groups, p))
-    sums, squares = np.zeros((n_groups, k, d)), np.zeros((n_groups, k, d))
-    new_sums, new_squares = np.zeros((n_groups, p, d)), np.zeros((n_groups, p, d))
-    joint = np.zeros((n_groups, p, len(codes), 2))
-    _compiled(_groups)(
-        rows, groups, place, inside, labels, pairs,
-        counts, sums, squares, new_counts, new_sums, new_squares, joint,
-    )  # fmt: skip
+    k, p, width = len(inside), len(pairs), 2 * len(codes)
+    chosen = labels[pairs[:, 0]] == pairs[:, 1, None]
+    sizes, sums, squares = _sums(rows, groups, n_groups, np.concatenate([inside, chosen]))
+    joint = np.empty((n_groups, p, len(codes), 2))
+    cells = width * groups + 2 * place
+    for pair, of_pair in enumerate(chosen):
+        found = np.bincount(cells + of_pair, minlength=n_groups * width)
+        joint[:, pair] = found.reshape(n_groups, len(codes), 2)
     old_squares = squares[:, pairs[:, 2]]
-    return GroupSums(counts, sums, new_counts, new_sums, old_squares, new_squares, codes, joint)
+    return GroupSums(
+        sizes[:, :k], sums[:, :k], sizes[:, k:], sums[:, k:], old_squares, squares[:, k:],
+        codes, joint,
+    )  # fmt: skip
 
 
-def warm_up() -> None:
-    """Load numba and the compiled loops: part of a process, not of a task."""
-    square, pairs, some = np.eye(2), np.zeros((1, 3), np.int64), np.ones((1, 2), dtype=bool)
-    new = square[None]
-    trace_ratios(pairs, some, square > 0, np.ones(2), square, square, new[0, :1], new, new)
-    places = np.zeros(2, np.int64)
-    codes, labels = np.zeros(1, np.uint64), np.zeros((1, 2), np.int16)
-    group_squares(square, places, 1, codes, places, square > 0, labels, pairs)
+def _sums(
+    rows: np.ndarray, groups: np.ndarray, n_groups: int, chosen: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return counts, sums and sums of squares of each group's rows in each of several sets.
 
-
-@cache
-def _compiled(loop: Callable[..., None]) -> Callable[..., None]:
-    """Return a compiled loop."""
-    return compiled(loop, fastmath={"reassoc", "contract"}, error_model="numpy")
-
-
-def _ratios(  # noqa: C901  # one loop: every function of its own is compiled for itself
-    pairs: Any, masks: Any, subsets: Any, counts: Any, means: Any, variances: Any,
-    new_counts: Any, new_sums: Any, new_squares: Any, rounding: float, n: float, work: Any,
-    ratios: Any,
-) -> None:  # fmt: skip
-    """Fill in the ratios, with rows of zeros to work with; compiled by numba."""
-    k, d = means.shape
-    between, now, center, fresh = work[0], work[1], work[2], work[3]
-    for j in range(k):
-        for f in range(d):
-            center[f] += counts[j] / n * means[j, f]
-    for j in range(k):
-        for f in range(d):
-            between[f] += counts[j] / n * (means[j, f] - center[f]) ** 2
-    for p in range(len(pairs)):
-        c, member, cluster = pairs[p, 0], pairs[p, 1], pairs[p, 2]
-        count = new_counts[c, member]
-        total = n - counts[cluster] + count
-        for f in range(d):
-            fresh[f] = new_sums[c, member, f] / count
-            center[f] = count / total * fresh[f]
-        for j in range(k):
-            if j != cluster:
-                for f in range(d):
-                    center[f] += counts[j] / total * means[j, f]
-        for f in range(d):
-            now[f] = count / total * (fresh[f] - center[f]) ** 2
-        for j in range(k):
-            if j != cluster:
-                for f in range(d):
-                    now[f] += counts[j] / total * (means[j, f] - center[f]) ** 2
-        value = 0.0
-        for second in range(2):
-            kept = masks[c] if second else subsets[cluster]
-            old_between, old_within, new_between, new_within = 0.0, 0.0, 0.0, 0.0
-            for f in range(d):
-                variance = new_squares[c, member, f] / count - fresh[f] ** 2
-                if variance <= rounding * fresh[f] ** 2:
-                    variance = 0.0
-                old_between += kept[f] * between[f]
-                old_within += kept[f] * variances[cluster, f]
-                new_between += kept[f] * now[f]
-                new_within += kept[f] * variance
-            if old_within > 0 and new_within > 0:
-                value += np.log(new_between / new_within) - np.log(old_between / old_within)
-            else:
-                value = np.nan
-        ratios[p] = value
-
-
-def _groups(
-    rows: Any, groups: Any, place: Any, inside: Any, labels: Any, pairs: Any,
-    counts: Any, sums: Any, squares: Any, new_counts: Any, new_sums: Any, new_squares: Any,
-    joint: Any,
-) -> None:  # fmt: skip
-    """Add up the rows of every group; compiled by numba."""
-    n, d = rows.shape
-    for i in range(n):
-        g = groups[i]
-        for j in range(len(inside)):
-            if inside[j, i]:
-                counts[g, j] += 1.0
-                for f in range(d):
-                    sums[g, j, f] += rows[i, f]
-                    squares[g, j, f] += rows[i, f] ** 2
-        for p in range(len(pairs)):
-            chosen = labels[pairs[p, 0], i] == pairs[p, 1]
-            joint[g, p, place[i], 1 if chosen else 0] += 1.0
-            if chosen:
-                new_counts[g, p] += 1.0
-                for f in range(d):
-                    new_sums[g, p, f] += rows[i, f]
-                    new_squares[g, p, f] += rows[i, f] ** 2
+    ``chosen`` (n_sets, n_rows) says which rows these have.
+    """
+    (n_sets, n), d = chosen.shape, rows.shape[1]
+    sums, squares = np.zeros((2, n_groups * n_sets, d))
+    counts = np.zeros(n_groups * n_sets)
+    step = max(TILE_ENTRIES // d, len(counts))
+    for part in [slice(begin, begin + step) for begin in range(0, n, step)]:
+        sets, members = np.nonzero(chosen[:, part])
+        cells = groups[part][members] * n_sets + sets
+        shape = len(counts), len(rows[part])
+        marks = csr_array((np.ones(len(cells)), (cells, members)), shape=shape)
+        counts += np.diff(marks.indptr)
+        sums += marks @ rows[part]
+        squares += marks @ rows[part] ** 2
+    by_set = (n_groups, n_sets, d)
+    return counts.reshape(by_set[:2]), sums.reshape(by_set), squares.reshape(by_set)

@@ -29,6 +29,9 @@ logger = logging.getLogger("bigfs")
 
 # Up to so many unknowns in V, Clarabel is the faster one.
 _CLARABEL_UNKNOWNS = 64
+# Up to so many, most of a step of ours is Python's, whose lock only one thread of a process has:
+# several that solve programs take longer than one after another.
+_INTERPRETED_UNKNOWNS = 2_048
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,11 @@ class ConeProgram:
             np.concatenate([self.bounds, limits]),
             n_planes,
         )
+
+
+def programs_at_once(n_unknowns: int) -> int | None:
+    """Return how many programs of so many unknowns a process is to solve at a time; None: any."""
+    return 1 if _CLARABEL_UNKNOWNS < n_unknowns <= _INTERPRETED_UNKNOWNS else None
 
 
 def solve_cone(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
+from scipy.linalg.lapack import dpotrf, dpotri, dpotrs, dtrtrs
 
 # Rows of many columns, rows of one, and which column that is.
 _Split = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -82,21 +82,21 @@ class _Diagonal:
 
 
 class _OneColumn:
-    """Two clusters: one factor."""
+    """Two clusters: one factor, ``H = L L'``, and the rows solved by L."""
 
     def __init__(self, S: np.ndarray, stiff: np.ndarray, U: np.ndarray, N: np.ndarray) -> None:
         K = S.copy()
         K.flat[:: len(K) + 1] += stiff - U[:, 0] ** 2
-        self._factor, self._rows = _cholesky(K), N[:, :, 0]
-        self._solved = dpotrs(self._factor, self._rows.T)[0]
-        self.products = np.asarray(self._rows @ self._solved)
+        self._factor = _cholesky(K)
+        self._half = dtrtrs(self._factor, N[:, :, 0].T, trans=1)[0]
+        self.products = np.asarray(self._half.T @ self._half)
 
     def begin(self, V: np.ndarray) -> tuple[_Begun, np.ndarray]:
-        solved = dpotrs(self._factor, V)[0]
-        return (solved, solved), self._rows @ solved[:, 0]
+        half = dtrtrs(self._factor, V, trans=1)[0]
+        return (half, half), half[:, 0] @ self._half
 
     def finish(self, begun: _Begun, x: np.ndarray) -> np.ndarray:
-        return np.asarray(begun[0] + (self._solved @ x)[:, None])
+        return np.asarray(dtrtrs(self._factor, begun[0] + (self._half @ x)[:, None])[0])
 
 
 class _ManyColumns:

@@ -351,7 +351,7 @@ class _System:
     def __init__(self, problem: _InteriorProblem, point: _Point) -> None:
         self.problem, self.point = problem, point
         self.products = point.bounded[0] * point.bounded[1]
-        self.scaling = soc.Scaling.of(point.pairs)
+        self.scaling = soc.Scaling(point.pairs)
         eta2, q_t, q_s, q_v = self.scaling.rotated()
         # The rows of t of every cone's matrix, and what eliminating t leaves for sigma and v.
         self.h_tt, self.h_ts = 2 * q_t**2 / eta2, (2 * q_t * q_s - 1) / eta2

@@ -6,8 +6,6 @@ A column of an array is one cone's element ``z`` with ``z_0 >= |z_1..|``. The ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 _ROOT = np.sqrt(0.5)
@@ -71,42 +69,40 @@ def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return out
 
 
-@dataclass(frozen=True)
 class Scaling:
     """The symmetric H with ``H x = s`` of every pair, ``H = (2 q q' - J) / eta^2``.
 
     ``H^(1/2)`` and its inverse take the cone to itself, and x and s to the same element: products
     and steps to the edge are those of that element, the middle.
+
+    Parameters
+    ----------
+    pairs : ndarray of shape (2, P + 2, n), float64
+        x and s, inside the cones.
     """
 
-    q: np.ndarray  # of shape (P + 2, n), float64
-    eta2: np.ndarray  # of shape (n,), float64
-    middle: np.ndarray  # of shape (P + 2, n), float64: ``H^(1/2) x = H^(-1/2) s``
-    root: np.ndarray  # of shape (n,), float64: of the middle's `edge`
-    _eta: np.ndarray
-
-    @classmethod
-    def of(cls, pairs: np.ndarray) -> Scaling:
-        """Return the scaling of pairs (2, P + 2, n) inside the cones."""
+    def __init__(self, pairs: np.ndarray) -> None:
         roots = np.sqrt(edge(pairs))
         x_unit, s_unit = pairs / roots[:, None]
         gamma = np.sqrt((1 + _dot(x_unit, s_unit)) / 2)
         q = (s_unit - x_unit) / (2 * gamma)
         # q lies on the hyperboloid; its first entry follows from the others without cancellation.
         q[0] = np.sqrt(1 + _dot(q[1:], q[1:]))
-        eta2, root = roots[0] / roots[1], np.sqrt(roots[0] * roots[1])
-        bare = cls(q, eta2, np.empty(0), root, np.sqrt(eta2))
-        return replace(bare, middle=bare.half(pairs[0]))
+        self.q, self.eta2 = q, roots[0] / roots[1]
+        self._scaled = q / np.sqrt(self.eta2)
+        self._rest = q[1:] / (1 + q[0])
+        self._eta = 1 / np.sqrt(self.eta2)
+        self.middle = self.half(pairs[0])  # ``H^(1/2) x = H^(-1/2) s``
+        self._root = np.sqrt(roots[0] * roots[1])  # of the middle's `edge`
+        self._unit = self.middle / self._root
 
     def half(self, z: np.ndarray) -> np.ndarray:
         """Return ``H^(1/2) z``."""
-        q0, q1 = self.q[0], self.q[1:]
-        along = _dot(q1, z[1:])
-        out = np.empty_like(z)
-        out[0] = q0 * z[0] + along
-        out[1:] = z[1:] + q1 * (z[0] + along / (1 + q0))
-        out /= self._eta
-        return out
+        out = z * self._eta
+        along = _dot(self._scaled, z)
+        out[1:] += self._rest * (along + out[0])
+        out[0] = along
+        return np.asarray(out)
 
     def rotated(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return eta^2 and q's parts that multiply t, s and v: ``q'z = q_t t + q_s s + q_v'v``."""
@@ -124,7 +120,7 @@ class Scaling:
         """
         wanted = -_product(predicted[0], predicted[1])
         wanted[0] += target
-        first = (self.middle[0] * wanted[0] - _dot(self.middle[1:], wanted[1:])) / self.root**2
+        first = (self._unit[0] * wanted[0] - _dot(self._unit[1:], wanted[1:])) / self._root
         out = (wanted - first * self.middle) / self.middle[0]
         out[0] = first
         out -= self.middle
@@ -140,9 +136,9 @@ class Scaling:
         steps : ndarray of shape (2, P + 2, n)
             Changes of both, scaled.
         """
-        unit = self.middle / self.root
+        unit = self._unit
         inner = unit[0] * steps[:, 0] - _dot(unit[1:], steps[:, 1:])
         share = (inner + steps[:, 0]) / (unit[0] + 1)
         rest = steps[:, 1:] - share[:, None] * unit[1:]
-        worst = float(((inner - np.sqrt(_dot(rest, rest))) / self.root).min())
+        worst = float(((inner - np.sqrt(_dot(rest, rest))) / self._root).min())
         return np.inf if worst >= 0 else -1.0 / worst

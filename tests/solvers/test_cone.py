@@ -141,13 +141,27 @@ def test_the_scaling_takes_one_element_to_the_other():
     x, s = generator.normal(size=(2, 5, 50))
     for z in (x, s):
         z[0] = np.linalg.norm(z[1:], axis=0) * (1 + generator.random(50)) + 1e-3
-    scaling = soc.Scaling.of(x, s)
-    np.testing.assert_allclose(scaling.apply(x), s, rtol=1e-8, atol=1e-8)
-    step = generator.normal(size=x.shape)
-    a = soc.longest(x, step)
-    assert soc.edge(x + a * step).min() == pytest.approx(0, abs=1e-9)
-    assert soc.edge(x + 0.999 * a * step).min() > 0
-    assert soc.longest(x, x) == np.inf
+    scaling = soc.Scaling(np.stack([x, s]))
+    np.testing.assert_allclose(scaling.half(x), scaling.middle)
+    np.testing.assert_allclose(scaling.half(scaling.half(x)), s, rtol=1e-8, atol=1e-8)
+    # Scaled changes of both; those of x and s themselves say how far these may go.
+    changes = generator.normal(size=(2, *x.shape))
+    moved = [scaling.half(changes[0]), scaling.half(changes[1])]
+    a = scaling.longest(np.stack([moved[0], changes[1]]))
+    least = [soc.edge(z + a * step).min() for z, step in ((x, changes[0]), (s, moved[1]))]
+    assert min(least) == pytest.approx(0, abs=1e-8)
+    inside = [soc.edge(z + 0.999 * a * step).min() for z, step in ((x, changes[0]), (s, moved[1]))]
+    assert min(inside) > 0
+    assert scaling.longest(np.stack([scaling.middle, scaling.middle])) == np.inf
+    # A push leads the Jordan product of the middle and both changes to its target.
+    aim, middle = scaling.push(changes, 0.5), scaling.middle
+    wanted = -_jordan(*changes)
+    wanted[0] += 0.5
+    np.testing.assert_allclose(_jordan(middle, middle + aim), wanted, rtol=1e-6, atol=1e-6)
+
+
+def _jordan(a, b):
+    return np.vstack([(a * b).sum(axis=0), a[0] * b[1:] + b[0] * a[1:]])
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy as np
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.cost import Shape
 from bigfs.core.units import MIB
-from bigfs.runtime.execute import run_tasks
+from bigfs.runtime.execute import at_most_at_once, run_tasks
 from bigfs.runtime.progress import say_where, silenced, track
 from bigfs.selectors.m3fs.passes import (
     MemoryRows,
@@ -27,7 +28,7 @@ from bigfs.selectors.m3fs.passes import (
 )
 from bigfs.selectors.m3fs.state import Settings, Trajectory
 from bigfs.selectors.m3fs.weighted import TOLERANCE, WeightedPlanes, is_weighted, weighted_bytes
-from bigfs.solvers.cone import ConeProgram, solve_cone
+from bigfs.solvers.cone import ConeProgram, programs_at_once, solve_cone
 from bigfs.solvers.msupport import ConeSolution
 from bigfs.store.location import Location, as_location, replaced_file
 from bigfs.store.scratch import ArrayRef
@@ -76,22 +77,29 @@ def run_resident(
     """Run data of one block, each start in a task of its own; see `run_streamed`."""
     shared = _share(folder, mean, smooth)
     n_starts = labels.shape[1]
-    ended = run_tasks(
-        _run_start,
-        list(range(n_starts)),
-        blocks.start_pass(n_starts),
-        blocks.n_samples,
-        labels,
-        settings,
-        shared,
-        label="m3fs",
-        unit="starts",
-        notes=True,
-    )
+    with _in_turn(settings):
+        ended = run_tasks(
+            _run_start,
+            list(range(n_starts)),
+            blocks.start_pass(n_starts),
+            blocks.n_samples,
+            labels,
+            settings,
+            shared,
+            label="m3fs",
+            unit="starts",
+            notes=True,
+        )
     for path in shared:
         as_location(path).unlink()
     clusters.write(0, np.column_stack([rows for _, rows, _ in ended]))
     return [state for state, _, _ in ended], [hinge for _, _, hinge in ended]
+
+
+def _in_turn(settings: Settings) -> AbstractContextManager[None]:
+    """Let the threads of a process solve their programs in turn, where that takes less time."""
+    count = programs_at_once(settings.n_rows_of_v * settings.n_columns)
+    return nullcontext() if count is None else at_most_at_once(count)
 
 
 def _share(folder: Location, mean: np.ndarray, smooth: np.ndarray | None) -> tuple[str, ...]:
@@ -225,7 +233,8 @@ def _solve_all(
         path = folder / f"program-{state.number}-{uuid.uuid4().hex[:8]}.npz"
         write_arrays(path, planes=state.planes, bounds=state.bounds, slopes=state.slopes)
         items.append(str(path))
-    solutions = run_tasks(_solve_task, items, settings, shared, label="m3fs solve")
+    with _in_turn(settings):
+        solutions = run_tasks(_solve_task, items, settings, shared, label="m3fs solve")
     for state, item, solution in zip(states, items, solutions, strict=True):
         state.solved(solution)
         as_location(item).unlink()

@@ -8,6 +8,7 @@ classes, 20 at most; half of the features are selected, 50 at most; all else is 
     python -m tests.bench.bench_small FOLDER --limit 90 --write before.json
     python -m tests.bench.bench_small FOLDER --methods UDFS QAlpha --sets ORL Prostate_GE
     python -m tests.bench.bench_small FOLDER --paths  # MCFS's paths beside scikit-learn's
+    python -m tests.bench.bench_small --digits  # M3FS at every C and smoothness
     python -m tests.bench.bench_small --compile  # of our loops: a first process and a second one
     python -m tests.bench.bench_small --large  # that nothing is lost there: compare two states
 """
@@ -39,6 +40,7 @@ METHODS = (
     "MaxVariance", "LaplacianScore", "SPEC", "MCFS", "NDFS", "UDFS", "QAlpha", "M3FS",
     "MaximumMarginClustering", "FSGMM", "LFS", "GFSKMeans",
 )  # fmt: skip
+SMOOTHNESS = (0.0, 0.1, 1.0)
 COMPILED = (
     "bigfs.selectors.lfs.lloyd",
     "bigfs.spectral.kernels",
@@ -178,6 +180,23 @@ def paths(X: np.ndarray, n_nonzero: int, n_paths: int = 10, repeats: int = 3) ->
     return {name: statistics.median(values) for name, values in totals.items()} | {"apart": apart}
 
 
+def margins(wanted: tuple[int, ...], n_selected: int, C: float) -> list[float]:
+    """Return processor seconds of M3FS on some digits, for each of `SMOOTHNESS`."""
+    import bigfs
+    from bigfs.core.threads import single_thread
+
+    X, n_clusters = _digits(wanted)
+    measured = []
+    with single_thread(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for smoothness in SMOOTHNESS:
+            made = bigfs.M3FS(n_selected, n_clusters=n_clusters, C=C, smoothness=smoothness)
+            begun = time.process_time()
+            made.fit(X)
+            measured.append(time.process_time() - begun)
+    return measured
+
+
 def large(scale: int = 1) -> dict[str, tuple[float, str]]:
     """Return processor seconds on made data of more rows, and a checksum of each result."""
     from sklearn.datasets import make_blobs
@@ -231,6 +250,24 @@ def compile_seconds(module: str) -> list[float]:
     return [float(run.stdout) for run in runs]
 
 
+def _print_digits() -> None:
+    margins((1, 7), 5, 1.0)  # what is loaded once
+    for wanted, n_selected in (((1, 7), 10), ((2, 7), 10), ((0, 6, 8, 9), 20)):
+        for C in (1.0, 10.0, 100.0, 1000.0):
+            row = " ".join(f"{value:6.2f}" for value in margins(wanted, n_selected, C))
+            print(f"{wanted!s:14} C = {C:<6g} {row}", flush=True)
+
+
+def _print_large() -> None:
+    for name, (used, checksum) in large().items():
+        print(f"{name:14} {used:7.3g} s  {checksum}")
+
+
+def _print_compile() -> None:
+    for module in COMPILED:
+        print(module, *(f"{value:.2g}" for value in compile_seconds(module)))
+
+
 def main() -> None:
     """Print the table, that of the paths, or what compilation takes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -242,15 +279,13 @@ def main() -> None:
     parser.add_argument("--paths", action="store_true", help="MCFS's paths beside scikit-learn's")
     parser.add_argument("--compile", action="store_true", help="what compiled loops take to load")
     parser.add_argument("--large", action="store_true", help="seconds and checksums of more rows")
+    parser.add_argument("--digits", action="store_true", help="M3FS at every C and smoothness")
     arguments = parser.parse_args()
-    if arguments.large:
-        for name, (used, checksum) in large().items():
-            print(f"{name:14} {used:7.3g} s  {checksum}")
-        return
-    if arguments.compile:
-        for module in COMPILED:
-            print(module, *(f"{value:.2g}" for value in compile_seconds(module)))
-        return
+    for asked, printed in (("digits", _print_digits), ("large", _print_large),
+                           ("compile", _print_compile)):  # fmt: skip
+        if getattr(arguments, asked):
+            printed()
+            return
     kept = arguments.write and arguments.write.exists()
     table: dict[str, dict[str, Any]] = json.loads(arguments.write.read_text()) if kept else {}
     columns = ("bigfs", "scikit-learn", "apart") if arguments.paths else arguments.methods

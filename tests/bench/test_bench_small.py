@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.bench_small import large, paths, seconds, settings_of, small_sets
+from tests.bench.bench_small import large, margins, paths, seconds, settings_of, small_sets
 
 
 def test_paths_end_at_the_same_coefficients() -> None:
@@ -23,6 +23,11 @@ def test_paths_of_many_more_features_than_rows_end_at_the_same_coefficients(data
     X, _ = small_sets(data_dir, ["Prostate_GE"])["Prostate_GE"]()
     measured = paths(X, 200, repeats=1)
     assert measured["apart"] < 1e-9, "in the unit of the eigenvectors scikit-learn ends one early"
+
+
+@pytest.mark.full
+def test_m3fs_on_digits_is_timed_at_every_smoothness() -> None:
+    assert all(0 < value < 60 for value in margins((1, 7), 5, 1.0))
 
 
 @pytest.mark.full

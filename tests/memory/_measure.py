@@ -46,6 +46,15 @@ class Place:
         del X
         return RowBlocks.from_any(self.path / "X.npy", scratch=self.scratch(), rows=rows)
 
+    def empty_blocks(self, n: int, d: int, rows: int | None = None) -> RowBlocks:
+        """Return such rows, dense, of which one entry in fifty is not zero."""
+        self.blocks(n, d)
+        X = np.load(self.path / "X.npy")
+        X[np.random.default_rng(1).random((n, d), dtype=np.float32) > 0.02] = 0.0
+        np.save(self.path / "X.npy", X)
+        del X
+        return RowBlocks.from_any(self.path / "X.npy", scratch=self.scratch(), rows=rows)
+
     def stored_blocks(self, n: int, d: int, rows: int | None = None) -> RowBlocks:
         """Return such rows as a run reads them: from a checked store, in chunks as ingest makes."""
         from bigfs import ingest

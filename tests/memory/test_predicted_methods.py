@@ -91,6 +91,8 @@ class Case:
         In a store: another file is checked as it is opened, and its moments are known by then.
     sparse : bool, default=False
         In a store of CSR blocks, 100 entries a row.
+    empty : bool, default=False
+        Dense, and nearly all zeros.
     """
 
     strategy: type
@@ -104,6 +106,7 @@ class Case:
     forced: bool = False
     stored: bool = False
     sparse: bool = False
+    empty: bool = False
 
     def settings(self, path: Path) -> dict[str, Any]:
         """Return the settings of the selection."""
@@ -121,6 +124,7 @@ class Case:
     def __str__(self) -> str:
         """Return the test's name."""
         where = "-alone" if self.alone else "-csr" if self.sparse else ""
+        where += "-empty" if self.empty else ""
         return f"{self.method}-{self.strategy.__name__}-{self.n}x{self.d}{where}"
 
 
@@ -154,10 +158,13 @@ CASES = (
     Case(ProjectionOfFewRows, "udfs", 1_000, 4_000, _FEW, alone=True),
     Case(StreamedRows, "m3fs", 40_000, 500, _M3FS),
 )
-# Full ones: counts of cells, and 64 blocks, of which seven finished folds wait for the last one.
+# Full ones: counts of cells, rows of zeros, and 64 blocks, of which seven finished folds wait for
+# the last one.
 COUNTS = (
     Case(FullGram, "mcfs", 6_400, 2_000, {"n_clusters": 5}, rows=100),
     Case(EdgeScores, "laplacian_score", 80_000, 2_000, rows=20_000, sparse=True),
+    Case(ProjectionOfFewRows, "udfs", 1_000, 4_000, _FEW, alone=True, empty=True),
+    Case(Woodbury, "ndfs", 1_500, 5_000, _NDFS, alone=True, empty=True),
     Case(ScreenedColumns, "mcfs", 80_000, 5_000, {"n_clusters": 5}, rows=20_000, sparse=True),
     Case(ForwardOnColumns, "mcfs", 80_000, 5_000, _OMP, rows=20_000, sparse=True),
     Case(
@@ -284,6 +291,7 @@ def test_measured_is_within_predicted(
         place = Place(tmp_path)
         make = place.stored_blocks if case.stored else place.blocks
         make = place.sparse_blocks if case.sparse else make
+        make = place.empty_blocks if case.empty else make
         blocks = make(case.n, case.d, rows=case.rows)
         settings = case.settings(tmp_path / "X.npy")
         finished = _stages(case, place, selection_model()(**settings), blocks)

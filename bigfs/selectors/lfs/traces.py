@@ -170,8 +170,8 @@ def group_squares(
     joint = np.empty((n_groups, p, len(codes), 2))
     cells = width * groups + 2 * place
     for pair, of_pair in enumerate(chosen):
-        found = np.bincount(cells + of_pair, minlength=n_groups * width)
-        joint[:, pair] = found.reshape(n_groups, len(codes), 2)
+        n_rows = np.bincount(cells + of_pair, minlength=n_groups * width)
+        joint[:, pair] = n_rows.reshape(n_groups, len(codes), 2)
     old_squares = squares[:, pairs[:, 2]]
     return GroupSums(
         sizes[:, :k], sums[:, :k], sizes[:, k:], sums[:, k:], old_squares, squares[:, k:],

@@ -78,7 +78,7 @@ class _Point:
 
 
 @dataclass(frozen=True)
-class _Direction:
+class _NewtonStep:
     """A change of them; that of the cones' pairs is scaled."""
 
     cone: np.ndarray  # of shape (P + 2, d): the first of the pairs, not scaled
@@ -376,8 +376,8 @@ class _System:
         return small
 
     def solve(
-        self, residuals: _Residuals, predicted: _Direction | None, target: float
-    ) -> _Direction:
+        self, residuals: _Residuals, predicted: _NewtonStep | None, target: float
+    ) -> _NewtonStep:
         """Return the step that leaves no residuals and products of ``target``."""
         R, (values, multipliers) = self.point.n_rows, self.point.bounded
         left = target - self.products
@@ -413,20 +413,20 @@ class _System:
         bounded[0, :R] = (left[:R] - values[:R] * bounded[1, :R]) / multipliers[:R]
         bounded[0, R], bounded[0, R + 1 :] = solution[-1], -d_sigma
         bounded[1, R:] = (left[R:] - multipliers[R:] * bounded[0, R:]) / values[R:]
-        return _Direction(d_cone, scaled, bounded, solution[R:-2], d_eta)
+        return _NewtonStep(d_cone, scaled, bounded, solution[R:-2], d_eta)
 
-    def longest(self, step: _Direction) -> float:
+    def longest(self, step: _NewtonStep) -> float:
         """Return how far the step may go before a pair leaves its cone, at most 1 / 0.99."""
         worst = float((step.bounded / self.point.bounded).min())
         to_bound = -1.0 / worst if worst < 0 else np.inf
         return min(1.0 / _TO_BOUNDARY, to_bound, self.scaling.longest(step.scaled))
 
-    def mu_after(self, step: _Direction, a: float) -> float:
+    def mu_after(self, step: _NewtonStep, a: float) -> float:
         """Return what a share of the step makes of mu."""
         pairs = self.scaling.middle + a * step.scaled
         return _mean_product(pairs, self.point.bounded + a * step.bounded)
 
-    def moved(self, step: _Direction, a: float) -> _Point:
+    def moved(self, step: _NewtonStep, a: float) -> _Point:
         """Return the point a share of the step away."""
         point, change = self.point, np.stack([step.cone, self.scaling.half(step.scaled[1])])
         return _Point(

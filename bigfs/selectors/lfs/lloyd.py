@@ -71,7 +71,7 @@ def lloyd(
     by_center, by_cluster = np.zeros((5, k, d)), np.zeros((5, k))
     by_center[0] = begin
     _compiled(_nearest)(inner, by_center[0], by_pair[0], by_row, common)
-    sums = _LabelSums(rows, common, k, with_squares)
+    sums = _SharedSums(rows, common, k, with_squares)
     by_center[1] = sums.common[0][:, columns]
     by_cluster[0] = np.bincount(common, minlength=k)
     _compiled(_run)(
@@ -87,7 +87,7 @@ def lloyd(
     return ends, labels, joint.sum(axis=1), parts[0], squares, joint
 
 
-class _LabelSums:
+class _SharedSums:
     """Sums of the rows of labels, and of their squares: those of most are those of the first."""
 
     def __init__(self, rows: np.ndarray, common: np.ndarray, k: int, with_squares: bool) -> None:

@@ -304,7 +304,9 @@ def test_measured_is_within_predicted(
             else:
                 strategy.run(Inputs(blocks, finished), place.scratch().child("result"))
 
-        hold_to_the_bar(strategy.cost(), work, alone=case.alone)
+        # That rows are nearly all zeros, which takes less, shows only when they are read.
+        most = 3.0 if case.empty else 2.0
+        hold_to_the_bar(strategy.cost(), work, alone=case.alone, most=most)
 
 
 def test_a_path_on_a_gram_matrix(tmp_path: Path) -> None:

@@ -47,10 +47,10 @@ class Place:
         return RowBlocks.from_any(self.path / "X.npy", scratch=self.scratch(), rows=rows)
 
     def empty_blocks(self, n: int, d: int, rows: int | None = None) -> RowBlocks:
-        """Return such rows, dense, of which one entry in fifty is not zero."""
+        """Return such rows, dense, with nearly as few zeros as are multiplied as CSR."""
         self.blocks(n, d)
         X = np.load(self.path / "X.npy")
-        X[np.random.default_rng(1).random((n, d), dtype=np.float32) > 0.02] = 0.0
+        X[np.random.default_rng(1).random((n, d), dtype=np.float32) > 0.065] = 0.0
         np.save(self.path / "X.npy", X)
         del X
         return RowBlocks.from_any(self.path / "X.npy", scratch=self.scratch(), rows=rows)
@@ -138,13 +138,10 @@ class _Priced:
         return self.priced
 
 
-def hold_to_the_bar(
-    cost: StageCost, work: Callable[[], Any], *, alone: bool = False, most: float = 2.0
-) -> None:
+def hold_to_the_bar(cost: StageCost, work: Callable[[], Any], *, alone: bool = False) -> None:
     """Run the work on the worker in scope and hold its peak against the cost.
 
-    ``alone``: the work is all that a client without workers does. ``most``: how many times what is
-    measured may be predicted.
+    ``alone``: the work is all that a client without workers does.
     """
     place = RunPlace(LIMIT, limits={"this process": LIMIT} if alone else {})
     stage = Stage("stage", 1, {}, lambda shape: _Priced(cost))  # type: ignore[arg-type]
@@ -164,4 +161,4 @@ def hold_to_the_bar(
     print(message)
     needed = cost.task_bytes + cost.keeps_bytes
     assert max(needed, cost.client_bytes if alone else 0) >= 100 * MIB
-    assert measured <= predicted <= most * measured, message
+    assert measured <= predicted <= 2 * measured, message

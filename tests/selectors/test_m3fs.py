@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -451,6 +452,26 @@ def test_an_interrupted_run_continues_with_the_same_result(
     np.testing.assert_array_equal(again.scores, expected.scores)
     assert again.details["n_iter"] == expected.details["n_iter"]
     assert blocks.passes - before < expected.details["n_passes"], "rounds were done again"
+
+
+def test_small_programs_are_solved_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    import dask
+
+    inside, counts, solved = [0], [], _m3fs.solve_cone
+
+    def counted(*given: object, **options: object) -> object:
+        inside[0] += 1
+        counts.append(inside[0])
+        time.sleep(0.005)  # in which another thread would begin
+        result = solved(*given, **options)
+        inside[0] -= 1
+        return result
+
+    monkeypatch.setattr(_m3fs, "solve_cone", counted)
+    X = _blobs(d=80)[0]
+    with dask.config.set(scheduler="threads", num_workers=4):
+        fitted = M3FS(10, n_clusters=2, n_init=3).fit(X)
+    assert len(fitted.starts_) > 1 and set(counts) == {1}
 
 
 def test_planes_do_not_grow_with_the_rows() -> None:

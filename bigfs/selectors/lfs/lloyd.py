@@ -80,9 +80,11 @@ def lloyd(
         by_center, by_row, by_pair, by_cluster,
         np.empty(d, np.int64), np.empty(n + 1, np.int64), np.empty(n, np.bool_),
     )  # fmt: skip
-    joint = np.stack([np.bincount(codes * k + label, minlength=n_codes * k) for label in labels])
-    joint = joint.reshape(size, n_codes, k).astype(np.float64)
-    parts = np.stack([sums.of(label) for label in labels], axis=1)
+    joint = np.empty((size, n_codes, k))
+    parts = np.empty((1 + with_squares, size, *centers.shape))
+    for c, label in enumerate(labels):
+        joint[c] = np.bincount(codes * k + label, minlength=n_codes * k).reshape(n_codes, k)
+        parts[:, c] = sums.of(label)
     squares = parts[1] if with_squares else parts[0, :0]
     return ends, labels, joint.sum(axis=1), parts[0], squares, joint
 

@@ -40,7 +40,7 @@ n_features) twice
     ratios : ndarray of shape (n_pairs,), float64
         NaN where a cluster has no extent.
     """
-    step = max(1, TILE_ENTRIES // (2 * means.size))
+    step = max(1, TILE_ENTRIES // (2 * means.size))  # a pair takes a gap to every mean
     parts = [pairs[begin : begin + step] for begin in range(0, len(pairs), step)]
     new, old = (masks, new_counts, new_sums, new_squares), (subsets, counts, means, variances)
     between = _between(counts, means)

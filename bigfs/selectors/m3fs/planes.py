@@ -26,6 +26,7 @@ from bigfs.selectors.m3fs.passes import (
     round_bytes,
     write_arrays,
 )
+from bigfs.selectors.m3fs.rowprograms import end_by_rows, is_long, may_use_rows
 from bigfs.selectors.m3fs.state import Settings, Trajectory
 from bigfs.selectors.m3fs.weighted import TOLERANCE, WeightedPlanes, is_weighted, weighted_bytes
 from bigfs.solvers.cone import ConeProgram, programs_at_once, solve_cone
@@ -144,7 +145,13 @@ def _run_start(
     rows.put(number, "clusters", 0, of_start)
     small = is_weighted(n, settings, smooth)
     weighted = WeightedPlanes(X, of_start, settings, mean) if small else None
+    by_rows = may_use_rows(n, settings)
     while not state.done:
+        if by_rows and is_long(state):
+            z = rows.get(number, "clusters", state.version)
+            by_rows = end_by_rows(state, X, z, settings, mean, smooth)
+            if by_rows:
+                break
         if weighted is not None:
             if state.ids:
                 state.solved(weighted.solve(state))

@@ -21,6 +21,9 @@ from bigfs.solvers.msupport import half_squared_norm
 
 _MAX_ITERATIONS = 80
 _TO_BOUNDARY = 0.99
+# Where all rows are of one cluster the least objective is zero: gap and residuals are relative to
+# at least this share of what V = 0 costs.
+_LEAST = 1e-6
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class RowSolution:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _SignedRows:
     """The data of the program: rows times their signs, those of the balance behind them."""
 
     A: np.ndarray  # of shape (R, D)
@@ -120,6 +123,8 @@ def solve_with_row_slacks(
         residuals, error = _row_residuals(problem, point)
         if error <= tol:
             return _solution(problem, point, n_iter)
+        if not np.isfinite(error):
+            break
         try:
             system = _RowSystem(problem, point, residuals)
         except np.linalg.LinAlgError:
@@ -144,7 +149,7 @@ def _problem_of(
     smooth: np.ndarray | None,
     C: float,
     m: int,
-) -> _Rows:
+) -> _SignedRows:
     (n, d), D = X.shape, len(mean)
     bounded = 2 * bool(np.isfinite(balance))
     A, g = np.ones((n + bounded, D)), np.ones(n + bounded)
@@ -153,10 +158,10 @@ def _problem_of(
     if bounded:
         A[n], A[n + 1], g[n:] = mean, -mean, -balance
     S = np.zeros((D, D)) if smooth is None else 2 * smooth
-    return _Rows(A, g, S, n, d, C / n, m)
+    return _SignedRows(A, g, S, n, d, C / n, m)
 
 
-def _begin(problem: _Rows) -> _RowPoint:
+def _begin(problem: _SignedRows) -> _RowPoint:
     """Begin at V = 0 with everything well inside."""
     n, d = problem.n, problem.n_features
     share, R = problem.m / d, len(problem.g)
@@ -185,7 +190,7 @@ class _RowResiduals:
     m: float
 
 
-def _row_residuals(problem: _Rows, point: _RowPoint) -> tuple[_RowResiduals, float]:
+def _row_residuals(problem: _SignedRows, point: _RowPoint) -> tuple[_RowResiduals, float]:
     """Return them, and the largest of them relative to the sizes of their terms."""
     R, n, d = len(problem.g), problem.n, problem.n_features
     t, sigma, _ = soc.split(point.pairs[0])
@@ -201,25 +206,30 @@ def _row_residuals(problem: _Rows, point: _RowPoint) -> tuple[_RowResiduals, flo
     r_sigma = s_sigma - high + point.eta
     r_m = problem.m - float(sigma.sum())
     objective = 0.5 * float(t.sum()) + 0.5 * float(u @ curved) + problem.C * float(xi.sum())
-    count = 2 * d + point.bounded.shape[1]
+    count, least = 2 * d + point.bounded.shape[1], _LEAST * n * problem.C
     error = max(
-        point.mu * count / (1e-12 + abs(objective)),
-        float(np.abs(r_u).max()) / (1e-12 + float(np.abs(pull).max())),
-        float(np.abs(r_w).max()) / float(np.abs(problem.g).max()),
-        float(np.abs(r_y).max()) / problem.C,
-        float(np.abs(r_sigma).max()) / (1e-12 + float(s_sigma.max())),
+        point.mu * count / max(objective, least),
+        _largest(r_u) / max(_largest(pull), least * _largest(problem.A)),
+        _largest(r_w) / _largest(problem.g),
+        _largest(r_y) / problem.C,
+        _largest(r_sigma) / max(_largest(s_sigma), least / problem.m),
         abs(r_m) / problem.m,
     )
     return _RowResiduals(r_u, r_sigma, r_w, r_y, r_m), error
 
 
-def _solution(problem: _Rows, point: _RowPoint, n_iter: int) -> RowSolution:
+def _largest(values: np.ndarray) -> float:
+    return float(np.abs(values).max())
+
+
+def _solution(problem: _SignedRows, point: _RowPoint, n_iter: int) -> RowSolution:
     """Return V, with the least objective that weights and slacks can make of it."""
     u, n, d = point.u, problem.n, problem.n_features
     loss = float(np.maximum(0.0, 1.0 - problem.A[:n] @ u).mean())
     objective = half_squared_norm(np.abs(u[:d]), problem.m) + 0.5 * float(u @ problem.S @ u)
     objective += n * problem.C * loss
-    gap = point.mu * (2 * d + point.bounded.shape[1]) / (1e-12 + abs(objective))
+    size = max(objective, _LEAST * n * problem.C)
+    gap = point.mu * (2 * d + point.bounded.shape[1]) / size
     return RowSolution(u[:, None], objective, loss, gap, n_iter)
 
 
@@ -237,7 +247,7 @@ class _RowStep:
 class _RowSystem:
     """The linear system of a step at one point, factorized."""
 
-    def __init__(self, problem: _Rows, point: _RowPoint, residuals: _RowResiduals) -> None:
+    def __init__(self, problem: _SignedRows, point: _RowPoint, residuals: _RowResiduals) -> None:
         self._problem, self._point, self._residuals = problem, point, residuals
         R, n, d = len(problem.g), problem.n, problem.n_features
         self._scaling = soc.Scaling(point.pairs)

@@ -9,6 +9,7 @@ classes, 20 at most; half of the features are selected, 50 at most; all else is 
     python -m tests.bench.bench_small FOLDER --methods UDFS QAlpha --sets ORL Prostate_GE
     python -m tests.bench.bench_small FOLDER --paths  # MCFS's paths beside scikit-learn's
     python -m tests.bench.bench_small --digits  # M3FS at every C and smoothness
+    python -m tests.bench.bench_small --pairs  # the same on all 45 pairs of digits
     python -m tests.bench.bench_small --compile  # of our loops: a first process and a second one
     python -m tests.bench.bench_small --large  # that nothing is lost there: compare two states
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import logging
 import multiprocessing
@@ -258,6 +260,17 @@ def _print_digits() -> None:
             print(f"{wanted!s:14} C = {C:<6g} {row}", flush=True)
 
 
+def _print_pairs() -> None:
+    margins((1, 7), 5, 1.0)
+    for C in (1.0, 10.0, 100.0, 1000.0, 10_000.0):
+        pairs = list(itertools.combinations(range(10), 2))
+        measured = np.array([margins(pair, 10, C) for pair in pairs])
+        medians = " ".join(f"{value:5.2f}" for value in np.median(measured, axis=0))
+        slowest = " ".join(f"{value:5.2f}" for value in measured.max(axis=0))
+        worst = pairs[int(measured.max(axis=1).argmax())]
+        print(f"C = {C:<6g} median {medians}  slowest {slowest} {worst}", flush=True)
+
+
 def _print_large() -> None:
     for name, (used, checksum) in large().items():
         print(f"{name:14} {used:7.3g} s  {checksum}")
@@ -280,9 +293,10 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="what compiled loops take to load")
     parser.add_argument("--large", action="store_true", help="seconds and checksums of more rows")
     parser.add_argument("--digits", action="store_true", help="M3FS at every C and smoothness")
+    parser.add_argument("--pairs", action="store_true", help="M3FS on all pairs of digits")
     arguments = parser.parse_args()
-    for asked, printed in (("digits", _print_digits), ("large", _print_large),
-                           ("compile", _print_compile)):  # fmt: skip
+    for asked, printed in (("digits", _print_digits), ("pairs", _print_pairs),
+                           ("large", _print_large), ("compile", _print_compile)):  # fmt: skip
         if getattr(arguments, asked):
             printed()
             return

@@ -132,9 +132,9 @@ class M3FS(MarginSelector):
 
     with f = Xv + b. C and smoothness multiply means over the rows, so that neither depends on n,
     nor on ``sample_size``. X is read once for each cone program, for all starts together; the
-    programs have a size that does not depend on n. With two clusters, up to 4,096 rows of one block,
-    and clusters outside, starts that are not done after 20 rounds go on by programs with a slack
-    for every row, one for each change of the clusters.
+    programs have a size that does not depend on n. With two clusters outside and up to 4,096 rows
+    of one block, starts that are not done after 20 rounds go on by programs with a slack for every
+    row, one for each change of the clusters.
 
     In the paper's nesting the planes are the outer loop. While they are few the clusters drift:
     with two clusters they end where the objective is low, whatever the start; with more they

@@ -80,7 +80,7 @@ def stability_stage(
     )
     # It reads no other stage: a graph that is built anew leaves it as it is.
     name = "result" if quick else "stability"
-    return Stage(name, 6, used, choose, beside=not quick, sparse=True)
+    return Stage(name, 7, used, choose, beside=not quick, sparse=True)
 
 
 def _stages_of_fit(selection: Selection, quick: bool) -> list[Stage]:

@@ -145,6 +145,8 @@ class _InteriorProblem:
         return by_v, by_f
 
 
+# A pair on the edge of its cone, as where C is tiny, ends the method at the best point before.
+@np.errstate(divide="ignore", invalid="ignore")
 def interior_point(
     rows: Any,
     smooth: np.ndarray | None,

@@ -78,6 +78,7 @@ def _mean_product(pairs: np.ndarray, bounded: np.ndarray) -> float:
     return total / (2 * pairs.shape[2] + bounded.shape[1])
 
 
+@np.errstate(divide="ignore", invalid="ignore")  # as in `interior`
 def solve_with_row_slacks(
     X: np.ndarray,
     z: np.ndarray,

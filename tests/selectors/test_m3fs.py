@@ -491,3 +491,14 @@ def test_the_four_features_of_iris_are_found_among_noise() -> None:
         fitted = M3FS(4, n_clusters=3, C=0.1, n_neighbors=10, preprocess="standardize")
         fitted.fit(np.column_stack([X, noise]))
         np.testing.assert_array_equal(fitted.scores_ > 0.5, np.arange(14) < 4)
+
+
+def test_a_tiny_C_on_wide_data_says_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    """Pairs reach the edge of their cones there; NumPy's warnings are errors here."""
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(40, 90))
+    X[:, :3] += 1.2 * (generator.random(40) < 0.5)[:, None]
+    fitted = M3FS(9, n_clusters=2, C=1e-3, smoothness=0).fit(X)
+    assert np.isfinite(fitted.scores_).all()
+    assert fitted.scores_.sum() == pytest.approx(9)
+    assert "Raise C" in caplog.text

@@ -17,13 +17,14 @@ from scipy.linalg import cho_factor, cho_solve
 
 from bigfs.core.errors import ConvergenceError
 from bigfs.solvers import secondorder as soc
-from bigfs.solvers.msupport import half_squared_norm
+from bigfs.solvers.msupport import half_squared_dual, half_squared_norm
 
 _MAX_ITERATIONS = 80
 _TO_BOUNDARY = 0.99
 # Where all rows are of one cluster the least objective is zero: gap and residuals are relative to
 # at least this share of what V = 0 costs.
 _LEAST = 1e-6
+_NOTHING = 1e-300
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,11 @@ def solve_with_row_slacks(
     for n_iter in range(1, _MAX_ITERATIONS + 1):
         residuals, error = _row_residuals(problem, point)
         if error <= tol:
-            return _solution(problem, point, n_iter)
+            solution = _solution(problem, point, n_iter)
+            error = solution.gap
+            if error <= 10 * tol:
+                return solution
+            break
         if not np.isfinite(error):
             break
         try:
@@ -210,7 +215,7 @@ def _row_residuals(problem: _SignedRows, point: _RowPoint) -> tuple[_RowResidual
     count, least = 2 * d + point.bounded.shape[1], _LEAST * n * problem.C
     error = max(
         point.mu * count / max(objective, least),
-        _largest(r_u) / max(_largest(pull), least * _largest(problem.A)),
+        _largest(r_u) / max(_largest(pull), least * _largest(problem.A), _NOTHING),
         _largest(r_w) / _largest(problem.g),
         _largest(r_y) / problem.C,
         _largest(r_sigma) / max(_largest(s_sigma), least / problem.m),
@@ -229,8 +234,11 @@ def _solution(problem: _SignedRows, point: _RowPoint, n_iter: int) -> RowSolutio
     loss = float(np.maximum(0.0, 1.0 - problem.A[:n] @ u).mean())
     objective = half_squared_norm(np.abs(u[:d]), problem.m) + 0.5 * float(u @ problem.S @ u)
     objective += n * problem.C * loss
-    size = max(objective, _LEAST * n * problem.C)
-    gap = point.mu * (2 * d + point.bounded.shape[1]) / size
+    # Residuals are relative to the largest column: the multipliers' own bound counts for all.
+    x, curved = point.bounded[1, : len(problem.g)], problem.S @ u
+    slopes = np.abs((x @ problem.A - curved)[:d])
+    lower = float(x @ problem.g) - 0.5 * float(u @ curved) - half_squared_dual(slopes, problem.m)
+    gap = max(0.0, objective - lower) / max(objective, _LEAST * n * problem.C)
     return RowSolution(u[:, None], objective, loss, gap, n_iter)
 
 

@@ -70,11 +70,16 @@ def test_what_is_not_solved_goes_on_by_planes(
     assert refused.starts_ == planes.starts_
 
 
-def test_programs_count_as_rounds(pair: np.ndarray) -> None:
-    most = rowprograms._ROUNDS_OF_PLANES + 1
-    fitted = _fitted(pair, max_iter=most)
-    assert max(start["n_iter"] for start in fitted.starts_) == most
-    assert len(fitted.objective_history_) <= most
+@pytest.mark.parametrize("further", [0, 1, 1000])
+def test_programs_count_as_rounds(pair: np.ndarray, further: int) -> None:
+    most = rowprograms._ROUNDS_OF_PLANES + further
+    begun = np.random.default_rng(0).integers(2, size=len(pair))
+    fitted = _fitted(pair, max_iter=most, init=begun)
+    assert len(fitted.objective_history_) == fitted.n_iter_ <= most
+    assert len(fitted.violation_history_) == fitted.n_iter_
+    # A start that is stopped while rows change their clusters has not converged.
+    assert fitted.converged_ == (further == 1000)
+    assert (fitted.n_iter_ == most) == (further < 1000)
 
 
 def test_what_they_are_for() -> None:

@@ -100,3 +100,25 @@ def test_rows_that_are_no_numbers_are_not_solved() -> None:
     X[3, 2] = np.nan
     with pytest.raises(ConvergenceError, match="on 80 rows"):
         solve_with_row_slacks(X, z, np.zeros(13), 0.1, None, 1.0, 3)
+
+
+def test_rows_of_zeros() -> None:
+    z = np.array([0, 1, 0, 1])
+    ours = solve_with_row_slacks(np.zeros((4, 3)), z, np.zeros(3), np.inf, None, 1.0, 1)
+    assert ours.objective == pytest.approx(1.0, rel=1e-4)
+
+
+def test_a_solution_is_one_by_its_own_bound() -> None:
+    """Columns of scales so far apart that residuals, relative to the largest, say nothing."""
+    n_solved, n_refused = 0, 0
+    for seed in range(12):
+        X, z = _rows(50, 8, seed)
+        X *= 10.0 ** np.random.default_rng(seed).uniform(-12, 12, size=8)
+        try:
+            ours = solve_with_row_slacks(X, z, np.append(X.mean(axis=0), 1), 0.01, None, 3e3, 2)
+        except ConvergenceError:
+            n_refused += 1
+            continue
+        n_solved += 1
+        assert ours.gap <= 1e-4
+    assert n_solved + n_refused == 12 and n_refused > 0

@@ -67,7 +67,8 @@ def end_by_rows(
     ended : bool
         False where a program is not solved; then the state is as it was.
     """
-    last, history, n_steps = state.last, [], 0
+    # The round that is about to begin is the first program's.
+    last, history, n_steps, n_before = state.last, [], 0, state.n_rounds - 1
     while True:
         try:
             solution = solve_with_row_slacks(
@@ -84,7 +85,7 @@ def end_by_rows(
             logger.info("%s Planes are drawn instead.", error)
             return False
         history.append((solution.objective, 0.0))
-        n_rounds = state.n_rounds + len(history)
+        n_rounds = n_before + len(history)
         say_where(f"start {state.number}: round {n_rounds}, objective {solution.objective:.6g}")
         now = clusters_of(decisions(X, solution.V))
         fell, last = last - solution.objective, solution.objective
@@ -99,5 +100,5 @@ def end_by_rows(
     # No plane exceeds the mean of the rows' slacks.
     state.slack, state.violation = solution.loss, 0.0
     state.sizes = np.bincount(now, minlength=2)
-    state.done, state.converged = True, True
+    state.done, state.converged = True, bool(stays)
     return True

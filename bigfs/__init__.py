@@ -1,7 +1,8 @@
 """Unsupervised feature selection on data larger than memory.
 
 The public names are imported when they are first used: ``import bigfs`` costs nothing and
-changes nothing. The selectors are those of the registry (`bigfs.selectors.registry`).
+changes nothing. The selectors are those of the registry (`bigfs.selectors.registry`). Type checkers
+read the names in ``__init__.pyi``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "KNeighborsTransformer": "bigfs.graph.transformer",
@@ -20,6 +21,7 @@ _HOMES = {
     "RankSummary": "bigfs.pipeline.ranks",
     "StabilitySelection": "bigfs.selectors.stability.estimator",
     "open_result": "bigfs.results.result",
+    "plot": "bigfs.results.plots",
     "run": "bigfs.pipeline.run",
     "select": "bigfs.selectors.annotate",
     "spectral_embedding": "bigfs.spectral",
@@ -46,7 +48,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__getattr__("__all__")})
+    names: list[str] = __getattr__("__all__")
+    return sorted(names)
 
 
 def _selectors() -> list[str]:

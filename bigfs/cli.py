@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -13,8 +15,8 @@ from bigfs.config.sections import OPENING
 from bigfs.core.errors import EXIT_DIFFERENT, EXIT_DOES_NOT_FIT, EXIT_DONE
 from bigfs.runtime.options import read_input, settings_of_input
 from bigfs.runtime.program import as_program, exit_code, interrupts, messages
-from bigfs.runtime.terminal import choose_format, show
-from bigfs.selectors.configs import json_schema, load_comparison, load_config
+from bigfs.runtime.terminal import choose_format, say, show
+from bigfs.selectors.configs import json_schema, load_comparison, load_config, write_schema
 
 _pipeline = click.argument("pipeline", type=click.Path(dir_okay=False))
 _overrides = click.option(
@@ -33,7 +35,8 @@ _fresh = click.option(
 _quick = click.option(
     "--quick",
     is_flag=True,
-    help="Select the features that fits on small samples agree on; no graph of all rows.",
+    help="Select the features that fits on small samples agree on; no graph of all rows. Where the "
+    "whole run takes less time, it is done instead.",
 )
 _quiet = click.option("--quiet", is_flag=True, help="Show warnings and the result only.")
 _form = click.option(
@@ -122,6 +125,7 @@ def run(
     config = load_config(pipeline, [*overrides, *(["quick=true"] if quick else [])])
     from bigfs.pipeline.reports import report_of_run
     from bigfs.pipeline.run import run as run_pipeline
+    from bigfs.pipeline.update import is_below
 
     with messages(quiet):
         result = run_pipeline(
@@ -130,10 +134,8 @@ def run(
         lines = [result.summary()]
         if config.report is not None:
             lines += report_of_run(result.path)
-    show("\n".join(lines))
-    share = result.manifest.get("compared", {}).get("share", 1.0)
-    below = config.output.diff_below is not None and share < config.output.diff_below
-    return EXIT_DIFFERENT if below else EXIT_DONE
+    show("\n".join(lines), kept=True)
+    return EXIT_DIFFERENT if is_below(config, result.manifest) else EXIT_DONE
 
 
 @cli.command()
@@ -200,11 +202,12 @@ def ingest(
         bigfs ingest tonight.parquet cells.zarr --append
     """
     from bigfs.store.ingest import ingest as ingest_matrix
-    from bigfs.store.source import open_matrix
+    from bigfs.store.source import as_part, open_matrix
 
     given = read_input(source, settings)
     with messages(quiet):
-        matrix = open_matrix(given.uri, **given.opening)
+        with as_part() if append else nullcontext():
+            matrix = open_matrix(given.uri, **given.opening)
         report = ingest_matrix(
             matrix,
             dest,
@@ -213,7 +216,7 @@ def ingest(
             append=append,
             memory_limit=memory_limit,
         )
-    show(report.text(given.missing))
+    show(report.text(given.missing), kept=True)
 
 
 @cli.command()
@@ -251,7 +254,7 @@ def inspect(path: str, verify: bool, quiet: bool, **settings: Any) -> None:
     help="Known classes: y.npy, FILE.npz::NAME, FILE.csv::COLUMN or sklearn:digits.",
 )
 @_count("--n-repetitions", 20, "Runs of k-means to average.")
-@_count("--n-init", 10, "Starts of each run; the best by inertia counts.")
+@_count("--n-init", 1, "Starts of each run; the best by inertia counts.")
 @click.option(
     "--init",
     type=click.Choice(["k-means++", "random"]),
@@ -265,8 +268,9 @@ def evaluate(
 ) -> None:
     """Compare a selection with known labels.
 
-    RESULT is a run directory. The selected features are set beside all features by the accuracy,
-    mutual information and Rand index of k-means and the 1-nearest-neighbor error.
+    RESULT is a run directory. The selected features are set beside all and beside random ones by
+    the accuracy, mutual information and Rand index of k-means and the 1-nearest-neighbor error.
+    More than 100 features are judged by their first 50 principal components.
 
     \b
     Examples:
@@ -338,7 +342,7 @@ def compare(
         else:
             of_sets, ranks = compare_all(configs, folder, scheduler=scheduler, fresh=fresh)
             tables = [*(of_sets if form == "text" else []), ranks]
-    show("\n\n".join(getattr(table, form)().rstrip("\n") for table in tables))
+    show("\n\n".join(getattr(table, form)().rstrip("\n") for table in tables), kept=True)
 
 
 @cli.command()
@@ -356,7 +360,7 @@ def report(run: str, output: str | None) -> None:
     """
     from bigfs.pipeline.reports import write_report
 
-    show(f"{write_report(run, output)} is written.")
+    show(f"{write_report(run, output)} is written.", kept=True)
 
 
 @cli.command()
@@ -374,9 +378,10 @@ def export(run: str, dest: str, annotate: bool, quiet: bool, **options: Any) -> 
 
     The name of DEST chooses the format: .zarr, .parquet, .npy, .csv or .h5ad. Columns keep the
     order of the input, their names and their type. DEST is created when the export is complete.
-    With --annotate it is a copy of the input, a .h5ad or AnnData .zarr, with bigfs_rank,
-    bigfs_score and bigfs_selected in its var. With --overwrite it may be the input itself,
-    which is replaced in one step.
+    Of an AnnData, a .h5ad keeps everything but the columns that are left out. With --annotate it
+    is a copy of the input, a .h5ad or AnnData .zarr, with bigfs_rank, bigfs_score and
+    bigfs_selected in its var, for mask_var="bigfs_selected" of scanpy's functions. With
+    --overwrite it may be the input itself, which is replaced in one step.
 
     \b
     Examples:
@@ -389,7 +394,7 @@ def export(run: str, dest: str, annotate: bool, quiet: bool, **options: Any) -> 
 
     with messages(quiet):
         place = export_result(open_result(run), dest, annotate=annotate, **options)
-    show(f"{place} is written.")
+    show(f"{place} is written.", kept=True)
 
 
 @cli.command()
@@ -417,8 +422,11 @@ def diff(first: str, second: str, fail_below: float | None, form: str) -> int:
 
     difference = diff_runs(first, second)
     show(getattr(difference, form)().rstrip("\n"))
-    failed = fail_below is not None and not difference.share >= fail_below
-    return EXIT_DIFFERENT if failed else EXIT_DONE
+    if fail_below is None or difference.share >= fail_below:
+        return EXIT_DONE
+    text = f"{difference.share:.2f} in common is below --fail-below {fail_below:g}"
+    say(text, logging.WARNING, event="different", exit_code=EXIT_DIFFERENT)
+    return EXIT_DIFFERENT
 
 
 @cli.command()
@@ -430,26 +438,29 @@ def diff(first: str, second: str, fail_below: float | None, form: str) -> int:
 def init(template: str, output: str | None, listed: bool) -> None:
     """Write a commented pipeline file to start from.
 
-    A template is also found by its name where a pipeline file is asked for: bigfs run quickstart.
+    The schema that its first line names for editors is written beside it. A template is also found
+    by its name where a pipeline file is asked for: bigfs run quickstart.
 
     \b
     Examples:
         bigfs init
         bigfs init compare/digits -o my-comparison.yaml
     """
-    from bigfs.config.templates import template_names, write_template
+    from bigfs.config.loading import described_templates, write_template
 
     if listed:
-        show("\n".join(template_names()))
+        show("\n".join(described_templates()))
         return
     file, command = write_template(template, output)
-    show(f"{file} is written. Name your data in it (input.uri), then: bigfs {command} {file}")
+    write_schema(file, command)
+    then = f"Name your data in it (input.uri), then: bigfs {command} {file}"
+    show(f"{file} is written. {then}", kept=True)
 
 
 @cli.command()
-@click.argument("kind", type=click.Choice(["run", "compare", "paper"]), default="run")
+@click.argument("kind", type=click.Choice(["run", "compare"]), default="run")
 def schema(kind: str) -> None:
-    """Print the JSON schema of pipeline files, of comparisons or of papers' tables.
+    """Print the JSON schema of pipeline files or of comparisons.
 
     Editors use it to complete keys and to mark mistakes.
 

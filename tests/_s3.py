@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.message import Message
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 KEY, SECRET = "AKIABIGFSTESTKEY0000", "bigfs/test/secret/never/shown"
 
@@ -61,6 +71,33 @@ def create_bucket(endpoint: str, name: str) -> None:
     assert answer.status == 200, answer.status
 
 
+def private_authority(folder: Path) -> tuple[Path, ssl.SSLContext]:
+    """Return the certificate of an authority of our own, and a server's context with one of its."""
+    now = datetime.now(UTC)
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    names = [
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in ("ours", "server")
+    ]
+    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    for i, file in enumerate(("authority.pem", "server.pem")):
+        content = (
+            x509.CertificateBuilder(names[0], names[i], keys[i].public_key())
+            .serial_number(i + 1)
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=i == 0, path_length=None), critical=True)
+            .add_extension(address, critical=False)
+            .sign(keys[0], hashes.SHA256())
+        )
+        (folder / file).write_bytes(content.public_bytes(serialization.Encoding.PEM))
+    plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    key = keys[1].private_bytes(serialization.Encoding.PEM, *plain)
+    (folder / "server.key").write_bytes(key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+    return folder / "authority.pem", context
+
+
 class Proxy:
     """Passes requests on to a server and counts them; every so many-th one fails.
 
@@ -71,17 +108,26 @@ class Proxy:
     fail_every : int
         0: none fails.
     failures : sequence of str
-        How they fail, in turn: a status, ``cut`` before the request is passed on, ``lost`` for
-        an answer that does not come back, ``half`` for one that ends in the middle.
+        How they fail, in turn: a status and perhaps a code, ``cut`` before the request is passed
+        on, ``lost`` for an answer that does not come back, ``half`` for one that ends in the
+        middle, ``slow`` for one that is late, ``flip`` for one with a bit turned over, each time
+        elsewhere in the object.
+    context : SSLContext or None, default=None
+        By which it speaks https.
     """
 
     def __init__(
-        self, target: str, fail_every: int = 0, failures: Sequence[str] = ("500", "503", "cut")
+        self,
+        target: str,
+        fail_every: int = 0,
+        failures: Sequence[str] = ("500", "503", "cut"),
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self.target = target.removeprefix("http://")
         self.fail_every, self.failures = fail_every, failures
-        self.n_requests = self.n_failed = 0
+        self.n_requests = self.n_failed = self.n_flipped = 0
         self.is_gone = False
+        self.store = ""  # how it takes conditions: "ceph", "ignores" or "none"
         self.gone_after = self.hold = ""  # parts of the requests that end it, or wait
         self.held = threading.Event()
         self.log: list[str] = []
@@ -89,7 +135,10 @@ class Proxy:
         handler = type("Handler", (_Handler,), {"_proxy": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
-        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if context is not None:
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        scheme = "http" if context is None else "https"
+        self.endpoint = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     def _next(self, request: str) -> str:
@@ -104,6 +153,26 @@ class Proxy:
                 self.n_failed += 1
                 return self.failures[self.n_failed % len(self.failures)]
             return ""
+
+    def conditions(self, headers: Message) -> int:
+        """Change the conditions of a write as the store does that is imitated.
+
+        Returns
+        -------
+        status : int
+            Of the answer; 0 where the request is passed on.
+        """
+        named = [name for name in ("If-Match", "If-None-Match") if name in headers]
+        if named and self.store == "none":
+            return 501
+        if self.store == "ignores":
+            for name in named:
+                del headers[name]
+        if self.store == "ceph" and "If-Match" in headers:
+            if '"' in headers["If-Match"]:
+                return 412
+            headers.replace_header("If-Match", f'"{headers["If-Match"]}"')
+        return 0
 
     def __enter__(self) -> Proxy:
         self._thread.start()
@@ -129,12 +198,20 @@ class _Handler(BaseHTTPRequestHandler):
         while self._proxy.hold and self._proxy.hold in request:
             self._proxy.held.set()
             time.sleep(0.01)
+        if failure == "slow":
+            time.sleep(0.5)
         if failure == "cut":
             self.close_connection = True
             self.connection.close()
             return
-        if failure.isdigit():
-            self._answer(int(failure), [], b"")
+        status, _, code = failure.partition(" ")
+        if status.isdigit():
+            text = f"<Error><Code>{code}</Code><Message>{SECRET}</Message></Error>" if code else ""
+            self._answer(int(status), [], text.encode())
+            return
+        answer = self._proxy.conditions(self.headers)
+        if answer:
+            self._answer(answer, [], b"")
             return
         upstream = self._upstream = self._upstream or HTTPConnection(self._proxy.target)
         upstream.request(self.command, self.path, body, dict(self.headers))
@@ -144,6 +221,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.close()
             return
+        if failure == "flip" and self.command == "GET" and "list-type" not in self.path and content:
+            place = len(content) * (1 + self._proxy.n_flipped % 7) // 8
+            content = content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
+            self._proxy.n_flipped += 1
         self._answer(actual.status, actual.getheaders(), content, failure == "half")
 
     def finish(self) -> None:

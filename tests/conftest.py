@@ -37,12 +37,14 @@ SECOND_TIER = (
     "cluster",
     "deploy",
     "memory",
-    "spectral/test_distributed.py",
+    "spectral/test_block.py",
+    "store/test_conformance.py",
     "store/test_s3_inputs.py",
     "store/test_s3_places.py",
     "store/test_s3_runs.py",
     "test_bad_inputs.py",
     "test_estimators.py",
+    "test_held_objects.py",
 )
 
 
@@ -127,13 +129,10 @@ def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URI of a new bucket, found by the environment as users set it."""
     import uuid
 
-    from bigfs.store import objects
     from tests._s3 import create_bucket, environment
 
     for name, value in environment(s3_endpoint).items():
         monkeypatch.setenv(name, value)
-    objects._client.cache_clear()
     name = f"lab-{uuid.uuid4().hex[:8]}"
     create_bucket(s3_endpoint, name)
     yield f"s3://{name}"
-    objects._client.cache_clear()

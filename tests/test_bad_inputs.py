@@ -11,12 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse as sp
 
 import bigfs
 import bigfs.pipeline
@@ -221,13 +224,11 @@ SELECTORS = [one for one in _PUBLIC if isinstance(one, type) and issubclass(one,
 
 @pytest.mark.parametrize("selector", SELECTORS, ids=lambda selector: selector.__name__)
 def test_in_python_nan_is_named_with_its_place_too(selector: type) -> None:
-    import pandas as pd
-
     X = np.random.default_rng(0).normal(size=(40, 4))
     X[33, 2] = np.nan
     of_another = issubclass(selector, bigfs.StabilitySelection)
     make = partial(selector, bigfs.MaxVariance()) if of_another else selector
-    message = "X: row 33, column 2 is NaN. Every value must be finite.*missing='mean'.*count from 0"
+    message = "X: row 33, column 2 is NaN. Remove or fill it.*missing = 'mean'.*count from 0"
     with pytest.raises(InputError, match=message):
         make().fit(X)
     with pytest.raises(InputError, match=r"X: row 33, column 2 \('c'\) is NaN"):
@@ -236,6 +237,65 @@ def test_in_python_nan_is_named_with_its_place_too(selector: type) -> None:
         for seed in (-1, 0.5, np.random.RandomState(0)):
             with pytest.raises(InputError, match="random_state must be an int of at least 0"):
                 make(random_state=seed).fit(np.nan_to_num(X))
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("n_top_genes", "n_features_to_select"),
+        ("n_selected_features", "n_features_to_select"),
+        ("seed", "random_state"),
+        ("n_neighbours", "n_neighbors"),
+    ],
+)
+def test_names_of_other_packages_are_refused_with_ours(name: str, ours: str) -> None:
+    says = f"MCFS has no parameter '{name}'; did you mean '{ours}'?"
+    with pytest.raises(InputError, match=re.escape(says)) as refused:
+        bigfs.MCFS(**{name: 5})
+    assert isinstance(refused.value, TypeError)
+    adata = pytest.importorskip("anndata").AnnData(np.eye(9, dtype=np.float32))
+    with pytest.raises(InputError, match=re.escape(says)):
+        bigfs.select(adata, **{name: 5})
+
+
+def test_what_scikit_learn_takes_is_refused_with_what_to_give() -> None:
+    X = np.random.default_rng(0).normal(size=(40, 30))
+    with pytest.raises(InputError, match="X has 30 features; that share of them is 3. Got 0.1"):
+        bigfs.MaxVariance(0.1).fit(X)
+    with pytest.raises(InputError, match=r"Draw one: int\(rng.integers\(2\*\*31\)\)"):
+        bigfs.MCFS(5, random_state=np.random.default_rng(0)).fit(X)
+
+
+OBJECTS: dict[str, tuple[Callable[[], Any], str]] = {
+    "complex": (lambda: np.ones((9, 3)) + 1j, "X holds complex128"),
+    "complex list": (lambda: [[1j, 2.0], [3.0, 4.0]], "X holds complex128"),
+    "complex64": (lambda: np.ones((9, 3), np.complex64), "X holds complex64"),
+    "complex objects": (lambda: (np.eye(4) + 1j).astype(object), "X holds complex numbers"),
+    "a complex column": (
+        lambda: pd.DataFrame({"a": np.eye(4)[0], "b": np.array([0.0, 1j, 0.0, 0.0], object)}),
+        "X holds complex",
+    ),
+    "complex CSR": (lambda: sp.csr_array(np.eye(4) + 1j), "X holds complex128"),
+    "complex frame": (lambda: pd.DataFrame(np.eye(4) + 1j), "X holds complex128"),
+    "a name twice": (lambda: pd.DataFrame(np.eye(3), columns=list("aab")), "'a' appears twice"),
+    "a number twice": (lambda: pd.DataFrame(np.eye(3), columns=[1, 1, 2]), "'1' appears twice"),
+    "one text": (
+        lambda: pd.DataFrame({"a": [1, 2, 3], "b": [1, "x", None]}),
+        "column 'b' holds object",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_in_python_objects_are_refused_in_one_short_line(kind: str) -> None:
+    make, says = OBJECTS[kind]
+    fitted = bigfs.MaxVariance(1).fit(np.eye(4))
+    for call in (bigfs.MaxVariance(1).fit, bigfs.KNeighborsTransformer(1).fit, fitted.transform):
+        if kind == "one text" and call != bigfs.MaxVariance(1).fit:
+            continue
+        with pytest.raises(InputError, match=says) as error:
+            call(make())
+        assert len(str(error.value)) < 400
 
 
 def test_in_python_a_configuration_of_no_kind_is_refused() -> None:

@@ -200,7 +200,28 @@ def test_init_writes_a_template_once(bigfs_command, tmp_path, monkeypatch):
     shown = bigfs_command("init", "digits")
     assert shown.code == 2 and "quickstart" in shown.err
     assert bigfs_command("init", "mcfs", "-o", "no/such.yaml").code == 2
-    assert "compare/digits" in bigfs_command("init", "--list").out.splitlines()
+    listed = bigfs_command("init", "--list").out.splitlines()
+    assert (
+        "mcfs             A template for your own data: every setting, with its default" in listed
+    )
+    assert any(line.startswith("paper/mcfs       Tables 3 to 7 of D. Cai, C. Z") for line in listed)
+
+
+@pytest.mark.parametrize(("template", "kind"), [("mcfs", "run"), ("compare/digits", "compare")])
+def test_init_writes_the_schema_that_the_template_names_for_editors(
+    bigfs_command, tmp_path, monkeypatch, template, kind
+):
+    monkeypatch.chdir(tmp_path)
+    assert bigfs_command("init", template, "-o", "my.yaml").code == 0
+    first = (tmp_path / "my.yaml").read_text().splitlines()[0]
+    schema = tmp_path / first.removeprefix("# yaml-language-server: $schema=")
+    assert json.loads(schema.read_text())["title"] == f"bigfs {kind}"
+    schema.write_text(f'{{"title": "bigfs {kind}"}}')  # of another version
+    assert bigfs_command("init", template, "-o", "other.yaml").code == 0
+    assert "properties" in json.loads(schema.read_text())
+    schema.write_text("mine")
+    assert bigfs_command("init", template, "-o", "third.yaml").code == 0
+    assert schema.read_text() == "mine"
 
 
 def test_a_template_is_found_by_name_unless_there_is_a_file(bigfs_command, tmp_path, monkeypatch):
@@ -208,6 +229,8 @@ def test_a_template_is_found_by_name_unless_there_is_a_file(bigfs_command, tmp_p
     shown = bigfs_command("plan", "quickstart")
     assert shown.code == 0 and "data" in shown.out and "\n  graph" in shown.out
     shown = bigfs_command("plan", "quickstart", "--quick")
+    assert shown.code == 0 and "takes less time: it is what runs" in shown.out
+    shown = bigfs_command("plan", "quickstart", "--quick", "--set", "stability.n_pairs=2")
     assert shown.code == 0 and "\n  graph" not in shown.out
     (tmp_path / "quickstart").write_text(
         "run: x\ninput: {uri: none.npy}\nn_features_to_select: 1\n"
@@ -288,9 +311,21 @@ def test_ingest_says_what_it_did_about_missing_values(bigfs_command, tmp_path):
     assert "1 rows with missing values were dropped." in shown.out
 
 
+@pytest.mark.parametrize("command", ["schema", "init --list", "plan quickstart"])
+def test_what_is_only_printed_and_cannot_be_is_a_failure(command: str) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "bigfs", *command.split()],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=120,
+        )  # fmt: skip
+    assert ended.returncode == 4
+    assert ended.stderr == "bigfs: error: the output cannot be written: No space left on device.\n"
+
+
 @pytest.mark.parametrize("target", ["/dev/full", "a pipe that nobody reads"])
-def test_what_cannot_be_shown_is_no_failure_of_the_work(target):
-    command = [sys.executable, "-c", "from bigfs.cli import main; main(['schema'])"]
+def test_what_cannot_be_shown_is_no_failure_of_the_work(target, tmp_path):
+    work = f"main(['ingest', '--quiet', 'sklearn:iris', {str(tmp_path / 'iris.zarr')!r}])"
+    command = [sys.executable, "-c", f"from bigfs.cli import main; {work}"]
     stdout = open(target, "w") if target == "/dev/full" else subprocess.PIPE  # noqa: SIM115
     with subprocess.Popen(
         command, cwd=REPO, stdout=stdout, stderr=subprocess.PIPE, text=True

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+import bigfs
 from bigfs.cli import main
 from bigfs.core import errors
 from bigfs.selectors.configs import load_comparison, load_config
@@ -50,6 +52,37 @@ def test_the_readme_is_short_and_leads_to_every_other_page() -> None:
         assert f"]({page.relative_to(REPO).as_posix()})" in README
 
 
+@pytest.mark.full
+def test_the_printed_result_is_that_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [shown] = re.findall(r"^```text\n(.+?)^```", README, flags=re.M | re.S)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(REPO / "pipelines/quickstart.yaml"), "--set", f"run={tmp_path}/run"])
+    assert not ended.value.code
+    printed = capsys.readouterr().out.splitlines()
+    for line in shown.splitlines():
+        assert line.strip() == "..." or line in printed, line
+
+
+def test_the_recipe_of_conda_has_the_dependencies_of_the_package() -> None:
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    recipe = (REPO / "deploy" / "conda" / "recipe.yaml").read_text()
+    renamed = {"dask": "dask-core", "matplotlib": "matplotlib-base"}
+    run = re.findall(r"^    - (\S+) (>=\S+)$", recipe.partition("\n  run:\n")[2], flags=re.M)
+    wanted = [re.match(r"([\w-]+)(.*)", text) for text in project["dependencies"]]
+    assert run == [
+        ("python", project["requires-python"]),
+        *((renamed.get(m[1], m[1].lower()), m[2]) for m in wanted if m),
+    ]
+    assert f'version: "{bigfs.__version__}"' in recipe
+
+
+def test_the_changelog_can_be_read_in_two_minutes() -> None:
+    text = (REPO / "CHANGELOG.md").read_text()
+    assert f"## {bigfs.__version__}" in text and len(text.splitlines()) <= 120
+
+
 def test_the_command_that_runs_the_tests_is_marked() -> None:
     """`.ci/run` runs the block after the marker."""
     [block] = re.findall(r"^<!-- ci: test -->\n```bash\n(.+?)^```", README, flags=re.M | re.S)
@@ -61,11 +94,18 @@ def test_the_readme_explains_every_exit_code() -> None:
     assert explained == {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
 
 
-def test_the_readme_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
+def test_four_methods_are_in_the_readme_and_all_in_the_next_page(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit):
         main(["schema"])
     methods = json.loads(capsys.readouterr().out)["properties"]["method"]["enum"]
-    assert set(re.findall(r"^\| `(\w+)` \|", README, flags=re.MULTILINE)) == set(methods)
+    few, all_of_them = (
+        set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE))
+        for page in (README, PAGES[2].read_text())
+    )
+    assert few == {"mcfs", "ndfs", "column_subset", "highly_variable"}
+    assert all_of_them == set(methods)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.blocks.kernels import Moments, column_means
+from bigfs.blocks.kernels import Moments, column_means, corrected
 from bigfs.core.cost import Shape
 
 # The values of a block by columns, their means and deviations from them are float64.
@@ -53,6 +53,25 @@ def mostly_zeros(X: np.ndarray, *, centered: bool) -> tuple[Any, np.ndarray] | N
     return csr_array(X), mean
 
 
+def centered_entries(X: Any) -> Any:
+    """Return a CSR block in float64, centered where most rows have an entry.
+
+    Means of the others are small beside their deviations: they may be taken away from products.
+    """
+    from scipy.sparse import csr_array
+
+    n, counts = X.shape[0], np.bincount(X.indices, minlength=X.shape[1])
+    X, filled = csr_array(X, dtype=np.float64), np.flatnonzero(2 * counts > n)
+    if not len(filled):
+        return X
+    dense = X[:, filled].toarray()
+    dense -= column_means(dense)
+    ends = len(filled) * np.arange(n + 1)
+    own = csr_array((dense.ravel(), np.tile(filled, n), ends), shape=X.shape)
+    X.data[np.isin(X.indices, filled)] = 0.0
+    return X + own
+
+
 class ColumnEntries:
     """The entries of a CSR block, column by column.
 
@@ -97,7 +116,9 @@ def csr_moments(X: Any) -> Moments:
     # The rounded mean of equal values can differ from them in the last bit.
     mean = np.where(minimum == maximum, minimum, mean)
     deviations = entries.values - entries.spread(mean)
+    rest = entries.reduce(np.add, deviations) - zeros * mean
     squares = entries.reduce(np.add, np.square(deviations, out=deviations)) + zeros * mean**2
+    mean, squares = corrected(mean, squares, rest, n)
     return Moments(n, mean, squares, minimum, maximum)
 
 

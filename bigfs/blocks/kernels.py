@@ -10,11 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bigfs.store.values import SMALLEST
+
 # Rows converted to float64 at a time: the temporary stays near 8 MB whatever the block.
 _TILE_BYTES = 8 * 1024**2
 # Rows of a Gram product: as many as a core's cache holds, but enough for an efficient product.
 _GRAM_TILE_BYTES = 256 * 1024
 _GRAM_TILE_ROWS = 128
+# Values that differ by no more steps of their type are equal: sums in another order do.
+ROUNDING = 4
 # Rows whose means are near enough to those of a block.
 _HEAD_ROWS = 256
 
@@ -86,6 +90,16 @@ class Gram:
         )
 
 
+def level_columns(moments: Moments, dtype: np.dtype) -> np.ndarray:
+    """Return which columns vary by no more than rounding, or too little for squares, (d,), bool.
+
+    Such a column is constant in all that follows; see `bigfs.blocks.preprocess.Transform`.
+    """
+    gap = moments.maximum - moments.minimum
+    size = np.maximum(np.abs(moments.minimum), np.abs(moments.maximum))
+    return (gap > 0) & ((gap <= ROUNDING * np.finfo(dtype).eps * size) | (gap < SMALLEST))
+
+
 def column_means(X: np.ndarray) -> np.ndarray:
     """Return the means of one block, float64; exact where a column is constant.
 
@@ -98,14 +112,29 @@ def column_means(X: np.ndarray) -> np.ndarray:
     return mean
 
 
+def corrected(
+    mean: np.ndarray, squares: np.ndarray, rest: np.ndarray, n: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return means and sums of squares, given the sums of deviations that exact means leave zero.
+
+    Of values far from zero a mean may be off by more than they differ. One that is off by rounding
+    only keeps its bits: the trend of highly variable features depends on the last ones.
+    """
+    error = rest / n
+    off = np.abs(error) > ROUNDING * np.finfo(np.float64).eps * np.abs(mean)
+    return np.where(off, mean + error, mean), np.maximum(squares - rest * error, 0.0)
+
+
 def block_moments(X: np.ndarray) -> Moments:
     """Return the moments of one block of shape (rows, n_features)."""
     mean = column_means(X)
-    squares = np.zeros(X.shape[1])
+    squares, rest = np.zeros(X.shape[1]), np.zeros(X.shape[1])
     step = tile_rows(X.shape[1])
     for begin in range(0, len(X), step):
         tile = X[begin : begin + step] - mean
         squares += np.einsum("ij,ij->j", tile, tile)
+        rest += tile.sum(axis=0)
+    mean, squares = corrected(mean, squares, rest, len(X))
     minimum, maximum = X.min(axis=0), X.max(axis=0)
     return Moments(len(X), mean, squares, minimum.astype(np.float64), maximum.astype(np.float64))
 

@@ -14,12 +14,12 @@ from bigfs.core.uris import as_text
 from bigfs.store.chunking import block_rows
 from bigfs.store.ingest import copy_rows
 from bigfs.store.scratch import Scratch
+from bigfs.store.several import is_table
 from bigfs.store.source import (
     RandomAccessSource,
     Source,
     is_frame,
     is_list_of_uris,
-    is_table,
     listed,
     open_matrix,
 )

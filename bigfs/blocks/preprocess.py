@@ -23,6 +23,7 @@ KINDS = (
 )  # fmt: skip
 # The sum of every row under ``normalize_total``.
 TOTAL = 1e4
+_LARGEST_SCALE = 1e38
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class Transform:
     # Of shape (2, n_features) or None: shift and scale: a value x becomes ``(x - shift) * scale``.
     # Entries of CSR blocks are scaled only, so that zeros stay: see `offset`.
     columns: ArrayRef | None = None
+    # Of shape (2, n_level) or None: numbers of columns that vary by rounding only, and the value
+    # that all rows get: what is constant is then so exactly, for every method.
+    level: ArrayRef | None = None
 
     def apply(self, X: Any, first_row: int) -> Any:
         """Return the transformed block, dense or CSR; the block itself is not changed.
@@ -43,15 +47,19 @@ class Transform:
             For a row of zeros under ``unit_norm``, a value of -1 or less under ``log1p``, or a
             negative one under ``normalize_total``.
         """
+        if self.level is not None:
+            X = _leveled(X, *self.level.load())
         if self.kind == "none":
             return X
         if self.columns is not None:
             shift, scale = self.columns.load()
             if hasattr(X, "indptr"):
                 return _scaled(X, scale)
-            out = X - shift.astype(X.dtype)
-            out *= scale.astype(X.dtype)
-            return out
+            # Scales of float32 values near its least are beyond its range.
+            dtype = X.dtype if scale.max(initial=0.0) < _LARGEST_SCALE else np.float64
+            out = X - shift.astype(dtype)
+            out *= scale.astype(dtype)
+            return out.astype(X.dtype, copy=False)
         if self.kind.startswith("normalize"):
             X = _normalize_total(X, first_row)
             if self.kind == "normalize_total":
@@ -82,7 +90,9 @@ def needs_moments(kind: str) -> bool:
     return kind in ("standardize", "rescale", "minmax")
 
 
-def resolve(kind: str, moments: Moments | None, scratch: Scratch) -> Transform:
+def resolve(
+    kind: str, moments: Moments | None, scratch: Scratch, level: ArrayRef | None = None
+) -> Transform:
     """Return a transform ready for the workers.
 
     ``standardize`` gives columns mean 0 and variance 1, ``minmax`` maps them to [0, 1],
@@ -92,7 +102,7 @@ def resolve(kind: str, moments: Moments | None, scratch: Scratch) -> Transform:
     """
     check_kind(kind)
     if moments is None or not needs_moments(kind):
-        return Transform(kind)
+        return Transform(kind, None, level)
     if kind == "standardize":
         shift, spread = moments.mean, np.sqrt(moments.variance)
     elif kind == "rescale":
@@ -103,7 +113,24 @@ def resolve(kind: str, moments: Moments | None, scratch: Scratch) -> Transform:
     # The mean of equal values can differ from them in the last bit, and so can the spread.
     constant = moments.maximum == moments.minimum
     scale = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, spread))
-    return Transform(kind, scratch.put(scratch.unique("transform"), np.stack([shift, scale])))
+    columns = scratch.put(scratch.unique("transform"), np.stack([shift, scale]))
+    return Transform(kind, columns, level)
+
+
+def _leveled(X: Any, columns: np.ndarray, values: np.ndarray) -> Any:
+    """Return a block, dense or CSR, in which some columns have one value each."""
+    columns = columns.astype(np.int64)
+    X = X.copy()
+    if not hasattr(X, "indptr"):
+        X[:, columns] = values
+        return X
+    of_column = np.full(X.shape[1], np.nan)
+    of_column[columns] = values
+    entries = of_column[X.indices]
+    X.data = np.where(np.isnan(entries), X.data, entries).astype(X.dtype)
+    if not values.all():
+        X.eliminate_zeros()
+    return X
 
 
 def _on_entries(kind: str, X: Any, first_row: int) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import pickle
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,14 +25,16 @@ from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.text import FROM_0
 from bigfs.core.units import MIB, parse_bytes
-from bigfs.runtime.execute import TREE_ARITY, crosses_processes, map_reduce, run_tasks
+from bigfs.runtime.execute import TREE_ARITY, map_reduce, run_tasks
 from bigfs.runtime.progress import silenced
+from bigfs.runtime.scope import crosses_processes
 from bigfs.store.chunking import block_bounds, block_rows, check_block_rows
+from bigfs.store.columns import different_units
 from bigfs.store.csr import RandomAccessSparse, check_dense, first_unusable_entry
 from bigfs.store.ingest import ingest
 from bigfs.store.scratch import ArrayRef, Scratch
-from bigfs.store.source import RandomAccessSource, Source, open_matrix
-from bigfs.store.values import TOO_LARGE, first_unusable
+from bigfs.store.source import RandomAccessSource, Source, open_matrix, pickled_for_task
+from bigfs.store.values import INFINITE, MISSING, SMALLEST, TOO_LARGE, first_unusable
 
 logger = logging.getLogger("bigfs")
 
@@ -52,6 +55,12 @@ class BlockReader:
     token: int  # the name of a source that lives in this process only, if ``source`` is None
     transform: Transform
     sparse: bool = False  # whether rows are read in CSR form
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "source": pickled_for_task(self.source)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, source=pickle.loads(state["source"]))
 
     def read(self, start: int, stop: int) -> Any:
         """Return rows ``start`` to ``stop``, transformed; callers must not write into them.
@@ -108,7 +117,8 @@ class RowBlocks:
     keeps_gram : bool
         Keep the Gram matrix in scratch once it is computed: for several methods on the same data.
     former_gram : PartialGram or None
-        That of the first rows, if it is known: with `keeps_gram`, only the others are added.
+        That of the first rows, or of all, if it is known: with `keeps_gram`, only the others are
+        added.
     """
 
     def __init__(
@@ -214,13 +224,68 @@ class RowBlocks:
         assert isinstance(source, RandomAccessSource)
         blocks = cls(source, scratch, rows, sparse=sparse)
         if not source.checked or preprocess.needs_moments(transform):
-            raw = blocks.moments()
-            blocks.transform = preprocess.resolve(transform, raw, scratch)
-        else:
-            blocks.transform = preprocess.resolve(transform, None, scratch)
+            blocks.moments()
+        level = blocks._level_columns()
+        blocks.transform = preprocess.resolve(transform, blocks._moments, scratch, level)
         if transform != "none":
             blocks._moments = None
         return blocks
+
+    def _level_columns(self) -> ArrayRef | None:
+        """Store the columns that are to be constant and their values; None if there are none.
+
+        Where the moments are not known, some rows tell whether a pass for them is needed.
+        """
+        if self._moments is None and not kernels.level_columns(self._glance(), self.dtype).any():
+            return None
+        moments = self.moments()
+        level = np.flatnonzero(kernels.level_columns(moments, self.dtype))
+        if not len(level):
+            return None
+        self.refuse_below(SMALLEST, "their squares vanish")
+        least, most = moments.minimum[level], moments.maximum[level]
+        value = np.where((least <= 0) & (most >= 0), 0.0, least)
+        tiny = level[np.maximum(np.abs(least), np.abs(most)) < SMALLEST]
+        if len(tiny):
+            logger.warning(
+                f"{self.source.uri}: column {tiny[0]} varies by less than {SMALLEST:.0e}, and its "
+                f"squares vanish: it counts as constant ({len(tiny):,} such columns)."
+            )
+        for part in (moments.mean, moments.minimum, moments.maximum):
+            part[level] = value
+        moments.squares[level] = 0.0
+        return self.scratch.put(self.scratch.unique("level"), np.stack([level, value]))
+
+    def refuse_below(self, least: float, reason: str) -> None:
+        """Raise InputError if features vary, but none by as much as this.
+
+        Where the moments are not known, some rows tell whether a pass for them is needed.
+        """
+        if self._moments is None and not _is_below(self._glance(), least):
+            return
+        moments = self.moments()
+        if not _is_below(moments, least):
+            return
+        gap = moments.maximum - moments.minimum
+        column = int(gap.argmax())
+        largest = self.map_blocks(_largest_kernel, column, label="largest value")
+        row, value = max(largest, key=lambda pair: abs(pair[1]))
+        names = self.source.feature_names
+        feature = f" ({names[column]!r})" if names else ""
+        raise InputError(
+            f"{self.source.uri}: row {row}, column {column}{feature} is {value:.3g}, and no "
+            f"feature varies by more than {gap[column]:.3g}: differences below {least:.0e} are too "
+            f"small, {reason}. Multiply the data by a power of ten. {FROM_0}"
+        )
+
+    def _glance(self) -> Moments:
+        """Return the moments of the first rows of three blocks, which is no pass."""
+        places = sorted({0, len(self.bounds) // 2, len(self.bounds) - 1})
+        some = [(start, min(start + _SCALE_ROWS, stop))
+                for start, stop in (self.bounds[place] for place in places)]  # fmt: skip
+        reader, merge = self.start_pass(0), kernels.merge_moments
+        with silenced():  # of no stage
+            return map_reduce(_on_block, some, merge, reader, _moments_kernel, (), label="scales")
 
     def dense(self) -> RowBlocks:
         """Return the same rows as blocks that are made dense as they are read.
@@ -325,21 +390,15 @@ class RowBlocks:
         """A sentence if dense features differ in scale by more than 1,000, else nothing.
 
         By the moments where they are known; otherwise by the first rows of three blocks, which
-        is no pass.
+        is no pass. Of features that were scaled to [0, 1] each: whether their units differ.
         """
-        if self.sparse or self.transform.kind in ("standardize", "minmax"):
+        if self.sparse or self.transform.kind == "standardize":
             return []
+        if self.transform.kind == "minmax":
+            return [note] if (note := different_units(self.source)) else []
         moments, shown = self._moments, ""
         if moments is None:
-            places = sorted({0, len(self.bounds) // 2, len(self.bounds) - 1})
-            some = [(start, min(start + _SCALE_ROWS, stop))
-                    for start, stop in (self.bounds[place] for place in places)]  # fmt: skip
-            reader = self.start_pass(0)
-            merge = kernels.merge_moments
-            with silenced():  # a glance at some rows, of no stage
-                moments = map_reduce(
-                    _on_block, some, merge, reader, _moments_kernel, (), label="scales"
-                )
+            moments = self._glance()
             shown = f" (of {moments.count:,} rows)"
         spread = np.sqrt(moments.variance)
         varying = np.flatnonzero(~moments.constant & (spread > 0))
@@ -376,9 +435,13 @@ class RowBlocks:
     def _kept_gram(self, Y: ArrayRef | None, label: str) -> Gram:
         """Return the Gram matrix from scratch, with X'Y from a pass of its own."""
         if self._gram is None:
-            merge, since = kernels.merge_gram, self.former_gram.count if self.former_gram else 0
-            total = self.reduce(_gram_kernel, merge, None, label="gram", since=since)
-            total = merge(self.former_gram, total) if self.former_gram else total
+            merge, total = kernels.merge_gram, self.former_gram
+            since = 0 if total is None else total.count
+            if since < self.n_samples:
+                rest = self.reduce(_gram_kernel, merge, None, label="gram", since=since)
+                total = rest if total is None else merge(total, rest)
+            assert total is not None
+            self.former_gram = None  # its memory is free for what follows
             products = kernels.complete_gram(total, self.n_features)
             put, name = self.scratch.put, self.scratch.unique
             self._gram = put(name("gram"), products.gram), put(name("mean"), products.mean)
@@ -440,6 +503,18 @@ def _on_block(
     return kernel(reader.read(start, stop), start, *shared)
 
 
+def _is_below(moments: Moments, least: float) -> bool:
+    """Say whether features vary, but none by as much as this."""
+    return 0 < float((moments.maximum - moments.minimum).max()) < least
+
+
+def _largest_kernel(X: Any, first_row: int, column: int) -> tuple[int, float]:
+    values = X[:, [column]]
+    values = np.ravel(values.toarray() if hasattr(X, "indptr") else values)
+    row = int(np.abs(values).argmax())
+    return first_row + row, float(values[row])
+
+
 def _moments_kernel(X: Any, first_row: int) -> Moments:
     return csr_kernels.csr_moments(X) if hasattr(X, "indptr") else kernels.block_moments(X)
 
@@ -451,18 +526,14 @@ def _refusal(source: Source, row: int, column: int, value: float) -> InputError:
     where = f"{source.uri}: row {row}, column {column}{feature} is"
     if np.isfinite(value):
         return InputError(f"{where} {value:g}. {TOO_LARGE} {FROM_0}")
-    shown = "NaN" if np.isnan(value) else str(value)
+    shown, cure = ("NaN", MISSING) if np.isnan(value) else (str(value), INFINITE)
     if source.checked:
         return CorruptStoreError(
             f"{where} {shown}, and was not when the data were ingested: the store was changed "
             "since. Ingest the source again; 'bigfs inspect --verify' names the changed chunks. "
             f"{FROM_0}"
         )
-    return InputError(
-        f"{where} {shown}. Every value must be finite: remove or fill such values, or choose a "
-        "policy for NaN: missing='mean', 'zero' or 'drop_rows' (a parameter of every selector; "
-        f"bigfs ingest --missing mean). {FROM_0}"
-    )
+    return InputError(f"{where} {shown}. {cure} {FROM_0}")
 
 
 def _gram_kernel(X: np.ndarray, first_row: int, Y: ArrayRef | None) -> PartialGram:

@@ -4,16 +4,15 @@ One model tree stands behind the YAML file, ``--set a.b=c`` and Python keyword a
 sections of methods come from their registry (`bigfs.selectors.configs`).
 """
 
-from bigfs.config.comparison import Comparison, Entry
+from bigfs.config.comparison import Comparison, Entry, Methods
 from bigfs.config.loading import dump_yaml, read_settings, validated
-from bigfs.config.paper import PaperTable
 from bigfs.config.selection import Config, Selection
 
 __all__ = [
     "Comparison",
     "Config",
     "Entry",
-    "PaperTable",
+    "Methods",
     "Selection",
     "dump_yaml",
     "read_settings",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 
-from bigfs.config.fields import MemoryLimit, PositiveInt, Section, Seed, as_list
+from bigfs.config.fields import MemoryLimit, PositiveInt, Section, Seed, Share, as_list
 from bigfs.config.messages import explain
 from bigfs.config.sections import (
     Auto,
@@ -31,8 +31,8 @@ from bigfs.config.selection import (
     name_of_input,
     section_models,
 )
-from bigfs.config.words import quoted, shown
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
+from bigfs.core.text import quoted, shown
 
 # Names of the rows that a comparison adds to those of its methods.
 ALL_FEATURES, CHANCE = "all features", "chance"
@@ -217,6 +217,7 @@ class Methods(Section):
                     "run": self.run,
                     "input": source,
                     "preprocess": getattr(self, "preprocess", "none"),
+                    "redundancy": getattr(self, "redundancy", None),
                     "method": method,
                     "n_features_to_select": n_features,
                     "memory_limit": self.memory_limit,
@@ -254,6 +255,9 @@ class Comparison(Methods):
     ] = Field(description="Numbers of features to keep; auto: each method chooses its own.")
     preprocess: Preprocess = Field(
         "auto", description="Applied to the values as they are read, as in a pipeline."
+    )
+    redundancy: Share | None = Field(
+        None, description="Features that every method passes over, as in a pipeline."
     )
     evaluate: EvaluateConfig | None = Field(
         None,

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from bigfs.config.words import shown
+from bigfs.core.text import shown
 from bigfs.core.units import format_bytes, parse_bytes
 from bigfs.core.uris import OBJECT, LabelValues
 

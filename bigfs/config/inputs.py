@@ -46,6 +46,25 @@ class MissingConfig(Section):
     missing: Missing = "error"
 
 
+class CsvConfig(Section):
+    """Spelling of a text table; bigfs inspect proposes what a file needs."""
+
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = Field(
+        None,
+        description="Character between cells; a blank: one blank or more. null: a comma, in "
+        ".tsv and .tab a tab.",
+    )
+    decimal: Literal[".", ","] = Field(".", description="Character before decimals.")
+    comment: Annotated[str, Field(min_length=1, max_length=1)] | None = Field(
+        None, description="Character that begins a comment, to the end of the line."
+    )
+    na_values: Annotated[list[str | int | float], BeforeValidator(as_list)] | None = Field(
+        None, description="More cells that stand for a missing value, such as ? or -9999."
+    )
+    encoding: NonEmpty = Field("utf-8", description="Encoding of the texts, such as latin-1.")
+    skip_rows: Annotated[int, Field(ge=0)] = Field(0, description="Lines before the table.")
+
+
 class RowsConfig(Section):
     """Rows of the input that are read."""
 

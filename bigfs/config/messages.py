@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from bigfs.config.words import quoted, shown
+from bigfs.core.text import quoted, shown
 
 _EXPECTED = {
     "bool_type": "true or false",
@@ -23,6 +23,17 @@ _EXPECTED = {
     "list_type": "a list",
     "too_short": "a non-empty list",
     "string_pattern_mismatch": "raw or pca:p with a number p, such as pca:50",
+}
+# What scanpy, Seurat and scikit-learn call our settings.
+OTHER_NAMES = {
+    "n_top_genes": "n_features_to_select",
+    "nfeatures": "n_features_to_select",
+    "n_selected_features": "n_features_to_select",
+    "max_features": "n_features_to_select",
+    "n_pcs": "representation",
+    "use_rep": "representation",
+    "batch": "batch_key",
+    "seed": "random_state",
 }
 _BOUNDS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
 
@@ -53,7 +64,7 @@ def explain(root: type[BaseModel], detail: Any, nested: bool = True) -> str:
     if kind == "literal_error":
         groups = re.findall(r"'([^']*)'|(True|False)", context["expected"])
         choices = [text or truth.lower() for text, truth in groups]
-        near = _nearest(str(value), choices)
+        near = nearest(str(value), choices)
         hint = f"; did you mean '{near}'?" if near else "."
         return f"{name} must be one of {', '.join(choices)}. Got {shown(value)}{hint}"
     bounds = [f"{word} {context[key]:g}" for key, word in _BOUNDS.items() if key in context]
@@ -65,15 +76,16 @@ def explain(root: type[BaseModel], detail: Any, nested: bool = True) -> str:
 
 def _unknown_key(root: type[BaseModel], location: Sequence[str]) -> str:
     key, known = location[-1], list(_model_at(root, location[:-1]).model_fields)
-    near = _nearest(key, known)
+    near = nearest(key, known)
+    key = OTHER_NAMES.get(key, key)
     elsewhere = [path for path in paths(root) if path[-1] == key]
     if near is None and elsewhere:
-        hint = (
-            f"it belongs in {quoted('.'.join(path[:-1]) or 'the top level' for path in elsewhere)}"
-        )
+        sections = quoted(".".join(path[:-1]) or "the top level" for path in elsewhere)
+        hint = f"it belongs in {sections}"
+        hint += f", as '{key}'" if key != location[-1] else ""
     else:
         hint = f"did you mean '{near}'?" if near else ""
-    text = f"unknown key '{key}'{_inside(location)}"
+    text = f"unknown key '{location[-1]}'{_inside(location)}"
     text += f"; {hint}" if hint else ""
     text += "" if text.endswith("?") else "."
     return f"{text} Known: {', '.join(known)}."
@@ -104,8 +116,12 @@ def _section_of(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _nearest(word: str, known: Iterable[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), None)
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a wrong one stands for: ours for another package's, or close."""
+    known = list(known)
+    if OTHER_NAMES.get(word) in known:
+        return OTHER_NAMES[word]
+    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=0.6)), None)
 
 
 def _inside(location: Sequence[str]) -> str:

@@ -41,7 +41,8 @@ class ReportConfig(Section):
     axis: Annotated[str, AfterValidator(lambda file: str(Path(file).absolute()))] | None = Field(
         None,
         min_length=1,
-        description="File with a number for each feature, such as its wavelength: .npy or text.",
+        description="A number for each feature, such as its wavelength: text, or an array or a "
+        "column, named as labels are (FILE.npy, scene.nc::wavelength).",
     )
 
 

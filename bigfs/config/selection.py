@@ -12,7 +12,17 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
-from bigfs.config.fields import MemoryLimit, PositiveInt, Section, Seed, fill
+from bigfs.config.fields import (
+    MemoryLimit,
+    NonEmpty,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    Seed,
+    Share,
+    as_list,
+    fill,
+)
 from bigfs.config.outputs import OutputConfig, ReportConfig, UpdateConfig
 from bigfs.config.sections import (
     Auto,
@@ -27,8 +37,8 @@ from bigfs.config.sections import (
     column_in,
     link_labels,
 )
-from bigfs.config.words import quoted, shown
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
+from bigfs.core.text import quoted, shown
 from bigfs.core.uris import SOURCE, listed_in
 
 DATE = "{date}"
@@ -78,13 +88,31 @@ class Selection(Section):
         "auto",
         description="Applied to the values as they are read; unit_norm scales rows to norm 1, "
         "normalize_total to a sum of 10,000, and normalize_log1p takes log1p of that. auto: "
-        "normalize_log1p for sparse counts (highly_variable: none), none for all other data.",
+        "normalize_log1p for sparse counts (highly_variable: none), minmax for dense features of "
+        "different units, none for all other data.",
     )
     method: str = Field("mcfs", description="The method that scores the features.")
     n_features_to_select: NumberOfFeatures = Field(
         description="Number of features to keep. auto: chosen from a curve; {auto: "
         "explained_variance | explained_eigenvectors | neighbors_kept | stability, share: 0.95, "
-        "at_most: 200} names the curve."
+        "at_most: 200} names the curve. Not for counts of cells: give a number, such as 2000."
+    )
+    redundancy: Share | None = Field(
+        None,
+        description="Pass over a feature whose absolute correlation with a better one that is kept "
+        "is above this, such as 0.95. null: none.",
+    )
+    least_gap: PositiveFloat | None = Field(
+        None,
+        description="Pass over a feature that is nearer than this to a better one that is kept, "
+        "where their names are numbers, such as wavelengths. null: none.",
+    )
+    include: Annotated[list[NonEmpty], BeforeValidator(as_list), Field(min_length=1)] | None = (
+        Field(
+            None,
+            description="Features that are selected anyway, by names, globs or ranges as in "
+            "input.columns; the others fill up. null: none.",
+        )
     )
     graph: GraphConfig | None = Field(
         None, description="The neighbor graph (methods that use one). null: the defaults."
@@ -242,8 +270,8 @@ class Config(Selection, _RunSection):
     )
     curves: bool = Field(
         True,
-        description="Curves over the number of features, and the reason why each is in or out; one "
-        "more pass over the data. false: only if n_features_to_select is auto.",
+        description="Curves over the number of features, and the reason why each is in or out; "
+        "at most one more pass over the data. false: only if n_features_to_select is auto.",
     )
     output: OutputConfig = Field(OutputConfig(), description="What is written beside the result.")
     report: ReportConfig | None = Field(

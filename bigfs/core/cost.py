@@ -82,6 +82,11 @@ def pass_over(shape: Shape, what: str, task_bytes: int = 0, *, times: int = 1) -
     return Step(what, needed, shape.n_blocks, 1, shape.n_chunks, times)
 
 
+# Measured on a core of 2023: multiplications by products of matrices, by loops over entries, and
+# bytes that are read and checked, a second.
+PRODUCTS_RATE, LOOP_RATE, READ_RATE = 2e10, 1e9, 5e8
+
+
 @dataclass(frozen=True)
 class StageCost:
     """The cost of a stage."""
@@ -97,6 +102,8 @@ class StageCost:
     loads: tuple[str, ...] = ()
     # Whether passes and tasks are bounds of an iteration that may end earlier.
     at_most: bool = False
+    # Processor time by the rates below: an estimate. None: nothing is known of it.
+    seconds: float | None = None
 
     @property
     def largest(self) -> Step:

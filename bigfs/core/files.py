@@ -22,14 +22,19 @@ def read_small(path: Path, most_bytes: int = SMALL_BYTES) -> str:
     OSError
         If it cannot be read.
     """
+    content = read_head(path, most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes:,} bytes")
+    return content.decode()
+
+
+def read_head(path: Path, count: int) -> bytes:
+    """Return the first bytes of a file; a ValueError if it is a device, a pipe or a folder."""
     # A device would never end, and a pipe would wait for ever.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("it is not a regular file")
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise ValueError(f"it has more than {most_bytes:,} bytes")
-    return content.decode()
+        return file.read(count)
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from bigfs.core.errors import MemoryLimitError
@@ -178,6 +179,30 @@ def peak_bytes() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak if os.uname().sysname == "Darwin" else peak * 1024)
+
+
+def machine_bytes() -> int:
+    """Return the memory of this machine, or what a container, job or unit may have of it."""
+    from distributed.system import MEMORY_LIMIT
+
+    return min(
+        [int(MEMORY_LIMIT), *_group_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))]
+    )
+
+
+def _group_limits(groups: Path, root: Path) -> list[int]:
+    """Return the limits of the control groups that this process is in, and of those above them."""
+    limits = []
+    lines = groups.read_text().splitlines() if groups.exists() else []
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        file = "memory.limit_in_bytes" if controllers else "memory.max"
+        folder = root / ("memory" if controllers else "") / path.lstrip("/")
+        for place in (folder, *folder.parents):
+            with suppress(OSError, ValueError):  # "max" is no limit
+                limits.append(int((place / file).read_text()))
+    return limits
 
 
 def _status_bytes(name: str) -> int | None:

@@ -14,9 +14,13 @@ from bigfs.core.errors import InputError
 def check_seed(random_state: Any) -> None:
     """Raise InputError unless a seed is a whole number of at least 0."""
     if not is_int(random_state) or random_state < 0:
+        draw = {"integers": "rng.integers(2**31)", "randint": "rng.randint(2**31 - 1)"}
+        cure = next(
+            (f" Draw one: int({call})." for n, call in draw.items() if hasattr(random_state, n)), ""
+        )
         raise InputError(
             "random_state must be an int of at least 0, or None for a fresh seed. "
-            f"Got {random_state!r}."
+            f"Got {random_state!r}.{cure}"
         )
 
 

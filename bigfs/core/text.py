@@ -1,6 +1,9 @@
-"""Escaping of untrusted text, such as feature names, before it is shown."""
+"""Text for messages: untrusted names escaped, values and names as users write them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
 
 # Behind every message that names a row of the data.
 FROM_0 = "Rows and columns count from 0."
@@ -30,3 +33,18 @@ def spreadsheet_cell(text: str) -> str:
     except ValueError:
         return f"'{text}"
     return text
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Return names in quotes, separated by commas."""
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def shown(value: Any) -> str:
+    """Return a value as a user would write it, cut to a readable length."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

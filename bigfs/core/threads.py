@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,15 @@ _lock = threading.Lock()
 _depth = 0
 _blas: Any = None
 _cached_controller: tuple[int, Any] | None = None
+
+
+def _forget_parent() -> None:
+    """Begin anew in a forked process: threads of its parent may have held the lock."""
+    global _lock, _depth, _blas
+    _lock, _depth, _blas = threading.Lock(), 0, None
+
+
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 @contextmanager

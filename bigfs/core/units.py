@@ -56,6 +56,8 @@ def _shown(value: object) -> str:
 
 def format_bytes(size: int | float) -> str:
     """Return a size with a binary unit and three digits: ``"1.5 GiB"``."""
+    if size >= _MOST_BYTES:
+        return "over 8 EiB"
     amount = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(amount) < 1024:

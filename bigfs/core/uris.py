@@ -1,17 +1,23 @@
-"""URIs as text: a list of sources is one text, and ``SOURCE::NAME`` names a part of a source."""
+"""Addresses as text: lists of sources, ``SOURCE::NAME`` for a part of one, Dask schedulers."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bigfs.core.errors import InputError
+
 # The label of a row that says which of several sources it is of.
 SOURCE = "source"
 # What a run calls data, or labels, that it was handed as an object begins with this.
 OBJECT = "object:"
+_FORM = re.compile(
+    r"((tcp|tls|ucx|wss?)://)?(\[[0-9a-fA-F:.%]+\]|[^\s:/\[\]]+):(\d+)/?|inproc://.+"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,3 +57,34 @@ def short_name(uri: str) -> str:
     if not entries:
         return uri
     return entries[0] if len(entries) == 1 else f"{entries[0]} and {len(entries) - 1:,} more"
+
+
+def is_scheduler_file(address: str) -> bool:
+    """Say whether it is the path of the file that ``dask scheduler --scheduler-file`` writes."""
+    return address.endswith(".json")
+
+
+def check_address(address: str) -> str:
+    """Return the address of a Dask scheduler, or the path of a scheduler's file, as it is.
+
+    Raises
+    ------
+    InputError
+        If it has not the form of one.
+
+    Examples
+    --------
+    >>> check_address("tcp://127.0.0.1:8786")
+    'tcp://127.0.0.1:8786'
+    >>> check_address("runs/scheduler.json")
+    'runs/scheduler.json'
+    """
+    if is_scheduler_file(address):
+        return address
+    match = _FORM.fullmatch(address)
+    if match is None or int(match.group(4) or 0) > 65535:
+        raise InputError(
+            "the address of a Dask scheduler is its protocol, host and port, such as "
+            f"tcp://127.0.0.1:8786, or the .json file that it writes. Got {address!r}."
+        )
+    return address

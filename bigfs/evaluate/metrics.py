@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from bigfs.blocks.kernels import ROUNDING
 from bigfs.core.checks import check_choice
 from bigfs.core.errors import InputError
+from bigfs.store.formats.memory import plain
+from bigfs.store.values import (
+    check_classes,
+    check_present,
+    is_continuous,
+    plain_values,
+    without_mask,
+)
 
 AVERAGES = ("max", "min", "arithmetic", "geometric")
 _STRIP_BYTES = 32 * 1024**2
@@ -32,8 +42,13 @@ def confusion_matrix(y_true: Any, y_pred: Any) -> np.ndarray:
     Raises
     ------
     InputError
-        If the labelings are empty, not one-dimensional, of different lengths, or hold NaN or
-        continuous values.
+        If the labelings are empty, not one-dimensional, of different lengths, lack the label of a
+        row, or hold continuous values.
+
+    Notes
+    -----
+    Whole numbers or texts with more classes than half of the rows are taken, with a warning: if
+    every row is a class of its own, any labeling that tells all rows apart agrees with it.
     """
     true, pred = _labels(y_true, "y_true"), _labels(y_pred, "y_pred")
     if len(true) != len(pred):
@@ -140,7 +155,7 @@ def nearest_neighbor_error(X: Any, y: Any) -> float:
     InputError
         If X and y do not fit each other.
     """
-    X, labels = np.asarray(X), _labels(y, "y")
+    X, labels = _matrix(X), _labels(y, "y")
     if X.ndim != 2 or X.shape[1] == 0 or len(X) != len(labels) or len(X) < 2:
         raise InputError(
             "X must be a matrix with a row for each of at least 2 labels and at least one "
@@ -292,17 +307,26 @@ def redundancy(X: Any) -> float:
     n_features = X.shape[1]
     if n_features == 1:
         return 0.0
-    shift = X[0].astype(np.float64)
-    sums, squares = np.zeros(n_features), np.zeros(n_features)
     step = max(1, _STRIP_BYTES // (8 * n_features))
+    least, most = X.min(axis=0).astype(np.float64), X.max(axis=0).astype(np.float64)
+    size = np.maximum(np.abs(least), np.abs(most))
+    exponents = -np.frexp(size)[1]  # by powers of two: no square overflows or vanishes
+
+    def strip(begin: int, first: int = 0) -> np.ndarray:
+        rows = X[begin : begin + step, first:].astype(np.float64)
+        return np.ldexp(rows, exponents[first:])
+
+    shift = strip(0)[0]
+    sums, squares = np.zeros(n_features), np.zeros(n_features)
     # Means first: products are then of centered columns, and nothing cancels.
     for begin in range(0, len(X), step):
-        sums += (X[begin : begin + step] - shift).sum(axis=0)
+        sums += (strip(begin) - shift).sum(axis=0)
     center = shift + sums / len(X)
     for begin in range(0, len(X), step):
-        tile = X[begin : begin + step] - center
+        tile = strip(begin) - center
         squares += np.einsum("ij,ij->j", tile, tile)
-    varies = ~(X == X[0]).all(axis=0) & (squares > 0)
+    eps = np.finfo(X.dtype).eps if X.dtype.kind == "f" else 0.0
+    varies = (most / 2 - least / 2 > ROUNDING * eps * size / 2) & (squares > 0)
     inverse = np.divide(1.0, np.sqrt(squares), out=np.zeros(n_features), where=varies)
     # Some columns at a time with those from them on: all products would be d x d.
     total, width = 0.0, max(1, _PAIRS_BYTES // (8 * n_features))
@@ -310,7 +334,7 @@ def redundancy(X: Any) -> float:
         last = min(first + width, n_features)
         products = np.zeros((n_features - first, last - first))
         for begin in range(0, len(X), step):
-            tile = X[begin : begin + step, first:] - center[first:]
+            tile = strip(begin, first) - center[first:]
             products += tile.T @ tile[:, : last - first]
         products *= inverse[first:last]
         products *= inverse[first:, None]
@@ -373,7 +397,7 @@ def selection_overlap(first: Any, second: Any, n_features: int) -> Overlap:
     """
     sets = []
     for name, chosen in (("first", first), ("second", second)):
-        values = np.asarray(chosen)
+        values = np.asarray(without_mask(chosen))
         kept = set(values.tolist()) if values.ndim == 1 and values.dtype.kind in "iu" else set()
         if not kept or len(kept) < len(values) or min(kept) < 0 or max(kept) >= n_features:
             raise InputError(
@@ -385,9 +409,18 @@ def selection_overlap(first: Any, second: Any, n_features: int) -> Overlap:
     return Overlap(count, count / sizes[0], sizes[1] / n_features)
 
 
+def _matrix(X: Any) -> np.ndarray:
+    """Return what a user has as an array; what is missing is NaN."""
+    X = plain(X)
+    array: np.ndarray = X.toarray() if hasattr(X, "tocsr") else np.asarray(X)
+    with suppress(TypeError, ValueError):  # objects that are no numbers are refused by their type
+        return array.astype(np.float64) if array.dtype.kind == "O" else array
+    return array
+
+
 def _finite_matrix(X: Any) -> np.ndarray:
     """Return X as a matrix of finite real numbers, or raise InputError."""
-    X = np.asarray(X)
+    X = _matrix(X)
     if X.ndim != 2 or 0 in X.shape:
         raise InputError(f"X must be a matrix with rows and columns. Got shape {X.shape}.")
     if X.dtype.kind not in "fiub" or not np.isfinite(X).all():
@@ -397,12 +430,12 @@ def _finite_matrix(X: Any) -> np.ndarray:
 
 def _labels(y: Any, name: str) -> np.ndarray:
     """Return class numbers in sorted order of the labels."""
-    values = np.asarray(y)
+    values = check_present(plain_values(y, name), name)
     if values.ndim != 1 or len(values) == 0:
         raise InputError(f"{name} must be one label for each row. Got shape {values.shape}.")
-    if values.dtype.kind == "f" and np.isnan(values).any():
-        raise InputError(f"{name} must be a label for each row. Got NaN for some.")
-    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+    classes, numbers = np.unique(values, return_inverse=True)
+    check_classes(classes, len(values), name, refuse=is_continuous(classes))
+    return numbers.astype(np.int64)
 
 
 def _entropy(p: np.ndarray) -> float:

@@ -15,6 +15,9 @@ from bigfs.evaluate.metrics import (
     rand_index,
 )
 
+# Distances of rows in more features than these are mostly noise.
+MANY_FEATURES = 100
+
 
 @dataclass(frozen=True)
 class Protocol:
@@ -22,11 +25,17 @@ class Protocol:
 
     n_clusters: int  # clusters k-means looks for
     n_repetitions: int = 20  # runs of k-means, each with a seed of its own, that are averaged
-    n_init: int = 10  # starts within each run; the best by inertia counts
+    n_init: int = 1  # starts within each run; the best by inertia counts
     # One of "k-means++", "random": ``random`` takes rows as centers, as the papers do.
     init: str = "k-means++"
     nearest_neighbor: bool = True  # whether the leave-one-out 1-NN error is computed
+    # Principal components that more than `MANY_FEATURES` are judged by; None: always the features.
+    n_components: int | None = None
     random_state: int = 0
+
+    def by_components(self, width: int) -> bool:
+        """Return whether ``width`` features are judged by their principal components."""
+        return self.n_components is not None and width > MANY_FEATURES
 
 
 def clustering_scores(y: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -52,6 +61,15 @@ def clustering_scores(y: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     }
 
 
+def count_distinct(X: np.ndarray, most: int) -> int:
+    """Return how many rows differ, or ``most`` if there are as many."""
+    for some in (X[: 8 * most], X):  # the first rows tell, as a rule
+        n_distinct = len(np.unique(some, axis=0))
+        if n_distinct >= most:
+            return most
+    return n_distinct
+
+
 def kmeans_scores(
     X: np.ndarray,
     y: np.ndarray,
@@ -69,11 +87,14 @@ def kmeans_scores(
     y : ndarray of shape (n_samples,)
         Known classes.
     n_clusters, n_init, seed : int
+        Fewer clusters where fewer rows differ.
     init : {"k-means++", "random"}, default="k-means++"
         ``random`` takes rows as centers, as the papers do.
     """
     from sklearn.cluster import KMeans
 
+    # With more clusters than distinct rows it warns, and leaves the others empty.
+    n_clusters = count_distinct(X, n_clusters)
     model = KMeans(n_clusters, init=init, n_init=n_init, random_state=seed)
     # scikit-learn brings its OpenMP along: the limit is set once it is loaded.
     with single_thread():

@@ -7,29 +7,52 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigfs.blocks.rowblocks import gram_step
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.rowblocks import gram_step, moments_step
 from bigfs.config import Config
 from bigfs.config.sections import Auto, EvaluateConfig
-from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.cost import (
+    LOOP_RATE,
+    PRODUCTS_RATE,
+    READ_RATE,
+    Shape,
+    StageCost,
+    Step,
+    pass_over,
+)
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
-from bigfs.evaluate.selection import compare_with_all, dense_columns, in_memory_bytes
+from bigfs.evaluate.protocols import MANY_FEATURES
+from bigfs.evaluate.selection import (
+    CORRELATED,
+    N_DRAWS,
+    chance_columns,
+    compare_with_all,
+    dense_columns,
+    in_memory_bytes,
+)
+from bigfs.graph.representation import principal_shape, principal_steps
 from bigfs.selectors.curves import curves_stage
-from bigfs.selectors.stability.fits import check_stability, stability_stage
-from bigfs.selectors.stages import (
+from bigfs.selectors.registry import METHODS
+from bigfs.selectors.scoring import (
     check_settings,
     check_start,
     content_of_labels,
     stages_of_selection,
 )
+from bigfs.selectors.stability.fits import check_stability, stability_stage
 from bigfs.stages.curves import selected_features
 from bigfs.stages.stage import Inputs, Stage
+from bigfs.store.csr import SparseSource, is_large
 from bigfs.store.labels import load_labels
 from bigfs.store.location import is_remote
 from bigfs.store.scratch import Scratch
 
 # Distances of a block of rows, and what k-means allocates whatever the rows.
 _JUDGING_BYTES = 64 * MIB
+# For the estimate of seconds: what is imported, passes of components and correlations, rounds of
+# k-means, and classes where nothing says how many.
+_LOADING_SECONDS, _PASSES, _LLOYD, _CLUSTERS = 1.5, 5, 15, 10
 
 
 def stages_of(config: Config) -> list[Stage]:
@@ -96,10 +119,25 @@ def evaluation_stage(config: Config, settings: EvaluateConfig) -> Stage:
     m = number.at_most if isinstance(number, Auto) else number
     return Stage(
         "evaluation",
-        3,
+        4,
         depends,
-        lambda shape: Evaluation(shape, settings, m, seed, limit),
-        sparse="large",  # where all features are judged too, they are dense
+        lambda shape: Evaluation(shape, settings, m, seed, limit, config.method),
+        sparse=True,
+    )
+
+
+def judged_blocks(blocks: RowBlocks, method: str) -> RowBlocks:
+    """Return the data as selections are judged: counts that a method takes raw, normalized."""
+    raw = METHODS[method].raw_counts and blocks.transform.kind == "none"
+    source = blocks.source
+    if not (raw and isinstance(source, SparseSource) and source.holds_counts()):
+        return blocks
+    return RowBlocks.from_any(
+        source,
+        scratch=blocks.scratch,
+        transform="normalize_log1p",
+        rows=blocks.rows if blocks.sparse else None,
+        sparse=True,
     )
 
 
@@ -112,13 +150,28 @@ class Evaluation:
     n_selected: int
     random_state: int
     memory_limit: int  # resident size promised for one worker process, in bytes
+    method: str
 
     def cost(self) -> StageCost:
         """Return the cost of judging the selected columns, and all of them."""
         shape, settings = self.shape, self.settings
         columns = dense_columns(shape, min(self.n_selected, shape.n_features))
         steps = [pass_over(shape, "a block and its selected columns", columns.block_bytes)]
-        for part in (columns, shape) if shape.n_entries is None else (columns,):
+        drawn = chance_columns(shape, columns.n_features)
+        if drawn is not None:
+            what = "a block and the columns of a random selection"
+            # One after another is cut out of a block and written.
+            steps += [moments_step(shape), pass_over(shape, what, 2 * columns.block_bytes)]
+        for part in (columns, shape):
+            if settings.n_components is not None and part.n_features > MANY_FEATURES:
+                steps += principal_steps(part, min(settings.n_components, shape.n_samples))
+                side = 24 * part.rows * CORRELATED
+                steps.append(pass_over(part, "correlations of a block's features", side))
+                part = principal_shape(shape, settings.n_components)
+            elif part.n_entries is not None:
+                if is_large(part):
+                    continue
+                part = dense_columns(part, part.n_features)
             passes = int(part is shape)
             if in_memory_bytes(part) <= task_budget(self.memory_limit):
                 what = f"{part.n_samples:,} rows x {part.n_features:,} features in memory"
@@ -134,17 +187,40 @@ class Evaluation:
                 steps.append(gram_step(part, 0, "correlations"))
         return StageCost(
             tuple(steps),
-            columns.nbytes,
+            columns.nbytes + (0 if drawn is None else drawn.nbytes),
             0,
             loads=("bigfs.evaluate.protocols", "scipy.optimize", "sklearn.cluster"),
             at_most=True,
+            seconds=self._seconds(columns, drawn is not None),
         )
 
+    def _seconds(self, columns: Shape, draws: bool) -> float:
+        """Return an estimate of all that is judged, and of what is loaded for it."""
+        repetitions = self.settings.n_repetitions
+        seconds = _LOADING_SECONDS + self._judging_seconds(columns, repetitions)
+        seconds += self._judging_seconds(self.shape, repetitions)
+        if draws:
+            each = -(-repetitions // N_DRAWS)
+            seconds += N_DRAWS * self._judging_seconds(columns, each)
+        return seconds
+
+    def _judging_seconds(self, part: Shape, repetitions: int) -> float:
+        """Return an estimate for some columns: components, k-means and nearest neighbors."""
+        settings, n = self.settings, part.n_samples
+        width, seconds = part.n_features, part.nbytes / READ_RATE
+        if settings.n_components is not None and width > MANY_FEATURES:
+            width = min(settings.n_components, n)
+            values = part.n_entries or n * part.n_features
+            seconds += _PASSES * (part.nbytes / READ_RATE + values * width / PRODUCTS_RATE)
+        clusters = (settings.n_clusters or _CLUSTERS) * settings.n_init
+        seconds += repetitions * _LLOYD * n * width * clusters / LOOP_RATE
+        return seconds + settings.nearest_neighbor * float(n) ** 2 * width / PRODUCTS_RATE
+
     def run(self, inputs: Inputs, out: Scratch) -> None:
-        """Store the figures of the selected columns, and of all where blocks are dense."""
+        """Store the figures of the selected columns, of all, and of random ones."""
         selected = selected_features(inputs.finished)
         figures = compare_with_all(
-            inputs.blocks,
+            judged_blocks(inputs.blocks, self.method),
             selected,
             **{**self.settings.model_dump(), "labels": self.settings.labels},
             random_state=self.random_state,

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.checks import check_choice
 from bigfs.core.errors import InputError
-from bigfs.core.memory import check_fits
-from bigfs.core.text import FROM_0
-from bigfs.core.units import parse_bytes
+from bigfs.graph.edges import EdgeProducts, edge_products
 from bigfs.graph.knn import KNNGraph
-from bigfs.graph.products import EdgeProducts, edge_products
-from bigfs.graph.symmetrize import ENTRY_CHUNK, SymmetricCSR, symmetrize
+from bigfs.graph.symmetrize import AffinityMatrix, Edges, affinity_from_csr, symmetrize
 from bigfs.runtime.execute import run_tasks
-from bigfs.store.location import Location, as_location
+from bigfs.store.chunking import block_bounds
 from bigfs.store.scratch import ArrayRef, Scratch
+
+__all__ = ["AffinityMatrix", "affinity", "affinity_from_csr"]
 
 logger = logging.getLogger("bigfs")
 
@@ -40,105 +38,95 @@ _COMPLAINTS = {
 
 
 @dataclass(frozen=True)
-class AffinityMatrix:
-    """A symmetric affinity matrix with zero diagonal, stored in CSR form.
+class WeighedEdges:
+    """Edges with the weights of their values; what a task reads them by."""
 
-    Attributes
+    edges: Edges
+    weight: str  # "binary", "heat" of distances, or another: the values themselves
+    sigma: float | None
+    scales: ArrayRef | None  # of shape (n_samples,), float64, or None: largest distance in each row
+
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return heads, tails and weights of the edges that leave rows start to stop."""
+        heads, tails, values = self.edges.read(start, stop)
+        if self.weight == "binary":
+            return heads, tails, np.ones(len(tails))
+        if self.weight != "heat":
+            return heads, tails, values
+        widths = None
+        if self.scales is not None:
+            widths = self.scales.read(start, stop)[heads - start]
+            widths = np.maximum(widths, self.scales.take(tails))
+        return heads, tails, heat_weights(values, self.sigma, widths)
+
+
+def store_affinity(
+    edges: Edges,
+    weight: str,
+    sigma: float | None,
+    size: tuple[int, int],
+    scratch: Scratch,
+    complaint: str,
+    partitions: ArrayRef | None = None,
+) -> AffinityMatrix:
+    """Weigh edges and store the matrix of their union with their reverses.
+
+    Parameters
     ----------
-    data : ArrayRef of shape (nnz,), float64
-    indices : ArrayRef of shape (nnz,), int32
-        Columns, ascending in each row.
-    indptr : ArrayRef of shape (n_samples + 1,), int64
-    degrees : ArrayRef of shape (n_samples,), float64
-        Row sums, all positive.
+    edges : Edges
+        With the values of the edges: distances, where the weight is "heat".
     weight : str
-        How edges are weighted.
-    sigma_ : float or None
-        Width of the heat kernel that was given; None: each edge has its own, or weights are
-        not heat.
+        As in `WeighedEdges`.
+    sigma : float or None
+        Width of the heat kernel. None: of every edge its own.
+    size : tuple of (int, int)
+        Rows of the matrix and of its blocks.
     scratch : Scratch
-        Keeps the stored arrays alive.
-    partitions : ArrayRef of shape (n_samples,), int32, or None
-        Rows of one number have most of their edges among themselves. None: not known.
+    complaint : str
+        How the InputError for a row without positive degree goes on.
+    partitions : ArrayRef or None, default=None
+        As in `AffinityMatrix`.
     """
+    working, scales = scratch.child(scratch.unique("scales")), None
+    try:
+        if weight == "heat" and sigma is None:
+            scales = working.create("scales", size[:1], np.float64, size[1])
+            run_tasks(_write_scales, block_bounds(*size), edges, scales, label="scales")
+        weighed = WeighedEdges(edges, weight, sigma, scales)
+        parts = symmetrize(weighed, *size, scratch, complaint)
+    finally:
+        working.close()
+    return AffinityMatrix(
+        **parts, weight=weight, sigma_=sigma, scratch=scratch, partitions=partitions
+    )
 
-    data: ArrayRef
-    indices: ArrayRef
-    indptr: ArrayRef
-    degrees: ArrayRef
-    weight: str
-    sigma_: float | None
-    scratch: Scratch
-    partitions: ArrayRef | None = None
 
-    @property
-    def n_samples(self) -> int:
-        """Rows and columns."""
-        return self.degrees.shape[0]
-
-    @property
-    def nnz(self) -> int:
-        """Stored entries: every edge twice."""
-        return self.data.shape[0]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the matrix in memory."""
-        return self.data.nbytes + self.indices.nbytes + self.indptr.nbytes
-
-    def load(self, memory_limit: int | str | None = None) -> Any:
-        """Return the matrix as scipy CSR.
-
-        Parameters
-        ----------
-        memory_limit : int or str or None, default=None
-            Refuse if the matrix does not fit a process of this size. None: do not ask.
-
-        Raises
-        ------
-        MemoryLimitError
-            If it does not fit.
-        """
-        from scipy.sparse import csr_array
-
-        if memory_limit is not None:
-            check_fits("affinity", self.nbytes, parse_bytes(memory_limit), "W in memory")
-        indptr = self.indptr.load()
-        if self.nnz < 2**31:
-            indptr = indptr.astype(np.int32)
-        shape = (self.n_samples, self.n_samples)
-        return csr_array((self.data.load(), self.indices.load(), indptr), shape=shape)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the metadata that `open` needs beside the arrays, as JSON values."""
-        return {"weight": self.weight, "sigma": self.sigma_}
-
-    @classmethod
-    def open(
-        cls, path: str | Location, stored: dict[str, Any], partitions: ArrayRef | None = None
-    ) -> AffinityMatrix:
-        """Return the matrix that was stored in a folder."""
-        names = ("data", "indices", "indptr", "degrees")
-        refs = {name: ArrayRef.at(as_location(path) / name) for name in names}
-        return cls(
-            **refs,
-            weight=stored["weight"],
-            sigma_=stored["sigma"],
-            scratch=Scratch(path),
-            partitions=partitions,
-        )
+def _write_scales(bounds: tuple[int, int], edges: Edges, scales: ArrayRef) -> None:
+    """Write the largest distance from each row; 0 for a row without edges."""
+    heads, _, distances = edges.read(*bounds)
+    largest = np.zeros(bounds[1] - bounds[0])
+    np.maximum.at(largest, heads - bounds[0], distances)
+    scales.write(bounds[0], largest)
 
 
 @dataclass(frozen=True)
-class _EdgeContext:
-    """Everything a task needs to weigh the edges of its rows."""
+class NeighborEdges:
+    """The edges of a neighbor graph, from every row to each of its neighbors."""
 
     indices: ArrayRef
-    distances: ArrayRef
-    weight: str
-    sigma: float | None
-    scales: ArrayRef | None
-    products: EdgeProducts | None
+    values: ArrayRef | None  # of the same shape: distances or products; None: not needed
+    least: float = 0.0  # of a row whose values are all zero the first one becomes this
+
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return heads, tails and values of the edges that leave rows start to stop."""
+        tails = self.indices.read(start, stop)
+        heads = np.repeat(np.arange(start, stop), tails.shape[1])
+        if self.values is None:
+            return heads, tails.ravel(), np.ones(len(heads))
+        values = self.values.read(start, stop).astype(np.float64, copy=False)
+        # A row that is similar to none of its neighbors keeps the nearest one.
+        values[~values.any(axis=1), 0] = self.least
+        return heads, tails.ravel(), values.ravel()
 
 
 def affinity(
@@ -195,31 +183,19 @@ def affinity(
     scratch = scratch or graph.scratch.child(graph.scratch.unique("affinity"))
     working = scratch.child(scratch.unique("weights"))
     try:
-        scales = products = width = None
-        if weight == "heat" and sigma is None:
-            scales = working.create(
-                "scales", (graph.n_samples,), np.float64, graph.indices_ref.chunk_rows
-            )
-            run_tasks(_write_scales, graph.row_bounds, graph.distances_ref, scales, label="scales")
-        elif weight == "heat":
-            width = default_sigma(graph) if isinstance(sigma, str) else sigma
-            _warn_of_far_rows(graph, width)
-        if weight in ("dot", "cosine"):
+        width = default_sigma(graph) if isinstance(sigma, str) else sigma
+        edges = NeighborEdges(graph.indices_ref, None)
+        if weight == "heat":
+            edges = replace(edges, values=graph.distances_ref)
+            if width is not None:
+                _warn_of_far_rows(graph, width)
+        elif weight != "binary":
             products = _products(graph, weight, blocks, working)
-        context = _EdgeContext(
-            graph.indices_ref, graph.distances_ref, weight, width, scales, products
-        )
-        stored = symmetrize(
-            _weighted_edges,
-            context,
-            graph.n_samples,
-            graph.indices_ref.chunk_rows,
-            scratch,
-            _COMPLAINTS[weight],
-        )
+            edges = replace(edges, values=products.values, least=products.least)
+        size, complaint = (graph.n_samples, graph.indices_ref.chunk_rows), _COMPLAINTS[weight]
+        return store_affinity(edges, weight, width, size, scratch, complaint, graph.partitions_ref)
     finally:
         working.close()
-    return _matrix(stored, weight, width, scratch, graph.partitions_ref)
 
 
 def _products(
@@ -242,79 +218,6 @@ def _products(
             products.n_unlike, graph.n_samples, weight, products.least,
         )  # fmt: skip
     return products
-
-
-def _matrix(
-    stored: SymmetricCSR,
-    weight: str,
-    sigma: float | None,
-    scratch: Scratch,
-    partitions: ArrayRef,
-) -> AffinityMatrix:
-    return AffinityMatrix(
-        stored.data,
-        stored.indices,
-        stored.indptr,
-        stored.degrees,
-        weight,
-        sigma,
-        scratch,
-        partitions,
-    )
-
-
-def affinity_from_csr(W: Any, *, scratch: Scratch | None = None) -> AffinityMatrix:
-    """Check an affinity matrix in memory and store it.
-
-    Parameters
-    ----------
-    W : scipy sparse matrix of shape (n_samples, n_samples)
-        Symmetric, zero diagonal, positive row sums.
-    scratch : Scratch or None, default=None
-        None: a temporary folder that lives with the result.
-
-    Raises
-    ------
-    InputError
-        If W is not such a matrix.
-    """
-    from scipy.sparse import csr_array, issparse
-
-    if not issparse(W) or W.shape[0] != W.shape[1] or W.shape[0] < 2:
-        raise InputError(
-            "graph must be an AffinityMatrix, a KNNGraph or a square scipy sparse matrix. "
-            f"Got {type(W).__name__} of shape {getattr(W, 'shape', None)}."
-        )
-    W = csr_array(W, dtype=np.float64, copy=True)
-    W.sum_duplicates()
-    if not np.isfinite(W.data).all():
-        raise InputError("graph holds NaN or infinity: every weight must be finite.")
-    if abs(W - W.T).max() > 0:
-        raise InputError("graph is not symmetric. Pass W.maximum(W.T).")
-    if W.diagonal().any():
-        raise InputError("graph has entries on its diagonal: set them to zero.")
-    W.eliminate_zeros()
-    degrees = W.sum(axis=1)
-    if not (degrees > 0).all():
-        row = int(np.argmin(degrees > 0))
-        raise InputError(
-            f"graph: row {row} has degree {degrees[row]:.3g}; every degree must be positive. "
-            f"Remove isolated rows. {FROM_0}"
-        )
-    scratch = scratch or Scratch()
-    data = scratch.create("data", W.data.shape, np.float64, ENTRY_CHUNK)
-    data.write(0, W.data)
-    indices = scratch.create("indices", W.indices.shape, np.int32, ENTRY_CHUNK)
-    indices.write(0, W.indices.astype(np.int32))
-    return AffinityMatrix(
-        data,
-        indices,
-        scratch.put("indptr", W.indptr.astype(np.int64)),
-        scratch.put("degrees", degrees),
-        "given",
-        None,
-        scratch,
-    )
 
 
 def check_weight(weight: str, sigma: float | str | None, metric: str) -> None:
@@ -353,14 +256,9 @@ def default_sigma(graph: KNNGraph) -> float:
     return float(np.median(positive.astype(np.float64)) ** 2)
 
 
-def _write_scales(bounds: tuple[int, int], distances: ArrayRef, scales: ArrayRef) -> None:
-    """Write the distance of each row to the last of its neighbors."""
-    scales.write(bounds[0], distances.read(*bounds)[:, -1].astype(np.float64))
-
-
-def _warn_of_far_rows(graph: KNNGraph, sigma: float | None) -> None:
+def _warn_of_far_rows(graph: KNNGraph, sigma: float) -> None:
     """Say how many rows have weights that a given width would let vanish."""
-    reach = np.sqrt(-np.log(LEAST_HEAT) * (sigma or 1.0))
+    reach = np.sqrt(-np.log(LEAST_HEAT) * sigma)
     n_far = sum(run_tasks(_count_far, graph.row_bounds, graph.distances_ref, reach, label="scales"))
     if n_far:
         logger.warning(
@@ -380,28 +278,6 @@ def _sample_distances(bounds: tuple[int, int], distances: ArrayRef, stride: int)
     """Return the distances of every stride-th row, counted from row 0."""
     start, stop = bounds
     return distances.read(start, stop)[-start % stride :: stride].ravel()
-
-
-def _weighted_edges(
-    start: int, stop: int, context: _EdgeContext
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return heads, tails and weights of the edges that leave rows start to stop."""
-    tails = context.indices.read(start, stop)
-    heads = np.repeat(np.arange(start, stop), tails.shape[1])
-    tails = tails.ravel()
-    if context.weight == "binary":
-        return heads, tails, np.ones(len(tails))
-    if context.products is None:
-        distances = context.distances.read(start, stop).ravel().astype(np.float64)
-        widths = None
-        if context.scales is not None:
-            widths = np.repeat(context.scales.read(start, stop), len(heads) // (stop - start))
-            widths = np.maximum(widths, context.scales.take(tails))
-        return heads, tails, heat_weights(distances, context.sigma, widths)
-    weights = context.products.values.read(start, stop)
-    # A row that is similar to none of its neighbors keeps the nearest one.
-    weights[~weights.any(axis=1), 0] = context.products.least
-    return heads, tails, weights.ravel()
 
 
 def heat_weights(

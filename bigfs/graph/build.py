@@ -13,17 +13,26 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.errors import ConvergenceError
+from bigfs.core.checks import check_choice
+from bigfs.core.errors import ConvergenceError, InputError
 from bigfs.core.memory import baseline_bytes
 from bigfs.core.seeds import rng
-from bigfs.graph.checked import ROWS_OF_FULL_RUN, keep_checked
 from bigfs.graph.cost import graph_block_rows
-from bigfs.graph.merge import merge_task
-from bigfs.graph.partition import Cells, CellSettings, PartitionPlan, exact_rows, find_cells
-from bigfs.graph.pilot import EPS_GRID, choose_eps, colocation
+from bigfs.graph.local import ALGORITHMS, check_metric
+from bigfs.graph.partition import (
+    Cells,
+    CellSettings,
+    PartitionPlan,
+    assign_cells,
+    exact_rows,
+    find_cells,
+    plan_partitions,
+)
 from bigfs.graph.recall import (
+    ROWS_OF_FULL_RUN,
     RecallEstimate,
     estimate_recall,
+    keep_checked,
     listed_distances,
     sample_rows,
     true_neighbors,
@@ -33,12 +42,14 @@ from bigfs.graph.search import (
     Search,
     distribute,
     gather_rows,
-    predict_scratch,
+    merge_task,
+    scratch_bytes,
     search_partitions,
 )
 from bigfs.graph.shuffle import Runs
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
+from bigfs.store.location import is_remote
 from bigfs.store.scratch import ArrayRef, Scratch
 
 logger = logging.getLogger("bigfs")
@@ -48,6 +59,11 @@ _DEFAULT_EPS = (0.15, 0.1)
 _MOST_COPIES = 1.6
 ATTEMPTS = 6
 MORE_EFFORT = 1.5
+# How far past a boundary rows may be copied, where a target decides.
+EPS_GRID = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8)
+# The search inside a partition misses some neighbors too: it gets this share of what may be lost.
+_LEFT_TO_SEARCH = 0.5
+_TILE_BYTES = 16 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -61,6 +77,22 @@ class GraphRequest:
     recall_target: float | None
     if_missed: str
     random_state: int
+    n_partitions: int | None
+    memory_limit: int
+
+    def check(self) -> None:
+        """Raise InputError for an option out of its range."""
+        check_metric(self.metric)
+        check_choice("algorithm", self.algorithm, ALGORITHMS)
+        eps, target = self.eps, self.recall_target
+        if eps is not None and not 0 <= eps <= 10:
+            raise InputError(f"eps must be a number in [0, 10], or None. Got {eps!r}.")
+        if target is not None and not 0 < target < 1:
+            raise InputError(
+                f"recall_target must be a number in (0, 1), for instance 0.99. Got {target!r}."
+            )
+        if self.if_missed not in ("error", "warn"):
+            raise InputError(f"if_missed must be 'error' or 'warn'. Got {self.if_missed!r}.")
 
 
 @dataclass(frozen=True)
@@ -76,9 +108,7 @@ class Built:
     details: dict[str, Any]
 
 
-def build_graph(
-    blocks: RowBlocks, request: GraphRequest, plan: PartitionPlan, scratch: Scratch
-) -> Built:
+def build_graph(blocks: RowBlocks, request: GraphRequest, scratch: Scratch) -> Built:
     """Build the graph in ``scratch``; intermediate arrays are removed at the end.
 
     Raises
@@ -87,7 +117,23 @@ def build_graph(
         If a partition came out too large for one task.
     ConvergenceError
         If the recall target is not met and that is to be an error.
+
+    Notes
+    -----
+    Passes over X: none but the shuffle's if one exact partition does; otherwise three, to sample
+    rows, to distribute them (which needs the centers) and to search for the sampled rows exactly
+    (which needs the sample); with a target one more, for the pilot, and one for each new ``eps``.
     """
+    plan = plan_partitions(
+        (blocks.n_samples, blocks.n_features),
+        blocks.dtype.itemsize,
+        request.n_neighbors,
+        request.memory_limit,
+        algorithm=request.algorithm,
+        block_rows=blocks.rows,
+        n_partitions=request.n_partitions,
+        remote=is_remote(scratch.path),
+    )
     working = scratch.child(scratch.unique("search"))
     try:
         return _Build(blocks, request, plan, scratch, working).run()
@@ -224,8 +270,9 @@ class _Build:
         return cells
 
     def _distribute(self, cells: Cells) -> Distribution:
-        self.predicted_scratch = predict_scratch(
-            cells,
+        self.predicted_scratch = scratch_bytes(
+            cells.n_partitions,
+            cells.copies,
             (self.blocks.n_samples, self.blocks.n_features),
             self.blocks.dtype.itemsize,
             self.request.n_neighbors,
@@ -315,3 +362,60 @@ class _Build:
         began = time.monotonic()
         yield
         self.seconds[step] = round(self.seconds.get(step, 0.0) + time.monotonic() - began, 3)
+
+
+def colocation(
+    blocks: RowBlocks, samples: Runs, true: np.ndarray, cells: Cells, metric: str, working: Scratch
+) -> np.ndarray:
+    """Return, for every eps of the grid, the share of true neighbors within reach: one pass.
+
+    A neighbor can only be found where both rows are in one partition. For sampled rows and their
+    true neighbors that is known for any eps from the centers alone.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    samples : Runs
+        Target 0: the sampled rows.
+    true : ndarray of shape (n_rows, n_neighbors), int64
+        Their true neighbors.
+    cells : Cells
+    metric : str
+    working : Scratch
+    """
+    ids, where = np.unique(true, return_inverse=True)
+    neighbors = gather_rows(blocks, [ids], metric, working)
+    places = working.put(working.unique("places"), where.reshape(true.shape))
+    [shares] = run_tasks(_colocation_task, [cells], samples, neighbors, places, label="pilot")
+    return np.array(shares)
+
+
+def _colocation_task(cells: Cells, samples: Runs, neighbors: Runs, places: ArrayRef) -> list[float]:
+    assert cells.centers is not None  # with one partition there is nothing to choose
+    centers, where = cells.centers.load(), places.load()
+    [rows], [others] = samples.read(0, "rows"), neighbors.read(0, "rows")
+    shares = []
+    for eps in EPS_GRID:
+        ours = _membership(rows, centers, eps)
+        theirs = _membership(others, centers, eps)
+        together = 0
+        step = max(1, _TILE_BYTES // (where.shape[1] * ours.shape[1]))
+        for begin in range(0, len(rows), step):
+            tile = slice(begin, begin + step)
+            together += int((ours[tile, None] & theirs[where[tile]]).any(axis=2).sum())
+        shares.append(together / where.size)
+    return shares
+
+
+def _membership(rows: np.ndarray, centers: np.ndarray, eps: float) -> np.ndarray:
+    """Return which cells each row goes to, (n_rows, n_cells) bool."""
+    cells, source = assign_cells(rows, centers, eps)
+    member = np.zeros((len(rows), len(centers) - 1), dtype=bool)
+    member[source, cells] = True
+    return member
+
+
+def choose_eps(shares: np.ndarray, target: float) -> float:
+    """Return the smallest eps that leaves the search enough room below the target."""
+    enough = shares >= target + (1 - target) * _LEFT_TO_SEARCH
+    return EPS_GRID[int(enough.argmax()) if enough.any() else len(EPS_GRID) - 1]

@@ -6,7 +6,7 @@ from bigfs.core.cost import Shape, StageCost, Step, pass_over
 from bigfs.core.units import MIB
 from bigfs.graph.partition import PartitionPlan, plan_partitions
 from bigfs.graph.recall import SAMPLED_ROWS
-from bigfs.graph.search import planned_scratch, shelf_width
+from bigfs.graph.search import PLANNED_COPIES, scratch_bytes, shelf_width
 
 # Bytes of indices and distances of one stored block of the graph.
 GRAPH_BLOCK_BYTES = 8 * MIB
@@ -65,7 +65,8 @@ def graph_cost(
     n, k = shape.n_samples, n_neighbors
     # Neighbors and distances, the matrix with every edge twice at most, a few numbers a row.
     stored = n * (8 * k + 24 * k + 28)
-    scratch = planned_scratch(plan, (n, shape.n_features), shape.itemsize, k)
+    size = (n, shape.n_features), shape.itemsize, k
+    scratch = scratch_bytes(plan.n_partitions, PLANNED_COPIES, *size)
     united = n * k * (16 + 24) + stored
     if products:
         united += 8 * n * k

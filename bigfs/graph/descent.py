@@ -1,16 +1,21 @@
-"""The search of pynndescent, with machine code that is kept on disk.
+"""The search of a partition: exactly if it is small, or by pynndescent.
 
 `NNDescent` compiles for 25 to 45 s in every process. numba does not keep that code, because it
 calls the number of threads through a pointer and carries the address of its distance function.
 Here the same functions run with one thread, which is what bigfs asks for, and with a distance
 that numba knows by its type. The neighbors are the same bits, and a second process loads the
 code in a fraction of a second.
+
+Where rows have hundreds of features, computing distances is most of the work, and a few principal
+components already rank the neighbors almost rightly. Whether they do is measured on the rows at
+hand: the projection is used only if true neighbors of test rows are among its candidates.
 """
 
 from __future__ import annotations
 
 import logging
 import pickle
+import threading
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -20,7 +25,9 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.compiling import compiled
-from bigfs.core.seeds import derive_seed
+from bigfs.core.errors import InputError
+from bigfs.core.seeds import derive_seed, rng
+from bigfs.graph.local import nearest, search_exact
 
 logger = logging.getLogger("bigfs")
 
@@ -28,6 +35,179 @@ logger = logging.getLogger("bigfs")
 _UNUSABLE = (AttributeError, ImportError, TypeError, EOFError, pickle.UnpicklingError)
 # Filled once this process met one of them.
 _unusable: list[Exception] = []
+
+# Up to here exact search costs less than pynndescent's first call ever, which compiles for 20 s.
+EXACT_ROWS = 8192
+# pynndescent explores at least this many neighbors: fewer lose recall, not only results.
+SEARCH_WIDTH = 16
+# It passes row numbers through float32.
+MAX_ROWS = 2**24
+_TILE_BYTES = 16 * 1024**2
+_TILE_ROWS = 65_536
+# Narrower rows gain nothing by a projection; in wider ones finding components is not cheap.
+WIDE_FEATURES = range(192, 4097)
+# Among projected rows pynndescent looks for more than are wanted: all features decide.
+PROJECTED_WIDTH = 1.4
+_SHARES = (5, 4, 3)
+_MOST_COMPONENTS = 400
+_FITTED_ROWS = 1500
+_TEST_ROWS = 200
+# pynndescent itself misses more than this leaves out.
+_ENOUGH = 0.994
+# Under numba's workqueue layer two threads inside parallel kernels abort the process.
+_numba_lock = threading.Lock()
+
+
+def search_prepared(
+    rows: np.ndarray,
+    n_neighbors: int,
+    seed: int,
+    exact_rows: int,
+    effort: float = 1.0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return neighbors (int32) and squared distances (float64) among prepared rows.
+
+    Up to ``exact_rows`` rows are searched exactly, and always what is too little for an index.
+    ``effort`` multiplies the number of neighbors that pynndescent explores.
+    """
+    if len(rows) <= max(exact_rows, 2 * SEARCH_WIDTH, 2 * (n_neighbors + 1)):
+        return search_exact(rows, n_neighbors, rows, np.arange(len(rows)))
+    width = int(effort * max(n_neighbors + 1, SEARCH_WIDTH))
+    indices, squared = _search_pynndescent(rows, n_neighbors, seed, width)
+    short = np.flatnonzero(indices[:, -1] < 0)
+    if len(short):
+        indices[short], squared[short] = search_exact(rows, n_neighbors, rows[short], short)
+    return indices, squared
+
+
+def _search_pynndescent(
+    rows: np.ndarray, n_neighbors: int, seed: int, width: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return neighbors and squared distances; rows with too few of them end in -1 and inf."""
+    if len(rows) >= MAX_ROWS:
+        raise InputError(
+            f"pynndescent takes fewer than {MAX_ROWS:,} rows at a time. Got {len(rows):,}: "
+            "lower memory_limit, so that the rows are divided into more partitions."
+        )
+    wider = int(PROJECTED_WIDTH * width)
+    data = projected_rows(rows, n_neighbors, wider, seed)
+    if data is not None:
+        width = wider
+    else:
+        data = rows if rows.dtype == np.float32 else _centered(rows)
+    with _numba_lock:
+        candidates = descend(data, width, seed)
+        del data
+    squares = _compiled_squares()
+    indices = np.full((len(rows), n_neighbors), -1, np.int32)
+    squared = np.full((len(rows), n_neighbors), np.inf)
+    for begin in range(0, len(rows), _TILE_ROWS):
+        tile = slice(begin, begin + _TILE_ROWS)
+        far = squares(rows, begin, candidates[tile])
+        indices[tile], squared[tile] = nearest(candidates[tile], far, n_neighbors, power=2)
+    indices[np.isinf(squared)] = -1
+    return indices, squared
+
+
+def _centered(rows: np.ndarray) -> np.ndarray:
+    """Return rows from their mean, float32: far from the origin it has few digits."""
+    data = np.empty(rows.shape, np.float32)
+    center = rows.mean(axis=0)
+    step = max(1, _TILE_BYTES // (8 * rows.shape[1]))
+    for begin in range(0, len(rows), step):
+        data[begin : begin + step] = rows[begin : begin + step] - center
+    return data
+
+
+def _squares(rows: Any, first_row: int, candidates: Any) -> np.ndarray:
+    """Return the squared distances of some rows from their candidates; compiled by numba."""
+    squared = np.full(candidates.shape, np.inf)
+    for i in range(candidates.shape[0]):
+        for c in range(candidates.shape[1]):
+            j = candidates[i, c]
+            if j < 0 or j == first_row + i:
+                continue
+            total = 0.0
+            for f in range(rows.shape[1]):
+                gap = np.float64(rows[first_row + i, f]) - np.float64(rows[j, f])
+                total += gap * gap
+            squared[i, c] = total
+    return squared
+
+
+@cache
+def _compiled_squares() -> Callable[..., np.ndarray]:
+    """Compile `_squares` once per process."""
+    # Sums may be reordered for speed.
+    return compiled(_squares, fastmath={"reassoc", "contract"})
+
+
+def most_components(n_features: int) -> int:
+    """Return how many components rows of a width may be projected on; 0 if never."""
+    if n_features not in WIDE_FEATURES:
+        return 0
+    return min(_MOST_COMPONENTS, n_features // min(_SHARES))
+
+
+def projected_rows(rows: np.ndarray, n_neighbors: int, width: int, seed: int) -> np.ndarray | None:
+    """Return projected rows whose ``width`` nearest hold the ``n_neighbors`` true ones.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_features), float32 or float64
+    n_neighbors, width : int
+    seed : int
+
+    Returns
+    -------
+    projected : ndarray of shape (n_rows, n_components), float32
+        A fifth to a third of the features. None instead if the rows are narrow, few or very
+        wide, or if not even a third is enough.
+    """
+    n, d = rows.shape
+    most = most_components(d)
+    if most == 0 or n <= 4 * _FITTED_ROWS:
+        return None
+    generator = rng(seed, "projection")
+    sample = rows[np.sort(generator.choice(n, _FITTED_ROWS, replace=False))]
+    mean = sample.mean(axis=0, dtype=np.float64)
+    components = leading_components(sample - mean, most, generator)
+    tests = np.sort(generator.choice(n, _TEST_ROWS, replace=False))
+    true, _ = search_exact(rows, n_neighbors, rows[tests], tests)
+    projected = _project(rows, mean, components)
+    for share in _SHARES:
+        p = min(most, d // share)
+        narrow = projected[:, :p]
+        candidates, _ = search_exact(narrow, width, narrow[tests], tests)
+        held = np.mean([np.isin(t, f).mean() for t, f in zip(true, candidates, strict=True)])
+        if held >= _ENOUGH:
+            return np.ascontiguousarray(narrow)
+    return None
+
+
+def _project(rows: np.ndarray, mean: np.ndarray, components: np.ndarray) -> np.ndarray:
+    """Return the components of rows, float32."""
+    out = np.empty((len(rows), components.shape[1]), np.float32)
+    step = max(1, _TILE_BYTES // (8 * rows.shape[1]))
+    origin = mean.astype(rows.dtype)
+    for begin in range(0, len(rows), step):
+        tile = (rows[begin : begin + step] - origin).astype(np.float32, copy=False)
+        np.matmul(tile, components, out=out[begin : begin + step])
+    return out
+
+
+def leading_components(
+    sample: np.ndarray, n_components: int, generator: np.random.Generator
+) -> np.ndarray:
+    """Return the leading right singular vectors of centered rows, float32, by a random start."""
+    sample = sample.astype(np.float32)
+    start = generator.normal(size=(len(sample), n_components + 10)).astype(np.float32)
+    Q, _ = np.linalg.qr(sample.T @ start)
+    Q, _ = np.linalg.qr(sample.T @ (sample @ Q))
+    scores = sample @ Q
+    values, vectors = np.linalg.eigh(scores.T @ scores)
+    order = np.argsort(-values, kind="stable")[:n_components]
+    return np.ascontiguousarray(Q @ vectors[:, order])
 
 
 def descend(data: np.ndarray, width: int, seed: int) -> np.ndarray:
@@ -88,7 +268,7 @@ def _index(rows: np.ndarray, **settings: Any) -> Any:
             return _kept_index()(rows, **settings)
         except (*_UNUSABLE, numba.core.errors.NumbaError) as error:
             logger.debug("pynndescent's code on disk cannot be used: %r", error)
-            _unusable.append(error)
+            _unusable.append(error.with_traceback(None))  # whose frames hold the rows
     return NNDescent(rows, **settings)
 
 

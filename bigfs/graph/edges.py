@@ -1,8 +1,16 @@
-"""Edge passes: sums over the edges of a graph, from the two rows of X that each connects."""
+"""Edge passes: sums and products over the edges of a graph, from the two rows that each connects.
+
+Of dense data a task holds a block and one other at a time. Of sparse data it holds some columns of
+all rows, since the pairs of rows may lie anywhere: entries go through scratch once, in order of
+groups of columns. The more rows there are, the more groups: reading all rows for each of them would
+be quadratic.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,18 +20,19 @@ from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.cost import Shape, StageCost, Step, pass_over
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
-from bigfs.graph.affinity import AffinityMatrix
-from bigfs.graph.columns import (
-    group_requests,
-    group_width,
-    groups_bytes,
-    read_group,
-    sorting_step,
-    write_groups,
-)
-from bigfs.graph.shuffle import Runs
+from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
+from bigfs.graph.symmetrize import AffinityMatrix
 from bigfs.runtime.execute import map_reduce, run_tasks
+from bigfs.store.chunking import block_bounds
 from bigfs.store.csr import stack
+from bigfs.store.scratch import ArrayRef, Scratch
+
+# What a task reads of one file for its group, at least, where a task can sort as many entries.
+_SLICE_ENTRIES = 2**16
+# Entries that a task sorts, at most, beside those of one block.
+_SORTED_ENTRIES = 2**22
+# An entry while it is sorted: itself twice, its row, column and group, and its place in order.
+_SORT_BYTES = 56
 
 
 @dataclass
@@ -67,9 +76,9 @@ def edges_cost(shape: Shape, n_neighbors: int, n_groups: int = 1) -> StageCost:
         needed = _group_bytes(shape, n_neighbors, n_groups)
         if n_groups == 1:
             return StageCost((Step("columns of all rows", needed, 1, 1, shape.n_chunks),))
-        what, requests = f"a group of columns, one of {n_groups}", group_requests(shape, n_groups)
+        what, requests = f"a group of columns, one of {n_groups}", _group_requests(shape, n_groups)
         sums = Step(what, needed, n_groups, 0, requests)
-        return StageCost((sorting_step(shape, n_groups), sums), groups_bytes(shape))
+        return StageCost((_sorting_step(shape, n_groups), sums), _groups_bytes(shape))
     edges = 2 * shape.rows * n_neighbors
     needed = shape.read_bytes + 40 * edges + 32 * MIB
     # Rows of one neighborhood lie in few blocks where rows are in order, in all where they are not.
@@ -138,7 +147,7 @@ def _column_task(
     if isinstance(rows, BlockReader):
         X = stack([rows.read(*block).astype(np.float64) for block in bounds])
     else:
-        X = read_group(rows, group, shape[0], group_width(shape[1], n_groups, group))
+        X = read_group(rows, group, shape[0], len(range(group, shape[1], n_groups)))
     total: EdgeMoments | None = None
     # The more groups, the more blocks' edges are read at once, so that reads grow as rows do.
     for begin in range(0, len(bounds), n_groups):
@@ -177,19 +186,28 @@ def _edge_task(
     X = reader.read(start, stop)
     heads, tails, weights = _edges_once(W, start, stop)
     smoothness = np.zeros(X.shape[1])
-    home = tails // rows
-    for other in np.unique(home):
-        in_block = home == other
-        base = int(other) * rows
-        if base == start:
-            Z = X
-        else:
-            low, high = int(tails[in_block].min()), int(tails[in_block].max())
-            base, Z = low, reader.read(low, high + 1)
+    for in_block, first, Z in _blocks_of(tails, reader, X, start, rows):
         smoothness += _edge_sum(
-            X, heads[in_block] - start, Z, tails[in_block] - base, weights[in_block]
+            X, heads[in_block] - start, Z, tails[in_block] - first, weights[in_block]
         )
     return _with_spread(X, W.degrees.read(start, stop), smoothness)
+
+
+def _blocks_of(
+    tails: np.ndarray, reader: BlockReader, X: np.ndarray, start: int, rows: int
+) -> Iterator[tuple[np.ndarray, int, np.ndarray]]:
+    """Yield the edges into each block, its first row that is needed, and its rows from there on.
+
+    ``X`` is the block that begins at ``start``, which is not read again.
+    """
+    home = tails // rows
+    for other in np.unique(home):
+        in_block = np.flatnonzero(home == other)
+        if int(other) * rows == start:
+            yield in_block, start, X
+        else:
+            first, last = int(tails[in_block].min()), int(tails[in_block].max())
+            yield in_block, first, reader.read(first, last + 1)
 
 
 def _edge_sum(
@@ -233,3 +251,155 @@ def _merge(a: EdgeMoments, b: EdgeMoments) -> EdgeMoments:
         a.mean + delta * (b.weight / weight),
         a.spread + b.spread + delta**2 * (a.weight * b.weight / weight),
     )
+
+
+def _sorting_step(shape: Shape, n_groups: int) -> Step:
+    """Return the step of `write_groups`."""
+    per_run = _blocks_per_run(shape, n_groups)
+    needed = shape.read_bytes + _SORT_BYTES * per_run * (shape.block_entries or 0)
+    n_runs = -(-shape.n_blocks // per_run)
+    return Step("entries in order of groups of columns", needed, n_runs, 1, shape.n_chunks)
+
+
+def _group_requests(shape: Shape, n_groups: int) -> int:
+    """Return how many ranges are read for all groups: rows, columns and values of every file."""
+    return 3 * n_groups * -(-shape.n_blocks // _blocks_per_run(shape, n_groups))
+
+
+def _groups_bytes(shape: Shape) -> int:
+    """Return the bytes of the files."""
+    return (shape.n_entries or 0) * (8 + shape.itemsize)
+
+
+def write_groups(blocks: RowBlocks, n_groups: int) -> Runs:
+    """Write the entries of all rows, sorted by group of columns: one pass."""
+    scratch = blocks.scratch
+    folder = scratch.path / scratch.unique("columns")
+    folder.mkdir(parents=True)
+    per_run = _blocks_per_run(blocks.layout, n_groups)
+    bounds = block_bounds(blocks.n_samples, per_run * blocks.rows)
+    shared = (blocks.start_pass(), blocks.rows, n_groups, str(folder))
+    receipts = run_tasks(
+        _write_task, list(enumerate(bounds)), *shared, label="columns", unit="files"
+    )
+    return commit_runs(scratch, str(folder), receipts)
+
+
+def read_group(entries: Runs, group: int, n_samples: int, width: int) -> Any:
+    """Return a group of columns of all rows as CSR, float64."""
+    from scipy.sparse import csr_array
+
+    rows, columns, values = entries.read(group, "row", "column", "value")
+    indptr = np.searchsorted(rows, np.arange(n_samples + 1, dtype=rows.dtype))
+    del rows
+    if indptr[-1] < 2**31:
+        indptr = indptr.astype(np.int32)
+    return csr_array(
+        (values.astype(np.float64, copy=False), columns, indptr), shape=(n_samples, width)
+    )
+
+
+def _blocks_per_run(shape: Shape, n_groups: int) -> int:
+    """Return how many blocks a task sorts together, so that slices are not too short."""
+    wanted = min(_SLICE_ENTRIES * n_groups, _SORTED_ENTRIES)
+    return max(1, wanted // max(1, shape.block_entries or 0))
+
+
+def _write_task(
+    item: tuple[int, tuple[int, int]], reader: BlockReader, rows: int, n_groups: int, folder: str
+) -> Receipt:
+    """Write the entries of some blocks."""
+    run, (start, stop) = item
+    X = stack([reader.read(first, min(first + rows, stop)) for first in range(start, stop, rows)])
+    row = np.repeat(np.arange(start, stop, dtype=np.int32), np.diff(X.indptr))
+    # Numbers of 16 bits are sorted by digits.
+    groups = (X.indices % n_groups).astype(np.uint16 if n_groups <= 2**16 else np.int32)
+    values = {"row": row, "column": X.indices // n_groups, "value": X.data}
+    return write_run(folder, run, groups, n_groups, values)
+
+
+@dataclass(frozen=True)
+class EdgeProducts:
+    """Products along the edges of a neighbor graph."""
+
+    values: ArrayRef  # of shape (n_samples, n_neighbors), float64: of each row with its neighbors
+    least: float  # the least positive one, 0 if there is none
+    n_unlike: int  # rows whose products with all their neighbors are zero: rows of zeros, above all
+
+
+def edge_products(
+    blocks: RowBlocks, indices: ArrayRef, weight: str, working: Scratch
+) -> EdgeProducts:
+    """Return the product of every row with each of its neighbors.
+
+    Each block is one task, which also reads the rows that its edges lead to, of one other block
+    at a time. The value of an edge is the same bits from both ends.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    indices : ArrayRef of shape (n_samples, n_neighbors), int32
+    weight : {"dot", "cosine"}
+        ``x'y``, or ``x'y / (|x| |y|)``, which is zero for a row of zeros.
+    working : Scratch
+        Where the values are stored.
+    """
+    values = working.create("products", indices.shape, np.float64, blocks.rows)
+    results = run_tasks(
+        _product_task,
+        blocks.bounds,
+        blocks.start_pass(),
+        indices,
+        blocks.rows,
+        weight == "cosine",
+        values,
+        label="products",
+        unit="blocks",
+    )
+    least = min(block_least for block_least, _ in results)
+    return EdgeProducts(
+        values, least if np.isfinite(least) else 0.0, sum(n_unlike for _, n_unlike in results)
+    )
+
+
+def _product_task(
+    bounds: tuple[int, int],
+    reader: BlockReader,
+    indices: ArrayRef,
+    rows: int,
+    cosine: bool,
+    values: ArrayRef,
+) -> tuple[float, int]:
+    """Write the products of one block's rows; return the least positive and the unlike rows."""
+    start, stop = bounds
+    X = reader.read(start, stop)
+    neighbors = indices.read(start, stop)
+    heads = np.repeat(np.arange(len(X)), neighbors.shape[1])
+    tails = neighbors.ravel()
+    products: np.ndarray = np.empty(len(tails))
+    for in_block, first, Z in _blocks_of(tails, reader, X, start, rows):
+        products[in_block] = _pair_products(X, heads[in_block], Z, tails[in_block] - first, cosine)
+    products = products.reshape(neighbors.shape)
+    values.write(start, products)
+    least = float(products.min(initial=np.inf, where=products > 0))
+    return least, int((~products.any(axis=1)).sum())
+
+
+def _pair_products(
+    X: np.ndarray, i: np.ndarray, Z: np.ndarray, j: np.ndarray, cosine: bool
+) -> np.ndarray:
+    """Return ``x_i'z_j`` of every pair, or its cosine, in float64 and in tiles of pairs."""
+    products = np.empty(len(i))
+    step = tile_rows(X.shape[1])
+    for begin in range(0, len(i), step):
+        part = slice(begin, begin + step)
+        # The order of a row's values decides the order of its sum.
+        x = X[i[part]].astype(np.float64, order="C")
+        z = Z[j[part]].astype(np.float64, order="C")
+        dots = np.einsum("ef,ef->e", x, z)
+        if cosine:
+            lengths = np.sqrt(np.einsum("ef,ef->e", x, x)) * np.sqrt(np.einsum("ef,ef->e", z, z))
+            # Rounding takes the cosine of parallel rows above 1.
+            dots = np.clip(dots / np.where(lengths > 0, lengths, np.inf), -1.0, 1.0)
+        products[part] = dots
+    return products

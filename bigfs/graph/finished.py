@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -11,11 +11,8 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.cost import Step
 from bigfs.core.errors import InputError
 from bigfs.core.text import FROM_0
-from bigfs.graph.affinity import AffinityMatrix, heat_weights
+from bigfs.graph.affinity import AffinityMatrix, store_affinity
 from bigfs.graph.cost import affinity_steps, graph_block_rows
-from bigfs.graph.symmetrize import symmetrize
-from bigfs.runtime.execute import run_tasks
-from bigfs.store.chunking import block_bounds
 from bigfs.store.csr import CSRSource
 from bigfs.store.formats.parts import PARTS, CSRParts
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -31,23 +28,21 @@ def mean_neighbors(graph: StoredGraph) -> int:
 
 
 @dataclass(frozen=True)
-class _Entries:
-    """The descriptors by which a task weighs the edges of its rows."""
+class _StoredEdges:
+    """The edges of a finished graph between the rows of the data."""
 
     graph: CSRParts  # of all rows of the AnnData
     # Of shape (n_samples,), int64, or None: the rows that the data have; None: all.
     kept: ArrayRef | None
     # Of shape (n_all,), int64, or None: where each row of the AnnData is among them, -1: left out.
     places: ArrayRef | None
-    weight: str
-    sigma: float | None
-    scales: ArrayRef | None  # of shape (n_samples,), float64, or None: largest distance in each row
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return heads, tails and values of the edges that leave rows start to stop."""
         rows = np.arange(start, stop) if self.kept is None else self.kept.read(start, stop)
         first = int(rows[0])
         strip = self.graph.read_entries(first, int(rows[-1]) + 1)
+        strip.sum_duplicates()
         if self.kept is not None:
             strip = strip[rows - first]
         heads = np.repeat(np.arange(start, stop), np.diff(strip.indptr))
@@ -102,8 +97,7 @@ def finished_affinity(
             f"{uri} has {graph.n_samples:,} rows, and the data have {n_all:,}. It must be of the "
             "same samples."
         )
-    rows = graph_block_rows(mean_neighbors(graph))
-    bounds = block_bounds(blocks.n_samples, rows)
+    size = blocks.n_samples, graph_block_rows(mean_neighbors(graph))
     working = scratch.child(scratch.unique("weights"))
     try:
         kept = places = None
@@ -113,19 +107,11 @@ def finished_affinity(
             place = np.full(n_all, -1)
             place[of_data] = np.arange(len(of_data))
             places = working.put("places", place)
-        entries = _Entries(_shared(graph, working), kept, places, weight, sigma, None)
-        if weight == "heat" and sigma is None:
-            scales = working.create("scales", (blocks.n_samples,), np.float64, rows)
-            run_tasks(_write_scales, bounds, entries, scales, label="scales")
-            entries = replace(entries, scales=scales)
+        edges = _StoredEdges(_shared(graph, working), kept, places)
         complaint = f": {uri} has no edge with a positive weight there. Remove isolated rows."
-        stored = symmetrize(_weighted, entries, blocks.n_samples, rows, scratch, complaint)
+        return store_affinity(edges, weight, sigma, size, scratch, complaint)
     finally:
         working.close()
-    parts: dict[str, Any] = {
-        name: getattr(stored, name) for name in ("data", "indices", "indptr", "degrees")
-    }
-    return AffinityMatrix(**parts, weight=weight, sigma_=sigma, scratch=scratch)
 
 
 def finished_steps(graph: StoredGraph, weight: str) -> tuple[Step, ...]:
@@ -141,33 +127,9 @@ def _shared(graph: StoredGraph, scratch: Scratch) -> CSRParts:
     """Return a graph that every process can read: one in memory is written."""
     if isinstance(graph, CSRParts):
         return graph
-    from bigfs.store.formats.zarr_array import ZarrPlace  # loads zarr
+    from bigfs.store.formats.zarr_rows import ZarrPlace  # loads zarr
 
     for name, part in zip(PARTS, graph.parts, strict=True):
         scratch.create(name, part.shape, part.dtype, _PART_VALUES).write(0, part)
     shape = (graph.n_samples, graph.n_features)
     return CSRParts(ZarrPlace(str(scratch.path)), shape, graph.uri)
-
-
-def _write_scales(bounds: tuple[int, int], entries: _Entries, scales: ArrayRef) -> None:
-    """Write the largest stored distance of each row; 0 for a row without any."""
-    heads, _, distances = entries.read(*bounds)
-    largest = np.zeros(bounds[1] - bounds[0])
-    np.maximum.at(largest, heads - bounds[0], distances)
-    scales.write(bounds[0], largest)
-
-
-def _weighted(
-    start: int, stop: int, entries: _Entries
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return heads, tails and weights of the edges that leave rows start to stop."""
-    heads, tails, values = entries.read(start, stop)
-    if entries.weight == "binary":
-        return heads, tails, np.ones(len(tails))
-    if entries.weight == "stored":
-        return heads, tails, values
-    widths = None
-    if entries.scales is not None:
-        widths = entries.scales.read(start, stop)[heads - start]
-        widths = np.maximum(widths, entries.scales.take(tails))
-    return heads, tails, heat_weights(values, entries.sigma, widths)

@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.checks import check_choice
 from bigfs.core.errors import InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.paths import plain_name
 from bigfs.core.units import parse_bytes
 from bigfs.graph.build import ATTEMPTS, MORE_EFFORT, GraphRequest, build_graph
-from bigfs.graph.local import ALGORITHMS, check_metric, check_n_neighbors
-from bigfs.graph.partition import plan_partitions
+from bigfs.graph.local import check_n_neighbors
 from bigfs.graph.recall import RecallEstimate
 from bigfs.graph.representation import check_representation, principal_rows
 from bigfs.store.chunking import block_bounds
-from bigfs.store.location import Location, as_location, is_remote
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.location import Location, as_location
+from bigfs.store.scratch import ArrayRef, Kept, Scratch
 
 logger = logging.getLogger("bigfs")
 
+# float32 has no digits to lose below 1.2e-38.
+LEAST_DISTANCE = 1e-30
 # A warning with the remedy is given below this share of true neighbors.
 GOOD_RECALL = 0.9
 
 
 @dataclass(frozen=True)
-class KNNGraph:
+class KNNGraph(Kept):
     """The k nearest neighbors of every row.
 
     Attributes
@@ -227,10 +227,7 @@ def knn_graph(
 
     Notes
     -----
-    Deterministic for a fixed seed, shape and memory limit, whatever the workers. Passes over X:
-    none but the shuffle's if one exact partition does; otherwise three, to sample rows, to
-    distribute them (which needs the centers) and to search for the sampled rows exactly (which
-    needs the sample); with a target one more, for the pilot, and one for each new ``eps``.
+    Deterministic for a fixed seed, shape and memory limit, whatever the workers.
 
     Examples
     --------
@@ -240,57 +237,54 @@ def knn_graph(
     >>> graph.indices.shape, graph.recall_.value
     ((1797, 5), 1.0)
     """
-    check_metric(metric)
-    n_components = check_representation(representation, metric)
-    _check_options(algorithm, eps, recall_target, if_missed)
-    scratch = scratch or Scratch()
+    searched = (n_neighbors, metric, algorithm, eps, recall_target, if_missed, random_state)
+    request = GraphRequest(*searched, n_partitions, parse_bytes(memory_limit))
+    return _checked_graph(X, request, representation, scratch or Scratch())
+
+
+def _checked_graph(
+    X: Any, request: GraphRequest, representation: str, scratch: Scratch
+) -> KNNGraph:
+    """Check the parameters of `knn_graph` and the data, and build the graph."""
+    request.check()
+    n_components = check_representation(representation, request.metric)
     blocks = RowBlocks.from_any(X, scratch=scratch)
-    check_n_neighbors(n_neighbors, blocks.n_samples)
+    check_n_neighbors(request.n_neighbors, blocks.n_samples)
+    if request.metric == "euclidean":
+        blocks.refuse_below(LEAST_DISTANCE, "distances are stored in float32")
     if blocks.n_samples >= 2**31:
         raise InputError(f"X has {blocks.n_samples:,} rows; a graph takes fewer than 2^31.")
-    passes = blocks.passes
-    details: dict[str, Any] = {"representation": representation}
-    rows, working = blocks, None
-    if n_components is not None:
-        working = scratch.child(scratch.unique("representation"))
+    if n_components is None:
+        return _stored_graph(blocks, request, scratch, representation="raw")
+    passes, working = blocks.passes, scratch.child(scratch.unique("representation"))
     try:
-        if n_components is not None:
-            assert working is not None
-            rows, details["explained_variance"] = principal_rows(
-                blocks, n_components, random_state, working
-            )
-        plan = plan_partitions(
-            (rows.n_samples, rows.n_features),
-            rows.dtype.itemsize,
-            n_neighbors,
-            parse_bytes(memory_limit),
-            algorithm=algorithm,
-            block_rows=rows.rows,
-            n_partitions=n_partitions,
-            remote=is_remote(scratch.path),
-        )
-        request = GraphRequest(
-            n_neighbors, metric, algorithm, eps, recall_target, if_missed, random_state
-        )
-        built = build_graph(rows, request, plan, scratch)
+        rows, explained, _ = principal_rows(blocks, n_components, request.random_state, working)
+        details = {"representation": representation, "explained_variance": explained}
+        graph = _stored_graph(rows, request, scratch, **details)
         blocks.check_unchanged()
     finally:
-        if working is not None:
-            working.close()
-    details.update(built.details)
-    if rows is not blocks:
-        details["passes"] = blocks.passes - passes
-        details["passes_over_components"] = built.details["passes"]
+        working.close()
+    over_components = {"passes_over_components": graph.details["passes"]}
+    details = {**graph.details, "passes": blocks.passes - passes, **over_components}
+    return replace(graph, details=details)
+
+
+def _stored_graph(
+    rows: RowBlocks, request: GraphRequest, scratch: Scratch, **details: Any
+) -> KNNGraph:
+    """Build the graph of checked rows."""
+    built = build_graph(rows, request, scratch)
+    rows.check_unchanged()
     return KNNGraph(
         built.indices,
         built.distances,
         built.partitions,
-        metric,
+        request.metric,
         "exact" if built.exact else "pynndescent",
         built.n_partitions,
         built.recall,
         scratch,
-        details,
+        {**details, **built.details},
     )
 
 
@@ -309,18 +303,3 @@ def missed_neighbors(graph: KNNGraph) -> list[str]:
     )
     logger.warning(note)
     return [note]
-
-
-def _check_options(
-    algorithm: str, eps: float | None, recall_target: float | None, if_missed: str
-) -> None:
-    """Raise InputError for an option out of its range."""
-    check_choice("algorithm", algorithm, ALGORITHMS)
-    if eps is not None and not 0 <= eps <= 10:
-        raise InputError(f"eps must be a number in [0, 10], or None. Got {eps!r}.")
-    if recall_target is not None and not 0 < recall_target < 1:
-        raise InputError(
-            f"recall_target must be a number in (0, 1), for instance 0.99. Got {recall_target!r}."
-        )
-    if if_missed not in ("error", "warn"):
-        raise InputError(f"if_missed must be 'error' or 'warn'. Got {if_missed!r}.")

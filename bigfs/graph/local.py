@@ -1,43 +1,36 @@
-"""Nearest neighbors inside one array: exact search, and pynndescent for larger ones.
+"""Exact nearest neighbors inside arrays, and the order of neighbors.
 
-The kernel of one partition. Every result follows one order, that of `bigfs.graph.order`, so that
-neighbors found in different partitions merge without ambiguity. All metrics are squared Euclidean
-distances of prepared rows: cosine of unit rows, correlation of centered unit rows.
+All metrics are squared Euclidean distances of prepared rows: cosine of unit rows, correlation of
+centered unit rows. Neighbors are in the order of their distances, and of their indices where
+distances are equal but for rounding, so that those found in different partitions merge without
+ambiguity. Rounded distances would not do as a key. Seen from a row far outside, all others are
+about equally far: which of them are rounded to the same number depends on the unit of the data.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.checks import check_choice, check_count
-from bigfs.core.compiling import compiled
 from bigfs.core.errors import InputError
 from bigfs.core.text import FROM_0
-from bigfs.graph.descent import descend
-from bigfs.graph.order import nearest
-from bigfs.graph.projection import PROJECTED_WIDTH, projected_rows
 
 METRICS = ("euclidean", "cosine", "correlation")
 ALGORITHMS = ("auto", "exact", "pynndescent")
-# Up to here exact search costs less than pynndescent's first call ever, which compiles for 20 s.
-EXACT_ROWS = 8192
-# pynndescent explores at least this many neighbors: fewer lose recall, not only results.
-_SEARCH_WIDTH = 16
-# It passes row numbers through float32.
-MAX_ROWS = 2**24
 _LARGEST = 1e37
-_SPARE = 8
+# Squares beyond this would leave the range of float32.
+_LARGEST_SQUARE = 1e36
 _TILE_BYTES = 16 * 1024**2
 _WIDE_BYTES = 32 * 1024**2
-_TILE_ROWS = 65_536
-
-# Under numba's workqueue layer two threads inside parallel kernels abort the process.
-_numba_lock = threading.Lock()
+# Pairs of rows whose differences are computed at a time.
+_PAIR_BYTES = 4 * 1024**2
+# Pairs that are ranked at a time, and entries of merged lists that are sorted: 60 MB.
+_RANKED_PAIRS = 2**18
+_MERGED_ENTRIES = 2**20
+# Distances that differ by no more than this share are equal: it is the last bit of float32.
+_EQUAL = 2.0**-23
 
 
 def check_metric(metric: str) -> None:
@@ -120,177 +113,218 @@ def as_distances(squared: np.ndarray, metric: str) -> np.ndarray:
     return distances
 
 
-def search_prepared(
-    rows: np.ndarray,
-    n_neighbors: int,
-    seed: int,
-    exact_rows: int,
-    effort: float = 1.0,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return neighbors (int32) and squared distances (float64) among prepared rows.
-
-    Up to ``exact_rows`` rows are searched exactly, and always what is too little for an index.
-    ``effort`` multiplies the number of neighbors that pynndescent explores.
-    """
-    if len(rows) <= max(exact_rows, 2 * _SEARCH_WIDTH, 2 * (n_neighbors + 1)):
-        return search_exact(rows, n_neighbors, rows, np.arange(len(rows)))
-    width = int(effort * max(n_neighbors + 1, _SEARCH_WIDTH))
-    indices, squared = _search_pynndescent(rows, n_neighbors, seed, width)
-    short = np.flatnonzero(indices[:, -1] < 0)
-    if len(short):
-        indices[short], squared[short] = search_exact(rows, n_neighbors, rows[short], short)
-    return indices, squared
+def as_squares(distances: np.ndarray, metric: str) -> np.ndarray:
+    """Return squared distances of prepared rows, float64, from distances."""
+    wide = distances.astype(np.float64)
+    return np.asarray(wide**2 if metric == "euclidean" else 2 * wide)
 
 
 def search_exact(
-    rows: np.ndarray, n_neighbors: int, queries: np.ndarray, own: np.ndarray
+    rows: np.ndarray,
+    n_neighbors: int,
+    queries: np.ndarray,
+    own: np.ndarray,
+    reach: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the exact neighbors of prepared queries among prepared rows.
 
-    ``own`` (n_queries,) is each query's own row, left out, or -1. Where fewer than
-    ``n_neighbors`` rows are left, indices end in -1 and squared distances in infinity.
+    Matrix products give approximate distances, which rule out most of the rows. Those of the others
+    are computed from the differences, in float64.
+
+    Parameters
+    ----------
+    rows, queries : ndarray of shape (n_rows, n_features) and (n_queries, n_features)
+        See `prepare_rows`.
+    n_neighbors : int
+    own : ndarray of shape (n_queries,), int
+        Each query's own row, left out, or -1.
+    reach : ndarray of shape (n_queries,), float64, or None, default=None
+        Squared distances beyond which nothing is wanted, all finite: products in single precision
+        are enough then. None, or one that is infinite: not known.
+
+    Returns
+    -------
+    indices : ndarray of shape (n_queries, n_neighbors), int32
+        -1 where fewer rows are left, or within reach.
+    squared : ndarray of shape (n_queries, n_neighbors), float64
+        Infinite there.
     """
     n, m = len(rows), len(queries)
+    if reach is not None and not np.isfinite(reach).all():
+        reach = None
+    is_narrow = reach is not None and _largest_square(rows, queries) <= _LARGEST_SQUARE
+    dtype: np.dtype[Any] = np.dtype(np.float32 if is_narrow else np.float64)
+    precision = np.finfo(np.float32 if is_narrow else np.float64)
     center = rows.mean(axis=0, dtype=np.float64)
     width = max(1, _WIDE_BYTES // (8 * rows.shape[1]))
     spans = [slice(begin, begin + width) for begin in range(0, n, width)]
-    kept = _widen(rows, center) if len(spans) == 1 else None
+    kept = _from_center(rows, center, dtype) if len(spans) == 1 else None
     indices = np.full((m, n_neighbors), -1, dtype=np.int32)
     squared = np.full((m, n_neighbors), np.inf)
-    step = max(1, _TILE_BYTES // (8 * max(n, rows.shape[1])))
+    step = max(1, _TILE_BYTES // (dtype.itemsize * max(n, rows.shape[1])))
     for begin in range(0, m, step):
         tile = slice(begin, min(begin + step, m))
-        part, part_norms = _widen(queries[tile], center)
+        part, part_norms = _from_center(queries[tile], center, dtype)
         part *= -2
-        approximate = np.empty((len(part), n))
+        approximate = np.empty((len(part), n), dtype)
         largest = 0.0
         for span in spans:
-            wide, norms = kept or _widen(rows[span], center)
-            np.matmul(part, wide.T, out=approximate[:, span])
+            near, norms = kept or _from_center(rows[span], center, dtype)
+            np.matmul(part, near.T, out=approximate[:, span])
             approximate[:, span] += norms
             largest = max(largest, float(norms.max()))
         approximate += part_norms[:, None]
-        # |a|^2 + |b|^2 - 2ab loses up to this much to rounding.
-        slack = 8 * (rows.shape[1] + 4) * np.finfo(np.float64).eps * (part_norms + largest)
         themselves = np.flatnonzero(own[tile] >= 0)
         approximate[themselves, own[tile][themselves]] = np.inf
-        _select(rows, queries[tile], approximate, slack, indices[tile], squared[tile])
+        # |a|^2 + |b|^2 - 2ab loses up to this much to rounding.
+        limit = 8.0 * (rows.shape[1] + 4) * precision.eps * (part_norms + largest)
+        if reach is None:
+            last = min(n, n_neighbors) - 1
+            limit += (1 + 1e-6) * (np.partition(approximate, last, axis=1)[:, last] + limit)
+        else:
+            limit += (1 + 1e-6) * reach[tile]
+        is_near = approximate <= np.minimum(limit, precision.max)[:, None]
+        _rank(rows, queries[tile], is_near, indices[tile], squared[tile])
     return indices, squared
 
 
-def _widen(rows: np.ndarray, center: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows from a center in float64, and their squared norms."""
-    wide = rows.astype(np.float64)
-    wide -= center
-    return wide, np.einsum("ij,ij->i", wide, wide)
+def _largest_square(rows: np.ndarray, queries: np.ndarray) -> float:
+    """Return a bound on the squared distances."""
+    most = max(float(max(part.max(), -part.min())) for part in (rows, queries) if part.size)
+    return 4.0 * rows.shape[1] * most**2
 
 
-def _select(
+def _from_center(
+    rows: np.ndarray, center: np.ndarray, dtype: np.dtype[Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows from a center in a type, and their squared norms."""
+    shifted = (rows - center).astype(dtype, copy=False)
+    return shifted, np.einsum("ij,ij->i", shifted, shifted)
+
+
+def _rank(
     rows: np.ndarray,
     queries: np.ndarray,
-    approximate: np.ndarray,
-    slack: np.ndarray,
+    near: np.ndarray,
     indices: np.ndarray,
     squared: np.ndarray,
 ) -> None:
-    """Fill in each query's best from approximate squared distances (n_queries, n_rows)."""
-    n, k = len(rows), indices.shape[1]
-    width = min(n, k + _SPARE)
-    if width < n:
-        pool = np.argpartition(approximate, width - 1, axis=1)[:, :width]
-    else:
-        pool = np.broadcast_to(np.arange(n), approximate.shape)
-    rough = np.take_along_axis(approximate, pool, axis=1)
-    exact = _pair_distances(rows, queries, pool)
-    exact[np.isinf(rough)] = np.inf
-    best, values = nearest(pool, exact, min(k, width), power=2)
-    keep = slice(0, best.shape[1])
-    indices[:, keep] = np.where(np.isinf(values), -1, best)
-    squared[:, keep] = values
-    if width == n:
-        return
-    # What is not in the pool is at least this far; ties beyond it need a wider pool.
-    reach = squared[:, k - 1] * (1 + 1e-6) + slack
-    for row in np.flatnonzero(rough.max(axis=1) <= reach):
-        wider = np.flatnonzero(approximate[row] <= reach[row])[None]
-        exact = _pair_distances(rows, queries[row : row + 1], wider)
-        exact[np.isinf(approximate[row, wider])] = np.inf
-        best, values = nearest(wider, exact, k, power=2)
-        indices[row], squared[row] = best[0], values[0]
-
-
-def _pair_distances(rows: np.ndarray, queries: np.ndarray, pool: np.ndarray) -> np.ndarray:
-    """Return squared distances (n_queries, width), float64, from the differences."""
-    squared = np.empty(pool.shape)
-    width = max(1, min(pool.shape[1], _TILE_BYTES // (8 * rows.shape[1])))
-    step = max(1, _TILE_BYTES // (8 * rows.shape[1] * width))
+    """Fill in each query's nearest of the rows that are ``near`` (n_queries, n_rows), bool."""
+    counts, k = near.sum(axis=1), indices.shape[1]
+    widest = int(counts.max(initial=0))
+    step = max(1, _RANKED_PAIRS // max(1, widest))
     for begin in range(0, len(queries), step):
-        tile = queries[begin : begin + step, None].astype(np.float64)
-        for left in range(0, pool.shape[1], width):
-            gaps = tile - rows[pool[begin : begin + step, left : left + width]]
-            squared[begin : begin + step, left : left + width] = np.einsum(
-                "ijf,ijf->ij", gaps, gaps
-            )
+        tile = slice(begin, begin + step)
+        query, row = np.nonzero(near[tile])
+        before = np.cumsum(counts[tile]) - counts[tile]
+        place = np.arange(len(query)) - before[query]
+        ids = np.full((len(counts[tile]), widest), -1)
+        far = np.full(ids.shape, np.inf)
+        ids[query, place] = row
+        far[query, place] = pair_squares(rows, queries[tile], query, row)
+        best, values = nearest(ids, far, min(k, widest), power=2)
+        indices[tile, : best.shape[1]], squared[tile, : best.shape[1]] = best, values
+
+
+def pair_squares(
+    rows: np.ndarray, queries: np.ndarray, query: np.ndarray, row: np.ndarray
+) -> np.ndarray:
+    """Return squared distances of pairs of rows, (n_pairs,) float64, from the differences."""
+    squared = np.empty(len(query))
+    step = max(1, _PAIR_BYTES // (16 * rows.shape[1]))
+    for begin in range(0, len(query), step):
+        tile = slice(begin, begin + step)
+        gaps = queries[query[tile]].astype(np.float64) - rows[row[tile]]
+        squared[tile] = np.einsum("ij,ij->i", gaps, gaps)
     return squared
 
 
-def _search_pynndescent(
-    rows: np.ndarray, n_neighbors: int, seed: int, width: int
+def differs(nearer: np.ndarray, farther: np.ndarray, power: int = 1) -> np.ndarray:
+    """Say where distances, to a power of 1 or 2, are farther than others by more than rounding."""
+    with np.errstate(over="ignore"):
+        return np.asarray(farther > nearer * (1 + power * _EQUAL))
+
+
+def nearest(
+    ids: np.ndarray, distances: np.ndarray, n_neighbors: int, power: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return neighbors and squared distances; rows with too few of them end in -1 and inf."""
-    if len(rows) >= MAX_ROWS:
-        raise InputError(
-            f"pynndescent takes fewer than {MAX_ROWS:,} rows at a time. Got {len(rows):,}: "
-            "lower memory_limit, so that the rows are divided into more partitions."
-        )
-    wider = int(PROJECTED_WIDTH * width)
-    data = projected_rows(rows, n_neighbors, wider, seed)
-    if data is not None:
-        width = wider
-    else:
-        data = rows if rows.dtype == np.float32 else _centered(rows)
-    with _numba_lock:
-        candidates = descend(data, width, seed)
-        del data
-    squares = _compiled_squares()
-    indices = np.full((len(rows), n_neighbors), -1, np.int32)
-    squared = np.full((len(rows), n_neighbors), np.inf)
-    for begin in range(0, len(rows), _TILE_ROWS):
-        tile = slice(begin, begin + _TILE_ROWS)
-        far = squares(rows, begin, candidates[tile])
-        indices[tile], squared[tile] = nearest(candidates[tile], far, n_neighbors, power=2)
-    indices[np.isinf(squared)] = -1
-    return indices, squared
+    """Return the first of each row by (distance, id), and their distances, ascending.
+
+    Parameters
+    ----------
+    ids : ndarray of shape (n_rows, width), int
+    distances : ndarray of shape (n_rows, width), float32 or float64
+        Infinite where there is no row.
+    n_neighbors : int
+    power : {1, 2}, default=1
+        2: distances are squared.
+    """
+    order = np.argsort(distances, axis=1, kind="stable")
+    ids = np.take_along_axis(ids, order, axis=1)
+    distances = np.take_along_axis(distances, order, axis=1)
+    beyond = differs(distances[:, :-1], distances[:, 1:], power)
+    tied = np.flatnonzero(~beyond[:, :n_neighbors].all(axis=1))
+    if len(tied):
+        group = np.zeros((len(tied), ids.shape[1]), dtype=np.int64)
+        np.cumsum(beyond[tied], axis=1, out=group[:, 1:])
+        ids[tied] = np.take_along_axis(ids[tied], np.lexsort((ids[tied], group), axis=1), axis=1)
+    return ids[:, :n_neighbors], distances[:, :n_neighbors]
 
 
-def _centered(rows: np.ndarray) -> np.ndarray:
-    """Return rows from their mean, float32: far from the origin it has few digits."""
-    data = np.empty(rows.shape, np.float32)
-    center = rows.mean(axis=0)
-    step = max(1, _TILE_BYTES // (8 * rows.shape[1]))
-    for begin in range(0, len(rows), step):
-        data[begin : begin + step] = rows[begin : begin + step] - center
-    return data
+def merge_neighbors(
+    rows: np.ndarray, neighbors: np.ndarray, distances: np.ndarray, first_row: int, n_rows: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return each row's k best distinct neighbors by (distance, index).
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_lists,), int
+        Whose list it is; every row of the range has at least one.
+    neighbors, distances : ndarray of shape (n_lists, n_neighbors)
+    first_row, n_rows : int
+
+    Returns
+    -------
+    indices : ndarray of shape (n_rows, n_neighbors), int32
+    distances : ndarray of shape (n_rows, n_neighbors), float32
+    """
+    k = neighbors.shape[1]
+    order = np.argsort(rows, kind="stable")
+    local = rows[order] - first_row
+    counts = np.bincount(local, minlength=n_rows)
+    begins = np.cumsum(counts) - counts
+    indices = neighbors[order[begins]]
+    merged = distances[order[begins]]
+    several = np.flatnonzero(counts > 1)
+    widest = int(counts.max(initial=1))
+    step = max(1, _MERGED_ENTRIES // (widest * k))
+    for begin in range(0, len(several), step):
+        part = several[begin : begin + step]
+        slots = begins[part, None] + np.arange(widest)
+        present = np.arange(widest) < counts[part, None]
+        lists = order[np.where(present, slots, begins[part, None])]
+        ids = neighbors[lists].reshape(len(part), -1)
+        far = distances[lists]
+        far[~present] = np.inf
+        indices[part], merged[part] = _best_distinct(ids, far.reshape(len(part), -1), k)
+    return indices, merged
 
 
-def _squares(rows: Any, first_row: int, candidates: Any) -> np.ndarray:
-    """Return the squared distances of some rows from their candidates; compiled by numba."""
-    squared = np.full(candidates.shape, np.inf)
-    for i in range(candidates.shape[0]):
-        for c in range(candidates.shape[1]):
-            j = candidates[i, c]
-            if j < 0 or j == first_row + i:
-                continue
-            total = 0.0
-            for f in range(rows.shape[1]):
-                gap = np.float64(rows[first_row + i, f]) - np.float64(rows[j, f])
-                total += gap * gap
-            squared[i, c] = total
-    return squared
+def _best_distinct(ids: np.ndarray, far: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k first of each row by (distance, id), each id once."""
+    order = np.lexsort((far, ids), axis=1)
+    ids = np.take_along_axis(ids, order, axis=1)
+    far = np.take_along_axis(far, order, axis=1)
+    far[:, 1:][ids[:, 1:] == ids[:, :-1]] = np.inf
+    return nearest(ids, far, k)
 
 
-@cache
-def _compiled_squares() -> Callable[..., np.ndarray]:
-    """Compile `_squares` once per process."""
-    # Sums may be reordered for speed.
-    return compiled(_squares, fastmath={"reassoc", "contract"})
+def merge_exact(
+    a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nearest neighbors of the same queries in two blocks."""
+    count = len(a[0])
+    rows = np.tile(np.arange(count), 2)
+    return merge_neighbors(
+        rows, np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]]), 0, count
+    )

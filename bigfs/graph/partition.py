@@ -18,14 +18,18 @@ from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.seeds import rng
 from bigfs.core.units import KIB, MIB, format_bytes
-from bigfs.graph.local import EXACT_ROWS, MAX_ROWS
-from bigfs.graph.projection import PROJECTED_WIDTH, most_components
+from bigfs.graph.descent import (
+    EXACT_ROWS,
+    MAX_ROWS,
+    PROJECTED_WIDTH,
+    SEARCH_WIDTH,
+    most_components,
+)
 from bigfs.graph.shuffle import Runs
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # Measured with pynndescent 0.7: at most this per row and neighbor beyond the data, plus buffers.
 _INDEX_BYTES = 40
-_SEARCH_WIDTH = 16
 _BUFFER_BYTES = 24 * MIB
 _EXACT_TILES = 80 * MIB
 
@@ -87,7 +91,7 @@ def _cheaper_exactly(counts: np.ndarray, n_features: int) -> bool:
 
 def index_bytes(rows: int, n_features: int, itemsize: int, n_neighbors: int) -> int:
     """Return the bytes of a partition with its index, where pynndescent has run before."""
-    width = max(_SEARCH_WIDTH, n_neighbors + 1)
+    width = max(SEARCH_WIDTH, n_neighbors + 1)
     copy = 4 * n_features if itemsize != 4 else 0
     if most_components(n_features):
         copy = 8 * most_components(n_features)

@@ -1,4 +1,7 @@
-"""Recall of a graph: its neighbors against exact ones, for a sample of rows."""
+"""Recall of a graph: its neighbors against exact ones, for a sample of rows.
+
+The true neighbors of these rows are kept: where the graph is updated, they are updated too.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,20 @@ import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.seeds import rng
-from bigfs.graph.local import as_distances, prepare_rows, search_exact
-from bigfs.graph.merge import merge_neighbors
+from bigfs.graph.local import as_distances, as_squares, merge_exact, prepare_rows, search_exact
 from bigfs.graph.shuffle import Runs
-from bigfs.graph.within import search_within
 from bigfs.runtime.execute import run_tasks
-from bigfs.store.scratch import ArrayRef
+from bigfs.store.scratch import ArrayRef, Scratch
 
 SAMPLED_ROWS = 1000
 # Rows searched at a time: 32 MB in float64.
 _PIECE_BYTES = 32 * 1024**2
 _FIRST_ROWS = 4096
 _NORMAL_QUANTILE = 1.959963984540054  # two-sided 95 %
+# Arrays that a graph which was updated keeps for the next update.
+KEPT = ("checked", "checked_indices", "checked_distances")
+# What a full run keeps in place of the first: row numbers. Its graph's details say so by this name.
+ROWS_OF_FULL_RUN = "checked_rows"
 
 
 @dataclass(frozen=True)
@@ -99,9 +104,14 @@ def true_neighbors(
 def listed_distances(samples: Runs, distances: ArrayRef) -> np.ndarray:
     """Return the distances of the sampled rows to the neighbors that a graph lists."""
     [ids] = samples.read(0, "ids")
-    home = ids // distances.chunk_rows
+    return scattered_rows(ids, distances)
+
+
+def scattered_rows(ids: np.ndarray, values: ArrayRef) -> np.ndarray:
+    """Return stored rows of ascending numbers, read block by block."""
+    home = ids // values.chunk_rows
     items = [(int(block), ids[home == block]) for block in np.unique(home)]
-    return np.concatenate(run_tasks(_read_rows, items, distances, label="check"))
+    return np.concatenate(run_tasks(_read_rows, items, values, label="check"))
 
 
 def _read_rows(item: tuple[int, np.ndarray], values: ArrayRef) -> np.ndarray:
@@ -192,11 +202,8 @@ def search_pieces(
         piece = rows[begin : begin + (min(step, _FIRST_ROWS) if bounds is None else step)]
         place = own - first_row - begin
         place = np.where((own >= 0) & (place >= 0) & (place < len(piece)), place, -1)
-        indices, squared = (
-            search_exact(piece, k, queries, place)
-            if bounds is None
-            else search_within(piece, k, metric, queries, place, bounds)
-        )
+        reach = None if bounds is None else as_squares(bounds, metric)
+        indices, squared = search_exact(piece, k, queries, place, reach)
         indices = np.where(indices < 0, -1, indices + np.int64(first_row + begin))
         neighbors = indices, as_distances(squared, metric)
         best = neighbors if best is None else merge_exact(best, neighbors)
@@ -207,24 +214,17 @@ def search_pieces(
     return best
 
 
-def merge_exact(
-    a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nearest neighbors of the same queries in two blocks."""
-    count = len(a[0])
-    rows = np.tile(np.arange(count), 2)
-    return merge_neighbors(
-        rows, np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]]), 0, count
-    )
-
-
 def estimate_recall(distances: np.ndarray, true: np.ndarray) -> RecallEstimate:
     """Return the recall of found distances against true ones, both (n_rows, k), float32."""
     # Two ways of summing the same distance may differ in its last bit.
     reach = true[:, -1:] * np.float32(1 + 1e-6)
-    per_row = (distances <= reach).mean(axis=1)
+    return estimate_of((distances <= reach).mean(axis=1), true.shape[1])
+
+
+def estimate_of(per_row: np.ndarray, k: int) -> RecallEstimate:
+    """Return the recall from the share of k true neighbors that each row has."""
     value, n_rows = float(per_row.mean()), len(per_row)
-    low, high = _wilson(value, float(per_row.var()), n_rows, true.shape[1])
+    low, high = _wilson(value, float(per_row.var()), n_rows, k)
     return RecallEstimate(value, low, high, n_rows)
 
 
@@ -236,3 +236,104 @@ def _wilson(value: float, variance: float, n_rows: int, k: int) -> tuple[float, 
     center = (value + z2 / 2) / (1 + z2)
     half = _NORMAL_QUANTILE * np.sqrt(value * (1 - value) / trials + z2 / (4 * trials)) / (1 + z2)
     return max(0.0, float(center - half)), min(1.0, float(center + half))
+
+
+@dataclass(frozen=True)
+class CheckedRows:
+    """Rows of a sample whose true neighbors are compared with those of the graph."""
+
+    places: ArrayRef  # of shape (n_checked,), int64: where they are in the sample
+    # Each of shape (n_known, n_neighbors): true neighbors of the first of them among the old rows,
+    # and distances; none at first.
+    known: tuple[ArrayRef, ...]
+
+    @property
+    def n_known(self) -> int:
+        """Rows that are compared with new rows only."""
+        return self.known[0].shape[0] if self.known else 0
+
+    def search(
+        self,
+        rows: np.ndarray,
+        first_row: int,
+        n_old: int,
+        n_neighbors: int,
+        metric: str,
+        queries: tuple[np.ndarray, np.ndarray, np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the exact neighbors in a block.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n_rows, n_features)
+            The block, prepared.
+        first_row, n_old, n_neighbors : int
+        metric : str
+        queries : tuple of ndarray
+            Numbers of the checked rows, the prepared rows, and distances within which those that
+            are not known have their neighbors.
+        """
+        own, prepared, bounds = queries
+        if self.known:
+            bounds = bounds.copy()
+            bounds[: self.n_known] = self.known[1].load()[:, -1]
+        indices = np.full((len(own), n_neighbors), -1, np.int64)
+        distances = np.full((len(own), n_neighbors), np.inf, np.float32)
+        known = slice(0, self.n_known)
+        for part, begin in ((known, max(0, n_old - first_row)), (slice(self.n_known, None), 0)):
+            piece = rows[begin:]
+            if not len(piece) or not len(own[part]):
+                continue
+            indices[part], distances[part] = search_pieces(
+                piece, first_row + begin, prepared[part], own[part], n_neighbors, metric,
+                bounds[part],
+            )  # fmt: skip
+        return indices, distances
+
+    def keep(self, true: tuple[np.ndarray, np.ndarray], scratch: Scratch) -> np.ndarray:
+        """Store the true neighbors in all rows for the next update; return their distances."""
+        indices, distances = true
+        if self.known:
+            n = self.n_known
+            before = self.known[0].load(), self.known[1].load()
+            indices[:n], distances[:n] = merge_exact(before, (indices[:n], distances[:n]))
+        for name, values in zip(KEPT, (self.places.load(), indices, distances), strict=True):
+            scratch.put(name, values)
+        return distances
+
+
+def keep_checked(rows: np.ndarray, true: tuple[np.ndarray, np.ndarray], scratch: Scratch) -> None:
+    """Store the rows that a full run has checked, and their true neighbors."""
+    for name, values in zip((ROWS_OF_FULL_RUN, *KEPT[1:]), (rows, *true), strict=True):
+        scratch.put(name, values)
+
+
+def of_full_run(scratch: Scratch, details: dict[str, Any]) -> tuple[Any, ...]:
+    """Return row numbers, and addresses of true neighbors and distances; nothing if not kept."""
+    if not details.get(ROWS_OF_FULL_RUN):
+        return ()
+    rows, *true = (ArrayRef.at(scratch.path / name) for name in (ROWS_OF_FULL_RUN, *KEPT[1:]))
+    return rows.load(), *true
+
+
+def choose_checked(
+    known: tuple[ArrayRef, ...], sizes: tuple[int, int, float], generator: np.random.Generator
+) -> np.ndarray:
+    """Return the places in a sample of the rows to check: those known, and as many of new ones.
+
+    Parameters
+    ----------
+    known : tuple of ArrayRef
+        What `KEPT` names, of the former graph; none at first.
+    sizes : tuple of (int, int, float)
+        Of the former sample and of the new one, and new rows over old ones.
+    generator : numpy Generator
+    """
+    n_before, n_sampled, growth = sizes
+    if not known:
+        places = generator.choice(n_sampled, min(SAMPLED_ROWS, n_sampled), replace=False)
+        return np.sort(places)
+    before = known[0].load()
+    count = min(n_sampled - n_before, max(1, round(growth * len(before))))
+    fresh = n_before + generator.choice(n_sampled - n_before, count, replace=False)
+    return np.concatenate([before, np.sort(fresh)])

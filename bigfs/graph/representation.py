@@ -1,7 +1,12 @@
 """The representation that rows are compared by: all features, components, or a stored array.
 
-A streaming randomized PCA: two fused passes ``X'(XQ)`` from a random start find the subspace,
-a third writes the projected rows.
+The components are those of the Gram matrix, from one pass, where it is small: regressions and
+curves need it as well. Else it is a streaming randomized PCA: two fused passes ``X'(XQ)`` from a
+random start find the subspace. A last pass writes the projected rows.
+
+Wide dense rows are compared by components where a sample says that these keep their neighbors. How
+many of the neighbors in all features a graph of components has is measured for some rows, whose
+true neighbors the last pass finds.
 """
 
 from __future__ import annotations
@@ -10,25 +15,60 @@ import re
 from typing import Any
 
 import numpy as np
+from scipy.linalg import eigh
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.kernels import tile_rows
-from bigfs.blocks.rowblocks import fold_parts, moments_step
+from bigfs.blocks.kernels import (
+    Gram,
+    PartialGram,
+    block_gram,
+    complete_gram,
+    merge_gram,
+    tile_rows,
+)
+from bigfs.blocks.rowblocks import fold_parts, gram_bytes, gram_step, moments_step
 from bigfs.config.sections import GraphConfig
 from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError
+from bigfs.core.memory import task_budget
 from bigfs.core.seeds import rng
 from bigfs.core.text import FROM_0
+from bigfs.core.threads import single_thread
+from bigfs.core.units import MIB
 from bigfs.core.uris import OBJECT
+from bigfs.graph.descent import leading_components
+from bigfs.graph.local import merge_exact, prepare_rows, search_exact
+from bigfs.graph.recall import (
+    RecallEstimate,
+    estimate_of,
+    sample_rows,
+    scattered_rows,
+    search_pieces,
+)
 from bigfs.store.chunking import block_rows
 from bigfs.store.fingerprint import fingerprint, fingerprint_of_rows, refuse_object
 from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Scratch
-from bigfs.store.source import RandomAccessSource, open_matrix
+from bigfs.store.source import RandomAccessSource, Source, open_matrix
 from bigfs.store.values import first_unusable
 
 _SPARE = 10
 PRINCIPAL = "principal"
+# Dense rows of more features, and so many of them, are compared by components: the fewest of these
+# numbers that keep this share of each row's nearest ones in a sample.
+WIDE, MANY_ROWS = 256, 50_000
+# Smaller workers have no room for what follows beside a loaded pynndescent.
+_LEAST_LIMIT = 3 * 2**29
+_NUMBERS, _LEAST_KEPT = (50, 100, 200), 0.85
+# Rows of the sample, values in it at most, and stretches of the data that they come from. The
+# components are fitted to four fifths of the rows; the neighbors of the others are looked at.
+_SAMPLED_ROWS, _SAMPLED_VALUES, _STRETCHES = 2000, 2**24, 8
+# Rows whose true neighbors in all features are found, and how many of each.
+_CHECKED_ROWS, _CHECKED_NEIGHBORS = 100, 10
+_CHECKED, _TRUE = "checked", "checked_indices"
+_SEARCH_BYTES = 48 * MIB
+# A larger Gram matrix is not kept for what comes later.
+LARGEST_GRAM_BYTES = 64 * MIB
 _HASHED_ROWS = 10_000
 
 
@@ -56,10 +96,75 @@ def check_representation(representation: str, metric: str) -> int | None:
     return int(match.group(1))
 
 
+def components_enough(
+    source: Source, preprocess: str, n_neighbors: int, memory_limit: int
+) -> int | None:
+    """Return how many components keep the neighbors of wide rows; None if rows stay as they are.
+
+    Parameters
+    ----------
+    source : Source
+        Dense, with more than `WIDE` features and `MANY_ROWS` rows; else None is returned. Some of
+        its rows are read: stretches of all, or the first ones where no others are in reach.
+    preprocess : str
+    n_neighbors : int
+    memory_limit : int
+        Of a worker. Small ones search small parts of raw rows, without pynndescent.
+    """
+    few = (source.n_samples or 0) < MANY_ROWS or source.n_features <= WIDE
+    if few or memory_limit < _LEAST_LIMIT or source.sparse or not source.starts_quickly:
+        return None
+    try:
+        rows = RowBlocks.from_any(_sample(source), transform=preprocess)
+        X = rows.start_pass().read(0, rows.n_samples).astype(np.float32)
+    except InputError:  # what is wrong with values is said where all are read
+        return None
+    if len(X) < 5 * n_neighbors:
+        return None
+    order = rng(0, "components").permutation(len(X))
+    tests, fitted = np.split(order, [len(X) // 5])
+    fitted = X[fitted]
+    mean = fitted.mean(axis=0)
+    X -= mean
+    wanted = min(_NUMBERS[-1], X.shape[1], len(fitted))
+    projected = X @ leading_components(fitted - mean, wanted, rng(0, "components"))
+    true, _ = search_exact(X, n_neighbors, X[tests], tests)
+    for p in _NUMBERS:
+        narrow = np.ascontiguousarray(projected[:, :p])
+        near, _ = search_exact(narrow, n_neighbors, narrow[tests], tests)
+        if _kept(near, true).mean() >= _LEAST_KEPT:
+            return p
+    return None
+
+
+def _sample(source: Source) -> np.ndarray:
+    """Return rows of some stretches of the data, or the first ones; those with NaN left out."""
+    n, count = min(_SAMPLED_ROWS, _SAMPLED_VALUES // source.n_features), 0
+    parts: list[np.ndarray] = []
+    if isinstance(source, RandomAccessSource):
+        each = n // _STRETCHES
+        for start in np.linspace(0, source.n_samples - each, _STRETCHES).astype(int).tolist():
+            parts.append(np.asarray(source.read(start, start + each)))
+    else:
+        for block in source.iter_blocks(n):
+            parts.append(np.asarray(block)[: n - count])
+            count += len(parts[-1])
+            if count == n:
+                break
+    X = np.concatenate(parts)
+    return X[np.isfinite(X).all(axis=1)]
+
+
 def principal_rows(
-    blocks: RowBlocks, n_components: int, random_state: int, scratch: Scratch
-) -> tuple[RowBlocks, float]:
-    """Project rows to their first principal components: two passes, and one that writes.
+    blocks: RowBlocks,
+    n_components: int,
+    random_state: int,
+    scratch: Scratch,
+    *,
+    check: bool = False,
+    gram: bool = False,
+) -> tuple[RowBlocks, float, Gram | None]:
+    """Project rows to their first principal components: passes that find them, one that writes.
 
     Parameters
     ----------
@@ -69,12 +174,18 @@ def principal_rows(
     random_state : int
     scratch : Scratch
         Gets the projected rows, float32.
+    check : bool, default=False
+        Whether it gets true neighbors of some rows of dense data as well, for `recall_of_all`.
+    gram : bool, default=False
+        Whether components are those of the Gram matrix: one pass instead of three.
 
     Returns
     -------
     projected : RowBlocks of shape (n_samples, n_components)
     explained : float
         Share of the variance that the components hold.
+    products : Gram or None
+        The Gram matrix, where it was formed.
 
     Raises
     ------
@@ -92,29 +203,69 @@ def principal_rows(
             f"representation 'pca:{n_components}' needs at most {most} components, since X has "
             f"{blocks.n_samples} rows and {blocks.n_features} features."
         )
-    moments = blocks.moments()
-    center = moments.mean if blocks.offset is None else moments.mean - blocks.offset
+    check = check and not blocks.sparse and blocks.n_samples > _CHECKED_NEIGHBORS
+    checked = sample_rows(blocks.n_samples, random_state, _CHECKED_ROWS if check else 0)
+    products = None
+    if gram:
+        parts, queries = blocks.reduce(_gram_kernel, _merge_grams, checked, label="pca")
+        products = complete_gram(parts, blocks.n_features)
+        last = blocks.n_features - 1
+        with single_thread():
+            values, vectors = eigh(products.gram, subset_by_index=(last + 1 - n_components, last))
+        components, center = _fixed_signs(vectors[:, ::-1]), products.mean
+        total = float(products.gram.trace())
+    else:
+        moments = blocks.moments()
+        center = moments.mean if blocks.offset is None else moments.mean - blocks.offset
+        components, values, queries = _subspace(
+            blocks, center, n_components, random_state, scratch, checked
+        )
+        total = float(moments.squares.sum())
+    mean = scratch.put(scratch.unique("mean"), center)
+    stored = scratch.put(scratch.unique("components"), components)
+    shape = (blocks.n_samples, n_components)
+    out = scratch.create(PRINCIPAL, shape, np.float32, blocks.rows)
+    sampled = None
+    if check:
+        put = scratch.put
+        sampled = put(_CHECKED, checked), put(scratch.unique("queries"), np.concatenate(queries))
+    true = blocks.reduce(_project_kernel, _nearer, mean, stored, out, sampled, label="project")
+    if sampled is not None:
+        scratch.put(_TRUE, true[0])
+        scratch.remove(sampled[1])
+    scratch.remove(stored, mean)
+    explained = float(values.sum()) / total if total > 0 else 1.0
+    return open_principal(scratch.path, scratch), explained, products
+
+
+def _subspace(
+    blocks: RowBlocks,
+    center: np.ndarray,
+    n_components: int,
+    random_state: int,
+    scratch: Scratch,
+    checked: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Return components, their squared singular values, and the rows to check: two passes."""
     width = min(blocks.n_features, n_components + _SPARE)
     Q = rng(random_state, "pca").normal(size=(blocks.n_features, width))
     mean = scratch.put(scratch.unique("mean"), center)
-    for _ in range(2):
+    queries: list[np.ndarray] = []
+    for rows in (checked, checked[:0]):
         Q, _ = np.linalg.qr(Q)
         stored = scratch.put(scratch.unique("Q"), Q)
-        product = blocks.reduce(_covariance_kernel, np.add, mean, stored, label="pca")
+        product, rows_of_pass = blocks.reduce(
+            _covariance_kernel, _add_products, mean, stored, rows, label="pca"
+        )
+        queries += rows_of_pass
         projected = Q.T @ product
         values, vectors = np.linalg.eigh((projected + projected.T) / 2)
         order = np.argsort(-values)[:n_components]
         components = _fixed_signs(Q @ vectors[:, order])
         Q = product
         scratch.remove(stored)
-    stored = scratch.put(scratch.unique("components"), components)
-    shape = (blocks.n_samples, n_components)
-    out = scratch.create(PRINCIPAL, shape, np.float32, blocks.rows)
-    blocks.map_blocks(_project_kernel, mean, stored, out, label="project")
-    scratch.remove(stored, mean)
-    total = float(moments.squares.sum())
-    explained = float(values[order].sum()) / total if total > 0 else 1.0
-    return open_principal(scratch.path, scratch), explained
+    scratch.remove(mean)
+    return components, values[order], queries
 
 
 def with_member(settings: GraphConfig, data: Any) -> GraphConfig:
@@ -199,16 +350,31 @@ def principal_shape(shape: Shape, n_components: int) -> Shape:
     return Shape(shape.n_samples, n_components, 4, rows, shape.rows)
 
 
-def principal_steps(shape: Shape, n_components: int) -> tuple[Step, ...]:
+def gram_serves(shape: Shape, memory_limit: int) -> bool:
+    """Say whether the components of wide rows are taken from their Gram matrix: it is small."""
+    wide = shape.n_samples >= MANY_ROWS and shape.n_features > WIDE
+    partial = 8 * shape.n_features**2
+    fits = gram_bytes(shape, 0) + partial <= task_budget(memory_limit)
+    return wide and shape.n_entries is None and partial <= LARGEST_GRAM_BYTES and fits
+
+
+def principal_steps(shape: Shape, n_components: int, gram: bool = False) -> tuple[Step, ...]:
     """Return the steps of `principal_rows`."""
     width = min(shape.n_features, n_components + _SPARE)
     sums = 8 * shape.n_features * width
+    search = 0 if shape.n_entries is not None else _SEARCH_BYTES
     # Sums, the one on its way, directions, their product with a block.
     parts = fold_parts(shape.n_blocks) + 3
     needed = parts * sums + 16 * shape.rows * width
-    needed += 12 * (shape.block_entries or 0)  # in float64
+    needed += search + 12 * (shape.block_entries or 0)  # in float64
     client = Step("the principal directions", 8 * sums, by_client=True)
     what = "a block and its principal components"
+    if gram:
+        project = pass_over(shape, what, 16 * shape.rows * n_components + search + 2 * sums)
+        # The matrix, that of the solver, and both forms of what is stored.
+        needed = 40 * shape.n_features**2 + 16 * MIB
+        matrices = Step("the principal directions", needed, by_client=True)
+        return (gram_step(shape, 0), project, matrices)
     return (moments_step(shape), pass_over(shape, what, needed, times=3), client)
 
 
@@ -218,20 +384,43 @@ def _fixed_signs(components: np.ndarray) -> np.ndarray:
     return components * np.sign(components[largest, np.arange(components.shape[1])])
 
 
-def _covariance_kernel(X: np.ndarray, first_row: int, mean: ArrayRef, Q: ArrayRef) -> np.ndarray:
-    """Return ``Xc'(Xc Q)`` of one block, (n_features, width), float64."""
+def _covariance_kernel(
+    X: np.ndarray, first_row: int, mean: ArrayRef, Q: ArrayRef, checked: np.ndarray
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return ``Xc'(Xc Q)`` of a block, (n_features, width), float64, and its rows to check."""
     center, directions = mean.load(), Q.load()
     if hasattr(X, "indptr"):
         projected = _project_entries(X, center, directions)
         sums = X.astype(np.float64).T @ projected
         sums -= np.multiply.outer(center, projected.sum(axis=0))
-        return np.asarray(sums)
+        return np.asarray(sums), []
     total = np.zeros(directions.shape)
     step = tile_rows(X.shape[1])
     for begin in range(0, len(X), step):
         tile = X[begin : begin + step] - center
         total += tile.T @ (tile @ directions)
-    return total
+    inside = checked[(checked >= first_row) & (checked < first_row + len(X))] - first_row
+    return total, [X[inside]]
+
+
+def _gram_kernel(
+    X: np.ndarray, first_row: int, checked: np.ndarray
+) -> tuple[PartialGram, list[np.ndarray]]:
+    """Return the products of the columns of a block, and its rows to check."""
+    inside = checked[(checked >= first_row) & (checked < first_row + len(X))] - first_row
+    return block_gram(X, None), [X[inside]]
+
+
+def _merge_grams(
+    a: tuple[PartialGram, list[np.ndarray]], b: tuple[PartialGram, list[np.ndarray]]
+) -> tuple[PartialGram, list[np.ndarray]]:
+    return merge_gram(a[0], b[0]), a[1] + b[1]
+
+
+def _add_products(
+    a: tuple[np.ndarray, list[np.ndarray]], b: tuple[np.ndarray, list[np.ndarray]]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    return a[0] + b[0], a[1] + b[1]
 
 
 def _project_entries(X: Any, center: np.ndarray, directions: np.ndarray) -> np.ndarray:
@@ -242,14 +431,51 @@ def _project_entries(X: Any, center: np.ndarray, directions: np.ndarray) -> np.n
 
 
 def _project_kernel(
-    X: np.ndarray, first_row: int, mean: ArrayRef, components: ArrayRef, out: ArrayRef
-) -> None:
+    X: np.ndarray,
+    first_row: int,
+    mean: ArrayRef,
+    components: ArrayRef,
+    out: ArrayRef,
+    sampled: tuple[ArrayRef, ArrayRef] | None,
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Write the components of a block; return its nearest rows to those that are checked."""
     center, directions = mean.load(), components.load()
     if hasattr(X, "indptr"):
         out.write(first_row, _project_entries(X, center, directions).astype(np.float32))
-        return
+        return None
     projected = np.empty((len(X), directions.shape[1]), np.float32)
     step = tile_rows(X.shape[1])
     for begin in range(0, len(X), step):
         projected[begin : begin + step] = (X[begin : begin + step] - center) @ directions
     out.write(first_row, projected)
+    if sampled is None:
+        return None
+    own, queries = sampled[0].load(), prepare_rows(sampled[1].load(), "euclidean")
+    rows = prepare_rows(X, "euclidean", first_row + np.arange(len(X)))
+    return search_pieces(rows, first_row, queries, own, _CHECKED_NEIGHBORS, "euclidean")
+
+
+def _nearer(a: Any, b: Any) -> Any:
+    return None if a is None else merge_exact(a, b)
+
+
+def recall_of_all(indices: ArrayRef, path: Location) -> RecallEstimate | None:
+    """Return the share of true neighbors in all features that a graph of components has.
+
+    Parameters
+    ----------
+    indices : ArrayRef of shape (n_samples, n_neighbors), int32
+        Neighbors in components.
+    path : Path or ObjectPath
+        Where `principal_rows` stored true ones; None is returned where it did not.
+    """
+    if not (path / _TRUE).exists():
+        return None
+    rows, true = ArrayRef.at(path / _CHECKED).load(), ArrayRef.at(path / _TRUE).load()
+    k = min(true.shape[1], indices.shape[1])
+    return estimate_of(_kept(scattered_rows(rows, indices)[:, :k], true[:, :k]), k)
+
+
+def _kept(listed: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """Return the share of each row's true neighbors that are among those listed."""
+    return np.array([np.isin(t, f).mean() for f, t in zip(listed, true, strict=True)])

@@ -1,4 +1,4 @@
-"""The steps of the out-of-core search: sample rows, send rows to partitions, search each."""
+"""The steps of the out-of-core search: sample rows, send rows to partitions, search, merge."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import reset_peak
 from bigfs.core.seeds import derive_seed
-from bigfs.graph.descent import is_compiled
-from bigfs.graph.local import as_distances, prepare_rows, search_prepared
-from bigfs.graph.merge import result_columns
+from bigfs.graph.descent import is_compiled, search_prepared
+from bigfs.graph.local import as_distances, merge_neighbors, prepare_rows
 from bigfs.graph.partition import Cells, PartitionPlan, group_tiny
-from bigfs.graph.shuffle import Receipt, RunColumn, Runs, commit_runs, write_run
+from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced
 from bigfs.store.scratch import ArrayRef, Scratch
@@ -29,7 +28,7 @@ _MOST_SHELVES = 8
 # How far the sample may be wrong about copies, and shelves about being alike.
 _SAMPLE_ERROR = 1.1
 # Cells that a row goes to, for plans made before the data are sampled.
-_PLANNED_COPIES = 1.6
+PLANNED_COPIES = 1.6
 
 
 @dataclass(frozen=True)
@@ -58,34 +57,20 @@ def shelf_width(n_partitions: int) -> int:
     return -(-n_partitions // shelves)
 
 
-def predict_scratch(cells: Cells, shape: tuple[int, int], itemsize: int, n_neighbors: int) -> int:
-    """Return the most bytes that rows, results and the graph itself take in scratch."""
-    return _scratch_bytes(cells.n_partitions, cells.copies, shape, itemsize, n_neighbors)
-
-
-def planned_scratch(
-    plan: PartitionPlan, shape: tuple[int, int], itemsize: int, n_neighbors: int
-) -> int:
-    """Return the same bound for a plan, before the cells are known."""
-    copies = _PLANNED_COPIES if plan.n_partitions > 1 else 1.0
-    return _scratch_bytes(plan.n_partitions, copies, shape, itemsize, n_neighbors)
-
-
-def _scratch_bytes(
+def scratch_bytes(
     n_partitions: int, copies: float, shape: tuple[int, int], itemsize: int, n_neighbors: int
 ) -> int:
+    """Return the most bytes that rows, results and the graph itself take in scratch.
+
+    ``copies`` is the number of cells that a row goes to on average, see `PLANNED_COPIES`.
+    """
     n, d = shape
-    searched = n * copies
+    searched = n * (copies if n_partitions > 1 else 1.0)
     shelves = -(-n_partitions // shelf_width(n_partitions))
     # All rows are there until the first shelf is done; results grow as rows go.
     rows, results = searched * (d * itemsize + 4), searched * (8 * n_neighbors + 4)
     most = max(rows + results / shelves, results + rows / shelves)
     return int(_SAMPLE_ERROR * most) + 8 * n_neighbors * n
-
-
-def row_columns(blocks: RowBlocks) -> tuple[RunColumn, ...]:
-    """Return the columns of a run of prepared rows."""
-    return RunColumn("ids", "int32"), RunColumn("rows", blocks.dtype.name, blocks.n_features)
 
 
 def gather_rows(blocks: RowBlocks, ids: list[np.ndarray], metric: str, working: Scratch) -> Runs:
@@ -95,7 +80,7 @@ def gather_rows(blocks: RowBlocks, ids: list[np.ndarray], metric: str, working: 
     receipts = blocks.map_blocks(
         _gather_kernel, wanted, metric, blocks.rows, str(folder.path), label="sample"
     )
-    return commit_runs(working, str(folder.path), row_columns(blocks), receipts)
+    return commit_runs(working, str(folder.path), receipts)
 
 
 def _gather_kernel(
@@ -154,10 +139,8 @@ def distribute(
             f"hold {plan.capacity_rows:,}. Set n_partitions to "
             f"{2 * max(2, len(counts))} or more, or raise memory_limit."
         )
-    columns = row_columns(blocks)
     runs = [
-        commit_runs(working, folder, columns, shelf)
-        for folder, shelf in zip(folders, shelves, strict=True)
+        commit_runs(working, folder, shelf) for folder, shelf in zip(folders, shelves, strict=True)
     ]
     return Distribution(tuple(runs), width, counts)
 
@@ -255,8 +238,7 @@ def search_partitions(
             runs.remove()
             held -= runs.nbytes
     ordered = [receipts[i] for i in range(len(groups))]
-    columns = result_columns(search.n_neighbors)
-    return commit_runs(working, folder, columns, ordered), most
+    return commit_runs(working, folder, ordered), most
 
 
 def _compile_first() -> None:
@@ -304,3 +286,14 @@ def _search_task(
         "distance": as_distances(squared, search.metric),
     }
     return write_run(folder, number, ids // graph_rows, n_blocks, values)
+
+
+def merge_task(
+    bounds: tuple[int, int], results: Runs, rows: int, indices: ArrayRef, distances: ArrayRef
+) -> None:
+    """Merge and write one block of the graph."""
+    start, stop = bounds
+    owners, neighbors, far = results.read(start // rows, "row", "neighbor", "distance")
+    merged = merge_neighbors(owners, neighbors, far, start, stop - start)
+    indices.write(start, merged[0])
+    distances.write(start, merged[1])

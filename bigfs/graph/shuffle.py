@@ -16,6 +16,7 @@ import numpy as np
 
 from bigfs.core.memory import peak_bytes
 from bigfs.store.location import Location, as_location, new_file, read_into, remove_tree
+from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef, Scratch
 
 _TILE_BYTES = 8 * 1024**2
@@ -37,9 +38,10 @@ class RunColumn:
 
 @dataclass(frozen=True)
 class Receipt:
-    """Report of a finished attempt: its name, where each target's rows begin, its cost."""
+    """Report of a finished attempt: its name, columns, where each target's rows begin, its cost."""
 
     attempt: int
+    columns: tuple[RunColumn, ...]  # in file order
     offsets: np.ndarray
     nbytes: int
     peak_bytes: int
@@ -107,7 +109,7 @@ class Runs:
         self, run: int, attempt: int, size: int, start: int, parts: dict[str, np.ndarray]
     ) -> None:
         """Read one range of one run into prepared arrays, one ranged read per column."""
-        with _run_path(self.folder, run, attempt).open("rb", buffering=0) as file:
+        with open_own(_run_path(self.folder, run, attempt), buffering=0) as file:
             section = 0
             for column in self.columns:
                 if column.name in parts:
@@ -149,7 +151,11 @@ def write_run(
     attempt = secrets.randbits(63)
     with new_file(_run_path(folder, run, attempt)) as file:
         nbytes = sum(_write_rows(file, column, rows) for column in values.values())
-    return Receipt(attempt, offsets, nbytes, peak_bytes())
+    columns = tuple(
+        RunColumn(name, column.dtype.name, 0 if column.ndim == 1 else column.shape[1])
+        for name, column in values.items()
+    )
+    return Receipt(attempt, columns, offsets, nbytes, peak_bytes())
 
 
 def _write_rows(file: IO[bytes], column: np.ndarray, rows: np.ndarray) -> int:
@@ -165,15 +171,13 @@ def _write_rows(file: IO[bytes], column: np.ndarray, rows: np.ndarray) -> int:
     return nbytes
 
 
-def commit_runs(
-    scratch: Scratch, folder: str, columns: tuple[RunColumn, ...], receipts: Sequence[Receipt]
-) -> Runs:
+def commit_runs(scratch: Scratch, folder: str, receipts: Sequence[Receipt]) -> Runs:
     """Make the receipts' attempts the ones that are read; one receipt per run, in order."""
     offsets = np.stack([receipt.offsets for receipt in receipts], axis=1)
     attempts = np.array([receipt.attempt for receipt in receipts], dtype=np.uint64)
     return Runs(
         folder,
-        columns,
+        receipts[0].columns,
         scratch.put(scratch.unique("offsets"), offsets),
         scratch.put(scratch.unique("attempts"), attempts),
         sum(receipt.nbytes for receipt in receipts),

@@ -1,42 +1,126 @@
-"""Directed edges to a symmetric CSR matrix, by row blocks: transposition through the shuffle."""
+"""The affinity matrix W in storage: directed edges to symmetric CSR, by row blocks.
+
+Edges are transposed through the shuffle.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from bigfs.core.errors import InputError
+from bigfs.core.memory import check_fits
 from bigfs.core.text import FROM_0
-from bigfs.graph.shuffle import Receipt, RunColumn, Runs, commit_runs, write_run
+from bigfs.core.units import parse_bytes
+from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.chunking import block_bounds
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.location import Location, as_location
+from bigfs.store.scratch import ArrayRef, Kept, Scratch
 
 # Entries per chunk of the stored matrix: 16 MB of weights.
 ENTRY_CHUNK = 2 * 1024**2
 
-_REVERSED = (
-    RunColumn("row", "int32"),
-    RunColumn("column", "int32"),
-    RunColumn("weight", "float64"),
-)
-_ENTRIES = (RunColumn("column", "int32"), RunColumn("weight", "float64"))
 
-# What a task calls to get the directed edges (heads, tails, weights) of rows start to stop.
-EdgeReader = Callable[[int, int, Any], tuple[np.ndarray, np.ndarray, np.ndarray]]
+class Edges(Protocol):
+    """Directed edges as tasks read them; pickles to a few hundred bytes."""
+
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return heads, tails and weights of the edges that leave rows start to stop."""
+        ...
 
 
 @dataclass(frozen=True)
-class SymmetricCSR:
-    """Addresses of a stored symmetric matrix in CSR form."""
+class AffinityMatrix(Kept):
+    """A symmetric affinity matrix with zero diagonal, stored in CSR form.
+
+    Attributes
+    ----------
+    data : ArrayRef of shape (nnz,), float64
+    indices : ArrayRef of shape (nnz,), int32
+        Columns, ascending in each row.
+    indptr : ArrayRef of shape (n_samples + 1,), int64
+    degrees : ArrayRef of shape (n_samples,), float64
+        Row sums, all positive.
+    weight : str
+        How edges are weighted.
+    sigma_ : float or None
+        Width of the heat kernel that was given; None: each edge has its own, or weights are
+        not heat.
+    scratch : Scratch
+        Keeps the stored arrays alive.
+    partitions : ArrayRef of shape (n_samples,), int32, or None
+        Rows of one number have most of their edges among themselves. None: not known.
+    """
 
     data: ArrayRef
     indices: ArrayRef
     indptr: ArrayRef
     degrees: ArrayRef
+    weight: str
+    sigma_: float | None
+    scratch: Scratch
+    partitions: ArrayRef | None = None
+
+    @property
+    def n_samples(self) -> int:
+        """Rows and columns."""
+        return self.degrees.shape[0]
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries: every edge twice."""
+        return self.data.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrix in memory."""
+        return self.data.nbytes + self.indices.nbytes + self.indptr.nbytes
+
+    def load(self, memory_limit: int | str | None = None) -> Any:
+        """Return the matrix as scipy CSR.
+
+        Parameters
+        ----------
+        memory_limit : int or str or None, default=None
+            Refuse if the matrix does not fit a process of this size. None: do not ask.
+
+        Raises
+        ------
+        MemoryLimitError
+            If it does not fit.
+        """
+        from scipy.sparse import csr_array
+
+        if memory_limit is not None:
+            check_fits("affinity", self.nbytes, parse_bytes(memory_limit), "W in memory")
+        indptr = self.indptr.load()
+        if self.nnz < 2**31:
+            indptr = indptr.astype(np.int32)
+        shape = (self.n_samples, self.n_samples)
+        return csr_array((self.data.load(), self.indices.load(), indptr), shape=shape)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the metadata that `open` needs beside the arrays, as JSON values."""
+        return {"weight": self.weight, "sigma": self.sigma_}
+
+    @classmethod
+    def open(
+        cls, path: str | Location, stored: dict[str, Any], partitions: ArrayRef | None = None
+    ) -> AffinityMatrix:
+        """Return the matrix that was stored in a folder."""
+        names = ("data", "indices", "indptr", "degrees")
+        refs = {name: ArrayRef.at(as_location(path) / name) for name in names}
+        return cls(
+            **refs,
+            weight=stored["weight"],
+            sigma_=stored["sigma"],
+            scratch=Scratch(path),
+            partitions=partitions,
+        )
 
 
 def union_rows(
@@ -68,27 +152,24 @@ def union_rows(
 
 
 def symmetrize(
-    edges: EdgeReader,
-    context: Any,
-    n_samples: int,
-    rows: int,
-    scratch: Scratch,
-    complaint: str,
-) -> SymmetricCSR:
+    edges: Edges, n_samples: int, rows: int, scratch: Scratch, complaint: str
+) -> dict[str, ArrayRef]:
     """Store the union of directed edges with their reverses, ``W = max(W, W')``.
 
     Parameters
     ----------
-    edges : callable
-        Module-level; returns the edges of a row range and is handed ``context``.
-    context : object
-        Small descriptors.
+    edges : Edges
     n_samples, rows : int
         Rows of the matrix, and of one block.
     scratch : Scratch
         Gets ``data``, ``indices``, ``indptr`` and ``degrees``.
     complaint : str
         How the InputError for a row without positive degree goes on.
+
+    Returns
+    -------
+    parts : dict of ArrayRef
+        The arrays of an `AffinityMatrix`.
     """
     bounds = block_bounds(n_samples, rows)
     working = scratch.child(scratch.unique("symmetrize"))
@@ -98,13 +179,12 @@ def symmetrize(
             _write_reverses,
             bounds,
             edges,
-            context,
             rows,
             len(bounds),
             str(reverses.path),
             label="transpose",
         )
-        runs = commit_runs(working, str(reverses.path), _REVERSED, receipts)
+        runs = commit_runs(working, str(reverses.path), receipts)
         entries = working.child("entries")
         counts = working.create("counts", (n_samples,), np.int64, rows)
         degrees = scratch.create("degrees", (n_samples,), np.float64, rows)
@@ -112,7 +192,6 @@ def symmetrize(
             _write_entries,
             bounds,
             edges,
-            context,
             rows,
             n_samples,
             runs,
@@ -123,7 +202,7 @@ def symmetrize(
             label="union",
         )
         reverses.close()
-        pieces = commit_runs(working, str(entries.path), _ENTRIES, receipts)
+        pieces = commit_runs(working, str(entries.path), receipts)
         starts = np.cumsum([0, *(int(receipt.offsets[-1]) for receipt in receipts)])
         return _assemble(pieces, starts, counts, degrees, rows, scratch, working)
     finally:
@@ -138,7 +217,7 @@ def _assemble(
     rows: int,
     scratch: Scratch,
     working: Scratch,
-) -> SymmetricCSR:
+) -> dict[str, ArrayRef]:
     """Copy the blocks' entries into arrays whose chunks have one writer each."""
     nnz, n_samples = int(starts[-1]), counts.shape[0]
     data = scratch.create("data", (nnz,), np.float64, ENTRY_CHUNK)
@@ -163,14 +242,14 @@ def _assemble(
         indptr,
         label="row pointers",
     )
-    return SymmetricCSR(data, indices, indptr, degrees)
+    return {"data": data, "indices": indices, "indptr": indptr, "degrees": degrees}
 
 
 def _write_reverses(
-    bounds: tuple[int, int], edges: EdgeReader, context: Any, rows: int, n_blocks: int, folder: str
+    bounds: tuple[int, int], edges: Edges, rows: int, n_blocks: int, folder: str
 ) -> Receipt:
     """Send every edge to the block of its tail."""
-    heads, tails, weights = edges(*bounds, context)
+    heads, tails, weights = edges.read(*bounds)
     values = {
         "row": tails.astype(np.int32, copy=False),
         "column": heads.astype(np.int32, copy=False),
@@ -181,8 +260,7 @@ def _write_reverses(
 
 def _write_entries(
     bounds: tuple[int, int],
-    edges: EdgeReader,
-    context: Any,
+    edges: Edges,
     rows: int,
     n_samples: int,
     reverses: Runs,
@@ -192,10 +270,8 @@ def _write_entries(
     complaint: str,
 ) -> Receipt:
     """Unite a block's edges with their reverses from other blocks, and sum its degrees."""
-    from bigfs.core.errors import InputError
-
     start, stop = bounds
-    heads, tails, weights = edges(start, stop, context)
+    heads, tails, weights = edges.read(start, stop)
     row, column, weight = reverses.read(start // rows, "row", "column", "weight")
     columns, weights, per_row = union_rows(
         np.concatenate([heads, row]) - start,
@@ -251,3 +327,66 @@ def _write_indptr(
     per_row = counts.read(start, min(stop, n_samples))
     sums = before + np.concatenate([[0], np.cumsum(per_row)])
     indptr.write(start, sums[: stop - start])
+
+
+def affinity_from_csr(W: Any, *, scratch: Scratch | None = None) -> AffinityMatrix:
+    """Check an affinity matrix in memory and store it.
+
+    Parameters
+    ----------
+    W : scipy sparse matrix of shape (n_samples, n_samples)
+        Symmetric, zero diagonal, positive row sums.
+    scratch : Scratch or None, default=None
+        None: a temporary folder that lives with the result.
+
+    Raises
+    ------
+    InputError
+        If W is not such a matrix.
+    """
+    from scipy.sparse import csr_array, issparse
+
+    if not issparse(W) or W.shape[0] != W.shape[1] or W.shape[0] < 2:
+        raise InputError(
+            "graph must be an AffinityMatrix, a KNNGraph or a square scipy sparse matrix. "
+            f"Got {type(W).__name__} of shape {getattr(W, 'shape', None)}."
+        )
+    if W.dtype.kind not in "fiub":
+        raise InputError(f"graph holds {W.dtype}: every weight must be a real number.")
+    W = csr_array(W, dtype=np.float64, copy=True)
+    W.sum_duplicates()
+    bad = ~(np.isfinite(W.data) & (W.data >= 0))
+    if bad.any():
+        place = int(bad.argmax())
+        row = int(np.searchsorted(W.indptr, place, side="right")) - 1
+        shown = "NaN" if np.isnan(W.data[place]) else f"{W.data[place]:g}"
+        raise InputError(
+            f"row {row} of the graph has a weight of {shown}: every weight must be "
+            f"finite, and none negative. {FROM_0}"
+        )
+    if abs(W - W.T).max() > 0:
+        raise InputError("graph is not symmetric. Pass W.maximum(W.T).")
+    if W.diagonal().any():
+        raise InputError("graph has entries on its diagonal: set them to zero.")
+    W.eliminate_zeros()
+    degrees = W.sum(axis=1)
+    if not (degrees > 0).all():
+        row = int(np.argmin(degrees > 0))
+        raise InputError(
+            f"graph: row {row} has degree {degrees[row]:.3g}; every degree must be positive. "
+            f"Remove isolated rows. {FROM_0}"
+        )
+    scratch = scratch or Scratch()
+    data = scratch.create("data", W.data.shape, np.float64, ENTRY_CHUNK)
+    data.write(0, W.data)
+    indices = scratch.create("indices", W.indices.shape, np.int32, ENTRY_CHUNK)
+    indices.write(0, W.indices.astype(np.int32))
+    return AffinityMatrix(
+        data,
+        indices,
+        scratch.put("indptr", W.indptr.astype(np.int64)),
+        scratch.put("degrees", degrees),
+        "given",
+        None,
+        scratch,
+    )

@@ -10,13 +10,17 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bigfs.blocks import RowBlocks
+from bigfs.blocks.lazy import is_stored
 from bigfs.config.fields import fresh_seed
 from bigfs.core.errors import InputError
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
+from bigfs.core.units import parse_bytes
 from bigfs.graph.knn import knn_graph
 from bigfs.graph.recall import neighbors_of
 from bigfs.runtime.display import showing
+from bigfs.store.formats.memory import plain
 from bigfs.store.scratch import Scratch
+from bigfs.store.source import open_matrix
 
 MODES = ("distance", "connectivity")
 
@@ -79,12 +83,14 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         self.random_state = random_state
         self.verbose = verbose
 
+    _blocks: RowBlocks | None
+
     def fit(self, X: Any, y: Any = None) -> KNeighborsTransformer:
         """Find the neighbors of every row.
 
         Parameters
         ----------
-        X : array-like, sparse matrix, DataFrame, Dask or zarr array, path or URI
+        X : array-like, sparse matrix, DataFrame, AnnData, Dask or zarr array, path or URI
             Data of shape (n_samples, n_features).
         y : None
             Ignored; here for scikit-learn's pipelines.
@@ -101,10 +107,11 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         if self.mode not in MODES:
             raise InputError(f"mode must be 'distance' or 'connectivity'. Got {self.mode!r}.")
         scratch = Scratch()
-        self._blocks = RowBlocks.from_any(self._checked(X, reset=True), scratch=scratch)
-        self.n_features_in_ = self._blocks.n_features
+        self._source, self._blocks = open_matrix(self._checked(X, reset=True)), None
+        blocks = self._opened(scratch)
+        self.n_features_in_ = blocks.n_features
         self.graph_ = knn_graph(
-            self._blocks,
+            blocks,
             self.n_neighbors,
             metric=self.metric,
             algorithm=self.algorithm,
@@ -113,9 +120,18 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             random_state=fresh_seed(self.random_state),
             scratch=scratch,
         )
-        self.n_samples_fit_ = self._blocks.n_samples
+        self.n_samples_fit_ = blocks.n_samples
         self._n_features_out = self.n_samples_fit_
         return self
+
+    def _opened(self, scratch: Scratch) -> RowBlocks:
+        """Return the fitted rows, opened again in another process or copy."""
+        if self._blocks is None:
+            self._blocks = RowBlocks.from_any(self._source, scratch=scratch)
+        return self._blocks
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_blocks": None}
 
     def fit_transform(self, X: Any, y: Any = None) -> csr_matrix:
         """Find the neighbors of every row and return them as a sparse matrix.
@@ -140,8 +156,8 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
         Parameters
         ----------
-        X : array-like of shape (n_queries, n_features)
-            Must fit memory; the fitted data need not.
+        X : array-like, sparse matrix, DataFrame, AnnData, Dask or zarr array, path or URI
+            Data of shape (n_queries, n_features). Must fit memory; the fitted data need not.
 
         Returns
         -------
@@ -149,8 +165,15 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         """
         check_is_fitted(self, "graph_")
         queries = self._checked(X, reset=False)
+        if is_stored(queries):
+            queries = self._loaded(queries)
+        elif hasattr(queries, "tocsr"):
+            queries = queries.toarray()
         count = self.n_neighbors + (self.mode == "distance")
-        return self._matrix(*neighbors_of(self._blocks, queries, count, self.metric))
+        blocks = self._opened(Scratch())
+        neighbors = neighbors_of(blocks, queries, count, self.metric)
+        blocks.check_unchanged()
+        return self._matrix(*neighbors)
 
     def precomputed_knn(self) -> tuple[np.ndarray, np.ndarray]:
         """Return ``(indices, distances)`` with the row itself first, as UMAP takes them.
@@ -179,21 +202,29 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     def _checked(self, X: Any, reset: bool) -> Any:
         """Apply scikit-learn's checks to data in memory; stored data are checked by blocks."""
-        from pathlib import Path
-
-        from bigfs.store.source import Source
-
-        if isinstance(X, (str, Path, Source)) or type(X).__module__.startswith(("dask", "zarr")):
+        if is_stored(X):
             return X
-        accepted = ("csr", "csc") if reset else False
         return validate_data(
             self,
-            X,
+            plain(X),
             reset=reset,
-            accept_sparse=accepted,
+            accept_sparse=("csr", "csc"),
             dtype="numeric",
+            ensure_all_finite=not reset,  # the blocks are checked, and name the place
             ensure_min_samples=2 if reset else 1,
         )
+
+    def _loaded(self, X: Any) -> np.ndarray:
+        """Read stored rows, checked, as a whole."""
+        blocks = RowBlocks.from_any(X)
+        if blocks.n_features != self.n_features_in_:
+            raise InputError(
+                f"X has {blocks.n_features} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input."
+            )
+        check_fits("rows to compare", blocks.nbytes, parse_bytes(self.memory_limit), "transform")
+        rows: np.ndarray = blocks.start_pass().read(0, blocks.n_samples)
+        return rows
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that sparse input is taken and y is not needed."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 
@@ -23,14 +24,24 @@ from bigfs.core.memory import reset_peak, task_budget
 from bigfs.core.paths import plain_name
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB, format_bytes
-from bigfs.graph import checked
-from bigfs.graph.checked import CheckedRows, choose_checked
-from bigfs.graph.compare import GrownRows, compare, search_limits
+from bigfs.graph import recall as checked
 from bigfs.graph.knn import KNNGraph
-from bigfs.graph.local import as_distances, prepare_rows
-from bigfs.graph.merge import merge_neighbors, result_columns
+from bigfs.graph.local import (
+    as_distances,
+    as_squares,
+    merge_exact,
+    merge_neighbors,
+    prepare_rows,
+    search_exact,
+)
 from bigfs.graph.partition import assign_cells
-from bigfs.graph.recall import SAMPLED_ROWS, RecallEstimate, estimate_recall, merge_exact
+from bigfs.graph.recall import (
+    SAMPLED_ROWS,
+    CheckedRows,
+    RecallEstimate,
+    choose_checked,
+    estimate_recall,
+)
 from bigfs.graph.search import gather_rows
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
 from bigfs.runtime.execute import run_tasks
@@ -48,6 +59,9 @@ _FEWEST_SAMPLED = 8192
 _SAMPLE_BYTES = 32 * MIB
 # Pieces of a block, and what is compared at a time; twice that for float64.
 _TILES_BYTES = 24 * MIB
+# Rows of a cell, and new rows, that are compared at a time at most.
+_PIECE_ROWS = 2048
+_PIECE_BYTES = 2 * MIB
 # Arrays that a graph which was updated keeps for the next update.
 KEPT = ("centers", "sample", "sample_ids", *checked.KEPT)
 # Names that differ from those of a graph that may be built in its place.
@@ -94,6 +108,26 @@ def update_bytes(shape: Shape, n_new: int, n_sampled: int, metric: str) -> int:
     beside_block = shape.block_bytes + prepared + (n_new + n_sampled) * row + narrow + tiles
     beside_sample = max(3 * n_new + 2 * n_sampled, 4 * n_sampled) * row + tiles
     return max(shape.read_bytes, beside_block, beside_sample)
+
+
+@dataclass(frozen=True)
+class GrownRows:
+    """Rows and limits that the tasks read."""
+
+    n_neighbors: int
+    n_old: int
+    metric: str
+    former: ArrayRef  # of shape (n_old, n_neighbors), float32: distances of the former graph
+    # Of shape (n_cells + 1, n_features): row 0 is the origin the others are measured from.
+    centers: ArrayRef
+    # Prepared rows that stand for all, and their numbers.
+    sample: ArrayRef
+    sample_ids: ArrayRef
+    new: ArrayRef  # of shape (n_new, n_features): prepared new rows
+    probes: ArrayRef  # of shape (n_new, n_probes), int32: cells that each is compared with
+    # Of shape (n_new,), float64: squared distance within which it has its neighbors there.
+    limits: ArrayRef
+    checked: CheckedRows  # the rows whose recall is measured
 
 
 @dataclass
@@ -211,7 +245,7 @@ class _GraphUpdate:
         receipts, *nearest = self.blocks.reduce(
             _search_kernel, _combine, grown, homes, destination, label="neighbors"
         )
-        runs = commit_runs(self.working, folder, result_columns(grown.n_neighbors), receipts)
+        runs = commit_runs(self.working, folder, receipts)
         true = grown.checked.keep((nearest[0], nearest[1]), self.scratch)
         return runs, grown.sample_ids.load()[grown.checked.places.load()], true
 
@@ -333,8 +367,7 @@ def _checked(rows: np.ndarray, first_row: int, grown: GrownRows) -> tuple[np.nda
     bounds = np.empty(len(own), np.float32)
     old = own < n_old
     bounds[old] = grown.former.take(own[old])[:, -1]
-    limits = grown.limits.load()[own[~old] - n_old].astype(np.float64)
-    bounds[~old] = as_distances(limits, grown.metric)
+    bounds[~old] = as_distances(grown.limits.load()[own[~old] - n_old], grown.metric)
     settings = n_old, grown.n_neighbors, grown.metric
     return grown.checked.search(rows, first_row, *settings, (own, queries, bounds))
 
@@ -344,6 +377,108 @@ def _combine(
     b: tuple[list[Receipt], np.ndarray, np.ndarray],
 ) -> tuple[list[Receipt], np.ndarray, np.ndarray]:
     return (a[0] + b[0], *merge_exact(a[1:], b[1:]))
+
+
+def compare(
+    rows: np.ndarray, ids: np.ndarray, home: np.ndarray, reach: np.ndarray, grown: GrownRows
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return lists of new rows, and of old rows to which new ones are nearer than their last.
+
+    Parameters
+    ----------
+    rows, ids, home : ndarray
+        A block, prepared, the numbers of its rows, and their cells.
+    reach : ndarray of shape (n_rows,), float32
+        Distances to the last neighbors of old rows; of new rows minus infinity.
+    grown : GrownRows
+    """
+    k, n_old, metric = grown.n_neighbors, grown.n_old, grown.metric
+    new, probes, limits = grown.new.load(), grown.probes.load(), grown.limits.load()
+    of_new, of_old = _Lists(len(new), k, metric), _Lists(len(rows), k, metric)
+    for members, queries in _by_cell(home, probes, rows.shape[1]):
+        numbers, part = n_old + queries, new[queries]
+        nearest = search_exact(
+            rows[members], k, part, _places(ids[members], numbers), limits[queries]
+        )
+        of_new.add(queries, ids[members], nearest)
+        old = members[reach[members] > 0]
+        last = as_squares(reach[old], metric)
+        nearest = search_exact(part, k, rows[old], np.full(len(old), -1), last)
+        of_old.add(old, numbers, nearest)
+    of_old.distances[of_old.distances >= reach[:, None]] = np.inf
+    lists = [of_new.filled(n_old + np.arange(len(new))), of_old.filled(ids)]
+    owners, neighbors, distances = (np.concatenate(parts) for parts in zip(*lists, strict=True))
+    owner, place = np.unique(owners, return_inverse=True)
+    merged = merge_neighbors(place, neighbors, distances, 0, len(owner))
+    return owner.astype(np.int32), merged[0].astype(np.int32), merged[1]
+
+
+class _Lists:
+    """The nearest of the rows that each row was compared with."""
+
+    def __init__(self, n_rows: int, n_neighbors: int, metric: str) -> None:
+        self._metric = metric
+        self._neighbors = np.full((n_rows, n_neighbors), -1, np.int64)
+        self.distances = np.full((n_rows, n_neighbors), np.inf, np.float32)
+
+    def add(
+        self, rows: np.ndarray, ids: np.ndarray, nearest: tuple[np.ndarray, np.ndarray]
+    ) -> None:
+        """Merge what `search_exact` finds for some rows among others with these numbers."""
+        neighbors = np.where(nearest[0] < 0, -1, ids[nearest[0]])
+        known = self._neighbors[rows], self.distances[rows]
+        self._neighbors[rows], self.distances[rows] = merge_exact(
+            known, (neighbors, as_distances(nearest[1], self._metric))
+        )
+
+    def filled(self, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return owners with neighbors, these, and their distances."""
+        self._neighbors[np.isinf(self.distances)] = -1
+        has = self._neighbors[:, 0] >= 0
+        return owners[has], self._neighbors[has], self.distances[has]
+
+
+def search_limits(
+    rows: np.ndarray, n_others: int, centers: np.ndarray, probes: np.ndarray, k: int
+) -> np.ndarray:
+    """Return squared distances within which each new row has k rows in its cells."""
+    home, _ = assign_cells(rows, centers, 0.0)
+    best = np.full((len(probes), k), np.inf)
+    # The nearest cell bounds what is wanted of the others.
+    for some in np.split(probes, [1], axis=1)[: probes.shape[1]]:
+        for members, queries in _by_cell(home, some, rows.shape[1]):
+            numbers = n_others + queries
+            own, reach = _places(members, numbers), best[queries, -1]
+            _, squared = search_exact(rows[members], k, rows[numbers], own, reach)
+            best[queries] = np.sort(np.hstack([best[queries], squared]), axis=1)[:, :k]
+    return best[:, -1]
+
+
+def _places(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return where numbers are among ascending ones, -1 for those that are not."""
+    place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    return np.where(ids[place] == wanted, place, -1)
+
+
+def _by_cell(
+    home: np.ndarray, probes: np.ndarray, n_features: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield rows of a cell and new rows that are compared with them, a piece of each at a time."""
+    order, cells, begins = _grouped(home)
+    probed, new_cells, new_begins = _grouped(probes.ravel())
+    queries = np.split(probed // probes.shape[1], new_begins[1:])
+    of_cell = dict(zip(new_cells.tolist(), queries, strict=True))
+    most = max(1, min(_PIECE_ROWS, _PIECE_BYTES // (4 * n_features)))
+    for cell, members in zip(cells.tolist(), np.split(order, begins[1:]), strict=True):
+        near = of_cell.get(cell, probed[:0])
+        for first, second in product(range(0, len(members), most), range(0, len(near), most)):
+            yield members[first : first + most], near[second : second + most]
+
+
+def _grouped(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return places by ascending value, the values, and where the places of each begin."""
+    order = np.argsort(values, kind="stable")
+    return order, *np.unique(values[order], return_index=True)
 
 
 def _merge_task(

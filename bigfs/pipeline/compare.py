@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,30 +14,35 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.config import Comparison, Config, PaperTable
+from bigfs.config import Comparison, Config, Methods
 from bigfs.config.comparison import ALL_FEATURES, CHANCE
 from bigfs.config.sections import Auto
+from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
+from bigfs.core.uris import OBJECT
 from bigfs.evaluate.protocols import Protocol
 from bigfs.evaluate.selection import (
+    can_judge_all,
     measure_draws,
     measure_selection,
     measure_unlabeled,
     over_draws,
 )
-from bigfs.evaluate.stage import check_labels, stages_of
-from bigfs.pipeline.data import check_apart, check_outside, discarding_data, open_data
-from bigfs.pipeline.fits import fits_for
-from bigfs.pipeline.paper_table import PaperResult
-from bigfs.pipeline.papers import run_paper
+from bigfs.evaluate.stage import check_labels, judged_blocks, stages_of
+from bigfs.pipeline.data import (
+    check_apart,
+    check_outside,
+    discarding_data,
+    open_data,
+    with_labels_of,
+)
 from bigfs.pipeline.table import ComparisonResult, Row, run_table
-from bigfs.plan.header import place_of
 from bigfs.plan.plan import Plan
-from bigfs.plan.planning import check_config, check_plan, plan_for, plan_input
-from bigfs.selectors.configs import load_comparison
-from bigfs.selectors.random_selection import METHOD as RANDOM_SELECTION
+from bigfs.plan.planning import check_config, check_plan, place_of, plan_for, plan_input
+from bigfs.selectors.configs import load_comparison, paper_tables
+from bigfs.selectors.moments import RANDOM_SELECTION
 from bigfs.selectors.registry import METHODS
-from bigfs.selectors.stages import check_settings, resolved, warn_of_scales
+from bigfs.selectors.scoring import check_settings, resolved, warn_of_scales
 from bigfs.solvers.agreement import Agreement
 from bigfs.stages.curves import selected_features
 from bigfs.stages.engine import Engine
@@ -43,7 +50,6 @@ from bigfs.stages.rundir import RunStages
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stability import Stability
 from bigfs.stages.stage import Inputs, unplanned_stage
-from bigfs.store.csr import is_large
 from bigfs.store.labels import load_labels
 from bigfs.store.location import Location
 from bigfs.store.rundir import RunDirectory
@@ -54,12 +60,14 @@ logger = logging.getLogger("bigfs")
 
 
 def compare(
-    config: Comparison | PaperTable | str | Path | dict[str, Any],
+    config: Methods | str | Path | dict[str, Any],
     *,
+    data: Any = None,
+    labels: Any = None,
     overrides: list[str] | None = None,
     scheduler: str | None = None,
     fresh: bool = False,
-) -> ComparisonResult | PaperResult:
+) -> Any:
     """Compare several methods and settings on one data set, or run the table of a paper.
 
     Ingest, graph, eigenvectors and Gram matrix are computed once for all methods that share
@@ -69,7 +77,12 @@ def compare(
 
     Parameters
     ----------
-    config : Comparison, PaperTable, path of a YAML file, or dict
+    config : Comparison, path of a YAML file, or dict
+    data : frame, AnnData, array-like or None, default=None
+        An object that is read instead of ``input.uri``, as in `run`.
+    labels : array-like of shape (n_samples,), str or None, default=None
+        Known classes to judge by, in place of ``evaluate.labels``: an array, the name of a column
+        of ``data``, or where they are.
     overrides : list of str or None, default=None
         ``"a.b=c"`` settings that replace those of the file.
     scheduler : str or None, default=None
@@ -79,9 +92,9 @@ def compare(
 
     Returns
     -------
-    result : ComparisonResult or PaperResult
-        Also written to the run directory, as ``table.txt``, ``.csv``, ``.json`` and
-        ``curves.svg``, ``.png``.
+    result : ComparisonResult
+        Of the table of a paper a `PaperResult` (``pipelines/paper``). Also written to the run
+        directory, as ``table.txt``, ``.csv``, ``.json`` and ``curves.svg``, ``.png``.
 
     Raises
     ------
@@ -101,10 +114,23 @@ def compare(
     ...             "methods": ["max_variance", "laplacian_score"],
     ...             "n_features_to_select": [1, 2], "evaluate": {"labels": "sklearn:iris"}}
     >>> print(bigfs.compare(settings).text())  # doctest: +SKIP
+
+    Of a matrix in memory:
+
+    >>> settings = {"run": "runs/mine", "methods": ["mcfs", "ndfs"], "n_features_to_select": [9]}
+    >>> print(bigfs.compare(settings, data=X, labels=y).text())  # doctest: +SKIP
     """
-    config = load_comparison(config, overrides or [])
-    if isinstance(config, PaperTable):
-        return run_paper(config, scheduler=scheduler, fresh=fresh)
+    overrides = list(overrides or ())
+    if data is not None:
+        overrides.append(f"input.uri={OBJECT}{type(data).__name__}")
+        if isinstance(labels, str):
+            overrides.append(f"input.labels={json.dumps(labels)}")
+            labels = None
+    config = load_comparison(config, overrides, labels)
+    if not isinstance(config, Comparison):
+        if data is not None:
+            raise InputError("The table of a paper reads the sets that it names; leave out data.")
+        return paper_tables().run_paper(config, scheduler=scheduler, fresh=fresh)
     task_budget(config.memory_limit)
     fits = _fits(config)
     for fit in fits:
@@ -113,9 +139,10 @@ def compare(
         check_apart(config.run, "evaluate.labels", config.evaluate.labels)
     labels = {name for fit in fits for name in fit.config.opening["labels"] or ()}
     opening = {**config.input.opening, "labels": sorted(labels)}
-    source = open_matrix(config.input.uri, **opening)
+    source = open_matrix(config.input.uri if data is None else data, **opening)
+    config = with_labels_of(config, data, source)
     for fit in fits:
-        fit.config = resolved(fit.config, source)
+        fit.config = resolved(with_labels_of(fit.config, data, source), source, data)
     _check_fits(fits, config, source)
     place = place_of(fits[0].config, scheduler)
     for fit in fits:
@@ -157,7 +184,9 @@ def _fits(config: Comparison) -> list[_Fit]:
         method = RANDOM_SELECTION.name
         settings = {"method": method, "name": CHANCE, method: {"n_draws": chosen.n_draws}}
         chance = config.entries(max(given, default=1), settings)[-1].config
-        fits.append(_Fit(CHANCE, chance.model_copy(update={"stability": None}), given))
+        fits.append(
+            _Fit(CHANCE, chance.model_copy(update={"stability": None, "redundancy": None}), given)
+        )
     return fits
 
 
@@ -188,12 +217,14 @@ def _run(
     warn_of_scales(blocks, *(fit.config.method for fit in fits))
     store = RunStages(directory, config.memory_limit, shared=True)
     engine = Engine(store, blocks, key)
-    judge = _Judge(config, engine, blocks, y)
+    judged = blocks if common is not None else judged_blocks(blocks, fits[0].config.method)
+    judging = engine if judged is blocks else Engine(store, judged, key)
+    judge = _Judge(config, judging, judged, y)
     everything: list[Row] = []
-    if not (blocks.sparse and is_large(blocks.layout)):
+    if judge.judges_all:
         everything = [judge.row(ALL_FEATURES, None, [np.arange(blocks.n_features)], 0.0)]
     rows: list[Row] = []
-    engines = {blocks.transform.kind: engine}
+    engines = {judged.transform.kind: judging, blocks.transform.kind: engine}
     for fit in fits:
         assert fit.plan is not None
         logger.info("method %s, %s features", fit.name, _shown(fit.config.n_features_to_select))
@@ -268,10 +299,17 @@ class _Judge:
             chosen.n_init,
             chosen.init,
             chosen.nearest_neighbor,
+            chosen.n_components,
             config.random_state,
         )
         self.settings = {**chosen.model_dump(), "n_clusters": self._protocol.n_clusters}
+        self.settings["preprocess"] = blocks.transform.kind
         self._classes = hashlib.sha256(np.ascontiguousarray(y).tobytes()).hexdigest()[:16]
+
+    @property
+    def judges_all(self) -> bool:
+        """True if all features can be judged, not only selections."""
+        return can_judge_all(self._blocks, self._protocol or Protocol(2))
 
     def row(
         self, name: str, method: str | None, selections: list[np.ndarray], seconds: float
@@ -301,6 +339,24 @@ class _Judge:
                 figures = measure_selection(blocks, y, columns[0], protocol, limit)
             out.describe(**figures)
 
-        stage = unplanned_stage("evaluation", 1, settings, measure, sparse="large")
+        stage = unplanned_stage("evaluation", 2, settings, measure, sparse=True)
         scores = read_attributes(self._engine.run([stage])["evaluation"])
         return Row(name, method, len(selected), selected, scores, seconds, len(selections))
+
+
+def fits_for(config: Config, sizes: list[int]) -> list[tuple[Config, list[int]]]:
+    """Return the configurations to fit a method with, and the numbers of features each serves.
+
+    Parameters
+    ----------
+    config : Config
+    sizes : list of int
+        Numbers of features to select.
+    """
+    sizes = sorted(set(sizes))
+    up_to = METHODS[config.method].one_fit_up_to
+    if (config.redundancy or config.least_gap) and math.isfinite(up_to):
+        up_to = 0  # another number keeps others
+    shared = [m for m in sizes if m <= up_to]
+    groups = ([shared] if shared else []) + [[m] for m in sizes if m > up_to]
+    return [(config.model_copy(update={"n_features_to_select": m[-1]}), m) for m in groups]

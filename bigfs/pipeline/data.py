@@ -7,10 +7,10 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bigfs.blocks import RowBlocks
-from bigfs.config import Config
+from bigfs.config import Comparison, Config
 from bigfs.core.errors import BigfsError, ConfigError, InputError
 from bigfs.core.memory import peak_bytes, reset_peak
 from bigfs.core.uris import OBJECT, LabelValues, as_text, column_of, listed_in
@@ -18,9 +18,11 @@ from bigfs.evaluate.stage import check_labels, check_shape
 from bigfs.pipeline.grown import extend_copy, former_run, parts_of
 from bigfs.runtime.progress import in_stage
 from bigfs.selectors.registry import METHODS
-from bigfs.selectors.stages import labels_of_start
+from bigfs.selectors.scoring import labels_of_start
 from bigfs.stages.data import copy_input, data_stage
 from bigfs.stages.measure import Footprint
+from bigfs.stages.rundir import take_over
+from bigfs.store.chunking import chunk_rows, copied_rows
 from bigfs.store.columns import suspicious_columns
 from bigfs.store.csr import SparseSource
 from bigfs.store.filtering import row_filter
@@ -31,6 +33,7 @@ from bigfs.store.rundir import RunDirectory
 from bigfs.store.source import Source, as_path, is_store, open_matrix
 
 logger = logging.getLogger("bigfs")
+C = TypeVar("C", Config, Comparison)
 # Of an object, whose content is read for its key.
 _ROWS = 1000
 
@@ -85,23 +88,28 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
     content = _content(source, uri)
     if source.checked and is_store(uri):
         return as_location(uri).absolute(), content
-    stage = data_stage(config.input, config.preprocess, stored=False)
+    chunk = None
+    if not source.sparse:
+        usual = chunk_rows(source.n_features, source.dtype.itemsize)
+        chunk = copied_rows(source.estimated_samples, config.blocks.rows, usual)
+        chunk = None if chunk == usual else chunk
+    stage = data_stage(config.input, config.preprocess, stored=False, rows=chunk)
     chosen = [json.dumps(source.feature_names)] if config.opening["labels"] else []
     rows = config.input.rows
     file = None if rows is None else row_filter(rows.model_dump()).file
     if file is not None:  # another mask keeps other rows
         chosen.append(fingerprint(file))
     key = stage.key(content, *chosen)
-    if directory.finished("data", key) is None:
+    former = former_run(config) if directory.may_update else None
+    if directory.finished("data", key) is None and not _taken_over(directory, former, key):
         why = directory.why_stale("data", key, stage.version, stage.settings)
         logger.info("stage data: %s", why, extra={"fields": {"event": "begin", "stage": "data"}})
         footprint = Footprint()
         reset_peak()  # of this process, which reads, also where others are the workers
         with in_stage("data"):
             target, limit = directory.stage_target("data"), config.memory_limit
-            former = former_run(config) if directory.may_update else None
             copied = former and extend_copy(config, former, source, target, stage)
-            copied = copied or copy_input(source, target, config.input.missing, limit)
+            copied = copied or copy_input(source, target, config.input.missing, limit, chunk)
         if _content(source, uri) != content:
             raise changed(uri)
         record: dict[str, Any] = {
@@ -111,8 +119,16 @@ def _stored(directory: RunDirectory, config: Config, source: Source) -> tuple[Lo
             **copied,
         }
         record |= {"version": stage.version, "settings": stage.settings}
-        directory.commit("data", key, record)
+        directory.commit("data", key, record, checks_itself=True)
     return directory.stage_path("data"), key
+
+
+def _taken_over(directory: RunDirectory, former: Location | None, key: str) -> bool:
+    """Say whether the former run of the series has the same data, and use its copy again."""
+    before = RunDirectory(former) if former is not None else None
+    with suppress(BigfsError):
+        return before is not None and take_over(directory, before.read(), "data", key)
+    return False
 
 
 def _content(source: Source, uri: str) -> str:
@@ -124,12 +140,12 @@ def _content(source: Source, uri: str) -> str:
     return fingerprint_of_rows(source.iter_blocks(_ROWS), source.feature_names)
 
 
-def with_labels_of(config: Config, X: Any, source: Source) -> Config:
+def with_labels_of(config: C, X: Any, source: Source) -> C:
     """Return a configuration with the values of labels that are in memory.
 
     Parameters
     ----------
-    config : Config
+    config : Config or Comparison
         Its labels may be arrays, or columns of an object.
     X : object or None
         What was given in place of ``input.uri``, if anything.
@@ -143,9 +159,10 @@ def with_labels_of(config: Config, X: Any, source: Source) -> Config:
         is_array = isinstance(labels, (list, tuple)) or hasattr(labels, "__array__")
         return LabelValues(f"{OBJECT}{type(labels).__name__}", labels) if is_array else labels
 
-    own = METHODS[config.method].labels
-    if hasattr(config.parameters, own):
-        config = config.with_parameters(**{own: in_memory(getattr(config.parameters, own))})
+    if isinstance(config, Config):
+        own = METHODS[config.method].labels
+        if hasattr(config.parameters, own):
+            config = config.with_parameters(**{own: in_memory(getattr(config.parameters, own))})
     if config.evaluate is None:
         return config
     judged = {"labels": in_memory(config.evaluate.labels)}

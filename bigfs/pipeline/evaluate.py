@@ -8,10 +8,10 @@ from pathlib import Path
 
 from bigfs.blocks import RowBlocks
 from bigfs.evaluate.selection import compare_with_all
+from bigfs.evaluate.stage import judged_blocks
 from bigfs.results.export import open_run_data
 from bigfs.results.result import Result, open_result
 from bigfs.selectors.configs import make_config
-from bigfs.store.csr import is_large
 from bigfs.store.scratch import Scratch
 
 
@@ -20,7 +20,7 @@ def evaluate_result(
     *,
     labels: str,
     n_repetitions: int = 20,
-    n_init: int = 10,
+    n_init: int = 1,
     init: str = "k-means++",
 ) -> Result:
     """Score the selection of a finished run against labels.
@@ -33,7 +33,7 @@ def evaluate_result(
         URI of the labels, as in ``evaluate.labels``.
     n_repetitions : int, default=20
         Repetitions of k-means.
-    n_init : int, default=10
+    n_init : int, default=1
         Starts of each repetition; the best by inertia counts.
     init : {"k-means++", "random"}, default="k-means++"
         First centers; ``random`` takes rows.
@@ -58,9 +58,8 @@ def evaluate_result(
             rows=config.blocks.rows,
             sparse=True,
         )
-        blocks = blocks if is_large(blocks.layout) else blocks.dense()
         figures = compare_with_all(
-            blocks,
+            judged_blocks(blocks, config.method),
             result.selected,
             labels,
             n_repetitions=n_repetitions,

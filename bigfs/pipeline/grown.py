@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from bigfs.config import Config
 from bigfs.core.errors import BigfsError
 from bigfs.core.uris import OBJECT, column_of
+from bigfs.stages.rundir import copy_linked
 from bigfs.stages.stage import Stage
 from bigfs.store.append import append_rows
 from bigfs.store.chain import ChainedSource, chain
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.location import Location, as_location, remove_tree
-from bigfs.store.records import STAMP
 from bigfs.store.retention import finished_runs
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.several import sources_of
-from bigfs.store.source import Source
+from bigfs.store.source import Source, as_part
 
 logger = logging.getLogger("bigfs")
 # Of a stage of data: the run whose copy they extend.
@@ -107,9 +105,15 @@ def _extended(
     copy = former.stage_path("data")
     if not (isinstance(copy, Path) and isinstance(target, Path)):
         return "the run is in a bucket"
-    shutil.copytree(copy, target, copy_function=_link, ignore=shutil.ignore_patterns(STAMP))
-    added = chain(source.parts[len(before) :], source.uri)
-    report = append_rows(added, target, config.input.missing, config.memory_limit)
+    copy_linked(copy, target)
+    with as_part():
+        added = chain(source.parts[len(before) :], source.uri)
+    missing = config.input.missing
+    if missing == "mean":
+        if record["filled_values"]:
+            return "missing values are replaced by the means of all files"
+        missing = "error"  # without any there are no means
+    report = append_rows(added, target, missing, config.memory_limit)
     return {
         "n_samples": report.n_samples,
         "n_features": report.n_features,
@@ -117,16 +121,3 @@ def _extended(
         "dropped_rows": record["dropped_rows"] + report.dropped_rows,
         COPIED_FROM: name,
     }
-
-
-def _link(old: str, new: str) -> None:
-    """Give a file another name; where that cannot be, and of metadata, make a copy.
-
-    Chunks are replaced as files, and never written again.
-    """
-    try:
-        if Path(old).suffix == ".json":
-            raise OSError
-        os.link(old, new)
-    except OSError:
-        shutil.copy2(old, new)

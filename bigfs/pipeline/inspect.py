@@ -1,20 +1,49 @@
-"""Describe the content of a path: a run, a comparison, a store or a data file."""
+"""Describe a path: a run, a comparison, a store, or data and whether a run would take them."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bigfs.core.errors import InputError
-from bigfs.pipeline.describe import describe
+from bigfs.pipeline.proposal import annotated_lines, proposal
 from bigfs.results.result import open_result
+from bigfs.store.columns import different_units, suspicious_columns
+from bigfs.store.csr import SparseSource
+from bigfs.store.formats import ZARR, Format, format_named
 from bigfs.store.lease import LEASE
 from bigfs.store.location import Location, as_location, read_output
 from bigfs.store.records import MANIFEST, TABLE, read_stamp
 from bigfs.store.retention import followed
 from bigfs.store.rundir import RunDirectory
-from bigfs.store.several import sources_of
-from bigfs.store.source import is_reachable, is_store
+from bigfs.store.several import flattened, partition_columns, sources_of
+from bigfs.store.source import (
+    RandomAccessSource,
+    Source,
+    as_path,
+    is_reachable,
+    is_store,
+    listed,
+    open_matrix,
+)
+from bigfs.store.tables import kind_of, typed
+
+_LOOKED_AT_ROWS, _LOOKED_AT_VALUES = 10_000, 2 * 10**6
+# Of a source that holds more beside its blocks, columns are looked at a few at a time.
+_HELD_BYTES = 2**29
+_SHOWN_COLUMNS, _SHOWN_MEMBERS, _EXAMPLES, _WIDEST = 30, 20, 3, 24
+# A text with at most this share of different values is a category, one with all different an id.
+_FEW = 0.2
+_FEWEST_ROWS, _MOST_IDS = 20, 3
+# Names of one form, numbers aside: how many there are, and of how many columns of numbers.
+_FEWEST_ALIKE, _ALIKE = 5, 0.8
 
 
 def inspect(
@@ -92,3 +121,307 @@ def _verified(path: Location) -> str:
     report = verify(path)
     report.check()
     return f"{path.name}: {report.n_chunks} chunks, all checksums match"
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of a table, by its first rows."""
+
+    # The kind is "number", "text", or the type that the file names.
+    name: str
+    kind: str
+    is_number: bool
+    missing: int
+    distinct: int
+    shown: str  # range of numbers, or examples
+    is_id: bool  # whether it holds texts or whole numbers, another one in every row
+
+
+def describe(path: str | Location, **opening: Any) -> list[str]:
+    """Return lines on data: what they hold, what a run would say, and the settings it needs.
+
+    Parameters
+    ----------
+    path : str or Path
+    **opening
+        Settings of `open_matrix`.
+
+    Raises
+    ------
+    InputError
+        If nothing can be said about what is at the path.
+    """
+    refusal, source, lines = "", None, []
+    try:
+        source = open_matrix(path, **opening)
+        rows = "an unknown number of" if source.n_samples is None else f"{source.n_samples:,}"
+        lines.append(
+            f"{source.uri}: {rows} samples x {source.n_features:,} features, {source.dtype}"
+        )
+        if isinstance(source, SparseSource) and source.layout is not None:
+            entries, values = source.layout.n_entries, (source.n_samples or 0) * source.n_features
+            lines[0] += f", sparse: {entries:,} entries ({100 * entries / values:.2g} %)"
+    except InputError as error:
+        refusal = str(error)
+    if source is not None and source.grid is not None:
+        sizes = zip(source.grid["dims"], source.grid["shape"], strict=True)
+        lines.append(f"rows are {' x '.join(f'{name} ({size:,})' for name, size in sizes)}")
+    lines += [] if source is None else source.notes
+    sources = [uri for uri in flattened(str(path)) if uri != str(path)]
+    if sources:
+        lines.append(f"{len(sources):,} sources, from {sources[0]} to {sources[-1]}")
+    elif source is not None and source.sources:
+        lines.append("rows of " + listed([f"{uri} ({n:,})" for uri, n in source.sources]))
+    first, is_open = sources[0] if sources else str(path), source is not None
+    is_light = source is not None and source.held_bytes <= _HELD_BYTES
+    units = [note] if is_light and (note := different_units(source)) else []
+    if is_open and _table_at(first) is not None:
+        source = None  # what describes a file of many columns is not held twice
+    proposed = _proposed(first, refusal, opening)
+    columns, n_rows, n_empty = _columns(first, {**proposed, **opening})
+    columns += _partitions(str(path), sources) if columns else []
+    if not is_open and not columns:
+        members = _members(path)
+        if not members:
+            raise InputError(refusal)
+        return [f"{path}:", *members, "", f"bigfs run would say: {refusal}"]
+    if columns:
+        if not is_open:
+            lines.append(f"{path}: {len(columns):,} columns")
+        verdict = _verdict(path, columns, (n_rows, n_empty), refusal, opening, proposed)
+        return [*lines, *_table(columns, n_rows), *units, "", *verdict]
+    source = open_matrix(path, **opening) if source is None else source
+    if not source.starts_quickly:
+        return [*lines, "not stored by rows: a run brings it into order of rows first."]
+    lines += [*_values(source), *units]
+    return [*lines, *annotated_lines(path, source, opening)]
+
+
+def _table_at(path: str) -> tuple[Format, Location] | None:
+    """Return format and place of a table; None for what is none."""
+    place = as_path(path)
+    kind = None if place is None or not place.is_file() else format_named(place.name)
+    return None if place is None or kind is None or not kind.is_table else (kind, place)
+
+
+def _proposed(path: str, refusal: str, opening: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings without which a table seems not to be readable as it is meant."""
+    at = None if "csv" in opening else _table_at(path)
+    proposed = {} if at is None else at[0].proposed(at[1])
+    if "input.header" in refusal and not opening:
+        proposed["header"] = True  # more often names than a sample; the refusal says both
+    return proposed
+
+
+def _columns(path: str, opening: Mapping[str, Any]) -> tuple[list[TableColumn], int, int]:
+    """Return the columns of a table by its first rows, how many these are, and how many empty.
+
+    A row is empty where all columns of numbers lack a value.
+    """
+    at = _table_at(path)
+    if at is None:
+        return [], 0, 0
+    kind, place = at
+    try:
+        given = {name: value for name, value in opening.items() if name in kind.takes}
+        table = kind.reader.open_table(place, **given)
+        count = max(2, min(_LOOKED_AT_ROWS, _LOOKED_AT_VALUES // max(1, len(table.schema))))
+        kinds, n_rows, empty = {}, 0, np.zeros(0, dtype=bool)
+        for field in table.schema:
+            kind_name = str(field.type).partition("<")[0].replace("dictionary", "category")
+            kinds[field.name] = "row index" if field.name in table.row_ids else kind_name
+        if len(kinds) < len(table.schema):  # a name twice, which opening refuses
+            return [], 0, 0
+        columns = {name: TableColumn(name, k, False, 0, 0, "", False) for name, k in kinds.items()}
+        for batch in table.first_rows(count):
+            n_rows, empty = batch.num_rows, np.ones(batch.num_rows, dtype=bool)
+            for name, values in zip(batch.schema.names, batch.columns, strict=True):
+                columns[name] = _column(name, kinds[name], values)
+                if kind_of(values.type) == "number":
+                    empty &= np.asarray(values.is_null(nan_is_null=True))
+    except InputError:  # what is wrong is said where it is opened
+        return [], 0, 0
+    # Without rows it is said where they are read.
+    if not n_rows and table.n_rows is None:
+        return [], 0, 0
+    return list(columns.values()), n_rows, int(empty.sum())
+
+
+def _partitions(uri: str, sources: list[str]) -> list[TableColumn]:
+    """Return the columns that the names of folders hold, of all parts of a table."""
+    rows = [partition_columns(uri, source) for source in sources]
+    columns = []
+    for name in rows[0] if rows else ():
+        column = _column(name, "folder", typed([row.get(name) for row in rows]))
+        columns.append(replace(column, is_id=False))
+    return columns
+
+
+def _column(name: str, kind: str, array: Any) -> TableColumn:
+    """Return a column of Arrow values."""
+    content, rows = kind_of(array.type), len(array)
+    is_number = content in ("number", "boolean", "list")
+    values = [value for value in array.to_pylist() if value is not None and value == value]
+    distinct = dict.fromkeys(values if content == "number" else map(str, values))
+    if content == "number":
+        shown = f"{float(min(values)):.4g} .. {float(max(values)):.4g}" if values else ""
+        # Measurements may all differ, unless they are whole numbers, and so may dates.
+        alike = rows >= _FEWEST_ROWS and all(float(v).is_integer() for v in values)
+    else:
+        shown = ", ".join(value[:_WIDEST] for value in list(distinct)[:_EXAMPLES])
+        alike = content == "category"
+    is_id = alike and rows > 2 and len(distinct) == rows
+    return TableColumn(name, kind, is_number, rows - len(values), len(distinct), shown, is_id)
+
+
+def _table(columns: list[TableColumn], n_rows: int) -> list[str]:
+    """Return the columns as a table: those that are no numbers first where they are many."""
+    shown = columns
+    if len(columns) > _SHOWN_COLUMNS:
+        shown = sorted(columns, key=lambda column: (column.is_number, not column.missing))
+        shown = shown[: max(_SHOWN_COLUMNS, sum(not column.is_number for column in columns))]
+    cells = [("column", "type", "missing", "distinct", "range or examples")]
+    for column in shown:
+        share = f"{column.missing / max(1, n_rows):.1%}" if column.missing else "-"
+        name = column.name if len(column.name) <= 40 else f"{column.name[:37]}..."
+        cells.append((name, column.kind, share, f"{column.distinct:,}", column.shown))
+    widths = [max(len(row[i]) for row in cells) for i in range(4)]
+    lines = [f"the first {n_rows:,} rows:"]
+    for row in cells:
+        padded = [
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row[:4], widths, strict=True))
+        ]
+        lines.append("  " + "  ".join([*padded, row[4]]).rstrip())
+    if len(columns) > len(shown):
+        lines.append(f"  and {len(columns) - len(shown):,} more columns of numbers")
+    return lines
+
+
+def _verdict(
+    path: str | Location,
+    columns: list[TableColumn],
+    rows: tuple[int, int],
+    refusal: str,
+    opening: Mapping[str, Any],
+    proposed: Mapping[str, Any],
+) -> list[str]:
+    """Return a run's refusal of the table, and the settings with which it would take it."""
+    n_rows, n_empty = rows
+    others = [column for column in columns if not column.is_number]
+    gaps = [column for column in columns if column.is_number and column.missing]
+    settings = [f"input.{name}={_as_yaml(value)}" for name, value in proposed.items()]
+    alike = [column.name for column in columns if column.is_id]
+    texts = [column.name for column in others if column.is_id]
+    ids = next(iter(texts or (alike if len(alike) <= _MOST_IDS else [])), None)
+    if ids is not None:
+        settings.append(f"input.index={ids}")
+    classes = [
+        column.name
+        for column in others
+        if column.name != ids and 1 < column.distinct <= _FEW * n_rows and not column.missing
+    ]
+    unlike = [name for name in _unlike(columns) if name != ids]
+    left_out = [*(column.name for column in others if column.name != ids), *unlike]
+    if left_out:
+        patterns = json.dumps([f"!{name}" for name in left_out], ensure_ascii=False)
+        settings.append(f"input.columns={patterns}")
+    if opening:  # a refusal says what else is needed
+        settings = [f"input.{name}={_as_yaml(value)}" for name, value in opening.items()]
+        classes, unlike = [], []
+    if gaps:
+        all_empty = all(column.missing == n_empty for column in gaps)
+        settings.append(f"input.missing={'drop_rows' if all_empty else 'mean'}")
+    lines = [f"bigfs run would say: {refusal}"] if refusal else []
+    lines += _lines_on_gaps(len(gaps), n_rows, n_empty)
+    if unlike:
+        named = ", ".join(unlike[:_EXAMPLES]) + (", ..." if len(unlike) > _EXAMPLES else "")
+        lines.append(f"Numbers with names unlike the others, which may be no features: {named}.")
+    if opening and refusal:
+        return lines
+    command, remains = proposal(path, settings)
+    if remains:
+        return [*lines, f"With {command} it would say: {remains}"]
+    if not settings:
+        return lines or ["bigfs run would take it as it is."]
+    lines.append(f"It would take: {command}")
+    if classes:
+        named = " or ".join(f"input.labels={name}" for name in classes[:_EXAMPLES])
+        lines.append(f"To compare the selection with known classes, add --set {named}.")
+    return lines
+
+
+def _lines_on_gaps(n_columns: int, n_rows: int, n_empty: int) -> list[str]:
+    """Return sentences on columns with missing values, and rows that have no value at all."""
+    lines = []
+    if n_columns:
+        what = "column of numbers has" if n_columns == 1 else "columns of numbers have"
+        lines.append(f"{n_columns:,} {what} missing values, which a run refuses.")
+    if n_empty:
+        lines.append(
+            f"{n_empty:,} of the first {n_rows:,} rows have no value at all; input.missing: "
+            "drop_rows leaves out every row that lacks one."
+        )
+    return lines
+
+
+def _unlike(columns: list[TableColumn]) -> list[str]:
+    """Return the columns of numbers with other names than most, such as one among wavelengths."""
+    forms = {c.name: re.sub(r"[\d.]+", "0", c.name) for c in columns if c.is_number}
+    form, count = Counter(forms.values()).most_common(1)[0] if forms else ("", 0)
+    if "0" not in form or count < max(_FEWEST_ALIKE, _ALIKE * len(forms)):
+        return []
+    return [name for name, own in forms.items() if own != form]
+
+
+def _as_yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _members(path: str | Location) -> list[str]:
+    """Return the arrays of a file that holds several."""
+    place = as_path(str(path))
+    if place is None or not place.exists():
+        return []
+    kind = ZARR if place.is_dir() else format_named(place.name)
+    preview = None if kind is None else getattr(kind.reader, "preview", None)
+    arrays = [] if preview is None else preview(place)
+    lines = [f"  {name}: {' x '.join(map(str, shape))} {what}" for name, shape, what in arrays]
+    more = len(lines) - _SHOWN_MEMBERS
+    return lines if more <= 0 else [*lines[:_SHOWN_MEMBERS], f"  and {more:,} more"]
+
+
+def _values(source: Source) -> list[str]:
+    """Return a description of the values in the first rows of a matrix."""
+    rows = max(1, min(_LOOKED_AT_ROWS, _LOOKED_AT_VALUES // source.n_features))
+    block: Any = next(source.iter_blocks(rows), None)
+    if block is None or block.shape[0] == 0:
+        return ["bigfs run would say: at least 2 samples are needed. Got 0."]
+    X = block if isinstance(block, np.ndarray) else block.toarray()
+    finite = np.isfinite(X)
+    lines = []
+    if source.feature_names:
+        shown = ", ".join(source.feature_names[:5])
+        lines.append(f"features: {shown}{', ...' if source.n_features > 5 else ''}")
+    present = X[finite]
+    if len(present):
+        kind = "whole numbers" if (present == np.rint(present)).all() else "numbers"
+        text = f"the first {len(X):,} rows: {kind} from {present.min():.4g} to {present.max():.4g}"
+        zeros = float((present == 0).mean())
+        text += f", {zeros:.0%} zeros" if zeros > 0.01 else ""
+        constant = int((X == X[0]).all(axis=0).sum())
+        lines.append(text + (f", {constant:,} constant features" if constant else ""))
+    n_nan, n_inf = int(np.isnan(X).sum()), int(np.isinf(X).sum())
+    if n_nan:
+        n_empty = int(np.isnan(X).all(axis=1).sum())
+        cure = "drop_rows" if n_nan == n_empty * X.shape[1] else "mean"
+        empty = f", {n_empty:,} whole rows among them" if n_empty else ""
+        lines.append(
+            f"{n_nan:,} values are missing ({n_nan / X.size:.1%}{empty}), which a run refuses; it "
+            f"would take them with --set input.missing={cure}."
+        )
+    if n_inf:
+        lines.append(f"{n_inf:,} values are infinite, which a run refuses: correct the data.")
+    if isinstance(source, RandomAccessSource) and not n_nan and not n_inf:
+        lines += suspicious_columns(source)
+    return lines

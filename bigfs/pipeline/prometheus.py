@@ -1,52 +1,124 @@
-"""Figures of a finished run in the text format of Prometheus, for its collector of text files."""
+"""Figures of a run in the text format of Prometheus, for its collector of text files."""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from bigfs.config import Config
-from bigfs.core.errors import ConfigError, StorageError
+from bigfs.core.errors import (
+    EXIT_DIFFERENT,
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    BigfsError,
+    ConfigError,
+    InputError,
+    RunLockedError,
+    StorageError,
+)
 from bigfs.pipeline.data import check_apart
+from bigfs.pipeline.update import is_below
 from bigfs.results.result import Result
 from bigfs.store.location import as_location, write_atomic
+from bigfs.store.objects import ObjectPath
+from bigfs.store.records import check_new_file
 
 logger = logging.getLogger("bigfs")
-_FIRST = "# HELP bigfs_"
+_FIRST = b"# HELP bigfs_"
+_RUNNING, _BUG = -1, 1
+_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-def check_metrics(config: Config) -> None:
+class Metrics:
+    """The file of ``output.metrics``, if there is one; what cannot be written is logged.
+
+    Parameters
+    ----------
+    config : Config
+
+    Attributes
+    ----------
+    manifest : dict or None
+        Of the run directory, once it is open.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.manifest: dict[str, Any] | None = None
+        _check_metrics(config)
+
+    def write(self, code: int = _RUNNING, result: Result | None = None) -> None:
+        """Write the figures that are known, at once for whoever reads them."""
+        if self._config.output.metrics is None:
+            return
+        place = as_location(self._config.output.metrics)
+        place = Path(os.path.realpath(place)) if isinstance(place, Path) else place
+        try:
+            write_atomic(place, metrics_of(self._config, code, self.manifest, result))
+        except (OSError, StorageError) as error:
+            logger.warning("%s was not written: %s", self._config.output.metrics, error)
+
+
+@contextmanager
+def writing_metrics(config: Config) -> Iterator[Metrics]:
+    """Yield the metrics of a run; if the block fails they say so.
+
+    Those of a run that holds the directory already are left alone.
+    """
+    metrics = Metrics(config)
+    try:
+        yield metrics
+    except RunLockedError:
+        raise
+    except KeyboardInterrupt:
+        metrics.write(EXIT_INTERRUPTED)
+        raise
+    except Exception as error:
+        metrics.write(error.exit_code if isinstance(error, BigfsError) else _BUG)
+        raise
+
+
+def _check_metrics(config: Config) -> None:
     """Raise ConfigError if the metrics would replace another file, or lie in the run directory."""
     if config.output.metrics is None:
         return
     check_apart(config.run, "output.metrics", config.output.metrics)
     place = as_location(config.output.metrics)
     try:
-        text = place.read_text() if place.exists() else _FIRST
-    except (OSError, ValueError):
-        text = ""
-    if not text.startswith(_FIRST):
-        raise ConfigError(
-            f"output.metrics: {place} is there, and no file of metrics that bigfs wrote. Give "
-            "another name."
-        )
+        if isinstance(place, ObjectPath):
+            if place.exists() and not place.read_text().startswith(_FIRST.decode()):
+                raise InputError(f"{place} already exists, and bigfs did not write it.")
+        elif place.absolute().parent.is_dir():  # else a warning, when they are written
+            check_new_file(place, _FIRST)
+    except (InputError, ValueError) as error:
+        raise ConfigError(f"output.metrics: {error}") from None
 
 
-def write_metrics(config: Config, result: Result) -> None:
-    """Write the metrics of a run, at once for whoever reads them; a failure is logged."""
-    if config.output.metrics is None:
-        return
-    try:
-        write_atomic(as_location(config.output.metrics), metrics_of(config, result))
-    except (OSError, StorageError) as error:
-        logger.warning("%s was not written: %s", config.output.metrics, error)
+def metrics_of(
+    config: Config, code: int, manifest: dict[str, Any] | None, result: Result | None
+) -> str:
+    """Return the metrics of a run as text.
 
-
-def metrics_of(config: Config, result: Result) -> str:
-    """Return the metrics of a run as text."""
-    series = (config.series or result.path.name).translate(_ESCAPED)
+    Parameters
+    ----------
+    config : Config
+    code : int
+        The exit code of the run; -1 while it is running.
+    manifest : dict or None
+        Of the run directory; None if the run did not come to open it.
+    result : Result or None
+        None unless it is finished.
+    """
+    name = config.series or as_location(config.run).absolute().name
+    series, manifest = name.translate(_ESCAPED), manifest or {"stages": {}}
+    if code == EXIT_DONE and is_below(config, manifest):
+        code = EXIT_DIFFERENT
     lines, last = [], ""
-    for name, about, labels, value in _samples(result):
+    for name, about, labels, value in _samples(code, manifest, result):
         if name != last:
             lines += [f"# HELP bigfs_{name} {about}", f"# TYPE bigfs_{name} gauge"]
         both = ",".join(f'{key}="{text}"' for key, text in {"run": series, **labels}.items())
@@ -55,32 +127,30 @@ def metrics_of(config: Config, result: Result) -> str:
     return "\n".join(lines) + "\n"
 
 
-_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-
-
-def _samples(result: Result) -> Iterator[tuple[str, str, dict[str, str], float]]:
+def _samples(
+    code: int, manifest: dict[str, Any], result: Result | None
+) -> Iterator[tuple[str, str, dict[str, str], float]]:
     """Yield name, meaning, labels and value of each metric; those of a name follow each other."""
-    manifest, stages = result.manifest, result.manifest["stages"]
-    yield "rows", "Rows of the data.", {}, float(result.n_samples)
-    yield (
-        "new_rows",
-        "Rows since the run that was updated; 0 if none was.",
-        {},
-        float(manifest.get("updated_from", {}).get("new_rows", 0)),
-    )
-    yield (
-        "finished_seconds",
-        "When the last stage was finished, since 1970.",
-        {},
-        max(stage["committed"] for stage in stages.values()),
-    )
+    stages = manifest["stages"]
+    yield "exit_code", "How the last run ended; -1 while it is running.", {}, code
+    if result is not None:
+        yield "rows", "Rows of the data.", {}, float(result.n_samples)
+        yield (
+            "new_rows",
+            "Rows since the run that was updated; 0 if none was.",
+            {},
+            float(manifest.get("updated_from", {}).get("new_rows", 0)),
+        )
+    if stages:
+        last = max(stage["committed"] for stage in stages.values())
+        yield "finished_seconds", "When the last stage was finished, since 1970.", {}, last
     for name, stage in stages.items():
         yield "stage_seconds", "Seconds that a stage took.", {"stage": name}, stage["seconds"]
     for name, stage in stages.items():
         peak = float(stage["measured_peak_bytes"])
         yield "stage_peak_bytes", "Largest memory of a process.", {"stage": name}, peak
-    if result.recall is not None:
+    if result is not None and result.recall is not None:
         yield "recall", "Share of the true neighbors in the graph.", {}, result.recall["value"]
-    if "compared" in manifest:
+    if result is not None and "compared" in manifest:
         share = manifest["compared"]["share"]
         yield "selection_kept", "Share of the selection that the former run had too.", {}, share

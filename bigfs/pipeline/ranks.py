@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.config import Comparison, PaperTable
+from bigfs.config import Comparison, Methods
 from bigfs.core.errors import InputError
 from bigfs.evaluate.ranks import Ranks
 from bigfs.pipeline.compare import compare
@@ -164,7 +164,7 @@ class RankSummary:
 
 
 def compare_all(
-    configs: Sequence[Comparison | PaperTable], folder: str | Location, **options: Any
+    configs: Sequence[Methods], folder: str | Location, **options: Any
 ) -> tuple[list[ComparisonResult], RankSummary]:
     """Run several comparisons, and write how their methods rank.
 
@@ -195,7 +195,7 @@ def compare_all(
             "given twice."
         )
     for config in configs:
-        if isinstance(config, PaperTable):
+        if not isinstance(config, Comparison):
             raise InputError(f"{config.run}: the table of a paper cannot be ranked.")
     results = [compare(config, **options) for config in configs]
     comparisons = [result for result in results if isinstance(result, ComparisonResult)]

@@ -13,8 +13,8 @@ from bigfs.store.records import (
     MANIFEST,
     REPORT,
     TABLE,
+    check_new_file,
     is_own_report,
-    refuse_inside_ours,
     report_mark,
 )
 from bigfs.store.retention import followed
@@ -51,10 +51,9 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
     run_id = manifest.get("id", "")
     if (folder / TABLE).exists() and "result" not in manifest["stages"]:
         texts = {name: read_output(folder / name) for name in ("table.json", "curves.svg")}
-        page = page_of_comparison(texts, str(folder))
+        page = page_of_comparison(texts, str(folder), report_mark(run_id))
     else:
-        page = run_page(open_result(path))
-    page = page.replace("<head>", f"<head>{report_mark(run_id)}", 1)
+        page = run_page(open_result(path), report_mark(run_id))
     if output is not None:
         return _write_new(Path(output), page)
     place = folder / REPORT
@@ -81,11 +80,7 @@ def report_of_run(path: Location) -> list[str]:
 
 
 def _write_new(place: Path, page: str) -> Path:
-    if not place.name or place.is_dir():
-        raise InputError(f"{place} is a folder. Give a file, such as report.html.")
-    if not place.absolute().parent.is_dir():
-        raise InputError(f"{place}: there is no folder {place.parent}. Make it first.")
-    refuse_inside_ours(place)
+    place = check_new_file(place)
     try:
         with unnamed_file(place) as file:
             file.write(page.encode())

@@ -10,23 +10,30 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bigfs.config import Config, dump_yaml
-from bigfs.core.errors import CorruptStoreError, InputError, StorageError
+from bigfs.core.errors import EXIT_DONE, CorruptStoreError, InputError, StorageError
 from bigfs.core.memory import task_budget
 from bigfs.core.uris import OBJECT
 from bigfs.evaluate.stage import stages_of
-from bigfs.pipeline.annotated import check_output, output_stages
 from bigfs.pipeline.data import (
+    check_apart,
     check_outside,
     method_of_run,
     open_data,
     refuse_other,
     with_labels_of,
 )
-from bigfs.pipeline.prometheus import check_metrics, write_metrics
+from bigfs.pipeline.prometheus import Metrics, writing_metrics
 from bigfs.pipeline.update import compare_with_former, find_base, update_or_redo
-from bigfs.plan.header import place_of
-from bigfs.plan.planning import check_config, check_plan, plan_for, plan_input
-from bigfs.report.axis import check_report
+from bigfs.plan.planning import (
+    check_config,
+    check_plan,
+    place_of,
+    plan_for,
+    plan_input,
+    whole_if_cheaper,
+)
+from bigfs.results.annotate import check_output, output_stages
+from bigfs.results.axis import check_report
 from bigfs.results.result import Result, open_result
 from bigfs.runtime import (
     connect,
@@ -38,13 +45,14 @@ from bigfs.runtime import (
 from bigfs.runtime.display import showing
 from bigfs.runtime.failures import cluster_failures, storage_failures
 from bigfs.runtime.interrupt import run_apart
-from bigfs.runtime.watch import watch_cluster
+from bigfs.runtime.performance import REPORT_TITLE
+from bigfs.runtime.workers import watch_cluster
 from bigfs.selectors.configs import load_config
-from bigfs.selectors.stages import resolved, warn_of_scales
+from bigfs.selectors.scoring import resolved, warn_of_scales
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
 from bigfs.store.location import read_output
-from bigfs.store.records import CONFIG, FEATURES, remove_report
+from bigfs.store.records import CONFIG, FEATURES, check_new_file, remove_report
 from bigfs.store.retention import SERIES, finish_series
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.source import open_matrix
@@ -113,29 +121,48 @@ def run(
     config = load_config(config, overrides)
     task_budget(config.memory_limit)
     check_outside(config)
+    with writing_metrics(config) as metrics:
+        return _run(config, data, metrics, scheduler, fresh, performance_report)
+
+
+def _run(
+    config: Config,
+    data: Any,
+    metrics: Metrics,
+    scheduler: str | None,
+    fresh: bool,
+    performance_report: str | None,
+) -> Result:
+    """Open the input, plan, and run the stages."""
     source = open_matrix(config.input.uri if data is None else data, **config.opening)
     config = resolved(with_labels_of(config, data, source), source, data)
+    place = place_of(config, scheduler)
+    config, why = whole_if_cheaper(config, source, place)
+    if why:
+        logger.warning(why)
     check_config(config, source)
     check_output(config)
-    check_metrics(config)
     check_report(config.report, source.n_features)
-    plan = plan_input(config, source, place_of(config, scheduler))
+    plan = plan_input(config, source, place)
     check_plan(config, plan)
 
     def work(directory: RunDirectory) -> Result:
+        metrics.manifest = directory.manifest
+        metrics.write()
         if config.series is not None:
             directory.manifest[SERIES] = config.series
         blocks, key = open_data(directory, config, source)
         warn_of_scales(blocks, config.method)
         planned = plan_for(config, plan, blocks).by_stage
-        store = RunStages(directory, config.memory_limit)
         stages = [*stages_of(config), *output_stages(config)]
-        base = find_base(config, blocks, stages, directory, key)
-        used, keeps = None if base is None else base.base, config.update is not None
-        engine = Engine(store, blocks, key, base=used, keeps_start=keeps)
+        former = find_base(config, blocks, stages, directory, key)
+        store = RunStages(
+            directory, config.memory_limit, former=former.same, committed=metrics.write
+        )
+        keeps = config.update is not None
+        engine = Engine(store, blocks, key, base=former.base, keeps_start=keeps)
         engine.run(stages, planned)
-        if base is not None:
-            line = base.line(directory.manifest["stages"])
+        if line := former.line(directory.manifest["stages"], store.taken_over):
             logger.info(line)
             directory.manifest.setdefault("notes", []).append(f"{line}.")
         store.forget_others({"data", *engine.used})
@@ -158,7 +185,7 @@ def run(
     )
     if config.series is not None:
         finish_series(config.run, config.series, config.keep)
-    write_metrics(config, result)
+    metrics.write(EXIT_DONE, result)
     return result
 
 
@@ -178,7 +205,7 @@ def run_in_directory(
 
     Parameters
     ----------
-    config : Config, Comparison or PaperTable
+    config : Config or Methods
     work : callable
         ``work(directory)`` runs stages in the open directory.
     outputs : sequence of str
@@ -189,6 +216,10 @@ def run_in_directory(
     directory = RunDirectory(config.run)
     if not fresh:
         refuse_other(config)
+    report = None
+    if performance_report is not None:
+        check_apart(config.run, "--performance-report", performance_report)
+        report = check_new_file(Path(performance_report), REPORT_TITLE)
     address = scheduler_address(scheduler, config.cluster)
 
     def all_of_it() -> T:
@@ -203,7 +234,7 @@ def run_in_directory(
         directory.open(fresh=fresh, outputs=(CONFIG, *outputs)),
         connect(address, config.cluster, config.memory_limit),
         cluster_failures("run"),
-        reporting_performance(performance_report),
+        reporting_performance(report),
         showing(str(directory.path)),
     ):
         return run_apart(all_of_it, watch_cluster(config.cluster))
@@ -237,6 +268,6 @@ def _begin(directory: RunDirectory, config: Any) -> None:
     directory.is_repeat = text == former and directory.manifest.get("versions") == versions
     directory.write_file(CONFIG, text)
     directory.manifest.pop("error", None)
-    directory.manifest.update(status="running", versions=versions, attempt=directory.attempt)
+    directory.manifest.update(status="running", versions=versions)
     directory.manifest["method"] = method_of_run(config)
     directory.write()

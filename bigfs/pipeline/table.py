@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 from collections.abc import Callable
@@ -15,8 +16,9 @@ import numpy as np
 from bigfs.config.comparison import CHANCE
 from bigfs.core.units import format_bytes, format_seconds
 from bigfs.evaluate.metrics import Overlap, selection_overlap
+from bigfs.evaluate.protocols import MANY_FEATURES
 from bigfs.pipeline.run import run_in_directory
-from bigfs.report.curves import Curve, draw_curves
+from bigfs.report.curves import Curve, draw_curves, draw_panels
 from bigfs.solvers.agreement import Agreement
 from bigfs.store.location import Location
 from bigfs.store.records import TABLE
@@ -119,7 +121,7 @@ class Row:
         return verdicts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ComparisonResult:
     """The table of a comparison.
 
@@ -185,8 +187,21 @@ class ComparisonResult:
         starts = f"the best of {spec['n_init']} starts" if spec["n_init"] > 1 else "one start each"
         return (
             f"k-means with {spec['n_clusters']} clusters, {spec['n_repetitions']} repetitions, "
-            f"{starts} ({spec['init']}); percent, mean and deviation"
+            f"{starts} ({spec['init']}); percent, mean and deviation{self._space(spec)}"
         )
+
+    def _space(self, spec: dict[str, Any]) -> str:
+        """Return in which space rows are clustered, where it is not that of the features."""
+        words = []
+        if spec.get("preprocess", "none") != "none":
+            words.append(f"values: {spec['preprocess']}")
+        many = any(row.n_features > MANY_FEATURES for row in self.rows)
+        if many and spec.get("n_components"):
+            words.append(
+                f"more than {MANY_FEATURES} features by their first {spec['n_components']} "
+                "principal components"
+            )
+        return "".join(f"; {text}" for text in words)
 
     def than_chance(self, row: Row) -> dict[str, str]:
         """Return by score whether a method is better than chance, worse, or neither.
@@ -244,6 +259,34 @@ class ComparisonResult:
                 values += ["", "", ""] if stability is None else map(repr, astuple(stability))
             table.writerow([row.name, method, row.n_features, *values, row.seconds, *words])
         return text.getvalue()
+
+    def to_frame(self) -> Any:
+        """Return the table as a pandas frame: the columns of ``table.csv``, values in [0, 1]."""
+        import pandas as pd
+
+        return pd.read_csv(io.StringIO(self.csv()))
+
+    def plot(self) -> np.ndarray:
+        """Draw the scores by number of features, a panel each, on a figure of pyplot.
+
+        Returns
+        -------
+        axes : ndarray of shape (n_panels,), object
+            The axes, as matplotlib's ``subplots`` returns them.
+        """
+        import matplotlib.pyplot as plt
+
+        title = self.uri.rpartition("/")[2]
+        return draw_panels(plt.figure(layout="constrained"), self._panels(), title)
+
+    def __repr__(self) -> str:
+        names = dict.fromkeys(row.name for row in self.rows if row.method)
+        return f"<ComparisonResult of {', '.join(names)} on {self.uri}: {self.path}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table, for notebooks."""
+        shown: str = self.to_frame().to_html(index=False, float_format="%.3f", na_rep="")
+        return f"<p><b>{html.escape(repr(self).strip('<>'))}</b></p>{shown}"
 
     def json(self) -> str:
         """Return all that is known as JSON, values in [0, 1]."""

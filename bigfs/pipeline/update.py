@@ -6,14 +6,14 @@ import json
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.preprocess import needs_moments
 from bigfs.config import Config
 from bigfs.config.outputs import UpdateConfig
-from bigfs.core.errors import BigfsError, CorruptStoreError
+from bigfs.core.errors import EXIT_DIFFERENT, BigfsError, CorruptStoreError
 from bigfs.pipeline.diff import diff_runs
 from bigfs.pipeline.grown import COPIED_FROM, former_run
 from bigfs.stages.stage import Base, Stage
@@ -33,14 +33,32 @@ _SHOWN = 5
 class Updatable:
     """A base, and what the manifest says of it."""
 
-    base: Base
+    base: Base | None = None
     # JSON values: the run, its rows and the new ones, the keys of its stages and of tonight's data,
     # rows of the last full run, updates since it, and the seconds its stages took.
-    record: dict[str, Any]
+    record: dict[str, Any] | None = None
+    # The latest finished run, if it read the same data: its stages are used again.
+    same: RunDirectory | None = None
 
-    def line(self, stages: dict[str, Any]) -> str:
-        """Say what was updated, and what it took beside the last full run."""
-        words = [f"{self.record['new_rows']:,} new rows"]
+    def line(self, stages: dict[str, Any], taken_over: list[str]) -> str:
+        """Return in words what was used again or updated, and what it took; nothing if none was.
+
+        Parameters
+        ----------
+        stages : dict
+            Records of tonight's stages.
+        taken_over : list of str
+            Names of those that are copies of the former run's.
+        """
+        if self.same is not None and taken_over:
+            used = ", ".join(taken_over)
+            if {*stages} <= {"data", *taken_over}:
+                used = "its result is"
+            return f"no new rows since {self.same.path.name}: {used} used again"
+        if self.base is None or self.record is None:
+            return ""
+        n_new = self.record["new_rows"]
+        words = [f"{n_new:,} new row{'' if n_new == 1 else 's'}"]
         for name, before in self.record["seconds_of_full"].items():
             if name in stages:
                 words.append(f"{name} {stages[name]['seconds']:.0f} s instead of {before:.0f} s")
@@ -49,8 +67,10 @@ class Updatable:
 
 def find_base(
     config: Config, blocks: RowBlocks, stages: Iterable[Stage], directory: RunDirectory, key: str
-) -> Updatable | None:
-    """Return the latest finished run of the series if it may be updated, and note it; log why not.
+) -> Updatable:
+    """Return what tonight's run takes from the latest finished run of the series, and note it.
+
+    If nothing is taken, the log says why.
 
     Parameters
     ----------
@@ -69,42 +89,57 @@ def find_base(
         # Proves, when rows were added to the input, that the first ones are the same.
         key_of_old = key_of_rows(as_location(data["path"]), n_samples, "modified")
         directory.manifest["data"] = {**data, "rows": n_samples, "rows_key": key_of_old}
-    base = _candidate(config, blocks, stages, directory, key)
+    former = _candidate(config, blocks, stages, directory, key)
     directory.manifest.pop(UPDATED, None)
-    if base is not None:
-        directory.manifest[UPDATED] = base.record
-    return base
+    if former.record is not None:
+        directory.manifest[UPDATED] = {**former.record, "data": key}
+    return former
 
 
 def _candidate(
     config: Config, blocks: RowBlocks, stages: Iterable[Stage], directory: RunDirectory, key: str
-) -> Updatable | None:
-    """Return the run that is updated, if there is one."""
+) -> Updatable:
+    """Return the run that is updated or used again, if there is one."""
     if config.update is None or not directory.may_update:
-        return None
+        return Updatable()
     if config.series is None:
         logger.warning("update: auto needs {date} in run, and there is none: nothing is updated")
-        return None
-    limits, record = config.update, directory.manifest.get(UPDATED)
+        return Updatable()
+    record = directory.manifest.get(UPDATED)
     if directory.is_repeat and record and record["data"] == key:
         if set(record["keys"]) <= set(directory.manifest["stages"]):
-            before = RunDirectory(directory.path.with_name(record["run"]))
-            with suppress(BigfsError):  # it is needed only where a stage has to be done again
-                before.read()
-            used = {name: (k, before.stage_path(name)) for name, k in record["keys"].items()}
-            least = limits.least_recall, limits.most_residual
-            base = Base(record["run"], record["rows"], used, before.check_unchanged, *least)
-            return Updatable(base, record)
+            return Updatable(_base_of(record, directory, config.update), record)
     examined: Updatable | str = "there is no finished run of the series before it"
     if (place := former_run(config)) is not None:
         try:
-            examined = _examined(config, blocks, stages, directory, RunDirectory(place).read())
+            former = RunDirectory(place).read()
+            if former.manifest["data"].get("key") == key:
+                return _same(former, config.update)
+            examined = _examined(config, blocks, stages, directory, former)
         except (BigfsError, KeyError, TypeError, ValueError) as error:
             examined = f"{place.name} cannot be updated: {error}"
     if isinstance(examined, str):
         logger.info("full run: %s", examined)
-        return None
-    return replace(examined, record={**examined.record, "data": key})
+        return Updatable()
+    return examined
+
+
+def _same(former: RunDirectory, limits: UpdateConfig) -> Updatable:
+    """Return a run on the same data as tonight's; with the base that it had its keys are equal."""
+    record = former.manifest.get(UPDATED)
+    if record is None:
+        return Updatable(same=former)
+    return Updatable(_base_of(record, former, limits), record, former)
+
+
+def _base_of(record: dict[str, Any], directory: RunDirectory, limits: UpdateConfig) -> Base:
+    """Return the base that a run was updated from, which may be gone by now."""
+    before = RunDirectory(directory.path.with_name(record["run"]))
+    with suppress(BigfsError):  # it is needed only where a stage has to be done again
+        before.read()
+    used = {name: (key, before.stage_path(name)) for name, key in record["keys"].items()}
+    least = limits.least_recall, limits.most_residual
+    return Base(record["run"], record["rows"], used, before.check_unchanged, *least)
 
 
 def update_or_redo(work: Callable[[RunDirectory], T], directory: RunDirectory) -> T:
@@ -140,6 +175,12 @@ def _broken_base(directory: RunDirectory, error: Exception) -> str:
     return ""
 
 
+def is_below(config: Config, manifest: dict[str, Any]) -> bool:
+    """Say whether less of the selection is the former one than ``output.diff_below``."""
+    below = config.output.diff_below
+    return below is not None and manifest.get(COMPARED, {}).get("share", 1.0) < below
+
+
 def compare_with_former(config: Config, directory: RunDirectory) -> None:
     """Log and record the difference to the selection of the former run of the series."""
     place = former_run(config)
@@ -156,11 +197,16 @@ def compare_with_former(config: Config, directory: RunDirectory) -> None:
         if features:
             names = ", ".join(feature.name for feature in features[:_SHOWN])
             words.append(f"{name}: {names}{', ...' if len(features) > _SHOWN else ''}")
-    log = logger.info if difference.share >= (config.output.diff_below or 0) else logger.warning
-    log("%s", "; ".join(words))
     directory.manifest[COMPARED] = {
         "run": place.name, "share": difference.share, "agreement": difference.agreement,
     }  # fmt: skip
+    below = is_below(config, directory.manifest)
+    if below:
+        words.append(
+            f"{difference.share:.2f} in common is below output.diff_below, "
+            f"{config.output.diff_below:g}: the command ends with exit code {EXIT_DIFFERENT}"
+        )
+    logger.log(logging.WARNING if below else logging.INFO, "%s", "; ".join(words))
 
 
 def _examined(
@@ -181,8 +227,12 @@ def _examined(
         return f"{name} is a run of another method"
     if data.get("rows_key") is None:
         return f"what {name} read is no dense store, to which rows can be added"
+    if n < n_old:
+        return f"{config.input.uri} has {n:,} rows, and had {n_old:,} in {name}"
     if key_of_rows(as_location(path), n_old, "modified") != data["rows_key"]:
-        return f"the first rows of {config.input.uri} are not those of {name}"
+        return f"the first rows of {config.input.uri} are not those of {name}, or written anew"
+    if n == n_old:
+        return f"{config.input.uri} was written anew since {name}, with the same rows"
     if needs_moments(config.preprocess):
         return f"preprocess {config.preprocess} changes old rows with the new ones"
     n_full, in_a_row = int(before.get("rows_of_full", n_old)), int(before.get("in_a_row", 0)) + 1

@@ -21,7 +21,7 @@ from bigfs.core.memory import (
     baseline_bytes,
     task_budget,
 )
-from bigfs.core.units import format_bytes
+from bigfs.core.units import format_bytes, format_seconds
 from bigfs.stages.stage import Stage, StageStrategy
 
 # From here on counts are shown in millions.
@@ -124,8 +124,17 @@ class Plan:
         return (
             f"plan: {len(self.stages)} stages, at most {format_bytes(self.predicted_peak_bytes)} "
             f"in a worker, {self._reads()} read, {_count(sum(_tasks(s) for s in self.stages))} "
-            f"tasks, {format_bytes(self.scratch_bytes)} in the run directory"
+            f"tasks, {format_bytes(self.scratch_bytes)} in the run directory{self._estimates('; ')}"
         )
+
+    def _estimates(self, before: str) -> str:
+        """Return how much processor time stages take that say so; nothing where none does."""
+        known = [
+            f"{stage.name} about {format_seconds(stage.cost.seconds)}"
+            for stage in self.stages
+            if stage.cost is not None and stage.cost.seconds is not None
+        ]
+        return f"{before}processor time, estimated: {', '.join(known)}" if known else ""
 
     def _reads(self) -> str:
         bound = "at most " if any(s.cost and s.cost.at_most for s in self.stages) else ""
@@ -154,6 +163,8 @@ class Plan:
         for stage in self.stages:
             if stage.cost is not None:
                 lines.append(f"{stage.name}: largest task {stage.cost.largest.what}")
+        if estimates := self._estimates(""):
+            lines.append(f"{estimates}; of other stages it is not known")
         return "\n".join([*lines, *self._verdict()])
 
     def _totals(self) -> tuple[str, ...]:
@@ -256,6 +267,7 @@ def _stage_dict(stage: StagePlan) -> dict[str, Any]:
         "requests": cost.requests,
         "scratch_bytes": cost.scratch_bytes,
         "stored_bytes": cost.stored_bytes,
+        "estimated_seconds": cost.seconds,
         "at_most": cost.at_most,
         "refusal": stage.refusal,
     }

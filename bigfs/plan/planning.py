@@ -1,28 +1,139 @@
-"""The plan of a configuration, and the settings that would make it fit."""
+"""The plan of a pipeline, from the header of its data: nothing is written, nothing is started."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bigfs.blocks import RowBlocks
 from bigfs.config import Config
+from bigfs.config.sections import StabilityConfig
+from bigfs.core.cost import Shape
 from bigfs.core.errors import MemoryLimitError
-from bigfs.core.memory import LIMIT_STEP_BYTES, SMALLEST_LIMIT_BYTES, format_limit
+from bigfs.core.memory import LIMIT_STEP_BYTES, SMALLEST_LIMIT_BYTES, format_limit, machine_bytes
 from bigfs.evaluate.stage import check_labels, check_shape, stages_of
-from bigfs.plan.header import Header, header_of, place_of
 from bigfs.plan.plan import Place, Plan, make_plan
-from bigfs.selectors.stages import check_form, resolved
+from bigfs.runtime import connect, scheduler_address, worker_limits
+from bigfs.runtime.scope import worker_slots
+from bigfs.selectors.number import is_by_fits
+from bigfs.selectors.scoring import check_form, resolved
+from bigfs.selectors.stability.fits import QUICK_ROWS
 from bigfs.stages.data import data_stage
-from bigfs.store.source import Source, open_matrix
+from bigfs.store.chunking import block_rows, check_block_rows, chunk_rows, copied_rows
+from bigfs.store.csr import CSRLayout, SparseSource
+from bigfs.store.location import as_location, files_below, free_bytes
+from bigfs.store.records import MARK
+from bigfs.store.source import RandomAccessSource, Source, is_store, open_matrix
 
 logger = logging.getLogger("bigfs")
-
 _LARGEST_LIMIT = 2**42
 _MOST_CURES = 3
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of an input."""
+
+    n_samples: int | None  # None where nothing tells, not even the size of the file
+    n_features: int
+    itemsize: int
+    chunk_rows: int  # of the store that the stages read
+    stored: bool  # whether the input is a store already; else it is brought into one first
+    exact: bool  # whether ``n_samples`` is the true number
+    # How a sparse input is cut. None: it is dense.
+    csr: CSRLayout | None = None
+    held_bytes: int = 0  # what reading the input takes beyond blocks of it
+    temporary_bytes: int = 0  # what reading the input writes to disk
+
+    def shape(self, rows: int | None, *, sparse: bool = False) -> Shape | None:
+        """Return the shape with so many rows in a block; None: as many as the stages choose.
+
+        Parameters
+        ----------
+        rows : int or None
+        sparse : bool, default=False
+            Whether blocks are in CSR form where the input is sparse; else they are made dense.
+
+        Raises
+        ------
+        InputError
+            If blocks of so many rows would read chunks of the input, or of its copy, twice.
+        """
+        if self.n_samples is None:
+            return None
+        if self.csr is not None and sparse:
+            csr, rows = self.csr, rows or self.csr.rows
+            check_block_rows(rows, csr.rows, self.n_samples)
+            largest = min(csr.n_entries, -(-rows // csr.rows) * csr.block_entries)
+            sizes = (self.n_samples, self.n_features, self.itemsize, rows)
+            return Shape(*sizes, csr.rows, csr.n_entries, largest)
+        chunk = self.chunk_rows
+        if not self.stored and self.csr is None:
+            chunk = copied_rows(self.n_samples, rows, chunk)
+        rows = rows or block_rows(self.n_features, self.itemsize, chunk)
+        if self.csr is None:  # a sparse input is read dense by any rows
+            check_block_rows(rows, chunk, self.n_samples)
+        return Shape(self.n_samples, self.n_features, self.itemsize, rows, chunk)
+
+
+def header_of(source: Source, uri: str, missing: str = "error") -> Header:
+    """Return the header of an opened input."""
+    stored = source.checked and is_store(uri)
+    itemsize = source.dtype.itemsize
+    chunk = None
+    if stored and isinstance(source, RandomAccessSource) and not source.sparse:
+        chunk = source.chunk_rows
+    return Header(
+        source.estimated_samples,
+        source.n_features,
+        itemsize,
+        chunk or chunk_rows(source.n_features, itemsize),
+        stored,
+        source.n_samples is not None and missing != "drop_rows",
+        source.layout if isinstance(source, SparseSource) else None,
+        source.held_bytes,
+        source.temporary_bytes,
+    )
+
+
+def place_of(config: Config, scheduler: str | None = None) -> Place:
+    """Return where a run would take place, and what there is."""
+    limit, free = config.memory_limit, free_scratch(config.run)
+    address = scheduler_address(scheduler, config.cluster)
+    if address is not None:
+        with connect(address, config.cluster, limit):
+            return _connected(limit, free)
+    if config.cluster is not None:
+        n_workers, threads = config.cluster.n_workers or 1, config.cluster.threads_per_worker or 1
+        if config.cluster.kind != "local":
+            return Place(limit, threads, free_scratch_bytes=free)
+        return Place(limit, threads, {"this machine": machine_bytes()}, n_workers, free)
+    return _connected(limit, free)
+
+
+def _connected(limit: int, free: int | None) -> Place:
+    """Return the place of the scheduler in scope, or of the threads of this process."""
+    _, threads = worker_slots()
+    return Place(limit, threads, worker_limits(), 1, free)
+
+
+def free_scratch(run: str) -> int | None:
+    """Return the bytes that a run directory may take: what is free, and what it has already."""
+    place = as_location(run)
+    folder: Any = place
+    # Of os.path: a name that no file can have is only not there.
+    while isinstance(folder, Path) and not os.path.exists(folder) and folder != folder.parent:
+        folder = folder.parent
+    free = free_bytes(folder)
+    if free is None or folder != place or not (place / MARK).is_file():
+        return free
+    return free + sum(size for size, _ in files_below(place).values())
 
 
 def plan_pipeline(config: Config, *, scheduler: str | None = None) -> Plan:
@@ -47,11 +158,33 @@ def plan_pipeline(config: Config, *, scheduler: str | None = None) -> Plan:
     ClusterError
         If the scheduler does not answer or has no workers.
     """
-    source = open_matrix(config.input.uri, **config.opening)
-    config = resolved(config, source)
+    source, place = open_matrix(config.input.uri, **config.opening), place_of(config, scheduler)
+    config, why = whole_if_cheaper(resolved(config, source), source, place)
     check_config(config, source)
-    plan = plan_input(config, source, place_of(config, scheduler))
-    return dataclasses.replace(plan, notes=tuple(source.notes))
+    plan = plan_input(config, source, place)
+    return dataclasses.replace(plan, notes=(*source.notes, *([why] if why else [])))
+
+
+def whole_if_cheaper(config: Config, source: Source, place: Place) -> tuple[Config, str]:
+    """Return the configuration of the whole run, and why, where ``quick`` would take longer.
+
+    The fits on samples read more rows together than the input has then. Where the whole run does
+    not fit, or settings of the fits were given, they are what runs.
+    """
+    number, fits = config.n_features_to_select, config.stability
+    default = StabilityConfig()
+    if not config.quick or source.n_samples is None or fits != default or is_by_fits(number):
+        return config, ""
+    n_samples = source.n_samples
+    n_read = 2 * default.n_pairs * min(QUICK_ROWS, n_samples // 2)
+    unsampled = config.model_copy(update={"quick": False, "stability": None})
+    if n_samples > n_read or not plan_input(unsampled, source, place).fits:
+        return config, ""
+    return unsampled, (
+        f"quick would fit {2 * default.n_pairs} samples of {n_read:,} rows together; the whole run "
+        f"has {n_samples:,} and takes less time: it is what runs. To have the samples, set "
+        "stability.n_pairs."
+    )
 
 
 def check_config(config: Config, source: Source) -> None:
@@ -145,7 +278,7 @@ def _candidates(
     config: Config, header: Header, place: Place
 ) -> Iterator[tuple[str, Iterator[tuple[str, Config]]]]:
     """Yield settings that could help, with values from the smallest change on."""
-    if config.spectral is not None and config.spectral.solver in ("eigsh", "lobpcg"):
+    if config.spectral is not None and config.spectral.solver == "eigsh":
         yield "spectral.solver", _variants(config, "spectral", "solver", ["auto", "chebyshev"])
     if config.graph is not None and config.graph.algorithm != "auto":
         yield "graph.algorithm", _variants(config, "graph", "algorithm", ["auto"])

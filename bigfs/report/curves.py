@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31")
 _MARKERS = "osD^vP*X"
 _MOST_TICKS = 12
@@ -44,30 +46,39 @@ def draw_curves(
     """
     import matplotlib
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, MaxNLocator
 
     # The same figure has the same bytes.
     with matplotlib.rc_context({"svg.hashsalt": "bigfs"}):
-        figure = Figure(figsize=(3.9 * len(panels) + 0.3, 4.3), layout="constrained")
-        colored = [c for _, curves in panels for c in curves if not (c.is_line or c.is_chance)]
-        names = list(dict.fromkeys(c.name for c in colored))
-        for axes, (label, curves) in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-        ):
-            for curve in curves:
-                _draw(axes, curve, names)
-            axes.set_xlabel("selected features")
-            axes.set_ylabel(label)
-            sizes = sorted({m for curve in curves if not curve.is_line for m in curve.sizes})
-            few = len(sizes) <= _MOST_TICKS
-            axes.xaxis.set_major_locator(FixedLocator(sizes) if few else MaxNLocator(integer=True))
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.grid(alpha=0.25)
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        columns = min(7, len(labels))
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
-        figure.suptitle(title)
+        figure = Figure(layout="constrained")
+        draw_panels(figure, panels, title)
         return [content_of(figure, kind) for kind in kinds]
+
+
+def draw_panels(
+    figure: Any, panels: Sequence[tuple[str, Sequence[Curve]]], title: str
+) -> np.ndarray:
+    """Draw the panels on a figure, which gets their size; return their axes."""
+    from matplotlib.ticker import FixedLocator, MaxNLocator
+
+    figure.set_size_inches(3.9 * len(panels) + 0.3, 4.3)
+    colored = [c for _, curves in panels for c in curves if not (c.is_line or c.is_chance)]
+    names = list(dict.fromkeys(c.name for c in colored))
+    row: np.ndarray = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (label, curves) in zip(row, panels, strict=True):
+        for curve in curves:
+            _draw(axes, curve, names)
+        axes.set_xlabel("selected features")
+        axes.set_ylabel(label)
+        sizes = sorted({m for curve in curves if not curve.is_line for m in curve.sizes})
+        few = len(sizes) <= _MOST_TICKS
+        axes.xaxis.set_major_locator(FixedLocator(sizes) if few else MaxNLocator(integer=True))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    columns = min(7, len(labels))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    figure.suptitle(title)
+    return row
 
 
 def _draw(axes: Any, curve: Curve, names: list[str]) -> None:

@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import json
 import os
 import shutil
 import uuid
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bigfs.config import Config
 from bigfs.core.errors import InputError
 from bigfs.core.paths import is_there
+from bigfs.core.quiet import ignoring_warnings
 from bigfs.results.export import creating
 from bigfs.results.result import Result
+from bigfs.stages.curves import selected_features
+from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stage import Inputs, Stage, unplanned_stage
+from bigfs.store.fingerprint import changed
 from bigfs.store.formats.annotated import ENCODING, read_var_names
-from bigfs.store.location import Location, as_location, is_within, remove_tree, unnamed_file
+from bigfs.store.location import (
+    Location,
+    as_location,
+    files_below,
+    is_remote,
+    is_within,
+    keep_rights,
+    remove_tree,
+    unnamed_file,
+)
 from bigfs.store.records import refuse_inside_ours
+from bigfs.store.scratch import Scratch
 from bigfs.store.source import as_path
 
 # Of linux/fs.h and fcntl.h.
@@ -30,7 +47,9 @@ def write_annotated(
 ) -> Path:
     """Copy the AnnData of a run with rank, score and selection of every feature in its ``var``.
 
-    The copy appears under its name when it is complete. ``dest`` may be the input itself, if
+    ``uns["bigfs"]`` gets the method and the settings. scanpy's functions take the selected features
+    by ``mask_var="bigfs_selected"``; without it they take ``var["highly_variable"]``, if it is
+    there. The copy appears under its name when it is complete. ``dest`` may be the input itself, if
     ``overwrite`` is given: file or store are replaced by their copy, at once. The copy of a store
     shares the chunks of its matrices with it, so that they are not copied.
 
@@ -52,7 +71,8 @@ def write_annotated(
     Raises
     ------
     InputError
-        If the input is no AnnData on a local disk, has other features by now, or ``dest`` is there.
+        If the input is no AnnData on a local disk, has other features by now or changes meanwhile,
+        ``dest`` is there, or owner and group of what is replaced cannot be kept.
     StorageError
         If writing fails.
     """
@@ -70,7 +90,13 @@ def write_annotated(
             cure = ", or --overwrite" if same or place.suffix == ".h5ad" else ""
             raise InputError(f"{dest} already exists. Give another name{cure}.")
     columns = columns_of_var(result.ranking, result.scores, result.selected, key_added=key_added)
-    return copy_annotated(source, place, result.feature_names, columns, overwrite=overwrite)
+    about = {key_added: about_run(result.method, result.settings)}
+    return copy_annotated(source, place, result.feature_names, columns, about, overwrite=overwrite)
+
+
+def about_run(method: str, settings: dict[str, Any]) -> dict[str, str]:
+    """Return what ``uns`` gets: the method, and its settings as JSON."""
+    return {"method": method, "parameters": json.dumps(settings, default=str)}
 
 
 def check_annotatable(uri: str) -> Path:
@@ -108,15 +134,16 @@ def copy_annotated(
     place: Path,
     names: list[str] | None,
     columns: dict[str, np.ndarray],
+    about: dict[str, dict[str, str]],
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Copy an AnnData with further columns of ``var``, which must have these names.
+    """Copy an AnnData with further columns of ``var``, which must have these names, and of ``uns``.
 
     Raises
     ------
     InputError
-        If it has other features.
+        If it has other features, or changes meanwhile.
     StorageError
         If writing fails.
     """
@@ -125,8 +152,9 @@ def copy_annotated(
             f"{source}: its var has other features than the run read (a layer 'raw' has features "
             "of its own). Run again, or export the selected columns."
         )
-    with creating(place):
-        _WRITERS[source.suffix](source, place, columns, overwrite)
+    target = place.resolve() if overwrite else place  # a link stays, and leads to the new file
+    with creating(target):
+        _WRITERS[source.suffix](source, target, columns, about, overwrite)
     return place
 
 
@@ -144,28 +172,39 @@ def export_result(
     return write_annotated(result, dest, overwrite=overwrite)
 
 
-def _copy_h5ad(source: Path, place: Path, columns: dict[str, Any], overwrite: bool) -> None:
+def _copy_h5ad(
+    source: Path, place: Path, columns: dict[str, Any], about: dict[str, Any], overwrite: bool
+) -> None:
     import h5py
 
     with unnamed_file(place, overwrite=overwrite) as file:
         with source.open("rb") as original:
             shutil.copyfileobj(original, file, 2**22)
+        file.seek(0)
+        copied = hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]  # has readinto
         with h5py.File(file, "r+") as root:
             var = root["var"]
             order = _write_columns(var, columns, var.create_dataset)
             var.attrs["column-order"] = np.array(order, dtype=h5py.string_dtype())
+            _write_about(root, about)
+        with source.open("rb") as original:
+            if hashlib.file_digest(original, "sha256").digest() != copied:
+                raise changed(str(source))
 
 
-def _copy_zarr(source: Path, place: Path, columns: dict[str, Any], overwrite: bool) -> None:
+def _copy_zarr(
+    source: Path, place: Path, columns: dict[str, Any], about: dict[str, Any], overwrite: bool
+) -> None:
+    """Copy a store; one that is there is exchanged for its copy, which shares its chunks."""
     import zarr
 
-    """Copy a store; one that is there is exchanged for its copy, which shares its chunks."""
     in_place = overwrite and place.exists()
     partial = place.with_name(f"{place.name}.partial-{uuid.uuid4().hex[:8]}")
+    before = files_below(source)
 
     def copy(file: str, copied: str) -> None:
         inside = Path(file).relative_to(source).parts
-        if in_place and len(inside) > 1 and inside[0] != "var":  # not changed below
+        if in_place and len(inside) > 1 and inside[0] not in ("var", "uns"):  # not changed below
             os.link(file, copied)
         else:
             shutil.copy2(file, copied)
@@ -176,15 +215,28 @@ def _copy_zarr(source: Path, place: Path, columns: dict[str, Any], overwrite: bo
         root: Any = zarr.open_group(partial, mode="r+", use_consolidated=False)
         var = root["var"]
         var.attrs["column-order"] = _write_columns(var, columns, var.create_array)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it is no part of the standard of version 3 yet
+        _write_about(root, about)
+        with ignoring_warnings():  # it is no part of the standard of version 3 yet
             zarr.consolidate_metadata(str(partial))
+        if in_place:
+            _keep_rights_below(partial, place)
+        if files_below(source) != before:
+            raise changed(str(source))
         if in_place:
             _exchange(partial, place)
         else:
             partial.rename(place)
     finally:
         remove_tree(partial)
+
+
+def _keep_rights_below(copy: Path, original: Path) -> None:
+    """Give folders and files of a copy the rights of those that they replace."""
+    for top, _, names in os.walk(copy):
+        for path in (Path(top), *(Path(top, name) for name in names)):
+            former = original / path.relative_to(copy)
+            if former.exists():
+                keep_rights(path, former.stat(), former)
 
 
 def _exchange(first: Path, second: Path) -> None:
@@ -208,4 +260,46 @@ def _write_columns(var: Any, columns: dict[str, Any], create: Any) -> list[str]:
     return [*order, *(name for name in columns if name not in order)]
 
 
+def _write_about(root: Any, about: dict[str, Any]) -> None:
+    """Write entries of ``uns``."""
+    from anndata.io import write_elem
+
+    if "uns" not in root:
+        write_elem(root, "uns", {})
+    for name, values in about.items():
+        write_elem(root, f"uns/{name}", values)
+
+
 _WRITERS = {".h5ad": _copy_h5ad, ".zarr": _copy_zarr}
+
+
+def check_output(config: Config) -> None:
+    """Raise InputError if an annotated copy is wanted of what is no AnnData on a local disk."""
+    if not config.output.anndata:
+        return
+    check_annotatable(config.input.uri)
+    if is_remote(config.run):
+        raise InputError(
+            "output.anndata: true writes to a local disk, and the run directory is in a bucket. "
+            "Set it to false, and let 'bigfs export RUN cells.h5ad --annotate' write a copy."
+        )
+
+
+def output_stages(config: Config) -> list[Stage]:
+    """Return the stage of the annotated copy, if it is wanted."""
+    if not config.output.anndata:
+        return []
+    source = check_annotatable(config.input.uri)
+
+    def copy(inputs: Inputs, out: Scratch) -> None:
+        scores = FeatureScores.open(inputs.finished["result"])
+        assert isinstance(out.path, Path)
+        files = files_below(source) if source.is_dir() else {"": (source.stat().st_size, 0)}
+        out.check_free("annotated", sum(size for size, _ in files.values()))
+        columns = columns_of_var(scores.ranking, scores.scores, selected_features(inputs.finished))
+        names = inputs.blocks.source.feature_names
+        about = {"bigfs": about_run(config.method, config.model_dump(mode="json"))}
+        copy_annotated(source, out.path / source.name, names, columns, about)
+        out.describe(copy=source.name)
+
+    return [unplanned_stage("annotated", 2, {}, copy, sparse=True)]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count, islice, pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +17,11 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.core.paths import is_there
 from bigfs.core.text import FROM_0
 from bigfs.core.uris import column_of
+from bigfs.results.subset import write_subset
 from bigfs.runtime.progress import track
 from bigfs.store.chunking import block_rows
 from bigfs.store.fingerprint import changed, fingerprint
+from bigfs.store.formats import FORMATS, ZARR, format_named
 from bigfs.store.ingest import ingest
 from bigfs.store.location import Location, as_location, is_within, unnamed_file
 from bigfs.store.records import refuse_inside_ours
@@ -71,10 +73,16 @@ class SelectedColumns(RandomAccessSource):
         self.uri, self.watch = source.uri, source.watch
         self.n_samples, self.n_features = source.n_samples, len(columns)
         self.feature_names, self.index = names, source.index
+        self.grid, self.dropped = source.grid, source.dropped
         stored = source.stored_dtype.newbyteorder("=")
         # Data are read as float64 at most.
         self.dtype = source.dtype if stored.itemsize > 8 else stored
-        self._source, self._columns = source, columns
+        self._source, self.places = source, columns
+
+    @property
+    def of_sparse(self) -> bool:
+        """True if the data are sparse; what is read here is dense."""
+        return self._source.sparse
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop`` of the columns.
@@ -84,7 +92,7 @@ class SelectedColumns(RandomAccessSource):
         InputError
             If a whole number is too large for float64, in which data are read, to hold it.
         """
-        rows = self._source.read_columns(start, stop, self._columns)
+        rows = self._source.read_columns(start, stop, self.places)
         if self.dtype.kind in "iu" and self.dtype.itemsize == 8:
             beyond = np.abs(rows) >= _LARGEST_WHOLE
             if beyond.any():
@@ -132,7 +140,12 @@ def refuse_input(dest: str | Location, uri: str) -> None:
 
 
 def export_columns(
-    columns: SelectedColumns, dest: str | Location, *, ids: bool = False, overwrite: bool = False
+    columns: SelectedColumns,
+    dest: str | Location,
+    *,
+    ids: bool = False,
+    overwrite: bool = False,
+    original: Path | None = None,
 ) -> Location:
     """Write columns to a file or store whose format its name says.
 
@@ -140,12 +153,14 @@ def export_columns(
     ----------
     columns : SelectedColumns
     dest : str, Path or ObjectPath
-        NAME.zarr, .parquet, .npy, .csv or .h5ad. It appears when it is complete.
+        NAME.zarr, .parquet, .feather, .npy, .csv or .h5ad. It appears when it is complete.
     ids : bool, default=False
         Whether a column has the rows' ids under their name, or ``row`` numbers the rows from 0
         (.csv, .parquet; .h5ad always has them).
     overwrite : bool, default=False
         Replace what is there: a file, or a store that bigfs wrote.
+    original : Path or None, default=None
+        The AnnData whose columns they are: a .h5ad file gets everything else from it.
 
     Returns
     -------
@@ -159,12 +174,13 @@ def export_columns(
         If writing fails.
     """
     place = as_location(dest)
-    suffix = Path(str(dest)).suffix.lower()
-    if suffix != ".zarr" and suffix not in _WRITERS:
-        known = ", ".join([".zarr", *_WRITERS])
+    kind = format_named(str(dest))
+    if kind is None or not str(dest).lower().endswith(kind.writes):
+        known = ", ".join(ending for entry in FORMATS for ending in entry.writes)
         raise InputError(f"{dest}: the format is chosen by the name, which must end in {known}.")
-    if ids and suffix in (".zarr", ".npy"):
-        raise InputError(f"{dest}: {suffix} cannot hold ids. Write .csv, .parquet or .h5ad.")
+    if ids and not kind.keeps_ids:
+        known = ", ".join(e for entry in FORMATS if entry.keeps_ids for e in entry.writes)
+        raise InputError(f"{dest}: {kind.writes[0]} cannot hold ids. Write {known}.")
     read = as_location(columns.uri)
     if is_within(read, place) or is_within(place, read):
         raise InputError(f"{dest} is the input, and cannot be replaced. Give another name.")
@@ -172,12 +188,18 @@ def export_columns(
     if ids and name in (columns.feature_names or ()):
         raise InputError(f"{dest}: a feature is named {name!r}, like the column of ids.")
     refuse_inside_ours(place)
-    if suffix == ".zarr":
+    if kind is ZARR:
         return ingest(columns, place, overwrite=overwrite).path
     if not isinstance(place, Path):
         raise InputError(f"{dest}: only .zarr is written to a bucket. Give a file, or NAME.zarr.")
     _check_file(place, overwrite)
-    write = _WRITERS[suffix]
+    if original is not None and ".h5ad" in kind.writes:
+        before = fingerprint(str(original))
+        with creating(place), unnamed_file(place, overwrite=overwrite) as file:
+            write_subset(file, original, columns.places)
+            if fingerprint(str(original)) != before:
+                raise changed(str(original))
+        return place
     total = columns.n_samples
     columns.begin()
     with (
@@ -195,14 +217,14 @@ def export_columns(
             if first != total:
                 raise changed(columns.uri)
 
-        write(file, _Table(columns, blocks(), ids))
+        kind.reader.write(file, Columns(columns, blocks(), ids))
         columns.check_unchanged()
     return place
 
 
 @dataclass(frozen=True)
-class _Table:
-    """The input of a writer."""
+class Columns:
+    """The selected columns, as a writer of a format gets them."""
 
     columns: SelectedColumns
     blocks: Iterator[np.ndarray]
@@ -213,100 +235,17 @@ class _Table:
         """Names of the columns; their numbers where they have none."""
         return self.columns.feature_names or [str(i) for i in range(self.columns.n_features)]
 
-    def frames(self) -> Iterator[Any]:
-        """Yield the blocks as pandas frames, with the ids first."""
-        import pandas as pd
+    def batches(self) -> Iterator[Any]:
+        """Yield the blocks as Arrow batches, with the ids first."""
+        import pyarrow as pa
 
         ids = self.columns.row_ids()
         for block in self.blocks:
-            frame = pd.DataFrame(block, columns=self.names)
+            arrays, names = [pa.array(column) for column in block.T], self.names
             if self.ids:
-                frame.insert(0, self.columns.index or "row", list(islice(ids, len(block))))
-            yield frame
-
-
-def _write_npy(file: IO[bytes], table: _Table) -> None:
-    columns = table.columns
-    shape = (columns.n_samples, columns.n_features)
-    header = {"descr": columns.dtype.str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)
-    for block in table.blocks:
-        file.write(np.ascontiguousarray(block).data)
-
-
-def _write_csv(file: IO[bytes], table: _Table) -> None:
-    for i, frame in enumerate(table.frames()):
-        file.write(frame.to_csv(index=False, header=i == 0, lineterminator="\n").encode())
-
-
-def _write_parquet(file: IO[bytes], table: _Table) -> None:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise _needs("pyarrow", "parquet") from None
-    writer = None
-    try:
-        for frame in table.frames():
-            rows = pa.Table.from_pandas(frame, preserve_index=False)
-            writer = writer or pq.ParquetWriter(file, rows.schema)
-            writer.write_table(rows)
-    finally:
-        if writer is not None:
-            writer.close()
-
-
-def _write_h5ad(file: IO[bytes], table: _Table) -> None:
-    """Write AnnData's layout on disk, version 0.1.0."""
-    try:
-        import h5py
-    except ImportError:
-        raise _needs("h5py", "h5ad") from None
-    columns = table.columns
-    shape = (columns.n_samples, columns.n_features)
-    with h5py.File(file, "w") as root:
-        _encode(root, "anndata", "0.1.0")
-        X = root.create_dataset("X", shape=shape, dtype=columns.dtype)
-        _encode(X, "array", "0.2.0")
-        for name in ("layers", "obsm", "obsp", "uns", "varm", "varp"):
-            _encode(root.create_group(name), "dict", "0.1.0")
-        rows = _index(h5py, root, "obs", columns.n_samples)
-        _index(h5py, root, "var", columns.n_features)[:] = table.names
-        first, ids = 0, columns.row_ids()
-        for block in table.blocks:
-            last = first + len(block)
-            X[first:last] = block
-            rows[first:last] = [str(row) for row in islice(ids, len(block))]
-            first = last
-
-
-def _index(h5py: Any, root: Any, name: str, length: int) -> Any:
-    """Make a frame that has an index only, and return the index."""
-    frame = root.create_group(name)
-    _encode(frame, "dataframe", "0.2.0")
-    frame.attrs["_index"] = "_index"
-    frame.attrs["column-order"] = np.empty(0, dtype="S1")
-    index = frame.create_dataset("_index", shape=(length,), dtype=h5py.string_dtype())
-    _encode(index, "string-array", "0.2.0")
-    return index
-
-
-def _encode(item: Any, kind: str, version: str) -> None:
-    item.attrs["encoding-type"], item.attrs["encoding-version"] = kind, version
-
-
-def _needs(package: str, extra: str) -> InputError:
-    return InputError(
-        f"this format needs {package}. Install it with: pip install 'bigfs[{extra}]'."
-    )
-
-
-_WRITERS: dict[str, Callable[[IO[bytes], _Table], None]] = {
-    ".parquet": _write_parquet,
-    ".npy": _write_npy,
-    ".csv": _write_csv,
-    ".h5ad": _write_h5ad,
-}
+                arrays.insert(0, pa.array(list(islice(ids, len(block)))))
+                names = [self.columns.index or "row", *names]
+            yield pa.record_batch(arrays, names=names)
 
 
 def _check_file(place: Path, overwrite: bool) -> None:

@@ -10,12 +10,15 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.results.export import open_run_data
-from bigfs.store.location import as_location
-from bigfs.store.records import MANIFEST
+from bigfs.store.formats.raster import write_map
+from bigfs.store.location import as_location, unnamed_file
+from bigfs.store.records import MANIFEST, check_new_file
 from bigfs.store.source import Source, open_matrix
 
 
-def to_grid(data: Any, values: Any, row_mask: Any = None, fill: Any = None) -> np.ndarray:
+def to_grid(
+    data: Any, values: Any, row_mask: Any = None, fill: Any = None, dest: str | Path | None = None
+) -> np.ndarray:
     """Put values of rows back into the dimensions that were stacked, such as y and x.
 
     Parameters
@@ -29,10 +32,13 @@ def to_grid(data: Any, values: Any, row_mask: Any = None, fill: Any = None) -> n
         the run or store has kept.
     fill : scalar, default=None
         For rows that are not there. None: -1 in whole numbers, else NaN.
+    dest : str, Path or None, default=None
+        A new GeoTIFF to write the grid to, on the map of the picture that the data are of.
 
     Returns
     -------
-    grid : ndarray of shape (*sizes of the dimensions, ...)
+    grid : ndarray
+        Of shape (sizes of the dimensions, ...).
 
     Raises
     ------
@@ -61,6 +67,11 @@ def to_grid(data: Any, values: Any, row_mask: Any = None, fill: Any = None) -> n
     dtype = np.result_type(values.dtype, np.min_scalar_type(fill))
     grid = np.full((n, *values.shape[1:]), fill, dtype)
     grid[places] = values
+    if dest is not None:
+        bands = grid.reshape(n, -1)
+        with unnamed_file(check_new_file(Path(dest))) as file:
+            names = [""] * bands.shape[1]
+            write_map(file, source.grid, np.ones(n, dtype=bool), [bands], bands.dtype, names)
     return grid.reshape(*shape, *values.shape[1:])
 
 

@@ -17,11 +17,12 @@ from bigfs.core.yamltext import read_yaml
 from bigfs.results.export import SelectedColumns, export_columns, open_run_data, refuse_input
 from bigfs.results.features import (
     as_csv,
+    columns_of_result,
     evaluation_lines,
-    feature_columns,
     number_lines,
-    score_bars,
 )
+from bigfs.results.plots import Plots, plots_of
+from bigfs.results.subset import original_of
 from bigfs.solvers.agreement import consensus_ranking
 from bigfs.stages.curves import Curves
 from bigfs.stages.scores import FeatureScores, check_n_selected
@@ -59,6 +60,8 @@ class Result:
         in or out; None for runs without that stage.
     evaluation : dict or None
         The evaluation stage's figures, if the run had one.
+    redundant_with : ndarray of shape (n_features,), int64, or None
+        The kept feature for which one was passed over, -1 for all others; None without redundancy.
     stages : dict
         Per finished stage: seconds, passes, bytes read, measured peak bytes.
     """
@@ -73,6 +76,7 @@ class Result:
     selected: np.ndarray
     curves: Curves | None
     evaluation: dict[str, Any] | None
+    redundant_with: np.ndarray | None
     stages: dict[str, dict[str, Any]]
 
     @cached_property
@@ -258,7 +262,8 @@ class Result:
         Parameters
         ----------
         dest : str, Path or ObjectPath
-            NAME.zarr, .parquet, .npy, .csv or .h5ad. It appears when it is complete.
+            NAME.zarr, .parquet, .npy, .csv or .h5ad. It appears when it is complete. A .h5ad of a
+            run on an AnnData has everything of it but the columns that are left out.
         n_features_to_select : int or None, default=None
             Another number of features, as in `support`. None: that of the run.
         by_rank : bool, default=False
@@ -294,7 +299,12 @@ class Result:
             )
         names = [self.name_of(feature) for feature in kept.tolist()]
         columns = SelectedColumns(data, kept, names)
-        return export_columns(columns, dest, ids=ids, overwrite=overwrite)
+        read = self.settings["input"]
+        original = None
+        if not len(data.dropped) and not read.get("rows"):
+            uri, layer = str(read["uri"]), read.get("layer")
+            original = original_of(uri, layer, self.n_samples, self.feature_names)
+        return export_columns(columns, dest, ids=ids, overwrite=overwrite, original=original)
 
     @cached_property
     def _stored(self) -> FeatureScores:
@@ -310,7 +320,17 @@ class Result:
 
     @cached_property
     def _directory(self) -> RunDirectory:
-        return RunDirectory(self.path).read()
+        directory = RunDirectory(self.path).read()
+        if directory.manifest["stages"].get("result") != self.stages["result"]:
+            raise InputError(
+                f"{self.path} was run again since this result was opened. Open it anew: "
+                "bigfs.open_result."
+            )
+        return directory
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is read when asked is read again, from the run directory.
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     def name_of(self, feature: int) -> str:
         """Return a feature's name, or its index where features have no names."""
@@ -320,16 +340,32 @@ class Result:
         """Return all features as a pandas frame, best first, with the columns of features.csv."""
         import pandas as pd
 
-        return pd.DataFrame(feature_columns(self))
+        return pd.DataFrame(columns_of_result(self))
 
     def __repr__(self) -> str:
         return f"<Result of {self._outcome()}: {self.path}>"
 
     def _repr_html_(self) -> str:
-        """Return the beginning of the ranking as a table with a picture, for notebooks."""
+        """Return the answer, how sure it is, warnings and the best features, for notebooks."""
         table = self.to_frame().head(max(_SHOWN, min(len(self.selected), _WIDEST)))
-        title = html.escape(self._outcome())
-        return f"<p><b>{title}</b></p>{score_bars(self)}{table.to_html(index=False)}"
+        lines = [f"<p><b>{html.escape(self._outcome())}</b></p>"]
+        lines += [f"<p>{html.escape(line)}</p>" for line in (*self.stability_lines, *self.notes)]
+        return "".join(lines) + table.to_html(index=False)
+
+    @property
+    def scores_(self) -> np.ndarray:
+        """The scores, under the name that a fitted selector has for them."""
+        return self.scores
+
+    @property
+    def ranking_(self) -> np.ndarray:
+        """The ranking, under the name that a fitted selector has for it."""
+        return self.ranking
+
+    @cached_property
+    def plot(self) -> Plots:
+        """Pictures of the result: ``plot.scores()``, ``plot.map()``, as `bigfs.plot` has them."""
+        return plots_of(self)
 
     def _outcome(self) -> str:
         return (
@@ -342,7 +378,7 @@ class Result:
 
         A cell is empty where a column says nothing of a feature.
         """
-        return as_csv(feature_columns(self))
+        return as_csv(columns_of_result(self))
 
     def summary(self) -> str:
         """Return the result in words, for a terminal."""
@@ -467,28 +503,33 @@ def open_result(path: str | Location) -> Result:
         raise InputError(f"{path}: this run has no complete result {done}. {again}")
     directory.check_unchanged("result")
     about = read_attributes(stored)
-    ranking, selected = (ArrayRef.at(stored / name).load() for name in ("ranking", "selected"))
+    names = ("scores", "ranking", "selected")
+    scores, ranking, selected = (ArrayRef.at(stored / name).load() for name in names)
     curves = None
     if directory.is_intact("curves"):
         directory.check_unchanged("curves")
         curves = Curves.open(directory.stage_path("curves"))
         selected = np.sort(curves.order)
-        ranking = curves.reordered(ranking)
+        ranking, scores = curves.reordered(ranking, scores)
     elif about.get("largest") is not None:
         raise InputError(f"{path}: this run has not chosen the number of features yet. {again}")
     evaluation = None
     if directory.is_intact("evaluation"):
         evaluation = read_attributes(directory.stage_path("evaluation"))
+    redundant_with = None
+    if "redundant_with" in about.get("arrays", ()):
+        redundant_with = ArrayRef.at(stored / "redundant_with").load()
     return Result(
         path=directory.path,
         method=about["method"],
         n_samples=about["n_samples"],
         n_features=about["n_features"],
         feature_names=about["feature_names"],
-        scores=ArrayRef.at(stored / "scores").load(),
+        scores=scores,
         ranking=ranking,
         selected=selected,
         curves=curves,
         evaluation=evaluation,
+        redundant_with=redundant_with,
         stages=stages,
     )

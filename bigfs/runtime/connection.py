@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from bigfs.core.addresses import check_address, is_scheduler_file
 from bigfs.core.errors import BigfsError, ClusterError, InputError
-from bigfs.runtime.quiet import quiet_end, quieten_workers
+from bigfs.core.quiet import ignoring_warnings
+from bigfs.core.uris import check_address, is_scheduler_file
 from bigfs.runtime.slurm import slurm_cluster
 from bigfs.runtime.workers import WAIT_SECONDS, patience, wait_for_workers
 
@@ -30,6 +30,7 @@ _DASK_SETTINGS = {
         "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
     ),
 }
+_LOGGERS = ("distributed", "tornado.application", "asyncio")
 
 
 def scheduler_address(given: str | None, cluster: Any) -> str | None:
@@ -137,8 +138,9 @@ def local_cluster(n_workers: int, threads_per_worker: int, memory_limit: int) ->
             )
     except RuntimeError as error:
         raise ClusterError(
-            f"Cannot start {n_workers} worker processes here: {error.__cause__ or error}. Close "
-            "other programs if memory is short, or lower cluster.n_workers, and run again."
+            f"Cannot start {n_workers} worker processes here: {error.__cause__ or error}. A script "
+            "works below \"if __name__ == '__main__':\", since workers import it. Else close other "
+            "programs if memory is short, or lower cluster.n_workers, and run again."
         ) from error
 
 
@@ -180,9 +182,8 @@ def _client(scheduler: str) -> Iterator[Any]:
 
     address = _address_in(Path(scheduler)) if is_scheduler_file(scheduler) else scheduler
     try:
-        with warnings.catch_warnings():
-            # The preflight compares versions and says what to do; Dask's table would be twice.
-            warnings.simplefilter("ignore", VersionMismatchWarning)
+        # The preflight compares versions and says what to do; Dask's table would be twice.
+        with ignoring_warnings(VersionMismatchWarning):
             client = ClosingClient(address, timeout=WAIT_SECONDS / 2)
     except BaseException as error:
         if reason := _no_client(address, error):
@@ -227,3 +228,51 @@ def _address_in(path: Path) -> str:
                     f"{path}' on storage that this process sees, then run again."
                 ) from error
         time.sleep(0.2)
+
+
+@contextmanager
+def quiet_end() -> Iterator[Any]:
+    """Restore at the end of the block the logging that it may turn off by what this yields."""
+    import distributed  # noqa: F401  (sets up its logging)
+
+    levels = {name: logging.getLogger(name).level for name in _LOGGERS}
+    dask = logging.getLogger("distributed")
+    handlers = list(dask.handlers)
+    if logging.getLogger("bigfs").handlers:
+        # Until then Dask speaks as we do: a time and a message, or JSON.
+        dask.handlers[:] = [_AsOurs(logging.WARNING)]
+    try:
+        yield _turn_off
+    finally:
+        dask.handlers[:] = handlers
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+class _AsOurs(logging.Handler):
+    """Shows records as those of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for handler in logging.getLogger("bigfs").handlers:
+            handler.handle(record)
+
+
+def quieten_workers(client: Any) -> None:
+    """Let worker processes log nothing, those too that are started later.
+
+    What goes wrong in them reaches the client: errors with the task, deaths from their nannies.
+    """
+    from distributed import WorkerPlugin
+
+    class Quiet(WorkerPlugin):
+        name = "bigfs-quiet"
+
+        def setup(self, worker: Any) -> None:
+            _turn_off()
+
+    client.register_plugin(Quiet())
+
+
+def _turn_off() -> None:
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)

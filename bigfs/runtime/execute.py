@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import threading
 import time
 import uuid
@@ -26,23 +25,16 @@ from bigfs.core.errors import InputError
 from bigfs.core.threads import single_thread
 from bigfs.runtime.failures import cluster_failures
 from bigfs.runtime.interrupt import check_interrupt, task
-from bigfs.runtime.progress import Work, silenced, track, working_on
+from bigfs.runtime.progress import Work, track, working_on
+from bigfs.runtime.scope import active_client, dask_get, in_task
 
 TREE_ARITY = 8
 MAX_TASKS = 100_000
 _POLL_SECONDS = 0.1
-_inline: ContextVar[bool] = ContextVar("bigfs_inline", default=False)
 _at_once: ContextVar[int | None] = ContextVar("bigfs_at_once", default=None)
 # Of this process: how many tasks that go by one number may run at the same time.
 _slots: dict[int, threading.Semaphore] = {}
 _slots_lock = threading.Lock()
-
-
-@contextmanager
-def inline() -> Iterator[None]:
-    """Run what this thread does within the block in this thread: it is inside a task already."""
-    with set_within(_inline, True), silenced():
-        yield
 
 
 def at_most_at_once(count: int | None) -> AbstractContextManager[None]:
@@ -56,67 +48,6 @@ def _slot(at_once: int | None) -> AbstractContextManager[Any]:
         return nullcontext()
     with _slots_lock:
         return _slots.setdefault(at_once, threading.Semaphore(at_once))
-
-
-def dask_get() -> Any:
-    """Return the ``get`` function with which Dask runs a graph here; threads if none is set.
-
-    A ``distributed.Client`` that failed to connect may leave ``scheduler: dask.distributed`` in
-    Dask's configuration, or itself as the default client. Both count as no client.
-    """
-    import dask.base
-    import dask.threaded
-
-    if dask.config.get("scheduler", None) == "dask.distributed":
-        from distributed import Client
-
-        try:
-            Client.current()
-        except ValueError:
-            return dask.threaded.get
-    get = dask.base.get_scheduler()
-    if get is None or _never_connected(_client_of(get)):
-        return dask.threaded.get
-    return get
-
-
-def _client_of(get: Any) -> Any:
-    """Return the client whose method this is, or None."""
-    owner = getattr(get, "__self__", None)
-    return owner if hasattr(owner, "submit") and hasattr(owner, "scheduler_info") else None
-
-
-def _never_connected(client: Any) -> bool:
-    """Say whether a client has no scheduler yet; one that reconnects keeps what it knew of it."""
-    return getattr(client, "status", None) == "connecting" and not client._scheduler_identity
-
-
-def active_client() -> Any:
-    """Return the ``distributed.Client`` in scope, or None."""
-    return None if _inline.get() else _client_of(dask_get())
-
-
-def crosses_processes() -> bool:
-    """Say whether tasks run outside this process, where its arrays cannot be seen."""
-    if _inline.get():
-        return False
-    if active_client() is not None:
-        return True
-    import dask.multiprocessing
-
-    return dask_get() is dask.multiprocessing.get
-
-
-def worker_slots() -> tuple[int, int]:
-    """Return worker processes of the active scheduler, and the tasks each may run at once."""
-    import dask
-
-    client = active_client()
-    if client is not None:
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        return max(1, len(workers)), max((int(w["nthreads"]) for w in workers), default=1)
-    n_threads = dask.config.get("num_workers", None) or os.cpu_count() or 1
-    return (int(n_threads), 1) if crosses_processes() else (1, int(n_threads))
 
 
 def run_tasks(
@@ -295,7 +226,7 @@ def _run(job: _Job) -> list[Any]:
         )
     if not job.items:
         return []
-    if _inline.get():
+    if in_task():
         return _run_inline(job)
     client = active_client()
     if client is None:

@@ -3,55 +3,64 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bigfs.core.errors import InputError
-from bigfs.runtime.execute import active_client
+from bigfs.runtime.scope import active_client
 
 logger = logging.getLogger("bigfs")
 
 
+# What Dask's reports have near their beginning.
+REPORT_TITLE = b"<title>Dask Performance Report</title>"
+
+
 @contextmanager
-def reporting_performance(file: str | None) -> Iterator[None]:
+def reporting_performance(file: Path | None) -> Iterator[None]:
     """Save Dask's performance report of the block; None: do not.
 
-    It is also saved where the block fails, but not where it is interrupted.
+    It is also saved where the block fails, but not where it is interrupted. It gets its name when
+    it is complete.
 
     Raises
     ------
     InputError
-        If there is no cluster, no bokeh or no folder for it: before the block runs.
+        If there is no cluster or no bokeh for it: before the block runs.
     """
     if file is None:
         yield
         return
-    _check(file)
+    _check()
     from distributed import performance_report
 
-    report = performance_report(filename=file)
+    partial = file.with_name(f"{file.name}.partial-{uuid.uuid4().hex[:8]}")
+    report = performance_report(filename=str(partial))
     report.__enter__()
     try:
         yield
     except Exception:
-        _save(report, file)
+        _save(report, partial, file)
         raise
-    _save(report, file)
+    _save(report, partial, file)
 
 
-def _save(report: Any, file: str) -> None:
+def _save(report: Any, partial: Path, file: Path) -> None:
     """Write the report; a run that is done does not fail for it."""
     try:
         report.__exit__(None, None, None)
+        partial.replace(file)
     except Exception as error:
+        partial.unlink(missing_ok=True)
         logger.warning(
             "The performance report %s was not saved: %s: %s", file, type(error).__name__, error
         )
 
 
-def _check(file: str) -> None:
+def _check() -> None:
     client = active_client()
     if client is None:
         raise InputError(
@@ -63,9 +72,6 @@ def _check(file: str) -> None:
             "The performance report needs bokeh where the scheduler runs: "
             "pip install 'bigfs[performance]' there."
         )
-    folder = Path(file).absolute().parent
-    if not folder.is_dir():
-        raise InputError(f"The performance report {file} has no folder: {folder} does not exist.")
 
 
 def _has_bokeh() -> bool:

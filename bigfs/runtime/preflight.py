@@ -7,10 +7,13 @@ here. Workers that join later are checked when the next stage starts.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import sys
 import uuid
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +22,7 @@ from bigfs.core.memory import SMALLEST_LIMIT_BYTES
 from bigfs.core.paths import is_plain
 from bigfs.core.threads import blas_kernels
 from bigfs.core.units import format_bytes
-from bigfs.runtime.execute import active_client
+from bigfs.runtime.scope import active_client
 from bigfs.runtime.workers import (
     ANSWER_SECONDS,
     ask_workers,
@@ -33,8 +36,9 @@ from bigfs.runtime.workers import (
 _PROTOCOL = ("python", "bigfs", "dask", "distributed", "cloudpickle")
 _RESULTS = (
     *("numpy", "scipy", "zarr", "numcodecs", "scikit-learn", "pynndescent", "numba", "llvmlite"),
-    *("pyamg", "clarabel", "dask-ml"),
+    "dask-ml",
 )
+_CODE = "the code of bigfs"  # that of one version may differ, where it is installed for editing
 _SHOWN = 3
 logger = logging.getLogger("bigfs")
 # The workers of a client that were found to be right for a folder.
@@ -83,7 +87,7 @@ def check_workers(folder: Any) -> None:
     }
     if not new:
         return
-    _compare(package_versions(), ask_workers(client, package_versions, workers=[*new]))
+    _compare(_versions(), ask_workers(client, _versions, workers=[*new]))
     _check_sizes([*new])
     _check_shared(folder, [*new])
     _compare_kernels(ask_workers(client, blas_kernels, workers=[*new]))
@@ -92,7 +96,7 @@ def check_workers(folder: Any) -> None:
 
 def _check_scheduler(client: Any) -> None:
     async def ask() -> Any:
-        return await asyncio.wait_for(client.run_on_scheduler(package_versions), ANSWER_SECONDS)
+        return await asyncio.wait_for(client.run_on_scheduler(_versions), ANSWER_SECONDS)
 
     try:
         answer = bounded(client, ask, "The scheduler does not answer")
@@ -100,7 +104,7 @@ def _check_scheduler(client: Any) -> None:
         raise
     except Exception as error:
         answer = error
-    own = {name: version for name, version in package_versions().items() if name in _PROTOCOL}
+    own = {name: version for name, version in _versions().items() if name in (*_PROTOCOL, _CODE)}
     _compare(own, {"the scheduler": answer})
 
 
@@ -158,6 +162,17 @@ def package_versions() -> dict[str, str]:
         except PackageNotFoundError:
             versions[package] = "missing"
     return versions
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Return the versions of packages, and a digest of the code of this one."""
+    folder = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(f"{file.relative_to(folder)} {file.stat().st_size}\n".encode())
+        digest.update(file.read_bytes())
+    return {**package_versions(), _CODE: digest.hexdigest()[:12]}
 
 
 def _check_sizes(workers: Sequence[str]) -> None:

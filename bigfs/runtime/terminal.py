@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -16,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
+from bigfs.core.errors import StorageError
 from bigfs.core.text import printable
 from bigfs.runtime.progress import LogReporter, Work, current_stage, reported_by
 
@@ -23,6 +26,9 @@ logger = logging.getLogger("bigfs")
 
 
 _format = "text"
+# The thread that makes JSON of what is written to stderr, and the stderr that it writes to.
+_relays: list[tuple[threading.Thread, int]] = []
+_DRAIN_SECONDS = 2.0
 
 
 def choose_format(name: str) -> None:
@@ -52,19 +58,75 @@ def say(text: str, level: int, **fields: Any) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def show(text: str) -> None:
-    """Print what a command found. It is done then, whether or not anybody reads it.
+def show(text: str, *, kept: bool = False) -> None:
+    """Print what a command found; its reader may be gone (head, less).
 
-    The reader may be gone (head, less), or the disk that stdout goes to full: then that is said on
-    stderr, and the exit code stays that of the work.
+    Parameters
+    ----------
+    text : str
+    kept : bool, default=False
+        Whether the work of the command is stored: the exit code is that of the work then, and if
+        the disk that stdout goes to is full, stderr says so.
+
+    Raises
+    ------
+    StorageError
+        If the text cannot be written, and is all that there is.
     """
     try:
         click.echo(printable(text))
     except OSError as error:
         # Python would try again, and fail again, at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            say(f"the output cannot be written: {error.strerror}", logging.WARNING, event="message")
+        if isinstance(error, BrokenPipeError):
+            return
+        message = f"the output cannot be written: {error.strerror}"
+        if not kept:
+            raise StorageError(f"{message}.") from None
+        say(message, logging.WARNING, event="message")
+
+
+def relay_lines(arguments: list[str]) -> None:
+    """Have stderr of this process and its children hold JSON lines only, if a command asks for it.
+
+    What Python, Dask and worker processes write there passes through a pipe, and becomes the
+    message of an object for each line. `drain_lines` ends it, at the latest with the process.
+    """
+    at = [i for i, word in enumerate(arguments) if word.startswith("--log-format")]
+    if not at or "json" not in " ".join(arguments[at[-1] :]).replace("=", " ").split()[1:2]:
+        return
+    stderr = os.dup(2)
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+    relay = threading.Thread(target=_relay, args=(reading, stderr), daemon=True)
+    relay.start()
+    _relays.append((relay, stderr))
+    atexit.register(drain_lines)
+
+
+def drain_lines() -> None:
+    """Wait for what was written to stderr, and give it back."""
+    while _relays:
+        relay, stderr = _relays.pop()
+        with suppress(OSError):
+            sys.stderr.flush()
+        os.dup2(stderr, 2)
+        relay.join(_DRAIN_SECONDS)  # a child that lives on keeps the pipe open
+
+
+def _relay(reading: int, stderr: int) -> None:
+    """Copy lines; those that are no JSON objects become messages."""
+    with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            text = line.rstrip()
+            if not text:
+                continue
+            if not text.startswith("{"):
+                record = logging.LogRecord("stderr", logging.WARNING, "", 0, text, None, None)
+                text = _JsonFormatter().format(record)
+            with suppress(OSError):
+                os.write(stderr, f"{text}\n".encode())
 
 
 @contextmanager

@@ -11,12 +11,15 @@ from typing import Any
 
 from bigfs.core.context import set_within
 from bigfs.core.errors import ClusterError
-from bigfs.runtime.execute import active_client
+from bigfs.core.memory import machine_bytes
 from bigfs.runtime.interrupt import check_interrupt
+from bigfs.runtime.scope import active_client
 
 WAIT_SECONDS = 60.0
 ANSWER_SECONDS = 60.0
 _patience: ContextVar[float] = ContextVar("bigfs_patience", default=WAIT_SECONDS)
+LOST_SECONDS = 60.0
+_ANSWER_SECONDS = 10.0
 
 
 def patience(seconds: float | None) -> AbstractContextManager[None]:
@@ -25,8 +28,20 @@ def patience(seconds: float | None) -> AbstractContextManager[None]:
 
 
 def workers_of(client: Any) -> dict[str, dict[str, Any]]:
-    """Return the scheduler's record of each of its workers, by address."""
-    workers: dict[str, dict[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
+    """Return the scheduler's record of each of its workers, by address.
+
+    Raises
+    ------
+    ClusterError
+        If Dask has given up the connection to the scheduler.
+    """
+    known = client.scheduler_info(n_workers=-1)
+    if "workers" not in known and client.status == "closed":
+        raise ClusterError(
+            "The connection to the scheduler was lost. Finished stages are kept: run again when it "
+            "answers."
+        )
+    workers: dict[str, dict[str, Any]] = known.get("workers", {})
     return workers
 
 
@@ -142,17 +157,62 @@ def worker_limits() -> dict[str, int]:
     """
     client = active_client()
     if client is None:
-        return {"this process": _machine_bytes()}
+        return {"this process": machine_bytes()}
     limits = {worker: int(w["memory_limit"] or 0) for worker, w in workers_of(client).items()}
     unlimited = [worker for worker, limit in limits.items() if not limit]
     if unlimited:
-        machine_limits = ask_workers(client, _machine_bytes, workers=unlimited)
+        machine_limits = ask_workers(client, machine_bytes, workers=unlimited)
         limits.update({w: n for w, n in machine_limits.items() if isinstance(n, int)})
     return {worker: limit for worker, limit in limits.items() if limit}
 
 
-def _machine_bytes() -> int:
-    """Return the memory of this machine, or of the container, where that is smaller."""
-    from distributed.system import MEMORY_LIMIT
+def watch_cluster(cluster: Any = None) -> Callable[[], None] | None:
+    """Return a check to call every few seconds while the active cluster works, or None without one.
 
-    return int(MEMORY_LIMIT)
+    Parameters
+    ----------
+    cluster : ClusterConfig or None, default=None
+        It may be without any worker for as long as it may take to start, a minute at least.
+    """
+    client = active_client()
+    if client is None:
+        return None
+    ours = client.cluster if cluster is not None and cluster.kind == "local" else None
+    patience = max(LOST_SECONDS, getattr(cluster, "wait_seconds", None) or 0.0)
+    return _WorkerWatch(client, ours, patience)
+
+
+class _WorkerWatch:
+    """Raises ClusterError when the cluster has been without workers for too long."""
+
+    def __init__(self, client: Any, ours: Any, patience_seconds: float) -> None:
+        self._client, self._ours, self._patience = client, ours, patience_seconds
+        self._well = time.monotonic()
+
+    def __call__(self) -> None:
+        trouble = self._trouble()
+        if trouble is None:
+            self._well = time.monotonic()
+        elif time.monotonic() - self._well > self._patience:
+            raise ClusterError(
+                f"{trouble} for {self._patience:.0f} s. Finished stages are kept: run again when "
+                "the cluster is up."
+            )
+
+    def _trouble(self) -> str | None:
+        """Say what is wrong with the cluster now, or None."""
+        scheduler = self._client.scheduler
+
+        async def ask() -> Any:
+            return await asyncio.wait_for(scheduler.identity(n_workers=-1), _ANSWER_SECONDS)
+
+        try:
+            answer = self._client.sync(ask)
+        except Exception:  # whatever it is, the scheduler has not answered
+            return "The scheduler has not answered"
+        if self._ours is not None and len(answer["workers"]) < len(self._ours.worker_spec):
+            # Dask starts a worker that died again, once: not one that dies while it starts.
+            self._ours.scale(len(self._ours.worker_spec))
+        if answer["workers"]:
+            return None
+        return f"The scheduler at {answer['address']} has had no worker"

@@ -61,6 +61,7 @@ def select(
     --------
     >>> import bigfs
     >>> bigfs.select(adata, 2000, method="highly_variable", layer="counts")  # doctest: +SKIP
+    >>> scanpy.pp.pca(adata, mask_var="bigfs_selected")  # doctest: +SKIP
     >>> adata[:, adata.var["bigfs_selected"]]  # doctest: +SKIP
     """
     if not is_annotated(adata):
@@ -79,10 +80,7 @@ def select(
         name: BaseSelector.labels_in(adata, value) if name == of_obs else value
         for name, value in parameters.items()
     }
-    try:
-        selector = METHODS[method].estimator_class()(n_features_to_select, **parameters)
-    except TypeError as error:
-        raise InputError(f"{method}: {error}.") from None
+    selector = METHODS[method].estimator_class()(n_features_to_select, **parameters)
     selector._annotated = adata
     selector.fit(source)
     target = adata.copy() if copy else adata

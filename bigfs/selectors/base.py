@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import logging
+import os
 from abc import ABC, abstractmethod
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy.sparse import issparse
@@ -21,33 +23,35 @@ from bigfs.blocks.preprocess import Transform
 from bigfs.config import Selection, validated
 from bigfs.config.fields import fresh_seed
 from bigfs.config.inputs import MissingConfig
+from bigfs.config.messages import nearest
 from bigfs.config.sections import Auto, GraphConfig, StabilityConfig
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, InputTypeError
 from bigfs.core.seeds import check_seed
-from bigfs.core.uris import SOURCE, as_text
+from bigfs.core.uris import SOURCE, LabelValues, as_text, column_of
 from bigfs.runtime.display import showing
 from bigfs.selectors.configs import selection_model
 from bigfs.selectors.curves import curves_stage
-from bigfs.selectors.docstrings import completed
+from bigfs.selectors.docstrings import completed, described
 from bigfs.selectors.number import is_by_fits
-from bigfs.selectors.registry import method_of
-from bigfs.selectors.stability.fits import check_stability, stability_stage
-from bigfs.selectors.stages import (
+from bigfs.selectors.registry import METHODS, method_of
+from bigfs.selectors.scoring import (
     check_form,
     check_settings,
     resolved,
     stages_of_selection,
     warn_of_scales,
 )
-from bigfs.stages.curves import Curves
+from bigfs.selectors.stability.fits import check_stability, stability_stage
+from bigfs.stages.curves import Curves, feature_columns
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores, check_n_selected, support_of
 from bigfs.stages.stage import Stage
 from bigfs.store.columns import suspicious_columns
-from bigfs.store.formats.memory import refuse_texts
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.formats.memory import plain, refuse_texts
+from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 from bigfs.store.several import sources_of
-from bigfs.store.source import is_list_of_uris, open_matrix
+from bigfs.store.source import is_list_of_uris, listed, open_matrix
+from bigfs.store.values import check_present, plain_values
 
 logger = logging.getLogger("bigfs")
 
@@ -61,8 +65,9 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
     It has the methods of scikit-learn's ``SelectorMixin``, whose package takes as long to import
     as all of bigfs.
 
-    A parameter that a selector takes and does not describe itself gets its description from its
-    nearest base that does, and so do the attributes that all selectors have.
+    A parameter that a selector takes and does not describe itself gets its description from the
+    model of the method's settings, else from its nearest base that has one, and so do the
+    attributes that all selectors have.
 
     Parameters
     ----------
@@ -82,13 +87,18 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         What rows are neighbors by: "raw" features; "pca:50", principal components; or, of an
         AnnData, "obsm/NAME", an array, or "obsp/NAME", a finished graph, whose values are its
         weights unless the name ends in "distances". "auto": "pca:50" for sparse counts that are
-        normalized, else "raw".
+        normalized; "pca:50", "pca:100" or "pca:200" for 50,000 or more dense rows of more than 256
+        features, where a sample keeps its neighbors; else "raw".
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
-        Applied while reading.
+        Applied while reading. "auto": "normalize_log1p" for sparse counts, "minmax" for dense
+        features of different units, else "none"; see `preprocess_`.
     missing : {"error", "mean", "zero", "drop_rows"}, default="error"
         NaN: refused with its place, replaced by the mean of its feature or by zero, or its row
         left out. `transform` keeps NaN.
+    redundancy : float or None, default=None
+        Pass over a feature whose absolute correlation with a better one that is kept is above
+        this, such as 0.95; where too few are left, the best of those passed over fill up.
     random_state : int or None, default=0
         Seed of everything random.
     memory_limit : int or str, default="4 GiB"
@@ -100,6 +110,10 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
     ----------
     scores_ : ndarray of shape (n_features,), float64
         Larger is better.
+    preprocess_ : str
+        What was applied.
+    redundant_with_ : ndarray of shape (n_features,), int64
+        Only with ``redundancy``: the kept feature for which one was passed over, -1 for all others.
     row_mask_ : ndarray of shape (n_rows,), bool
         Only with ``missing="drop_rows"``, or of data that were opened or stored without some rows:
         which were used.
@@ -111,12 +125,26 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
     preprocess: str
     _annotated: Any = None  # the AnnData, where X is an opened matrix of one
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse an unknown parameter with the name of ours that it stands for."""
+        known = signature(cls.__init__).parameters
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+        unknown = next((name for name in kwargs if name not in known), None)
+        if unknown is not None and not takes_any:
+            near = nearest(unknown, known)
+            hint = f"did you mean {near!r}?" if near else f"It has {', '.join([*known][1:])}."
+            joint = ";" if near else "."
+            raise InputTypeError(f"{cls.__name__} has no parameter {unknown!r}{joint} {hint}")
+        return super().__new__(cls)
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Complete the docstring of a selector."""
         super().__init_subclass__(**kwargs)
         if cls.__doc__ and "__init__" in vars(cls):
             bases = [base for base in cls.__mro__[:0:-1] if issubclass(base, BaseSelector)]
-            cls.__doc__ = completed(cls, [base.__doc__ or "" for base in bases])
+            models = [m.parameters for m in METHODS.values() if m.estimator == cls.__name__]
+            own = [described(cls, model) for model in models]
+            cls.__doc__ = completed(cls, [*(base.__doc__ or "" for base in bases), *own])
 
     def _keep(self, arguments: dict[str, Any]) -> None:
         """Store the arguments of ``__init__`` (its ``locals()``), each under its name."""
@@ -182,7 +210,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         if "curves" in finished:
             self.curves_ = Curves.open(finished["curves"])
             self.n_features_to_select_ = len(self.curves_.order)
-            self.ranking_ = self.curves_.reordered(result.ranking)
+            self.ranking_, self.scores_ = self.curves_.reordered(result.ranking, result.scores)
         if hasattr(self, "random_state"):
             self.random_state_ = selection.random_state
         dropped = list(blocks.source.dropped)
@@ -192,6 +220,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             self.row_mask_ = np.ones(blocks.n_samples + len(dropped), dtype=bool)
             self.row_mask_[dropped] = False
         self._keep_details(result.details, scratch if is_stored(X) else None)
+        self._notes = list(read_attributes(finished["result"]).get("notes", []))
         self.preprocess_ = selection.preprocess
         columns = blocks.transform.columns
         self._columns = None if columns is None else columns.load()
@@ -247,7 +276,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
                 continue
             section = settings
             if name == method.labels:
-                value = self.labels_in(X, value)
+                value = self._given_labels(X, name, value)
             if name in method.parameters.model_fields:
                 section = settings.setdefault(method.name, {})
             elif name in GraphConfig.model_fields:
@@ -267,13 +296,38 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
     def _prepared(self, X: Any, scratch: Scratch) -> RowBlocks:
         """Open rows to predict, checked and preprocessed as those of `fit` were; one row twice."""
         if not is_stored(X):
-            X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype="numeric", reset=False)
+            X = plain(X)
+            X = validate_data(
+                self,
+                X,
+                accept_sparse=("csr", "csc"),
+                dtype="numeric",
+                ensure_all_finite=False,  # the blocks are checked, and name the place
+                reset=False,
+            )
             X = X[[0, 0]] if X.shape[0] == 1 else X  # opened data have two rows at least
         blocks = RowBlocks.from_any(X, scratch=scratch)
         self._check_shape((blocks.n_samples, blocks.n_features))
         columns = None if self._columns is None else scratch.put("columns", self._columns)
         blocks.transform = Transform(self.preprocess_, columns)
         return blocks
+
+    def _given_labels(self, X: Any, name: str, value: Any) -> Any:
+        """Return labels, or another start, as numbers or texts; a name, or None, as it is."""
+        value, annotated = self.labels_in(X, value), X if is_annotated(X) else self._annotated
+        if isinstance(value, str) and annotated is not None:
+            is_path = "://" in value or os.path.exists(column_of(value)[0])
+            starts = method_of(type(self)).starts
+            if value not in starts and not is_path:
+                choices = ", ".join([*map(repr, starts), "a column of obs"])
+                raise InputError(
+                    f"{type(self).__name__}: {name} must be {choices} or a file of labels. Got "
+                    f"{value!r}; obs has {listed([str(column) for column in annotated.obs])}."
+                )
+        if value is None or isinstance(value, (str, Path, LabelValues)):
+            return value
+        name = f"{type(self).__name__}: {name}"
+        return check_present(plain_values(value, name), name)
 
     @staticmethod
     def labels_in(X: Any, value: Any) -> Any:
@@ -301,6 +355,58 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         check_is_fitted(self, "ranking_")
         check_n_selected(type(self).__name__, n_features_to_select, len(self.ranking_))
         return support_of(self.ranking_, self._supports, n_features_to_select)
+
+    @property
+    def selected(self) -> np.ndarray:
+        """Indices of the selected features, ascending, as those of a run's `Result`."""
+        return self.get_support(indices=True)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if "text/html" in bundle:
+            bundle["text/html"] = self._answer() + bundle["text/html"]
+        return bundle
+
+    def _repr_html_inner(self) -> str:
+        return self._answer() + str(super()._repr_html_inner())
+
+    def _answer(self) -> str:
+        """Return the selection, how sure it is, warnings and the best features, for notebooks."""
+        if not hasattr(self, "ranking_"):
+            return ""
+        lines = [f"{len(self.selected):,} of {len(self.ranking_):,} features selected"]
+        if hasattr(self, "stability_interval_"):
+            low, high = self.stability_interval_
+            lines.append(f"stability {self.stability_:.2f} (95 % interval {low:.2f} to {high:.2f})")
+        lines += getattr(self, "_notes", [])
+        text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+        return text + str(self.to_frame().head(10).to_html(index=False))
+
+    def to_frame(self) -> Any:
+        """Return all features as a pandas frame, best first.
+
+        Returns
+        -------
+        frame : DataFrame
+            Columns ``rank``, ``index``, ``name``, ``score`` and ``selected``; with ``redundancy``
+            ``redundant_with``, of fits on samples ``frequency``, and with curves
+            (``n_features_to_select="auto"``) why each feature is in or out.
+        """
+        import pandas as pd
+
+        check_is_fitted(self, "ranking_")
+        names = getattr(self, "feature_names_in_", range(len(self.ranking_)))
+        return pd.DataFrame(
+            feature_columns(
+                self.ranking_,
+                self.scores_,
+                self.selected,
+                [str(name) for name in names],
+                curves=getattr(self, "curves_", None),
+                redundant_with=getattr(self, "redundant_with_", None),
+                frequencies=getattr(self, "frequencies_", None),
+            )
+        )
 
     def transform(self, X: Any) -> Any:
         """Keep the selected features.
@@ -351,7 +457,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
 
     def _transform_in_memory(self, X: Any) -> Any:
         """Check data in memory and keep their columns; frames stay frames if frames are wanted."""
-        wanted = getattr(self, "_sklearn_output_config", {}).get("transform")
+        X, wanted = plain(X), getattr(self, "_sklearn_output_config", {}).get("transform")
         frame = hasattr(X, "iloc") and (wanted or get_config()["transform_output"]) != "default"
         X = validate_data(
             self,
@@ -399,7 +505,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             If ``X`` has not as many columns as features are selected.
         """
         kept = self.get_support(indices=True)
-        X = check_array(X, dtype=None, accept_sparse="coo")
+        X = check_array(plain(X), dtype=None, accept_sparse="coo")
         if X.shape[1] != len(kept):
             raise ValueError(
                 f"X has {X.shape[1]} features, but {len(kept)} are selected by "
@@ -431,6 +537,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
     def _checked(self, X: Any) -> Any:
         """Apply scikit-learn's checks to data in memory and record the features' names."""
         if not is_stored(X):
+            X = plain(X)
             refuse_texts(X)
             checked = validate_data(
                 self,

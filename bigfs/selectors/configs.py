@@ -1,14 +1,18 @@
-"""The configurations of pipelines, comparisons and papers' tables, with the registered methods."""
+"""The configurations of pipelines and comparisons, with the registered methods."""
 
 from __future__ import annotations
 
+import importlib
+import json
+import sys
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from bigfs.config import Comparison, Config, PaperTable, Selection, read_settings, validated
+from bigfs.config import Comparison, Config, Methods, Selection, read_settings, validated
 from bigfs.config.comparison import with_pipeline
 from bigfs.config.selection import with_methods
 from bigfs.core.errors import ConfigError
@@ -34,6 +38,11 @@ def _pipeline_model(names: tuple[str, ...]) -> type[Config]:
 @lru_cache(maxsize=4)
 def _selection_model(names: tuple[str, ...]) -> type[Selection]:
     return with_methods(Selection, METHODS)
+
+
+@lru_cache(maxsize=8)
+def _with_pipeline(model: type[Methods], names: tuple[str, ...]) -> type[Methods]:
+    return with_pipeline(model, pipeline_model())
 
 
 def load_config(source: Config | str | Path | dict[str, Any], overrides: Any = ()) -> Config:
@@ -79,21 +88,43 @@ def make_config(**settings: Any) -> Config:
 
 
 def load_comparison(
-    source: Comparison | PaperTable | str | Path | dict[str, Any], overrides: Any = ()
-) -> Comparison | PaperTable:
+    source: Methods | str | Path | dict[str, Any], overrides: Any = (), labels: Any = None
+) -> Methods:
     """Return the comparison of a YAML file or a dict; parameters and errors as in `load_config`.
 
-    With a ``protocol`` it is the table of a paper.
+    With a ``protocol`` it is the table of a paper. ``labels`` are those of the evaluation.
     """
-    if isinstance(source, (Comparison, PaperTable)):
-        return _unchanged(source, overrides)
+    if isinstance(source, Methods):
+        return _unchanged(source, overrides if labels is None else ["evaluate.labels"])
     settings = read_settings(source, overrides)
     if "method" in settings and "methods" not in settings:
         raise ConfigError(
             f"{_name(source)} is the pipeline of one method (it has 'method'): "
             f"{_call('run', source)}; a comparison has 'methods', as pipelines/compare/digits.yaml."
         )
-    return validated(_comparison_model(settings), settings, _name(source))
+    if labels is not None:
+        settings["evaluate"] = {**dict(settings.get("evaluate") or {}), "labels": labels}
+    model = paper_tables().PaperTable if "protocol" in settings else Comparison
+    return validated(_with_pipeline(model, tuple(METHODS)), settings, _name(source))
+
+
+def paper_tables() -> Any:
+    """Return the module ``pipelines.paper.table``, which only a checkout has.
+
+    Raises
+    ------
+    ConfigError
+        If bigfs does not run from a checkout.
+    """
+    checkout = Path(__file__).parents[2]
+    if not (checkout / "pipelines" / "paper" / "table.py").is_file():
+        raise ConfigError(
+            "The tables of papers are run from a checkout of bigfs; this installation has none. "
+            "Install the checkout in place (pip install -e .) and run this again."
+        )
+    if str(checkout) not in sys.path:
+        sys.path.append(str(checkout))  # which processes that are started from here inherit
+    return importlib.import_module("pipelines.paper.table")
 
 
 def _unchanged(config: Any, overrides: Any) -> Any:
@@ -110,23 +141,26 @@ def _call(command: str, source: Any) -> str:
     return f"bigfs.{command}" if isinstance(source, dict) else f"bigfs {command} {source}"
 
 
-def _comparison_model(settings: dict[str, Any]) -> type[Comparison] | type[PaperTable]:
-    return _model_of("paper" if "protocol" in settings else "compare", tuple(METHODS))
-
-
-@lru_cache(maxsize=8)
-def _model_of(kind: str, names: tuple[str, ...]) -> Any:
-    return with_pipeline(PaperTable if kind == "paper" else Comparison, pipeline_model())
-
-
 def json_schema(kind: str = "run") -> dict[str, Any]:
-    """Return the JSON schema of a YAML file: of ``run``, ``compare`` or ``paper``."""
+    """Return the JSON schema of a YAML file: of ``run`` or ``compare``."""
     models: dict[str, type[BaseModel]] = {
         "run": pipeline_model(),
         "compare": Comparison,
-        "paper": PaperTable,
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **models[kind].model_json_schema(),
+        "title": f"bigfs {kind}",
     }
+
+
+def write_schema(pipeline: Path, kind: str) -> None:
+    """Write the schema that a template names for editors beside it, unless a file is there.
+
+    One that bigfs wrote is replaced. Where it cannot be written, nothing is lost.
+    """
+    file = pipeline.with_name(f"bigfs{'' if kind == 'run' else f'-{kind}'}.schema.json")
+    text = json.dumps(json_schema(kind), indent=2)
+    with suppress(OSError, ValueError):
+        if not file.exists() or json.loads(file.read_text()).get("title") == f"bigfs {kind}":
+            file.write_text(text)

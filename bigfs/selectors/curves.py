@@ -1,8 +1,10 @@
-"""The stage of the curves: one pass over the data, after the scores, for every method.
+"""The stage of the curves, after the scores, for every method.
 
-The pass gives the products of the leading features with all features and the eigenvectors, and a
-sample of the rows; the rest are small matrices on the client. Wide data are no exception: d x d is
-never formed, and where a worker has no room for as many leading features, fewer are looked at.
+They need the products of the leading features with all features and the eigenvectors, and a sample
+of the rows; the rest are small matrices on the client. Where a method has left X'X and X'Y, a few
+blocks are read for the sample; else one pass over the data gives both. Wide data are no exception:
+d x d is never formed for it, and where a worker has no room for as many leading features, fewer are
+looked at.
 
 Runs on workers; imports no scikit-learn.
 """
@@ -17,16 +19,16 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks.csr_kernels import GROUP
-from bigfs.blocks.kernels import column_means, tile_rows
+from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import fold_parts
 from bigfs.config import Selection
 from bigfs.config.sections import Auto, GraphConfig
-from bigfs.core.cost import Shape, StageCost, Step
+from bigfs.core.cost import LOOP_RATE, PRODUCTS_RATE, READ_RATE, Shape, StageCost, Step
 from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.graph.recall import sample_rows
-from bigfs.selectors.mcfs.wide import Cross, merge_cross, side_bytes, sparse_cross
+from bigfs.selectors.cross import Cross, dense_cross, merge_cross, side_bytes, sparse_cross
 from bigfs.selectors.number import (
     choose_number,
     is_by_fits,
@@ -34,18 +36,22 @@ from bigfs.selectors.number import (
     rule_in_words,
 )
 from bigfs.selectors.registry import METHODS
+from bigfs.selectors.scoring import choose_scoring
 from bigfs.solvers import nested
 from bigfs.spectral.choice import largest_count
 from bigfs.stages.curves import Curves, curve_sizes
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stability import Stability
 from bigfs.stages.stage import Inputs, Stage
+from bigfs.stages.sums import read_products
 from bigfs.store.scratch import ArrayRef, Scratch
 
-# Curves go up to so many times the selected features, and no farther than this.
+# Curves end at this multiple of the selected features, and at this number.
 _BEYOND, _FAR = 4, 200
 # Rows of the sample, and the values in it.
 _SAMPLE_ROWS, _SAMPLE_VALUES = 500, 2**23
+# Blocks that the sample comes from where no pass is needed.
+_SAMPLE_BLOCKS = 20
 
 
 def curves_stage(selection: Selection, fits: Stage | None = None, *, quick: bool = False) -> Stage:
@@ -68,8 +74,14 @@ def curves_stage(selection: Selection, fits: Stage | None = None, *, quick: bool
     }
     if fits is not None and is_by_fits(number):
         settings["stability"] = fits.settings
-    choose = partial(OnePass.of, selection=selection, quick=quick)
-    return Stage("curves", 1, settings, choose, sparse=True)
+    choose = partial(_choose, selection=selection, quick=quick)
+    return Stage("curves", 3, settings, choose, sparse=True)
+
+
+def _choose(shape: Shape, selection: Selection, quick: bool) -> OnePass:
+    """Return the strategy: no pass where the method has left products."""
+    left = not quick and choose_scoring(shape, selection).strategy.leaves_products
+    return (FromProducts if left else OnePass).of(shape, selection, quick=quick)
 
 
 def _n_neighbors(selection: Selection) -> int:
@@ -143,8 +155,18 @@ class OnePass:
             (
                 Step(what, needed, shape.n_blocks, 1, shape.n_chunks),
                 Step(f"curves from the {what}", client, by_client=True),
-            )
+            ),
+            seconds=self._seconds(),
         )
+
+    def _seconds(self) -> float:
+        """Return an estimate: the pass, the products, and the path of the leading features."""
+        shape, m = self.shape, self.largest
+        entries, rate = shape.n_entries, LOOP_RATE
+        if entries is None:
+            entries, rate = shape.n_samples * shape.n_features, PRODUCTS_RATE
+        path = shape.n_features * m**2 / PRODUCTS_RATE
+        return shape.nbytes / READ_RATE + entries * m / rate + path
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the curves, and the selection."""
@@ -162,8 +184,7 @@ class OnePass:
         if not isinstance(self.number, Auto) and self.number <= largest:
             sizes = np.union1d(sizes, [self.number])
         paths = [_path(result, m) for m in sizes.tolist()]
-        sample = (blocks.n_samples, self.random_state, self.n_rows)
-        cross, rows = blocks.reduce(_kernel, _merge, leading, targets, sample, label="curves")
+        cross, rows = self._read(inputs, leading, targets)
         products = _LeadingProducts(cross, leading, blocks.n_samples, blocks.n_features)
         values = products.curves(paths)
         kept = _kept(np.concatenate(rows).astype(np.float64), paths, self.n_neighbors)
@@ -191,6 +212,16 @@ class OnePass:
             notes=list(self.notes),
         )
 
+    def _read(
+        self, inputs: Inputs, leading: np.ndarray, targets: ArrayRef | None
+    ) -> tuple[Cross, list[np.ndarray]]:
+        """Return the products of the leading features with all and the eigenvectors, and rows."""
+        sample = (inputs.blocks.n_samples, self.random_state, self.n_rows)
+        products_and_rows: tuple[Cross, list[np.ndarray]] = inputs.blocks.reduce(
+            _kernel, _merge, leading, targets, sample, label="curves"
+        )
+        return products_and_rows
+
     def _reasons(
         self, order: np.ndarray, result: FeatureScores, products: _LeadingProducts
     ) -> dict[str, Any]:
@@ -216,6 +247,46 @@ class OnePass:
         }
 
 
+class FromProducts(OnePass):
+    """Products that the method has left, and a sample of rows from a few blocks."""
+
+    def cost(self) -> StageCost:
+        """Return the cost of the client's matrices, and of a block."""
+        shape, d = self.shape, self.shape.n_features
+        of_pass = super().cost()
+        client = of_pass.steps[-1]
+        needed = client.task_bytes + 8 * d * (d + self.n_targets) + shape.read_bytes
+        step = Step("curves from the Gram matrix", needed, by_client=True)
+        return StageCost((step,), seconds=of_pass.seconds)
+
+    def _seconds(self) -> float:
+        """Return an estimate: the path of the leading features."""
+        return self.shape.n_features * self.largest**2 / PRODUCTS_RATE
+
+    def _read(
+        self, inputs: Inputs, leading: np.ndarray, targets: ArrayRef | None
+    ) -> tuple[Cross, list[np.ndarray]]:
+        blocks = inputs.blocks
+        gram = read_products(inputs.finished["result"], blocks.n_samples)
+        squares = inputs.spectral.norms**2 - gram.count * gram.y_mean**2
+        cross = Cross(
+            gram.count,
+            np.concatenate([gram.mean, gram.y_mean]),
+            gram.mean[leading],
+            np.asfortranarray(np.vstack([gram.gram[:, leading], gram.xty[leading].T])),
+            np.concatenate([gram.gram.diagonal(), np.maximum(squares, 0.0)]),
+        )
+        reader, rows, left = blocks.start_pass(0), [], self.n_rows
+        few = np.unique(np.linspace(0, len(blocks.bounds) - 1, _SAMPLE_BLOCKS).astype(int))
+        for place, number in enumerate(few.tolist()):
+            start, stop = blocks.bounds[number]
+            wanted = min(stop - start, -(-left // (len(few) - place)))
+            left -= wanted
+            chosen = sample_rows(stop - start, self.random_state + number, wanted)
+            rows.append(np.array(reader.read(start, stop)[chosen]))
+        return cross, rows
+
+
 def _or_one(values: np.ndarray) -> np.ndarray:
     """Return values to divide by: 1 in place of 0."""
     return np.where(values > 0, values, 1.0)
@@ -233,6 +304,8 @@ def _parts(shape: Shape) -> int:
 
 def _path(result: FeatureScores, m: int) -> np.ndarray:
     """Return the selection of m features, in the order of the ranking."""
+    if result.supports is None:
+        return result.ranking[:m]
     return result.ranking[np.isin(result.ranking, result.support(m))]
 
 
@@ -251,6 +324,9 @@ def _leading(
     most : int
         Features that there is room for.
     """
+    if result.supports is None:  # every selection is the beginning of the next one
+        leading = result.ranking[: min(max(largest, len(first)), most)]
+        return leading.astype(np.int64), min(largest, len(leading))
     together = dict.fromkeys(first)
     for m in range(1, largest + 1):
         fresh = [feature for feature in _path(result, m).tolist() if feature not in together]
@@ -280,6 +356,7 @@ class _LeadingProducts:
     # Rows and features.
     n: int
     d: int
+    _last: tuple[bytes, np.ndarray] | None = None  # the last path, and its gains
 
     @property
     def squares(self) -> np.ndarray:
@@ -291,14 +368,18 @@ class _LeadingProducts:
         """Sum of the squared norms of all features, 1 if all are constant."""
         return float(self.squares[: self.d].sum()) or 1.0
 
-    def _rows(self, path: np.ndarray) -> np.ndarray:
+    def _places(self, path: np.ndarray) -> list[int]:
         places = {feature: place for place, feature in enumerate(self.leading.tolist())}
-        chosen = [places[feature] for feature in path.tolist()]
-        return np.ascontiguousarray(self.cross.cross.T[chosen])
+        return [places[feature] for feature in path.tolist()]
 
     def gains(self, path: np.ndarray) -> np.ndarray:
         """Return the gain of each feature of a path; see `bigfs.solvers.nested.explained_by`."""
-        return nested.explained_by(self._rows(path), path)
+        key = path.tobytes()
+        if self._last is None or self._last[0] != key:
+            self._last = None  # its memory is needed for the next one
+            rows = np.ascontiguousarray(self.cross.cross.T[self._places(path)])
+            self._last = key, nested.explained_by(rows, path)
+        return self._last[1]
 
     def curves(self, paths: list[np.ndarray]) -> dict[str, np.ndarray]:
         """Return the explained shares of selections; those that continue each other at once."""
@@ -324,12 +405,12 @@ class _LeadingProducts:
     def closest(self, selected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the closest selected feature of every feature, and their correlation."""
         scale = _or_one(np.sqrt(self.squares[: self.d]))
-        rows = self._rows(selected)[:, : self.d]
-        rows /= scale[selected][:, None]
-        rows /= scale
-        best = np.abs(rows).argmax(axis=0)
-        correlation = np.clip(rows[best, np.arange(self.d)], -1.0, 1.0)
-        return np.where(correlation != 0, selected[best], -1), correlation
+        closest, correlation = np.full(self.d, -1), np.zeros(self.d)
+        for feature, place in zip(selected.tolist(), self._places(selected), strict=True):
+            own = self.cross.cross[: self.d, place] / scale[feature] / scale
+            closer = np.abs(own) > np.abs(correlation)
+            closest[closer], correlation[closer] = feature, own[closer]
+        return closest, np.clip(correlation, -1.0, 1.0)
 
 
 def _kept(rows: np.ndarray, paths: list[np.ndarray], k: int) -> np.ndarray:
@@ -358,32 +439,15 @@ def _kernel(
         if rows is not None:
             total = _below(total, rows, _dense(X[:, leading]))
     else:
-        total = _dense_cross([X] if rows is None else [X, rows], leading)
+        total = dense_cross([X] if rows is None else [X, rows], leading)
     chosen = sample_rows(*sample)
     inside = chosen[(chosen >= first_row) & (chosen < first_row + n)] - first_row
     return total, [_dense(X[inside])]
 
 
-def _dense_cross(parts: list[np.ndarray], leading: np.ndarray) -> Cross:
-    """Return the products of dense columns, side by side, with the leading ones."""
-    from scipy.linalg.blas import dgemm
-
-    n, mean = len(parts[0]), np.concatenate([column_means(part) for part in parts])
-    cross = np.zeros((len(mean), len(leading)), order="F")
-    squares = np.zeros(len(mean))
-    step = tile_rows(len(mean))
-    for begin in range(0, n, step):
-        tile = np.hstack([part[begin : begin + step] for part in parts], dtype=np.float64) - mean
-        side = np.ascontiguousarray(tile[:, leading])
-        # C-ordered tiles are their own transposes in Fortran order: no copies are made.
-        cross = dgemm(1.0, tile.T, side.T, trans_b=1, beta=1.0, c=cross, overwrite_c=1)
-        squares += np.einsum("ij,ij->j", tile, tile)
-    return Cross(n, mean, mean[leading], cross, squares)
-
-
 def _below(total: Cross, rows: np.ndarray, side: np.ndarray) -> Cross:
     """Return the products of a CSR block with those of dense columns below them."""
-    of_rows = _dense_cross([rows, side], rows.shape[1] + np.arange(side.shape[1]))
+    of_rows = dense_cross([rows, side], rows.shape[1] + np.arange(side.shape[1]))
     k = rows.shape[1]
     return Cross(
         total.count,

@@ -1,17 +1,46 @@
-"""Docstrings of selectors: what several have in common is described once."""
+"""Docstrings of selectors: what several have in common, or a model describes, is said once."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Sequence
 from functools import reduce
 from operator import or_
+from typing import Literal, get_args, get_origin
+
+from pydantic import BaseModel
 
 _EXAMPLE = """>>> from sklearn.datasets import load_iris
 >>> from bigfs import {name}
 >>> {name}({settings}).fit_transform(load_iris().data).shape
 (150, 2)"""
+
+
+def described(selector: type, model: type[BaseModel]) -> str:
+    """Return a section of parameters, as a model of a method's settings describes them.
+
+    Parameters
+    ----------
+    selector : type
+        Its signature has the parameters.
+    model : type of BaseModel
+    """
+    entries = []
+    for name, taken in inspect.signature(selector.__init__).parameters.items():  # type: ignore[misc]
+        field = model.model_fields.get(name)
+        if field is None or not field.description:
+            continue
+        kind = str(taken.annotation).replace(" | ", " or ")
+        if get_origin(field.annotation) is Literal:
+            kind = "{" + ", ".join(f'"{choice}"' for choice in get_args(field.annotation)) + "}"
+        default = f'"{taken.default}"' if isinstance(taken.default, str) else taken.default
+        # A pipeline's null is None here.
+        text = re.sub(r"\bnull\b", "None", field.description)
+        entries.append(f"{name} : {kind}, default={default}")
+        entries += textwrap.wrap(text, 92, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(["Parameters", "-" * 10, *entries]) if entries else ""
 
 
 def completed(selector: type, bases: Sequence[str]) -> str:

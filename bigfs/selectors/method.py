@@ -35,6 +35,11 @@ class Strategy(ABC):
     selection: Selection
 
     @property
+    def leaves_products(self) -> bool:
+        """True if X'X and X'Y are stored beside the scores, for the curves."""
+        return False
+
+    @property
     def parameters(self) -> Any:
         """The section of the method."""
         return self.selection.parameters
@@ -133,6 +138,8 @@ class Method:
     parameters : type of Section
     title : str
         In prose; that of the class if none is given.
+    choose_by : str, default="choose"
+        The function of the module ``strategies`` that returns its strategy.
     needs : callable
         ``needs(parameters)`` returns the stages it takes: "graph", "spectral".
     reads : callable or None, default=None
@@ -174,6 +181,7 @@ class Method:
     module: str
     parameters: type[Section] = NoParameters
     title: str = ""
+    choose_by: str = "choose"
     needs: Callable[[Any], tuple[str, ...]] = nothing
     reads: Callable[[Any], tuple[str, ...]] | None = None
     graph_defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -207,8 +215,9 @@ class Method:
         MemoryLimitError
             If none fits ``memory_limit``.
         """
-        strategy: Strategy = self._part("strategies").choose(shape, selection)
-        return strategy
+        choose: Callable[[Shape, Selection], Strategy]
+        choose = getattr(self._part("strategies"), self.choose_by)
+        return choose(shape, selection)
 
     def estimator_class(self) -> Any:
         """Return the estimator's class."""

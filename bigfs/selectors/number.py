@@ -58,7 +58,7 @@ CRITERIA: dict[str, Criterion] = {
 
 
 def is_by_fits(number: int | Auto) -> bool:
-    """Say whether the number of features is chosen by the stability of fits on samples."""
+    """Return whether the number of features is chosen by the stability of fits on samples."""
     return isinstance(number, Auto) and CRITERIA[number.auto].stage == "stability"
 
 

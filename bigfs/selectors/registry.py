@@ -6,24 +6,24 @@ import importlib
 
 from bigfs.selectors.method import Method
 
-# Modules below bigfs.selectors, each with a METHOD.
-_MODULES = (
-    "mcfs",
-    "ndfs",
-    "m3fs",
-    "laplacian_score",
-    "max_variance",
-    "spec",
-    "q_alpha",
-    "udfs",
-    "fsgmm",
-    "maximum_margin_clustering",
-    "lfs",
-    "gfs_kmeans",
-    "column_subset",
-    "pivoted_qr",
-    "random_selection",
-    "highly_variable",
+# The declaration of each method, below bigfs.selectors.
+_DECLARED = (
+    "mcfs.METHOD",
+    "ndfs.METHOD",
+    "m3fs.M3FS",
+    "spec.LAPLACIAN_SCORE",
+    "moments.MAX_VARIANCE",
+    "spec.SPEC",
+    "q_alpha.METHOD",
+    "udfs.METHOD",
+    "fsgmm.METHOD",
+    "m3fs.MAXIMUM_MARGIN_CLUSTERING",
+    "lfs.METHOD",
+    "gfs_kmeans.METHOD",
+    "picks.COLUMN_SUBSET",
+    "picks.PIVOTED_QR",
+    "moments.RANDOM_SELECTION",
+    "highly_variable.METHOD",
 )
 
 METHODS: dict[str, Method] = {}
@@ -40,5 +40,6 @@ def method_of(estimator: type) -> Method:
     return next(by_name[cls.__name__] for cls in estimator.__mro__ if cls.__name__ in by_name)
 
 
-for _name in _MODULES:
-    register(importlib.import_module(f"bigfs.selectors.{_name}").METHOD)
+for _place in _DECLARED:
+    _module, _, _name = _place.partition(".")
+    register(getattr(importlib.import_module(f"bigfs.selectors.{_module}"), _name))

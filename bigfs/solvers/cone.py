@@ -6,37 +6,51 @@
 
 with V of shape (D, P), a column for each cluster (one for two clusters) and v_k its rows. Where D
 is n_features + 1 the last row is the intercept, which sigma does not touch.
+
+Minimized over sigma, the first term is half the squared m-support norm of V. Few features matter:
+the program is solved on some of them, and the lower bound that follows from the multipliers says
+which of the others have to be taken in. A solution carries its own certificate.
 """
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 
-from bigfs.core.errors import ConvergenceError, InputError
-from bigfs.solvers.msupport import (
-    ConeSolution,
-    Constraints,
-    half_squared_norm,
-    solve_active,
-    weights_of,
-)
+from bigfs.core.errors import ConvergenceError
+from bigfs.solvers.interior import interior_point
 
-logger = logging.getLogger("bigfs")
+# Features of the first active set: this multiple of m, and at least this number.
+_FIRST_TIMES = 2
+_FIRST_LEAST = 96
+# A warm start's features with slopes above this share of what is needed are in it, too: those of
+# the next program are among them, and it need not be solved again.
+_LIKELY = 0.97
+# Features enter whose slopes are above this share of what is needed: others rarely follow.
+_ALMOST = 0.99
+_MAX_ROUNDS = 30
+# The least balance: with none at all the constraints would have no inside. Margins are 1.
+_LEAST_BALANCE = 1e-6
+# A norm below this share of the largest counts as zero.
+_NOTHING = 1e-60
 
-# Up to so many unknowns in V, Clarabel is the faster one.
-_CLARABEL_UNKNOWNS = 64
-# Up to so many, most of a step of ours is Python's, whose lock only one thread of a process has:
-# several that solve programs take longer than one after another.
-_INTERPRETED_UNKNOWNS = 2_048
+
+@dataclass(frozen=True)
+class Constraints:
+    """Rows ``<A_j, V> + F_j f + e_j xi >= g_j``; e_j is 1 for the planes, which come first."""
+
+    A: np.ndarray  # of shape (n_rows, D, P), float64
+    # Of shape (n_rows, n_free), float64: the F_j; f is unbounded and costs nothing.
+    free: np.ndarray
+    bounds: np.ndarray  # of shape (n_rows,), float64: the g_j
+    n_planes: int
 
 
 @dataclass(frozen=True)
 class ConeProgram:
-    """The program, in sizes that do not depend on the number of rows."""
+    """The program, in sizes that do not depend on the number of rows of X."""
 
     planes: np.ndarray  # of shape (n_planes, D, P), float64: the A_j
     bounds: np.ndarray  # of shape (n_planes,), float64: the g_j
@@ -51,177 +65,180 @@ class ConeProgram:
     n_selected: int  # m
     n_features: int
 
-    def objective(self, V: np.ndarray) -> float:
-        """Return the least objective with V, over sigma and xi."""
-        norms = np.linalg.norm(V[: self.n_features], axis=1)
-        slack = max(0.0, float((self.bounds - np.einsum("jdp,dp->j", self.planes, V)).max()))
-        value = half_squared_norm(norms, self.n_selected) + self.C * slack
-        if self.smooth is not None:
-            value += float(np.einsum("dp,de,ep->", V, self.smooth, V))
-        return value
-
-    def constraints(self) -> Constraints:
-        """Return planes and balance as rows ``<A, V> + F f + e xi >= g``, f free."""
-        n_planes, D, P = self.planes.shape
+    @cached_property
+    def rows(self) -> Constraints:
+        """Planes and balance."""
+        n_planes, _, P = self.planes.shape
         if not np.isfinite(self.balance):
             return Constraints(self.planes, np.zeros((n_planes, 0)), self.bounds, n_planes)
-        if P == 1:
-            rows = np.stack([self.mean[:, None], -self.mean[:, None]])
-            free, limits = np.zeros((n_planes + 2, 0)), np.full(2, -self.balance)
-        else:
-            # f <= mean'v_p <= f + balance for every p is the bound on all pairs.
-            up = self.mean[None, :, None] * np.eye(P)[:, None, :]
-            rows = np.concatenate([up, -up])
-            free = np.concatenate([np.zeros(n_planes), -np.ones(P), np.ones(P)])[:, None]
-            limits = np.concatenate([np.zeros(P), np.full(P, -self.balance)])
-        return Constraints(
-            np.concatenate([self.planes, rows]),
-            free,
-            np.concatenate([self.bounds, limits]),
-            n_planes,
-        )
+        # f <= mean'v_p <= f + balance for every p is the bound on all pairs; of one column both
+        # are bounds.
+        up = self.mean[None, :, None] * np.eye(P)[:, None, :]
+        free = np.zeros((n_planes + 2 * P, int(P > 1)))
+        limits = np.full(2 * P, -max(self.balance, _LEAST_BALANCE))
+        free[n_planes : n_planes + P], free[n_planes + P :] = -1.0, 1.0
+        limits[:P] *= P == 1
+        A, bounds = np.concatenate([self.planes, up, -up]), np.append(self.bounds, limits)
+        return Constraints(A, free, bounds, n_planes)
+
+    def on(self, columns: np.ndarray) -> tuple[Constraints, np.ndarray | None]:
+        """Return rows and S on some rows of V."""
+        rows, smooth = self.rows, self.smooth
+        if len(columns) < self.planes.shape[1]:
+            rows = Constraints(rows.A[:, columns], rows.free, rows.bounds, rows.n_planes)
+            smooth = None if smooth is None else smooth[np.ix_(columns, columns)]
+        return rows, smooth
+
+    def certify(self, V: np.ndarray, x: np.ndarray) -> tuple[float, float, float, np.ndarray]:
+        """Return the objective at V, a lower bound by multipliers x, xi and the features' slopes.
+
+        The quadratic term is at least its tangent at V, which leaves the conjugate of the norm:
+        ``g'x - v'Sv - (half the m largest squared slopes)``.
+        """
+        rows, m, d = self.rows, self.n_selected, self.n_features
+        quadratic, flat = 0.0, rows.A.reshape(len(rows.A), -1)
+        residual = (x @ flat).reshape(V.shape)[:d]
+        if self.smooth is not None:
+            used = np.flatnonzero(V.any(axis=1))  # few, and S is symmetric
+            product = self.smooth[used].T @ V[used]
+            quadratic = float(np.vdot(V, product))
+            residual -= 2 * product[:d]
+        slopes = np.linalg.norm(residual, axis=1)
+        short = self.bounds - flat[: rows.n_planes] @ V.ravel()
+        slack = max(0.0, float(short.max()))
+        norms = np.linalg.norm(V[:d], axis=1)
+        upper = half_squared_norm(norms, m) + quadratic + self.C * slack
+        lower = float(rows.bounds @ x) - quadratic - half_squared_dual(slopes, m)
+        return upper, lower, slack, slopes
 
 
-def programs_at_once(n_unknowns: int) -> int | None:
-    """Return how many programs of so many unknowns a process is to solve at a time; None: any."""
-    return 1 if _CLARABEL_UNKNOWNS < n_unknowns <= _INTERPRETED_UNKNOWNS else None
+@dataclass(frozen=True)
+class ConeSolution:
+    """A solution of the cone program."""
+
+    V: np.ndarray  # of shape (D, P), float64
+    sigma: np.ndarray  # of shape (n_features,), float64: in [0, 1], with sum m
+    slack: float  # xi
+    objective: float
+    gap: float  # relative distance between the objective and a lower bound of it
+    multipliers: np.ndarray  # of shape (n_planes,), float64: zero for planes that do not matter
+    n_iter: int  # steps of the interior-point method
+    # Of shape (n_features,), float64: of every feature, as a share of what a weight takes: below 1
+    # the weight is zero.
+    slopes: np.ndarray
 
 
+# Where numbers are beyond what can be represented the gap says so.
+@np.errstate(over="ignore", invalid="ignore")
 def solve_cone(
-    program: ConeProgram,
-    *,
-    solver: str = "auto",
-    start: np.ndarray | None = None,
-    tol: float = 1e-5,
+    program: ConeProgram, *, start: np.ndarray | None = None, tol: float = 1e-5
 ) -> ConeSolution:
-    """Solve the program.
+    """Solve the program on a growing set of features.
 
     Parameters
     ----------
     program : ConeProgram
-    solver : {"auto", "clarabel", "active"}, default="auto"
-        A general solver for cone programs; or ours, which works on the features that matter and
-        uses the structure of the rest. auto: by size; if ours fails, which is logged, the other.
     start : ndarray of shape (n_features,) or None, default=None
-        Slopes of a solution nearby (a warm start of ours).
+        Slopes of a solution nearby: the features that it takes, or nearly takes, are the first set.
     tol : float, default=1e-5
-        Relative gap between the objective and a lower bound.
-
-    Returns
-    -------
-    solution : ConeSolution
+        Relative gap between the objective and a lower bound at which to stop.
 
     Raises
     ------
     ConvergenceError
-        If the solver stops without a solution.
+        If the gap does not close.
     """
-    if solver not in ("auto", "clarabel", "active"):
-        raise InputError(f"solver must be auto, clarabel or active. Got {solver!r}.")
-    _, D, P = program.planes.shape
-    if solver == "clarabel" or (solver == "auto" and D * P <= _CLARABEL_UNKNOWNS):
-        return _solve_clarabel(program, tol)
-    try:
-        return solve_active(
-            program.constraints(),
-            program.smooth,
-            program.C,
-            program.n_selected,
-            program.n_features,
-            start=start,
-            tol=tol,
-        )
-    except ConvergenceError as error:
-        if solver == "active":
-            raise
-        logger.warning("%s Clarabel is used instead.", error)
-        return _solve_clarabel(program, tol)
-
-
-def _solve_clarabel(program: ConeProgram, tol: float) -> ConeSolution:
-    """Solve with Clarabel; the unknowns are V by columns, t, sigma, xi and f."""
-    import clarabel
-    from scipy import sparse
-
-    d = program.n_features
-    rows = program.constraints()
-    _, D, P = program.planes.shape
-    n_v, n_free = D * P, rows.free.shape[1]
-    at_t, at_sigma, at_xi = n_v, n_v + d, n_v + 2 * d
-    n = at_xi + 1 + n_free
-    q = np.zeros(n)
-    q[at_t:at_sigma] = 0.5
-    q[at_xi] = program.C
-    quadratic = sparse.csc_matrix((n, n))
-    if program.smooth is not None:
-        block = sparse.kron(sparse.eye(P), sparse.csc_matrix(2 * program.smooth))
-        rest = sparse.csc_matrix((n - n_v, n - n_v))
-        quadratic = sparse.triu(sparse.block_diag([block, rest]), format="csc")
-    A, b, n_linear = _linear_rows(program, rows, n)
-    cones, cone_rows = _second_order(d, D, P, n)
-    matrix = sparse.vstack([A, cone_rows], format="csc")
-    right = np.concatenate([b, np.zeros(cone_rows.shape[0])])
-    kinds = [clarabel.ZeroConeT(1), clarabel.NonnegativeConeT(n_linear)]
-    kinds += [clarabel.SecondOrderConeT(P + 2)] * cones
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    settings.max_threads = 1
-    settings.tol_gap_rel = settings.tol_gap_abs = settings.tol_feas = min(1e-8, tol)
-    solution = clarabel.DefaultSolver(quadratic, q, matrix, right, kinds, settings).solve()
-    if str(solution.status) not in ("Solved", "AlmostSolved"):
+    m, d, (n_planes, D, P) = program.n_selected, program.n_features, program.planes.shape
+    x = np.zeros(len(program.rows.bounds))
+    x[:n_planes] = program.C / n_planes
+    slopes = program.certify(np.zeros((D, P)), x)[3]
+    if start is not None:
+        slopes = np.where(start > _LIKELY, np.inf, slopes)
+    first = max(_FIRST_TIMES * m, _FIRST_LEAST, int(np.isinf(slopes).sum()))
+    active = np.sort(np.argsort(-slopes, kind="stable")[:first])
+    n_iter, gap = 0, np.inf
+    for _ in range(_MAX_ROUNDS):
+        columns = np.append(active, np.arange(d, D))
+        rows, smooth = program.on(columns)
+        point = interior_point(rows, smooth, program.C, m, len(active), tol=tol / 10)
+        V = np.zeros((D, P))
+        V[columns] = point.V
+        n_iter += point.n_iter
+        upper, lower, slack, slopes = program.certify(V, point.x)
+        gap = (upper - lower) / max(abs(upper), 1e-12)
+        enter = _missing(slopes, active, m, 1.0)
+        if gap <= tol or not len(enter):
+            break
+        # With them those that nearly enter: others rarely follow.
+        enter = _missing(slopes, active, m, _ALMOST)[: max(m, len(active) // 2)]
+        active = np.sort(np.append(active, enter))
+    if not gap <= 10 * tol:
         raise ConvergenceError(
-            f"The cone program of M3FS was not solved ({solution.status}): {d} features, "
-            f"{len(program.bounds)} planes, C = {program.C:g}. Scale the features, or lower C."
+            f"The cone program of M3FS stopped at a relative gap of {gap:.1e} (wanted {tol:g}). "
+            "Scale the features, or lower C."
         )
-    x = np.asarray(solution.x)
-    V = np.ascontiguousarray(x[:n_v].reshape(P, D).T)
-    objective = program.objective(V)
-    sigma = weights_of(np.linalg.norm(V[:d], axis=1), program.n_selected)
-    slack = max(0.0, float((program.bounds - np.einsum("jdp,dp->j", program.planes, V)).max()))
-    multipliers = np.asarray(solution.z)[1 : 1 + len(program.bounds)]
-    gap = abs(objective - float(solution.obj_val)) / max(1e-12, abs(objective))
-    slopes = (sigma > 1e-6).astype(np.float64)
-    return ConeSolution(
-        V, sigma, slack, objective, gap, multipliers, int(solution.iterations), "clarabel", slopes
-    )
+    sigma = weights_of(np.linalg.norm(V[:d], axis=1), m)
+    shares = slopes / max(_level(slopes, m), _NOTHING)
+    return ConeSolution(V, sigma, slack, upper, max(0.0, gap), point.x[:n_planes], n_iter, shares)
 
 
-def _linear_rows(program: ConeProgram, rows: Constraints, n: int) -> tuple[Any, np.ndarray, int]:
-    """Return the rows of ``sum sigma = m`` and of all inequalities, for ``A x + s = b``."""
-    from scipy import sparse
+def _missing(slopes: np.ndarray, active: np.ndarray, m: int, share: float) -> np.ndarray:
+    """Return the features outside of the active ones that the solution needs, steepest first.
 
-    d = program.n_features
-    R, D, P = rows.A.shape
-    at_sigma, at_xi = D * P + d, D * P + 2 * d
-    total = sparse.csc_matrix(
-        (np.ones(d), (np.zeros(d, int), np.arange(at_sigma, at_xi))), shape=(1, n)
-    )
-    dense = np.zeros((R + 1, n))
-    dense[:R, : D * P] = -rows.A.transpose(0, 2, 1).reshape(R, -1)
-    dense[: rows.n_planes, at_xi] = -1
-    dense[:R, at_xi + 1 :] = -rows.free
-    dense[R, at_xi] = -1
-    upper = sparse.csc_matrix(
-        (np.ones(d), (np.arange(d), np.arange(at_sigma, at_xi))), shape=(d, n)
-    )
-    A = sparse.vstack([total, sparse.csc_matrix(dense), upper])
-    b = np.concatenate([[program.n_selected], -rows.bounds, [0.0], np.ones(d)])
-    return A, b, R + 1 + d
+    Inside, the m-th largest slope is where a weight between 0 and 1 stands still: features whose
+    slope is above that are needed, or above a share of it.
+    """
+    outside = np.setdiff1d(np.arange(len(slopes)), active)
+    enter = outside[slopes[outside] > share * _level(slopes[active], m)]
+    return enter[np.argsort(-slopes[enter], kind="stable")]
 
 
-def _second_order(d: int, D: int, P: int, n: int) -> tuple[int, Any]:
-    """Return the rows of ``|(2 v_k, t_k - sigma_k)| <= t_k + sigma_k`` for every feature."""
-    from scipy import sparse
+def _level(slopes: np.ndarray, m: int) -> float:
+    """Return the m-th largest slope."""
+    place = max(0, len(slopes) - m)
+    return float(np.partition(slopes, place)[place])
 
-    k = np.arange(d)
-    first = k * (P + 2)
-    t, sigma = D * P + k, D * P + d + k
-    heads = [first, first, first + 1, first + 1]
-    tails = [t, sigma, t, sigma]
-    values = [-np.ones(d), -np.ones(d), -np.ones(d), np.ones(d)]
-    for p in range(P):
-        heads.append(first + 2 + p)
-        tails.append(p * D + k)
-        values.append(np.full(d, -2.0))
-    entries = (np.concatenate(values), (np.concatenate(heads), np.concatenate(tails)))
-    return d, sparse.csc_matrix(entries, shape=(d * (P + 2), n))
+
+def weights_of(norms: np.ndarray, m: int) -> np.ndarray:
+    """Return the sigma that minimizes ``sum norms^2 / sigma`` over the capped simplex.
+
+    Parameters
+    ----------
+    norms : ndarray of shape (n_features,), float64
+        Not negative.
+    m : int
+        Sum of sigma; no entry exceeds 1.
+
+    Returns
+    -------
+    sigma : ndarray of shape (n_features,), float64
+        ``min(1, norms / tau)``; what the features with a norm cannot take goes to the others in
+        equal shares.
+    """
+    d = len(norms)
+    sigma = np.ones(d)
+    if m >= d:
+        return sigma
+    positive = norms > _NOTHING * norms.max()
+    n_positive = int(positive.sum())
+    if n_positive <= m:
+        sigma[~positive] = (m - n_positive) / (d - n_positive)
+        return sigma
+    ordered = -np.sort(-norms)
+    rest = np.cumsum(ordered[::-1])[::-1]
+    # With the h largest at 1, tau is rest[h] / (m - h): the first h that leaves none above it.
+    h = int(np.argmax(ordered[:m] * (m - np.arange(m)) <= rest[:m] * (1 + 1e-12)))
+    return np.minimum(1.0, norms * ((m - h) / rest[h]))
+
+
+def half_squared_norm(norms: np.ndarray, m: int) -> float:
+    """Return half the squared m-support norm of a vector of row norms."""
+    sigma = weights_of(norms, m)
+    used = sigma > 0
+    return 0.5 * float((norms[used] ** 2 / sigma[used]).sum())
+
+
+def half_squared_dual(norms: np.ndarray, m: int) -> float:
+    """Return half the sum of the m largest squares: the conjugate of `half_squared_norm`."""
+    squares = norms**2
+    return 0.5 * float(np.sort(squares)[::-1][:m].sum())

@@ -5,6 +5,9 @@ With ``G = X'X`` and ``E`` what is left of X after some picks, the pick ``l`` ch
     delta = E'E_l = G_l - sum_r w_r[l] w_r,    w = delta / sqrt(delta_l),    E'E <- E'E - w w'
 
 so that the squared norms of the columns fall by ``w * w``. The paths differ in what they pick.
+``delta`` is computed for many candidates at a time, those that are worth most, by one product of
+matrices; picks among them take what their predecessors in the group leave. A pick that is no
+candidate brings in the next ones: no path depends on how many there are, but for rounding.
 """
 
 from __future__ import annotations
@@ -14,49 +17,54 @@ from typing import Protocol
 
 import numpy as np
 
+from bigfs.solvers.sparserows import SparseRows
+
 # A column whose squared norm is below this share of its own start is explained by the picks.
 _EXPLAINED = 1e-12
 # Values this close, as a share of the largest, are equal: the lower index is picked.
 _TIE = 1e-9
 # Pivots below this share of the first have lost their digits to rounding.
 _UNCERTAIN = 1e-13
-# The squares of ``E'E`` are computed anew once one has fallen to this share.
+# The square of a column of ``E'E`` is computed anew once it has fallen to this share.
 _FALLEN = 1e-6
+# Candidates that come in together, those that are held, and picks between two looks at all.
+FETCHED, HELD = 32, 256
+_GROUP = 32
 # Rows or columns worked on at a time.
 _STRIP = 256
 
 
 class ColumnProducts(Protocol):
-    """Products of the columns of a matrix X of shape (n_rows, n_features), one by one."""
+    """Products of the columns of a matrix X of shape (n_rows, n_features), some at a time."""
+
+    @property
+    def fetched(self) -> int:
+        """Return how many candidates come in together: many where that is a pass over the data."""
 
     def norms(self) -> np.ndarray:
         """Return the squared norms of the columns, shape (n_features,)."""
 
-    def column(self, feature: int, worth: np.ndarray) -> np.ndarray:
-        """Return the products of all columns with one, shape (n_features,).
-
-        ``worth`` says of every column how likely it is to be asked for soon.
-        """
+    def columns(self, features: np.ndarray) -> np.ndarray:
+        """Return the products of some columns with all, shape (len(features), n_features)."""
 
 
 class Products(ColumnProducts, Protocol):
     """All products of the columns."""
 
-    def times(self, w: np.ndarray) -> np.ndarray:
-        """Return ``X'X w``."""
+    def times(self, V: np.ndarray) -> np.ndarray:
+        """Return ``V X'X``, for V of shape (any, n_features)."""
 
     def squares(self) -> np.ndarray:
         """Return the squared norms of the columns of ``X'X``."""
-
-    def deflate(self, W: np.ndarray, picks: list[int]) -> None:
-        """Project picks out of X, whose vectors w are the rows of W."""
 
     def components(self, count: int) -> np.ndarray:
         """Return the leading eigenvectors of ``X'X`` as rows, as many as rounding leaves."""
 
 
 class GramProducts:
-    """Products in memory: ``gram`` of shape (n_features, n_features), modified in place."""
+    """Products in memory: ``gram`` of shape (n_features, n_features)."""
+
+    fetched = FETCHED
 
     def __init__(self, gram: np.ndarray) -> None:
         # Rows are read: of a symmetric matrix, take the view where they are contiguous.
@@ -66,22 +74,17 @@ class GramProducts:
         """Return the diagonal."""
         return self._gram.diagonal().copy()
 
-    def column(self, feature: int, worth: np.ndarray) -> np.ndarray:
-        """Return a row."""
-        return self._gram[feature]
+    def columns(self, features: np.ndarray) -> np.ndarray:
+        """Return some rows."""
+        return self._gram[features]
 
-    def times(self, w: np.ndarray) -> np.ndarray:
-        """Return the product with a vector."""
-        return self._gram @ w
+    def times(self, V: np.ndarray) -> np.ndarray:
+        """Return the product with rows."""
+        return V @ self._gram
 
     def squares(self) -> np.ndarray:
         """Return the squared norms of the rows."""
         return np.einsum("ij,ij->i", self._gram, self._gram)
-
-    def deflate(self, W: np.ndarray, picks: list[int]) -> None:
-        """Subtract ``W'W``."""
-        for begin in range(0, len(self._gram), _STRIP):
-            self._gram[begin : begin + _STRIP] -= W[:, begin : begin + _STRIP].T @ W
 
     def components(self, count: int) -> np.ndarray:
         """Return the leading eigenvectors as rows."""
@@ -92,6 +95,8 @@ class GramProducts:
 class RowProducts:
     """Products of the columns of few rows, ``rows`` of shape (n_rows, n_features)."""
 
+    fetched = FETCHED
+
     def __init__(self, rows: np.ndarray) -> None:
         self._rows = rows
 
@@ -99,13 +104,13 @@ class RowProducts:
         """Return the squared norms of the columns."""
         return np.einsum("ij,ij->j", self._rows, self._rows)
 
-    def column(self, feature: int, worth: np.ndarray) -> np.ndarray:
-        """Return the products with one column."""
-        return self._rows[:, feature] @ self._rows
+    def columns(self, features: np.ndarray) -> np.ndarray:
+        """Return the products with some columns."""
+        return self._rows[:, features].T @ self._rows
 
-    def times(self, w: np.ndarray) -> np.ndarray:
-        """Return the product with a vector."""
-        return (self._rows @ w) @ self._rows
+    def times(self, V: np.ndarray) -> np.ndarray:
+        """Return the product with rows."""
+        return (V @ self._rows.T) @ self._rows
 
     def squares(self) -> np.ndarray:
         """Return ``x_j' (X X') x_j`` of every column."""
@@ -116,18 +121,43 @@ class RowProducts:
             norms[begin : begin + _STRIP] = np.einsum("ij,ij->j", strip, outer @ strip)
         return norms
 
-    def deflate(self, W: np.ndarray, picks: list[int]) -> None:
-        """Subtract the projections on the picked columns."""
-        Q = np.linalg.qr(self._rows[:, picks])[0]
-        for begin in range(0, self._rows.shape[1], _STRIP):
-            strip = self._rows[:, begin : begin + _STRIP]
-            strip -= Q @ (Q.T @ strip)
-
     def components(self, count: int) -> np.ndarray:
         """Return the leading right singular vectors as rows."""
         values, vectors = _leading(self._rows @ self._rows.T, min(count, len(self._rows)))
         kept = values > _EXPLAINED * values.max(initial=0.0)
         return (vectors[:, kept] / np.sqrt(values[kept])).T @ self._rows
+
+
+class SparseRowProducts(RowProducts):
+    """Products of the columns of few rows that are mostly zeros."""
+
+    def __init__(self, rows: SparseRows, norms: np.ndarray | None = None) -> None:
+        self._sparse, self._norms = rows, norms  # 0 of columns that are to be left out
+
+    def norms(self) -> np.ndarray:
+        """Return the squared norms of the columns."""
+        return self._sparse.squares() if self._norms is None else self._norms.copy()
+
+    def columns(self, features: np.ndarray) -> np.ndarray:
+        """Return the products with some columns."""
+        return self._sparse.transposed_times(self._sparse.columns(features)).T
+
+    def times(self, V: np.ndarray) -> np.ndarray:
+        """Return the product with rows."""
+        return self._sparse.transposed_times(self._sparse.times(V.T)).T
+
+    def squares(self) -> np.ndarray:
+        """Return ``x_j' (X X') x_j`` of every column."""
+        return self._sparse.quadratic_forms(self._outer())
+
+    def components(self, count: int) -> np.ndarray:
+        """Return the leading right singular vectors as rows."""
+        values, vectors = _leading(self._outer(), min(count, self._sparse.shape[0]))
+        kept = values > _EXPLAINED * values.max(initial=0.0)
+        return self._sparse.transposed_times(vectors[:, kept] / np.sqrt(values[kept])).T.copy()
+
+    def _outer(self) -> np.ndarray:
+        return self._sparse.products(np.ones(self._sparse.shape[1]))
 
 
 def _leading(matrix: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -139,13 +169,18 @@ def _leading(matrix: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     return values[::-1], vectors[:, ::-1]
 
 
+def candidates_bytes(n_features: int, fetched: int = FETCHED) -> int:
+    """Return the bytes of the candidates' columns, of those that join, and of a group's picks."""
+    held = min(max(HELD, 2 * fetched), n_features)
+    return 8 * n_features * (2 * held + 3 * min(fetched, n_features) + 2 * _GROUP)
+
+
 class GreedyPath(ABC):
     """A path to ``n_picks`` columns, or to the last one that the others do not explain.
 
     Parameters
     ----------
     products : ColumnProducts
-        May be changed on the way.
     n_picks : int
 
     Attributes
@@ -163,7 +198,8 @@ class GreedyPath(ABC):
     -----
     The path is nested: one to fewer columns is its beginning. A column is left out once its
     squared norm is 1e-12 of its own start; values within 1e-9 of the largest are ties, which go
-    to the lower index. Cost: O(n_features n_picks) a pick, and the products.
+    to the lower index. Cost: about ``n_features n_picks^2`` multiplications by products of
+    matrices, ``n_features`` a pick otherwise, and the products of the candidates.
     """
 
     # A pivot below this share of the first ends the path.
@@ -175,47 +211,90 @@ class GreedyPath(ABC):
         self.start = self.norms.copy()
         self.live = self.norms > 0
         self._W = np.empty((min(n_picks, len(self.norms)), len(self.norms)))
-        # Picks whose vectors are in W, from the last deflation on.
-        self._recent: list[int] = []
+        # Candidates, ascending, the places of their columns among those in memory, and these
+        # columns: of E'E after the first `_base` picks.
+        self._held, self._places = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        n_columns = min(max(HELD, 2 * products.fetched), len(self.norms))
+        self._columns = np.zeros((n_columns, len(self.norms)))
+        self._base = 0
         self.order: list[int] = []
         self.gains: list[float] = []
         self._prepare()
-        first = 0.0
         while len(self.order) < n_picks and self.live.any():
             values = self._worth()
-            feature = int((values >= (1 - _TIE) * values.max()).argmax())
+            feature = _best(values)
             if not values[feature] > 0:
                 break
-            column = self.products.column(feature, values)
-            delta = column - self.W[:, feature] @ self.W
-            pivot = float(delta[feature])
-            first = first or pivot
-            if pivot <= self.least_pivot * first:
-                self.live[:] = False
-            elif pivot <= _EXPLAINED * self.start[feature]:
-                self.live[feature] = False
-            else:
-                self._pick(feature, delta / np.sqrt(pivot))
+            self._advance(feature, values, n_picks - len(self.order))
         self.left = np.where(self.live, self._worth(), 0.0)
 
     @property
     def W(self) -> np.ndarray:
-        """The vectors w of the recent picks."""
-        return self._W[: len(self._recent)]
+        """The vectors w of the picks."""
+        return self._W[: len(self.order)]
 
     def _worth(self) -> np.ndarray:
         """Return the gain of each column, 0 for those that are left out."""
         return np.where(self.live, self._values(np.where(self.live, self.norms, 1.0)), 0.0)
 
-    def _pick(self, feature: int, w: np.ndarray) -> None:
+    def _advance(self, feature: int, values: np.ndarray, most: int) -> None:
+        """Pick the feature, of at most ``most``, or leave it out if the picks explain it."""
+        w = self._vector(feature, values)
+        if w is not None:
+            self._pick(feature, w, self._update(feature, w))
+
+    def _vector(self, feature: int, values: np.ndarray) -> np.ndarray | None:
+        """Return w of a column; None for one that is left out from here on."""
+        if feature not in self._held:
+            self._fetch(feature, values)
+        delta = self._since(self.W[self._base :], feature)
+        pivot = float(delta[feature])
+        first = self._W[0, self.order[0]] ** 2 if self.order else pivot
+        if pivot <= self.least_pivot * first:
+            self.live[:] = False
+        elif pivot <= _EXPLAINED * self.start[feature]:
+            self.live[feature] = False
+        else:
+            return delta / np.sqrt(pivot)
+        return None
+
+    def _since(self, W: np.ndarray, feature: int) -> np.ndarray:
+        """Return a candidate's column of ``E'E`` after the picks W that followed the base."""
+        column = self._columns[self._places[np.searchsorted(self._held, feature)]]
+        return np.asarray(column - W[:, feature] @ W)
+
+    def _fetch(self, feature: int, values: np.ndarray) -> None:
+        """Bring in a column and those worth most, and let go those that are not worth much."""
+        from scipy.linalg.blas import dgemm
+
+        W, held = self.W[self._base :], self._held
+        by_worth = np.lexsort((np.arange(len(values)), -values))
+        by_worth = by_worth[values[by_worth] > 0]
+        # The feature itself is among the first, unless more are equal than come in together.
+        is_held = np.isin(by_worth, held, assume_unique=True)
+        most = self.products.fetched
+        fresh = np.union1d(by_worth[~is_held][: most - 1], [feature])
+        kept = np.searchsorted(held, np.sort(by_worth[is_held][: max(HELD - most, most)]))
+        if len(W) and len(kept):  # all in place: copies of the columns would take as long
+            of_places = np.zeros((len(W), len(self._columns)), order="F")
+            of_places[:, self._places] = W[:, held]
+            dgemm(-1.0, W.T, of_places, beta=1.0, c=self._columns.T, overwrite_c=1)
+        free = np.setdiff1d(np.arange(len(self._columns)), self._places[kept])[: len(fresh)]
+        added = self.products.columns(fresh)
+        added -= self.W[:, fresh].T @ self.W
+        self._columns[free] = added
+        self._held, self._base = np.concatenate([held[kept], fresh]), len(self.order)
+        order = np.argsort(self._held)
+        self._places = np.concatenate([self._places[kept], free])[order]
+        self._held = self._held[order]
+
+    def _pick(self, feature: int, w: np.ndarray, gain: float) -> None:
+        self._W[len(self.order)] = w
         self.order.append(feature)
-        self.gains.append(self._update(feature, w))
-        self._W[len(self._recent)] = w
-        self._recent.append(feature)
+        self.gains.append(gain)
         self.norms -= w * w
         self.live[feature] = False
         self.live &= self.norms > _EXPLAINED * self.start
-        self._refresh()
 
     def _prepare(self) -> None:  # noqa: B027  # most paths have nothing to prepare
         """Initialize the terms of the values."""
@@ -228,16 +307,20 @@ class GreedyPath(ABC):
     def _update(self, feature: int, w: np.ndarray) -> float:
         """Take a pick into account, before w joins W, and return what it adds."""
 
-    def _refresh(self) -> None:  # noqa: B027  # most paths have nothing to refresh
-        """Recompute values that rounding has made inaccurate."""
+
+def _best(values: np.ndarray) -> int:
+    """Return the lowest index of the largest value; of ties the lowest."""
+    return int((values >= (1 - _TIE) * values.max()).argmax())
 
 
 class VariancePath(GreedyPath):
     """Picks the column that leaves the least of X: largest ``f_j / g_j``.
 
     ``f_j = |E'E_j|^2``, ``g_j = |E_j|^2``; a gain is the fall of ``|E|_F^2``, which is ``|w|^2``.
-    ``f`` follows by recursion. It is quadratic in what is left, so its rounding is computed away
-    whenever one value has fallen by 1e-6.
+    ``f`` follows by recursion from ``E'E w``. Of the candidates their columns give it at once, so
+    that a group of picks is made among them; one product then gives it for all columns, and the
+    group counts up to the first pick that another column would have beaten. The recursion is
+    quadratic in what is left: a value that has fallen by 1e-6 is computed anew.
     """
 
     products: Products
@@ -249,17 +332,71 @@ class VariancePath(GreedyPath):
     def _values(self, norms: np.ndarray) -> np.ndarray:
         return np.maximum(self._f, 0.0) / norms
 
+    def _advance(self, feature: int, values: np.ndarray, most: int) -> None:
+        picks, W = self._among_candidates(feature, values, min(most, _GROUP))
+        if not picks:
+            return
+        products = self.products.times(W)
+        products -= (W @ self.W.T) @ self.W
+        for i, (pick, w) in enumerate(zip(picks, W, strict=True)):
+            if i and (self._fallen().any() or _best(self._worth()) != pick):
+                break
+            products[i] -= (w @ W[:i].T) @ W[:i]
+            self._projected = products[i]
+            self._pick(pick, w, self._update(pick, w))
+        self._refresh()
+
+    def _among_candidates(
+        self, feature: int, values: np.ndarray, most: int
+    ) -> tuple[list[int], np.ndarray]:
+        """Return picks among the candidates, the given one first, and their vectors w."""
+        w = self._vector(feature, values)
+        if w is None:
+            return [], np.empty((0, len(values)))
+        held, before = self._held, self.W[self._base :]
+        f, norms, live = self._f[held], self.norms[held], self.live[held]
+        others = values.copy()
+        others[held] = 0.0
+        bound = others.max()
+        picks, W = [feature], np.empty((most, len(values)))
+        W[0] = w
+        while True:
+            i = len(picks)
+            w = W[i - 1]
+            gain = float(w @ w)
+            # E'E w at the candidates, from their columns at the base and the picks since.
+            projected = (self._columns @ w)[self._places] - (before @ w) @ before[:, held]
+            projected -= (W[: i - 1] @ w) @ W[: i - 1, held]
+            f += w[held] * (gain * w[held] - 2.0 * projected)
+            norms -= w[held] ** 2
+            live &= (norms > _EXPLAINED * self.start[held]) & (held != picks[-1])
+            worth = np.where(live, np.maximum(f, 0.0) / np.where(live, norms, 1.0), 0.0)
+            best = _best(worth)
+            if i == most or not worth[best] > bound:
+                return picks, W[:i]
+            pick = int(held[best])
+            delta = self._since(before, pick) - W[:i, pick] @ W[:i]
+            if delta[pick] <= _EXPLAINED * self.start[pick]:
+                return picks, W[:i]
+            W[i] = delta / np.sqrt(delta[pick])
+            picks.append(pick)
+
     def _update(self, feature: int, w: np.ndarray) -> float:
         gain = float(w @ w)
-        projected = self.products.times(w) - (self.W @ w) @ self.W
-        self._f += w * (gain * w - 2.0 * projected)
+        self._f += w * (gain * w - 2.0 * self._projected)
         return gain
 
+    def _fallen(self) -> np.ndarray:
+        return np.asarray(self.live & (self._f < _FALLEN * self._f_start))
+
     def _refresh(self) -> None:
-        if (self._f < _FALLEN * self._f_start)[self.live].any():
-            self.products.deflate(self.W, self._recent)
-            self._recent = []
-            self._prepare()
+        """Compute the values anew that have fallen so far that rounding shows."""
+        fallen = np.flatnonzero(self._fallen())
+        for begin in range(0, len(fallen), FETCHED):
+            part = fallen[begin : begin + FETCHED]
+            left = self.products.columns(part)
+            left -= self.W[:, part].T @ self.W
+            self._f[part] = self._f_start[part] = np.einsum("ij,ij->i", left, left)
 
 
 class NormPath(GreedyPath):

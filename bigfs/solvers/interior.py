@@ -1,34 +1,37 @@
-"""A primal-dual interior-point method for the cone program, with its structure used.
+"""A primal-dual interior-point method for the cone program of maximum margin feature selection.
 
-    min  1/2 sum_k t_k + sum_p v_p' S v_p + C xi
-    s.t. t_k sigma_k >= |v_k|^2,  sum sigma = m,  sigma <= 1,
-         <A_j, V> + F_j f + e_j xi >= g_j,  xi >= 0.
+    min  1/2 sum_k |v_k|^2 / sigma_k + sum_p v_p' S v_p + C xi
+    s.t. <A_r, V> + F_r f + e_r xi >= g_r,  xi >= 0,  sum sigma = m,  0 <= sigma <= 1
 
-Nesterov-Todd scaling of the cones. t and sigma are eliminated feature by feature: what is left
-for V is ``K x I - U U'`` with K the same n_features x n_features matrix for every cluster and U a
-column for every feature, so a step costs two factorizations of that size, whatever the number of
-clusters; rows, intercepts and f make up a small system at the end.
+Let ``u = A'x - 2 S V``, with x the multipliers of the rows: at the solution ``v_k = sigma_k u_k``.
+V and u are unknowns side by side, so that nothing is divided by a weight that is nearly zero, and
+the conditions are polynomials of degree two::
+
+    V = sigma u,   low = eta + high - 1/2 |u|^2,   F'x = 0,   e'x + y = C,   the constraints,
+    w x = 0,   xi y = 0,   sigma low = 0,   (1 - sigma) high = 0,
+
+with w the values of the rows less g, eta the multiplier of the sum of sigma, low and high those of
+its bounds. A step solves the linearized conditions, every product at one target, twice: the second
+time with what the first step makes of the terms of degree two (Mehrotra's corrector). u and sigma
+are eliminated feature by feature and V by `Inverse`, which leaves a small system for x, f and eta.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg.lapack import dgetrf, dgetrs
+from scipy.linalg.lapack import dgetrf, dgetrs, dpotrf, dpotri, dpotrs
 
-from bigfs.solvers import secondorder as soc
-from bigfs.solvers.hessian import inverse_of
-
-_MAX_ITERATIONS = 60
+_MAX_ITERATIONS = 100
 _TO_BOUNDARY = 0.99
-# The residual of a point that is near the solution.
-_NEAR = 0.1
-_AGAIN = 0.01  # where features have entered
-# Multipliers of weights that enter exceed what keeps them at zero by at least this share.
-_EXCESS = 0.01
+# Iterations without a better point before the corrector is given up, and the share of the mean
+# product that steps aim at from then on.
+_STALLED, _CENTER = 4, 0.3
+# Added to the diagonal of the unknowns f, of which the program may leave a sum open.
+_OPEN = 1e-13
 
 
 @dataclass(frozen=True)
@@ -39,124 +42,122 @@ class InteriorPoint:
     x: np.ndarray  # of shape (n_rows,), float64: multipliers of the rows, not negative
     n_iter: int
     residual: float  # largest relative violation of the optimality conditions
-    near: _Point | None = None  # the first one near the solution
 
 
-@dataclass
-class _Point:
-    """All unknowns.
+class _Unknowns(NamedTuple):
+    """A point, or a step.
 
-    ``pairs`` (2, P + 2, d) holds t, sigma and v in the cone's own coordinates and what is
-    complementary to them; ``bounded`` (2, R + 1 + d) the rows' values w, xi and 1 - sigma, and
-    their multipliers x, y and high. eta is the multiplier of the sum of sigma.
+    ``values`` are w, xi, sigma and 1 - sigma, ``multipliers`` x, y, low and high, one behind the
+    other. Where every sigma is 1, both end with xi and y.
     """
 
-    pairs: np.ndarray
-    bounded: np.ndarray
-    f: np.ndarray
+    V: np.ndarray  # of shape (d, P)
+    u: np.ndarray  # of shape (d, P)
+    values: np.ndarray
+    multipliers: np.ndarray
+    f: np.ndarray  # the intercepts and the f of the program
     eta: float
 
-    @property
-    def n_rows(self) -> int:
-        """Number of rows."""
-        return int(self.bounded.shape[1] - 1 - self.pairs.shape[2])
+    def plus(self, step: _Unknowns, a: float) -> _Unknowns:
+        """Return the point a share of a step away."""
+        pairs: Iterable[tuple[Any, Any]] = zip(self, step, strict=True)
+        return _Unknowns(*(mine + a * change for mine, change in pairs))
 
-    @property
-    def x(self) -> np.ndarray:
-        """Multipliers of the rows."""
-        return np.asarray(self.bounded[1, : self.n_rows])
-
-    @property
-    def xi(self) -> float:
-        """The slack of the planes."""
-        return float(self.bounded[0, self.n_rows])
-
-    @property
-    def mu(self) -> float:
-        """Mean product of what is complementary."""
-        return _mean_product(self.pairs, self.bounded)
-
-
-@dataclass(frozen=True)
-class _NewtonStep:
-    """A change of them; that of the cones' pairs is scaled."""
-
-    cone: np.ndarray  # of shape (P + 2, d): the first of the pairs, not scaled
-    scaled: np.ndarray
-    bounded: np.ndarray
-    f: np.ndarray
-    eta: float
-
-
-def _mean_product(pairs: np.ndarray, bounded: np.ndarray) -> float:
-    total = float(np.vdot(pairs[0], pairs[1]) + bounded[0] @ bounded[1])
-    return total / (2 * pairs.shape[2] + bounded.shape[1])
+    def longest(self, step: _Unknowns) -> float:
+        """Return the share of a step after which a value or a multiplier is zero."""
+        worst = min(np.min(step[i] / self[i]) for i in (2, 3))
+        return -1.0 / float(worst) if worst < 0 else np.inf
 
 
 @dataclass(frozen=True)
 class _Residuals:
-    """Negative residuals of the optimality conditions."""
+    """Errors of the conditions at a point, named by what each condition determines."""
 
-    v: np.ndarray
-    sigma: np.ndarray
-    f: np.ndarray
-    xi: float
+    u: np.ndarray
+    V: np.ndarray
+    low: np.ndarray
     w: np.ndarray
+    f: np.ndarray
+    y: float
     m: float
-    error: float
 
 
-@dataclass(frozen=True)
-class _InteriorProblem:
-    """The data of the program, intercepts counted with the free unknowns."""
+class _Conditions:
+    """The data of the program; intercepts are counted with the unknowns f."""
 
-    N: np.ndarray  # (R + n_free + 1, d, P): the rows, intercepts' couplings, a place for sigma's
-    A: np.ndarray  # (R, d, P), the rows in it: features only
-    split: tuple[np.ndarray, np.ndarray, np.ndarray]  # rows of N of many clusters, of one, of which
-    wide: np.ndarray  # (n, P, d): those of many clusters, features last
-    F: np.ndarray  # (R, n_free)
-    g: np.ndarray
-    e: np.ndarray
-    S: np.ndarray | None  # (d, d), doubled
-    coupling: np.ndarray  # (d,), the intercept's column of the doubled S
-    curvature: np.ndarray  # (n_free,), second derivatives of the free unknowns
-    C: float
-    m: int
-    n_intercepts: int
-    sizes: tuple[float, float]  # largest of F and of g
-    small: np.ndarray  # (R + n_free + 2,) twice: what no step changes of the system at the end
+    def __init__(self, rows: Any, smooth: np.ndarray | None, C: float, m: int, d: int) -> None:
+        self.R, D, P = rows.A.shape
+        self.g, self.C, self.m, self.d = rows.bounds, C, m, d
+        self.flat = np.ascontiguousarray(rows.A[:, :d]).reshape(self.R, -1)
+        self.e = (np.arange(self.R) < rows.n_planes).astype(np.float64)
+        self.fixed = m >= d  # every sigma is 1
+        self.n_intercepts = P * (D - d)
+        self.F = np.hstack([rows.A[:, d:].reshape(self.R, self.n_intercepts), rows.free])
+        # Second derivatives of the quadratic term: by V, by V and intercepts, by intercepts.
+        n_free = self.F.shape[1]
+        self.S = None if smooth is None else 2 * smooth[:d, :d]
+        coupling, self.curvature = np.zeros((n_free, d, P)), np.zeros(n_free)
+        if smooth is not None and D > d:
+            coupling[np.arange(P), :, np.arange(P)] = 2 * smooth[:d, d]
+            self.curvature[:P] = 2 * smooth[d, d]
+        self.coupling = coupling.reshape(n_free, d * P)
 
-    def pull(self, x: np.ndarray) -> np.ndarray:
-        """Return the sum of ``x_r A_r``."""
-        return np.asarray(x @ self.A.reshape(len(x), -1)).reshape(self.A.shape[1:])
+    def split(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the parts of values or multipliers that are those of sigma and of 1 - sigma."""
+        return values[self.R + 1 : self.R + 1 + self.d], values[self.R + 1 + self.d :]
 
-    def reached(self, V: np.ndarray) -> np.ndarray:
-        """Return ``<A_r, V>`` of all rows."""
-        return np.asarray(self.A.reshape(len(self.A), -1) @ V.ravel())
-
-    def curvature_terms(self, V: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the derivative of the quadratic term by V and by f."""
-        by_v, by_f = np.zeros_like(V), self.curvature * f
+    def slopes(self, V: np.ndarray, x: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """Return ``A'x - 2 S V``, and what the intercepts add."""
+        slopes = (x @ self.flat).reshape(V.shape)
         if self.S is not None:
-            by_v = self.S @ V
-            if self.n_intercepts:
-                by_v += np.outer(self.coupling, f[: self.n_intercepts])
-                by_f[: self.n_intercepts] += self.coupling @ V
-        return by_v, by_f
+            slopes -= self.S @ V
+            slopes -= (f @ self.coupling).reshape(V.shape)
+        return slopes
+
+    def residuals(self, p: _Unknowns) -> tuple[_Residuals, float]:
+        """Return the residuals at a point, and the largest relative violation of a condition."""
+        R, x, squares = self.R, p.multipliers[: self.R], np.vecdot(p.u, p.u) / 2
+        sigma, lacks_low, lacks_m = np.ones(self.d), np.zeros(self.d), 0.0
+        if not self.fixed:
+            (sigma, _), (low, high) = self.split(p.values), self.split(p.multipliers)
+            lacks_low, lacks_m = p.eta + high - squares - low, self.m - float(sigma.sum())
+        reached = self.flat @ p.V.ravel() + self.F @ p.f + self.e * p.values[R]
+        pull = x @ self.F - self.curvature * p.f
+        pull -= self.coupling @ p.V.ravel()
+        r = _Residuals(
+            self.slopes(p.V, x, p.f) - p.u,
+            sigma[:, None] * p.u - p.V,
+            lacks_low,
+            self.g - reached + p.values[:R],
+            pull,
+            self.C - float(self.e @ x + p.multipliers[R]),
+            lacks_m,
+        )
+        objective = 1e-12 + 0.5 * float(np.vdot(p.V, p.u)) + self.C * float(p.values[R])
+        # Of what a violation may be worth in the objective, and of the size of what is violated.
+        worth = (p.values @ p.multipliers, x @ np.abs(r.w), np.abs(p.f) @ np.abs(r.f))
+        steepest = 1e-300 + float(squares.max())
+        shares = (
+            *(float(value) / objective for value in worth),
+            _largest(r.u) / np.sqrt(steepest),
+            _largest(r.V) / np.sqrt(steepest),
+            _largest(r.low) / steepest,
+            _largest(r.w) / (1e-12 + _largest(self.g)),
+            _largest(r.f) / (1e-300 + float(x.sum()) * (1e-12 + _largest(self.F))),
+            abs(r.y) / self.C,
+            abs(r.m) / self.m,
+        )
+        return r, max(shares) if np.isfinite(shares).all() else np.inf
 
 
-# A pair on the edge of its cone, as where C is tiny, ends the method at the best point before.
-@np.errstate(divide="ignore", invalid="ignore")
+def _largest(values: np.ndarray) -> float:
+    return float(np.abs(values).max(initial=0.0))
+
+
+# Where numbers are beyond what can be represented the method ends at the best point before.
+@np.errstate(all="ignore")
 def interior_point(
-    rows: Any,
-    smooth: np.ndarray | None,
-    C: float,
-    m: int,
-    n_features: int,
-    *,
-    tol: float = 1e-6,
-    begin: _Point | None = None,
-    enough: Callable[[np.ndarray, np.ndarray], bool] | None = None,
+    rows: Any, smooth: np.ndarray | None, C: float, m: int, n_features: int, *, tol: float = 1e-6
 ) -> InteriorPoint:
     """Solve the cone program on all of its features.
 
@@ -166,274 +167,240 @@ def interior_point(
     smooth : ndarray of shape (D, D) or None
     C : float
     m : int
-        Below the number of features.
+        From the number of features on every sigma is 1.
     n_features : int
     tol : float, default=1e-6
         Of the complementarity, relative to the objective, and of the residuals.
-    begin : optional
-        A point near the solution on fewer features, the first ones.
-    enough : callable or None, default=None
-        Asked once, of V and x of the first point near the solution, whether that will do: if so
-        it is returned.
 
     Returns
     -------
     solution : InteriorPoint
         The best point met, whether or not it reached the tolerance.
     """
-    problem = _problem(rows, smooth, C, m, n_features)
-    point = _first(problem) if begin is None else _widened(problem, begin)
-    best, best_error, n_iter, near = point, np.inf, 0, None
-    close = _NEAR if begin is None else _AGAIN
+    problem = _Conditions(rows, smooth, C, m, n_features)
+    point = _first(problem)
+    best, best_error, best_at, n_iter = point, np.inf, 0, 0
+    careful = False
     while n_iter < _MAX_ITERATIONS:
         n_iter += 1
-        residuals = _residuals(problem, point)
-        if not np.isfinite(residuals.error):
+        r, error = problem.residuals(point)
+        if not np.isfinite(error):
             break
-        if residuals.error < best_error:
-            best, best_error = point, residuals.error
-        if residuals.error <= tol:
+        if error < best_error:
+            best, best_error, best_at = point, error, n_iter
+        if error <= tol:
             break
-        if near is None and residuals.error <= close:
-            near = point
-            if enough is not None and enough(_unknowns(problem, point), point.x):
-                best, best_error = point, residuals.error
-                break
         try:
             system = _System(problem, point)
         except np.linalg.LinAlgError:
             break
-        mu = point.mu
-        predictor = system.solve(residuals, None, 0.0)
-        a = min(1.0, system.longest(predictor))
-        target = mu * min(1.0, system.mu_after(predictor, a) / mu) ** 3
-        step = system.solve(residuals, predictor, target)
-        a = system.longest(step)
-        if a < 1 and problem.N.shape[2] > 1:
-            # A second correction costs little beside the factors of many clusters.
-            again = system.solve(residuals, step, target)
-            further = system.longest(again)
-            if further > a:
-                step, a = again, further
-        point = system.moved(step, min(1.0, _TO_BOUNDARY * a))
-        del system  # before the matrices of the next one are made
-    return InteriorPoint(_unknowns(problem, best), best.x, n_iter, best_error, near)
+        products = point.values * point.multipliers
+        mu = float(products.mean())
+        # Predictor: towards products of zero. Where it gets far, the target of the corrector,
+        # mu share^3, is close to zero as well.
+        first = system.solve(r, -products)
+        reached = point.plus(first, min(1.0, point.longest(first)))
+        share = min(1.0, float((reached.values * reached.multipliers).mean()) / mu)
+        # With the corrector two points may follow one another for ever. Then steps along the
+        # central path are taken, which end, though later.
+        careful = careful or n_iter - best_at > _STALLED
+        if careful:
+            step = system.solve(r, _CENTER * mu - products)
+        else:
+            # Corrector: the terms of degree two, of which the linearization knows nothing.
+            r = replace(r, low=r.low - np.vecdot(first.u, first.u) / 2)
+            if not problem.fixed:
+                r = replace(r, V=r.V + problem.split(first.values)[0][:, None] * first.u)
+            step = system.solve(r, mu * share**3 - products - first.values * first.multipliers)
+        point = point.plus(step, min(1.0, _TO_BOUNDARY * point.longest(step)))
+    V = best.V
+    if problem.n_intercepts:
+        V = np.vstack([V, best.f[: problem.n_intercepts]])
+    return InteriorPoint(V, best.multipliers[: problem.R], n_iter, best_error)
 
 
-def _unknowns(problem: _InteriorProblem, point: _Point) -> np.ndarray:
-    """Return V with its intercepts."""
-    V = soc.split(point.pairs[0])[2]
-    return np.vstack([V, point.f[: problem.n_intercepts]]) if problem.n_intercepts else V
-
-
-def _problem(rows: Any, smooth: np.ndarray | None, C: float, m: int, d: int) -> _InteriorProblem:
-    """Split the intercepts off; the caller's units are kept."""
-    R, D, P = rows.A.shape
-    intercepts = P if D > d else 0
-    e = np.zeros(R)
-    e[: rows.n_planes] = 1.0
-    F, curvature, coupling, S = (
-        rows.free,
-        np.zeros(rows.free.shape[1] + intercepts),
-        np.zeros(d),
-        None,
-    )
-    if intercepts:
-        F = np.column_stack([rows.A[:, d, :], rows.free])
-    if smooth is not None:
-        S = 2 * smooth[:d, :d]
-        if intercepts:
-            coupling = 2 * smooth[:d, d]
-            curvature[:P] = 2 * smooth[d, d]
-    N = np.zeros((R + F.shape[1] + 1, d, P))
-    N[:R] = rows.A[:, :d, :]
-    for p in range(intercepts):
-        N[R + p, :, p] = -coupling
-    # Rows of the balance are of one cluster each: one column of theirs is not zero.
-    used = np.asarray(N.any(axis=1))
-    used[-1] = True
-    narrow = used.sum(axis=1) <= 1
-    split = np.flatnonzero(~narrow), np.flatnonzero(narrow), used[narrow].argmax(axis=1)
-    wide = np.ascontiguousarray(N[split[0]].transpose(0, 2, 1))
-    sizes = float(np.abs(F).max(initial=0.0)), float(np.abs(rows.bounds).max())
-    small = _fixed_part(F, e, curvature + 1e-13 * C)
-    return _InteriorProblem(
-        N, N[:R], split, wide, F, rows.bounds, e, S, coupling, curvature, C, m, intercepts,
-        sizes, small,
-    )  # fmt: skip
-
-
-def _fixed_part(F: np.ndarray, e: np.ndarray, curvature: np.ndarray) -> np.ndarray:
-    """Return what no step changes of the matrix for dx, df, d eta and d xi, df's rows negated."""
-    R, n_free = F.shape
-    small = np.zeros((R + n_free + 2, R + n_free + 2))
-    small[:R, R : R + n_free] = F
-    small[R : R + n_free, :R] = F.T
-    small[R:-2, R:-2] = np.diag(-curvature)
-    small[:R, -1], small[-1, :R] = e, -e
-    return small
-
-
-def _first(problem: _InteriorProblem) -> _Point:
-    """Begin at V = 0 with everything well inside."""
-    (R, d, P), C = problem.A.shape, problem.C
-    share = problem.m / d
-    xi = max(1.0, problem.sizes[1])
-    w = np.maximum(1.0, problem.e * xi - problem.g)
+def _first(problem: _Conditions) -> _Unknowns:
+    """Begin well inside, at equal multipliers of the best size and equal weights."""
+    R, C, share = problem.R, problem.C, min(1.0, problem.m / problem.d)
+    size, f = 1e-12 + _largest(problem.g), np.zeros(problem.F.shape[1])
     x = np.full(R, C / (R + 1))
-    zero = np.zeros((d, P))
-    # t s_t = sigma s_sigma, which is centered: s_t is 1/2 at every point.
-    slope = float(np.sqrt(np.square(problem.pull(x)).sum(axis=1).max()))
-    # At V = 0 the objective is C xi: the norm's share of a better one is not above it.
-    level = max(min(slope**2, C * xi / problem.m), 1e-6)
-    cone = soc.join(np.full(d, 2 * share * level), np.full(d, share), zero)
-    dual = soc.join_dual(np.full(d, 0.5), np.full(d, level), zero)
-    left = np.full(d, 1 - share)
-    bounded = np.stack([np.r_[w, xi, left], np.r_[x, C / (R + 1), share * level / left]])
-    return _Point(np.stack([cone, dual]), bounded, np.zeros(problem.F.shape[1]), 0.0)
-
-
-def _widened(problem: _InteriorProblem, point: _Point) -> _Point:
-    """Return a point with the features that it lacks, each with a weight of nearly zero.
-
-    Their slopes are those of the point, and their pairs have its mean product.
-    """
-    k, d = point.pairs.shape[2], problem.A.shape[1]
-    V = np.zeros(problem.A.shape[1:])
-    V[:k] = soc.split(point.pairs[0])[2]
-    slopes = problem.curvature_terms(V, point.f)[0][k:]
-    slopes -= np.tensordot(point.x, problem.A[:, k:], 1)
-    mu, half = point.mu, np.square(slopes).sum(axis=1) / 2
-    # A weight is mu over what its multiplier exceeds half the squared slope by.
-    excess = np.maximum(np.maximum(_EXCESS * half, mu * d / problem.m), -point.eta - half)
-    dual = soc.join_dual(np.full(d - k, 0.5), half + excess, slopes)
-    cone = mu * soc.inverse(dual)
-    left = 1 - soc.second(cone)
-    return replace(
-        point,
-        pairs=np.concatenate([point.pairs, np.stack([cone, dual])], axis=2),
-        bounded=np.hstack([point.bounded, np.stack([left, mu / left])]),
-    )
-
-
-def _residuals(problem: _InteriorProblem, point: _Point) -> _Residuals:
-    t, sigma, V = soc.split(point.pairs[0])
-    _, s_sigma, s_v = soc.split_dual(point.pairs[1])
-    R, x = point.n_rows, point.x
-    by_v, by_f = problem.curvature_terms(V, point.f)
-    pull = problem.pull(x)
-    r_v = pull + s_v - by_v
-    r_sigma = s_sigma - point.bounded[1, R + 1 :] + point.eta
-    r_f = x @ problem.F - by_f
-    r_xi = float(point.bounded[1, R] + problem.e @ x) - problem.C
-    reached = problem.reached(V) + problem.F @ point.f + problem.e * point.xi
-    r_w = problem.g + point.bounded[0, :R] - reached
-    r_m = problem.m - float(sigma.sum())
-    size = 1e-12 + abs(0.5 * float(t.sum()) + problem.C * point.xi)
-    lever, bound = problem.sizes
-    error = max(
-        point.mu * (3 * len(sigma) + R + 1) / size,
-        _largest(r_v) / (1e-12 + _largest(pull)),
-        _largest(r_f) / (problem.C * (1e-12 + lever)) if len(r_f) else 0.0,
-        abs(r_xi) / problem.C,
-        _largest(r_w) / (1e-12 + bound),
-        abs(r_m) / problem.m,
-        _largest(r_sigma) / (1e-12 + float(s_sigma.max())),
-    )
-    return _Residuals(r_v, r_sigma, r_f, r_xi, r_w, r_m, error)
-
-
-def _largest(values: np.ndarray) -> float:
-    return float(np.abs(values).max())
+    u = (x @ problem.flat).reshape(problem.d, -1)
+    # a g'x - a^2 share |u|^2 / 2, the bound of a x, is largest there.
+    gain = max(float(problem.g @ x), 1e-3 * C * size)
+    a = min(1.0, gain / (1e-300 + share * float(np.vdot(u, u))))
+    x, u = a * x, a * u
+    short = problem.g - share * (problem.flat @ u.ravel())
+    xi = max(size, float(short.max()))
+    values = np.append(np.maximum(0.1 * size, problem.e * xi - short), xi)
+    multipliers, eta = np.append(x, max(C - float(problem.e @ x), C / (R + 1))), 0.0
+    if not problem.fixed:
+        squares = np.vecdot(u, u) / 2
+        eta = float(squares.max() + (values * multipliers).mean() / share)
+        high = (eta - squares) * share / (1 - share)
+        weights = np.full((2, problem.d), [[share], [1 - share]])
+        values = np.append(values, weights)
+        multipliers = np.concatenate([multipliers, eta - squares + high, high])
+    return _Unknowns(share * u, u, values, multipliers, f, eta)
 
 
 class _System:
-    """The linear system of a step at one point, factorized."""
+    """The linearized conditions at one point, factorized."""
 
-    def __init__(self, problem: _InteriorProblem, point: _Point) -> None:
+    def __init__(self, problem: _Conditions, point: _Unknowns) -> None:
         self.problem, self.point = problem, point
-        self.products = point.bounded[0] * point.bounded[1]
-        self.scaling = soc.Scaling(point.pairs)
-        eta2, q_t, q_s, q_v = self.scaling.rotated()
-        # The rows of t of every cone's matrix, and what eliminating t leaves for sigma and v.
-        self.h_tt, self.h_ts = 2 * q_t**2 / eta2, (2 * q_t * q_s - 1) / eta2
-        self.h_tv = (2 * q_t / eta2)[:, None] * q_v
-        left, high = point.bounded[:, point.n_rows + 1 :]
-        self.a = (4 * q_t * q_s - 1) / (2 * q_t**2 * eta2) + high / left
-        self.b = q_v / (q_t * eta2)[:, None]
-        self.c = -self.b / self.a[:, None]
-        U = self.b / np.sqrt(self.a)[:, None]
-        problem.N[-1], problem.wide[-1:] = self.c, self.c.T  # none is wide of two clusters
-        self.inverse = inverse_of(problem.S, 2 / eta2, U, problem.N, problem.split, problem.wide)
-        self.factor = dgetrf(self._small())[:2]
+        R, n_free, d = problem.R, len(point.f), problem.d
+        if problem.fixed:
+            sigma, a = np.ones(d), np.full(d, np.inf)
+        else:
+            sigma, left = problem.split(point.values)
+            low, high = problem.split(point.multipliers)
+            a = low / sigma + high / left
+        # a_k = low_k / sigma_k + high_k / (1 - sigma_k): what a change of sigma_k costs.
+        # d sigma = c (dV - r_V) + (q - d eta) * rest, where q is what the products ask for.
+        both = a * sigma + np.vecdot(point.u, point.u)
+        self.sigma, self.c, self.rest = sigma, point.u / both[:, None], sigma / both
+        self.N = np.concatenate([problem.flat, -problem.coupling, -self.c.reshape(1, -1)])
+        rows = self.N.reshape(len(self.N), *point.u.shape)
+        self.inverse = Inverse(problem.S, sigma, a, point.u, rows)
+        # The Schur complement: unknowns x, f, eta and xi, one behind the other.
+        small = np.zeros((R + n_free + 2, R + n_free + 2))
+        small[:-1, :-1] = self.inverse.products
+        small[:R, R:-2] += problem.F
+        small[R:-2, :R] += problem.F.T
+        small[:R, -1], small[-1, :R] = problem.e, -problem.e
+        diagonal = np.einsum("ii->i", small)
+        diagonal[:R] += point.values[:R] / point.multipliers[:R]
+        lever = 1e-300 + _largest(problem.F) ** 2 / float(diagonal[:R].min())
+        diagonal[R:-2] -= problem.curvature + _OPEN * lever
+        diagonal[-2] += float(self.rest.sum()) or 1.0
+        diagonal[-1] = point.multipliers[R] / point.values[R]
+        self.factor = dgetrf(small, overwrite_a=True)[:2]
 
-    def _small(self) -> np.ndarray:
-        """Return the matrix for dx, df, d eta, d xi; the rows of f have their sign turned."""
-        R, small = self.point.n_rows, self.problem.small.copy()
-        small[:-1, :-1] += self.inverse.products
-        ratios = self.point.bounded[0, :R] / self.point.bounded[1, :R]
-        small.flat[: R * (len(small) + 1) : len(small) + 1] += ratios
-        small[-2, -2] += float((1 / self.a).sum())
-        small[-1, -1] = self.point.bounded[1, R] / self.point.xi
-        return small
-
-    def solve(
-        self, residuals: _Residuals, predicted: _NewtonStep | None, target: float
-    ) -> _NewtonStep:
-        """Return the step that leaves no residuals and products of ``target``."""
-        R, (values, multipliers) = self.point.n_rows, self.point.bounded
-        left = target - self.products
-        # Changes of the cones' pairs, scaled, add up to aim: ds = push - H dx.
-        aim, push = -self.scaling.middle, -self.point.pairs[1]
-        if predicted is not None:
-            left -= predicted.bounded[0] * predicted.bounded[1]
-            aim = self.scaling.push(predicted.scaled, target)
-            push = self.scaling.half(aim)
-        p_t, p_s, p_v = soc.split_dual(push)  # ds_t = 0
-        t_left = p_t / self.h_tt
-        right_v = residuals.v + p_v - self.h_tv * t_left[:, None]
-        right_s = residuals.sigma + p_s - self.h_ts * t_left - left[R + 1 :] / values[R + 1 :]
-        right_v += self.c * right_s[:, None]
-        begun, reduced = self.inverse.begin(right_v)
-        right = np.empty(len(reduced) + 1)
-        right[:R] = residuals.w + left[:R] / multipliers[:R]
-        right[R:-2] = -residuals.f
-        right[-2] = residuals.m - float((right_s / self.a).sum())
-        right[-1] = residuals.xi + left[R] / values[R]
-        right[:-1] -= reduced
+    def solve(self, r: _Residuals, products: np.ndarray) -> _Unknowns:
+        """Return the step that removes residuals, and changes products by so much."""
+        problem, (_, u, values, multipliers, f, _) = self.problem, self.point
+        R, q = problem.R, np.zeros(problem.d)
+        if not problem.fixed:
+            (at_low, at_high), (_, left) = problem.split(products), problem.split(values)
+            q = at_low / self.sigma - at_high / left - r.low
+        # H dV = right_V + N'(dx, df, d eta), by elimination of u and sigma.
+        right_V = (r.V - self.c * np.vecdot(u, r.V)[:, None]) / self.sigma[:, None]
+        right_V += r.u + self.c * q[:, None]
+        right = np.empty(R + len(f) + 2)
+        right[:R] = r.w + products[:R] / multipliers[:R]
+        right[R:-2] = -r.f
+        right[-2] = float(q @ self.rest - np.vdot(self.c, r.V)) - r.m
+        right[-1] = products[R] / values[R] - r.y
+        right[:-1] -= self.N @ self.inverse.solve(right_V).ravel()
         solution = dgetrs(*self.factor, right)[0]
-        dV = self.inverse.finish(begun, solution[:-1])
-        d_eta = float(solution[-2])
-        d_sigma = (right_s + d_eta - np.vecdot(self.b, dV)) / self.a
-        dt = p_t - self.h_ts * d_sigma - np.vecdot(self.h_tv, dV)
-        d_cone = soc.join(dt / self.h_tt, d_sigma, dV)
-        scaled = np.empty((2, *d_cone.shape))
-        scaled[0] = self.scaling.half(d_cone)
-        np.subtract(aim, scaled[0], out=scaled[1])
-        bounded = np.empty_like(self.point.bounded)
-        bounded[1, :R] = solution[:R]
-        bounded[0, :R] = (left[:R] - values[:R] * bounded[1, :R]) / multipliers[:R]
-        bounded[0, R], bounded[0, R + 1 :] = solution[-1], -d_sigma
-        bounded[1, R:] = (left[R:] - multipliers[R:] * bounded[0, R:]) / values[R:]
-        return _NewtonStep(d_cone, scaled, bounded, solution[R:-2], d_eta)
+        # Back substitution, in the order V, sigma, values, multipliers, u.
+        dx, df, d_eta, d_xi = solution[:R], solution[R:-2], float(solution[-2]), solution[-1:]
+        dV = self.inverse.solve(right_V + (solution[:-1] @ self.N).reshape(u.shape))
+        d_sigma = np.vecdot(self.c, dV - r.V) + (q - d_eta) * self.rest
+        dw = (products[:R] - values[:R] * dx) / multipliers[:R]
+        d_values = np.concatenate([dw, d_xi, d_sigma, -d_sigma])[: len(values)]
+        d_multipliers = (products - multipliers * d_values) / values
+        d_multipliers[:R] = dx
+        du = problem.slopes(dV, dx, df) + r.u
+        return _Unknowns(dV, du, d_values, d_multipliers, df, d_eta)
 
-    def longest(self, step: _NewtonStep) -> float:
-        """Return how far the step may go before a pair leaves its cone, at most 1 / 0.99."""
-        worst = float((step.bounded / self.point.bounded).min())
-        to_bound = -1.0 / worst if worst < 0 else np.inf
-        return min(1.0 / _TO_BOUNDARY, to_bound, self.scaling.longest(step.scaled))
 
-    def mu_after(self, step: _NewtonStep, a: float) -> float:
-        """Return what a share of the step makes of mu."""
-        pairs = self.scaling.middle + a * step.scaled
-        return _mean_product(pairs, self.point.bounded + a * step.bounded)
+class Inverse:
+    """The inverse of the matrix H that a step leaves for V.
 
-    def moved(self, step: _NewtonStep, a: float) -> _Point:
-        """Return the point a share of the step away."""
-        point, change = self.point, np.stack([step.cone, self.scaling.half(step.scaled[1])])
-        return _Point(
-            point.pairs + a * change,
-            point.bounded + a * step.bounded,
-            point.f + a * step.f,
-            point.eta + a * step.eta,
-        )
+        H = diag(G_1^-1, ..., G_d^-1) + S x I,   G_k = sigma_k I + u_k u_k' / a_k
+
+    for V of shape (d, P): S is one d x d matrix for all columns, and u_k ties the columns of
+    feature k. With ``M = (diag(1 / sigma) + S)^-1`` and U the scaled u,
+    ``H^-1 = M + M U (I - U'MU)^-1 U'M`` (Woodbury), which takes two factorizations of d x d
+    whatever P is.
+
+    Parameters
+    ----------
+    S : ndarray of shape (d, d) or None
+        Positive semidefinite; None: zero.
+    sigma, a : ndarray of shape (d,), float64
+        Positive; infinite a: u does not matter.
+    u : ndarray of shape (d, P), float64
+    N : ndarray of shape (n_rows, d, P), float64
+        Rows of the program.
+
+    Attributes
+    ----------
+    products : ndarray of shape (n_rows, n_rows), float64
+        ``N H^-1 N'``.
+    """
+
+    def __init__(
+        self, S: np.ndarray | None, sigma: np.ndarray, a: np.ndarray, u: np.ndarray, N: np.ndarray
+    ) -> None:
+        squares = np.vecdot(u, u)
+        self._sigma, self._S, single = sigma, S, S is not None and u.shape[1] == 1
+        self._U = u / np.sqrt(sigma * (a * sigma + squares))[:, None]
+        if S is None:
+            self._inner = 1 / (1 + squares / (a * sigma))
+        elif single:  # u u' is a number for each feature
+            self._U = np.zeros_like(u)
+            self._inner = np.ones(len(u))
+            self._factor = _cholesky(_with_diagonal(S.copy(), 1 / (sigma + squares / a)))
+        else:
+            self._matrix = _inverse(S, 1 / sigma)
+            K = -self._U @ self._U.T
+            K *= self._matrix
+            self._inner = _cholesky(_with_diagonal(K, 1.0))
+        # Z = M N'; then N H^-1 N' = N Z + (U'Z)'(I - U'MU)^-1 U'Z.
+        rows = N.transpose(1, 0, 2).reshape(len(u), -1)
+        Z, used = np.zeros_like(rows), rows.any(axis=0)
+        Z[:, used] = self._times_m(rows[:, used])
+        Z = Z.reshape(len(u), len(N), -1)
+        along = (Z @ self._U[:, :, None])[:, :, 0]
+        self.products = N.reshape(len(N), -1) @ Z.transpose(0, 2, 1).reshape(-1, len(N))
+        self.products += along.T @ self._corrected(along)
+
+    def solve(self, V: np.ndarray) -> np.ndarray:
+        """Return ``H^-1 V``."""
+        Z = self._times_m(V)
+        along = self._corrected(np.vecdot(self._U, Z)[:, None])
+        return np.asarray(Z + self._times_m(along * self._U))
+
+    def _times_m(self, V: np.ndarray) -> np.ndarray:
+        if self._S is None:
+            return self._sigma[:, None] * V
+        if self._U.shape[1] == 1:
+            return np.asarray(dpotrs(self._factor, V)[0])
+        return self._matrix @ V
+
+    def _corrected(self, along: np.ndarray) -> np.ndarray:
+        """Return ``(I - U'MU)^-1`` times what there is for each feature."""
+        if self._inner.ndim == 1:
+            return along / self._inner[:, None]
+        return np.asarray(dpotrs(self._inner, along)[0])
+
+
+def _with_diagonal(K: np.ndarray, added: np.ndarray | float) -> np.ndarray:
+    """Add something to the diagonal of K, and return K."""
+    K.flat[:: len(K) + 1] += added
+    return K
+
+
+def _inverse(S: np.ndarray, stiff: np.ndarray) -> np.ndarray:
+    """Return the inverse of ``diag(stiff) + S``, scaled to a unit diagonal of stiff between."""
+    root = 1 / np.sqrt(stiff)
+    factor = _cholesky(_with_diagonal(root[:, None] * S * root, 1.0))
+    half = dpotri(factor, overwrite_c=True)[0]
+    half.T.flat[:: len(stiff) + 1] *= 0.5
+    inverse = half + half.T
+    inverse *= root[:, None]
+    inverse *= root
+    return np.asarray(inverse)
+
+
+def _cholesky(K: np.ndarray) -> np.ndarray:
+    """Return the upper factor of a symmetric matrix, in its memory.
+
+    LAPACK is called itself: programs of few features are so small that checks take longer.
+    """
+    factor, failed = dpotrf(K.T, overwrite_a=True)
+    if failed:
+        raise np.linalg.LinAlgError("not positive definite")
+    return np.asarray(factor)

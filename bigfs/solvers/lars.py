@@ -56,7 +56,7 @@ def lars_path_gram(
         Size of the active set to stop at, before the next feature joins. The active set is
         counted, not ``coef != 0``: a coefficient that leaves is about 1e-17 at its knot.
     keep_knots : int, default=0
-        Record the path until its active set first has so many features; ``n_nonzero`` records
+        Record the path until its active set first has this many features; ``n_nonzero`` records
         all of it. It is linear between two knots.
 
     Returns

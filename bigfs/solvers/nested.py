@@ -10,6 +10,8 @@ import numpy as np
 
 # A column whose rest is a smaller share of it than this adds nothing but rounding.
 _DEPENDENT = 1e-10
+# Columns of a path that are brought in together.
+_PANEL = 64
 # Squared distances that differ by less, as a share of the largest, are equal.
 _ROUNDING = 1e-12
 
@@ -21,6 +23,7 @@ def explained_by(cross: np.ndarray, order: np.ndarray) -> np.ndarray:
     ----------
     cross : ndarray of shape (n_order, n_columns), float64
         ``Z_S'Z``: products of the centered columns S of the path, in its order, with all columns.
+        Overwritten by what is returned.
     order : ndarray of shape (n_order,), int
         Places of S among the columns.
 
@@ -36,13 +39,16 @@ def explained_by(cross: np.ndarray, order: np.ndarray) -> np.ndarray:
     With ``G = R'R`` the Cholesky factors of ``Z_S'Z_S``, these are the squares of
     ``R^-T Z_S'Z``, row after row.
     """
-    basis = np.zeros_like(cross)
-    for i, column in enumerate(order.tolist()):
-        rest = cross[i] - basis[:i, column] @ basis[:i]
-        if rest[column] > _DEPENDENT * cross[i, column]:
-            basis[i] = rest / np.sqrt(rest[column])
-    np.square(basis, out=basis)
-    return basis
+    for begin in range(0, len(order), _PANEL):
+        before, panel = cross[:begin], cross[begin : begin + _PANEL]
+        columns = order[begin : begin + _PANEL]
+        # What all before the panel explain, by one product of matrices.
+        rests = panel - before[:, columns].T @ before
+        for i, column in enumerate(columns.tolist()):
+            rest = rests[i] - panel[:i, column] @ panel[:i]
+            adds = rest[column] > _DEPENDENT * panel[i, column]
+            panel[i] = rest / np.sqrt(rest[column]) if adds else 0.0
+    return np.square(cross, out=cross)
 
 
 def explained_others(
@@ -51,7 +57,7 @@ def explained_others(
     """Return the share of the other columns that the first 1, 2, ... explain, beyond chance.
 
     A column explains itself, whatever it carries, so that does not count; nor does what a column
-    of noise over so many rows would explain of the others.
+    of noise over ``n`` rows would explain of the others.
 
     Parameters
     ----------

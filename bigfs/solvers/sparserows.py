@@ -2,12 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from bigfs.core.compiling import compiled
+
+# What a stage loads whose rows may be mostly zeros.
+LOADS = ("bigfs.solvers.sparserows",)
 # Groups whose means are products of dense arrays, which are faster than sparse ones.
 _FEW = 16
+# Columns worked on at a time.
+_STRIP = 256
+
+
+def _add_products(
+    row_starts: np.ndarray,
+    features: np.ndarray,
+    values: np.ndarray,
+    weights: np.ndarray,
+    feature_starts: np.ndarray,
+    rows: np.ndarray,
+    others: np.ndarray,
+    total: np.ndarray,
+) -> None:
+    """Add the products of all pairs of rows: the entries by rows, and by features."""
+    first = feature_starts[:-1].copy()  # of each feature, the entry of the current row
+    for i in range(len(total)):
+        products = total[i]
+        for entry in range(row_starts[i], row_starts[i + 1]):
+            feature = features[entry]
+            value = values[entry] * weights[feature]
+            for other in range(first[feature], feature_starts[feature + 1]):
+                products[rows[other]] += value * others[other]
+            first[feature] += 1
+    for i in range(len(total)):
+        for j in range(i):
+            total[i, j] = total[j, i]
+
+
+@cache
+def _compiled() -> Callable[..., None]:
+    """Return the compiled loop."""
+    return compiled(_add_products)
+
+
+def warm_up() -> None:
+    """Load numba and the compiled loop: part of a process, not of a task."""
+    from scipy.sparse import csr_array
+
+    SparseRows(csr_array(np.eye(2))).products(np.ones(2))
 
 
 class SparseRows:
@@ -26,6 +72,9 @@ class SparseRows:
     def __init__(self, entries: Any, groups: np.ndarray | None = None) -> None:
         from scipy.sparse import csr_array
 
+        if not entries.has_canonical_format:
+            entries = entries.copy()
+            entries.sum_duplicates()
         self.shape: tuple[int, int] = entries.shape
         self._entries, self._by_feature = entries, entries.T.tocsr()
         # Of shape (n_samples, n_groups): orthonormal columns.
@@ -37,10 +86,33 @@ class SparseRows:
 
     def products(self, weights: np.ndarray) -> np.ndarray:
         """Return the products of all pairs of rows with weights of the features, (n, n)."""
-        weighted = self._entries.copy()
-        weighted.data *= weights[weighted.indices]
-        total = (weighted @ self._by_feature).toarray()
+        rows, columns = self._entries, self._by_feature
+        total = np.zeros((self.shape[0], self.shape[0]))
+        _compiled()(
+            *(rows.indptr, rows.indices, rows.data, np.asarray(weights, dtype=np.float64)),
+            *(columns.indptr, columns.indices, columns.data, total),
+        )
         return self._centered(self._centered(total).T)
+
+    def columns(self, features: np.ndarray) -> np.ndarray:
+        """Return some columns, less the means of the groups, shape (n_samples, n_columns)."""
+        return self._centered(self._by_feature[features].toarray().T)
+
+    def squares(self) -> np.ndarray:
+        """Return the squared norms of the columns, shape (n_features,)."""
+        total = self._by_feature.power(2).sum(axis=1)
+        if self.members is not None:
+            means = self._by_feature @ self.members
+            total = total - np.asarray((means * means).sum(axis=1)).ravel()
+        return np.asarray(total)
+
+    def quadratic_forms(self, outer: np.ndarray) -> np.ndarray:
+        """Return ``x_j' A x_j`` of every column x_j, for A with centered rows and columns."""
+        forms, outer = np.empty(self.shape[1]), np.ascontiguousarray(outer)
+        for begin in range(0, len(forms), _STRIP):
+            columns = self._by_feature[begin : begin + _STRIP]
+            forms[begin : begin + _STRIP] = columns.multiply(columns @ outer).sum(axis=1)
+        return forms
 
     def times(self, B: np.ndarray) -> np.ndarray:
         """Return the rows times B of shape (n_features, ...)."""

@@ -108,7 +108,7 @@ class DenseForm:
 
 @dataclass(frozen=True)
 class ProductForm:
-    """``M = F F'`` where rows are so few that M vanishes on more than the basis needs.
+    """``M = F F'`` of few rows, where the null space of M has more dimensions than the basis.
 
     Then the paper's first problem, with the identity added, has every basis of that null space
     for a solution, and rounding would choose. The weights to begin with are those of the mean
@@ -159,7 +159,7 @@ class ProductForm:
 
 @dataclass(frozen=True)
 class SparseForm:
-    """``M = X'S X`` of so few rows, mostly zeros: none of its products is dense in features."""
+    """``M = X'S X`` of few rows, mostly zeros: no product is dense in features."""
 
     rows: SparseRows  # X, centered: its columns are orthogonal to the null space of S
     S: Any  # csr_array of shape (n_samples, n_samples), float64

@@ -1,27 +1,36 @@
-"""Choice of the eigensolver, by the memory that each needs."""
+"""Choice of the eigensolver, by the memory that each needs, and its cost."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bigfs.core.errors import InputError
+from bigfs.core.cost import StageCost, Step
 from bigfs.core.memory import budget_after_search, check_fits
 from bigfs.core.units import MIB, format_bytes
+from bigfs.spectral.block import BLOCK_VALUES, block_rows
+from bigfs.spectral.chebyshev import Storage
 from bigfs.spectral.eigsh import DENSE_ROWS
-from bigfs.spectral.iteration import block_bytes, block_width, bulk_begins
+from bigfs.spectral.iteration import block_width, bulk_begins
+from bigfs.spectral.kernels import CACHE_LINE
 from bigfs.spectral.problem import GUARDS
-from bigfs.spectral.rowgraph import LEAST_ROWS
-from bigfs.spectral.strips import widest_strip
+from bigfs.spectral.thin import factor_bytes
 
 # Eigenvalues among which a gap is looked for.
 SPECTRUM = 30
-SOLVERS = ("auto", "eigsh", "lobpcg", "chebyshev")
+SOLVERS = ("auto", "eigsh", "chebyshev")
 # From here on eigsh takes several times the processor time of chebyshev.
 _LARGE_ROWS = 100_000
-# From here on chebyshev runs on row blocks even where one task could hold all of it.
-_MANY_ROWS = 2_000_000
+# Lengths of a panel's row, the best first: rows of less than a cache line are read with others.
+ROW_BYTES = (CACHE_LINE, CACHE_LINE // 2, CACHE_LINE // 4, CACHE_LINE // 8)
+# Measured: what a row takes while the order of all rows is looked for, and a piece of W.
+_ORDER_BYTES, _PIECE_BYTES = 64, 64 * MIB
+# Entries of W for each neighbor of a row.
+_ENTRIES = (1.0, 1.25, 1.5, 1.75, 2.0)
+# Rounds of the filter: typical, no bound.
+_ROUNDS = 8
+_KERNELS = ("bigfs.spectral.kernels",)
 # Without a clear gap "auto" takes no fewer clusters than most methods by default.
 _NO_FEWER = 8
 # Eigenvalues of a normalized Laplacian far below this belong to groups as good as apart.
@@ -35,60 +44,75 @@ def largest_count(n_clusters: int | str) -> int:
     return SPECTRUM if isinstance(n_clusters, str) else n_clusters
 
 
-def solver_bytes(
-    solver: str, n_samples: int, n_entries: int, n_components: int, tol: float, binary: bool
-) -> int:
-    """Return the bytes that a worker needs for W and the solver's own arrays.
+def eigsh_bytes(n_samples: int, n_entries: int, n_components: int) -> int:
+    """Return the bytes that a worker needs for W and the arrays of ARPACK or a factorization."""
+    graph, vector, wanted = 12 * n_entries + 8 * n_samples, 8 * n_samples, n_components + GUARDS
+    # A scaled copy; the Lanczos basis; its Ritz vectors, and these once more in order.
+    basis = vector * (max(2 * wanted + 1, 20) + 3 * wanted + 4)
+    return 2 * graph + basis + factor_bytes(n_samples)
+
+
+def panel_bytes(n_samples: int, n_entries: int, storage: Storage, *, binary: bool) -> int:
+    """Return the bytes of a task: W and its order while that is made, or W and two panels.
 
     Parameters
     ----------
-    solver : {"eigsh", "lobpcg", "chebyshev"}
     n_samples, n_entries : int
         Rows and stored entries of W.
-    n_components : int
-    tol : float
-        Decides whether chebyshev needs blocks in float64.
+    storage : Storage
     binary : bool
-        Whether weights are all one, and half as long in chebyshev's copy of W.
+        Whether weights are all one: then they are left out.
     """
-    graph, vector = 12 * n_entries + 8 * n_samples, 8 * n_samples
-    wanted = n_components + GUARDS
-    if solver == "eigsh":
-        # A scaled copy; the Lanczos basis; its Ritz vectors, and these once more in order.
-        return 2 * graph + vector * (max(2 * wanted + 1, 20) + 3 * wanted + 4)
-    if solver == "lobpcg":
-        # A scaled copy, the shifted one and the levels below it; X, R, P and their products, and
-        # what scipy copies of them. Measured: 0.74 GiB for 200,000 rows and 20 vectors.
-        return 12 * graph + vector * (12 * wanted + 6)
-    # While W is reordered; then its copy and the block; then W and the vectors, which a null space
-    # puts in an array once more.
-    copied = graph - (4 * n_entries if binary else 0)
-    return max(
-        graph + copied, copied + block_bytes(n_samples, n_components, tol),
-        graph + 2 * vector * (n_components + 1),
-    )  # fmt: skip
+    vectors = 2 * storage.row_bytes * n_samples
+    # Products of a block of rows, float64, as they are written.
+    of_block = min(8 * BLOCK_VALUES, vectors)
+    if not storage.in_memory:
+        return vectors + of_block + _PIECE_BYTES
+    of_rows = n_samples * max(_ORDER_BYTES, 2 * storage.row_bytes + 16)
+    needed = n_entries * (4 if binary else 12) + of_rows
+    return needed + needed // 32 + of_block
 
 
-def row_block_bytes(n_samples: int, n_entries: int, n_components: int) -> int:
-    """Return the bytes of a task of the distributed solver for each row of its block.
-
-    The most that a task holds: the edges while they are sorted, or vectors in float64 beside one
-    panel with a foreign row for every edge.
-    """
-    degree = -(-n_entries // n_samples)
-    return 64 * degree + 24 * block_width(n_components) + 128 * (1 + degree)
+def rows_bytes(n_samples: int, n_components: int) -> int:
+    """Return the bytes of a task on a block of rows: vectors, products, and both turned."""
+    width = block_width(n_components)
+    return 8 * 6 * width * block_rows(width, n_samples)
 
 
 @dataclass(frozen=True)
 class Choice:
     """The solver that will run."""
 
-    solver: str  # one of "eigsh", "lobpcg", "chebyshev"
-    distributed: bool  # on row blocks, as many tasks; otherwise as one task
+    solver: str  # "eigsh" or "chebyshev"
     reason: str
-    most_rows: int  # rows of a block that fit a task
-    # Bytes of a row where the filter takes a few columns of all rows at a time; 0: row blocks.
-    strip_row_bytes: int = 0
+    storage: Storage  # of chebyshev
+    size: tuple[int, int]  # rows and stored entries of W
+    n_components: int
+    binary: bool  # whether weights are all one
+
+    def cost(self) -> StageCost:
+        """Return its cost."""
+        (n, n_entries), wanted = self.size, self.n_components
+        stored, what = 8 * n * wanted, f"W with up to {n_entries:,} entries"
+        if self.solver == "eigsh":
+            needed = eigsh_bytes(n, n_entries, wanted)
+            requests = 2 + n_entries // 2**20 + n // 2**17
+            step = Step(f"{what} and {wanted} vectors, solver eigsh", needed, 1, 0, requests)
+            return StageCost((step,), stored, stored, loads=_KERNELS)
+        width = block_width(wanted)
+        blocks, panels = -(-n // block_rows(width, n)), -(-4 * width // self.storage.row_bytes)
+        of_panel = panel_bytes(n, n_entries, self.storage, binary=self.binary)
+        of_rows = rows_bytes(n, wanted)
+        steps = (
+            Step(f"the order of {what}", of_panel, 1, 0, blocks),
+            Step(f"{what} and a panel of {n:,} rows", of_panel, panels, 0, 2 * panels * blocks,
+                 _ROUNDS),
+            Step("a block of rows of the vectors", of_rows, 2 * blocks, 0,
+                 (2 * panels + 1) * blocks, _ROUNDS),
+        )  # fmt: skip
+        # W in order, vectors of two rounds, and the products of one in float64.
+        scratch = (12 + 4 * (not self.binary)) * n_entries + 24 * n * width + stored
+        return StageCost(steps, scratch, stored, loads=_KERNELS, at_most=True)
 
 
 def choose_solver(
@@ -96,84 +120,83 @@ def choose_solver(
     n_samples: int,
     n_entries: int,
     n_components: int,
-    tol: float,
     memory_limit: int,
-    distributed: bool | None = None,
     binary: bool = False,
 ) -> Choice:
-    """Return the solver that will run, where, and why.
+    """Return the solver that will run, and why.
 
-    It follows from sizes and settings, never from the cluster, so that results do not. The filter
-    runs in strips where it was not asked to be on row blocks and a task can hold W
-    and a strip, of columns as wide as fit. Workers may have run pynndescent before.
+    It follows from sizes and settings, never from the cluster, so that results do not. Workers may
+    have run pynndescent before. Few rows that chebyshev has no use for go to eigsh.
+    With eigsh one worker holds W twice and the vectors, with chebyshev W and a few columns of the
+    vectors; where W does not fit, it is read for each product.
 
     Raises
     ------
-    InputError
-        If a solver is to be distributed that cannot.
     MemoryLimitError
-        If it does not fit the limit; of ``auto``, if the most frugal one does not.
+        If it does not fit the limit.
     """
-    size = (n_samples, n_entries, n_components, tol, binary)
-    if distributed and solver not in ("auto", "chebyshev"):
-        raise InputError(
-            f"distributed must be False for solver '{solver}', which runs in one task. Use "
-            "solver 'chebyshev'."
-        )
     budget = budget_after_search(memory_limit)
-    row_bytes = row_block_bytes(n_samples, n_entries, n_components)
-    most_rows = budget // row_bytes
-    too_small = n_samples < max(DENSE_ROWS, 8 * block_width(n_components))
-    if distributed is None:
-        spread, where = _is_spread(solver, size, budget) if not too_small else (False, "")
-    else:
-        spread, where = distributed and not too_small, "as asked for"
-    if spread:
-        reason = "asked for" if solver == "chebyshev" else "the one solver for row blocks"
-        needed = max(3 * LEAST_ROWS * row_bytes, 32 * n_samples + 64 * MIB)
-        what = f"row blocks of W with {n_entries:,} entries and {n_components} vectors"
-        check_fits("spectral", needed, memory_limit, what)
-        strip = 0 if distributed else widest_strip(*size[:2], budget, binary=binary)
-        shape = "on row blocks, the filter in strips," if strip else "on row blocks"
-        return Choice("chebyshev", True, f"{reason}; {shape} {where}", most_rows, strip)
-    chosen, reason = _in_one_task(solver, size, budget)
-    check_fits(
-        "spectral",
-        solver_bytes(chosen, *size),
-        memory_limit,
-        f"W with {n_entries:,} entries and {n_components} vectors with solver '{chosen}'",
-    )
-    return Choice(chosen, False, reason, most_rows)
-
-
-def _in_one_task(
-    solver: str, size: tuple[int, int, int, float, bool], budget: int
-) -> tuple[str, str]:
-    """Return the solver for one task, and why."""
-    if solver != "auto":
-        return solver, "asked for"
-    needed = solver_bytes("eigsh", *size)
+    needed = eigsh_bytes(n_samples, n_entries, n_components)
     cost = f"eigsh needs {format_bytes(needed)} of the {format_bytes(budget)} of a task"
-    if needed > budget:
-        return "chebyshev", f"{cost}, which does not fit"
-    if size[0] > _LARGE_ROWS:
-        return "chebyshev", f"faster than eigsh for {size[0]:,} rows and {size[2]} vectors"
-    return "eigsh", f"{cost}, and {size[0]:,} rows are few"
+    if n_samples <= max(DENSE_ROWS, 8 * block_width(n_components)):
+        chosen, reason = "eigsh", f"{n_samples:,} rows are few"
+    elif solver != "auto":
+        chosen, reason = solver, "asked for"
+    elif needed > budget:
+        chosen, reason = "chebyshev", f"{cost}, which does not fit"
+    elif n_samples > _LARGE_ROWS:
+        chosen = "chebyshev"
+        reason = f"faster than eigsh for {n_samples:,} rows and {n_components} vectors"
+    else:
+        chosen, reason = "eigsh", f"{cost}, and {n_samples:,} rows are few"
+    storage = _storage(n_samples, n_entries, budget, binary)
+    if chosen == "chebyshev" and not storage.in_memory:
+        reason += "; W is read for each product"
+    choice = Choice(chosen, reason, storage, (n_samples, n_entries), n_components, binary)
+    what = f"W with {n_entries:,} entries and {n_components} vectors with solver '{chosen}'"
+    check_fits("spectral", choice.cost().task_bytes, memory_limit, what)
+    return choice
 
 
-def _is_spread(
-    solver: str, size: tuple[int, int, int, float, bool], budget: int
-) -> tuple[bool, str]:
-    """Say whether the solver should run on row blocks, and why."""
-    if solver not in ("auto", "chebyshev"):
-        return False, ""
-    needed = solver_bytes("chebyshev", *size)
-    if needed > budget:
-        cost = f"{format_bytes(needed)} of the {format_bytes(budget)} of a task"
-        return True, f"since one task would need {cost}"
-    if size[0] >= _MANY_ROWS:
-        return True, f"since {size[0]:,} rows are work for several workers"
-    return False, ""
+def spectral_cost(
+    n_samples: int,
+    n_neighbors: int,
+    n_components: int | str,
+    memory_limit: int,
+    *,
+    solver: str = "auto",
+    weight: str = "binary",
+) -> StageCost:
+    """Return the cost of `bigfs.spectral.embedding.spectral_embedding`.
+
+    The graph has once to twice as many entries as neighbors, since an edge exists if either end
+    lists the other; which solver fits, and what it takes, may differ in between.
+
+    Raises
+    ------
+    MemoryLimitError
+        If the solver does not fit ``memory_limit``.
+    """
+    wanted = min(SPECTRUM, n_samples - 1) if isinstance(n_components, str) else n_components
+    costs = [
+        choose_solver(
+            solver, n_samples, int(n_samples * n_neighbors * factor), wanted, memory_limit,
+            weight == "binary",
+        ).cost()
+        for factor in _ENTRIES
+    ]  # fmt: skip
+    return max(costs, key=lambda cost: cost.task_bytes)
+
+
+def _storage(n_samples: int, n_entries: int, budget: int, binary: bool) -> Storage:
+    """Return how a task of chebyshev holds W and vectors: what fits of the fastest ways."""
+    for in_memory, widths in ((True, ROW_BYTES[:3]), (False, ROW_BYTES)):
+        for row_bytes in widths:
+            storage = Storage(in_memory, row_bytes, budget)
+            needed = panel_bytes(n_samples, n_entries, storage, binary=binary)
+            if needed <= budget:
+                return replace(storage, room=needed)
+    return storage
 
 
 def count_before_bulk(eigenvalues: np.ndarray, edge: float, n_beyond: int = GUARDS) -> int | None:

@@ -3,20 +3,29 @@
 Eigenvectors that belong to small eigenvalues hardly change along an edge: those of a graph with a
 row for each group of neighbors, some dozen times smaller, are near them. Only the first columns of
 a block begin with them. The others stay random, so that a vector that the coarse graph lacks is
-found as it is from a random start. Where a coarse graph is too large for one task, its rows are
-grouped once more, by their heavier edges.
+found as it is from a random start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.compiling import compiled
-from bigfs.spectral.iteration import block_width
+from bigfs.graph import AffinityMatrix
+from bigfs.runtime.execute import run_tasks
+from bigfs.spectral.block import Record, StoredBlock, block_rows
+from bigfs.spectral.eigsh import solve_dense
+from bigfs.spectral.iteration import Iteration, block_width, is_small
+from bigfs.spectral.operator import StoredGraph, Transition, store_graph
+from bigfs.spectral.panels import Begin
+from bigfs.spectral.problem import Goal, Problem
+from bigfs.spectral.vectors import Vectors
+from bigfs.store.scratch import ArrayRef, Scratch
 
 # Fewer rows are not worth it.
 LEAST_ROWS = 2**17
@@ -27,9 +36,13 @@ _MOST_ROWS, _MOST_ENTRIES = 1 / 4, 12
 _GUARDS_PER_RANDOM = 3
 # Rows whose edges are gathered at a time.
 _ROWS = 2**16
-_ENTRY = ("data", "row", "col")
+_STORED = ("data", "indices", "indptr", "degrees")
 # Of an entry of a coarse graph while it is made: twice with its row, and in order.
-ENTRY_BYTES = 44
+_ENTRY_BYTES = 44
+# Of a row of the fine graph: its group before and after the others have joined one.
+_ROW_BYTES = 8
+# Rounds of a rough solution, and the tolerance that they aim at.
+_ROUGH_ROUNDS, _ROUGH_TOL = 3, 1e-2
 
 
 def n_near(n_missing: int) -> int:
@@ -38,21 +51,13 @@ def n_near(n_missing: int) -> int:
     return n_missing + guards - max(1, guards // _GUARDS_PER_RANDOM)
 
 
-def group_rows(indptr: np.ndarray, indices: np.ndarray, n_rows: int) -> tuple[np.ndarray, int]:
-    """Return the group of each of the first rows of a CSR matrix, int32, and their number.
-
-    A group is a row with its neighbors, or a few more that are left between such groups. Columns
-    beyond the rows are other blocks' rows and are left out.
-    """
-    return group_parts(lambda: [(0, indptr, indices)], n_rows)
-
-
-def group_parts(
+def group_rows(
     parts: Callable[[], Iterable[tuple[int, np.ndarray, np.ndarray]]], n_rows: int
 ) -> tuple[np.ndarray, int]:
-    """Return the groups of rows that come part by part: (first row, indptr, indices), in order.
+    """Return the group of each row of a symmetric CSR matrix, int32, and their number.
 
-    The parts are asked for twice.
+    A group is a row with its neighbors, or a few more that are left between such groups. Rows come
+    part by part, (first row, indptr, indices), in order, and are asked for twice.
     """
     seed, join = _compiled_groups()
     labels, count = np.full(n_rows, -1, np.int32), 0
@@ -75,14 +80,12 @@ def _seed_groups(indptr: Any, indices: Any, first: int, labels: Any, count: int)
     for i in range(len(indptr) - 1):
         is_free = labels[first + i] < 0
         for entry in range(indptr[i], indptr[i + 1]):
-            j = indices[entry]
-            if j < len(labels) and labels[j] >= 0:
+            if labels[indices[entry]] >= 0:
                 is_free = False
         if is_free:
             labels[first + i] = count
             for entry in range(indptr[i], indptr[i + 1]):
-                if indices[entry] < len(labels):
-                    labels[indices[entry]] = count
+                labels[indices[entry]] = count
             count += 1
     return count
 
@@ -95,9 +98,8 @@ def _join_groups(
         if labels[first + i] >= 0:
             continue
         for entry in range(indptr[i], indptr[i + 1]):
-            j = indices[entry]
-            if j < len(labels) and labels[j] >= 0:
-                joined[first + i] = labels[j]
+            if labels[indices[entry]] >= 0:
+                joined[first + i] = labels[indices[entry]]
                 break
         if joined[first + i] < 0:
             joined[first + i] = count
@@ -105,44 +107,14 @@ def _join_groups(
     return count
 
 
-def strong_edges(W: Any, first: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the entries of at least the mean weight of their row, as indptr and indices.
-
-    Parameters
-    ----------
-    W : scipy CSR matrix of shape (n_part, n_rows)
-        Consecutive rows of a coarse graph, whose diagonal is left out.
-    first : int
-        The first of them.
-    """
-    n = W.shape[0]
-    rows = np.repeat(np.arange(n), np.diff(W.indptr))
-    others = W.indices != rows + first
-    sums = np.bincount(rows, W.data * others, n)
-    counts = np.bincount(rows[others], minlength=n)
-    strong = others & (W.data * counts[rows] >= sums[rows])
-    lengths = np.bincount(rows[strong], minlength=n)
-    return np.concatenate([[0], np.cumsum(lengths)]), W.indices[strong]
-
-
-def is_worth(n_samples: int, n_coarse: int) -> bool:
-    """Say whether a graph has rows enough, and a coarse one few enough."""
-    return n_samples >= LEAST_ROWS and n_coarse <= _MOST_ROWS * n_samples
-
-
-def most_entries(n_rows: int, room: int) -> int:
-    """Return how many entries of a coarse graph, of some rows of W, are worth it and fit."""
-    return min(_MOST_ENTRIES * n_rows, room // ENTRY_BYTES)
-
-
 def coarse_rows(
     edges: tuple[np.ndarray, np.ndarray, np.ndarray],
     of_rows: np.ndarray,
     of_columns: np.ndarray,
-    shape: tuple[int, int],
+    count: int,
     most: int,
 ) -> Any:
-    """Return the sums of W over groups as scipy CSR, float64, or None: they are too many.
+    """Return the sums of W over groups as scipy CSR, float64, None if they are more than ``most``.
 
     Parameters
     ----------
@@ -150,44 +122,114 @@ def coarse_rows(
         Rows of W.
     of_rows, of_columns : ndarray of int32
         The groups of these rows, and of all columns.
-    shape : tuple of int
-        Numbers of groups of rows and of columns.
+    count : int
+        Number of groups.
     most : int
-        Entries that are not too many, before those of different parts of the rows are added up.
+        Entries, counted before those of different parts of the rows are added up.
     """
     from scipy.sparse import coo_array, csc_array, csr_array
 
     indptr, indices, weights = edges
     parts: list[Any] = []
     for start in range(0, len(of_rows), _ROWS):
-        count = min(start + _ROWS, len(of_rows)) - start
-        begin, end = int(indptr[start]), int(indptr[start + count])
-        pointers = (indptr[start : start + count + 1] - begin).astype(np.int32)
-        part = slice(begin, end)
-        values = (weights[part].astype(np.float64), of_columns[indices[part]])
-        to_groups = csr_array((*values, pointers), (count, shape[1]))
-        each = np.arange(count + 1, dtype=np.int32)
-        ones = (np.ones(count), of_rows[start : start + count], each)
-        members = csc_array(ones, (shape[0], count)).tocsr()
+        n_rows = min(start + _ROWS, len(of_rows)) - start
+        begin, end = int(indptr[start]), int(indptr[start + n_rows])
+        pointers = (indptr[start : start + n_rows + 1] - begin).astype(np.int32)
+        entries = np.ones(end - begin) * weights[0 if len(weights) == 1 else slice(begin, end)]
+        values = (entries, of_columns[indices[begin:end]])
+        to_groups = csr_array((*values, pointers), (n_rows, count))
+        each = np.arange(n_rows + 1, dtype=np.int32)
+        ones = (np.ones(n_rows), of_rows[start : start + n_rows], each)
+        members = csc_array(ones, (count, n_rows)).tocsr()
         parts.append((members @ to_groups).tocoo())
         if sum(part.nnz for part in parts) > most:
             return None
-    entries = [np.concatenate([getattr(part, name) for part in parts]) for name in _ENTRY]
-    return coo_array((entries[0], entries[1:]), shape).tocsr()
+    data, row, col = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("data", "row", "col")
+    )
+    return coo_array((data, (row, col)), (count, count)).tocsr()
 
 
-def coarse_bytes(
-    n_coarse: int, n_entries: int, n_vectors: int, entry_bytes: int = ENTRY_BYTES
-) -> int:
-    """Return the bytes of a coarse graph, while it is made or brought in order, and its vectors.
+def coarse_start(
+    graph: StoredGraph, begin: Begin, n_missing: int, scratch: Scratch, row_bytes: int, room: int
+) -> Begin:
+    """Return the vectors of a coarse graph as a beginning, or ``begin`` if that is not worth it.
+
+    A coarse graph of many rows begins with a coarser one itself.
 
     Parameters
     ----------
-    n_coarse, n_entries : int
-        Rows and stored entries.
-    n_vectors : int
-        As `n_near` gives them.
-    entry_bytes : int
-        Of an entry: where the graph is made, by default, or read.
+    graph : StoredGraph
+    begin : Begin
+        A random one.
+    n_missing : int
+        Vectors wanted.
+    scratch : Scratch
+        Gets the vectors.
+    row_bytes : int
+        Of a row of a panel.
+    room : int
+        Bytes that a task may take.
     """
-    return entry_bytes * n_entries + n_coarse * (24 * block_width(n_vectors) + 64)
+    n, count = graph.n_samples, n_near(n_missing)
+    if n < LEAST_ROWS:
+        return begin
+    groups = scratch.create(scratch.unique("groups"), (n,), np.int32, 2**16)
+    below = scratch.child(scratch.unique("coarse"))
+    folder = str(below.path)
+    [n_groups] = run_tasks(_coarse_task, [folder], graph, groups, room, label="coarse graph")
+    if n_groups - graph.n_connected <= count:
+        return begin
+    refs = {name: ArrayRef.at(below.path / name) for name in _STORED}
+    W = AffinityMatrix(**refs, weight="given", sigma_=None, scratch=below)
+    goal = Goal(n_groups, graph.n_connected, graph.n_connected - 1 + count, _ROUGH_TOL)
+    width = block_width(count)
+    shape, rows = (n_groups, count), block_rows(width, n_groups)
+    vectors = below.create("vectors", shape, np.float32, rows)
+    if is_small(goal):
+        run_tasks(_dense_task, [goal], W, vectors, label="coarse graph")
+    else:
+        stored = store_graph(W, below, in_memory=True)
+        start = coarse_start(stored, begin, count, below, row_bytes, room)
+        block = StoredBlock(stored, below, width, start, Record(None, row_bytes))
+        Iteration(goal, block).run_roughly(_ROUGH_ROUNDS)
+        blocks = range(len(block.z.bounds))
+        run_tasks(_copy_task, blocks, block.z, vectors, label="coarse graph")
+    return replace(begin, groups=groups, vectors=vectors, n_near=count)
+
+
+def _coarse_task(folder: str, graph: StoredGraph, groups: ArrayRef, room: int) -> int:
+    """Store the groups of all rows and their graph; return their number, 0 if it is too large."""
+    products, n = Transition(graph), graph.n_samples
+    labels, count = group_rows(
+        lambda: ((first, csr[0], csr[1]) for first, csr in products.pieces()), n
+    )
+    most = min(_MOST_ENTRIES * n, (room - _ROW_BYTES * n) // _ENTRY_BYTES)
+    if count > _MOST_ROWS * n:
+        return 0
+    W: Any = None
+    for first, (indptr, indices, weights, degrees) in products.pieces():
+        own = labels[first : first + len(degrees)]
+        part = coarse_rows((indptr, indices, weights), own, labels, count, most)
+        W = part if W is None or part is None else W + part
+        if W is None or W.nnz > most:
+            return 0
+    scratch = Scratch(folder)
+    # The diagonal counts: degrees are the sums of all entries of a row.
+    degrees = np.asarray(W.sum(axis=1)).ravel()
+    arrays = (W.data, W.indices.astype(np.int32), W.indptr.astype(np.int64), degrees)
+    for name, array in zip(_STORED, arrays, strict=True):
+        scratch.create(name, array.shape, array.dtype, 2**20).write(0, array)
+    groups.write(0, labels if products.place is None else labels[products.place])
+    return count
+
+
+def _dense_task(goal: Goal, W: AffinityMatrix, out: ArrayRef) -> None:
+    """Store the vectors of a small coarse graph."""
+    problem = Problem.of(W.load(), goal.n_components, goal.tol)
+    out.write(0, solve_dense(problem).vectors[:, problem.n_known :].astype(np.float32))
+
+
+def _copy_task(block: int, z: Vectors, out: ArrayRef) -> None:
+    """Store the first columns of a block of rows."""
+    out.write(z.bounds[block][0], z.read(block, 0)[:, : out.shape[1]].astype(np.float32))

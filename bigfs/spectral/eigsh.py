@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from bigfs.core.errors import ConvergenceError
 from bigfs.core.seeds import rng
 from bigfs.runtime.progress import say_where
-from bigfs.spectral.problem import GROUP, Eigenpairs, Problem
+from bigfs.spectral.problem import (
+    GROUP,
+    ROUNDING,
+    Eigenpairs,
+    Problem,
+    say_that_a_group_is_cut,
+)
+from bigfs.spectral.thin import pseudo_inverse, sparse_order
 
-logger = logging.getLogger("bigfs")
+Projection: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 # Below this many rows a dense solver is faster and exact.
 DENSE_ROWS = 600
 # Restarts after which ARPACK is given up; what it can do takes it some dozens.
 _MOST_RESTARTS = 1000
+# The smallest tolerance that ARPACK is given.
+_LEAST_TOL = 1e-15
 # Vectors beyond those wanted that a group of equal eigenvalues may take, if these are fewer.
 _MOST_EXTRA = 16
 
@@ -36,7 +45,7 @@ def solve_eigsh(W: Any, n_components: int, *, tol: float, random_state: int) -> 
     n_components : int
         Number of pairs, at most n_samples - 1.
     tol : float
-        Largest residual accepted.
+        Which residuals are accepted, see `bigfs.spectral.problem.Goal.accepted`.
     random_state : int
         Seed of the start vector.
 
@@ -49,15 +58,22 @@ def solve_eigsh(W: Any, n_components: int, *, tol: float, random_state: int) -> 
     InputError
         If a degree is not positive or ``n_components`` is too large.
     ConvergenceError
-        If the residual of a pair that is not of the bulk stays above ``tol``, or ARPACK does
-        not converge (`Stalled`).
+        If the residual of a pair that is not of the bulk stays above what is accepted, or ARPACK
+        does not converge (`Stalled`).
+
+    Notes
+    -----
+    ARPACK multiplies with S, or, if the graph has a sparse factor, with the pseudo-inverse of I - S
+    (`bigfs.spectral.thin`).
     """
     problem = Problem.of(W, n_components, tol)
     if not problem.n_missing:
         return problem.finish(np.zeros(0), np.zeros((problem.n_samples, 0)))
     if is_small(problem):
         return solve_dense(problem)
-    return problem.finish(*_arpack(problem, random_state))
+    if (order := sparse_order(problem.W)) is not None:
+        return problem.finish(*_arpack(_PseudoInverse(problem, order), random_state))
+    return problem.finish(*_converged(problem, random_state))
 
 
 def is_small(problem: Problem) -> bool:
@@ -74,54 +90,107 @@ def solve_dense(problem: Problem) -> Eigenpairs:
     matrix = problem.scaled().toarray() - 3.0 * problem.null.projector()
     problem.n_products += n
     values, vectors = eigh(matrix, subset_by_index=[n - k, n - 1])
-    return problem.finish(values[::-1], np.ascontiguousarray(vectors[:, ::-1]))
+    return problem.finish(1.0 - values[::-1], np.ascontiguousarray(vectors[:, ::-1]))
 
 
-def _arpack(problem: Problem, random_state: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest eigenpairs of S without the null space, descending.
+class _Multiplied:
+    """S, whose largest eigenvalues are 1 - lambda."""
+
+    def __init__(self, problem: Problem, tol: float) -> None:
+        self.problem, self.tol = problem, tol
+        self.scaled = problem.scaled()
+
+    def apply(self, x: np.ndarray, project: Projection) -> np.ndarray:
+        """Return S x, with what is projected out below all other eigenvalues."""
+        return np.asarray(self.scaled @ x - 3.0 * project(x))
+
+    def values(self, theta: np.ndarray) -> np.ndarray:
+        """Return the eigenvalues of I - S."""
+        return 1.0 - theta
+
+
+class _PseudoInverse(_Multiplied):
+    """The pseudo-inverse of I - S, whose largest eigenvalues are 1 / lambda."""
+
+    def __init__(self, problem: Problem, order: np.ndarray) -> None:
+        super().__init__(problem, 0.0)
+        _, ground = np.unique(problem.null.labels, return_index=True)
+        self._solve = pseudo_inverse(problem.W, problem.root, ground, order)
+
+    def apply(self, x: np.ndarray, project: Projection) -> np.ndarray:
+        """Solve, with what is projected out below all other eigenvalues."""
+        known = project(x)
+        y = self._solve(x - known)
+        return np.asarray(y - project(y) - 3.0 * known)
+
+    def values(self, theta: np.ndarray) -> np.ndarray:
+        """Return the eigenvalues of I - S."""
+        return 1.0 / theta
+
+
+def _converged(problem: Problem, random_state: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return eigenpairs by products with S: again with a smaller tolerance if that is needed.
+
+    ARPACK's tolerance is absolute, and what is accepted depends on the eigenvalues.
+    """
+    inner = 1e-2 * problem.tol
+    while True:
+        eigenvalues, vectors = _arpack(_Multiplied(problem, inner), random_state)
+        problem.edge = float(eigenvalues.max())
+        wanted = problem.n_missing
+        residuals = problem.residuals(eigenvalues, vectors / problem.root[:, None])[:wanted]
+        accepted = problem.accepted(eigenvalues)[:wanted]
+        late = (residuals > accepted) & ~problem.in_bulk(eigenvalues[:wanted], residuals)
+        if not late.any() or inner <= _LEAST_TOL:
+            return eigenvalues, vectors
+        inner = max(min(1e-2 * inner, 0.1 * accepted[late].min()), _LEAST_TOL)
+
+
+def _arpack(operator: _Multiplied, random_state: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the smallest eigenvalues of I - S without the null space, and their vectors.
 
     Krylov spaces of one start vector hold one vector of a multiple eigenvalue, so a run can miss
-    copies without a sign of it. What was found is projected out and the largest of the rest is
-    looked at, until it falls below the last pair asked for and its group.
+    copies without a sign of it. What was found is projected out and the smallest of the rest is
+    looked at, until it is above the last pair asked for and its group.
     """
-    scaled, missing, width = problem.scaled(), problem.n_missing, GROUP * problem.tol
-    values, vectors = _largest(problem, scaled, problem.n_wanted, None, random_state)
+    problem = operator.problem
+    missing = problem.n_missing
+    eigenvalues, vectors = _smallest(operator, problem.n_wanted, None, random_state)
     more, block = 1, 0
     while vectors.shape[1] < problem.n_samples - 2:
         block += 1
         count = min(more, problem.n_samples - 2 - vectors.shape[1])
-        fresh, new = _largest(problem, scaled, count, vectors, random_state, block)
-        cut = values[missing - 1]
-        overlooked = fresh > cut - width
+        fresh, new = _smallest(operator, count, vectors, random_state, block)
+        cut = eigenvalues[missing - 1]
+        width = GROUP * problem.tol * cut + ROUNDING
+        overlooked = fresh < cut + width
         if not overlooked.any():
             break
-        if fresh[0] <= cut + width and len(values) > missing + max(missing, _MOST_EXTRA):
-            logger.warning(
-                "Eigenvalue %.6g of the graph has more than %d vectors: those returned depend on "
-                "the solver's start. Ask for fewer eigenvectors, or look for copies in the data.",
-                1.0 - cut, len(values) - missing,
-            )  # fmt: skip
+        if fresh[0] >= cut - width and len(eigenvalues) > missing + max(missing, _MOST_EXTRA):
+            say_that_a_group_is_cut(cut, len(eigenvalues) - missing)
             break
-        values, vectors = _rayleigh_ritz(scaled, np.hstack([vectors, new[:, overlooked]]))
-        kept = int((values > values[missing - 1] - width).sum())
-        values, vectors = values[:kept], vectors[:, :kept]
+        eigenvalues, vectors = _rayleigh_ritz(
+            operator.scaled, np.hstack([vectors, new[:, overlooked]])
+        )
+        kept = int((eigenvalues < eigenvalues[missing - 1] + width).sum())
+        eigenvalues, vectors = eigenvalues[:kept], vectors[:, :kept]
         more = min(2 * more, problem.n_wanted)
     # scipy tells products only.
     problem.n_iterations = problem.n_products
-    return values, vectors
+    return eigenvalues, vectors
 
 
-def _largest(
-    problem: Problem,
-    scaled: Any,
+def _smallest(
+    operator: _Multiplied,
     k: int,
     known: np.ndarray | None,
     random_state: int,
     block: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k largest eigenpairs of S beyond the null space and what is known."""
+    """Return the k smallest eigenpairs of I - S beyond the null space and what is known."""
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
+    problem = operator.problem
     n, null = problem.n_samples, problem.null
 
     def project(x: np.ndarray) -> np.ndarray:
@@ -132,34 +201,30 @@ def _largest(
         problem.n_products += 1
         if problem.n_products % 10 == 0:
             say_where(f"{problem.n_products} products")  # ARPACK tells no residuals
-        x = x.ravel()
-        # As in the dense solver, what is known ends up below all other eigenvalues.
-        return scaled @ x - 3.0 * project(x)
+        return operator.apply(x.ravel(), project)
 
     start = rng(random_state, "spectral", block).standard_normal(n)
     start -= project(start)
-    operator = LinearOperator((n, n), matvec=apply, dtype=np.float64)
-    # ARPACK's criterion is a bound of its own; residuals are checked afterwards.
-    inner = problem.tol * 1e-2
+    linear = LinearOperator((n, n), matvec=apply, dtype=np.float64)
     try:
-        values, vectors = eigsh(
-            operator, k=k, which="LA", v0=start, tol=inner, maxiter=_MOST_RESTARTS
+        theta, vectors = eigsh(
+            linear, k=k, which="LA", v0=start, tol=operator.tol, maxiter=_MOST_RESTARTS
         )
     except ArpackNoConvergence as error:
         raise Stalled(
-            f"spectral: {len(error.eigenvalues)} of {k} eigenvectors converged to {inner:g} by "
-            "ARPACK. Set spectral.solver to chebyshev, raise spectral.tol, or ask for fewer "
-            "eigenvectors."
+            f"spectral: {len(error.eigenvalues)} of {k} eigenvectors converged to "
+            f"{operator.tol:g} by ARPACK. Set spectral.solver to chebyshev, raise spectral.tol, or "
+            "ask for fewer eigenvectors."
         ) from None
-    order = np.argsort(-values, kind="stable")
-    return values[order], vectors[:, order]
+    order = np.argsort(-theta, kind="stable")
+    return operator.values(theta[order]), vectors[:, order]
 
 
 def _rayleigh_ritz(scaled: Any, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the eigenpairs of S in the span of the vectors, descending."""
+    """Return the eigenvalues of I - S in the span of the vectors, ascending, and their vectors."""
     from scipy.linalg import eigh, qr
 
     basis, _ = qr(vectors, mode="economic")
-    product = basis.T @ (scaled @ basis)
+    product = basis.T @ (basis - scaled @ basis)
     values, turn = eigh((product + product.T) / 2)
-    return values[::-1], np.ascontiguousarray(basis @ turn[:, ::-1])
+    return values, np.ascontiguousarray(basis @ turn)

@@ -1,45 +1,43 @@
 """The spectral embedding of a graph: smallest eigenpairs of L y = lambda D y.
 
-The eigenproblem runs as one task on a worker, which reads W from storage and writes the
-embedding back, or on row blocks, as many tasks: neither W nor the vectors reach the client.
+Small graphs are one task on a worker, which reads W from storage and writes the embedding back;
+others are solved by many tasks. Neither W nor the vectors reach the client.
 """
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.checks import check_choice, check_count
 from bigfs.core.errors import InputError
-from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
+from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, budget_after_search
 from bigfs.core.units import parse_bytes
 from bigfs.graph import AffinityMatrix, KNNGraph, affinity, affinity_from_csr
 from bigfs.runtime.execute import run_tasks
-from bigfs.spectral.chebyshev import solve_chebyshev
+from bigfs.spectral.chebyshev import Storage, ThinGraph, solve_chebyshev
 from bigfs.spectral.choice import (
     CLEAR_GAP,
     SOLVERS,
     SPECTRUM,
     choose_solver,
     count_before_bulk,
+    eigsh_bytes,
     relative_gaps,
     suggest_n_clusters,
 )
-from bigfs.spectral.distributed import solve_distributed
 from bigfs.spectral.eigsh import Stalled, solve_eigsh
 from bigfs.spectral.iteration import block_width
-from bigfs.spectral.lobpcg import solve_lobpcg
-from bigfs.spectral.problem import GUARDS, Eigenpairs
-from bigfs.spectral.start import StoredStart
+from bigfs.spectral.panels import StoredStart
+from bigfs.spectral.problem import GUARDS
 from bigfs.store.chunking import chunk_rows as chunk_rows_of
 from bigfs.store.location import Location
-from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
+from bigfs.store.scratch import ArrayRef, Kept, Scratch, read_attributes
 
 # Attributes of an embedding that are stored beside its vectors.
-_ARRAYS = ("eigenvalues", "norms", "residuals", "spectrum")
+_ARRAYS = ("eigenvalues", "norms", "residuals", "mixed", "spectrum")
 _VALUES = (
     "edge",
     "tol",
@@ -49,12 +47,11 @@ _VALUES = (
     "n_products",
     "n_iterations",
     "n_guards",
-    "details",
 )
 
 
 @dataclass(frozen=True)
-class SpectralEmbedding:
+class SpectralEmbedding(Kept):
     """Eigenpairs of a graph's normalized Laplacian, without the trivial one.
 
     Attributes
@@ -66,12 +63,16 @@ class SpectralEmbedding:
     norms : ndarray of shape (n_components,), float64
         Euclidean norms of the y, for methods that scale them to one.
     residuals : ndarray of shape (n_components,), float64
-        ``|S u - (1 - lambda) u|`` of the unit vectors ``u = D^1/2 y``: at most ``tol``, but for
-        pairs of the bulk, which are left as they are where they are slow.
+        ``|S u - (1 - lambda) u|`` of the unit vectors ``u = D^1/2 y``: at most ``tol`` times the
+        eigenvalue, or what leaves an angle of ``tol`` to the true vector, but for pairs of the
+        bulk, which are left as they are where they are slow.
+    mixed : ndarray of shape (n_components,), bool
+        Vectors whose eigenvalues are so close to the next ones that the residuals do not tell them
+        apart: their span is known, but not each of them.
     edge : float
         The largest eigenvalue that was looked at, of those asked for and some beyond.
     tol : float
-        What residuals were to be.
+        How exact the vectors were to be.
     n_connected_components : int
         Of the graph; each beyond the first gives one eigenvalue of zero.
     spectrum : ndarray of shape (n_computed,), float64
@@ -80,22 +81,20 @@ class SpectralEmbedding:
     solver, reason : str
         The solver that ran, and why this one.
     n_products : int
-        Products of W with one vector that it took.
+        Transition of W with one vector that it took.
     n_iterations : int
         Rounds of the solver.
     scratch : Scratch
         Keeps the stored embedding alive.
     n_guards : int
         Vectors beyond those asked for that are kept for an update.
-    details : dict
-        Of a solution on row blocks: how many, the rows they need of each other, and what was
-        read of other blocks; see `bigfs.spectral.distributed.solve_distributed`.
     """
 
     eigenvalues: np.ndarray
     embedding_ref: ArrayRef
     norms: np.ndarray
     residuals: np.ndarray
+    mixed: np.ndarray
     edge: float
     tol: float
     n_connected_components: int
@@ -106,7 +105,6 @@ class SpectralEmbedding:
     n_iterations: int
     scratch: Scratch
     n_guards: int = 0
-    details: dict[str, int] = field(default_factory=dict)
 
     @property
     def embedding(self) -> Any:
@@ -127,7 +125,7 @@ class SpectralEmbedding:
     def notes(self) -> list[str]:
         """Return notes on which pairs describe groups, and how "auto" chose their number."""
         sentences, values = [], [f"{value:.3g}" for value in self.spectrum]
-        kept, n_late = len(self.eigenvalues), int((self.residuals > self.tol).sum())
+        kept = len(self.eigenvalues)
         if kept < len(values):
             gaps = relative_gaps(self.spectrum)
             is_clear = gaps.max() >= CLEAR_GAP
@@ -150,11 +148,12 @@ class SpectralEmbedding:
                 else f"No eigenvector describes groups: even the first one, {values[0]}, belongs "
                 "to the bulk of the spectrum. The data may have no groups."
             )
-        if n_late:
+        if self.mixed.any():
+            last = np.flatnonzero(self.mixed) + 1
             sentences.append(
-                f"{n_late} eigenvectors of the bulk are known to a residual of "
-                f"{self.residuals.max():.1g}, not {self.tol:g}: no gap sets them apart from those "
-                "beyond."
+                f"Eigenvectors {_ranges(last)} are not told apart from those of the nearest "
+                "eigenvalues: what they span together is known, each of them is not. A smaller "
+                "spectral.tol may tell them apart, unless their eigenvalues are equal."
             )
         return sentences
 
@@ -167,20 +166,37 @@ class SpectralEmbedding:
         return cls(embedding_ref=ArrayRef.at(path / "embedding"), scratch=Scratch(path), **values)
 
 
+@dataclass(frozen=True)
+class Resume:
+    """Settings of a run that may be interrupted or updated.
+
+    Attributes
+    ----------
+    checkpoint : Path, ObjectPath or None, default=None
+        Folder that outlives an interrupted run: with chebyshev the next one goes on from there.
+    start : SpectralEmbedding or None, default=None
+        That of the first rows' graph by the solver ``chebyshev``, near which the same solver
+        begins.
+    keeps_guards : bool, default=True
+        Whether the vectors beyond those asked for are stored too, which a ``start`` needs.
+    """
+
+    checkpoint: Location | None = None
+    start: SpectralEmbedding | None = None
+    keeps_guards: bool = True
+
+
 def spectral_embedding(
     graph: Any,
     n_components: int | str,
     *,
     solver: str = "auto",
-    distributed: bool | None = None,
-    tol: float = 1e-6,
+    tol: float = 1e-4,
     random_state: int = 0,
     memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
     scratch: Scratch | None = None,
     chunk_rows: int | None = None,
-    checkpoint: Location | None = None,
-    start: SpectralEmbedding | None = None,
-    keeps_guards: bool = True,
+    resume: Resume | None = None,
 ) -> SpectralEmbedding:
     """Return the smallest non-trivial eigenpairs of ``L y = lambda D y``.
 
@@ -194,18 +210,14 @@ def spectral_embedding(
     n_components : int or "auto"
         Number of eigenvectors, in [1, n_samples - 1]. "auto": the number of clusters at the
         last clear gap among the first 30 eigenvalues, or 8 or more if no gap is clear.
-    solver : {"auto", "eigsh", "lobpcg", "chebyshev"}, default="auto"
-        ``eigsh`` is scipy's ARPACK on D^-1/2 W D^-1/2; ``lobpcg`` scipy's block method with a
-        multigrid preconditioner; ``chebyshev`` a filtered subspace iteration, the fastest for
-        many rows and the one of least memory. ``auto`` takes eigsh where it fits and rows are
-        at most 100,000, and otherwise chebyshev.
-    distributed : bool or None, default=None
-        Whether ``chebyshev`` (or ``auto``) runs on row blocks, as tasks that all workers share.
-        None: where one task cannot hold W and the vectors, or rows are 2,000,000 or more; the
-        filter then takes a few columns of all rows as one task, if W and these fit, and row blocks
-        otherwise. Small graphs never do.
-    tol : float, default=1e-6
-        Largest residual accepted.
+    solver : {"auto", "eigsh", "chebyshev"}, default="auto"
+        ``eigsh`` is scipy's ARPACK on D^-1/2 W D^-1/2 or, for long thin graphs, on a factorization
+        of the Laplacian; ``chebyshev`` a filtered subspace iteration, the fastest for many rows
+        and the one of least memory. ``auto`` takes eigsh where it fits and rows are at most
+        100,000 or the graph is thin, and chebyshev otherwise.
+    tol : float, default=1e-4
+        Residual accepted, as a share of the eigenvalue, or angle accepted to the true vector. A
+        selection of features needs less: runs and estimators take 3e-3 by default.
     random_state : int, default=0
         Seed of the start vector.
     memory_limit : int or str, default="4 GiB"
@@ -213,15 +225,9 @@ def spectral_embedding(
     scratch : Scratch or None, default=None
         Where the embedding is stored. None: a temporary folder that lives with the result.
     chunk_rows : int or None, default=None
-        Rows per stored chunk of the embedding; None: one chunk, or several on row blocks.
-    checkpoint : Path, ObjectPath or None, default=None
-        Folder that outlives an interrupted run: on row blocks the next one goes on from the last
-        product.
-    start : SpectralEmbedding or None, default=None
-        That of the first rows' graph by the solver ``chebyshev``, near which the same solver
-        begins.
-    keeps_guards : bool, default=True
-        Whether the vectors beyond those asked for are stored too, which a ``start`` needs.
+        Rows per stored chunk of the embedding; None: one chunk, or several with chebyshev.
+    resume : Resume or None, default=None
+        For a run that may be interrupted or updated.
 
     Returns
     -------
@@ -232,16 +238,16 @@ def spectral_embedding(
     InputError
         If ``n_components`` or ``solver`` is out of range or W is not an affinity matrix.
     ConvergenceError
-        If a residual stays above ``tol``; the message gives them.
+        If a residual stays above what ``tol`` accepts; the message gives them.
     MemoryLimitError
-        If W and the basis do not fit one worker, or not even row blocks do.
+        If W and the basis do not fit one worker, or not even a few columns of the vectors do.
 
     Notes
     -----
-    Implements eq. (1) of [1]_ through the largest eigenpairs of ``S = D^-1/2 W D^-1/2``, so no
-    factorization is needed. Cost: no pass over X; one worker holds W twice and the vectors. On
-    row blocks a task holds those of a block; W goes through scratch once and the vectors at every
-    product, of which workers read from other blocks the rows that their edges lead to.
+    Implements eq. (1) of [1]_ through the largest eigenpairs of ``S = D^-1/2 W D^-1/2``. Cost: no
+    pass over X, and the memory of `bigfs.spectral.choice.choose_solver`.
+    Vectors of equal eigenvalues, or of values too close for ``tol``, have a basis that depends on
+    their span only, and a note says which they are.
     The number of clusters is that of `bigfs.spectral.choice.suggest_n_clusters`.
 
     References
@@ -257,44 +263,105 @@ def spectral_embedding(
     >>> spectral_embedding(graph, 3).embedding.shape
     (1797, 3)
     """
-    check_choice("solver", solver, SOLVERS)
-    scratch = scratch or Scratch()
-    W = _as_affinity(graph, scratch)
-    n_samples = W.n_samples
-    n_computed = _check_n_components(n_components, n_samples)
-    limit = parse_bytes(memory_limit)
-    choice = choose_solver(
-        solver, n_samples, W.nnz, n_computed, tol, limit, distributed, W.weight == "binary"
-    )
-    name = "embedding" if n_components != "auto" else "embedding-computed"
-    if choice.distributed and chunk_rows is None:
-        chunk_rows = chunk_rows_of(n_computed, 8)
-    out = scratch.create(name, (n_samples, n_computed), np.float64, chunk_rows)
-    folder = str(scratch.path) if keeps_guards and n_components != "auto" else None
-    if choice.distributed:
-        working = scratch.child(scratch.unique("spectral"))
-        solution = solve_distributed(
-            W, n_computed, out, working,
-            tol=tol, random_state=random_state, most_rows=choice.most_rows,
-            strip_row_bytes=choice.strip_row_bytes, checkpoint=checkpoint, start=_stored(start),
-            guards_folder=folder,
-        )  # fmt: skip
-    else:
-        task = _Eigenproblem(choice.solver, n_computed, tol, random_state, folder, _stored(start))
-        [solution] = run_tasks(_solve, [task], W, out, label="spectral", unit="", notes=True)
-    spectrum = solution["eigenvalues"]
-    if n_components == "auto":
-        kept = suggest_n_clusters(spectrum)
-        out = _first_columns(out, kept, scratch)
-        for name in ("eigenvalues", "norms", "residuals"):
-            solution[name] = solution[name][:kept]
-    return SpectralEmbedding(
-        embedding_ref=out,
-        spectrum=spectrum,
-        tol=tol,
-        scratch=scratch,
-        **{"solver": choice.solver, "reason": choice.reason, **solution},
-    )
+    scratch, settings = scratch or Scratch(), {"tol": tol, "random_state": random_state}
+    asked = (n_components, solver, parse_bytes(memory_limit), settings)
+    return _Solve(_as_affinity(graph, scratch), *asked, scratch, resume or Resume()).run(chunk_rows)
+
+
+@dataclass(frozen=True)
+class _Solve:
+    """One embedding to be computed; see `spectral_embedding`."""
+
+    W: AffinityMatrix
+    n_components: int | str
+    solver: str
+    memory_limit: int
+    settings: dict[str, Any]  # tolerance and seed
+    scratch: Scratch
+    resume: Resume
+
+    def run(self, chunk_rows: int | None) -> SpectralEmbedding:
+        """Choose the solver and store what it finds."""
+        check_choice("solver", self.solver, SOLVERS)
+        W, scratch = self.W, self.scratch
+        n_computed = _check_n_components(self.n_components, W.n_samples)
+        size = (W.n_samples, W.nnz, n_computed)
+        choice = choose_solver(self.solver, *size, self.memory_limit, W.weight == "binary")
+        is_auto = self.n_components == "auto"
+        name = "embedding-computed" if is_auto else "embedding"
+        if choice.solver == "chebyshev" and chunk_rows is None:
+            chunk_rows = chunk_rows_of(n_computed, 8)
+        out = scratch.create(name, (W.n_samples, n_computed), np.float64, chunk_rows)
+        # A factorization is another task than the one that was chosen.
+        fits = eigsh_bytes(*size) <= budget_after_search(self.memory_limit)
+        refuses_thin = self.solver == "auto" and fits and self.resume.start is None
+        solver, reason = choice.solver, choice.reason
+        try:
+            if solver == "eigsh":
+                solution = self._by_eigsh(out)
+            else:
+                solution = self._by_chebyshev(out, choice.storage, refuses_thin)
+        except ThinGraph:
+            solver, reason = "eigsh", "the graph is long and thin"
+            solution = self._by_eigsh(out)
+        except Stalled:
+            solver, reason = "chebyshev", "eigsh did not converge"
+            solution = self._by_chebyshev(out, choice.storage, False)
+        spectrum = solution["eigenvalues"]
+        if is_auto:
+            kept = suggest_n_clusters(spectrum)
+            out = _first_columns(out, kept, scratch)
+            for name in ("eigenvalues", "norms", "residuals", "mixed"):
+                solution[name] = solution[name][:kept]
+        return SpectralEmbedding(
+            embedding_ref=out,
+            spectrum=spectrum,
+            tol=self.settings["tol"],
+            scratch=scratch,
+            solver=solver,
+            reason=reason,
+            **solution,
+        )
+
+    def _by_eigsh(self, out: ArrayRef) -> dict[str, Any]:
+        """Solve as one task, which stores the vectors; return the small results."""
+        shared = (self.W, out, self.settings)
+        [solution] = run_tasks(
+            _eigsh_task, [out.shape[1]], *shared, label="spectral", unit="", notes=True
+        )
+        return dict(solution)
+
+    def _by_chebyshev(self, out: ArrayRef, storage: Storage, refuses_thin: bool) -> dict[str, Any]:
+        """Solve as many tasks, which store the vectors; return the small results."""
+        keeps = self.resume.keeps_guards and self.n_components != "auto"
+        return solve_chebyshev(
+            self.W,
+            out.shape[1],
+            out,
+            self.scratch.child(self.scratch.unique("spectral")),
+            storage,
+            checkpoint=self.resume.checkpoint,
+            start=_stored(self.resume.start),
+            guards_folder=str(self.scratch.path) if keeps else None,
+            refuses_thin=refuses_thin,
+            **self.settings,
+        )
+
+
+def _eigsh_task(
+    n_components: int, W: AffinityMatrix, out: ArrayRef, options: dict[str, Any]
+) -> dict[str, Any]:
+    solved = solve_eigsh(W.load(), n_components, **options)
+    out.write(0, solved.vectors)
+    names = ("eigenvalues", "residuals", "mixed", "edge", "n_connected_components")
+    small = {name: getattr(solved, name) for name in (*names, "n_products", "n_iterations")}
+    return {**small, "norms": np.linalg.norm(solved.vectors, axis=0)}
+
+
+def _ranges(numbers: np.ndarray) -> str:
+    """Return ascending numbers in words: 1 to 3, 5."""
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+    return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
 
 
 def _first_columns(ref: ArrayRef, count: int, scratch: Scratch) -> ArrayRef:
@@ -310,18 +377,6 @@ def _first_columns(ref: ArrayRef, count: int, scratch: Scratch) -> ArrayRef:
 def _copy_columns(start: int, source: ArrayRef, target: ArrayRef) -> None:
     rows = source.read(start, min(start + source.chunk_rows, source.shape[0]))
     target.write(start, rows[:, : target.shape[1]])
-
-
-@dataclass(frozen=True)
-class _Eigenproblem:
-    """Arguments of the solver's task."""
-
-    solver: str
-    n_components: int
-    tol: float
-    random_state: int
-    folder: str | None
-    start: StoredStart | None = None
 
 
 def _stored(start: SpectralEmbedding | None) -> StoredStart | None:
@@ -351,51 +406,3 @@ def _check_n_components(n_components: int | str, n_samples: int) -> int:
         return min(SPECTRUM, n_samples - 1)
     reason = f"since the graph has {n_samples} rows, or 'auto'"
     return check_count("n_components", n_components, n_samples - 1, reason)
-
-
-def _solve(task: _Eigenproblem, W: AffinityMatrix, out: ArrayRef) -> dict[str, Any]:
-    """Solve on a worker, store the vectors, and return the small results."""
-    changed = {}
-    try:
-        solved = _run_solver(task, W)
-    except Stalled:
-        changed = {"solver": "chebyshev", "reason": f"{task.solver} did not converge"}
-        solved = _run_solver(replace(task, solver="chebyshev"), W)
-    out.write(0, solved.vectors)
-    guards = np.empty((0, 0))
-    if task.folder is not None and solved.guards is not None and solved.guards.size:
-        guards = solved.guards
-        scratch = Scratch(task.folder)
-        scratch.create("guards", guards.shape, np.float32, out.chunk_rows).write(0, guards)
-    return {
-        **changed,
-        "eigenvalues": solved.eigenvalues,
-        "norms": np.linalg.norm(solved.vectors, axis=0),
-        "residuals": solved.residuals,
-        "edge": solved.edge,
-        "n_connected_components": solved.n_connected_components,
-        "n_products": solved.n_products,
-        "n_iterations": solved.n_iterations,
-        "n_guards": guards.shape[1],
-    }
-
-
-def _run_solver(task: _Eigenproblem, W: AffinityMatrix) -> Eigenpairs:
-    options: dict[str, Any] = {"tol": task.tol, "random_state": task.random_state}
-    if task.solver == "eigsh":
-        return solve_eigsh(W.load(), task.n_components, **options)
-    if task.solver == "lobpcg":
-        return solve_lobpcg(W.load(), task.n_components, **options)
-    partitions = None if W.partitions is None else W.partitions.load()
-    options |= {"n_threads": _n_threads(), "start": task.start, "partitions": partitions}
-    return solve_chebyshev(W.load, task.n_components, **options)
-
-
-def _n_threads() -> int:
-    """Return the threads this task may use: its worker's, or the cores of this process."""
-    from distributed import get_worker
-
-    try:
-        return int(get_worker().state.nthreads)
-    except ValueError:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

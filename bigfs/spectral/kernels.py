@@ -1,88 +1,113 @@
-"""Products of a sparse matrix with a thin block, row-parallel and fused with their recurrence."""
+"""Transition of a sparse matrix with a thin block of vectors, fused with their recurrence."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 
-from bigfs.spectral.rowloop import CACHE_LINE, compiled_rows
+from bigfs.core.compiling import compiled
 
-_Result = TypeVar("_Result")
+CACHE_LINE = 64
+# Entries of W between a product and the row that is asked of memory meanwhile: rows come in no
+# order that a processor could guess.
+_AHEAD = 32
+_READ, _KEEP, _DATA = 0, 3, 1
+# What numba finds under this name when it compiles the loops.
+_prefetch: Any = None
 
-# Rows a thread takes at a time.
-_ROWS = 8192
+
+@cache
+def compiled_products() -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return the compiled loops `_step` and `_gather`; numba is imported here."""
+    global _prefetch
+    _prefetch = _prefetch_instruction()
+    return compiled(_step), compiled(_gather)
 
 
-class RowKernel:
-    """``P = D^-1 W`` as an operator on blocks; each row is summed in one fixed order.
+def _prefetch_instruction() -> Any:
+    """Return a function for compiled code: fetch ``X[i, j]``, and do not wait for it."""
+    from llvmlite import ir
+    from numba.core import cgutils, types
+    from numba.extending import intrinsic
 
-    Threads share the rows, so the result is the same bits for any number of them; `close` ends
-    them.
+    def prefetch(context: Any, X: Any, i: Any, j: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array = context.make_array(signature.args[0])(context, builder, arguments[0])
+            where = cgutils.get_item_pointer(
+                context, builder, signature.args[0], array, arguments[1:], wraparound=False
+            )
+            integer, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+            kind = ir.FunctionType(ir.VoidType(), [pointer, integer, integer, integer])
+            fetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+            hints = [ir.Constant(integer, hint) for hint in (_READ, _KEEP, _DATA)]
+            builder.call(fetch, [builder.bitcast(where, pointer), *hints])
+            return context.get_dummy_value()
 
-    Parameters
-    ----------
-    csr : tuple of ndarray (indptr, indices, weights)
-        W of shape (n_rows, n_columns). Column i is row i, for the first ``n_rows`` columns. One
-        weight alone is that of every entry.
-    degrees : ndarray of shape (n_rows,), float64
-    n_threads : int
+        return types.void(X, types.intp, types.intp), emit
+
+    return intrinsic(prefetch)
+
+
+def _step(
+    indptr: Any, indices: Any, data: Any, degrees: Any, X: Any, Y: Any,
+    first: int, a: Any, b: Any, c: Any,
+) -> None:  # fmt: skip
+    """Compute ``Y <- a P X + b X + c Y`` for consecutive rows of ``P = D^-1 W``, from ``first`` on.
+
+    Y is not read where c is 0. A single weight is that of every entry. Each row is summed in one
+    fixed order, each column by itself.
     """
+    width = X.shape[1]
+    total = np.empty(width, X.dtype)
+    last, lanes = len(indices) - 1, CACHE_LINE // X.itemsize
+    alike = data.shape[0] == 1
+    for row in range(len(degrees)):
+        i = first + row
+        total[:] = 0
+        for entry in range(indptr[row], indptr[row + 1]):
+            soon = indices[min(entry + _AHEAD, last)]
+            for j in range(0, width, lanes):
+                _prefetch(X, soon, j)
+            weight = X.dtype.type(data[0 if alike else entry])
+            neighbor = X[indices[entry]]
+            for j in range(width):
+                total[j] += weight * neighbor[j]
+        scale = X.dtype.type(a / degrees[row])
+        if c == 0:
+            for j in range(width):
+                Y[i, j] = scale * total[j] + b * X[i, j]
+        else:
+            for j in range(width):
+                Y[i, j] = scale * total[j] + b * X[i, j] + c * Y[i, j]
 
-    def __init__(
-        self, csr: tuple[np.ndarray, np.ndarray, np.ndarray], degrees: np.ndarray, n_threads: int
-    ) -> None:
-        self._csr = csr
-        self._degrees = degrees
-        self._bounds = [(i, min(i + _ROWS, len(degrees))) for i in range(0, len(degrees), _ROWS)]
-        self._pool = ThreadPoolExecutor(n_threads) if n_threads > 1 else None
 
-    def close(self) -> None:
-        """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown()
-
-    def step(self, X: np.ndarray, Y: np.ndarray, a: float, b: float, c: float) -> None:
-        """Compute ``Y <- a P X + b X + c Y`` in place; Y is not read where c is 0.
-
-        Both are C-contiguous blocks of one width and type; X has a row for every column of W,
-        Y one for every row.
-        """
-        run = compiled_rows()
-        scalars = tuple(X.dtype.type(value) for value in (a, b, c))
-
-        def rows(start: int, stop: int) -> None:
-            run(*self._csr, self._degrees, X, Y, 0, *scalars, start, stop)
-
-        for _ in self.map(rows, self._bounds):
-            pass
-
-    def map(
-        self, fn: Callable[[int, int], _Result], bounds: Iterable[tuple[int, int]]
-    ) -> Iterator[_Result]:
-        """Return ``fn(start, stop)`` of row ranges, in their order."""
-        if self._pool is None:
-            return itertools.starmap(fn, bounds)
-        return self._pool.map(fn, *zip(*bounds, strict=True))
-
-    def product(self, X: np.ndarray, start: int, stop: int) -> np.ndarray:
-        """Return rows ``start`` to ``stop`` of ``P X``."""
-        out = np.empty((stop - start, X.shape[1]), X.dtype)
-        unit, zero = X.dtype.type(1.0), X.dtype.type(0.0)
-        compiled_rows()(*self._csr, self._degrees, X, out, start, unit, zero, zero, start, stop)
-        return out
+def _gather(
+    indptr: Any, indices: Any, data: Any, degrees: Any, X: Any, rows: Any, out: Any
+) -> None:
+    """Compute some rows of ``P X`` in the type of ``out``."""
+    alike = data.shape[0] == 1
+    for k in range(len(rows)):
+        row = rows[k]
+        out[k] = 0
+        for entry in range(indptr[row], indptr[row + 1]):
+            weight = data[0 if alike else entry] / degrees[row]
+            for j in range(X.shape[1]):
+                out[k, j] += weight * X[indices[entry], j]
 
 
 def warm_up() -> None:
-    """Load numba and the compiled loop, which takes 100 MiB: part of a process, not of a task."""
+    """Load numba and the compiled loops, which take 100 MiB: part of a process, not of a task."""
+    step, gather = compiled_products()
     pointers, ids = np.arange(3, dtype=np.int32), np.arange(2, dtype=np.int32)
     for weights, vectors in (("f4", "f4"), ("f8", "f4"), ("f4", "f8"), ("f8", "f8")):
-        kernel = RowKernel((pointers, ids, np.ones(2, weights)), np.ones(2), 1)
+        csr = (pointers, ids, np.ones(2, weights), np.ones(2))
         X = np.ones((2, 1), vectors)
-        kernel.step(X, X.copy(), 1.0, 0.0, 0.0)
+        scalars = tuple(X.dtype.type(value) for value in (1.0, 0.0, 0.0))
+        step(*csr, X, X.copy(), 0, *scalars)
+        gather(*csr, X, ids, np.ones((2, 1)))
 
 
 def aligned(shape: tuple[int, int], dtype: Any) -> np.ndarray:

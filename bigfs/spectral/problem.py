@@ -18,20 +18,24 @@ from bigfs.core.checks import check_count
 from bigfs.core.errors import ConvergenceError, InputError
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import say_where
-from bigfs.spectral.components import NullSpace, canonical_basis, fix_signs, null_space
 
 logger = logging.getLogger("bigfs")
 
 # Vectors computed beyond those asked for, to see whether the cut falls inside a group.
 GUARDS = 2
-# Eigenvalues within this share of the tolerance are one group: turning it costs a residual of
-# half of that, for which the solvers leave room.
-GROUP = 0.1
+# Eigenvalues that are closer than this share of their residuals, or than rounding, are one group.
+GROUP, ROUNDING = 0.1, 1e-13
+# What is known of an eigenvalue, at best, and the angle up to which a vector counts as found.
+_EXACT, CLEAR_ANGLE = 4e-15, 0.03
 # A pair belongs to the bulk of the spectrum where its eigenvalue is at least this share of the
 # largest one that was looked at: no gap sets it apart from those beyond, and no method needs it
 # more exactly than to this share of its eigenvalue.
 BULK_SHARE = 0.5
 BULK_RESIDUAL = 0.05
+# Entries this close to the largest one count as equal to it.
+SIGN_TIE = 1e-6
+# The same for rows that fix a basis: symmetric graphs have many, known to a few digits only.
+PIVOT_TIE = 1e-3
 # Rows of n-row arrays handled at a time where a copy in float64 is needed.
 TILE_ROWS = 4096
 
@@ -44,16 +48,15 @@ class Eigenpairs:
     # Of shape (n_samples, n_components), float64: with unit D-norm, ``y'Dy = 1``; the entry of
     # largest magnitude is positive.
     vectors: np.ndarray
-    # Of shape (n_components,), float64: ``|S u - (1 - lambda) u|`` with ``u = D^1/2 y``; above the
-    # tolerance for pairs of the bulk that were left as they are.
+    # Of shape (n_components,), float64: ``|S u - (1 - lambda) u|`` with ``u = D^1/2 y``; above what
+    # is accepted for pairs of the bulk that were left as they are.
     residuals: np.ndarray
+    # Of shape (n_components,), bool: vectors that may have parts of those of the next eigenvalues.
+    mixed: np.ndarray
     edge: float  # the largest eigenvalue that was looked at, beyond those asked for
     n_connected_components: int
     n_products: int  # products of W with one vector; a block of b vectors counts b times
     n_iterations: int  # rounds of the solver; 0 where a dense one, or none, was needed
-    # Of shape (n_samples, n_guards), float32, or None: vectors that follow, less exact, to begin
-    # with when rows are added.
-    guards: np.ndarray | None = None
 
 
 @dataclass
@@ -63,7 +66,7 @@ class Goal:
     n_samples: int  # rows of the graph
     n_connected: int  # its connected components
     n_components: int  # pairs to return
-    tol: float  # largest residual accepted
+    tol: float  # see `accepted`
     # The largest eigenvalue of L that the solver has looked at.
     edge: float = field(default=0.0, kw_only=True)
     # Counted by the solver.
@@ -93,10 +96,52 @@ class Goal:
         """Pairs that a solver must find, and a few more to see where groups end."""
         return min(self.n_missing + GUARDS, self.n_samples - self.n_connected)
 
-    def eigenvalues(self, mu: np.ndarray) -> np.ndarray:
-        """Return the eigenvalues of Ln, ascending, from those of S beyond the null space's."""
-        values = np.concatenate([np.zeros(self.n_known), 1.0 - mu[: self.n_missing]])
-        return np.maximum(values, 0.0)
+    def eigenvalues(self, eigenvalues: np.ndarray) -> np.ndarray:
+        """Return the eigenvalues of L, ascending, from those found beyond the null space."""
+        return np.concatenate(
+            [np.zeros(self.n_known), np.maximum(eigenvalues[: self.n_missing], 0.0)]
+        )
+
+    def accepted(self, eigenvalues: np.ndarray) -> np.ndarray:
+        """Return the residuals that are small enough.
+
+        Parameters
+        ----------
+        eigenvalues : ndarray of shape (n_found,)
+            Eigenvalues of L beyond the null space, ascending, `n_missing` of them or more.
+
+        Returns
+        -------
+        accepted : ndarray of shape (n_found,)
+            ``tol`` times the eigenvalue, or what leaves an angle of ``tol`` to the true vector, if
+            that is more: few groups have tiny eigenvalues far below all others.
+        """
+        gaps = np.minimum(_gaps(eigenvalues), 2.0)  # L has none larger; a single one has no gap
+        far = self._far(eigenvalues)
+        return np.maximum(
+            self.tol * eigenvalues, np.minimum(self.tol * far, np.sqrt(self.tol * far * gaps))
+        )
+
+    def mixed(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+        """Return which vectors may not be told apart from those of the nearest eigenvalues.
+
+        The part of a vector beyond all that were computed is at most its residual by the distance
+        to them (Davis and Kahan). Within their span it is of second order.
+        """
+        far = np.maximum(self._far(eigenvalues), _EXACT)
+        inside = (residuals**2 / far + _EXACT) / np.maximum(_gaps(eigenvalues), _EXACT)
+        by_gap = residuals / np.maximum(_gaps(eigenvalues), _EXACT)
+        angles = np.maximum(np.minimum(by_gap, residuals / far), inside)
+        return np.asarray(angles > CLEAR_ANGLE)
+
+    def group_widths(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+        """Return the distances within which eigenvalues are taken for equal ones."""
+        return GROUP * np.minimum(residuals, self.tol * eigenvalues) + ROUNDING
+
+    def _far(self, eigenvalues: np.ndarray) -> np.ndarray:
+        """Return the distance to the first eigenvalue that is not asked for."""
+        beyond = eigenvalues[self.n_missing] if len(eigenvalues) > self.n_missing else self.edge
+        return np.abs(beyond - eigenvalues)
 
     def in_bulk(self, values: np.ndarray, residuals: np.ndarray) -> np.ndarray:
         """Return which pairs belong to the bulk and have a residual small enough for it."""
@@ -104,11 +149,103 @@ class Goal:
             (values >= BULK_SHARE * self.edge) & (residuals <= BULK_RESIDUAL * values)
         )
 
-    def check(self, values: np.ndarray, residuals: np.ndarray) -> None:
-        """Raise ConvergenceError if a pair that is not of the bulk has not converged."""
-        done = (residuals <= self.tol) | self.in_bulk(values, residuals)
+    def check(self, eigenvalues: np.ndarray, residuals: np.ndarray) -> None:
+        """Raise ConvergenceError if a pair that is not of the bulk has not converged.
+
+        ``residuals`` are those of the eigenvalues that were asked for.
+        """
+        count = min(self.n_missing, len(residuals))
+        accepted = np.maximum(self.accepted(eigenvalues)[:count], ROUNDING)
+        done = (residuals[:count] <= accepted) | self.in_bulk(
+            eigenvalues[:count], residuals[:count]
+        )
         if not done.all():
-            raise not_converged(residuals, self.tol)
+            shown = ", ".join(f"{value:.1e}" for value in residuals)
+            raise ConvergenceError(
+                f"spectral: residuals must be at most {accepted.min():.1g} ({self.tol:g} of the "
+                f"eigenvalue or its gap). Got {shown}. Raise spectral.tol, or ask for fewer "
+                "eigenvectors."
+            )
+
+
+@dataclass(frozen=True)
+class NullSpace:
+    """The null space of the normalized Laplacian, from the connected components."""
+
+    # Of shape (n_samples,), int: component of each row; components are numbered by falling volume
+    # (sum of degrees), equal ones by their first row.
+    labels: np.ndarray
+    volumes: np.ndarray  # of shape (n_components,), float64
+    # Of shape (n_samples,), float64: ``sqrt(d_i / volume)``: the unit vector of each row's
+    # component.
+    unit: np.ndarray
+
+    @property
+    def n_components(self) -> int:
+        """Number of connected components."""
+        return len(self.volumes)
+
+    def project(self, x: np.ndarray) -> np.ndarray:
+        """Return the part of x in the null space, shape (n_samples,)."""
+        shares = np.bincount(self.labels, self.unit * x, self.n_components)
+        return self.unit * shares[self.labels]
+
+    def projector(self) -> np.ndarray:
+        """Return the projection as a dense matrix; for small graphs."""
+        same = self.labels[:, None] == self.labels[None, :]
+        return np.where(same, np.multiply.outer(self.unit, self.unit), 0.0)
+
+    def contrasts(self, k: int) -> np.ndarray:
+        """Return the first k vectors of the canonical basis without the trivial vector.
+
+        Vector j sets component j against all smaller ones together: what Gram-Schmidt makes of
+        the trivial vector and the components' indicators, the largest first.
+
+        Returns
+        -------
+        basis : ndarray of shape (n_samples, min(k, n_components - 1)), float64
+            Orthonormal, and orthogonal to ``D^1/2 1``.
+        """
+        root = self.unit * np.sqrt(self.volumes)[self.labels]
+        return root[:, None] * contrast_levels(self.volumes, k)[self.labels]
+
+
+def contrast_levels(volumes: np.ndarray, k: int) -> np.ndarray:
+    """Return `NullSpace.contrasts` divided by ``D^1/2``: one row per component.
+
+    Parameters
+    ----------
+    volumes : ndarray of shape (n_components,)
+        Descending.
+    k : int
+
+    Returns
+    -------
+    levels : ndarray of shape (n_components, min(k, n_components - 1)), float64
+    """
+    rest = volumes[::-1].cumsum()[::-1]
+    levels = np.zeros((len(volumes), min(k, len(volumes) - 1)))
+    for j in range(levels.shape[1]):
+        own, others = 1.0 / volumes[j], 1.0 / rest[j + 1]
+        levels[j, j], levels[j + 1 :, j] = own, -others
+        levels[:, j] /= np.sqrt(own + others)
+    return levels
+
+
+def null_space(W: Any, degrees: np.ndarray) -> NullSpace:
+    """Return the null space of the normalized Laplacian of an affinity matrix."""
+    from scipy.sparse.csgraph import connected_components
+
+    # W is symmetric: strongly connected parts are the components, found without W'.
+    count, component_of_row = connected_components(W, directed=True, connection="strong")
+    volumes = np.bincount(component_of_row, degrees, count)
+    first = np.full(count, len(component_of_row))
+    np.minimum.at(first, component_of_row, np.arange(len(component_of_row)))
+    order = np.lexsort((first, -volumes))
+    rank = np.empty(count, dtype=np.int32)
+    rank[order] = np.arange(count)
+    labels, volumes = rank[component_of_row], volumes[order]
+    return NullSpace(labels, volumes, np.sqrt(degrees / volumes[labels]))
 
 
 @dataclass
@@ -150,43 +287,47 @@ class Problem(Goal):
         scaled.data /= self.root[scaled.indices]
         return scaled
 
-    def finish(self, mu: np.ndarray, ritz_vectors: np.ndarray) -> Eigenpairs:
-        """Return the solution, its residuals checked, from the largest eigenpairs of S.
+    def finish(self, eigenvalues: np.ndarray, ritz_vectors: np.ndarray) -> Eigenpairs:
+        """Return the solution, its residuals checked, from the smallest eigenpairs of I - S.
 
         Parameters
         ----------
-        mu : ndarray of shape (n_found,)
-            Eigenvalues of S beyond the null space's ones, descending, at least `n_missing`.
+        eigenvalues : ndarray of shape (n_found,)
+            Eigenvalues beyond the null space's, ascending, at least `n_missing`.
         ritz_vectors : ndarray of shape (n_samples, n_found)
             Their orthonormal vectors; overwritten.
 
         Raises
         ------
         ConvergenceError
-            If the residual of a pair that is not of the bulk stays above ``tol``.
+            If the residual of a pair that is not of the bulk stays above what is accepted.
         """
         known, missing = self.n_known, self.n_missing
-        canonical_basis(mu, ritz_vectors, GROUP * self.tol)
-        values, vectors = self.eigenvalues(mu), ritz_vectors[:, :missing]
+        self.edge = max(self.edge, eigenvalues.max(initial=0.0))
+        ritz_vectors /= self.root[:, None]
+        residuals = self.residuals(eigenvalues, ritz_vectors)
+        say_where(f"largest residual {residuals[:missing].max(initial=0.0):.1e}")
+        self.check(eigenvalues, residuals[:missing])
+        mixed = self.mixed(eigenvalues, residuals)[:missing]
+        ritz_vectors *= self.root[:, None]
+        canonical_basis(eigenvalues, ritz_vectors, self.group_widths(eigenvalues, residuals))
+        values, vectors = self.eigenvalues(eigenvalues), ritz_vectors[:, :missing]
         if known:
             vectors = np.hstack([self.null.contrasts(known), vectors])
         vectors /= self.root[:, None]
         fix_signs(vectors)
-        residuals = self._residuals(values, vectors)
-        self.edge = max(self.edge, values.max(), 1.0 - mu.min(initial=1.0))
-        say_where(f"largest residual {residuals.max(initial=0.0):.1e}")
-        self.check(values, residuals)
         return Eigenpairs(
             eigenvalues=values,
             vectors=vectors,
-            residuals=residuals,
+            residuals=self.residuals(values, vectors),
+            mixed=np.concatenate([np.zeros(known, bool), mixed]),
             edge=float(self.edge),
             n_connected_components=self.null.n_components,
             n_products=self.n_products,
             n_iterations=self.n_iterations,
         )
 
-    def _residuals(self, values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    def residuals(self, values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
         """Return ``|D^-1/2 W y - (1 - lambda) D^1/2 y|`` of each vector."""
         squares = np.zeros(len(values))
         for start, stop in tiles(self.n_samples):
@@ -238,10 +379,76 @@ def check_rows(
         )
 
 
-def not_converged(residuals: np.ndarray, tol: float) -> ConvergenceError:
-    """Return the error that names the residuals."""
-    shown = ", ".join(f"{value:.1e}" for value in residuals)
-    return ConvergenceError(
-        f"spectral: residuals must be at most {tol:g}. Got {shown}. Raise spectral.tol, or ask "
-        "for fewer eigenvectors."
-    )
+def say_that_a_group_is_cut(value: float, count: int) -> None:
+    """Warn that an eigenvalue has more vectors than were looked at."""
+    logger.warning(
+        "Eigenvalue %.6g of the graph has more than %d vectors: those returned depend on the "
+        "solver's start. Ask for fewer eigenvectors, or look for copies in the data.", value, count,
+    )  # fmt: skip
+
+
+def _gaps(eigenvalues: np.ndarray) -> np.ndarray:
+    """Return the distance of each of the ascending values to the nearest other one."""
+    steps = np.concatenate([[np.inf], np.diff(eigenvalues), [np.inf]])
+    return np.minimum(steps[:-1], steps[1:])
+
+
+def canonical_basis(values: np.ndarray, vectors: np.ndarray, widths: np.ndarray) -> None:
+    """Give each group of equal eigenvalues a basis that depends on its span only, in place.
+
+    Parameters
+    ----------
+    values, widths : ndarray of shape (k,)
+        As in `groups`.
+    vectors : ndarray of shape (n_samples, k)
+        Orthonormal columns; overwritten.
+    """
+    for begin, end in groups(values, widths):
+        vectors[:, begin:end] = vectors[:, begin:end] @ _rotation(vectors[:, begin:end])
+
+
+def groups(values: np.ndarray, widths: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of groups of more than one of the ascending values.
+
+    Neighbors belong to one group if they are no farther apart than the larger of their widths.
+    """
+    apart = np.diff(values) > np.maximum(widths[:-1], widths[1:])
+    begins = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(values)]])
+    for begin, end in zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True):
+        if end - begin > 1:
+            yield begin, end
+
+
+def _rotation(vectors: np.ndarray) -> np.ndarray:
+    """Return the rotation in which rows chosen by pivoting are triangular.
+
+    The pivot is the row of largest norm beyond the earlier ones, the first of several: equal
+    parts of a graph have equal rows.
+    """
+    width = vectors.shape[1]
+    turn = np.zeros((width, width))
+    left = np.einsum("ij,ij->i", vectors, vectors)
+    for j in range(width):
+        row = vectors[(left >= (1.0 - PIVOT_TIE) * left.max()).argmax()]
+        add_pivot(turn, j, row)
+        left -= (vectors @ turn[:, j]) ** 2
+    return turn
+
+
+def add_pivot(turn: np.ndarray, j: int, row: np.ndarray) -> None:
+    """Make column j of a rotation what a row has beyond the columns before it, in place."""
+    row = row - turn[:, :j] @ (turn[:, :j].T @ row)
+    turn[:, j] = row / np.linalg.norm(row)
+
+
+def fix_signs(vectors: np.ndarray) -> None:
+    """Make the entry of largest magnitude of each column positive, in place.
+
+    Of several such entries the first one counts.
+    """
+    signs = np.ones(vectors.shape[1])
+    for j, column in enumerate(vectors.T):
+        size = np.abs(column)
+        if column[(size >= (1.0 - SIGN_TIE) * size.max()).argmax()] < 0:
+            signs[j] = -1.0
+    vectors *= signs

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.stages.scores import falling
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
@@ -75,10 +76,11 @@ class Curves:
     n_neighbors: int = 0
     notes: list[str] = field(default_factory=list)
 
-    def reordered(self, ranking: np.ndarray) -> np.ndarray:
-        """Return a ranking with the selected features first."""
+    def reordered(self, ranking: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return a ranking with the selected features first, and scores that fall along it."""
         chosen = np.isin(ranking, self.order)
-        return np.concatenate([self.order, ranking[~chosen]])
+        reordered = np.concatenate([self.order, ranking[~chosen]])
+        return reordered, falling(scores, ranking, reordered)
 
     def store(self, out: Scratch) -> None:
         """Write everything into a folder."""
@@ -128,3 +130,62 @@ def selected_features(finished: dict[str, Location]) -> np.ndarray:
     """Return the selected features, ascending, from the stage that decided on them."""
     deciding = finished.get("curves", finished["result"])
     return ArrayRef.at(deciding / "selected").load()
+
+
+def feature_columns(
+    ranking: np.ndarray,
+    scores: np.ndarray,
+    selected: np.ndarray,
+    names: list[str],
+    *,
+    curves: Curves | None = None,
+    redundant_with: np.ndarray | None = None,
+    frequencies: np.ndarray | None = None,
+    consensus: np.ndarray | None = None,
+) -> dict[str, Any]:
+    """Return the columns of the table of all features, best first, by their names.
+
+    Parameters
+    ----------
+    ranking : ndarray of shape (n_features,), int64
+    scores : ndarray of shape (n_features,), float64
+    selected : ndarray of shape (n_selected,), int64
+    names : list of n_features str
+    curves : Curves or None, default=None
+        Gives ``adds``, ``explains``, ``closest_selected`` and ``correlation``: NaN or an empty
+        text where they say nothing of a feature.
+    redundant_with : ndarray of shape (n_features,), int64, or None, default=None
+        The kept feature for which one was passed over, -1 for all others.
+    frequencies : ndarray of shape (n_features,), float64, or None, default=None
+        Share of the fits on samples that select each: ``frequency``.
+    consensus : ndarray of shape (n_features,), int64, or None, default=None
+        Features by frequency, best first: ``consensus_rank``.
+    """
+    columns: dict[str, Any] = {
+        "rank": np.arange(1, len(ranking) + 1),
+        "index": ranking,
+        "name": [names[feature] for feature in ranking.tolist()],
+        "score": scores[ranking],
+        "selected": np.isin(ranking, selected),
+    }
+    if redundant_with is not None:
+        kept = redundant_with[ranking].tolist()
+        columns["redundant_with"] = [names[f] if f >= 0 else "" for f in kept]
+    if frequencies is not None:
+        columns["frequency"] = frequencies[ranking]
+    if consensus is not None:
+        columns["consensus_rank"] = 1 + np.argsort(consensus)[ranking]
+    if curves is None:
+        return columns
+    adds, explains = np.full(len(ranking), np.nan), [""] * len(ranking)
+    adds[curves.order] = curves.adds
+    for feature, part in zip(curves.order.tolist(), curves.explains, strict=True):
+        explains[feature] = part
+    closest = curves.closest[ranking].tolist()
+    return {
+        **columns,
+        "adds": adds[ranking],
+        "explains": [explains[feature] for feature in ranking.tolist()],
+        "closest_selected": [names[f] if f >= 0 else "" for f in closest],
+        "correlation": np.where(columns["selected"], np.nan, curves.correlation[ranking]),
+    }

@@ -14,7 +14,7 @@ from bigfs.store.ingest import ingest, ingest_bytes
 from bigfs.store.location import Location
 from bigfs.store.source import Source
 
-INGEST_VERSION = 3
+INGEST_VERSION = 4
 
 
 def data_stage(
@@ -23,6 +23,7 @@ def data_stage(
     stored: bool,
     held_bytes: int = 0,
     temporary_bytes: int = 0,
+    rows: int | None = None,
 ) -> Stage:
     """Return the data stage.
 
@@ -37,15 +38,13 @@ def data_stage(
         What the source holds while it is read.
     temporary_bytes : int, default=0
         What reading the source writes to disk.
+    rows : int or None, default=None
+        Rows of a chunk of the copy, where they are not the usual ones.
     """
-    depends = settings.model_dump(include={"variable", "header", "missing"})
-    chosen = settings.model_dump(
-        include={"layer", "columns", "index", "labels", "rows", "features", "no_data"}
-    )
-    encoding = settings.model_dump(include={"booleans", "dates", "categories"})
-    defaults = {name: type(settings).model_fields[name].default for name in encoding}
-    chosen |= {name: None if defaults[name] == value else value for name, value in encoding.items()}
-    depends |= {name: value for name, value in chosen.items() if value is not None}
+    depends = settings.model_dump(include={"variable", "header", "csv", "missing"})
+    fields = type(settings).model_fields
+    others = {name: v for name, v in settings.opening.items() if v != fields[name].default}
+    depends = others | depends | ({} if rows is None else {"blocks.rows": rows})
     return Stage(
         "data",
         INGEST_VERSION,
@@ -92,9 +91,11 @@ class Ingestion:
         return StageCost(tuple(steps), scratch, stored) if steps else None
 
 
-def copy_input(source: Source, out: Location, missing: str, memory_limit: int) -> dict[str, Any]:
+def copy_input(
+    source: Source, out: Location, missing: str, memory_limit: int, rows: int | None = None
+) -> dict[str, Any]:
     """Copy an opened input into a store; return what the manifest keeps of it."""
-    report = ingest(source, out, missing=missing, memory_limit=memory_limit)
+    report = ingest(source, out, missing=missing, memory_limit=memory_limit, rows=rows)
     return {
         "n_samples": report.n_samples,
         "n_features": report.n_features,

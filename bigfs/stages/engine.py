@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,13 +9,9 @@ from contextlib import contextmanager
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost, StagePlan
 from bigfs.core.memory import check_fits
-from bigfs.core.paths import plain_name
 from bigfs.runtime.progress import in_stage
-from bigfs.stages.graph import WEIGHTS
 from bigfs.stages.stage import Base, Inputs, Stage
 from bigfs.store.location import Location
-from bigfs.store.objects import ConflictError, ObjectPath
-from bigfs.store.rundir import stage_key
 from bigfs.store.scratch import Scratch
 
 
@@ -69,57 +64,6 @@ class TemporaryStages(StageStore):
         """Yield the stage's folder."""
         with in_stage(stage.name):
             yield self._scratch.child(f"{name}.zarr")
-
-
-class SharedStages(StageStore):
-    """Stages in a folder that tasks share: of two equal results the first is kept.
-
-    Parameters
-    ----------
-    folder : Path or ObjectPath
-    """
-
-    def __init__(self, folder: Location) -> None:
-        self._folder = folder
-
-    def path(self, name: str) -> Location:
-        """Return where a finished stage is; in a bucket an object says which task was first."""
-        if isinstance(self._folder, ObjectPath):
-            first = self._folder / f"{name}.first"
-            return self._folder / plain_name(first.read_text(), first)
-        return self._folder / f"{name}.zarr"
-
-    def has(self, name: str, key: str) -> bool:
-        """Say whether one of the tasks has finished the stage."""
-        if isinstance(self._folder, ObjectPath):
-            return (self._folder / f"{name}.first").is_file()
-        return self.path(name).exists()
-
-    @contextmanager
-    def writing(
-        self, name: str, key: str, stage: Stage, inputs: Inputs, planned: StagePlan | None
-    ) -> Iterator[Scratch]:
-        """Yield a folder of this task's own, and publish it unless another one was first."""
-        attempt = f"{name}-{uuid.uuid4().hex[:12]}"
-        if isinstance(self._folder, ObjectPath):
-            scratch = Scratch(self._folder / f"{attempt}.zarr")
-            yield scratch
-            first = self._folder / f"{name}.first"
-            try:
-                first.write_if(scratch.path.name, None)
-            except ConflictError:
-                if first.read_text() != scratch.path.name:  # else an answer was lost
-                    scratch.close()
-            return
-        partial, final = self._folder / f"{attempt}.partial", self._folder / f"{name}.zarr"
-        scratch = Scratch(partial)
-        yield scratch
-        try:
-            partial.rename(final)
-        except OSError:
-            if not final.exists():
-                raise
-            scratch.close()
 
 
 class Engine:
@@ -183,7 +127,7 @@ class Engine:
         inputs = Inputs(self.blocks, **kept)  # type: ignore[arg-type]  # None: its stages read none
         before = self._data_key
         for stage in stages:
-            alike = _neighbors_key(stage, before) if stage.name == "graph" else None
+            alike = stage.shared_key(before)
             inputs.neighbors = self._neighbors.get(alike) if alike else None
             upstream = [self._data_key if stage.beside else before]
             inputs.former = None
@@ -228,9 +172,3 @@ def _check_cost(stage: str, cost: StageCost | None, memory_limit: int) -> None:
     """Raise MemoryLimitError if a task of a stage, or what the client does, does not fit."""
     for step in () if cost is None else cost.steps:
         check_fits(stage, step.task_bytes, memory_limit, step.what)
-
-
-def _neighbors_key(stage: Stage, before: str) -> str:
-    """Return the key of a graph stage's neighbors: that without the edges' weights."""
-    settings = {name: value for name, value in stage.settings.items() if name not in WEIGHTS}
-    return stage_key(stage.name, stage.version, settings, before)

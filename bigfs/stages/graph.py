@@ -15,12 +15,14 @@ from bigfs.graph.cost import graph_cost
 from bigfs.graph.distinct import COPIED_SHARE, count_copied, without_copies
 from bigfs.graph.finished import finished_affinity, finished_steps
 from bigfs.graph.knn import KNNGraph, missed_neighbors
+from bigfs.graph.recall import RecallEstimate
 from bigfs.graph.representation import (
     check_representation,
     content_of_member,
     open_member,
     open_principal,
     principal_shape,
+    recall_of_all,
 )
 from bigfs.graph.update import update_graph
 from bigfs.stages.stage import Inputs, Stage
@@ -30,7 +32,7 @@ from bigfs.store.scratch import Scratch, read_attributes
 logger = logging.getLogger("bigfs")
 
 # Settings of the edges only: neighbors do not depend on them.
-WEIGHTS = ("weight", "sigma")
+_WEIGHTS = frozenset({"weight", "sigma"})
 
 
 def graph_stage(
@@ -76,7 +78,10 @@ def graph_stage(
 
     of_components = n_components_of(settings) is not None  # which change with new rows
     depends = {**settings.model_dump(), **common}
-    return Stage("graph", 9, depends, choose, sparse=of_components, updates=not of_components)
+    updates = not of_components
+    return Stage(
+        "graph", 9, depends, choose, sparse=of_components, updates=updates, finishing=_WEIGHTS
+    )
 
 
 def n_components_of(settings: GraphConfig) -> int | None:
@@ -169,7 +174,7 @@ class GraphStrategy:
         return None
 
     def _neighbors(self, inputs: Inputs, out: Scratch) -> KNNGraph:
-        settings = self.settings.model_dump(exclude={*WEIGHTS, "representation"})
+        settings = self.settings.model_dump(exclude={*_WEIGHTS, "representation"})
         settings |= {"memory_limit": self.memory_limit, "random_state": self.random_state}
         if n_components_of(self.settings) is None:
             graph = knn_graph(inputs.blocks, **settings, scratch=out)
@@ -177,8 +182,13 @@ class GraphStrategy:
         path = inputs.finished["components"]
         rows, about = open_principal(path, inputs.blocks.scratch), read_attributes(path)
         graph = without_copies(knn_graph(rows, **settings, scratch=out), rows, out, **settings)
+        of_all, notes = recall_of_all(graph.indices_ref, path), graph.details.get("notes", [])
+        if of_all is not None:
+            notes = [*notes, _about_components(n_components_of(self.settings), of_all)]
         details = {
             **graph.details,
+            "notes": notes,
+            **({} if of_all is None else {"recall_of_all_features": of_all.as_dict()}),
             "representation": self.settings.representation,
             **{name: about[name] for name in ("explained_variance",) if name in about},
             "passes": 0,
@@ -217,6 +227,16 @@ class Finished:
             f"weight: {self.settings.weight}."
         )
         out.describe(graph={"finished": uri}, affinity=W.describe(), notes=[note], passes=0)
+
+
+def _about_components(n_components: int | None, recall: RecallEstimate) -> str:
+    note = (
+        f"Rows are neighbors by {n_components} principal components: {recall.value:.0%} of the "
+        f"nearest rows in all features are among them ({recall.n_rows:,} rows checked). "
+        "graph.representation: raw takes all features."
+    )
+    logger.info(note)
+    return note
 
 
 def _copied_neighbors(path: Location, out: Scratch) -> KNNGraph:

@@ -18,7 +18,8 @@ from bigfs.core.memory import (
 )
 from bigfs.core.units import format_bytes
 from bigfs.runtime import on_every_process
-from bigfs.runtime.execute import active_client, at_most_at_once
+from bigfs.runtime.execute import at_most_at_once
+from bigfs.runtime.scope import active_client
 
 # What the stages' tasks import on workers, besides pynndescent.
 TASK_MODULES = (
@@ -27,7 +28,7 @@ TASK_MODULES = (
     "scipy.sparse.linalg",
     "scipy.sparse.csgraph",
     "bigfs.graph.build",
-    "bigfs.spectral.distributed",
+    "bigfs.spectral.chebyshev",
     "bigfs.selectors.mcfs.tasks",
     "bigfs.selectors.ndfs.passes",
 )

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from bigfs.core.cost import StagePlan
+from bigfs.core.errors import BigfsError
 from bigfs.runtime import check_workers
 from bigfs.runtime.progress import in_stage
 from bigfs.stages.engine import StageStore
 from bigfs.stages.measure import Footprint
 from bigfs.stages.stage import Inputs, Stage
-from bigfs.store.location import Location
+from bigfs.store.location import Location, copy_tree, remove_tree
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import Scratch, read_attributes
+from bigfs.store.stagefiles import FILES, STAMP
 
 logger = logging.getLogger("bigfs")
+# What `RunDirectory.commit` adds to the record of a stage.
+_COMMITTED = {"key", "attempt", "committed", "folder", "stored"}
 
 
 class RunStages(StageStore):
@@ -30,11 +37,30 @@ class RunStages(StageStore):
         Promised for a worker, in bytes.
     shared : bool, default=False
         Whether several results of one stage are kept side by side, each under its key.
+    former : RunDirectory or None, default=None
+        A finished run on the same data, whose stages are taken over where their keys are the same.
+    committed : callable or None, default=None
+        Called whenever a stage has been committed.
+
+    Attributes
+    ----------
+    taken_over : list of str
+        Names of the stages that were taken over from ``former``.
     """
 
-    def __init__(self, directory: RunDirectory, memory_limit: int, *, shared: bool = False) -> None:
+    def __init__(
+        self,
+        directory: RunDirectory,
+        memory_limit: int,
+        *,
+        shared: bool = False,
+        former: RunDirectory | None = None,
+        committed: Callable[[], None] | None = None,
+    ) -> None:
         self.directory = directory
-        self._memory_limit, self._shared = memory_limit, shared
+        self._memory_limit, self._shared, self._former = memory_limit, shared, former
+        self._committed = committed
+        self.taken_over: list[str] = []
 
     def name(self, stage: Stage, key: str) -> str:
         """Return the stage's own name, and its key where results are kept side by side."""
@@ -47,7 +73,10 @@ class RunStages(StageStore):
     def has(self, name: str, key: str) -> bool:
         """Say whether the result is there, all its files whole."""
         if self.directory.finished(name, key) is None:
-            return False
+            if self._former is None or not take_over(self.directory, self._former, name, key):
+                return False
+            self.taken_over.append(name)
+            return True
         fields = {"event": "kept", "stage": name}
         logger.info("stage %s: finished by an earlier run, kept", name, extra={"fields": fields})
         return True
@@ -77,6 +106,8 @@ class RunStages(StageStore):
             strategy = getattr(planned.strategy, "strategy", planned.strategy)
             record["strategy"] = type(strategy).__name__
         directory.commit(name, key, record)
+        if self._committed is not None:
+            self._committed()
 
     def record_at(self, path: Location) -> dict[str, Any]:
         """Return the manifest's record of the stage that is stored at a path."""
@@ -87,3 +118,51 @@ class RunStages(StageStore):
         """Drop finished stages that are not among the names."""
         for name in set(self.directory.manifest["stages"]) - names:
             self.directory.drop(name)
+
+
+def take_over(directory: RunDirectory, former: RunDirectory, name: str, key: str) -> bool:
+    """Commit a copy of a stage of another run if it has the same key and is not damaged.
+
+    On one disk its files are links, which take no room. A stage that is done anew by ``--fresh``
+    is not taken over.
+    """
+    record = former.manifest["stages"].get(name)
+    if record is None or record["key"] != key:
+        return False
+    if "stale" in directory.manifest["stages"].get(name, {}):
+        return False
+    target = directory.stage_target(name)
+    try:
+        former.check_unchanged(name)
+        copy_linked(former.stage_path(name), target)
+    except (BigfsError, OSError) as error:
+        logger.warning("stage %s of %s is not used again: %s", name, former.path.name, error)
+        remove_tree(target)
+        return False
+    record = {field: value for field, value in record.items() if field not in _COMMITTED}
+    directory.commit(name, key, record, checks_itself=name == "data")
+    return True
+
+
+def copy_linked(source: Location, target: Location) -> None:
+    """Copy a finished stage without its records; on one disk chunks are links.
+
+    Chunks are replaced as files, and never written again.
+    """
+    if isinstance(source, Path) and isinstance(target, Path):
+        ignore = shutil.ignore_patterns(STAMP, FILES)
+        shutil.copytree(source, target, copy_function=_link, ignore=ignore)
+        return
+    copy_tree(source, target)
+    with suppress(BigfsError, OSError):
+        (target / FILES).unlink()
+
+
+def _link(old: str, new: str) -> None:
+    """Give a file another name; where that cannot be, and of metadata, make a copy."""
+    try:
+        if Path(old).suffix == ".json":
+            raise OSError
+        os.link(old, new)
+    except OSError:
+        shutil.copy2(old, new)

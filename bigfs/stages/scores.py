@@ -235,4 +235,22 @@ def check_n_selected(owner: str, n_selected: int | None, n_features: int) -> int
     if n_selected is None:
         return max(1, n_features // 2)
     reason = f"since X has {n_features} features"
+    if isinstance(n_selected, float) and 0 < n_selected < 1:
+        reason += f"; that share of them is {max(1, round(n_selected * n_features))}"
     return check_count(f"{owner}: n_features_to_select", n_selected, n_features, reason)
+
+
+def falling(scores: np.ndarray, ranking: np.ndarray, reordered: np.ndarray) -> np.ndarray:
+    """Return scores that never rise along a ranking that was reordered, as they did not before.
+
+    A feature that others are put before, since it says the same as one of them or since fewer
+    features are selected, has no higher score than they have: each score is lowered to the least
+    before it. Ties, as `rank` has them, stay, and so do all scores of a method that ranks by
+    something else (``highly_variable`` with batches).
+    """
+    along = rounded(scores[ranking])
+    if (along[1:] > along[:-1]).any():
+        return scores
+    lowered = np.empty_like(scores)
+    lowered[reordered] = np.minimum.accumulate(scores[reordered])
+    return np.where(rounded(lowered) == rounded(scores), scores, lowered)

@@ -8,8 +8,8 @@ from typing import Any
 
 from bigfs.config.sections import GraphConfig, SpectralConfig
 from bigfs.core.cost import Shape, StageCost
-from bigfs.spectral.cost import spectral_cost
-from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
+from bigfs.spectral.choice import spectral_cost
+from bigfs.spectral.embedding import Resume, SpectralEmbedding, spectral_embedding
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.scratch import Scratch
 
@@ -43,7 +43,7 @@ def spectral_stage(
     }
     return Stage(
         "spectral",
-        11,
+        12,
         {**settings.model_dump(), **common},
         lambda shape: SpectralStrategy(shape, settings, graph, **_within(common, shape)),
         sparse=True,  # it does not read the data
@@ -78,7 +78,6 @@ class SpectralStrategy:
             self.n_components,
             self.memory_limit,
             solver=self.settings.solver,
-            tol=self.settings.tol,
             weight=self.graph.weight,
         )
 
@@ -97,9 +96,7 @@ class SpectralStrategy:
             memory_limit=self.memory_limit,
             scratch=out,
             chunk_rows=inputs.blocks.rows,
-            checkpoint=inputs.checkpoint,
-            start=start,
-            keeps_guards=inputs.keeps_start,
+            resume=Resume(inputs.checkpoint, start, inputs.keeps_start),
         )
         notes = embedding.notes()
         for note in notes:

@@ -51,6 +51,9 @@ class Stage:
         "large": where they would be above 2 GiB dense.
     updates : bool, default=False
         Whether it takes over what it stored for the first rows, when rows were added.
+    finishing : frozenset of str, default=frozenset()
+        Settings of its last part only. A finished stage with the same others is handed to it as
+        `Inputs.neighbors`.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Stage:
     beside: bool = False
     sparse: bool | Literal["large"] = False
     updates: bool = False
+    finishing: frozenset[str] = frozenset()
 
     def takes_entries(self, shape: Shape) -> bool:
         """Say whether it takes CSR blocks of sparse data of a shape."""
@@ -68,6 +72,13 @@ class Stage:
     def key(self, *upstream: str) -> str:
         """Return the key of the stage's result, after stages or data with these keys."""
         return stage_key(self.name, self.version, self.settings, *upstream)
+
+    def shared_key(self, *upstream: str) -> str | None:
+        """Return a key without the settings of its last part; None if it has no such part."""
+        if not self.finishing:
+            return None
+        settings = {k: value for k, value in self.settings.items() if k not in self.finishing}
+        return stage_key(self.name, self.version, settings, *upstream)
 
 
 @dataclass(frozen=True)

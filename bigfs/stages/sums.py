@@ -1,4 +1,4 @@
-"""Sums over all rows that a result keeps, so that an update has to read the new rows only."""
+"""Sums over all rows that a stage keeps: later stages and updates do not read these rows again."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from dataclasses import astuple
 import numpy as np
 
 from bigfs.blocks.kernels import Gram, Moments, PartialGram
-from bigfs.core.units import MIB
+from bigfs.graph.representation import LARGEST_GRAM_BYTES
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
 
 _MOMENTS, _GRAM, _MEAN = "moments", "gram", "gram_mean"
-# A larger Gram matrix is computed again.
-_MOST_BYTES = 64 * MIB
+_CROSS, _CROSS_MEAN = "gram_xty", "gram_y_mean"
 
 
 def store_moments(moments: Moments, out: Scratch) -> None:
@@ -31,10 +30,12 @@ def read_moments(folder: Location) -> Moments | None:
 
 
 def store_gram(gram: Gram, out: Scratch) -> None:
-    """Store a Gram matrix in the folder of a result, unless it is large."""
-    if gram.gram.nbytes <= _MOST_BYTES:
+    """Store a Gram matrix, and X'Y, in the folder of a stage, unless it is large."""
+    if gram.gram.nbytes <= LARGEST_GRAM_BYTES:
         out.put(_GRAM, gram.gram)
         out.put(_MEAN, gram.mean)
+        out.put(_CROSS, gram.xty)
+        out.put(_CROSS_MEAN, gram.y_mean)
 
 
 def read_gram(folder: Location, count: int) -> PartialGram | None:
@@ -43,3 +44,9 @@ def read_gram(folder: Location, count: int) -> PartialGram | None:
         return None
     gram, mean = (ArrayRef.at(folder / name).load() for name in (_GRAM, _MEAN))
     return PartialGram(count, mean, np.asfortranarray(gram))
+
+
+def read_products(folder: Location, count: int) -> Gram:
+    """Return the Gram matrix and X'Y, of so many rows, that a stage keeps."""
+    names = (_MEAN, _GRAM, _CROSS_MEAN, _CROSS)
+    return Gram(count, *(ArrayRef.at(folder / name).load() for name in names))

@@ -19,14 +19,15 @@ import numpy as np
 from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.memory import check_fits
 from bigfs.runtime.progress import track
-from bigfs.store.cleaning import Cleaner
-from bigfs.store.formats.zarr_array import ZarrSource
+from bigfs.store.cleaning import Cleaner, kept_ids
+from bigfs.store.formats.zarr_rows import ZarrSource
 from bigfs.store.grown import read_metadata
 from bigfs.store.ingest import (
     ChunkWriter,
     IngestReport,
     check_all_rows,
     ingest_bytes,
+    sources_in,
     sources_left,
     whole_chunks,
     writing_to,
@@ -113,23 +114,22 @@ def _append(
         raise CorruptStoreError(
             f"{store}: its last chunk is damaged. Run 'bigfs inspect --verify' on it."
         )
-    cleaner = Cleaner(matrix, missing, None, None)
+    cleaner = Cleaner(matrix, missing, rows)
     writing = partial_of(writing_to, store, "append to", "It has its former rows.")
     with writing():
         writer = ChunkWriter(partial, rows, stored.n_features, stored.dtype, None)
     matrix.begin()
     with track("append", None, "chunks") as progress:
-        cleaned = cleaner.clean(matrix.iter_blocks(rows))
-        new = (block.astype(stored.dtype, copy=False) for block in cleaned)
+        new = (block.astype(stored.dtype, copy=False) for block in cleaner.clean())
         for chunk in whole_chunks(chain([last], new), rows):
             with writing():
                 writer.append(chunk)
             progress.advance(1)
     check_all_rows(matrix, cleaner.n_read)
     if stored.index is not None:
-        ids = cleaner.kept(matrix.iter_index())
+        ids = kept_ids(matrix, cleaner.dropped_positions())
         with writing():
-            writer.write_index(chain(stored.read_index(n_full * rows, n), ids))
+            writer.write_ids(chain(stored.ids.pieces(n_full * rows, n), ids))
     matrix.check_unchanged()
     total = n_full * rows + writer.n_samples
     if total == n:
@@ -145,8 +145,6 @@ def _append(
         if isinstance(partial, Path):
             sync_tree(partial)
         lease.check()
-        if "n_samples" not in attributes:  # of an earlier version: its rows are those of X
-            _write_metadata(store, {**group, "attributes": {**attributes, "n_samples": n}})
         for name in ("X",) if stored.index is None else ("X", "index"):
             _move_chunks(partial / name / "c", store / name / "c", n_full)
             about = read_metadata(store / name)
@@ -190,7 +188,6 @@ def _origins(
 def _check_alike(matrix: Source, stored: Source, store: Location) -> None:
     """Raise InputError unless rows of a matrix can be appended to those of a store."""
     why = cure = ""
-    parts = getattr(matrix, "parts", [matrix])
     if matrix.sparse or stored.sparse:
         why, cure = "sparse rows cannot be appended", "Ingest all sources as a list"
     elif matrix.grid is not None or stored.grid is not None:
@@ -208,7 +205,7 @@ def _check_alike(matrix: Source, stored: Source, store: Location) -> None:
     elif (matrix.index is None) != (stored.index is None):
         which = "the store has" if matrix.index is None else "it has"
         why, cure = f"only {which} ids of rows", "Give --index as when the store was written"
-    elif any(_is_there(part.uri, store) for part in parts):
+    elif any(_is_there(part.uri, store) for part in sources_in(matrix)):
         why = "it is the store itself"
     if why:
         cure = cure or "Bring it into the form of the store, or ingest all of it again"

@@ -42,6 +42,17 @@ def block_rows(n_features: int, itemsize: int, chunk_rows: int | None = None) ->
     return unit * max(1, (_BLOCK_BYTES + unit_bytes // 2) // unit_bytes)
 
 
+def copied_rows(n_samples: int | None, rows: int | None, usual: int) -> int:
+    """Return the rows of a chunk of a copy: the usual ones, or a part of a block of ``rows``.
+
+    If no chunk of about the usual size is one, `check_block_rows` says so.
+    """
+    if rows is None or rows % usual == 0 or (n_samples is not None and rows >= n_samples):
+        return usual
+    count = -(-rows // usual)
+    return usual if rows % count else rows // count
+
+
 def check_block_rows(rows: int, chunk_rows: int, n_samples: int) -> None:
     """Raise ``InputError`` if blocks of so many rows read chunks twice."""
     if rows % chunk_rows and rows < n_samples:

@@ -1,17 +1,19 @@
-"""Values of a dense matrix on their way into a store: refused, filled, or their rows left out."""
+"""Values of a matrix on their way into a store: refused, filled, or their rows left out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.core.text import FROM_0
 from bigfs.runtime.progress import track
+from bigfs.store.csr import SparseSource, as_block, csr_checksum
 from bigfs.store.fingerprint import changed
 from bigfs.store.source import Source
-from bigfs.store.values import TOO_LARGE, all_usable, checksum, usable
+from bigfs.store.values import INFINITE, MISSING, TOO_LARGE, all_usable, checksum, usable
 
 # The policy of copies that are read once: NaN stays.
 KEEP = "keep"
@@ -20,98 +22,145 @@ KEEP = "keep"
 class Cleaner:
     """Checks every value, and fills or drops NaN as the policy says.
 
-    ``sums`` are the checksums of the blocks when they were read for the first time, if they were.
+    Parameters
+    ----------
+    matrix : Source
+        Dense, or a `SparseSource`, whose blocks stay sparse.
+    missing : {"error", "mean", "zero", "drop_rows", "keep"}
+    rows : int
+        Rows read at a time.
     """
 
-    def __init__(
-        self, matrix: Source, missing: str, fill: np.ndarray | None, sums: list[str] | None
-    ) -> None:
-        self._matrix, self._missing, self._fill, self._sums = matrix, missing, fill, sums
+    def __init__(self, matrix: Source, missing: str, rows: int) -> None:
+        self._matrix, self._missing, self._rows = matrix, missing, rows
         self._dropped: list[np.ndarray] = []
         self.n_read = self.filled = self.dropped = 0
+        self._fill: np.ndarray | None = None
+        self._sums: list[str] | None = None  # of the blocks as they were read for the means
+        if missing == "mean":
+            self._fill, self._sums = self._means()
 
-    def clean(self, blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    def clean(self) -> Iterator[Any]:
         """Yield the blocks without NaN."""
-        for i, block in enumerate(blocks):
-            if self._sums is not None and self._sums[i : i + 1] != [checksum(block)]:
+        for i, block in enumerate(self._blocks()):
+            if self._sums is not None and self._sums[i : i + 1] != [_checksum(block)]:
                 raise changed(self._matrix.uri)
-            cleaned = block if all_usable(block) else self._mend(block, usable(block))
-            self.n_read += len(block)
+            cleaned = block if all_usable(_values(block)) else self._mended(block)
+            self.n_read += block.shape[0]
+            del block  # nor is it held while the next one is read
             yield cleaned
+            del cleaned
 
     def dropped_positions(self) -> list[int]:
         """Return which rows were dropped."""
         return np.concatenate(self._dropped).tolist() if self._dropped else []
 
-    def kept(self, pieces: Iterator[list[str]]) -> Iterator[list[str]]:
-        """Yield the ids of all rows that were not dropped."""
-        dropped = set(self.dropped_positions())
-        row = 0
-        for piece in pieces:
-            yield [text for i, text in enumerate(piece, row) if i not in dropped]
-            row += len(piece)
+    def _blocks(self) -> Iterator[Any]:
+        if isinstance(self._matrix, SparseSource):
+            return self._matrix.iter_csr(self._rows)
+        return self._matrix.iter_blocks(self._rows)
 
-    def _mend(self, block: np.ndarray, good: np.ndarray) -> np.ndarray:
+    def _mended(self, block: Any) -> Any:
         """Return a block without NaN, or raise at the first value that must not be there."""
-        nan = np.isnan(block)
-        bad = ~good if self._missing == "error" else ~good & ~nan
+        values = _values(block)
+        nan = np.isnan(values)
+        bad = ~usable(values)
+        if self._missing != "error":
+            bad &= ~nan
         if bad.any():
-            self._refuse(block, bad)
+            entry = int(bad.argmax())
+            row, column = _place_of(block, entry)
+            raise refusal(self._matrix, self.n_read + row, column, float(values.flat[entry]))
         if self._missing == KEEP:
             return block
         if self._missing == "drop_rows":
-            keep = ~nan.any(axis=1)
+            keep = np.ones(block.shape[0], dtype=bool)
+            keep[_rows_of(block)[nan] if nan.ndim == 1 else nan.any(axis=1)] = False
             self.dropped += int((~keep).sum())
             self._dropped.append(self.n_read + np.flatnonzero(~keep))
             return block[keep]
         self.filled += int(nan.sum())
-        return np.where(nan, np.zeros(1, block.dtype) if self._fill is None else self._fill, block)
+        fill = np.zeros(block.shape[1], block.dtype) if self._fill is None else self._fill
+        if nan.ndim == 2:
+            return np.where(nan, fill, block)
+        mended = block.copy()
+        mended.data[nan] = fill[block.indices[nan]]
+        return as_block(mended, block.dtype)
 
-    def _refuse(self, block: np.ndarray, bad: np.ndarray) -> None:
-        row = int(bad.any(axis=1).argmax())
-        column = int(bad[row].argmax())
-        raise refusal(self._matrix, self.n_read + row, column, float(block[row, column]))
+    def _means(self) -> tuple[np.ndarray, list[str]]:
+        """Return the means of the columns without NaN, and the blocks' checksums: one read."""
+        d, sums = self._matrix.n_features, []
+        total, count = np.zeros(d), np.zeros(d, dtype=np.int64)
+        with track("column means", self._matrix.n_samples, "rows") as progress:
+            for block in self._blocks():
+                values = _values(block)
+                finite = np.isfinite(values)
+                numbers = np.where(finite, values, 0)
+                with np.errstate(over="ignore"):  # refused below
+                    if finite.ndim == 2:
+                        total += numbers.sum(axis=0, dtype=np.float64)
+                        count += finite.sum(axis=0)
+                    else:
+                        total += np.bincount(block.indices, numbers.astype(np.float64), d)
+                        count += block.shape[0] - np.bincount(block.indices[~finite], minlength=d)
+                sums.append(_checksum(block))
+                progress.advance(block.shape[0])
+        useless = (count == 0) | ~np.isfinite(total)
+        if useless.any():
+            column = int(useless.argmax())
+            why = "values too large to add up" if count[column] else "no values at all"
+            raise InputError(
+                f"{self._matrix.uri}: column {column}{_named(self._matrix, column)} has {why}, so "
+                "it has no mean. Drop it, or use missing = zero."
+            )
+        return (total / count).astype(self._matrix.dtype), sums
+
+
+def _values(block: Any) -> np.ndarray:
+    """Return the values of a dense block, or the entries of a CSR block."""
+    values: np.ndarray = block if isinstance(block, np.ndarray) else block.data
+    return values
+
+
+def _checksum(block: Any) -> str:
+    return checksum(block) if isinstance(block, np.ndarray) else csr_checksum(block)
+
+
+def _rows_of(block: Any) -> np.ndarray:
+    """Return the row of each entry of a CSR block."""
+    return np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
+
+
+def _place_of(block: Any, entry: int) -> tuple[int, int]:
+    """Return row and column of a value."""
+    if isinstance(block, np.ndarray):
+        return divmod(entry, block.shape[1])
+    return int(_rows_of(block)[entry]), int(block.indices[entry])
+
+
+def kept_ids(matrix: Source, dropped: list[int]) -> Iterator[list[str]]:
+    """Yield the ids of all rows that were not dropped."""
+    left_out, row = set(dropped), 0
+    for piece in matrix.iter_index():
+        yield [text for i, text in enumerate(piece, row) if i not in left_out]
+        row += len(piece)
 
 
 def refusal(matrix: Source, row: int, column: int, value: float) -> InputError:
     """Return the error for a value that cannot be used."""
-    name = f" ({matrix.feature_names[column]!r})" if matrix.feature_names else ""
     if np.isnan(value):
-        cure = (
-            "Remove or fill it, or choose a policy: missing = mean, zero or drop_rows "
-            "(--set input.missing=mean; ingest: --missing mean)."
-        )
+        cure = MISSING
     elif np.isinf(value):
-        cure = "Infinity cannot be filled: correct the data."
+        cure = INFINITE
     else:
         cure = TOO_LARGE
     uri, row = matrix.locate(row)
     return InputError(
-        f"{uri}: row {row}, column {column}{name} is "
+        f"{uri}: row {row}, column {column}{_named(matrix, column)} is "
         f"{'NaN' if np.isnan(value) else value}. {cure} {FROM_0}"
     )
 
 
-def fill_values(matrix: Source, rows: int) -> tuple[np.ndarray, list[str]]:
-    """Return the means of the columns without NaN, and the blocks' checksums: one read."""
-    sums = []
-    total = np.zeros(matrix.n_features)
-    count = np.zeros(matrix.n_features, dtype=np.int64)
-    with track("column means", matrix.n_samples, "rows") as progress:
-        for block in matrix.iter_blocks(rows):
-            finite = np.isfinite(block)
-            with np.errstate(over="ignore"):  # refused below
-                total += np.where(finite, block, 0).sum(axis=0, dtype=np.float64)
-            count += finite.sum(axis=0)
-            sums.append(checksum(block))
-            progress.advance(len(block))
-    useless = (count == 0) | ~np.isfinite(total)
-    if useless.any():
-        column = int(useless.argmax())
-        name = f" ({matrix.feature_names[column]!r})" if matrix.feature_names else ""
-        why = "values too large to add up" if count[column] else "no values at all"
-        raise InputError(
-            f"{matrix.uri}: column {column}{name} has {why}, so it has no mean. Drop it, or use "
-            "missing = zero."
-        )
-    return (total / count).astype(matrix.dtype), sums
+def _named(matrix: Source, column: int) -> str:
+    """Return the name of a column in brackets, if it has one."""
+    return f" ({matrix.feature_names[column]!r})" if matrix.feature_names else ""

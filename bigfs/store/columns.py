@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import shlex
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -21,27 +23,34 @@ _NAMED = 100
 # Of the first rows, how many are looked at for columns that are no measurements.
 _LOOKED_AT_ROWS, _LOOKED_AT_VALUES, _FEWEST_ROWS = 10_000, 10**6, 20
 _MOST_IDS = 3
+# Of the first rows, how many tell whether features have different units, and by which factor their
+# ranges differ then: those of all rows, and those of 95 % of them.
+_UNIT_ROWS, _UNITS, _INNER_UNITS = 1000, 100, 30
 
 
 @dataclass(frozen=True)
 class Roles:
     """The part that each column of a table has."""
 
-    # Names or globs of the features; those behind a ``!`` are left out. None: all.
+    # Names, globs or ranges of the features; those behind a ``!`` are left out. None: all.
     columns: tuple[str, ...] | None = None
     index: str | None = None  # the column with the rows' ids
     # Columns of known classes. ``source``, of several sources, need not be a column.
     labels: tuple[str, ...] = ()
-    # Of a part of a table: columns of one value, in the names of the folders that it is in. The
-    # value, and the kind of those of all parts if they are no numbers.
-    partitions: Mapping[str, tuple[str | None, str | None]] | None = None
+    # Of a part of a table: columns of one value, in the names of the folders that it is in, as
+    # Arrow scalars.
+    partitions: Mapping[str, Any] | None = None
     encoding: Encoding = DEFAULT  # treatment of columns that do not hold numbers
 
     @property
-    def narrow(self) -> bool:
-        """True if only a table can provide them."""
-        given = self.columns is not None or self.index is not None
-        return given or self.encoding != DEFAULT
+    def given(self) -> dict[str, Any]:
+        """The settings that only a table can provide, by name."""
+        of_columns = {"columns": self.columns, "index": self.index}
+        given = {name: value for name, value in of_columns.items() if value is not None}
+        for name in ("booleans", "dates", "categories"):
+            if getattr(self.encoding, name) != getattr(DEFAULT, name):
+                given[name] = getattr(self.encoding, name)
+        return given
 
     def features(self, names: list[str], uri: str) -> list[int]:
         """Return the positions of the features among the columns of a table.
@@ -197,15 +206,83 @@ def suspicious_columns(source: Any, y: np.ndarray | None = None) -> list[str]:
     return sentences
 
 
+def different_units(source: Any) -> str:
+    """Return a sentence if dense features have different units; nothing if they may have one.
+
+    They have where the largest range of a feature, in the first rows, is more than 100 times the
+    5th percentile of all, and without the outermost rows of each still 30 times: a row far from
+    the others is no unit. Whole numbers from 0 on are counts or pixels, whose unit is one.
+
+    Parameters
+    ----------
+    source : Source
+    """
+    if source.sparse or not source.starts_quickly:
+        return ""
+    n_rows = max(_FEWEST_ROWS, min(_UNIT_ROWS, _LOOKED_AT_VALUES // source.n_features))
+    rows, n = [], 0
+    with suppress(InputError):  # what is wrong with values is said where all are read
+        for block in source.iter_blocks(n_rows):
+            rows.append(np.asarray(block)[: n_rows - n])
+            n += len(rows[-1])
+            if n == n_rows:
+                break
+    if not n:
+        return ""
+    X = np.concatenate(rows)
+    with np.errstate(invalid="ignore", over="ignore"):
+        least, most = np.fmin.reduce(X, initial=np.inf), np.fmax.reduce(X, initial=-np.inf)
+        spans = most.astype(np.float64) - least
+        # Smaller ones are of rounding.
+        usable = np.isfinite(spans) & (spans > 1e-6 * np.maximum(np.abs(least), np.abs(most)))
+        counts = least.min() >= 0 and not np.any(X != np.floor(X))
+    if counts or not usable.any():
+        return ""
+    varying = np.flatnonzero(usable)
+    largest = int(varying[spans[varying].argmax()])
+    if not _differ(spans[varying], _UNITS):
+        return ""
+    inner = np.diff(np.nanquantile(X[:, varying], [0.025, 0.975], axis=0), axis=0)[0]
+    if not _differ(inner[inner > 0], _INNER_UNITS):
+        return ""
+    smallest = int(varying[spans[varying].argmin()])
+    names = source.feature_names or [f"feature {i}" for i in range(source.n_features)]
+    return (
+        f"Units differ: {names[smallest]} ranges over {spans[smallest]:.3g}, {names[largest]} over "
+        f"{spans[largest]:.3g}. preprocess 'auto' scales each feature to [0, 1]; 'none' leaves "
+        "them as they are."
+    )
+
+
+def _differ(spans: np.ndarray, factor: float) -> bool:
+    return bool(len(spans)) and bool(spans.max() > factor * np.quantile(spans, 0.05))
+
+
+def as_number(text: str) -> float | None:
+    """Return the number that a name is, such as a wavelength; None for any other name."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def _is_exclude(pattern: str, names: list[str]) -> bool:
     return pattern.startswith("!") and pattern not in names
 
 
 def _matching(pattern: str, names: list[str], uri: str, *, exact: bool = False) -> set[str]:
-    """Return the columns of a name or glob; a name counts before a glob."""
+    """Return the columns of a name, a range of numbers or a glob; a name counts first."""
     if pattern in names:
         return {pattern}
     matches = set() if exact else {name for name in names if fnmatchcase(name, pattern)}
+    low, dots, high = pattern.partition("..")
+    high = high if dots else low  # 690 is also 690.0
+    least = as_number(low) if low else -math.inf
+    most = as_number(high) if high else math.inf
+    if not exact and least is not None and most is not None:
+        numbers = zip(names, map(as_number, names), strict=True)
+        matches |= {name for name, x in numbers if x is not None and least <= x <= most}
     if not matches:
         near = difflib.get_close_matches(pattern, names, n=1, cutoff=0.6)
         from bigfs.store.source import listed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from bigfs.core.checks import check_rows
 from bigfs.core.errors import InputError
 from bigfs.core.uris import LabelValues, column_of
+from bigfs.store.columns import Roles
 from bigfs.store.csr import SparseSource
 from bigfs.store.objects import ObjectPath
 from bigfs.store.source import Source, listed
@@ -112,7 +113,7 @@ def row_filter(given: Any) -> RowFilter:
 
 
 class FilteredSource(Source):
-    """The rows of a source that a filter keeps.
+    """The rows of a source that a filter keeps, and some of its columns.
 
     Parameters
     ----------
@@ -120,12 +121,25 @@ class FilteredSource(Source):
     rows : RowFilter
     labels : str, LabelValues or None
         Where the values of the column are, as `load_labels` reads them.
+    columns : list of int or None, default=None
+        Places of the columns. None: all.
     """
 
-    def __init__(self, source: Source, rows: RowFilter, labels: str | LabelValues | None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        rows: RowFilter,
+        labels: str | LabelValues | None,
+        columns: list[int] | None = None,
+    ) -> None:
         self._source, self._rows, self._labels = source, rows, labels
+        self._columns = columns
         for name in ("uri", "n_features", "dtype", "feature_names", "sparse", "watch", "index"):
             setattr(self, name, getattr(source, name))
+        if columns is not None:
+            names = source.feature_names
+            self.n_features = len(columns)
+            self.feature_names = [names[j] if names else str(j) for j in columns]
         self.notes, self.grid = source.notes, source.grid
         self.starts_quickly = source.starts_quickly
         self.held_bytes, self.temporary_bytes = source.held_bytes, source.temporary_bytes
@@ -200,7 +214,7 @@ class FilteredSource(Source):
                 break
             kept = self._keeps(first, self._n_read)
             if kept.any():
-                yield block[kept]
+                yield block[kept] if self._columns is None else block[kept][:, self._columns]
         if known is not None and self._n_read != len(known):
             name = getattr(self._labels, "name", self._labels)
             raise InputError(
@@ -227,9 +241,23 @@ class FilteredSparse(SparseSource, FilteredSource):
         return self._kept(self._source.iter_csr(rows))
 
 
-def filtered(source: Source, rows: RowFilter, labels: str | LabelValues | None) -> FilteredSource:
-    """Return the rows of a source that a filter keeps."""
-    return (FilteredSparse if source.sparse else FilteredSource)(source, rows, labels)
+def filtered(
+    source: Source,
+    rows: RowFilter,
+    labels: str | LabelValues | None,
+    columns: list[int] | None = None,
+) -> FilteredSource:
+    """Return the rows of a source that a filter keeps, and some of its columns; None: all."""
+    return (FilteredSparse if source.sparse else FilteredSource)(source, rows, labels, columns)
+
+
+def chosen_columns(source: Source, roles: Roles) -> Source:
+    """Return the columns of a matrix that are chosen by their names, or their numbers from 0."""
+    if roles.columns is None:
+        return source
+    names = source.feature_names or [str(j) for j in range(source.n_features)]
+    columns = replace(roles, labels=(), index=None).features(names, source.uri)
+    return filtered(source, RowFilter(), None, columns)
 
 
 def _is_one_of(

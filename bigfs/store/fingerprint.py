@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError
+from bigfs.core.errors import InputError, StorageError
 from bigfs.core.uris import OBJECT, column_of, short_name
 from bigfs.store.grown import (
     count_chunks,
@@ -93,7 +93,8 @@ class Watch:
     """
 
     def __init__(self, place: Location | str) -> None:
-        self._place = place
+        # Copies of it may be asked in another working directory.
+        self._place = place if isinstance(place, str) else place.absolute()
         self._opened = _stamps(place)
         self._rows: tuple[int, str | None] | None = None
         if not isinstance(place, str) and (rows := count_rows(place)) is not None:
@@ -113,6 +114,8 @@ class Watch:
                 unchanged = _digest(_state_of(self._place, with_change=True)) == self._begun
         except (FileNotFoundError, InputError):
             unchanged = False
+        except StorageError:
+            raise
         except OSError as error:
             raise InputError(f"{self._place} can no longer be read: {error}.") from error
         if not unchanged and not self._only_grew():

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from bigfs.core.errors import StorageError
 from bigfs.core.files import parse_json
 from bigfs.store.location import METADATA_BYTES, Location, files_below, read_small, zarr_store
 from bigfs.store.values import checksum
@@ -39,9 +40,18 @@ def read_metadata(node: Location) -> dict[str, Any]:
 
 
 def count_rows(store: Location) -> int | None:
-    """Return the rows of a dense store of ours; None for anything else."""
+    """Return the rows of a dense store of ours; None for anything else.
+
+    Raises
+    ------
+    StorageError
+        If the storage does not answer.
+    """
     try:
-        return _rows_of(read_metadata(store)["attributes"], read_metadata(store / "X"))
+        read_metadata(store / "X")
+        return _rows_of(read_metadata(store)["attributes"])
+    except StorageError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -70,16 +80,20 @@ def key_of_rows(
         group, array = read_metadata(store), read_metadata(store / "X")
         attributes = group["attributes"]
         rows = int(array["chunk_grid"]["configuration"]["chunk_shape"][0])
-        sums = _sums_at(attributes, _rows_of(attributes, array), n_samples, rows)
+        sums = _sums_at(attributes, _rows_of(attributes), n_samples, rows)
         files = _times_of_chunks(store / "X", n_samples // rows) if times != "none" else []
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        known = {name: array[name] for name in ("data_type", "chunk_grid", "codecs")}
+        shape = [n_samples, array["shape"][1]]
+    except StorageError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
     if sums is None:
         return None
     record = {
         "attributes": {k: v for k, v in sorted(attributes.items()) if k not in _GROWING},
-        "array": {name: array[name] for name in ("data_type", "chunk_grid", "codecs")},
-        "shape": [n_samples, array["shape"][1]],
+        "array": known,
+        "shape": shape,
         "checksums": sums,
     }
     if times != "none":
@@ -97,7 +111,7 @@ def has_last_rows(store: Location, n_samples: int) -> bool:
 
     array = zarr.open_array(zarr_store(store / "X"), mode="r")
     rows, attributes = int(array.chunks[0]), read_metadata(store)["attributes"]
-    sums = _sums_at(attributes, _rows_of(attributes, read_metadata(store / "X")), n_samples, rows)
+    sums = _sums_at(attributes, _rows_of(attributes), n_samples, rows)
     last = np.asarray(array[n_samples // rows * rows : n_samples])
     return not len(last) or (sums is not None and checksum(last) == sums[-1])
 
@@ -128,11 +142,11 @@ def count_chunks(store: Location) -> int | None:
     return -(-rows // int(step))
 
 
-def _rows_of(attributes: dict[str, Any], array: dict[str, Any]) -> int:
-    """Return the rows that count; an earlier version did not say."""
+def _rows_of(attributes: dict[str, Any]) -> int:
+    """Return the rows that count."""
     if "bigfs_store" not in attributes:
         raise ValueError("not a store of ours")
-    return int(attributes.get("n_samples", array["shape"][0]))
+    return int(attributes["n_samples"])
 
 
 def _sums_at(attributes: dict[str, Any], n_now: int, n_samples: int, rows: int) -> list[str] | None:

@@ -1,35 +1,36 @@
 """Bring a matrix into a checked, row-chunked zarr store, one chunk at a time.
 
-A sparse matrix becomes a store of CSR blocks (`bigfs.store.csr_ingest`).
+A sparse matrix becomes a store of CSR blocks (`bigfs.store.formats.csr_store`).
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial as partial_of
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.checks import check_choice
-from bigfs.core.errors import InputError, StorageError
+from bigfs.core.errors import InputError, MemoryLimitError, StorageError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits, return_large_arrays
 from bigfs.core.paths import is_there
 from bigfs.core.units import MIB, format_bytes, parse_bytes
 from bigfs.runtime.progress import track
 from bigfs.store.chunking import chunk_rows
-from bigfs.store.cleaning import KEEP, Cleaner, fill_values, refusal
-from bigfs.store.csr import SparseSource
-from bigfs.store.csr_ingest import CSRCleaner, write_csr
-from bigfs.store.formats.csr_store import CSRWriter
+from bigfs.store.cleaning import KEEP, Cleaner, kept_ids
+from bigfs.store.csr import SparseSource, csr_chunks, rows_for
+from bigfs.store.formats import ZARR, format_named
+from bigfs.store.formats.csr_store import CSRWriter, write_ids
 from bigfs.store.lease import LEASE
 from bigfs.store.location import (
     Location,
     as_location,
+    free_bytes,
     is_within,
     remove_tree,
     sync_path,
@@ -39,10 +40,14 @@ from bigfs.store.location import (
 from bigfs.store.objects import ConflictError, ObjectPath
 from bigfs.store.records import UNFINISHED, beside_the_matrix
 from bigfs.store.scratch import temporary_files_in
-from bigfs.store.source import ENDINGS, Header, Source, is_store, listed, open_matrix
+from bigfs.store.source import Header, Source, as_part, is_store, listed, open_matrix
 from bigfs.store.values import checksum
 
 MISSING = ("error", "mean", "zero", "drop_rows")
+# Rows read at a time where only reading tells how many entries a row has.
+_FIRST_ROWS = 1024
+# Measured values take this share of their size at least, however they are packed.
+_PACKED = 200
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,8 @@ class IngestReport:
             f"{self.dtype}, {format_bytes(self.nbytes)}"
         ]
         if self.appended_rows:
-            lines.append(f"{self.appended_rows:,} of the rows are new.")
+            verb = "is" if self.appended_rows == 1 else "are"
+            lines.append(f"{self.appended_rows:,} of the rows {verb} new.")
         if self.filled_values:
             lines.append(f"{self.filled_values:,} missing values were replaced ({missing}).")
         if self.dropped_rows:
@@ -160,41 +166,94 @@ def ingest(
     check_choice("missing", missing, MISSING)
     final = as_location(dest).absolute()
     _check_dest(final, overwrite, append)
-    if final.name.lower().endswith(tuple(ENDINGS)):
-        raise InputError(
-            f"{dest}: an ingest writes a zarr store, a folder, and this is the name of a file of "
-            "another kind. Give NAME.zarr."
+    _check_kind(final)
+    with as_part() if append else nullcontext():
+        matrix = open_matrix(
+            source, variable=variable, header=header, columns=columns, index=index, layer=layer
         )
-    matrix = open_matrix(
-        source, variable=variable, header=header, columns=columns, index=index, layer=layer
-    )
-    chunk = 0  # of a sparse matrix, which is cut by its entries
-    if not matrix.sparse:
-        rows = rows or chunk_rows(matrix.n_features, matrix.dtype.itemsize)
-        chunk = rows * matrix.n_features * matrix.dtype.itemsize
     limit = parse_bytes(memory_limit or DEFAULT_MEMORY_LIMIT)
+    return _bring_in(matrix, final, missing, rows, limit, overwrite, append)
+
+
+def _bring_in(
+    matrix: Source,
+    final: Location,
+    missing: str,
+    rows: int | None,
+    limit: int,
+    overwrite: bool,
+    append: bool,
+) -> IngestReport:
+    """Write or extend a store, if the memory for it is there."""
+    if not matrix.sparse:  # which is cut by its entries
+        rows = rows or chunk_rows(matrix.n_features, matrix.dtype.itemsize)
+    chunk = 0 if matrix.sparse else (rows or 0) * matrix.n_features * matrix.dtype.itemsize
     check_fits("data", ingest_bytes(chunk, matrix.held_bytes), limit, "reading the input")
     return_large_arrays()
     if append:
         from bigfs.store.append import append_rows
 
         return append_rows(matrix, final, missing, limit)
+    _refuse_source(matrix, final)
+    _check_free(matrix, final)
+    place: AbstractContextManager[Location] = (
+        _in_bucket(final, overwrite)
+        if isinstance(final, ObjectPath)
+        else _on_disk(final, overwrite)
+    )
+    with place as partial:
+        return _write(matrix, partial, final, missing, rows)
+
+
+def _check_kind(dest: Location) -> None:
+    if (format_named(dest.name) or ZARR) is not ZARR:
+        raise InputError(
+            f"{dest}: an ingest writes a zarr store, a folder, and this is the name of a file of "
+            "another kind. Give NAME.zarr."
+        )
+
+
+def sources_in(matrix: Source) -> list[Source]:
+    """Return the sources that are chained into one, or the one itself."""
+    parts = [part for part in getattr(matrix, "parts", ()) if isinstance(part, Source)]
+    return parts or [matrix]
+
+
+def _refuse_source(matrix: Source, final: Location) -> None:
+    """Raise InputError if a store would lie in another one, or be removed before it is read."""
     if isinstance(final, ObjectPath):
-        if overwrite:
-            parts = getattr(matrix, "parts", [matrix])
-            if any(is_within(as_location(part.uri), final) for part in parts):
-                raise InputError(
-                    f"{final} is the input, and cannot be replaced. Give another name."
-                )
-            remove_tree(final)
-        return _ingest_objects(matrix, final, missing, rows)
+        if any(is_within(as_location(part.uri), final) for part in sources_in(matrix)):
+            raise InputError(f"{final} is the input, and cannot be replaced. Give another name.")
+        return
+    around = next((folder for folder in final.parents if is_store(folder)), None)
+    if around is not None:
+        raise InputError(f"{final} lies in the store {around}. Give another name.")
+
+
+def _check_free(matrix: Source, final: Location) -> None:
+    """Raise MemoryLimitError if no packing brings a dense matrix onto the disk."""
+    if isinstance(final, ObjectPath) or matrix.sparse or matrix.n_samples is None:
+        return
+    size = matrix.n_samples * matrix.n_features * matrix.dtype.itemsize
+    free = free_bytes(next(folder for folder in final.parents if folder.exists()))
+    if free is not None and size > _PACKED * free:
+        raise MemoryLimitError(
+            f"{final} would hold {format_bytes(size)}, and the file system has "
+            f"{format_bytes(free)} free. Nothing was written. Check the shape, or give a place on "
+            "a larger disk."
+        )
+
+
+@contextmanager
+def _on_disk(final: Path, overwrite: bool) -> Iterator[Path]:
+    """Yield a folder beside a store that takes its name when the block ends well."""
     beside = f"{final.name}.partial-{uuid.uuid4().hex[:8]}"
     partial, replaced = final.with_name(beside), final.with_name(f"{beside}-replaced")
     try:
         with writing_to(final):
             final.parent.mkdir(parents=True, exist_ok=True)
         with temporary_files_in(final.parent):
-            report = _write(matrix, partial, final, missing, rows)
+            yield partial
         _check_dest(final, overwrite)  # again: somebody may have put something there since
         with writing_to(final):
             sync_tree(partial)
@@ -211,32 +270,31 @@ def ingest(
         remove_tree(partial)
         if final.exists():
             remove_tree(replaced)
-    return report
 
 
-def ingest_bytes(chunk: int, held: int = 0) -> int:
-    """Return the memory that an ingest takes: chunks of some bytes, and what its source holds."""
-    return 3 * chunk + 28 * MIB + held
-
-
-def _ingest_objects(
-    matrix: Source, final: ObjectPath, missing: str, rows: int | None
-) -> IngestReport:
-    """Write a store in a bucket, marked as unfinished until it is whole."""
+@contextmanager
+def _in_bucket(final: ObjectPath, overwrite: bool) -> Iterator[ObjectPath]:
+    """Yield a store's own place, marked as unfinished until the block ends well."""
+    if overwrite:
+        remove_tree(final)
     marker = final / UNFINISHED
     try:
         marker.write_if("", None)
     except ConflictError:
         raise InputError(f"{final}: another ingest is writing there. Give another name.") from None
     try:
-        report = _write(matrix, final, final, missing, rows)
+        yield final
         marker.unlink()
     except StorageError:  # nothing can be removed either; it stays marked
         raise
     except BaseException:
         remove_tree(final)
         raise
-    return report
+
+
+def ingest_bytes(chunk: int, held: int = 0) -> int:
+    """Return the memory that an ingest takes: chunks of some bytes, and what its source holds."""
+    return 3 * chunk + 28 * MIB + held
 
 
 def _check_dest(dest: Location, overwrite: bool, append: bool = False) -> None:
@@ -297,25 +355,30 @@ def _write(
 def _write_chunks(
     matrix: Source, partial: Location, final: Location, missing: str, rows: int | None
 ) -> IngestReport:
-    n_features, dtype = matrix.n_features, np.dtype(matrix.dtype)
-    writer: ChunkWriter | CSRWriter
-    cleaner: Cleaner | CSRCleaner
+    dtype = np.dtype(matrix.dtype)
     if isinstance(matrix, SparseSource):
-        refuse = partial_of(refusal, matrix)
-        writing = partial_of(writing_to, final)
-        writer, cleaner = write_csr(matrix, partial, rows, missing, refuse, writing)
+        rows = rows or (None if matrix.layout is None else matrix.layout.rows)
     else:
-        rows = rows or chunk_rows(n_features, dtype.itemsize)
-        fill, sums = fill_values(matrix, rows) if missing == "mean" else (None, None)
-        cleaner = Cleaner(matrix, missing, fill, sums)
-        total = None if matrix.n_samples is None else -(-matrix.n_samples // rows)
-        with track("ingest", total, "chunks") as progress:
+        rows = rows or chunk_rows(matrix.n_features, dtype.itemsize)
+    cleaner = Cleaner(matrix, missing, rows or _FIRST_ROWS)
+    blocks = cleaner.clean()
+    if rows is None:  # as many as make 16 MB of entries in blocks like the first
+        first = next(blocks)
+        rows = rows_for(first.nnz / max(1, first.shape[0]), dtype.itemsize)
+        blocks = chain([first], blocks)
+    total = None if matrix.n_samples is None else -(-matrix.n_samples // rows)
+    with track("ingest", total, "chunks") as progress:
+        with writing_to(final):
+            writer: ChunkWriter | CSRWriter
+            if matrix.sparse:
+                writer = CSRWriter(partial, rows, matrix.n_features, dtype)
+            else:
+                writer = ChunkWriter(partial, rows, matrix.n_features, dtype, matrix.n_samples)
+        for chunk in (csr_chunks if matrix.sparse else whole_chunks)(blocks, rows):
             with writing_to(final):
-                writer = ChunkWriter(partial, rows, n_features, dtype, matrix.n_samples)
-            for chunk in whole_chunks(cleaner.clean(matrix.iter_blocks(rows)), rows):
-                with writing_to(final):
-                    writer.append(chunk)
-                progress.advance(1)
+                writer.append(chunk)
+            del chunk
+            progress.advance(1)
     check_all_rows(matrix, cleaner.n_read)
     if writer.n_samples < 2:
         raise InputError(
@@ -324,8 +387,7 @@ def _write_chunks(
         )
     with writing_to(final):
         if matrix.index is not None:
-            assert isinstance(writer, ChunkWriter) and isinstance(cleaner, Cleaner)  # of a table
-            writer.write_index(cleaner.kept(matrix.iter_index()))
+            writer.write_ids(kept_ids(matrix, cleaner.dropped_positions()))
         writer.finish(
             source=matrix.uri,
             stored_dtype=matrix.stored_dtype.str,
@@ -341,7 +403,7 @@ def _write_chunks(
     return IngestReport(
         path=final,
         n_samples=writer.n_samples,
-        n_features=n_features,
+        n_features=matrix.n_features,
         dtype=dtype.name,
         n_chunks=len(writer.checksums),
         nbytes=writer.nbytes,
@@ -357,7 +419,10 @@ def _write_left_out(partial: Location, rows: Any) -> dict[str, int]:
     import zarr
 
     numbers = np.asarray(rows, dtype=np.int64)
-    zarr.open_group(zarr_store(partial), mode="r+").create_array("dropped", data=numbers)
+    store = zarr.open_group(zarr_store(partial), mode="r+")
+    # A chunk that is row 0 alone is written too: one that is missing is an error.
+    config: Any = {"write_empty_chunks": True}
+    store.create_array("dropped", data=numbers, dimension_names=("dropped_row",), config=config)
     return {"dropped": len(numbers)}
 
 
@@ -395,6 +460,7 @@ class ChunkWriter:
             shape=(n_samples or rows, n_features),
             dtype=dtype,
             chunks=(rows, n_features),
+            dimension_names=("sample", "feature"),  # xarray opens no array without
             # Blosc decodes most damaged chunks to wrong values without a word; the CRC makes
             # every read of one fail.
             compressors=[BloscCodec(cname="lz4", clevel=3, shuffle="shuffle"), Crc32cCodec()],
@@ -425,19 +491,9 @@ class ChunkWriter:
         self.n_samples = stop
         self.checksums.append(checksum(chunk))
 
-    def write_index(self, pieces: Iterator[list[str]]) -> None:
+    def write_ids(self, pieces: Iterator[list[str]]) -> None:
         """Write the ids of the rows, as many to a chunk as there are rows in one."""
-        ids = self._group.create_array(
-            "index", shape=(self.n_samples,), dtype=str, chunks=(self._rows,)
-        )
-        start, held = 0, []
-        for piece in pieces:
-            held += piece
-            while len(held) >= self._rows:
-                ids[start : start + self._rows] = np.array(held[: self._rows], dtype=object)
-                start, held = start + self._rows, held[self._rows :]
-        if held:
-            ids[start:] = np.array(held, dtype=object)
+        write_ids(self._group, pieces, self.n_samples, self._rows)
 
     @property
     def nbytes(self) -> int:

@@ -12,13 +12,15 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bigfs.core.errors import InputError, RunLockedError, StorageError
+from bigfs.store.buckets import hurried
 from bigfs.store.location import Location, read_small
-from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus, hurried
+from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus, check_conditions
 from bigfs.store.records import MARK
 
 logger = logging.getLogger("bigfs")
@@ -73,6 +75,11 @@ class Lease:
     def __enter__(self) -> Lease:
         """Take the lease and start the heartbeat."""
         self._acquire()
+        try:
+            self._record.check(iter(self._text, ""))
+        except BaseException:
+            self._record.release()
+            raise
         self._beat = threading.Thread(target=self._keep, name="bigfs-lease", daemon=True)
         self._beat.start()
         return self
@@ -132,14 +139,20 @@ class Lease:
         )
 
     def _is_beating(self, held: dict[str, Any]) -> bool:
-        """Watch a lease that looks dead; say whether it changes."""
+        """Watch a lease that looks dead; say whether it changes.
+
+        Looks are counted, not the time: a clock that jumps makes the watch neither short nor long.
+        """
         logger.info(
             "%s: held by process %s on %s, which may be gone; its lease is watched for %.0f s",
             self._directory, held.get("pid", "?"), held.get("host", "?"), STALE_SECONDS,
         )  # fmt: skip
-        deadline = time.monotonic() + STALE_SECONDS
-        while (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, _WATCH_SECONDS, STALE_SECONDS / 4))
+        pause = min(_WATCH_SECONDS, STALE_SECONDS / 4)
+        for _ in range(math.ceil(STALE_SECONDS / pause)):
+            try:
+                time.sleep(pause)
+            except OSError:  # the system may refuse it while its clock is set
+                self._stop.wait(pause)
             current = self._record.read()
             if current and current != held:
                 return True
@@ -236,6 +249,9 @@ class _LeaseFile:
                 self._path.with_name(f"lease.beat-{held['owner']}").unlink()
         return not self.create(text)
 
+    def check(self, texts: Iterator[str]) -> None:
+        """Do nothing: file systems can do what a lease needs."""
+
     def beat(self, text: str) -> bool:
         """Renew the lease; say whether it still is this one's."""
         if self.read().get("owner") != self._owner:
@@ -294,6 +310,12 @@ class _LeaseObject:
         """Replace the dead lease that was read; say whether to try again."""
         self._write(text, self._seen)
         return False
+
+    def check(self, texts: Iterator[str]) -> None:
+        """Raise InputError unless the bucket writes on condition."""
+        check_conditions(self._path, texts)
+        if self.read().get("owner") == self._owner:
+            self._own = self._seen
 
     def beat(self, text: str) -> bool:
         """Renew the lease; say whether it still is this one's."""

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from bigfs.core import files
 from bigfs.core.errors import InputError, StorageError
 from bigfs.store.objects import SCHEMES, ObjectPath
+from bigfs.store.pages import upload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,6 +141,7 @@ def new_file(place: Location) -> Iterator[IO[bytes]]:
     """Open a file that must not be there yet, unbuffered; nothing is left of a failure.
 
     In a bucket the object appears when the block ends well. Its name must be nobody else's.
+    It is read by `open_own`.
 
     Raises
     ------
@@ -147,7 +149,7 @@ def new_file(place: Location) -> Iterator[IO[bytes]]:
         If it cannot be written.
     """
     if isinstance(place, ObjectPath):
-        with place.open("wb") as file:
+        with upload(place, own=True) as file:
             yield file
         return
     try:
@@ -177,7 +179,7 @@ def read_into(file: Any, begin: int, out: np.ndarray) -> None:
 
 @contextmanager
 def replaced_file(
-    place: Location, *, sync: bool = True, token: str | None = None
+    place: Location, *, sync: bool = True, token: str | None = None, own: bool = False
 ) -> Iterator[IO[bytes]]:
     """Open a file whose content takes the place of the old one at once, when the block ends well.
 
@@ -188,6 +190,8 @@ def replaced_file(
         Whether it must outlive a power failure.
     token : str or None, default=None
         Part of the name that it has until then, beside the old one. None: a random one.
+    own : bool, default=False
+        Whether only `open_own` reads it.
 
     Raises
     ------
@@ -195,7 +199,7 @@ def replaced_file(
         If the disk is full or the folder cannot be written.
     """
     if isinstance(place, ObjectPath):
-        with place.open("wb") as file:
+        with upload(place, own=own) as file:
             yield file
         return
     partial = place.with_name(f"{place.name}.partial-{token or uuid.uuid4().hex[:8]}")
@@ -247,12 +251,14 @@ def unnamed_file(place: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]
     """Open a file that gets its name when the block ends well.
 
     Where the file system can, it has no name until then, so that not even a process that is killed
-    leaves anything.
+    leaves anything. A file that it overwrites hands on its mode, owner and group.
 
     Raises
     ------
     FileExistsError
         If something is there by then, unless it is to be overwritten.
+    InputError
+        If owner or group of an overwritten file cannot be kept.
     """
     beside = place.with_name(f"{place.name}.partial-{uuid.uuid4().hex[:8]}")
     try:
@@ -266,6 +272,8 @@ def unnamed_file(place: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]
             yield file
             file.flush()
             os.fsync(number)
+            if overwrite and place.exists():
+                keep_rights(number, place.stat(), place)
             target = beside if overwrite else place
             if not has_name:
                 # A descriptor of a folder makes this linkat(2), which follows the link to the file.
@@ -276,6 +284,27 @@ def unnamed_file(place: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]
             beside.replace(place)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def keep_rights(copy: int | Path, original: os.stat_result, place: Path) -> None:
+    """Give a copy the owner, group and mode of the original that it replaces.
+
+    Raises
+    ------
+    InputError
+        If this user may not.
+    """
+    status = os.stat(copy)
+    if (status.st_uid, status.st_gid) != (original.st_uid, original.st_gid):
+        try:
+            os.chown(copy, original.st_uid, original.st_gid)
+        except PermissionError:
+            raise InputError(
+                f"{place} belongs to another user or group (uid {original.st_uid}, gid "
+                f"{original.st_gid}), which its replacement would lose. Write a copy under "
+                "another name."
+            ) from None
+    os.chmod(copy, stat.S_IMODE(original.st_mode))
 
 
 def read_small(place: Location, most_bytes: int = files.SMALL_BYTES) -> str:
@@ -326,11 +355,15 @@ def zarr_store(place: str | Location, *, strict: bool = False) -> Any:
     ----------
     place : str, Path or ObjectPath
     strict : bool, default=False
-        Whether a chunk that is missing in a bucket is an error; it would read as zeros.
+        Whether a missing chunk is an error; it would read as zeros.
     """
     place = as_location(place)
     if isinstance(place, Path):
-        return str(place)
-    from bigfs.store.zarr_objects import ZarrObjects
+        if not strict:
+            return str(place)
+        from bigfs.store.zarr_stores import KeptFiles
+
+        return KeptFiles(place)
+    from bigfs.store.zarr_stores import ZarrObjects
 
     return ZarrObjects(place, strict)

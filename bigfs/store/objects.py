@@ -1,36 +1,20 @@
 """Objects in a bucket (S3, GCS, Azure) with the interface of a path, through obstore.
 
-Credentials, region and endpoint come from the environment or from ~/.aws and stay inside
-obstore: an `ObjectPath` is an address only, and so is its pickle. A request that fails is made
-again, with growing pauses, for up to a minute; then it is a `StorageError`.
+An `ObjectPath` is an address only, and so is its pickle: `buckets.py` has what it takes to connect.
 """
 
 from __future__ import annotations
 
-import io
-import math
-import os
-import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from fnmatch import fnmatchcase
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from bigfs.core.context import set_within
 from bigfs.core.errors import InputError, StorageError
+from bigfs.store.buckets import again, check_answer, client, obstore_package, requests, server_of
 
 SCHEMES = ("s3", "gs", "az")
-RETRY_SECONDS = 60.0
-HURRIED_SECONDS = 3.0
-_patience: ContextVar[float] = ContextVar("bigfs_patience", default=math.inf)
-# Smaller files are one request; of larger ones two parts are held in memory.
-_PART_BYTES = 8 * 2**20
-_READ_BYTES = 4 * 2**20
 # What is copied at once from an answer that is still coming.
 _PIECE_BYTES = 2**20
 
@@ -83,10 +67,6 @@ class ObjectPath:
         """Return the address itself: there are no relative ones."""
         return self
 
-    def is_absolute(self) -> bool:
-        """Say that the address is the same for every process."""
-        return True
-
     def mkdir(self, **_: bool) -> None:
         """Do nothing: a bucket has no folders."""
 
@@ -114,8 +94,8 @@ class ObjectPath:
             If there is no such bucket.
         """
         try:
-            with self._requests("read"):
-                return bool(next(iter(obstore_package().list(self._client, self.key)), None))
+            package = obstore_package()
+            return again(self, "read", lambda: any(package.list(self._client, self.key)))
         except FileNotFoundError:
             raise InputError(
                 f"{self}: there is no bucket {self.bucket!r}. Create it, or correct the address."
@@ -129,13 +109,24 @@ class ObjectPath:
         FileNotFoundError
             If there is none.
         """
-        with self._requests("read"):
-            return ObjectStatus.of(obstore_package().head(self._client, self.key))
+        package = obstore_package()
+        return again(self, "read", lambda: ObjectStatus.of(package.head(self._client, self.key)))
 
     def read_bytes(self) -> bytes:
         """Read the whole object, in one request."""
-        with self._requests("read"):
-            return bytes(obstore_package().get(self._client, self.key).bytes())
+        return self._read()[0]
+
+    def _read(self) -> tuple[bytes, ObjectStatus]:
+        """Read the whole object, and its tags."""
+        former: set[str] = set()
+
+        def get() -> tuple[bytes, ObjectStatus]:
+            response = obstore_package().get(self._client, self.key)
+            content, status = bytes(response.bytes()), ObjectStatus.of(response.meta)
+            check_answer(content, status.e_tag, former)
+            return content, status
+
+        return again(self, "read", get)
 
     def read_text(self) -> str:
         """Read the whole object as text."""
@@ -151,23 +142,35 @@ class ObjectPath:
         size : int
             Of the object.
         """
-        options = {"range": (begin, begin + len(view))}
-        count = 0
-        with self._requests("read"):
-            try:
-                response = obstore_package().get(self._client, self.key, options=options)
-                for part in response.stream(min_chunk_size=_PIECE_BYTES):
-                    view[count : count + len(part)] = memoryview(part).cast("B")
-                    count += len(part)
-                return count, int(response.meta["size"])
-            except obstore_package().exceptions.GenericError as error:
-                if "416" not in str(error):  # the object ends before the range
-                    raise
-        return 0, self.stat().st_size
+
+        def fill() -> tuple[int, int]:
+            count = size = 0
+            for part, object_bytes in self.pieces(begin, begin + len(view)):
+                view[count : count + len(part)] = part
+                count, size = count + len(part), object_bytes
+            return count, size
+
+        return again(self, "read", fill)
+
+    def pieces(self, begin: int, end: int) -> Iterator[tuple[memoryview, int]]:
+        """Yield parts of a range as they arrive, each with the size of the object.
+
+        Of a range behind the end of the object there is one, which is empty.
+        """
+        package, options = obstore_package(), {"range": (begin, end)}
+        try:
+            response = package.get(self._client, self.key, options=options)
+        except package.exceptions.GenericError as error:
+            if "416" not in str(error):
+                raise
+            yield memoryview(b""), self.stat().st_size
+            return
+        for part in response.stream(min_chunk_size=_PIECE_BYTES):
+            yield memoryview(part).cast("B"), int(response.meta["size"])
 
     def write_bytes(self, content: Any) -> None:
         """Write the object as a whole, in one request."""
-        with self._requests("write"):
+        with requests(self, "write"):
             obstore_package().put(self._client, self.key, content, use_multipart=False)
 
     def write_text(self, text: str) -> None:
@@ -176,9 +179,8 @@ class ObjectPath:
 
     def read_status(self) -> tuple[str, ObjectStatus]:
         """Return the text of the object with the tags of exactly this version of it."""
-        with self._requests("read"):
-            response = obstore_package().get(self._client, self.key)
-            return bytes(response.bytes()).decode(), ObjectStatus.of(response.meta)
+        content, status = self._read()
+        return content.decode(), status
 
     def write_if(self, text: str, version: ObjectStatus | None) -> ObjectStatus:
         """Write the object only if it still is a known version (None: only if it is not there).
@@ -189,35 +191,41 @@ class ObjectPath:
             If it is another one. After a failed request it may be the one this call wrote.
         """
         errors = obstore_package().exceptions
-        mode: Any = "create" if version is None else version.condition()
+        mode: Any = "create" if version is None else version.condition(_quoted.get(server_of(self)))
         try:
-            with self._requests("write"):
+            with requests(self, "write"):
                 done = obstore_package().put(
                     self._client, self.key, text.encode(), mode=mode, use_multipart=False
                 )
         except (errors.AlreadyExistsError, errors.PreconditionError, FileNotFoundError):
             raise ConflictError(str(self)) from None
+        except StorageError as error:
+            if "501 Not Implemented" not in str(error):
+                raise
+            raise InputError(_no_conditions(self)) from None
         return ObjectStatus(len(text.encode()), done.get("e_tag"), done.get("version"))
 
     def unlink(self, missing_ok: bool = True) -> None:
         """Remove the object."""
-        with self._requests("remove"):
-            try:
-                obstore_package().delete(self._client, self.key)
-            except FileNotFoundError:
-                if not missing_ok:
-                    raise
+        try:
+            again(self, "remove", lambda: obstore_package().delete(self._client, self.key))
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
 
     def remove_below(self) -> None:
         """Remove all objects below this name."""
-        with self._requests("remove"):
+
+        def remove() -> None:
             for batch in obstore_package().list(self._client, self.key):
                 obstore_package().delete(self._client, [entry["path"] for entry in batch])
 
+        again(self, "remove", remove)
+
     def iterdir(self) -> Iterator[ObjectPath]:
         """Return the names directly below this one."""
-        with self._requests("read"):
-            listing = obstore_package().list_with_delimiter(self._client, self.key)
+        package = obstore_package()
+        listing = again(self, "read", lambda: package.list_with_delimiter(self._client, self.key))
         keys = [entry["path"] for entry in listing["objects"]]
         return iter([replace(self, key=key) for key in (*keys, *listing["common_prefixes"])])
 
@@ -227,8 +235,8 @@ class ObjectPath:
 
     def objects_below(self) -> dict[str, tuple[int, str]]:
         """Return size and tag of all objects below this name, by their names relative to it."""
-        with self._requests("read"):
-            entries = obstore_package().list(self._client, self.key).collect()
+        package = obstore_package()
+        entries = again(self, "read", lambda: package.list(self._client, self.key).collect())
         start = len(self.key) + 1
         return {e["path"][start:]: (int(e["size"]), e["e_tag"] or "") for e in entries}
 
@@ -246,22 +254,17 @@ class ObjectPath:
         file : binary file
             What is written appears when a ``with`` block ends without an error.
         """
+        from bigfs.store import pages
+
         if mode == "wb":
-            return _Upload(self)
+            return pages.upload(self)
         if mode != "rb":
             raise ValueError(f"mode must be 'rb' or 'wb'. Got {mode!r}.")
-        raw = _Reader(self)
-        return raw if buffering == 0 else io.BufferedReader(raw, _READ_BYTES)
+        return pages.open_object(self, buffering)
 
     @property
     def _client(self) -> Any:
         return client(self.scheme, self.bucket)
-
-    @contextmanager
-    def _requests(self, verb: str) -> Iterator[None]:
-        """Turn the failures of obstore into ours."""
-        with requests(self, verb):
-            yield
 
 
 @dataclass(frozen=True)
@@ -277,219 +280,51 @@ class ObjectStatus:
         """Return the status in what obstore says of an object."""
         return cls(int(meta["size"]), meta.get("e_tag"), meta.get("version"))
 
-    def condition(self) -> dict[str, str]:
-        """Return the tags that there are."""
-        tags = {"e_tag": self.e_tag, "version": self.version}
+    def condition(self, quoted: bool | None) -> dict[str, str]:
+        """Return the tags that there are; False: without quotes, as Ceph compares them."""
+        tag = self.e_tag.strip('"') if self.e_tag and quoted is False else self.e_tag
+        tags = {"e_tag": tag, "version": self.version}
         return {name: tag for name, tag in tags.items() if tag is not None}
 
 
-class _Reader(io.RawIOBase):
-    """Ranged reads of an object: a request for each, of exactly what is asked for."""
-
-    def __init__(self, path: ObjectPath) -> None:
-        super().__init__()
-        self.name, self._path = str(path), path
-        self._position = 0
-        self._size: int | None = None
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        if whence == io.SEEK_END:
-            if self._size is None:
-                self._size = self._path.stat().st_size
-            offset += self._size
-        elif whence == io.SEEK_CUR:
-            offset += self._position
-        self._position = max(0, offset)
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        if self._size is not None:
-            view = view[: max(0, self._size - self._position)]
-        if not view:
-            return 0
-        n_read, self._size = self._path.read_into(view, self._position)
-        self._position += n_read
-        return n_read
-
-    def readall(self) -> bytes:
-        if self._size is None:
-            self._size = self._path.stat().st_size
-        count = self._size - self._position
-        if count <= 0:
-            return b""
-        content = bytearray(count)
-        n_read, _ = self._path.read_into(memoryview(content), self._position)
-        self._position += n_read
-        return bytes(content[:n_read])
+# Buckets that were tried, by their server: whether entity tags keep their quotes in conditions.
+_quoted: dict[tuple[str, str, str | None], bool] = {}
 
 
-class _Upload(io.RawIOBase):
-    """Writes an object in parts; it appears when the block ends well, and only then."""
+def check_conditions(path: ObjectPath, texts: Iterator[str]) -> None:
+    """Raise InputError unless a bucket writes on condition; it is tried once in a process.
 
-    def __init__(self, path: ObjectPath) -> None:
-        super().__init__()
-        self.name, self._path = str(path), path
-        self._parts = bytearray()
-        self._upload: Any = None
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, content: Any) -> int:
-        view = memoryview(content).cast("B")
-        if self._upload is None and len(self._parts) + len(view) <= _PART_BYTES:
-            self._parts += view
-            return len(view)
-        with requests(self._path, "write"):
-            if self._upload is None:
-                self._upload = obstore_package().open_writer(
-                    client(self._path.scheme, self._path.bucket), self._path.key,
-                    buffer_size=_PART_BYTES, max_concurrency=1,
-                )  # fmt: skip
-                self._upload.write(bytes(self._parts))
-                self._parts.clear()
-            self._upload.write(view)
-        return len(view)
-
-    def __exit__(self, kind: Any, *_: object) -> None:
-        if kind is None:
-            if self._upload is None:
-                self._path.write_bytes(bytes(self._parts))
-            else:
-                with requests(self._path, "write"):
-                    self._upload.close()
-        self._upload = None
-        self.close()
-
-
-def obstore_package() -> Any:
-    """Return the obstore package, which is an extra."""
-    try:
-        import obstore
-        import obstore.exceptions
-        import obstore.store
-    except ImportError:
-        raise InputError(
-            "s3://, gs:// and az:// need obstore. Install it with: pip install 'bigfs[s3]'."
-        ) from None
-    return obstore
-
-
-def hurried() -> AbstractContextManager[None]:
-    """Give up on requests of this thread soon: it cleans up, and the next run would, too."""
-    return set_within(_patience, HURRIED_SECONDS)
-
-
-def client(scheme: str, bucket: str) -> Any:
-    """Return the client of a bucket in this process, with what the environment says."""
-    seconds = float(os.environ.get("BIGFS_STORAGE_RETRY_SECONDS", RETRY_SECONDS))
-    return _client(scheme, bucket, min(seconds, _patience.get()))
-
-
-@lru_cache(maxsize=16)
-def _client(scheme: str, bucket: str, seconds: float) -> Any:
-    obstore = obstore_package()
-    options: dict[str, Any] = {
-        # Only an endpoint that is spelled http:// is asked without encryption.
-        "client_options": {
-            "allow_http": True,
-            "connect_timeout": "10s",
-            "read_timeout": "60s",
-            "timeout": "300s",
-        },
-        "retry_config": {
-            "max_retries": 20,
-            "retry_timeout": timedelta(seconds=seconds),
-            "backoff": {"max_backoff": timedelta(seconds=5)},
-        },
-    }
-    if scheme == "s3" and _has_profile():
-        options |= _profile()
-    try:
-        return obstore.store.from_url(f"{scheme}://{bucket}", **options)
-    except (obstore.exceptions.BaseError, ValueError) as error:
-        raise InputError(f"{scheme}://{bucket} cannot be opened: {_reason(error)}.") from None
-
-
-def _has_profile() -> bool:
-    """Say whether the credentials are those of ~/.aws: the environment comes first."""
-    named = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE")
-    if any(os.environ.get(name) for name in named):
-        return False
-    files = {"AWS_SHARED_CREDENTIALS_FILE": "credentials", "AWS_CONFIG_FILE": "config"}
-    places = [Path(os.environ.get(name, f"~/.aws/{end}")) for name, end in files.items()]
-    return "AWS_PROFILE" in os.environ or any(place.expanduser().exists() for place in places)
-
-
-def _profile() -> dict[str, Any]:
-    """Return how obstore gets the credentials and the region of ~/.aws."""
-    try:
-        import boto3
-        from obstore.auth.boto3 import Boto3CredentialProvider
-    except ImportError:
-        raise InputError(
-            "the credentials in ~/.aws are read by boto3. Install it with: pip install "
-            "'bigfs[s3]', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
-        ) from None
-    session = boto3.Session()
-    if session.get_credentials() is None:
-        return {}
-    region = {"region": session.region_name} if session.region_name else {}
-    return {"credential_provider": Boto3CredentialProvider(session), **region}
-
-
-@contextmanager
-def requests(path: ObjectPath, verb: str) -> Iterator[None]:
-    """Turn the failures of obstore into ours, without what may be in its own messages.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such object.
-    StorageError
-        If the bucket refuses, or still fails after all attempts.
+    Parameters
+    ----------
+    path : ObjectPath
+        An object of ours, which is written again and again.
+    texts : iterator of str
+        What it may hold, each time another text.
     """
-    errors = obstore_package().exceptions
-    try:
-        yield
-    except FileNotFoundError:
-        raise FileNotFoundError(2, "No such object", str(path)) from None
-    except (errors.AlreadyExistsError, errors.PreconditionError):
-        raise
-    except (errors.PermissionDeniedError, errors.UnauthenticatedError):
-        raise StorageError(
-            f"Cannot {verb} {path}: access is denied. Check the credentials (AWS_ACCESS_KEY_ID, "
-            "AWS_SECRET_ACCESS_KEY, ~/.aws) of this process and their rights, and run again."
-        ) from None
-    except (errors.BaseError, OSError) as error:
-        if "404 Not Found" in str(error):
-            raise FileNotFoundError(2, "No such bucket", str(path)) from None
-        raise StorageError(
-            f"Cannot {verb} {path}: {_reason(error)}. Finished stages are kept: run again when "
-            "the storage answers."
-        ) from None
+    server = server_of(path)
+    if server in _quoted:
+        return
+    former = path.stat()
+    for _quoted[server] in (True, False):
+        if _replaces(path, next(texts), former):
+            if _replaces(path, next(texts), former) or _replaces(path, next(texts), None):
+                break
+            return
+    del _quoted[server]
+    raise InputError(_no_conditions(path))
 
 
-def _reason(error: Exception) -> str:
-    """Return why a request failed, in words and without addresses."""
-    text = str(error)
-    status = re.search(r"status code: (\d+(?: [A-Z][\w-]*)+)", text)
-    if status is not None:
-        hint = ""
-        if status[1].startswith("301"):
-            hint = " (the bucket is in another region: set AWS_REGION)"
-        return f"the server answers {status[1]}{hint}"
-    if "error sending request" in text or "HTTP error" in text:
-        return "the server does not answer"
-    first = re.sub(r"\w+://\S+", "...", text.partition("\n")[0])
-    return first.rstrip(". ")[:200]
+def _replaces(path: ObjectPath, text: str, version: ObjectStatus | None) -> bool:
+    """Write on condition; say whether the object is it, as an answer may be lost."""
+    with suppress(ConflictError):
+        path.write_if(text, version)
+    return path.read_text() == text
+
+
+def _no_conditions(path: ObjectPath) -> str:
+    return (
+        f"{path.parent}: this storage does not keep to the conditions of writes (If-Match and "
+        "If-None-Match), by which a run is the only one there. Use one that does (a list is in "
+        "deploy/README.md), or a run directory on a disk that all processes share; inputs may "
+        "stay in the bucket."
+    )

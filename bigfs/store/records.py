@@ -1,25 +1,41 @@
-"""Ownership: the marker of a run directory, and the names in it that belong to bigfs.
+"""Ownership: the mark of a run directory, and the names in it that belong to a run.
 
-A run directory carries a mark, ``.bigfs-run``, with an id. It is written into an empty folder
-only, or beside the manifest of an earlier version. A folder without a mark is never a run. Only
-what the manifest of the same id names is ever removed, and a name that is read from a file counts
-only if it is a plain one, below the run directory.
+A mark is written into an empty folder only, and a folder without one is never a run. These names
+are a run's own, and all else stays, whatever its name:
+
+| name | known by | removed |
+| --- | --- | --- |
+| ``.bigfs-run`` | its id, which is also the manifest's | with the run |
+| ``lease.json``, ``lease.beat-OWNER``, ``lease.stale-OWNER`` | the owner | at the end |
+| ``manifest.json`` | the id | with the run, as the last file |
+| `OUTPUTS` | the manifest's list ``files``, made before them | when a run replaces them |
+| ``NAME.partial-ATTEMPT`` of the above | the manifest's ``attempts`` | by the next run |
+| ``report.html`` | the id in its head | with the run |
+| ``attempts/ATTEMPT/`` | the manifest's ``attempts`` | at the end, or by the next run |
+| ``checkpoints/STAGE-KEY[-ATTEMPT]/`` | the manifest's ``checkpoints`` | with the stage's commit |
+| ``STAGE[-ATTEMPT].zarr`` | the manifest's ``stages``, and its stamp | when it is replaced |
+| the same, not committed | its stamp; in a bucket ``attempts`` | by the next run |
+
+A name that is read from a file counts only if it is a plain one, below the run directory.
 """
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bigfs.core.errors import InputError, StorageError
-from bigfs.core.files import parse_json
-from bigfs.core.paths import is_plain
+from bigfs.core.files import parse_json, read_head
+from bigfs.core.paths import is_plain, is_there
 from bigfs.store.location import Location, files_below, write_atomic
 from bigfs.store.objects import ConflictError, ObjectPath
+from bigfs.store.stagefiles import STAMP
 
 MARK = ".bigfs-run"
 MANIFEST = "manifest.json"
@@ -34,13 +50,8 @@ OUTPUTS = (CONFIG, FEATURES, TABLE, "table.csv", "table.json", "curves.svg", "cu
 ATTEMPTS = "attempts"
 CHECKPOINTS = "checkpoints"
 FORMAT = 1
-# In the folder of a stage on disk: the run, the stage and the attempt that made it.
-STAMP = ".bigfs-stage"
-# The checksums of a stage's files on disk.
-CHECKSUMS = "checksums.json"
-# The objects of a stage in a bucket, where a task that was given up may add more later.
-OBJECTS = "objects.json"
 _SHOWN = 60
+_HEAD_BYTES = 2**16
 _LARGEST = 2**63
 _NUMBER = (int, float)
 # Types of what else a manifest holds, and its record of a stage.
@@ -57,7 +68,7 @@ _OF_MANIFEST: dict[str, Any] = {
     "checkpoints": dict,
 }
 _OF_STAGE: dict[str, Any] = {
-    **dict.fromkeys(("settings", "stored", "metadata"), dict),
+    **dict.fromkeys(("settings", "stored"), dict),
     **dict.fromkeys(("seconds", "committed"), _NUMBER),
     **dict.fromkeys(("version", "passes", "bytes_read", "measured_peak_bytes"), int),
     **dict.fromkeys(("dropped_rows", "filled_values", "n_samples", "n_features"), int),
@@ -65,11 +76,9 @@ _OF_STAGE: dict[str, Any] = {
     "notes": list,
     "strategy": str,
 }
-_IN_EVERY_STAGE = {"key", "attempt", "stored"}
+_IN_EVERY_STAGE = {"key", "attempt", "folder", "stored"}
 _MEASURED = {"settings", "seconds", "measured_peak_bytes", "passes"}
 _ID = re.compile(r"[0-9a-f]{12}")
-# Metadata and chunks of zarr, version 3.
-_OF_ZARR = re.compile(r"(.*/)?(zarr\.json|c(/\d+)*)")
 # What an ingest writes: a group with one array, or with three for each block of a sparse matrix.
 _OF_STORE = re.compile(
     r"zarr\.json|(X|index|dropped)/(zarr\.json|c(/\d+)*)"
@@ -141,6 +150,11 @@ def create_mark(folder: Location, run_id: str) -> None:
         raise StorageError(f"Cannot write {path}: {error}.") from error
 
 
+def empty_manifest() -> dict[str, Any]:
+    """Return the manifest of a run that has made nothing; it gets the id of the mark."""
+    return {"format": FORMAT, "stages": {}, "attempts": {}, "checkpoints": {}, "files": []}
+
+
 def check_manifest(manifest: Any) -> None:
     """Check that a manifest can be read, and that all it names lies below its run directory.
 
@@ -151,7 +165,7 @@ def check_manifest(manifest: Any) -> None:
     """
     if manifest["format"] != FORMAT:
         raise ValueError(f"its format is {manifest['format']}, not {FORMAT}")
-    _check(is_attempt(manifest.get("id", "0" * 12)), "it has the id", manifest.get("id"))
+    _check(is_attempt(manifest["id"]), "it has the id", manifest["id"])
     _check_types(manifest, _OF_MANIFEST, "it")
     # A manifest without a status is no run's: nothing was measured.
     needed = _IN_EVERY_STAGE | (_MEASURED if "status" in manifest else set())
@@ -163,7 +177,7 @@ def check_manifest(manifest: Any) -> None:
         _check(is_plain(name), "a stage is named", name)
         _check(is_plain(key), f"stage {name} has the key", key)
         _check(is_attempt(attempt), f"stage {name} has the attempt", attempt)
-        folder = record.get("folder", f"{name}.zarr")
+        folder = record["folder"]
         known = (f"{name}.zarr", f"{name}-{attempt}.zarr")
         _check(folder in known, f"stage {name} has the folder", folder)
     if "updated_from" in manifest:
@@ -176,16 +190,16 @@ def check_manifest(manifest: Any) -> None:
     for record in (manifest, *manifest["stages"].values()):
         notes = record.get("notes", [])
         _check(all(isinstance(note, str) for note in notes), "it has the notes", notes)
-    for attempt, folders in manifest.get("attempts", {}).items():
+    for attempt, folders in manifest["attempts"].items():
         _check(is_attempt(attempt), "an attempt has the id", attempt)
         for folder in folders:
             ours = is_plain(folder) and folder.endswith(f"-{attempt}.zarr")
             _check(ours, f"attempt {attempt} has the folder", folder)
-    for name, record in manifest.get("checkpoints", {}).items():
+    for name, record in manifest["checkpoints"].items():
         folder = record["folder"]
         ours = is_plain(name) and is_plain(folder) and folder.startswith(f"{name}-")
         _check(ours, f"stage {name} has the checkpoint", folder)
-    for name in manifest.get("files", []):
+    for name in manifest["files"]:
         _check(name in OUTPUTS, "a file is named", name)
 
 
@@ -205,44 +219,6 @@ def _check(is_right: bool, what: str, value: Any) -> None:
         raise ValueError(f"it is damaged: {what} {shown}, which bigfs does not write")
 
 
-def is_of_earlier_version(folder: Location) -> bool:
-    """Say whether a folder without a mark is plainly a run directory of an earlier version.
-
-    Its manifest must have the format, stages that each have key, attempt, files and time of
-    commit, a status that runs have, the id of its last attempt and the versions of bigfs and
-    Python; ``config.yaml`` must lie beside it. Both must be files, not links.
-    """
-    places = (folder / MANIFEST, folder / CONFIG)
-    if not all(place.is_file() for place in places):
-        return False
-    if any(isinstance(place, Path) and place.is_symlink() for place in places):
-        return False
-    try:
-        manifest = parse_json(places[0].read_text())
-        check_manifest(manifest)
-        versions = manifest["versions"]
-        return (
-            is_attempt(manifest["attempt"])
-            and manifest["status"] in ("running", "done", "interrupted", "failed")
-            and all(isinstance(versions[name], str) for name in ("bigfs", "python"))
-            and all(
-                {"stored", "committed", "version", "settings"} <= record.keys()
-                for record in manifest["stages"].values()
-            )
-        )
-    except StorageError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, OSError):
-        return False
-
-
-def files_of_earlier_version(folder: Location) -> list[str]:
-    """Return the files that an earlier version wrote: features of a run, tables of a comparison."""
-    written = [name for name in OUTPUTS if (folder / name).is_file()]
-    is_run = FEATURES in written
-    return [name for name in written if not is_run or name in (CONFIG, FEATURES)]
-
-
 def write_stamp(folder: Path, run_id: str, stage: str, attempt: str) -> None:
     """Note in a stage's folder which run, stage and attempt made it."""
     record = {"run": run_id, "stage": stage, "attempt": attempt}
@@ -258,9 +234,37 @@ def refuse_inside_ours(place: Location) -> None:
             raise InputError(f"{place} lies in {folder}, a run or a store. Give another place.")
 
 
+def check_new_file(place: Path, own: bytes | None = None) -> Path:
+    """Return where a file that a command may write goes: links are followed, and stay.
+
+    Parameters
+    ----------
+    place : Path
+    own : bytes or None, default=None
+        What files of its kind that bigfs wrote have near their beginning: such a one is replaced.
+
+    Raises
+    ------
+    InputError
+        If its folder is not there, or is of a run or a store, or another file has its name.
+    """
+    target = Path(os.path.realpath(place))
+    if not place.name or target.is_dir():
+        raise InputError(f"{place} is a folder. Give the name of a file.")
+    if not target.parent.is_dir():
+        raise InputError(f"{place}: there is no folder {target.parent}. Make it first.")
+    refuse_inside_ours(target)
+    if not is_there(target, "the file"):
+        return target
+    with suppress(OSError, ValueError):
+        if own is not None and own in read_head(target, _HEAD_BYTES):
+            return target
+    raise InputError(f"{place} already exists, and bigfs did not write it. Give another name.")
+
+
 def report_mark(run_id: str) -> str:
     """Return the mark near the beginning of a report that says which run it belongs to."""
-    return f'<meta name="bigfs-run" content="{run_id}">'
+    return f'<meta name="bigfs-run" content="{html.escape(run_id)}">'
 
 
 def is_own_report(place: Location, run_id: str) -> bool:
@@ -288,37 +292,9 @@ def read_stamp(folder: Path) -> dict[str, str] | None:
         return None
 
 
-def foreign_files(folder: Location) -> list[str]:
-    """Return the files below a stage's folder that bigfs did not write there.
-
-    Ours are the stamp and what the stage's checksums name. Data brought in have no such list: they
-    are a store. Where the list is damaged they are the files of zarr groups and arrays.
-    """
-    names = set(files_below(folder))
-    known = {STAMP, CHECKSUMS, OBJECTS}
-    try:
-        listed = set(parse_json((folder / CHECKSUMS).read_text())) if CHECKSUMS in names else set()
-    except (ValueError, TypeError, OSError):
-        listed = set()
-    ours = _OF_ZARR if CHECKSUMS in names else _OF_STORE
-    return sorted(n for n in names - known - listed if listed or ours.fullmatch(n) is None)
-
-
 def beside_the_matrix(store: Location) -> list[str]:
     """Return the files below a store that an ingest does not write."""
     return sorted(name for name in files_below(store) if _OF_STORE.fullmatch(name) is None)
-
-
-def refuse_foreign_files(folder: Location) -> None:
-    """Raise InputError if a stage's folder, which is replaced as a whole, holds files of others."""
-    others = foreign_files(folder)
-    if others:
-        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        raise InputError(
-            f"{folder} holds {others[0]}{more}, which bigfs did not write. A stage's folder is "
-            "replaced as a whole: move these files elsewhere, then run again. Nothing was "
-            "touched."
-        )
 
 
 def refuse_links(folder: Location, names: list[str]) -> None:
@@ -341,17 +317,6 @@ def refuse_nested(path: Path) -> None:
             f"{path} lies in {stage}, which a stage of another run made and may replace. Give "
             "another folder."
         )
-
-
-def contents(path: Location) -> dict[str, int]:
-    """Return how many files a folder holds, and their bytes; in a bucket, of those committed."""
-    sizes = {name: size for name, (size, _) in files_below(path).items()}
-    if isinstance(path, ObjectPath):
-        if OBJECTS not in sizes:
-            return {"files": 0, "bytes": 0}
-        committed = parse_json((path / OBJECTS).read_text())
-        sizes = {name: size for name, size in committed.items() if sizes.get(name) == size}
-    return {"files": len(sizes), "bytes": sum(sizes.values())}
 
 
 def is_taken(path: Location) -> bool:

@@ -14,35 +14,22 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bigfs.core.errors import CorruptStoreError, StorageError
-from bigfs.core.files import parse_json
 from bigfs.runtime.interrupt import check_interrupt
 from bigfs.store.location import (
     Location,
-    files_below,
     remove_tree,
     sync_path,
     sync_tree,
-    write_atomic,
 )
 from bigfs.store.objects import ObjectPath
-from bigfs.store.records import (
-    CHECKPOINTS,
-    CHECKSUMS,
-    OBJECTS,
-    contents,
-    is_taken,
-    write_stamp,
-)
+from bigfs.store.records import CHECKPOINTS, is_taken, write_stamp
 from bigfs.store.runfolder import RunFolder
 from bigfs.store.scratch import Scratch
-
-_PART_BYTES = 2**20
+from bigfs.store.stagefiles import changed_file, is_metadata, write_list
 
 
 def stage_key(name: str, version: int, settings: dict[str, Any], *upstream: str) -> str:
@@ -86,49 +73,31 @@ class RunDirectory(RunFolder):
         What an earlier attempt left is taken over only if its checksums match.
         """
         record = self.manifest["stages"].get(name)
-        if record is None or record["key"] != key or not self.is_intact(name):
+        if record is None or record["key"] != key or "stale" in record:
             return None
-        if "stale" in record:
-            return None
-        if record["attempt"] != self.attempt and self.damaged(name) is not None:
-            return None
-        return dict(record)
+        is_own = record["attempt"] == self.attempt
+        is_whole = self.is_intact(name) if is_own else self._fault(name) is None
+        return dict(record) if is_whole else None
 
-    def damaged(self, name: str) -> str | None:
-        """Return the name of a file of a finished stage whose bytes have changed, None if none.
+    def _fault(self, name: str) -> tuple[str, str] | None:
+        """Return what is wrong with the files of a finished stage: which, and what of them.
 
-        Of data brought in only the metadata are read here: each of their chunks is checked whenever
-        it is read. A bucket keeps checksums itself.
+        Data brought in check each of their chunks whenever it is read, and buckets keep checksums
+        themselves: of these only the list, or the list and metadata, are compared.
         """
-        folder = self.stage_path(name)
-        sums = folder / CHECKSUMS
-        if isinstance(folder, ObjectPath):
-            return None
-        if name == "data":
-            stored = self.manifest["stages"][name].get("metadata", {})
-            actual = _checksums(folder, _is_metadata) if stored else {}
-            return next((file for file in sorted(actual) if stored.get(file) != actual[file]), None)
-        if not sums.exists():
-            return None
-        try:
-            stored = dict(parse_json(sums.read_text()))
-        except (ValueError, TypeError):
-            return CHECKSUMS
-        actual = _checksums(folder)
-        return next((file for file in sorted(actual) if stored.get(file) != actual[file]), None)
+        if not self.is_intact(name):
+            return "files", "are missing"
+        file = changed_file(self.stage_path(name), self.manifest["stages"][name]["stored"])
+        return None if file is None else (file, "was changed")
 
     def check_unchanged(self, name: str) -> None:
         """Raise CorruptStoreError if files of a finished stage are missing or were changed."""
-        what = "files are missing"
-        if self.is_intact(name):
-            file = self.damaged(name)
-            if file is None:
-                return
-            what = f"{file} was changed"
-        raise CorruptStoreError(
-            f"{self.stage_path(name)}: {what}. Give the command of the run again: it does stage "
-            f"'{name}' anew."
-        )
+        fault = self._fault(name)
+        if fault is not None:
+            raise CorruptStoreError(
+                f"{self.stage_path(name)}: {' '.join(fault)}. Give the command of the run again: "
+                f"it does stage '{name}' anew."
+            )
 
     def why_stale(self, name: str, key: str, version: int, settings: dict[str, Any]) -> str:
         """Return in words why a stage has to run."""
@@ -136,12 +105,10 @@ class RunDirectory(RunFolder):
         if record is None:
             return "not yet run"
         if record["key"] == key:
-            if not self.is_intact(name):
-                return "files of its result are missing"
             if "stale" in record:
                 return "done anew, by --fresh"
-            file = self.damaged(name)
-            return "finished" if file is None else f"{file} of its result was changed"
+            fault = self._fault(name)
+            return "finished" if fault is None else " of its result ".join(fault)
         if record.get("version") != version:
             return "its algorithm is another version"
         changes = _changes(record["settings"], json.loads(json.dumps(settings)))
@@ -183,58 +150,67 @@ class RunDirectory(RunFolder):
             self.write()
         return self.path / CHECKPOINTS / checkpoints[name]["folder"]
 
-    def commit(self, name: str, key: str, record: dict[str, Any]) -> None:
-        """Make a stage's result permanent: one rename, then one write of the manifest."""
+    def commit(
+        self, name: str, key: str, record: dict[str, Any], *, checks_itself: bool = False
+    ) -> None:
+        """Make a stage's result permanent by one write of the manifest.
+
+        Parameters
+        ----------
+        name, key : str
+            The stage and its key.
+        record : dict
+            What the manifest says of it.
+        checks_itself : bool, default=False
+            Whether readers of the result compare checksums of their own.
+        """
         check_interrupt()
         self.lease.check()
         source = self.stage_target(name)
-        record = {
+        stored = self._seal(name, source, checks_itself)
+        former = self._put_away(name, self.stage_path(name))
+        self.manifest["stages"][name] = {
             **record,
             "key": key,
             "attempt": self.attempt,
             "committed": time.time(),
+            "folder": self._place(name, source),
+            "stored": stored,
         }
-        if isinstance(source, ObjectPath):
-            self._commit_objects(name, source, record)
-        else:
-            for part in source.rglob("*.partial"):  # of chunks that killed workers were writing
-                part.unlink(missing_ok=True)
-            write_stamp(source, self.manifest["id"], name, self.attempt)
-            if name == "data":
-                record["metadata"] = _checksums(source, _is_metadata)
-            else:
-                write_atomic(source / CHECKSUMS, json.dumps(_checksums(source)))
-            sync_tree(source)
-            self._commit_folder(name, source, {**record, "stored": contents(source)})
-        self._drop_checkpoint(name)
-
-    def _commit_folder(self, name: str, source: Path, record: dict[str, Any]) -> None:
-        former = self._put_away(name, self.stage_path(name))
-        final = self.path / f"{name}.zarr"
-        if is_taken(final):  # somebody else's
-            final = self.path / f"{name}-{self.attempt}.zarr"
-            record["folder"] = final.name
-        assert isinstance(final, Path)
-        try:
-            source.rename(final)
-            sync_path(final.parent)
-        except OSError as error:
-            raise StorageError(f"Cannot commit stage '{name}' to {final}: {error}.") from error
-        self.manifest["stages"][name] = record
-        self.write()
-        if former is not None:
-            remove_tree(former)
-
-    def _commit_objects(self, name: str, source: ObjectPath, record: dict[str, Any]) -> None:
-        """Name a new stage in the manifest, then remove the one it replaces."""
-        former = self._put_away(name, self.stage_path(name))
-        sizes = {key: size for key, (size, _) in source.objects_below().items()}
-        write_atomic(source / OBJECTS, json.dumps(sizes))
-        stored = {"files": len(sizes), "bytes": sum(sizes.values())}
-        self.manifest["stages"][name] = {**record, "folder": source.name, "stored": stored}
         self.write()
         if former is not None and former != source:
             remove_tree(former)
+        self._drop_checkpoint(name)
+
+    def _seal(self, name: str, source: Location, checks_itself: bool) -> dict[str, Any]:
+        """List the files of a stage that is done, which on disk must outlive a power failure."""
+        if isinstance(source, ObjectPath):
+            return write_list(source, lambda file: False)
+        for part in source.rglob("*.partial"):  # of chunks that killed workers were writing
+            part.unlink(missing_ok=True)
+        write_stamp(source, self.manifest["id"], name, self.attempt)
+        stored = write_list(source, is_metadata if checks_itself else lambda file: True)
+        sync_tree(source)
+        return stored
+
+    def _place(self, name: str, source: Location) -> str:
+        """Give a sealed stage its name, by which the manifest will know it.
+
+        In a bucket it has been written there. Until the manifest says so the folder on disk is
+        known by its stamp for one whose commit was cut off.
+        """
+        if isinstance(source, ObjectPath):
+            return source.name
+        final = self.path / f"{name}.zarr"
+        if is_taken(final):  # somebody else's
+            final = self.path / f"{name}-{self.attempt}.zarr"
+        try:
+            source.rename(str(final))
+            sync_path(source.parent)
+            sync_path(Path(str(self.path)))
+        except OSError as error:
+            raise StorageError(f"Cannot commit stage '{name}' to {final}: {error}.") from error
+        return final.name
 
     def drop(self, name: str) -> None:
         """Forget a finished stage and remove its files."""
@@ -269,20 +245,3 @@ def _changes(before: dict[str, Any], after: dict[str, Any], section: str = "") -
 
 def _shown(value: Any) -> str:
     return "null" if value is None else str(value)
-
-
-def _is_metadata(name: str) -> bool:
-    return name.rpartition("/")[2] == "zarr.json"
-
-
-def _checksums(folder: Path, which: Callable[[str], bool] | None = None) -> dict[str, str]:
-    """Return the CRC-32 of every file of a folder, or of some, by its name relative to it."""
-    checksums = {}
-    for name in files_below(folder):
-        if name != CHECKSUMS and (which is None or which(name)):
-            value = 0
-            with (folder / name).open("rb") as file:
-                while part := file.read(_PART_BYTES):
-                    value = zlib.crc32(part, value)
-            checksums[name] = f"{value:08x}"
-    return checksums

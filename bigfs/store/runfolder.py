@@ -13,38 +13,36 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from bigfs.core.errors import InputError, RunLockedError, StorageError
+from bigfs.core.errors import BigfsError, ClusterError, InputError, RunLockedError, StorageError
 from bigfs.core.files import parse_json
 from bigfs.core.paths import check_writable, is_there
+from bigfs.store.buckets import hurried
 from bigfs.store.lease import LEASE, Lease, lost
 from bigfs.store.location import Location, as_location, read_small, remove_tree, replaced_file
-from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus, hurried
+from bigfs.store.objects import ConflictError, ObjectPath, ObjectStatus
 from bigfs.store.records import (
     ATTEMPTS,
     CHECKPOINTS,
-    FORMAT,
     MANIFEST,
     MARK,
     OUTPUTS,
     check_manifest,
-    contents,
     create_mark,
-    files_of_earlier_version,
-    foreign_files,
+    empty_manifest,
     is_attempt,
-    is_of_earlier_version,
     is_taken,
     mark_text,
     new_id,
     read_mark,
     read_stamp,
-    refuse_foreign_files,
     refuse_links,
     refuse_nested,
     remove_report,
 )
+from bigfs.store.stagefiles import foreign_files, is_complete, refuse_foreign_files
+from bigfs.store.stalled import KEPT, why_stalled
 
 
 class RunFolder:
@@ -70,7 +68,8 @@ class RunFolder:
         self._is_gone = False  # a bucket that does not answer any more
         self.attempt = new_id()
         self.lease = Lease(self.path, self.attempt)
-        self.manifest: dict[str, Any] = {"format": FORMAT, "stages": {}}
+        self.manifest = empty_manifest()
+        self._began = time.monotonic()
 
     @contextmanager
     def open(self, *, fresh: bool = False, outputs: Sequence[str] = ()) -> Iterator[Self]:
@@ -101,12 +100,14 @@ class RunFolder:
                 except BaseException as error:
                     if isinstance(error, Exception):
                         self._check_lease(error)
-                    self._record_end(error)
+                    if stalled := self._record_end(error):
+                        raise ClusterError(f"{self.path}: {stalled}") from error
                     raise
                 finally:
                     self._clean_up()
                     # What holds no finished stage is of no use to anyone.
-                    if was_empty and not self.manifest["stages"] and not self._is_gone:
+                    is_useless = not self.manifest["stages"] and KEPT not in self.manifest
+                    if was_empty and is_useless and not self._is_gone:
                         self._leave_nothing()
         finally:
             if was_empty and not self._is_gone:
@@ -119,8 +120,8 @@ class RunFolder:
 
     @property
     def is_run(self) -> bool:
-        """True if the folder is a run directory, of this version or an earlier one."""
-        return bool(read_mark(self.path)) or is_of_earlier_version(self.path)
+        """True if the folder has the mark of a run directory."""
+        return bool(read_mark(self.path))
 
     def read(self) -> Self:
         """Read the manifest, if there is one.
@@ -142,7 +143,7 @@ class RunFolder:
                     "Start over with --fresh, or use another run directory."
                 ) from None
             self.manifest = manifest
-            checkpoints = manifest.get("checkpoints", {}).values()
+            checkpoints = manifest["checkpoints"].values()
             refuse_links(self.path, [f"{CHECKPOINTS}/{entry['folder']}" for entry in checkpoints])
             refuse_links(self.path, [self.stage_path(name).name for name in manifest["stages"]])
         return self
@@ -202,8 +203,8 @@ class RunFolder:
 
     def stage_path(self, name: str) -> Location:
         """Return where a finished stage lives."""
-        record = self.manifest["stages"].get(name, {})
-        return self.path / record.get("folder", f"{name}.zarr")
+        record = self.manifest["stages"].get(name, {"folder": f"{name}.zarr"})
+        return self.path / str(record["folder"])
 
     def is_intact(self, name: str) -> bool:
         """Say whether a stage is finished and all its files are there, with their sizes."""
@@ -214,7 +215,7 @@ class RunFolder:
         stamp = read_stamp(path) if isinstance(path, Path) else None
         if stamp is not None and stamp["attempt"] != record["attempt"]:
             return False  # of a later attempt, killed before it could be recorded
-        return bool(record["stored"] == contents(path))
+        return is_complete(path)
 
     def remove(self) -> None:
         """Remove what the records of this run name, and nothing else; the lease must be held.
@@ -257,13 +258,10 @@ class RunFolder:
             was_empty, mark = names <= {MARK}, read_mark(self.path)
             # A mark is empty only where a run was killed as its first file was made.
             if not was_empty and (mark is None or (not mark and MANIFEST not in names)):
-                if not is_of_earlier_version(self.path):
-                    raise InputError(
-                        f"{self.path} holds files and is not a bigfs run: it has no {MARK}, and no "
-                        f"{MANIFEST} of an earlier version of bigfs. Nothing in it was touched. "
-                        "Give another folder."
-                    )
-                run_id = self.read().manifest.get("id", run_id)  # it has one if the mark was lost
+                raise InputError(
+                    f"{self.path} holds files and is not a bigfs run: it has no {MARK}. Nothing in "
+                    "it was touched. Give another folder."
+                )
             if isinstance(self.path, Path):
                 check_writable(self.path, "the run")
         try:
@@ -280,10 +278,10 @@ class RunFolder:
         """Check all there is to check, then remove what is left of former attempts."""
         refuse_links(self.path, [ATTEMPTS, CHECKPOINTS])
         self._read_own(fresh)
-        for stage in self.manifest["stages"]:
+        for stage, record in self.manifest["stages"].items():
             path = self.stage_path(stage)
             if isinstance(path, Path) and path.is_dir():
-                refuse_foreign_files(path)
+                refuse_foreign_files(path, record["stored"])
         files = self.manifest["files"]
         for name in outputs:
             path = self.path / name
@@ -314,20 +312,14 @@ class RunFolder:
             if not fresh:
                 raise
             self._set_aside((MANIFEST, *OUTPUTS))
-        is_earlier = "attempt" in self.manifest and "id" not in self.manifest
         self.manifest.setdefault("id", run_id or new_id())
-        files = files_of_earlier_version(self.path) if is_earlier else []
-        for name, start in (("attempts", {}), ("checkpoints", {}), ("files", files)):
-            self.manifest.setdefault(name, start)
         if not run_id:
             (self.path / MARK).write_text(mark_text(self.manifest["id"]))
 
     def _check_id(self, run_id: str | None) -> None:
-        """Raise InputError if the manifest is not that of the mark, nor of an earlier version."""
-        stored_id = self.manifest.get("id")
-        if not is_taken(self.path / MANIFEST) or stored_id == run_id or (stored_id and not run_id):
-            return
-        if stored_id is None and is_of_earlier_version(self.path):
+        """Raise InputError if the manifest is not that of the mark."""
+        stored_id = self.manifest.get("id", run_id)
+        if stored_id == run_id or not run_id:
             return
         raise InputError(
             f"{self.path / MANIFEST} is of another run: its id is {stored_id!r}, that of {MARK} is "
@@ -346,7 +338,7 @@ class RunFolder:
             else:
                 path.rename(aside)  # type: ignore[arg-type]
         self._version = None
-        self.manifest = {"format": FORMAT, "stages": {}}
+        self.manifest = empty_manifest()
 
     def _sweep_attempts(self) -> None:
         """Remove what former attempts left: scratch, files half written, stages in a bucket.
@@ -354,22 +346,25 @@ class RunFolder:
         An attempt is forgotten when nothing of it is found: a late task may bring something back.
         """
         attempts = self.manifest["attempts"]
-        for attempt in (self.lease.former, self.manifest.get("attempt")):
-            if is_attempt(attempt):
-                attempts.setdefault(attempt, [])
-        named = {self.stage_path(name).name for name in self.manifest["stages"]}
-        for attempt, folders in list(attempts.items()):
-            places = [self.path / ATTEMPTS / attempt]
-            places += [self.path / folder for folder in folders if folder not in named]
+        if is_attempt(self.lease.former):
+            attempts.setdefault(self.lease.former, [])
+        for attempt in list(attempts):
             if isinstance(self.path, Path):
                 for name in (MANIFEST, *OUTPUTS):
                     with suppress(OSError):  # no such file, or no file
                         (self.path / f"{name}.partial-{attempt}").unlink()
-            leftovers = [place for place in places if place.exists()]
+            leftovers = [place for place in self._places_of(attempt) if place.exists()]
             for place in leftovers:
                 remove_tree(place)
             if not leftovers:
                 del attempts[attempt]
+
+    def _places_of(self, attempt: str) -> list[Location]:
+        """Return the folders of an attempt that no finished stage is in."""
+        named = {self.stage_path(name).name for name in self.manifest["stages"]}
+        folders = self.manifest["attempts"].get(attempt, [])
+        unfinished = [self.path / folder for folder in folders if folder not in named]
+        return [self.path / ATTEMPTS / attempt, *unfinished]
 
     def _sweep_stages(self) -> None:
         """Remove checkpoints of finished stages, and stages whose commit was cut off."""
@@ -403,11 +398,10 @@ class RunFolder:
             self.manifest["attempts"].setdefault(record["attempt"], []).append(path.name)
             return path
         stamp = read_stamp(path)
-        if stamp is not None:
-            is_ours = stamp["run"] == self.manifest["id"] and stamp["stage"] == name
-        else:  # stages of earlier versions say nothing of themselves
-            is_ours = record is not None and path == self.stage_path(name) and self.is_intact(name)
-        if not is_ours or foreign_files(path):  # which somebody put there since the run began
+        if stamp is None or (stamp["run"], stamp["stage"]) != (self.manifest["id"], name):
+            return None
+        stored = record["stored"] if record and record["attempt"] == stamp["attempt"] else None
+        if foreign_files(path, stored):  # which somebody put there since the run began
             return None
         former = self.attempt_path / f"former-{new_id()}"
         assert isinstance(former, Path)
@@ -440,38 +434,56 @@ class RunFolder:
         except RunLockedError as reason:
             raise reason from error
 
-    def _record_end(self, error: BaseException) -> None:
-        """Note how a run ended that did not finish, where that can still be written."""
+    def _record_end(self, error: BaseException) -> str | None:
+        """Note how a run ended that did not finish, where that can still be written.
+
+        Returns
+        -------
+        stalled : str or None
+            Why it will never finish, if it is interrupted again and again.
+        """
         if isinstance(self.path, ObjectPath) and isinstance(error, StorageError):
             self._is_gone = True  # what failed for a minute is not asked again: the next run sweeps
-            return
+            return None
         if isinstance(error, RunLockedError):
-            return
-        interrupted = not isinstance(error, Exception)
+            return None
+        stalled, interrupted = None, not isinstance(error, Exception)
         self.manifest["status"] = "interrupted" if interrupted else "failed"
         if not interrupted:
             self.manifest["error"] = f"{type(error).__name__}: {error}"
         try:
             with hurried(), suppress(RunLockedError):
+                if interrupted:
+                    seconds = time.monotonic() - self._began
+                    stalled = why_stalled(self.manifest, self.path / CHECKPOINTS, seconds)
                 if (self.path / MANIFEST).exists():
                     self.lease.check()
                     self.write()
         except StorageError:
             self._is_gone = isinstance(self.path, ObjectPath)
+        return stalled
 
     def _clean_up(self) -> None:
         """Remove this attempt's unfinished work, and nothing of a run that took its place."""
-        if isinstance(self.path, Path):
-            _remove(self.path / ATTEMPTS / self.attempt)
-            with suppress(OSError):  # another attempt's, or not ours
-                (self.path / ATTEMPTS).rmdir()
-        elif not self._is_gone:
-            named = {self.stage_path(name).name for name in self.manifest["stages"]}
-            with hurried(), suppress(StorageError):
-                remove_tree(self.path / ATTEMPTS / self.attempt)
-                for folder in self.manifest["attempts"][self.attempt]:
-                    if folder not in named:
-                        remove_tree(self.path / folder)
+        if self._is_gone:
+            return
+        with hurried(), suppress(OSError):  # of a folder with another attempt's, or not ours
+            for place in self._places_of(self.attempt):
+                _remove(place)
+            (self.path / ATTEMPTS).rmdir()
+        with hurried(), suppress(OSError, BigfsError):
+            self._drop_late_checkpoints()
+
+    def _drop_late_checkpoints(self) -> None:
+        """Remove what was written to a checkpoint after a run in this one's place had dropped it.
+
+        A process that is frozen in the middle of a write ends it when it wakes up.
+        """
+        ours = {record["folder"] for record in self.manifest["checkpoints"].values()}
+        present = type(self)(str(self.path)).read().manifest["checkpoints"].values()
+        for folder in ours - {record["folder"] for record in present}:
+            remove_tree(self.path / CHECKPOINTS / folder)
+        (self.path / CHECKPOINTS).rmdir()
 
     def _leave_nothing(self) -> None:
         """Remove the records of a run without stages, unless somebody put something beside them."""
@@ -483,10 +495,10 @@ class RunFolder:
                 (self.path / MANIFEST).unlink(missing_ok=True)
 
 
-def _remove(path: Path) -> None:
+def _remove(path: Location) -> None:
     """Remove a folder that threads of an interrupted stage may still be writing to."""
     for _ in range(200):
         remove_tree(path)
-        if not path.exists():
+        if isinstance(path, ObjectPath) or not path.exists():
             return
         time.sleep(0.05)

@@ -2,7 +2,8 @@
 
 Nothing large travels in the task graph. A small array (d x K) or one with a row per sample is a
 zarr array under a path that the client and every worker can reach; tasks carry an `ArrayRef`.
-Chunks are plain bytes: in a bucket they are read and written without zarr, by ranges of rows.
+Chunks are plain bytes. In a bucket they are shards, read and written without zarr: by ranges of
+rows, whose checksums are compared.
 """
 
 from __future__ import annotations
@@ -23,10 +24,23 @@ from typing import IO, Any
 
 import numpy as np
 
-from bigfs.core.errors import MemoryLimitError, StorageError
-from bigfs.core.units import format_bytes
-from bigfs.store.location import Location, as_location, free_bytes, remove_tree, zarr_store
+from bigfs.core.errors import InputError, MemoryLimitError, StorageError
+from bigfs.core.units import MIB, format_bytes
+from bigfs.store.location import (
+    Location,
+    as_location,
+    free_bytes,
+    read_small,
+    remove_tree,
+    zarr_store,
+)
 from bigfs.store.objects import ObjectPath
+from bigfs.store.pages import page_rows, read_pages, shard
+
+# Metadata of an array without attributes are a few hundred bytes.
+_METADATA_BYTES = 2**16
+# Of each array in a temporary folder a pickle carries so much.
+CARRIED_BYTES = 256 * MIB
 
 
 @dataclass(frozen=True)
@@ -37,6 +51,7 @@ class ArrayRef:
     shape: tuple[int, ...]
     dtype: str  # NumPy name of the type
     chunk_rows: int  # rows per chunk; every write covers whole chunks
+    page_rows: int = 0  # rows with a checksum, in a bucket; 0: none has one
 
     @property
     def nbytes(self) -> int:
@@ -46,9 +61,10 @@ class ArrayRef:
     @classmethod
     def at(cls, path: str | Location) -> ArrayRef:
         """Return the address of an array that is already stored."""
-        array = _handle(str(path))
+        array = _handle(str(path), _metadata(str(path)))
         shape = tuple(int(size) for size in array.shape)
-        return cls(str(path), shape, np.dtype(array.dtype).name, int(array.chunks[0]))
+        chunk, page = (array.shards or array.chunks)[0], array.chunks[0] if array.shards else 0
+        return cls(str(path), shape, np.dtype(array.dtype).name, int(chunk), int(page))
 
     def load(self) -> np.ndarray:
         """Read the whole array."""
@@ -58,10 +74,7 @@ class ArrayRef:
         """Read rows ``start`` to ``stop``."""
         if self._is_remote:
             return self._fetch(start, min(stop, self.shape[0]))
-        rows = np.asarray(_handle(self.path)[start:stop])
-        # Afterwards: an array that is removed meanwhile would still read as zeros in part.
-        self._check_chunks(start, stop)
-        return rows
+        return np.asarray(self._array()[start:stop])
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Read scattered rows, a stored chunk at a time."""
@@ -91,9 +104,20 @@ class ArrayRef:
             self._send(start, np.asarray(values))
             return
         # A task that was given up must not bring back the folder of an array that is gone.
-        if not os.path.exists(f"{self.path}/zarr.json"):
-            raise StorageError(f"{self.path} was removed. Nothing was written. Run again.")
-        _handle(self.path)[start:stop] = values
+        self._array()[start:stop] = values
+
+    def _array(self) -> Any:
+        """Return the opened array.
+
+        Raises
+        ------
+        StorageError
+            If it was removed, or another one is in its place.
+        """
+        array = _handle(self.path, _metadata(self.path))
+        if (array.shape, array.dtype, array.chunks[0]) != (self.shape, self.dtype, self.chunk_rows):
+            raise StorageError(f"{self.path} was replaced by another run. Run again.")
+        return array
 
     @property
     def _is_remote(self) -> bool:
@@ -113,8 +137,12 @@ class ArrayRef:
         while len(view):
             chunk, first = divmod(start, self.chunk_rows)
             count = min(self.chunk_rows - first, stop - start) * row_bytes
+            place, begin = self._object(chunk), first * row_bytes
             try:
-                n_read, _ = self._object(chunk).read_into(view[:count], first * row_bytes)
+                if self.page_rows:
+                    n_read, _ = read_pages(place, view[:count], begin, self.page_rows * row_bytes)
+                else:
+                    n_read, _ = place.read_into(view[:count], begin)
             except FileNotFoundError:
                 raise StorageError(self._missing(chunk)) from None
             if n_read != count:
@@ -131,7 +159,9 @@ class ArrayRef:
                 rest = (self.chunk_rows - len(chunk), *self.shape[1:])
                 chunk = np.concatenate([chunk, np.zeros(rest, self.dtype)])
             place = self._object((start + first) // self.chunk_rows)
-            place.write_bytes(chunk.reshape(-1).view(np.uint8).data)
+            content = chunk.reshape(-1).view(np.uint8).data
+            page_bytes = self.page_rows * (len(content) // self.chunk_rows)
+            place.write_bytes(shard(content, page_bytes) if page_bytes else content)
 
     def _missing(self, chunk: int) -> str:
         return (
@@ -140,24 +170,34 @@ class ArrayRef:
         )
 
     def open(self, owner: Scratch) -> Any:
-        """Return the zarr array, read when asked; it keeps its folder's owner alive."""
+        """Return the zarr array, read when asked; it keeps its folder's owner alive.
+
+        A missing chunk is an error. A pickle has what `carried` returns.
+        """
         import zarr
 
-        if self._is_remote:
-            store = zarr_store(self.path, strict=True).with_read_only(True)
-        else:
-            store = zarr.storage.LocalStore(self.path, read_only=True)
+        store = zarr_store(self.path, strict=True).with_read_only(True)
         store.owner = owner
         return zarr.open_array(store=store, mode="r")
 
-    def _check_chunks(self, start: int, stop: int) -> None:
-        """Raise StorageError if a chunk of the rows is missing: it would read as zeros."""
-        if 0 in self.shape:
-            return
-        rest = "/0" * (len(self.shape) - 1)
-        for chunk in range(start // self.chunk_rows, -(-stop // self.chunk_rows)):
-            if not os.path.exists(f"{self.path}/c/{chunk}{rest}"):
-                raise StorageError(self._missing(chunk))
+    def carried(self, owner: Scratch) -> ArrayRef | Carried:
+        """Return what a pickle has of the array: its address, or its values if that ends.
+
+        Raises
+        ------
+        InputError
+            If the folder is temporary and the array larger than what a pickle carries.
+        """
+        if not owner.is_temporary:
+            return self
+        name = Path(self.path).name
+        if self.nbytes > CARRIED_BYTES:
+            raise InputError(
+                f"'{name}' has {format_bytes(self.nbytes)} in a temporary folder, and a pickle or "
+                f"copy carries up to {format_bytes(CARRIED_BYTES)}: use bigfs.run, whose run "
+                "directory stays."
+            )
+        return Carried(name, self.load(), self.chunk_rows)
 
     def check_complete(self) -> None:
         """Raise StorageError if a chunk is missing (it would read as zeros)."""
@@ -173,13 +213,36 @@ class ArrayRef:
             )
 
 
+@dataclass(frozen=True)
+class Carried:
+    """An array of a temporary folder, by value."""
+
+    name: str
+    values: np.ndarray
+    chunk_rows: int
+
+    def put(self, scratch: Scratch) -> ArrayRef:
+        """Store the array in a folder."""
+        ref = scratch.create(self.name, self.values.shape, self.values.dtype, self.chunk_rows)
+        ref.write(0, self.values)
+        return ref
+
+
+def _metadata(path: str) -> str:
+    """Return the metadata of a stored array as they are now."""
+    try:
+        return read_small(as_location(path) / "zarr.json", _METADATA_BYTES)
+    except FileNotFoundError:
+        raise StorageError(f"{path} was removed. Run again.") from None
+
+
 @lru_cache(maxsize=64)
-def _handle(path: str) -> Any:
-    """Open a zarr array once per process; its metadata never changes after creation."""
+def _handle(path: str, metadata: str) -> Any:
+    """Open a zarr array once per process for the same metadata: paths are used again."""
     import zarr
 
     # Chunks of zeros are written like all others: a missing one means an unfinished write.
-    array = zarr.open_array(zarr_store(path), mode="r+", zarr_format=3)
+    array = zarr.open_array(zarr_store(path, strict=True), mode="r+", zarr_format=3)
     return array.with_config({"write_empty_chunks": True})
 
 
@@ -219,12 +282,26 @@ class Scratch:
     """
 
     def __init__(self, path: str | Location | None = None) -> None:
+        self._is_owner = path is None
         if path is None:
             path = tempfile.mkdtemp(prefix="bigfs-")
-            weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+            weakref.finalize(self, _remove_own, path, os.getpid())
         self._parent: Scratch | None = None
         self.path = as_location(path).absolute()
         self.path.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def is_temporary(self) -> bool:
+        """True if the folder ends with this object, or with the one that it is below."""
+        return self._is_owner or (self._parent is not None and self._parent.is_temporary)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.is_temporary:
+            raise InputError(
+                "A copy or pickle of this object would refer to a temporary folder that ends with "
+                "it: bring its data into a store that stays (bigfs.ingest), and use that."
+            )
+        return dict(vars(self))
 
     def create(
         self, name: str, shape: tuple[int, ...], dtype: Any, chunk_rows: int | None = None
@@ -241,9 +318,13 @@ class Scratch:
             Rows per chunk. None: one chunk, for small arrays.
         """
         import zarr
+        from zarr.codecs import Crc32cCodec
 
         rows = max(1, min(shape[0], chunk_rows or shape[0]))
-        path = self.path / name
+        row_bytes = math.prod(shape[1:]) * np.dtype(dtype).itemsize
+        path, rest = self.path / name, tuple(max(1, size) for size in shape[1:])
+        is_paged = isinstance(path, ObjectPath) and row_bytes > 0
+        page = page_rows(rows, row_bytes) if is_paged else 0
         if isinstance(path, ObjectPath):
             remove_tree(path)
         elif path.exists():
@@ -252,11 +333,11 @@ class Scratch:
             store=zarr_store(path),
             shape=shape,
             dtype=np.dtype(dtype),
-            chunks=(rows, *(max(1, size) for size in shape[1:])),
-            compressors=None,
+            chunks=(page or rows, *rest),
+            shards=(rows, *rest) if page else None,
+            compressors=[Crc32cCodec()] if page else None,
         )
-        _handle.cache_clear()
-        return ArrayRef(str(path), tuple(int(s) for s in shape), np.dtype(dtype).name, rows)
+        return ArrayRef(str(path), tuple(int(s) for s in shape), np.dtype(dtype).name, rows, page)
 
     def check_free(self, stage: str, needed: int) -> None:
         """Raise MemoryLimitError unless the file system has so many bytes free."""
@@ -299,3 +380,31 @@ class Scratch:
     def close(self) -> None:
         """Remove the folder and all it holds."""
         remove_tree(self.path)
+
+
+def _remove_own(path: str, process: int) -> None:
+    """Remove a temporary folder, but not as a copy of its owner in a forked process."""
+    if os.getpid() == process:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class Kept:
+    """Base of records with arrays in a folder, which ``scratch`` keeps."""
+
+    scratch: Scratch
+
+    def __getstate__(self) -> dict[str, Any]:
+        if not self.scratch.is_temporary:
+            return dict(vars(self))
+        state = {
+            k: v.carried(self.scratch) if isinstance(v, ArrayRef) else v
+            for k, v in vars(self).items()
+        }
+        return {**state, "scratch": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state["scratch"] is None:
+            folder = Scratch()
+            state = {k: v.put(folder) if isinstance(v, Carried) else v for k, v in state.items()}
+            state["scratch"] = folder
+        vars(self).update(state)

@@ -10,14 +10,12 @@ from urllib.parse import unquote
 
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.uris import listed_in
+from bigfs.store.formats import PARTS, TABLES, format_of_folder
 from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath
 
-# Endings of the parts of a table, which a folder holds.
-PARTS = (".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
-# Folders with one of them are no tables: zarr, counts of Cell Ranger, or a run of bigfs.
-_ZARR = ("zarr.json", ".zarray", ".zgroup")
-_OTHERS = (*_ZARR, "matrix.mtx", "matrix.mtx.gz", ".bigfs-run", "manifest.json")
+# A folder with one of them is a run of bigfs.
+_RUN = (".bigfs-run", "manifest.json")
 # What Hive, and so Spark, writes for a missing value of a partition column.
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _NAMES_OF = re.compile(r"[^/=]+=[^/]*")
@@ -27,7 +25,8 @@ def sources_of(uri: str) -> list[str] | None:
     """Return the sources that a URI stands for, in order; None if it is a single one.
 
     A list stands for its entries, a glob for what it matches, and a folder for the parts of the
-    table in it, such as Spark and Dask write: numbers in names count as numbers.
+    table in it, such as Spark and Dask write, or for its .npy files where there is no table:
+    numbers in names count as numbers.
 
     Raises
     ------
@@ -45,7 +44,9 @@ def sources_of(uri: str) -> list[str] | None:
     try:
         if glob.has_magic(uri) and not place.exists():
             return _matches(uri)
-        if not place.is_dir() or any((place / name).exists() for name in _OTHERS):
+        if not place.is_dir() or any((place / name).exists() for name in _RUN):
+            return None
+        if format_of_folder(place) is not None:
             return None
         names = _parts_below(place)
     except (InputError, StorageError):
@@ -66,6 +67,12 @@ def flattened(uri: str) -> list[str]:
     """Return every single source that a URI stands for."""
     entries = sources_of(uri)
     return [uri] if entries is None else [uri for entry in entries for uri in flattened(entry)]
+
+
+def is_table(uri: str) -> bool:
+    """Say whether the first source that a URI stands for is a table, by its name."""
+    sources = sources_of(uri)
+    return is_table(sources[0]) if sources else uri.lower().endswith(TABLES)
 
 
 def partition_columns(uri: str, part: str) -> dict[str, str | None]:
@@ -124,11 +131,12 @@ def _parts_below(folder: Location) -> list[str]:
                     folders += [path] if _NAMES_OF.fullmatch(path.name) else []
                 else:
                     names.append(path.relative_to(folder).as_posix())
-    return sorted((name for name in names if _is_part(name)), key=_natural)
+    tables = [name for name in names if _is_part(name, PARTS)]
+    return sorted(tables or [name for name in names if _is_part(name, (".npy",))], key=_natural)
 
 
-def _is_part(name: str) -> bool:
+def _is_part(name: str, endings: tuple[str, ...]) -> bool:
     """Say whether a file is a part: neither hidden nor a marker such as _SUCCESS."""
     *folders, last = name.split("/")
     in_partitions = all(_NAMES_OF.fullmatch(folder) for folder in folders)
-    return in_partitions and not last.startswith(("_", ".")) and last.lower().endswith(PARTS)
+    return in_partitions and not last.startswith(("_", ".")) and last.lower().endswith(endings)

@@ -2,58 +2,47 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import logging
+import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
+from bigfs.core.context import set_within
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.files import parse_json
 from bigfs.core.uris import OBJECT, as_text, column_of, listed_in
-from bigfs.store.columns import roles_of
+from bigfs.store.columns import Roles, roles_of
 from bigfs.store.encoding import Encoding
 from bigfs.store.fingerprint import Watch
 from bigfs.store.location import METADATA_BYTES, Location, as_location, read_small
 from bigfs.store.objects import ObjectPath
-from bigfs.store.several import sources_of
 
 logger = logging.getLogger("bigfs")
 
-# Ending of a file's name -> module of the reader. Folders are zarr.
-ENDINGS = {
-    ".npy": "npy",
-    ".npz": "npz",
-    ".csv": "csv",
-    ".csv.gz": "csv",
-    ".tsv": "csv",
-    ".tsv.gz": "csv",
-    ".parquet": "parquet",
-    ".mat": "mat",
-    ".h5ad": "annotated",
-    ".h5": "tenx",
-    ".hdf5": "h5",
-    ".nc": "xarrays",
-}
-# A folder with one of them is Cell Ranger's.
-MARKET = ("matrix.mtx.gz", "matrix.mtx")
-# Readers of files that may hold layers beside X.
-LAYERED = ("annotated", "zarr_array")
-# Readers of arrays that may have more than two dimensions.
-CUBES = ("zarr_array", "tenx", "h5", "xarrays", "mat")
-# Readers of tables, whose columns have names.
-READERS_OF_TABLES = ("csv", "parquet")
-TABLES = tuple(ending for ending, reader in ENDINGS.items() if reader in READERS_OF_TABLES)
 # Larger shapes are taken for a damaged header.
 _MOST_VALUES = 2**56
 # Names that a message shows.
 _LISTED = 12
+Opening = TypeVar("Opening", bound=Callable[..., "Source"])
 # Whether the first line of a text table names the columns.
 Header: TypeAlias = Literal["auto"] | bool
+_for_task: ContextVar[bool] = ContextVar("bigfs_for_task", default=False)
+
+
+def pickled_for_task(source: Source | None) -> bytes:
+    """Return the pickle of a source from which a task reads rows, and no more."""
+    with set_within(_for_task, True):
+        return pickle.dumps(source)
 
 
 class Source(ABC):
@@ -77,6 +66,8 @@ class Source(ABC):
         Over the file or folder it was opened from.
     index : str or None
         Name of the column with the rows' ids.
+    ids : object or None
+        Where they are not columns of a table: ``ids.pieces(start, stop)`` yields them.
     dropped : sequence of int
         Rows of the original that an ingest left out.
     sources : sequence of (str, int)
@@ -105,6 +96,7 @@ class Source(ABC):
     sparse: bool = False
     watch: Watch | None = None
     index: str | None = None
+    ids: Any = None
     dropped: Sequence[int] = ()
     sources: Sequence[tuple[str, int]] = ()
     notes: Sequence[str] = ()
@@ -134,7 +126,7 @@ class Source(ABC):
 
     def iter_index(self) -> Iterator[list[str]]:
         """Yield the rows' ids as texts, piece by piece; nothing where there are none."""
-        return iter(())
+        return iter(()) if self.ids is None else self.ids.pieces(0, self.n_samples)
 
     def read_column(self, name: str) -> Any:
         """Return the values of a column of an object, by its name: an array-like of all rows.
@@ -159,6 +151,13 @@ class Source(ABC):
         """Raise InputError if the file has changed since it was opened."""
         if self.watch is not None:
             self.watch.check()
+
+    # Attributes that grow with the matrix and that no task needs, and what a task has instead.
+    beside_tasks: ClassVar[Mapping[str, Any]] = MappingProxyType({"feature_names": None})
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(vars(self))
+        return state | dict(self.beside_tasks) if _for_task.get() else state
 
 
 class RandomAccessSource(Source):
@@ -206,6 +205,14 @@ def work_dtype(dtype: Any, uri: str) -> np.dtype:
     return np.dtype(np.float32 if np.can_cast(dtype, np.float32) else np.float64)
 
 
+_least_rows: ContextVar[int] = ContextVar("fewest rows of a source", default=2)
+
+
+def as_part() -> AbstractContextManager[None]:
+    """Open sources within the block as parts of something larger, which may have one row."""
+    return set_within(_least_rows, 1)
+
+
 def check_shape(shape: tuple[int, ...], uri: str) -> None:
     """Raise InputError unless a shape is that of at least 2 samples by 1 feature."""
     if len(shape) != 2:
@@ -213,9 +220,10 @@ def check_shape(shape: tuple[int, ...], uri: str) -> None:
             f"{uri}: a matrix of samples x features must have 2 dimensions. Got shape "
             f"{tuple(shape)}; reshape it first."
         )
-    if shape[0] < 2 or shape[1] < 1:
+    if shape[0] < (least := _least_rows.get()) or shape[1] < 1:
+        samples = "2 samples" if least == 2 else "1 sample"
         raise InputError(
-            f"{uri}: at least 2 samples and 1 feature are needed. Got shape {tuple(shape)}."
+            f"{uri}: at least {samples} and 1 feature are needed. Got shape {tuple(shape)}."
         )
     if shape[0] * shape[1] > _MOST_VALUES:
         # A whole number of 400 digits is no float.
@@ -283,21 +291,105 @@ def choose_member(
     return matrices[0]
 
 
+@dataclass(frozen=True)
+class Options:
+    """The settings that say what is read of a source.
+
+    Settings
+    --------
+    variable : str or None, default=None
+        Array to read where a file or group holds several. None: ``X``, or the only one.
+    header : {"auto", True, False}, default="auto"
+        Whether the first line of a .csv or .tsv names the columns. ``"auto"``: text does, and
+        numbers are a sample; numbers that may be either (wavelengths, years) are refused.
+    csv : dict or None, default=None
+        Spelling of a text table (.csv, .tsv, .txt, .data, .tab, packed or not): ``delimiter``
+        (``" "``: one blank or more), ``decimal``, ``comment``, ``na_values``,
+        ``encoding``, ``skip_rows``, as ``{"delimiter": ";", "decimal": ",", "na_values": ["?"]}``.
+        None: cells between commas, of .tsv and .tab between tabs. `bigfs inspect` proposes them.
+    columns : str, list of str or None, default=None
+        Features: names, globs, or ranges where names are numbers, and behind a ``!`` those to leave
+        out: ``["gene_*", "!gene_7"]`` or ``["400..900", "!650..700"]``. A matrix without names has
+        the numbers of its columns, from 0. None: all, of a table all other columns.
+    index : str or None, default=None
+        Column of a table with the rows' ids, which are kept beside the rows.
+    labels : str, list of str or None, default=None
+        Columns of a table with known classes. They are never features.
+    layer : str or None, default=None
+        Layer of an AnnData (object, .h5ad or zarr), or ``"raw"``, or of loom. None: its ``X``.
+    feature_types : str, list of str or None, default=None
+        Of counts of 10x: the types of features to read, such as ``"Antibody Capture"``. None:
+        genes where there are several types.
+    booleans : {"numbers", "drop"}, default="numbers"
+        Columns of a table that are true or false: read as 1 and 0, or left out.
+    dates : {"error", "numbers", "drop"}, default="error"
+        Columns of dates: refused, read as days since 1970-01-01, or left out.
+    categories : {"error", "numbers", "one_hot", "drop"}, default="error"
+        Columns of categories or texts: refused, numbered in sorted order, one feature of 0 and 1
+        for each of up to 1,000 values (``city=Ulm``), or left out. The values are read first.
+    rows : dict or None, default=None
+        Which rows to read: ``{"every": 10}``, or those with some values in a column, which is no
+        feature then: ``{"column": "quality", "at_least": 0.8}`` (or ``at_most``), ``{"column":
+        "kind", "keep": ["a", "b"]}`` (or ``drop``). The column is named as labels are. None: all.
+    features : str, int, list of them or None, default=None
+        Of an array of several dimensions: name or number of the one of the features, or of several
+        (``[1, 2]``); the others are stacked into rows, and `bigfs.to_grid` puts what has a row each
+        back. Coordinates are the names of the features.
+    no_data : float or None, default=None
+        A value of such an array that stands for a missing one.
+    transpose : bool, default=False
+        Whether the table or matrix lies on its side, such as genes by cells: its columns are the
+        rows, and their names the ids; the ids of its rows (``index``) are the names of the
+        features. ``columns`` are then those of the file.
+    """
+
+    variable: str | None
+    roles: Roles
+    settings: Mapping[str, Any]  # the others that are given, by name
+    transpose: bool = False
+
+    def check(self, what: str, takes: Container[str]) -> None:
+        """Raise InputError for a setting that a kind of source does not have."""
+        from bigfs.store.formats import taken_by
+
+        given = dict(self.settings) if "roles" in takes else {**self.roles.given, **self.settings}
+        for name, value in given.items():
+            if name in takes or name == "columns":  # of a matrix, they are chosen when it is open
+                continue
+            known = taken_by("roles" if name in self.roles.given else name)
+            raise InputError(
+                f"{what} takes no {name}: only {known} and objects of their kind do. Got "
+                f"{name} {json.dumps(value, default=str)}; leave it out (input.{name}, "
+                f"--{name.replace('_', '-')}, {name}=)."
+            )
+
+
+def _with_settings(function: Opening) -> Opening:
+    """Put the settings, which `Options` describes, into the docstring of a function."""
+    described = inspect.cleandoc(Options.__doc__ or "").partition("Settings\n--------\n")[2]
+    function.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("{settings}", described)
+    return function
+
+
+@_with_settings
 def open_matrix(
     X: Any,
     *,
     variable: str | None = None,
     header: Header = "auto",
+    csv: Mapping[str, Any] | None = None,
     columns: str | Sequence[str] | None = None,
     index: str | None = None,
     labels: str | Sequence[str] | None = None,
     layer: str | None = None,
+    feature_types: str | Sequence[str] | None = None,
     booleans: str = "numbers",
     dates: str = "error",
     categories: str = "error",
     rows: Mapping[str, Any] | None = None,
-    features: str | int | None = None,
+    features: str | int | Sequence[str | int] | None = None,
     no_data: float | None = None,
+    transpose: bool = False,
 ) -> Source:
     """Open a matrix by path, URI or object.
 
@@ -310,37 +402,7 @@ array, or Source
         ``sklearn:NAME`` for a set that scikit-learn ships; or an object. A list of them, a glob
         (``parts/*.csv``) or a folder of .parquet, .csv or .tsv parts is one matrix: rows one after
         the other, features matched by name, in the order of the first.
-    variable : str or None, default=None
-        Array to read where a file or group holds several. None: ``X``, or the only one.
-    header : {"auto", True, False}, default="auto"
-        Whether the first line of a .csv or .tsv names the columns. ``"auto"``: text does, and
-        numbers are a sample; numbers that may be either (wavelengths, years) are refused.
-    columns : str, list of str or None, default=None
-        Features of a table (.csv, .tsv, .parquet, DataFrame): names or globs, and behind a ``!``
-        those to leave out: ``["gene_*", "!gene_7"]``. None: all other columns.
-    index : str or None, default=None
-        Column of a table with the rows' ids, which are kept beside the rows.
-    labels : str, list of str or None, default=None
-        Columns of a table with known classes. They are never features.
-    layer : str or None, default=None
-        Layer of an AnnData (object, .h5ad or zarr), or ``"raw"``. None: its ``X``.
-    booleans : {"numbers", "drop"}, default="numbers"
-        Columns of a table that are true or false: read as 1 and 0, or left out.
-    dates : {"error", "numbers", "drop"}, default="error"
-        Columns of dates: refused, read as days since 1970-01-01, or left out.
-    categories : {"error", "numbers", "one_hot", "drop"}, default="error"
-        Columns of categories or texts: refused, numbered in sorted order, one feature of 0 and 1
-        for each of up to 1,000 values (``city=Ulm``), or left out. The values are read first.
-    rows : dict or None, default=None
-        Which rows to read: ``{"every": 10}``, or those with some values in a column, which is no
-        feature then: ``{"column": "quality", "at_least": 0.8}`` (or ``at_most``), ``{"column":
-        "kind", "keep": ["a", "b"]}`` (or ``drop``). The column is named as labels are. None: all.
-    features : str, int or None, default=None
-        Of an array of several dimensions: name or number of the one of the features; the others
-        are stacked into rows, and `bigfs.to_grid` puts what has a row each back. Coordinates are
-        the names of the features.
-    no_data : float or None, default=None
-        A value of such an array that stands for a missing one.
+    {settings}
 
     Returns
     -------
@@ -362,27 +424,42 @@ array, or Source
     if header != "auto" and not isinstance(header, bool):
         raise InputError(f"header must be 'auto', True or False. Got {header!r}.")
     from bigfs.store.filtering import filtered, row_filter
-    from bigfs.store.opening import Options, open_object, open_uris
+    from bigfs.store.opening import open_object, open_uris
 
-    uri = as_text(X) if is_list_of_uris(X) else X
-    is_uri = isinstance(uri, (str, Path, ObjectPath))
-    if is_uri and listed_in(str(uri)) is None and "::" in str(uri):
-        if variable is not None:
-            raise InputError(f"{uri} names an array, and variable another: {variable!r}.")
-        uri, variable = column_of(str(uri))
-    encoding = Encoding(booleans, dates, categories)
+    uri, variable = _uri_of(X, variable)
     of_rows = None if rows is None else row_filter(rows)
-    known = roles_of(columns, index, labels, encoding)
+    roles = roles_of(columns, index, labels, Encoding(booleans, dates, categories))
     if of_rows is not None:
-        known = replace(known, labels=(*known.labels, *of_rows.of_table))
-    options = Options(variable, header, known, layer, features, no_data)
-    if is_uri:
-        source = open_uris(str(uri), options)
-    else:
-        source = open_object(X, options)
+        roles = replace(roles, labels=(*roles.labels, *of_rows.of_table))
+    settings = {
+        "header": None if header == "auto" else header,
+        "csv": csv,
+        "layer": layer,
+        "feature_types": [feature_types] if isinstance(feature_types, str) else feature_types,
+        "features": features,
+        "no_data": no_data,
+    }
+    given = {name: value for name, value in settings.items() if value is not None}
+    options = Options(variable, roles, given, transpose)
+    source = open_object(X, options) if uri is None else open_uris(uri, options)
     for note in source.notes if source is not X else ():  # they were said
         logger.info("%s: %s", source.uri, note)
-    return source if of_rows is None else filtered(source, of_rows, of_rows.labels(uri, source))
+    return (
+        source if of_rows is None else filtered(source, of_rows, of_rows.labels(uri or X, source))
+    )
+
+
+def _uri_of(X: Any, variable: str | None) -> tuple[str | None, str | None]:
+    """Return the URI of a path or a list of them, None for an object; and the array to read."""
+    uri = as_text(X) if is_list_of_uris(X) else X
+    if not isinstance(uri, (str, Path, ObjectPath)):
+        return None, variable
+    uri = str(uri)
+    if listed_in(uri) is not None or "::" not in uri:
+        return uri, variable
+    if variable is not None:
+        raise InputError(f"{uri} names an array, and variable another: {variable!r}.")
+    return column_of(uri)
 
 
 def is_frame(X: Any) -> bool:
@@ -395,12 +472,6 @@ def is_list_of_uris(X: Any) -> bool:
     """Say whether X is a list of paths or URIs, which is one matrix."""
     is_list = isinstance(X, (list, tuple)) and len(X) > 0
     return is_list and all(isinstance(entry, (str, Path, ObjectPath)) for entry in X)
-
-
-def is_table(uri: str) -> bool:
-    """Say whether the first source that a URI stands for is a table, by its name."""
-    sources = sources_of(uri)
-    return is_table(sources[0]) if sources else uri.lower().endswith(TABLES)
 
 
 def is_store(uri: str | Location) -> bool:

@@ -1,7 +1,9 @@
-"""Checks of values: they must be finite, and small enough for sums of squares."""
+"""Checks of values: present, finite, and small enough for sums of squares."""
 
 from __future__ import annotations
 
+import logging
+import math
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +13,9 @@ import numpy as np
 
 from bigfs.core.errors import BigfsError, CorruptStoreError, InputError, StorageError
 from bigfs.core.text import FROM_0
+from bigfs.core.units import GIB
+
+logger = logging.getLogger("bigfs")
 
 # Sums of squares of smaller values, over any data set, are far below 1.8e308, the float64 maximum.
 LARGEST = 1e140
@@ -19,6 +24,19 @@ TOO_LARGE = (
     "a power of ten, or correct the value."
 )
 
+# Squares of smaller differences vanish: below 2.2e-308 float64 has no digits to lose.
+SMALLEST = 1e-140
+# Of labels: types, and what they may take.
+_LABELS, _MOST_LABEL_BYTES = "fiubUS", 2 * GIB
+INFINITE = "Infinity cannot be filled: correct the data."
+MISSING = (
+    "Remove or fill it, or choose a policy for NaN: missing = 'mean', 'zero' or 'drop_rows' (a "
+    "parameter of every selector; bigfs run --set input.missing=mean; bigfs ingest --missing mean)."
+)
+# Labels of fewer rows are not suspected.
+_FEW_ROWS = 10
+# As many classes may have few rows each without a word.
+_MANY_CLASSES = 20
 # Whole numbers beyond it are not all there in float64.
 EXACT = 2**53
 
@@ -49,10 +67,113 @@ def decoding(what: str, cure: str = "Write it again.") -> Iterator[None]:
         raise CorruptStoreError(f"{what} cannot be decoded ({error}). {cure}") from error
 
 
-def as_floats(X: np.ndarray, dtype: Any, uri: str, first_row: int = 0) -> np.ndarray:
-    """Return values in the type of the kernels, which must hold all of them."""
-    check_exact(X, uri, first_row)
-    return np.ascontiguousarray(X, dtype=dtype)
+def as_floats(X: Any, dtype: Any, uri: str, first_row: int = 0) -> np.ndarray:
+    """Return values in the type of the kernels, which must hold all of them; masked ones as NaN."""
+    mask = np.ma.getmask(X)
+    values = np.asarray(X if mask is np.ma.nomask else X.filled(0))
+    check_exact(values, uri, first_row)
+    rows = np.ascontiguousarray(values, dtype=dtype)
+    if mask is not np.ma.nomask:  # filled() made a copy
+        rows[mask] = np.nan
+    return rows
+
+
+def without_mask(X: Any) -> Any:
+    """Return a masked array as floats, NaN where values are masked; all else as it is."""
+    if not isinstance(X, np.ma.MaskedArray) or X.dtype.kind not in "fiub":
+        return X
+    return as_floats(X, np.result_type(X.dtype, np.float32), "X")
+
+
+def plain_values(values: Any, name: str) -> np.ndarray:
+    """Return labels, or what else has a value for each row, as numbers or texts.
+
+    What is missing (NaN, None, NaT, NA, nulls, masked) is NaN among numbers.
+
+    Parameters
+    ----------
+    values : array-like
+    name : str
+        What messages call them.
+
+    Raises
+    ------
+    InputError
+        If texts are missing, or values are neither numbers nor texts.
+    """
+    # NumPy would make texts of the NaN in a list of texts.
+    given = np.array(values, dtype=object) if isinstance(values, (list, tuple)) else values
+    mask, array = np.ma.getmask(given), np.asarray(given)
+    if array.dtype.kind not in "fiubUSOTmM":
+        raise InputError(f"{name} must be numbers or texts. Got {array.dtype}.")
+    missing = np.zeros(array.shape, dtype=bool) | mask
+    if array.dtype.kind in "OTmM":
+        import pandas as pd
+
+        array = array.astype(object) if array.dtype.kind == "T" else array
+        missing |= pd.isna(array)
+    if array.dtype.kind == "O":
+        masked = np.fromiter((value is np.ma.masked for value in array.flat), bool, array.size)
+        missing |= masked.reshape(array.shape)
+        present = array[~missing]
+        if all(isinstance(value, (int, float, np.number, np.bool_)) for value in present):
+            array = np.where(missing, np.nan, array) if missing.any() else array
+            array = np.array(array.tolist())
+    if missing.any() and array.dtype.kind in "fiub":
+        array = np.where(missing, np.nan, array)
+    elif missing.any():
+        raise _missing_label(name, missing)
+    return array if array.dtype.kind in "fiub" else array.astype(np.str_)
+
+
+def check_present(values: np.ndarray, name: str) -> np.ndarray:
+    """Return numbers or texts, or raise InputError if a number is missing or infinite."""
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        bad = ~np.isfinite(values)
+        raise _missing_label(name, bad, "missing" if np.isnan(values[bad][0]) else "infinite")
+    return values
+
+
+def is_continuous(classes: np.ndarray) -> bool:
+    """Say whether labels are numbers that are not all whole."""
+    return classes.dtype.kind == "f" and bool((classes != np.floor(classes)).any())
+
+
+def check_classes(classes: np.ndarray, n_rows: int, name: str, *, refuse: bool) -> None:
+    """Warn if there are so many classes that they may be measured values.
+
+    Parameters
+    ----------
+    classes : ndarray of shape (n_classes,)
+        The different labels.
+    n_rows : int
+    name : str
+        What messages call the labels.
+    refuse : bool
+        Whether more classes than half of the rows are refused.
+
+    Raises
+    ------
+    InputError
+        If they are.
+    """
+    n = len(classes)
+    share = 1 / 10 if is_continuous(classes) else 1 / 3
+    if n_rows < _FEW_ROWS or not (2 * n > n_rows or (n > _MANY_CLASSES and n > share * n_rows)):
+        return
+    message = (
+        f"{name}: {n:,} of {n_rows:,} labels differ, so few rows share one. Measured values, or "
+        "ids, are no classes, and agreement with them says nothing: give classes, or cut the "
+        "values into a few intervals."
+    )
+    if refuse and 2 * n > n_rows:
+        raise InputError(message)
+    logger.warning(message)
+
+
+def _missing_label(name: str, missing: np.ndarray, what: str = "missing") -> InputError:
+    row = int(np.argwhere(missing)[0, 0])
+    return InputError(f"{name}: the label of row {row} is {what}. Every row needs one. {FROM_0}")
 
 
 def check_exact(
@@ -114,3 +235,17 @@ def checksum(chunk: np.ndarray) -> str:
     """Return the CRC-32 of a chunk's values as little-endian bytes."""
     values = np.ascontiguousarray(chunk, dtype=chunk.dtype.newbyteorder("<"))
     return f"{zlib.crc32(values.view(np.uint8).data):08x}"
+
+
+def check_vector(shape: tuple[int, ...], dtype: Any, uri: str) -> None:
+    """Refuse what is no vector before it is read: somebody may name the matrix itself."""
+    if math.prod(shape) * np.dtype(dtype).itemsize > _MOST_LABEL_BYTES:
+        raise InputError(f"{uri}: labels of shape {tuple(shape)} and type {dtype} are too many.")
+    vector = len(shape) == 1 or (len(shape) == 2 and 1 in shape)
+    # An image of classes, or a mask, of rows that are stacked: their number is checked later.
+    vector |= len(shape) > 1 and np.dtype(dtype).kind in "iub"
+    if not vector or np.dtype(dtype).kind not in _LABELS or 0 in shape:
+        raise InputError(
+            f"{uri}: labels must be one number or text for each sample. Got an array of "
+            f"{dtype} with shape {tuple(shape)}."
+        )

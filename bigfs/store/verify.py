@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.runtime.progress import track
+from bigfs.store.chunking import block_bounds
 from bigfs.store.csr import csr_checksum
 from bigfs.store.formats.csr_store import StoredCSR
-from bigfs.store.formats.zarr_files import CheckedFiles, missing_chunks
-from bigfs.store.location import Location, as_location, zarr_store
+from bigfs.store.formats.zarr_files import checked_store, expect, missing_chunks
+from bigfs.store.location import Location, as_location
 from bigfs.store.source import is_store
 from bigfs.store.values import checksum
 
@@ -71,37 +71,33 @@ def verify(path: str | Location) -> VerifyReport:
     if not is_store(folder):
         raise InputError(f"{path} has no checksums: only stores written by bigfs have them.")
     try:
-        files = CheckedFiles(folder) if isinstance(folder, Path) else zarr_store(folder)
-        group = zarr.open_group(files, mode="r")
+        group = zarr.open_group(checked_store(folder)[0], mode="r")
         checksums = group.attrs["checksums"]
         if "csr" in group.attrs and isinstance(checksums, list):
             return _verify_csr(folder, dict(group.attrs), checksums)
-        array = group["X"]
+        array, n_samples = group["X"], group.attrs["n_samples"]
         if not isinstance(array, zarr.Array) or not isinstance(checksums, list):
             raise TypeError("X is not an array with a list of checksums")
-        if isinstance(files, CheckedFiles):
-            files.expect(array)
+        if type(n_samples) is not int or not 0 <= n_samples <= array.shape[0]:
+            raise ValueError(f"{n_samples!r} of {array.shape[0]} rows count")
+        expect(array)
     except StorageError:
         raise
     except (KeyError, OSError, ValueError, TypeError) as error:
         raise CorruptStoreError(
             f"{path}: the metadata of the store is damaged ({error}). Ingest the source again."
         ) from None
-    missing = missing_chunks(array, folder / "X")
-    rows = array.chunks[0]
-    n_samples = int(group.attrs.get("n_samples", array.shape[0]))  # type: ignore[arg-type]
-    n_chunks = -(-array.shape[0] // rows)
-    # A chunk that was added later has no checksum, and matches none.
-    expected = [*checksums, *[None] * (n_chunks - len(checksums))]
+    bounds = block_bounds(n_samples, array.chunks[0])  # an append that was cut off left more
+    keys = [array.metadata.encode_chunk_key((i, 0)) for i in range(len(bounds))]
+    gone = set(missing_chunks(array, folder / "X"))
     changed = []
-    with track("verify", len(expected), "chunks") as progress:
-        for i, value in enumerate(expected):
-            key = array.metadata.encode_chunk_key((i, 0))
-            stop = min((i + 1) * rows, max(n_samples, i * rows + 1))
-            if key not in missing and _checksum_of(array, i * rows, stop) != value:
+    with track("verify", len(bounds), "chunks") as progress:
+        for i, (key, (start, stop)) in enumerate(zip(keys, bounds, strict=True)):
+            if key not in gone and [_checksum_of(array, start, stop)] != checksums[i : i + 1]:
                 changed.append(f"X/{key}")
             progress.advance(1)
-    return VerifyReport(folder, len(expected), [f"X/{key}" for key in missing], changed)
+    missing = [f"X/{key}" for key in keys if key in gone]
+    return VerifyReport(folder, len(bounds), missing, changed)
 
 
 def _verify_csr(folder: Location, attributes: dict[str, Any], checksums: list[Any]) -> VerifyReport:

@@ -38,7 +38,7 @@ TYPES, OF_EACH = 12, 25
 SIMULATED = {"clear": (4.0, 0.0), "faint": (2.0, 0.0), "rare": (4.0, 0.3)}
 # What differs from the method's own name and defaults, by the name in the table.
 VARIANTS: dict[str, dict[str, Any]] = {
-    "mcfs omp": {"method": "mcfs", "mcfs": {"regression": "omp"}},
+    "mcfs lasso": {"method": "mcfs", "mcfs": {"regression": "lasso"}},
     "spec phi1": {"method": "spec", "spec": {"ranking": "phi1"}},
     "spec phi3": {"method": "spec", "spec": {"ranking": "phi3"}},
     "highly_variable paper": {
@@ -51,7 +51,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
 }
 SCANPY = ("seurat_v3", "seurat", "cell_ranger")
-STUDIED = ("laplacian_score", "spec phi3", "mcfs omp", "mcfs")
+STUDIED = ("laplacian_score", "spec phi3", "mcfs", "mcfs lasso")
 SETTINGS: dict[str, dict[str, Any]] = {
     "as by default": {},
     "preprocess none": {"preprocess": "none"},

@@ -36,7 +36,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "seurat_v3, 3 batches": {"method": "highly_variable"},
     "laplacian_score": {},
     "mcfs": {"mcfs": {"n_clusters": TYPES}},
-    "mcfs omp": {"method": "mcfs", "mcfs": {"n_clusters": TYPES, "regression": "omp"}},
+    "mcfs lasso": {"method": "mcfs", "mcfs": {"n_clusters": TYPES, "regression": "lasso"}},
 }
 
 

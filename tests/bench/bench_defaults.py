@@ -107,7 +107,10 @@ def cases(
             if name not in (*SLOW, "random_selection", "highly_variable"):
                 yield name, judge(X, y, select(name, X, m, n_classes))
     for value in SCALES if what == "mcfs" else ():
-        yield value, judge(X, y, select("mcfs", X, m, n_classes, coef_scale=value))
+        yield (
+            value,
+            judge(X, y, select("mcfs", X, m, n_classes, regression="lasso", coef_scale=value)),
+        )
     for sparsity in SPARSITIES if what == "ndfs" else ():
         kept = select("ndfs", X, m, n_classes, sparsity=sparsity)
         yield f"sparsity {sparsity:g}", judge(X, y, kept)
@@ -174,8 +177,10 @@ def print_planted(sizes: tuple[int, ...], n_seeds: int = 3) -> None:
         data = [planted(n, seed=seed) for seed in range(n_seeds)]
         for K in (5, 9, 10, 20):
             measured = [
-                np.mean([np.isin(select("mcfs", X, 25, K, coef_scale=scale), f).sum()
-                         for X, f, _ in data])
+                np.mean([
+                    np.isin(select("mcfs", X, 25, K, regression="lasso", coef_scale=scale), f).sum()
+                    for X, f, _ in data
+                ])
                 for scale in SCALES
             ]  # fmt: skip
             print(

@@ -42,8 +42,8 @@ _OUTPUTS = ("out", "runs")
 _WARM = (
     "bigfs.cli", "bigfs.pipeline.run", "bigfs.pipeline.inspect", "bigfs.pipeline.reports",
     "bigfs.pipeline.diff", "bigfs.plan.planning", "bigfs.store.ingest", "bigfs.results.export",
-    "bigfs.store.labels", "bigfs.selectors.max_variance.strategies",
-    "bigfs.selectors.max_variance.estimator", "pandas", "scipy.io",
+    "bigfs.store.labels", "bigfs.selectors.moments.strategies",
+    "bigfs.selectors.moments.estimator", "pandas", "scipy.io",
     "scipy.sparse", "numcodecs", "zarr", "dask.threaded", "dask.array",
     *(f"bigfs.store.formats.{name}" for name in ("csv", "mat", "npy", "npz", "zarr_array")),
 )  # fmt: skip
@@ -64,6 +64,15 @@ KINDS: dict[str, tuple[str, tuple[list[str], ...]]] = {
     "csv": ("X.csv", _INGEST),
     "gz": ("X.csv.gz", _INGEST),
     "mat": ("X.mat", _INGEST),
+    "cube": ("cube.mat", _INGEST),
+    "hdf5 mat": ("seven.mat", _INGEST),
+    "mtx": ("X.mtx", _INGEST),
+    "svm": ("X.svm", _INGEST),
+    "tif": ("X.tif", _INGEST),
+    "feather": ("X.feather", _INGEST),
+    "parquet": ("X.parquet", _INGEST),
+    "h5": ("X.h5", _INGEST),
+    "transposed": ("side.csv", (["ingest", "{}", "out/x.zarr", "--transpose", "true"],)),
     "zarr2": ("two.zarr/**/*", _INGEST),
     "zarr3": ("three.zarr/**/*", _INGEST),
     "shards": ("shards.zarr/**/*", _INGEST),
@@ -207,6 +216,7 @@ def _run_child(command: list[str], place: Path, message: Path) -> None:
         sys.stderr.flush()
     except BaseException:
         traceback.print_exc()
+        sys.stderr.flush()
     finally:
         os._exit(code)
 
@@ -365,6 +375,7 @@ def write_good(folder: Path) -> None:
     np.savez_compressed("X.npz", X=X, y=np.arange(40))
     scipy.sparse.save_npz("S.npz", scipy.sparse.csr_matrix(X * (X > 0)))
     scipy.io.savemat("X.mat", {"fea": X, "gnd": np.arange(40)}, do_compression=True)
+    _write_more(X)
     text = ",".join(f"gene {j}" for j in range(6)) + "\n"
     text += "".join(",".join(map(repr, row)) + "\n" for row in X.tolist())
     Path("X.csv").write_text(text)
@@ -384,12 +395,21 @@ def write_good(folder: Path) -> None:
         "X.csv",
         "X.csv.gz",
         "X.mat",
+        "cube.mat",
+        "seven.mat",
+        "X.mtx",
+        "X.svm",
+        "X.tif",
+        "X.feather",
+        "X.parquet",
+        "X.h5",
         "two.zarr",
         "three.zarr",
         "shards.zarr",
         "ours.zarr",
     ):
-        settings = {"run": "runs/new", "input": {"uri": uri}, **base}
+        of_input = {"uri": uri} | ({"features": 2} if uri == "cube.mat" else {})
+        settings = {"run": "runs/new", "input": of_input, **base}
         Path(f"{uri}.yaml").write_text(json.dumps(settings))
     for name in ("a", "b"):
         run({"run": f"runs/{name}", "input": {"uri": "X.npy"}, **base})
@@ -414,6 +434,39 @@ def write_good(folder: Path) -> None:
     # Of a process that is gone.
     held = {"owner": "0123456789ab", "pid": 2**40, "host": socket.gethostname(), "beat": 1.0}
     Path("runs/a/lease.json").write_text(json.dumps({**held, "kernel": lease._kernel()}))
+
+
+def _write_more(X: Any) -> None:
+    """Write files of libraries that not everybody has installed."""
+    import h5py
+    import numpy as np
+    import pandas as pd
+    import rasterio
+    import scipy.io
+    import scipy.sparse
+    from sklearn.datasets import dump_svmlight_file
+
+    sparse = scipy.sparse.csc_matrix(X * (X > 0))
+    scipy.io.savemat("cube.mat", {"cube": X.reshape(8, 5, 6)})
+    with h5py.File("seven.mat", "w", userblock_size=512) as file:
+        group = file.create_group("X")
+        group.attrs["MATLAB_class"], group.attrs["MATLAB_sparse"] = np.bytes_("double"), 40
+        group["data"], group["ir"], group["jc"] = sparse.data, sparse.indices, sparse.indptr
+    with Path("seven.mat").open("r+b") as raw:
+        raw.write(b"MATLAB 7.3 MAT-file".ljust(128))
+    scipy.io.mmwrite("X.mtx", sparse)
+    dump_svmlight_file(sparse.tocsr(), np.arange(40) % 3, "X.svm")
+    frame = pd.DataFrame(X, columns=[f"g{j}" for j in range(6)])
+    frame.to_feather("X.feather")
+    frame.to_parquet("X.parquet")
+    frame.T.to_csv("side.csv", header=[f"c{i}" for i in range(40)], index=False)
+    with h5py.File("X.h5", "w") as file:
+        file.create_dataset("X", data=X, chunks=(20, 3), compression="gzip")
+    bands = X.T.reshape(6, 8, 5)
+    shape = {"count": 6, "height": 8, "width": 5, "dtype": "float64"}
+    grid = rasterio.Affine(30, 0, 5e5, 0, -30, 5e6)
+    with rasterio.open("X.tif", "w", driver="GTiff", transform=grid, nodata=7, **shape) as picture:
+        picture.write(bands)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m tests.bench.bench_kills FOLDER [--methods mcfs ndfs] [--worker-kills 20]
         [--job-kills 30] [--takeovers 0] [--rows 6000] [--columns 40] [--algorithm exact]
-        [--workers 2] [--seed 0]
+        [--workers 2] [--seed 0] [--bucket]
 
 For each method a run on two worker processes (0: on threads) is left undisturbed first. Then (a)
 random workers are killed with -9 at random times, through as many runs as it takes; a run that Dask
@@ -12,21 +12,23 @@ next stage; and (c) a job is stopped within a stage, a second one takes its plac
 wakes up while the second one works, or later: it must end with 75. Every run must end with the same
 scores, bit for bit; no stage that was finished may be done again; afterwards there is no lease, no
 process and no file in the run directory that the undisturbed run does not have, and the files of
-somebody else in and beside it are as they were.
+somebody else in and beside it are as they were. With ``--bucket`` data and runs are in a bucket of
+a real S3 server (moto) where one request in a hundred fails, is cut short or is answered late.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import re
 import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,14 +38,20 @@ import psutil
 
 from bigfs.results.result import open_result
 from bigfs.store.ingest import ingest
+from bigfs.store.location import Location, as_location, files_below
+from tests._s3 import Proxy, create_bucket, environment, server
 from tests.cluster._jobs import finish, manifest_of, start, workers_of, write_config
 
-_POLL_SECONDS = 0.02
+# Between two looks at a run directory on a disk, and in a bucket.
+_POLL_SECONDS = (0.02, 0.5)
 _SECONDS = 900.0
 # A run is refused as long as the lease of another one is younger than a minute; then it watches
 # the lease for a minute. So many wait at a time.
 _LEASE_SECONDS = 55.0
 _FROZEN_AT_ONCE = 4
+# Variables of the jobs' environment.
+_of_jobs: dict[str, str] = {}
+_FAIL_EVERY, _FAILURES = 100, ("500", "503", "cut", "lost", "half", "slow")
 
 
 @dataclass
@@ -54,6 +62,7 @@ class Undisturbed:
     """
 
     folder: Path
+    place: Location
     config: dict[str, Any]
     seconds: float
     stage_seconds: dict[str, float]
@@ -94,9 +103,32 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--algorithm", default="exact")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bucket", action="store_true")
     chosen = parser.parse_args(arguments)
     chosen.folder.mkdir(parents=True, exist_ok=True)
-    data = write_data(chosen.folder, chosen.rows, chosen.columns)
+    with ExitStack() as stack:
+        place: Location = chosen.folder
+        proxy = _failing_bucket(stack) if chosen.bucket else None
+        if proxy is not None:
+            place = as_location("s3://kills/lab")
+        measure(chosen, place)
+        if proxy is not None:
+            print(f"{proxy.n_requests:,} requests, {proxy.n_failed:,} of them failed")
+
+
+def _failing_bucket(stack: ExitStack) -> Proxy:
+    """Start a server with a bucket; jobs reach it through a proxy, and we do without."""
+    endpoint = stack.enter_context(server())
+    create_bucket(endpoint, "kills")
+    proxy = stack.enter_context(Proxy(endpoint, _FAIL_EVERY, _FAILURES))
+    os.environ |= environment(endpoint)
+    _of_jobs.update(environment(proxy.endpoint))
+    return proxy
+
+
+def measure(chosen: argparse.Namespace, place: Location) -> None:
+    """Run the series of each method and print a line for each."""
+    data = write_data(place, chosen.rows, chosen.columns)
     cluster = {"kind": "local", "n_workers": chosen.workers} if chosen.workers else None
     for method in chosen.methods:
         dice = random.Random(f"{chosen.seed} {method}")
@@ -111,7 +143,7 @@ def main(arguments: list[str] | None = None) -> None:
         }
         if method == "ndfs":
             config["ndfs"] = {"n_clusters": 6, "max_iter": 40, "tol": 0.0}
-        complete = undisturbed(chosen.folder, config)
+        complete = undisturbed(chosen.folder, place, config)
         print(f"{method}: {complete.seconds:.1f} s undisturbed", flush=True)
         if chosen.worker_kills and chosen.workers:
             series = kill_workers(complete, chosen.worker_kills, dice)
@@ -124,7 +156,7 @@ def main(arguments: list[str] | None = None) -> None:
             print(series.line(f"{method}, frozen"), flush=True)
 
 
-def write_data(folder: Path, rows: int, columns: int) -> Path:
+def write_data(folder: Location, rows: int, columns: int) -> Location:
     """Write rows of six groups."""
     data = folder / "X.zarr"
     if not data.exists():
@@ -135,54 +167,73 @@ def write_data(folder: Path, rows: int, columns: int) -> Path:
     return data
 
 
-def undisturbed(folder: Path, settings: dict[str, Any]) -> Undisturbed:
+def undisturbed(folder: Path, place: Location, settings: dict[str, Any]) -> Undisturbed:
     """Run the method without a kill."""
-    run = folder / settings["method"] / "run"
+    run = place / settings["method"] / "run"
     config = {**settings, "run": str(run)}
     began = time.monotonic()
-    process = _start(config)
+    process = _start(folder, config)
     output = finish(process, _SECONDS)
     assert process.returncode == 0, output
     seconds = time.monotonic() - began
-    return Undisturbed(folder, config, seconds, _stage_seconds(run), scores_of(run), files_of(run))
+    return Undisturbed(
+        folder, place, config, seconds, _stage_seconds(run), scores_of(run), files_of(run)
+    )
 
 
-def _stage_seconds(run: Path) -> dict[str, float]:
+def _stage_seconds(run: Location) -> dict[str, float]:
     return {name: stage["seconds"] for name, stage in manifest_of(run)["stages"].items()}
 
 
-def _start(config: dict[str, Any]) -> subprocess.Popen[str]:
-    folder = Path(config["run"]).parent
+def _start(folder: Path, config: dict[str, Any]) -> subprocess.Popen[str]:
+    folder = folder / as_location(config["run"]).parent.name
     folder.mkdir(exist_ok=True)
-    return start(write_config(folder, config))
+    return start(write_config(folder, config), **_of_jobs)
 
 
-def scores_of(run: Path) -> bytes:
+def scores_of(run: Location) -> bytes:
     """Return the scores of a finished run."""
     return open_result(run).scores.tobytes()
 
 
-def files_of(run: Path) -> Counter[str]:
+def files_of(run: Location) -> Counter[str]:
     """Return the files below a run directory, with random parts of their names left out."""
-    names = (path.relative_to(run).as_posix() for path in run.rglob("*"))
+    names = (
+        (path.relative_to(run).as_posix() for path in run.rglob("*"))
+        if isinstance(run, Path)
+        else files_below(run)
+    )
     return Counter(re.sub(r"[0-9a-f]{12,}", "*", name) for name in names)
 
 
-def _in_stage(run: Path) -> str:
+def _pause(run: Location) -> None:
+    time.sleep(_POLL_SECONDS[not isinstance(run, Path)])
+
+
+def _in_stage(run: Location) -> str:
     """Return the stage that is being written, as far as the run directory shows."""
-    measured = sorted(path.stem for path in run.glob("attempts/*/*.zarr"))
+    parts = [name.split("/") for name in _below(run / "attempts")]
+    measured = sorted(part[1][:-5] for part in parts if part[1:] and part[1].endswith(".zarr"))
     if measured:
         return measured[-1]
-    attempts = [path.name for path in run.glob("attempts/*")]
+    attempts = {part[0] for part in parts}
     return "between" if manifest_of(run).get("attempt") in attempts else "start"
 
 
-def _disturbed(complete: Undisturbed, number: int) -> tuple[Path, dict[str, Any]]:
-    run = complete.folder / f"{complete.config['method']}-{number}" / "run"
+def _below(attempts: Location) -> Iterable[str]:
+    """Return names below the attempts of a run, of folders too where there are folders."""
+    if isinstance(attempts, Path):
+        found = (*attempts.glob("*"), *attempts.glob("*/*.zarr"))
+        return [path.relative_to(attempts).as_posix() for path in found]
+    return files_below(attempts)
+
+
+def _disturbed(complete: Undisturbed, number: int) -> tuple[Location, dict[str, Any]]:
+    run = complete.place / f"{complete.config['method']}-{number}" / "run"
     return run, {**complete.config, "run": str(run)}
 
 
-def _check_end(complete: Undisturbed, run: Path) -> None:
+def _check_end(complete: Undisturbed, run: Location) -> None:
     """Compare a run that was disturbed with the one that was not."""
     assert scores_of(run) == complete.scores, f"{run}: other scores"
     files = files_of(run)
@@ -201,7 +252,7 @@ def kill_workers(complete: Undisturbed, kills: int, dice: random.Random) -> Seri
         code, message = 4, ""
         began, before = time.monotonic(), series.kills
         while code == 4:
-            process = _start(config)
+            process = _start(complete.folder, config)
             series.starts += 1
             _disturb(process, run, complete.seconds / 2, kills, dice, series)
             message = finish(process, _SECONDS)
@@ -215,7 +266,7 @@ def kill_workers(complete: Undisturbed, kills: int, dice: random.Random) -> Seri
 
 def _disturb(
     process: subprocess.Popen[str],
-    run: Path,
+    run: Location,
     pause: float,
     kills: int,
     dice: random.Random,
@@ -224,7 +275,7 @@ def _disturb(
     """Kill workers of a run until it ends, with this mean pause in seconds."""
     due = time.monotonic() + dice.expovariate(1 / pause)
     while process.poll() is None:
-        time.sleep(_POLL_SECONDS)
+        _pause(run)
         # Times count from when all workers are there: before, there is nothing to lose.
         if _in_stage(run) == "start":
             due = max(due, time.monotonic() + 0.1)
@@ -253,7 +304,7 @@ def kill_jobs(complete: Undisturbed, kills: int, dice: random.Random) -> Series:
         code = -9
         while code == -9:
             with _nothing_done_twice(run):
-                process = _start(config)
+                process = _start(complete.folder, config)
                 series.starts += 1
                 if series.kills < kills and _wait_for_moment(process, complete, dice, run, 0.2):
                     _kill(process, run, series)
@@ -266,7 +317,7 @@ def kill_jobs(complete: Undisturbed, kills: int, dice: random.Random) -> Series:
 
 
 @contextmanager
-def _nothing_done_twice(run: Path) -> Iterator[None]:
+def _nothing_done_twice(run: Location) -> Iterator[None]:
     """Compare the stages that were finished before with those that are there after."""
     before = manifest_of(run)["stages"]
     yield
@@ -279,7 +330,7 @@ def _wait_for_moment(
     process: subprocess.Popen[str],
     complete: Undisturbed,
     dice: random.Random,
-    run: Path,
+    run: Location,
     share_of_starts: float,
 ) -> bool:
     """Wait for a time while the job starts, or within its next stage; say whether it runs."""
@@ -290,18 +341,18 @@ def _wait_for_moment(
         # A little more than the stage took, so that some kills fall between two stages.
         pause = dice.uniform(0.0, 1.2 * left[0] + 0.1)
         while process.poll() is None and _in_stage(run) == "start":
-            time.sleep(_POLL_SECONDS)
+            _pause(run)
     deadline = time.monotonic() + pause
     while process.poll() is None and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
+        _pause(run)
     return process.poll() is None
 
 
-def _is_done(run: Path, stage: str) -> bool:
+def _is_done(run: Location, stage: str) -> bool:
     return stage in manifest_of(run)["stages"]
 
 
-def _kill(process: subprocess.Popen[str], run: Path, series: Series) -> None:
+def _kill(process: subprocess.Popen[str], run: Location, series: Series) -> None:
     """Kill a job, unless it has just ended; its workers must end with it."""
     family = psutil.Process(process.pid).children(recursive=True)
     stage = _in_stage(run)
@@ -333,7 +384,7 @@ def _take_over(complete: Undisturbed, number: int, seed: float) -> str:
     """Return the stage in which a job was frozen."""
     run, config = _disturbed(complete, number)
     dice = random.Random(seed)
-    frozen = _start(config)
+    frozen = _start(complete.folder, config)
     assert _wait_for_moment(frozen, complete, dice, run, 0.0), "the job ended before it was frozen"
     frozen.send_signal(signal.SIGSTOP)
     try:
@@ -342,9 +393,9 @@ def _take_over(complete: Undisturbed, number: int, seed: float) -> str:
         with _nothing_done_twice(run):
             code = 75
             while code == 75:
-                second = _start(config)
+                second = _start(complete.folder, config)
                 while second.poll() is None and _lease(run) == holder:
-                    time.sleep(_POLL_SECONDS)
+                    _pause(run)
                 if second.poll() is None and dice.random() < 0.5:
                     time.sleep(dice.uniform(0.0, 0.5 * sum(complete.stage_seconds.values())))
                     frozen.send_signal(signal.SIGCONT)
@@ -359,7 +410,7 @@ def _take_over(complete: Undisturbed, number: int, seed: float) -> str:
     return stage
 
 
-def _lease(run: Path) -> bytes:
+def _lease(run: Location) -> bytes:
     try:
         return (run / "lease.json").read_bytes()
     except OSError:

@@ -26,7 +26,7 @@ import numpy as np
 import bigfs
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB, parse_bytes
-from bigfs.graph.local import EXACT_ROWS
+from bigfs.graph.descent import EXACT_ROWS
 from bigfs.runtime import local_cluster
 from tests.bench._manifold import write_manifold
 from tests.bench._processor import processor_seconds
@@ -137,7 +137,10 @@ def beside_dense(options: argparse.Namespace, rows: int) -> dict[str, Any]:
     _settings(options, rows, "unused")
     X = zarr.open_array(str(options.folder / f"manifold-{rows}.zarr"), mode="r")[:]
     selector = bigfs.MCFS(
-        options.selected, n_clusters=options.clusters, n_neighbors=options.neighbors
+        options.selected,
+        n_clusters=options.clusters,
+        n_neighbors=options.neighbors,
+        regression="lasso",
     )
     with dask.config.set(scheduler="synchronous"), single_thread():
         selector.fit(X[:1000])  # compiles

@@ -41,7 +41,7 @@ SETS = ("ORL", "COIL20", "USPS", "UMIST", "ATT", "MNIST-5000", "letter", "satima
         "lung_discrete", "Prostate_GE", "ionosphere", "glass", "sonar")  # fmt: skip
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in METHODS},
-    "mcfs omp": ("mcfs", {"regression": "omp"}),
+    "mcfs lasso": ("mcfs", {"regression": "lasso"}),
     "spec phi3": ("spec", {"ranking": "phi3"}),
     "fsgmm 30": ("fsgmm", {"n_clusters": 30}),  # its default: components at the start, not classes
 }

@@ -7,7 +7,7 @@
 Runs are those of `bench_mcfs_large` in FOLDER, all of one width, on two workers of 1.5 GiB; those
 that are missing are made. Each part of a run has a count of its work and, from the run of --rates,
 the seconds that a worker takes for one; a run of 5,000 rows says what a stage takes that has
-nothing to do. Rates of the eigensolver on row blocks and in strips come from the graph of that run.
+nothing to do. Rates of the eigensolver come from the graph of that run.
 Tasks, requests and partitions of another size are those of `bigfs plan`. --check sets what is said
 of real runs beside what they took. --rows says it of a size that is not run, with the data and the
 run directory in a bucket: its seconds a request, bytes a second and requests a second are assumed,
@@ -27,17 +27,14 @@ from typing import Any
 from bigfs.core.cost import DESCRIPTOR_BYTES
 from bigfs.core.units import GIB, format_bytes, parse_bytes
 from bigfs.graph import AffinityMatrix
-from bigfs.plan.header import Header
 from bigfs.plan.plan import Place, Plan
-from bigfs.plan.planning import plan_of
+from bigfs.plan.planning import Header, plan_of
 from bigfs.runtime import local_cluster
 from bigfs.runtime.execute import run_tasks
 from bigfs.selectors.configs import make_config
+from bigfs.spectral.chebyshev import solve_chebyshev
 from bigfs.spectral.choice import choose_solver
-from bigfs.spectral.cost import _PRODUCTS
-from bigfs.spectral.distributed import solve_distributed
 from bigfs.spectral.iteration import block_width
-from bigfs.spectral.rowloop import CACHE_LINE
 from bigfs.store.chunking import chunk_rows
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 from tests.bench import bench_mcfs_large
@@ -62,7 +59,7 @@ class Work:
     partitions: int
     copies: float  # rows searched over rows
     products: int  # of W with one vector
-    solver: str  # "one task", "strips" or "row blocks"
+    panels: int  # of the eigensolver: as many of its tasks run at a time
     workers: int
 
     def units(self) -> dict[str, tuple[float, float]]:
@@ -79,9 +76,7 @@ class Work:
             "graph merge": (searched, shared),
             "graph recall": (values, shared),
             "graph edges": (self.n, shared),
-            f"spectral {self.solver}": (
-                self.n * self.products, 1.0 if self.solver == "one task" else shared
-            ),
+            "spectral": (self.n * self.products, min(shared, float(self.panels))),
             "result": (values, shared),
             "curves": (values, shared),
         }  # fmt: skip
@@ -110,25 +105,16 @@ class Rates:
         stored = json.loads((run / "spectral.zarr" / "zarr.json").read_text())["attributes"]
         self.products, parts = int(stored["n_products"]), graph["n_partitions"]
         self.copies = graph["rows_searched"] / rows
-        work = Work(rows, features, parts, self.copies, self.products, "one task", _WORKERS)
-        seconds["spectral one task"] = seconds.pop("spectral")
+        work = Work(rows, features, parts, self.copies, self.products, _panels(rows), _WORKERS)
         with local_cluster(_WORKERS, 1, parse_bytes(_MEMORY)) as cluster, cluster.get_client():
             self.task = _seconds_of_a_task()
-            for solver in ("strips", "row blocks"):
-                taken, solution = _spread(run, rows, solver)
-                seconds[f"spectral {solver}"] = taken
+            seconds["spectral"], solution = _spread(run, rows)
         self.products_of = solution["n_products"]
-        # Rows of other blocks that a product reads, for each of its own.
-        self.halo = solution["details"]["halo_rows"] / rows
-        counts = {
-            **work.units(),
-            **replace(work, solver="strips", products=self.products_of).units(),
-            **replace(work, solver="row blocks", products=self.products_of).units(),
-        }
+        counts = {**work.units(), **replace(work, products=self.products_of).units()}
         self.rates = {}
         for part, (count, workers) in counts.items():
             rest = seconds.get(part, 0.0) - self.empty.get(part.partition(" ")[0], 0.0) * (
-                part in (*STAGES, "graph edges", "spectral one task")
+                part in (*STAGES, "graph edges")
             )
             self.rates[part] = max(0.0, rest) * workers / count
 
@@ -152,29 +138,35 @@ def _nothing(item: int) -> None:
     """Do nothing."""
 
 
-def _spread(run: Path, rows: int, solver: str) -> tuple[float, dict[str, Any]]:
+def _panels(rows: int) -> int:
+    """Return how many panels the eigensolver has in the runs of the rates."""
+    entries = int(_ENTRIES * _NEIGHBORS * rows)
+    storage = choose_solver(
+        "chebyshev", rows, entries, _CLUSTERS, parse_bytes(_MEMORY), True
+    ).storage
+    return -(-4 * block_width(_CLUSTERS) // storage.row_bytes)
+
+
+def _spread(run: Path, rows: int) -> tuple[float, dict[str, Any]]:
     """Return the seconds of the eigensolver as many tasks, and its solution."""
     path = run / "graph.zarr"
     about = read_attributes(path)
     partitions = ArrayRef.at(path / "partitions")
     W = AffinityMatrix.open(path / "affinity", about["affinity"], partitions)
-    choice = choose_solver(
-        "chebyshev", rows, W.nnz, _CLUSTERS, 1e-6, parse_bytes(_MEMORY), distributed=True
-    )
+    choice = choose_solver("chebyshev", rows, W.nnz, _CLUSTERS, parse_bytes(_MEMORY), True)
     scratch = Scratch()
     out = scratch.create("embedding", (rows, _CLUSTERS), "float64", chunk_rows(_CLUSTERS, 8))
     began = time.perf_counter()
-    solution = solve_distributed(
-        W, _CLUSTERS, out, scratch.child("work"), tol=1e-6, random_state=0,
-        most_rows=choice.most_rows, strip_row_bytes=CACHE_LINE if solver == "strips" else 0,
-    )  # fmt: skip
+    solution = solve_chebyshev(
+        W, _CLUSTERS, out, scratch.child("work"), choice.storage, tol=1e-3, random_state=0
+    )
     seconds = time.perf_counter() - began
     scratch.close()
     return seconds, solution
 
 
-def plan(rows: int, features: int, memory: int) -> tuple[Plan, str]:
-    """Return the plan of a run of so many rows, and the way of its eigensolver."""
+def plan(rows: int, features: int, memory: int) -> tuple[Plan, int]:
+    """Return the plan of a run of so many rows, and the panels of its eigensolver."""
     config = make_config(
         run="simulated",
         input={"uri": "simulated.zarr"},
@@ -185,35 +177,35 @@ def plan(rows: int, features: int, memory: int) -> tuple[Plan, str]:
     )
     header = Header(rows, features, 4, chunk_rows(features, 4), stored=True, exact=True)
     entries = int(_ENTRIES * _NEIGHBORS * rows)
-    choice = choose_solver("auto", rows, entries, _CLUSTERS, 1e-6, memory, binary=True)
-    spread = "strips" if choice.strip_row_bytes else "row blocks"
-    return plan_of(config, header, Place(memory)), spread if choice.distributed else "one task"
+    storage = choose_solver("auto", rows, entries, _CLUSTERS, memory, True).storage
+    panels = -(-4 * block_width(_CLUSTERS) // storage.row_bytes)
+    return plan_of(config, header, Place(memory)), panels
 
 
-def work_of(planned: Plan, solver: str, rates: Rates, workers: int) -> Work:
+def work_of(planned: Plan, panels: int, rates: Rates, workers: int) -> Work:
     """Return the counts of a planned run."""
     shape = planned.shape
     assert shape is not None
     steps = planned.by_stage["graph"].cost.steps  # type: ignore[union-attr]
     partitions = next(step.tasks for step in steps if "partition of at most" in step.what)
     copies = 1.0 if partitions == 1 else max(rates.copies, 1.5)
-    products = rates.products if solver == "one task" else rates.products_of
-    return Work(shape.n_samples, shape.n_features, partitions, copies, products, solver, workers)
+    products = rates.products_of
+    return Work(shape.n_samples, shape.n_features, partitions, copies, products, panels, workers)
 
 
 def check(folder: Path, rates: Rates, rows: list[int], features: int) -> list[dict[str, Any]]:
     """Print what is said of real runs beside what they took."""
-    print("      rows  eigenvectors  " + "".join(f"{name:>16}" for name in (*STAGES, "in all")))
+    print("      rows  panels  " + "".join(f"{name:>16}" for name in (*STAGES, "in all")))
     results = []
     for n in rows:
         seconds, _ = seconds_of(folder / f"run-{n}")
         took = {name: sum(s for part, s in seconds.items() if part.split()[0] == name)
                 for name in STAGES}  # fmt: skip
-        planned, solver = plan(n, features, parse_bytes(_MEMORY))
-        said = rates.predict(work_of(planned, solver, rates, _WORKERS))
+        planned, panels = plan(n, features, parse_bytes(_MEMORY))
+        said = rates.predict(work_of(planned, panels, rates, _WORKERS))
         said["in all"], took["in all"] = sum(said.values()), sum(took.values())
         cells = "".join(f"{said[name]:>8.1f} /{took[name]:>6.1f}" for name in said)
-        print(f"{n:>10,}  {solver:<13}{cells}   {said['in all'] / took['in all']:.2f}", flush=True)
+        print(f"{n:>10,}  {panels:<6}{cells}   {said['in all'] / took['in all']:.2f}", flush=True)
         results.append({"rows": n, "said": said, "took": took})
     return results
 
@@ -221,13 +213,13 @@ def check(folder: Path, rates: Rates, rows: list[int], features: int) -> list[di
 def simulate(options: argparse.Namespace, rates: Rates) -> dict[str, Any]:
     """Print the seconds, tasks and requests of each stage, and what is nearest to its limit."""
     memory = parse_bytes(options.memory)
-    planned, solver = plan(options.rows, options.features, memory)
-    work = work_of(planned, solver, rates, options.workers)
+    planned, panels = plan(options.rows, options.features, memory)
+    work = work_of(planned, panels, rates, options.workers)
     compute = rates.predict(work)
     rate = parse_bytes(options.bandwidth) * options.workers
     print(
         f"{options.rows:,} x {options.features:,} on {options.workers} workers of "
-        f"{format_bytes(memory)}: {work.partitions} partitions, eigenvectors on {solver}"
+        f"{format_bytes(memory)}: {work.partitions} partitions, eigenvectors in {panels} panels"
     )
     print(
         "stage     computing s     bytes s  requests s  scheduler s  in all s      tasks   requests"
@@ -235,10 +227,8 @@ def simulate(options: argparse.Namespace, rates: Rates) -> dict[str, Any]:
     total, stages = 0.0, {}
     for stage in planned.stages:
         assert stage.cost is not None
-        tasks, requests = _counts(stage.cost, rates.products_of)
+        tasks, requests = stage.cost.tasks, stage.cost.requests
         moved: float = stage.bytes_read + 2 * stage.cost.scratch_bytes
-        if stage.name == "spectral" and solver == "row blocks":
-            moved += _moved_by_products(options.rows, rates)
         parts = (
             compute[stage.name], moved / rate, requests * options.request_seconds / options.workers
         )  # fmt: skip
@@ -255,22 +245,6 @@ def simulate(options: argparse.Namespace, rates: Rates) -> dict[str, Any]:
     for what, share, words in limits:
         print(f"{share:>6.2f} of what there is: {what} ({words})")
     return {"seconds": total, "stages": stages, "first": limits[0][0]}
-
-
-def _moved_by_products(rows: int, rates: Rates) -> float:
-    """Return the bytes that products on row blocks read and write: W, vectors, those before."""
-    width = block_width(_CLUSTERS)
-    of_vectors = 4 * width * (3 + rates.halo)
-    of_weights = 8 * _ENTRIES * _NEIGHBORS
-    return rows * (of_vectors + of_weights) * rates.products_of / width
-
-
-def _counts(cost: Any, products: int) -> tuple[int, int]:
-    """Return tasks and requests: those planned, with as many products as there were."""
-    times = math.ceil(products / block_width(_CLUSTERS))
-    steps = [replace(step, times=times) if step.times == _PRODUCTS else step for step in cost.steps]
-    counted = replace(cost, steps=tuple(steps))
-    return counted.tasks, counted.requests
 
 
 def _limits(

@@ -44,7 +44,7 @@ METHODS = (
 )  # fmt: skip
 SMOOTHNESS = (0.0, 0.1, 1.0)
 COMPILED = (
-    "bigfs.selectors.lfs.lloyd",
+    "bigfs.blocks.lloyd",
     "bigfs.spectral.kernels",
 )
 
@@ -125,7 +125,7 @@ def seconds(name: str, X: np.ndarray, n_classes: int, limit: int) -> float | str
     """Return processor seconds of a fit, or why there are none."""
     # Processes are forked from one that has imported what takes seconds, and has no threads yet.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bigfs.selectors.lfs.search", "sklearn.cluster", "numba"])
+    context.set_forkserver_preload(["bigfs.selectors.lfs.strategies", "sklearn.cluster", "numba"])
     here, there = context.Pipe(duplex=False)
     settings = settings_of(name, X, n_classes)
     process = context.Process(target=_fit, args=(there, name, settings, X, limit), daemon=True)

@@ -33,7 +33,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "laplacian_score": {},
     "spec phi3": {"method": "spec", "spec": {"ranking": "phi3"}},
     "mcfs": {"mcfs": {}},
-    "mcfs omp": {"method": "mcfs", "mcfs": {"regression": "omp"}},
+    "mcfs lasso": {"method": "mcfs", "mcfs": {"regression": "lasso"}},
 }
 # By name only: an iteration on entries is hundreds of passes.
 MORE: dict[str, dict[str, Any]] = {"ndfs": {"ndfs": {"max_iter": 3}}}

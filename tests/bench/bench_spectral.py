@@ -23,7 +23,7 @@ from bigfs.core.memory import peak_bytes, reset_peak
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 
-SOLVERS = ("arpack", "eigsh", "lobpcg", "chebyshev")
+SOLVERS = ("arpack", "eigsh", "chebyshev")
 
 
 def load_graph(folder: Path, rows: int) -> Any:
@@ -44,14 +44,11 @@ def load_graph(folder: Path, rows: int) -> Any:
 
 def solve(solver: str, W: Any, n_components: int, tol: float) -> tuple[np.ndarray, float, int]:
     """Return eigenvalues, the largest residual and the products with one vector."""
-    from bigfs.spectral.chebyshev import solve_chebyshev
-    from bigfs.spectral.eigsh import solve_eigsh
-    from bigfs.spectral.lobpcg import solve_lobpcg
-
     if solver == "arpack":
         return _arpack(W, n_components, tol)
-    run = {"eigsh": solve_eigsh, "lobpcg": solve_lobpcg, "chebyshev": solve_chebyshev}[solver]
-    result = run(W, n_components, tol=tol, random_state=0)
+    from bigfs import spectral_embedding
+
+    result = spectral_embedding(W, n_components, solver=solver, tol=tol, memory_limit="16 GiB")
     return result.eigenvalues, float(result.residuals.max()), result.n_products
 
 

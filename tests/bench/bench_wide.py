@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
                 "run": str(Path(folder) / "run"),
                 "input": {"uri": str(Path(folder) / "X.npy")},
                 "n_features_to_select": options.selected,
-                "mcfs": {"n_clusters": len(np.unique(y))},
+                "mcfs": {"n_clusters": len(np.unique(y)), "regression": "lasso"},
                 "memory_limit": options.memory,
             }
         )

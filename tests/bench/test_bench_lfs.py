@@ -30,7 +30,7 @@ def test_scale() -> None:
     assert bench_lfs.scale(n=4_000, d=8, c=4)[0] == 4
     assert bench_lfs.scale(n=8_000, d=8, c=4, sample_size=2_000)[0] == 4
     one, many = (bench_lfs.scale(n=32_000, d=8, c=4, drop=drop) for drop in ("one", "many"))
-    assert one[0] == 4 and many[2] < one[2]
+    assert one[0] == 4 and one[2] == many[2] == 2, "the search has its own rows in memory"
 
 
 def test_one_or_many_at_a_time() -> None:

@@ -16,7 +16,7 @@ def test_tables_and_what_is_finished(
 ) -> None:
     X, y = load_digits(return_X_y=True)
     results = bench_methods.Results(tmp_path / "out.json")
-    methods = ["max_variance", "mcfs omp", "lfs"]
+    methods = ["max_variance", "mcfs lasso", "lfs"]
     monkeypatch.setattr(bench_methods, "sizes_of", lambda d: [d // 4])
     for name, (A, labels) in {
         "digits": (X[:300], y[:300]),

@@ -15,7 +15,7 @@ from tests.bench.bench_sparse import figures
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["worm_neuron", "text"])
 def test_both_forms_are_fitted_and_judged(name: str, tmp_path: Path) -> None:
-    methods = ["laplacian_score", "mcfs omp"]
+    methods = ["laplacian_score", "mcfs lasso"]
     options = argparse.Namespace(
         folder=tmp_path, repetitions=1, selected=10, methods=methods, set=[], entries=True
     )

@@ -16,11 +16,12 @@ from typing import Any
 import psutil
 import yaml
 
+from bigfs.store.location import Location, as_location
 from tests import _canary
 
 PATIENCE = 120.0
 # Run directories by process.
-_runs: dict[int, Path] = {}
+_runs: dict[int, Location] = {}
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> Path:
@@ -37,7 +38,7 @@ def start(
 
     `finish` looks after it.
     """
-    run = Path(yaml.safe_load(path.read_text())["run"])
+    run = as_location(yaml.safe_load(path.read_text())["run"])
     if not run.exists():
         _canary.plant(run)
     process = subprocess.Popen(
@@ -92,7 +93,7 @@ def meanwhile(work: Callable[[threading.Event], Any]) -> Iterator[None]:
     assert not thread.is_alive()
 
 
-def manifest_of(run: Path) -> dict[str, Any]:
+def manifest_of(run: Location) -> dict[str, Any]:
     """Return the manifest of a run, or an empty one."""
     try:
         return json.loads((run / "manifest.json").read_text())

@@ -12,8 +12,8 @@ from sklearn.datasets import load_digits
 from bigfs import MCFS, SPEC, UDFS, ColumnSubset, LaplacianScore, PivotedQR, QAlpha, RandomSelection
 from bigfs.blocks import RowBlocks
 from bigfs.runtime import local_cluster
-from bigfs.selectors.sketch import RowSketch
-from bigfs.selectors.stages import stages_of_selection
+from bigfs.selectors.picks.sketch import RowSketch
+from bigfs.selectors.scoring import stages_of_selection
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores
 from bigfs.store.scratch import Scratch
@@ -39,7 +39,7 @@ def test_four_workers_do_not_change_a_bit(tmp_path: Path) -> None:
             stages = stages_of_selection(selector._selection())
             finished = Engine(TemporaryStages(scratch), blocks).run(stages)
             results.append(FeatureScores.open(finished["result"]).scores.tobytes())
-        rows = RowSketch(blocks.layout, 40, False, 64).read(blocks, 0)
+        rows = RowSketch(blocks.layout, 40, 64).read(blocks, 0)
         return [*results, rows.tobytes()]
 
     with dask.config.set(scheduler="synchronous"):

@@ -23,7 +23,7 @@ from bigfs import ingest, run
 from bigfs.cli import main
 from bigfs.core.errors import ClusterError, CorruptStoreError, StorageError
 from bigfs.pipeline.inspect import inspect
-from bigfs.runtime import interrupt, watch
+from bigfs.runtime import interrupt, workers
 from tests._canary import own
 from tests.cluster import _processes
 from tests.cluster._jobs import PATIENCE, in_stage, manifest_of, meanwhile, write_config
@@ -220,7 +220,7 @@ def test_a_flipped_byte_in_a_finished_stage(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for a cluster that is gone for three seconds instead of a minute."""
-    monkeypatch.setattr(watch, "LOST_SECONDS", 3.0)
+    monkeypatch.setattr(workers, "LOST_SECONDS", 3.0)
     monkeypatch.setattr(interrupt, "WATCH_SECONDS", 0.5)
 
 

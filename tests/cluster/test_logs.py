@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
+from distributed import Client
 
 from bigfs import run
-from bigfs.core.errors import InputError
+from bigfs.core.errors import ClusterError, InputError
+from bigfs.runtime.workers import workers_of
 from tests.cluster._jobs import write_config
+from tests.cluster._processes import scheduler
 
 
 def _config(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -56,6 +61,19 @@ def test_json_lines_of_a_run_on_workers_and_its_report(tmp_path: Path) -> None:
     assert line.items() >= {"level": "error", "event": "error", "exit_code": 2}.items()
 
 
+@pytest.mark.cluster
+def test_a_scheduler_that_is_lost_between_tasks_is_a_failure_of_the_cluster(tmp_path: Path) -> None:
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+        with scheduler(tmp_path) as file:
+            client = Client(scheduler_file=str(file), set_as_default=False)
+        deadline = time.monotonic() + 60
+        with pytest.raises(ClusterError, match="The connection to the scheduler was lost"):
+            while time.monotonic() < deadline:
+                workers_of(client)
+                time.sleep(0.2)
+        client.close()
+
+
 def test_a_report_without_a_cluster_is_refused(tmp_path: Path, bare: None) -> None:
     with pytest.raises(InputError, match="this run has none. Set cluster"):
         run(_config(tmp_path), performance_report=str(tmp_path / "dask.html"))
@@ -67,7 +85,7 @@ def test_a_report_without_bokeh_is_refused(
     tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch, bare: None
 ) -> None:
     # The scheduler of the tests' cluster is in this process.
-    with pytest.raises(InputError, match="no folder: .*nowhere does not exist"):
+    with pytest.raises(InputError, match="there is no folder .*nowhere"):
         run(_config(tmp_path), performance_report=str(tmp_path / "nowhere" / "dask.html"))
     monkeypatch.setitem(sys.modules, "bokeh", None)
     with pytest.raises(InputError, match="needs bokeh where the scheduler runs: pip install"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import bigfs
 from bigfs.core.errors import ClusterError, InputError, MemoryLimitError
 from bigfs.core.memory import peak_bytes
 from bigfs.core.threads import blas_kernels
@@ -22,6 +24,7 @@ from bigfs.runtime import check_workers, on_every_process, preflight, worker_lim
 from bigfs.runtime import workers as talking
 from tests.cluster._processes import pretend, scheduler, worker
 
+_DASK = ("-m", "dask", "worker")
 pytestmark = pytest.mark.cluster
 
 
@@ -79,6 +82,15 @@ def test_workers_that_are_not_right_are_named_whenever_they_join(
                 check_workers(tmp_path)
             # Without a limit of its own it has what the machine has.
             assert worker_limits()[late] > 2**30
+        _wait_for(client, 1)
+        code = tmp_path / "other" / "bigfs"
+        shutil.copytree(Path(bigfs.__file__).parent, code)
+        (code / "metrics.py").write_text(f"{(code / 'metrics.py').read_text()}# changed\n")
+        edited = {"PYTHONPATH": str(code.parent)}
+        with worker(address, tmp_path, name="edited", python=("-P", *_DASK), env=edited):
+            _wait_for(client, 2)
+            with pytest.raises(ClusterError, match=r"has the code of bigfs \w{12} \(here \w{12}\)"):
+                check_workers(tmp_path)
         _wait_for(client, 1)
         blind = "import sys; sys.modules['bigfs'] = None; from dask.__main__ import main; main()"
         with worker(address, tmp_path, name="blind", python=("-c", blind, "worker")):

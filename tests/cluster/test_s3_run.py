@@ -25,8 +25,8 @@ from bigfs.pipeline import compare
 from bigfs.pipeline.run import run
 from bigfs.results.result import Result
 from bigfs.selectors.stability import fits
-from bigfs.spectral import choice
-from bigfs.store import objects
+from bigfs.spectral import block
+from bigfs.spectral.embedding import Resume
 from bigfs.store.ingest import ingest
 from bigfs.store.location import as_location, files_below
 from bigfs.store.objects import ObjectPath
@@ -111,7 +111,6 @@ def proxy(s3_endpoint: str, lab: ObjectPath, monkeypatch: pytest.MonkeyPatch) ->
     """A proxy before the server for what follows."""
     with Proxy(s3_endpoint) as running:
         monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
-        objects._client.cache_clear()
         yield running
 
 
@@ -212,6 +211,19 @@ def test_storage_that_fails_every_twentieth_request(
     _assert_tidy(lab / "runs" / "mcfs")
 
 
+def test_answers_that_are_late_cut_lost_or_damaged_change_no_bit(
+    proxy: Proxy, lab: ObjectPath, local: dict[str, Result]
+) -> None:
+    proxy.failures = ("flip", "half", "slow", "flip", "lost", "429", "flip", "503")
+    proxy.fail_every = 9
+    _assert_same(run(_config(lab, "ndfs")), local["ndfs"])
+    assert proxy.n_failed > 24 and proxy.n_flipped > 5
+    proxy.fail_every = 0
+    again = run(_config(lab, "ndfs"))
+    _assert_same(again, local["ndfs"])
+    _assert_tidy(lab / "runs" / "ndfs")
+
+
 def test_storage_that_is_gone_in_the_middle(
     proxy: Proxy,
     lab: ObjectPath,
@@ -220,7 +232,6 @@ def test_storage_that_is_gone_in_the_middle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "1")
-    objects._client.cache_clear()
     proxy.gone_after = "/embedding/c/0"
     pipeline = _yaml(tmp_path, _config(lab, "mcfs"))
     job = subprocess.run(
@@ -239,27 +250,23 @@ def test_storage_that_is_gone_in_the_middle(
     _assert_tidy(lab / "runs" / "mcfs")
 
 
-@pytest.mark.parametrize("in_strips", [False, True])
 def test_eigenvectors_by_files_in_a_bucket_go_on_after_a_failure(
-    proxy: Proxy, lab: ObjectPath, monkeypatch: pytest.MonkeyPatch, in_strips: bool
+    proxy: Proxy, lab: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choice, "_MANY_ROWS", 1000)
-    monkeypatch.setattr("bigfs.spectral.strips._MULTIPLICATIONS", 0)
+    monkeypatch.setattr(block, "_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(block, "BLOCK_VALUES", 2**15)
     monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "0.5")
-    objects._client.cache_clear()
     W = neighbor_graph(5000)
-    options: dict[str, Any] = {"solver": "chebyshev", "tol": 0.03, "chunk_rows": 2500}
-    options["distributed"] = None if in_strips else True
+    options: dict[str, Any] = {"solver": "chebyshev", "tol": 1e-3, "chunk_rows": 2500}
     expected = spectral_embedding(W, 2, **options)
-    assert ("in strips" in expected.reason) == in_strips
-    options |= {"checkpoint": lab / "checkpoint"}
-    proxy.gone_after = "/s-" if in_strips else "-000016-00001-"
+    options |= {"resume": Resume(checkpoint=lab / "checkpoint")}
+    proxy.gone_after = "/panel-000004-"
     with pytest.raises(StorageError, match="the server does not answer"):
         spectral_embedding(W, 2, scratch=Scratch(lab / "first"), **options)
     proxy.is_gone, proxy.gone_after = False, ""
     before = proxy.n_requests
     embedding = spectral_embedding(W, 2, scratch=Scratch(lab / "second"), **options)
-    assert not [entry for entry in proxy.log[before:] if "PUT" in entry and "/halo-" in entry]
+    assert not [entry for entry in proxy.log[before:] if "PUT" in entry and "/ordered-" in entry]
     assert embedding.eigenvalues.tobytes() == expected.eigenvalues.tobytes()
     assert embedding.embedding[:].tobytes() == expected.embedding[:].tobytes()
     assert not (lab / "checkpoint").exists()
@@ -426,3 +433,57 @@ def test_comparisons_in_a_bucket(lab: ObjectPath, tmp_path: Path) -> None:
             assert (root / "runs" / "methods" / name).stat().st_size > 0
     assert results[0] == results[1]
     assert not list(Path().glob("s3:*"))
+
+
+def test_no_secret_is_written_or_shown(
+    proxy: Proxy,
+    lab: ObjectPath,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Keys and tokens of the environment and of addresses: in files, logs, reports and errors."""
+    secrets = [KEY, SECRET, "canary-user", "canary-password", "canary-query"]
+    for name in ("API_TOKEN", "DATABASE_URL", "DASK_DISTRIBUTED__CANARY"):
+        secrets.append(f"canary-of-{name}")
+        monkeypatch.setenv(name, secrets[-1])
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level("DEBUG", logger="bigfs")
+    gap = np.where(np.arange(12) == 3, np.nan, _X)
+    np.save("gap.npy", gap)
+    (lab / "gap.npy").write_bytes(Path("gap.npy").read_bytes())
+    shown = []
+
+    def call(expected: int, *arguments: str) -> None:
+        with pytest.raises(SystemExit) as end:
+            main([*arguments])
+        captured = capfd.readouterr()
+        shown.append(captured.out + captured.err)
+        assert int(end.value.code or 0) == expected, shown[-1]
+
+    base = {"method": "max_variance", "n_features_to_select": 3, "input": {"uri": f"{lab}/X.npy"}}
+    for place in (f"{lab}/runs/a", "runs/a"):
+        pipeline = _yaml(tmp_path, {**base, "run": place, "output": {"metrics": "a.prom"}})
+        call(0, "plan", pipeline)
+        workers = ("cluster.n_workers=1", "--performance-report", "performance.html")
+        call(0, "run", pipeline, *(("--set", *workers) if place == "runs/a" else ()))
+        call(0, "inspect", place)
+        call(0, "report", place, "-o", f"{len(shown)}.html")
+        call(0, "export", place, f"{len(shown)}.csv")
+        beside = ("--set", f"run={place}-2", "--set")
+        for uri in (f"{lab}/gap.npy", f"{lab}/none.npy", f"{lab}/X.npy?token=canary-query"):
+            call(2, "run", pipeline, *beside, f"input.uri={uri}")
+        call(2, "run", pipeline, *beside, "input.uri=s3://canary-user:canary-password@lab/X.npy")
+        # The answer of the storage holds the secret, too.
+        proxy.failures, proxy.fail_every = ("403 SignatureDoesNotMatch",), 1
+        call(4, "run", pipeline, *beside, f"input.uri={lab}/X.zarr")
+        call(4, "inspect", f"{lab}/X.zarr")
+        proxy.fail_every = 0
+    texts = [*shown, caplog.text]
+    stored = {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    stored |= {name: (lab / name).read_bytes() for name in files_below(lab)}
+    assert {"a.prom", "performance.html"} <= {Path(name).name for name in stored}
+    for secret in secrets:
+        assert not [text for text in texts if secret in text], secret
+        assert not [name for name, content in stored.items() if secret.encode() in content], secret

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +57,18 @@ def test_libraries_count_though_the_kernel_has_taken_their_pages(monkeypatch):
     sizes.clear()  # no such figures: not Linux
     monkeypatch.setattr(memory, "_largest_mapped", 0)
     assert memory.warmed_bytes(()) == 0
+
+
+def test_a_machine_has_what_its_control_groups_leave(tmp_path: Path) -> None:
+    assert 0 < memory.machine_bytes() <= psutil.virtual_memory().total
+    for name, limit in (("job", "3000"), ("job/step", "max"), ("memory/old", "2000")):
+        (tmp_path / "groups" / name).mkdir(parents=True)
+        file = "memory.limit_in_bytes" if name.startswith("memory") else "memory.max"
+        (tmp_path / "groups" / name / file).write_text(f"{limit}\n")
+    for text, limits in (("0::/job/step\n", [3000]), ("5:cpu:/job\n4:memory:/old\n", [2000])):
+        (tmp_path / "cgroup").write_text(text)
+        assert memory._group_limits(tmp_path / "cgroup", tmp_path / "groups") == limits
+    assert memory._group_limits(tmp_path / "none", tmp_path) == []
 
 
 @pytest.mark.memory

@@ -44,6 +44,7 @@ def test_sizes_are_written_without_an_exponent():
     assert format_bytes(1010 * MIB) == "1,010 MiB"
     assert format_bytes(999.4 * MIB) == "999 MiB"
     assert format_bytes(5000 * 1024 * GIB) == "5,000 TiB"
+    assert format_bytes(10**400) == "over 8 EiB"  # as a damaged shape may say
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import permutations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csc_matrix, csr_array
 from sklearn import metrics as peer
 from sklearn.datasets import load_digits
 
@@ -133,6 +135,25 @@ def test_a_constant_column_is_correlated_with_none() -> None:
     assert metrics.redundancy(X) == pytest.approx(1 / 3)
 
 
+def test_redundancy_is_free_of_units_and_of_rounding() -> None:
+    X = load_digits().data[:, 41:47]
+    for power in (-1040, -600, -150, 150, 600, 1000):
+        assert metrics.redundancy(X * 2.0**power) == metrics.redundancy(X)
+    units = X * 2.0 ** np.array([900, -900, 0, 500, -500, 3])
+    assert metrics.redundancy(units) == metrics.redundancy(X)
+    X = np.random.default_rng(0).normal(size=(50, 3))
+    X[:, 1], X[:, 2] = np.where(X[:, 0] > 0, 0.3, 0.1 + 0.2), X[:, 0]
+    assert metrics.redundancy(X) == pytest.approx(1 / 3)
+
+
+def test_matrices_may_be_sparse_or_hold_objects() -> None:
+    X = load_digits().data[:, 41:47]
+    y = load_digits().target
+    for same in (csr_array(X), csc_matrix(X), X.astype(object), pd.DataFrame(X).astype(object)):
+        assert metrics.redundancy(same) == pytest.approx(metrics.redundancy(X), rel=1e-12)
+        assert metrics.nearest_neighbor_error(same, y) == metrics.nearest_neighbor_error(X, y)
+
+
 def test_overlap_beside_chance() -> None:
     actual = metrics.selection_overlap([1, 2, 3, 4], [4, 3, 9], 20)
     assert (actual.count, actual.share, actual.chance) == (2, pytest.approx(2 / 3), 0.2)
@@ -162,7 +183,10 @@ def test_overlap_beside_chance() -> None:
         (lambda: metrics.nearest_neighbor_error(np.zeros((3, 0)), [1, 2, 3]), r"shape \(3, 0\)"),
         (lambda: metrics.nearest_neighbor_error([[1.0], [np.nan]], [1, 2]), "finite real"),
         (lambda: metrics.nearest_neighbor_error([["a"], ["b"]], [1, 2]), "finite real"),
-        (lambda: metrics.rand_index([1.0, np.nan], [1, 2]), "Got NaN"),
+        (
+            lambda: metrics.rand_index([1.0, np.nan], [1, 2]),
+            "y_true: the label of row 1 is missing",
+        ),
         (lambda: metrics.clustering_accuracy(np.arange(20_000), np.arange(20_000)), "20,000"),
     ],
 )

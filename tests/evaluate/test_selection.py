@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from sklearn.datasets import load_digits
 
-from bigfs import metrics
+from bigfs import RandomSelection, metrics
 from bigfs.blocks import RowBlocks
+from bigfs.core.uris import LabelValues
 from bigfs.evaluate import selection
 from bigfs.evaluate.protocols import Protocol
-from bigfs.evaluate.selection import measure_selection
+from bigfs.evaluate.selection import compare_with_all, measure_selection, random_selections
+from bigfs.evaluate.stage import judged_blocks
 from bigfs.store.scratch import Scratch
 
 CHOSEN = np.array([20, 26, 28, 34, 43])
@@ -74,3 +77,76 @@ def test_beyond_memory_ties_and_single_rows(tmp_path: Path, monkeypatch) -> None
         protocol = Protocol(2, n_repetitions=1, n_init=1, init="random")
         measured = measure_selection(_blocks(X, tmp_path, rows=2), y, None, protocol, "1 GiB")
         assert measured["nearest_neighbor_error"] == metrics.nearest_neighbor_error(X, y)
+
+
+def test_fewer_distinct_rows_than_classes_are_said_in_one_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """scikit-learn warns in every start of every repetition; here warnings are errors."""
+    y = np.arange(60) % 5
+    X = np.eye(3)[np.minimum(y, 2)]
+    protocol = Protocol(5, n_repetitions=3, n_init=4)
+    measured = measure_selection(_blocks(X, tmp_path), y, None, protocol, "4 GiB")
+    assert caplog.messages == [
+        "Only 3 rows of the judged features differ: k-means finds as many clusters, not 5."
+    ]
+    assert measured["acc_mean"] == pytest.approx(0.6)
+
+
+def _counts(n: int = 240, d: int = 150) -> tuple[np.ndarray, np.ndarray]:
+    """Return counts whose rows have very different totals, and three classes."""
+    rng = np.random.default_rng(3)
+    y = np.arange(n) % 3
+    means = 2 * rng.gamma(1.0, size=d) * np.where(np.arange(d) % 10 == y[:, None], 9.0, 1.0)
+    return rng.poisson(means * rng.lognormal(0, 1, size=(n, 1))).astype(np.float32), y
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_many_features_are_judged_by_their_principal_components(
+    tmp_path: Path, sparse: bool
+) -> None:
+    rng, y = np.random.default_rng(4), np.arange(240) % 3
+    factors = rng.normal(size=(240, 6)) + 2 * np.eye(3)[y] @ rng.normal(size=(3, 6))
+    X = np.maximum(factors @ rng.normal(size=(6, 150)), 0) + 0.05 * rng.normal(size=(240, 150))
+    X = X.astype(np.float32)
+    source = csr_array(X) if sparse else X
+    blocks = RowBlocks.from_any(source, scratch=Scratch(tmp_path), sparse=sparse)
+    protocol = Protocol(3, n_repetitions=2, n_components=8)
+    kept = np.arange(20, 140)
+    for columns in (kept, None):
+        measured = measure_selection(blocks, y, columns, protocol, "4 GiB")
+        centered = X[:, columns if columns is not None else slice(None)].astype(np.float64)
+        centered -= centered.mean(axis=0)
+        U, s, _ = np.linalg.svd(centered, full_matrices=False)
+        rows = RowBlocks.from_any(U[:, :8] * s[:8])
+        expected = measure_selection(rows, y, None, Protocol(3, 2), "4 GiB")
+        assert measured["nmi_mean"] == pytest.approx(expected["nmi_mean"], abs=0.02)
+        error = measured["nearest_neighbor_error"]
+        assert error == pytest.approx(expected["nearest_neighbor_error"], abs=0.02)
+        assert measured["redundancy"] == pytest.approx(metrics.redundancy(centered), abs=1e-6)
+    few = measure_selection(blocks, y, kept[:90], protocol, "4 GiB")
+    same = measure_selection(blocks, y, kept[:90], Protocol(3, 2), "4 GiB")
+    assert few == same, "100 features and fewer are judged as they are"
+
+
+def test_a_selection_is_set_beside_random_ones_and_raw_counts_are_normalized(
+    tmp_path: Path,
+) -> None:
+    X, y = _counts()
+    blocks = RowBlocks.from_any(csr_array(X), scratch=Scratch(tmp_path), sparse=True)
+    assert judged_blocks(blocks, "max_variance") is blocks
+    judged = judged_blocks(blocks, "highly_variable")
+    assert judged.transform.kind == "normalize_log1p"
+    figures = compare_with_all(
+        judged, np.arange(120), LabelValues("y", y), random_state=0, memory_limit="4 GiB"
+    )
+    chance, alone = figures["chance"], figures["selected"]
+    assert chance["nmi_low"] < chance["nmi_mean"] < chance["nmi_high"]
+    assert figures["all"]["nmi_mean"] > 0.8 and alone["nmi_mean"] > 0.5
+    draws = random_selections(blocks, 120, 0)
+    drawn = RandomSelection(120, random_state=0).fit(X).draws_
+    assert [set(draw) for draw in draws] == [set(draw[:120].tolist()) for draw in drawn]
+    raw = compare_with_all(
+        blocks, np.arange(120), LabelValues("y", y), random_state=0, memory_limit="4 GiB"
+    )
+    assert raw["all"]["nmi_mean"] < figures["all"]["nmi_mean"], "totals of rows decide"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from bigfs.graph.descent import EXACT_ROWS, search_prepared
 from bigfs.graph.local import (
-    EXACT_ROWS,
     as_distances,
     check_metric,
     check_n_neighbors,
     prepare_rows,
     search_exact,
-    search_prepared,
 )
 
 

@@ -17,7 +17,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.graph import AffinityMatrix, affinity, affinity_from_csr, cost, knn_graph, symmetrize
 from bigfs.graph.affinity import LEAST_HEAT
-from bigfs.graph.products import edge_products
+from bigfs.graph.edges import edge_products
 from bigfs.graph.symmetrize import union_rows
 from bigfs.spectral.embedding import spectral_embedding
 from bigfs.store.scratch import Scratch

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bigfs.graph import compare as module
-from bigfs.graph.checked import CheckedRows
-from bigfs.graph.compare import GrownRows, compare, search_limits
+from bigfs.graph import update as module
+from bigfs.graph.recall import CheckedRows
+from bigfs.graph.update import GrownRows, compare, search_limits
 from bigfs.store.scratch import ArrayRef, Scratch
 
 K, N_OLD, N_NEW = 4, 300, 60
@@ -51,8 +51,7 @@ def test_lists_are_those_of_all_pairs(
 ) -> None:
     X, home, reach, grown = _case(tmp_path)
     if small:
-        for name, value in (("_PIECE_ROWS", 7), ("_TILE_PAIRS", 50), ("_LISTED_PAIRS", 20)):
-            monkeypatch.setattr(module, name, value)
+        monkeypatch.setattr(module, "_PIECE_ROWS", 7)
     owners, neighbors, distances = compare(X, np.arange(len(X)), home, reach, grown)
     gaps = _distances(X)
     lists = dict(zip(owners.tolist(), zip(neighbors, distances, strict=True), strict=True))
@@ -72,7 +71,7 @@ def test_lists_are_those_of_all_pairs(
 def test_limits_are_the_distances_of_the_last_neighbors(tmp_path: Path) -> None:
     X, _, _, grown = _case(tmp_path)
     last = np.sort(_distances(X)[N_OLD:], axis=1)[:, K - 1]
-    limits = np.sqrt(grown.limits.load().astype(np.float64))
+    limits = np.sqrt(grown.limits.load())
     assert (limits >= last).all()
     np.testing.assert_allclose(limits, last, rtol=0.01)
 

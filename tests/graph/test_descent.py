@@ -46,7 +46,8 @@ def _result(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(900)  # two compilations
-@pytest.mark.parametrize("n_at_once", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("n_at_once", [1, 2])
 def test_the_code_is_compiled_once_and_a_damaged_file_changes_nothing(
     tmp_path: Path, n_at_once: int
 ) -> None:

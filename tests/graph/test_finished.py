@@ -20,7 +20,7 @@ from bigfs.graph.finished import finished_affinity
 from bigfs.graph.representation import open_member, with_member
 from bigfs.plan.planning import plan_pipeline
 from bigfs.selectors.configs import load_config
-from bigfs.selectors.laplacian_score.strategies import choose
+from bigfs.selectors.spec.strategies import choose
 from bigfs.spectral.embedding import SpectralEmbedding, spectral_embedding
 from bigfs.store.scratch import Scratch
 from tests.store._anndata import COUNTS, D, N, ad, annotated, kept_as
@@ -49,6 +49,34 @@ def settings_of(path: Path, folder: Path, **graph: Any) -> dict[str, Any]:
         "n_features_to_select": 3, "preprocess": "none", "curves": False,
         "graph": {"representation": "obsp/connectivities", **graph},
     }  # fmt: skip
+
+
+def repeated(W: Any) -> Any:
+    """Return a matrix with every entry in two parts, of which the second comes out of order."""
+    W = sp.csr_matrix(W)
+    indptr = 2 * W.indptr
+    data, indices = np.empty(2 * W.nnz), np.empty(2 * W.nnz, W.indices.dtype)
+    for first, last in zip(W.indptr[:-1], W.indptr[1:], strict=True):
+        data[2 * first : 2 * last] = np.tile(W.data[first:last] / 2, 2)
+        indices[2 * first : 2 * last] = np.tile(W.indices[first:last], 2)
+    return sp.csr_matrix((data, indices, indptr), shape=W.shape)
+
+
+@pytest.mark.parametrize("weight", ["stored", "heat"])
+def test_repeated_entries_are_summed(weight: str, tmp_path: Path) -> None:
+    name = "distances" if weight == "heat" else "connectivities"
+    scores = []
+    for graph in (weights(), repeated(weights())):
+        adata = annotated()
+        adata.obsp[name] = graph
+        settings = {"representation": f"obsp/{name}", "preprocess": "none"}
+        scores += [LaplacianScore(3, weight=weight, **settings).fit(adata).scores_]
+        folder = tmp_path / str(len(scores))
+        folder.mkdir()
+        path = stored(folder, **{name: graph})
+        scores += [LaplacianScore(3, weight=weight, **settings).fit(path).scores_]
+    for others in scores[1:]:
+        np.testing.assert_allclose(others, scores[0], rtol=1e-12)
 
 
 FULL = pytest.mark.full

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bigfs.graph.order import nearest
+from bigfs.graph.local import nearest
 from tests.graph._local import knn_exact
 
 

@@ -210,7 +210,7 @@ def test_a_partition_larger_than_the_sample_said(monkeypatch: pytest.MonkeyPatch
     def small(*args: object, **options: object) -> object:
         return replace(plan(*args, **options), capacity_rows=100)
 
-    monkeypatch.setattr("bigfs.graph.knn.plan_partitions", small)
+    monkeypatch.setattr("bigfs.graph.build.plan_partitions", small)
     with pytest.raises(MemoryLimitError, match="one task can hold 100"):
         knn_graph(manifold(1000, 4), 5)
 

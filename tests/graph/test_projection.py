@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bigfs.graph.projection import projected_rows
+from bigfs.graph.descent import projected_rows
 from tests.graph._brute import manifold
 from tests.graph._local import knn_exact, knn_local
 

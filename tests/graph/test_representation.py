@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.errors import InputError
-from bigfs.graph import affinity, knn_graph
-from bigfs.graph.representation import principal_rows
-from bigfs.store.scratch import Scratch
+from bigfs.graph import affinity, knn_graph, representation
+from bigfs.graph.knn import KNNGraph
+from bigfs.graph.recall import sample_rows
+from bigfs.graph.representation import components_enough, principal_rows
+from bigfs.pipeline.run import run
+from bigfs.store.scratch import Scratch, read_attributes
+from bigfs.store.source import open_matrix
 from tests.graph._brute import brute_neighbors, manifold
 
 
@@ -20,11 +27,12 @@ def low_rank() -> np.ndarray:
     return 50 + X + 0.01 * rng.normal(size=X.shape)
 
 
-def test_distances_of_the_components(low_rank: np.ndarray, scheduler: str) -> None:
+@pytest.mark.parametrize("gram", [False, True])
+def test_distances_of_the_components(low_rank: np.ndarray, scheduler: str, gram: bool) -> None:
     blocks = RowBlocks.from_any(low_rank, rows=90)
-    before = blocks.passes
-    projected, explained = principal_rows(blocks, 5, 0, Scratch(blocks.scratch.path / "pca"))
-    assert blocks.passes - before <= 4
+    before, scratch = blocks.passes, Scratch(blocks.scratch.path / "pca")
+    projected, explained, products = principal_rows(blocks, 5, 0, scratch, gram=gram)
+    assert blocks.passes - before <= (2 if gram else 4) and (products is not None) == gram
     centered = low_rank - low_rank.mean(axis=0)
     u, s, _ = np.linalg.svd(centered, full_matrices=False)
     true = u[:, :5] * s[:5]
@@ -56,3 +64,68 @@ def test_graph_of_the_components(low_rank: np.ndarray) -> None:
 def test_refusals(options: dict, words: str) -> None:
     with pytest.raises(InputError, match=words):
         knn_graph(manifold(100, 8), 3, **options)
+
+
+@pytest.fixture
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the rule of wide rows hold for small data too."""
+    monkeypatch.setattr(representation, "MANY_ROWS", 500)
+    monkeypatch.setattr(representation, "WIDE", 100)
+
+
+def test_wide_rows_are_compared_by_components_that_keep_their_neighbors(any_size: None) -> None:
+    rng = np.random.default_rng(1)
+    few = manifold(600, 300)
+    many = rng.normal(size=(600, 80)) @ rng.normal(size=(80, 300))
+
+    def enough(X: np.ndarray, preprocess: str = "none") -> int | None:
+        return components_enough(open_matrix(X), preprocess, 5, 2**31)
+
+    assert enough(few) == 50 and enough(few, "standardize") == 50
+    assert enough(many) in (100, 200)  # of rank 80
+    assert enough(rng.normal(size=(600, 300))) is None  # no direction says more than another
+    assert enough(few[:400]) is None and enough(few[:, :90]) is None
+    with_gaps = few.copy()
+    with_gaps[::3, 7] = np.nan
+    assert enough(with_gaps) == 50
+    with_gaps[:, 7] = np.nan
+    assert enough(with_gaps) is None
+    assert components_enough(open_matrix(csr_array(few)), "none", 5, 2**31) is None
+    assert components_enough(open_matrix(few), "none", 5, 2**30) is None
+
+
+def test_a_run_says_how_many_neighbors_in_all_features_it_has(
+    any_size: None, tmp_path: Path, scheduler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = manifold(700, 120) + 0.1 * np.random.default_rng(2).normal(size=(700, 120))
+    np.save(tmp_path / "X.npy", X.astype(np.float32))
+    settings = {
+        "run": f"{tmp_path}/run",
+        "input": {"uri": f"{tmp_path}/X.npy"},
+        "mcfs": {"n_clusters": 4},
+        "n_features_to_select": 5,
+        "blocks": {"rows": 150},
+    }
+    result = run(settings)
+    about = read_attributes(result.path / result.stages["graph"]["folder"])
+    measured = about["graph"]["recall_of_all_features"]
+    graph = KNNGraph.open(result.path / result.stages["graph"]["folder"], about["graph"])
+    true, _ = brute_neighbors(X.astype(np.float32), 5)
+    rows = sample_rows(700, 0, 100)
+    found = graph.indices[...][rows]
+    held = [np.isin(t, f).mean() for t, f in zip(true[rows], found, strict=True)]
+    assert measured["value"] == pytest.approx(np.mean(held)) and measured["n_rows"] == 100
+    assert 0.8 < measured["value"] < 1
+    assert any("of the nearest rows in all features" in note for note in about["notes"])
+    # The Gram matrix of the components serves the regression: one more pass for X'Y.
+    assert [result.stages[name]["passes"] for name in ("components", "result")] == [2, 1]
+    monkeypatch.setattr(representation, "LARGEST_GRAM_BYTES", 0)
+    without = run({**settings, "run": f"{tmp_path}/without"})
+    assert without.stages["components"]["passes"] == 4
+    np.testing.assert_array_equal(without.ranking[:5], result.ranking[:5])
+    best = result.ranking[:5]
+    np.testing.assert_allclose(without.scores[best], result.scores[best], rtol=1e-3)
+    raw = {**settings, "run": f"{tmp_path}/raw", "graph": {"representation": "raw"}}
+    updated = {**settings, "run": f"{tmp_path}/updated", "update": "auto"}
+    for other in (raw, updated):
+        assert "components" not in run(other).stages

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigfs.core.errors import StorageError
-from bigfs.graph.shuffle import RunColumn, Runs, commit_runs, write_run
+from bigfs.graph.shuffle import Runs, commit_runs, write_run
 from bigfs.store.scratch import Scratch
-
-COLUMNS = (RunColumn("id", "int32"), RunColumn("row", "float32", 3))
 
 
 def _shuffle(scratch: Scratch, targets: list[np.ndarray], n_targets: int) -> Runs:
@@ -24,7 +22,7 @@ def _shuffle(scratch: Scratch, targets: list[np.ndarray], n_targets: int) -> Run
         rows = np.repeat(ids[:, None], 3, axis=1).astype(np.float32)
         receipts.append(write_run(folder, run, wanted, n_targets, {"id": ids, "row": rows}))
         first += len(wanted)
-    return commit_runs(scratch, folder, COLUMNS, receipts)
+    return commit_runs(scratch, folder, receipts)
 
 
 @pytest.mark.full
@@ -63,7 +61,7 @@ def test_one_file_per_run_and_one_row_in_two_targets(tmp_path: Path) -> None:
         {"id": ids, "row": rows},
         source=np.array([0, 1, 2, 3, 3]),
     )
-    runs = commit_runs(scratch, str(folder.path), COLUMNS, [receipt])
+    runs = commit_runs(scratch, str(folder.path), [receipt])
     assert len(list(folder.path.iterdir())) == 1
     np.testing.assert_array_equal(runs.read(0, "row")[0], rows[[0, 3]])
     np.testing.assert_array_equal(runs.read(2, "id")[0], [3])

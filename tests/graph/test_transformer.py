@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse as sp
 from sklearn.cluster import SpectralClustering
 from sklearn.neighbors import KNeighborsTransformer as Reference
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -43,6 +45,52 @@ def test_stored_data(tmp_path: Path) -> None:
     assert abs(stored - KNeighborsTransformer(3).fit_transform(X)).max() == 0
 
 
+STORED = ("npy", "anndata", "dask", "zarr", "xarray", "polars", "arrow", "csv")
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_stored_rows_are_fitted_and_compared(kind: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X, queries = rng.normal(size=(60, 4)), rng.normal(size=(7, 4))
+    fitted = KNeighborsTransformer(3).fit(X)
+    expected = fitted.transform(queries)
+    other = KNeighborsTransformer(3).fit(_stored(kind, X, tmp_path / "fit"))
+    assert (
+        abs(other.fit_transform(_stored(kind, X, tmp_path / "X")) - fitted.fit_transform(X)).max()
+        == 0
+    )
+    for estimator in (fitted, other):
+        found = estimator.transform(_stored(kind, queries, tmp_path / "queries"))
+        assert abs(found - expected).max() == 0
+    queries[4, 1] = np.nan
+    with pytest.raises(InputError, match="row 4, column 1.* is NaN"):
+        fitted.transform(_stored(kind, queries, tmp_path / "nan"))
+    with pytest.raises(InputError, match="X has 3 features.*expecting 4 features"):
+        fitted.transform(_stored(kind, X[:, :3], tmp_path / "few"))
+
+
+def _stored(kind: str, X: np.ndarray, path: Path) -> Any:
+    """Return a matrix as something that is opened."""
+    if kind == "npy":
+        np.save(path, X)
+        return path.with_suffix(".npy")
+    frame = pd.DataFrame(X, columns=list("abcd")[: X.shape[1]])
+    if kind == "csv":
+        frame.to_csv(path.with_suffix(".csv"), index=False)
+        return str(path.with_suffix(".csv"))
+    if kind == "anndata":
+        return pytest.importorskip("anndata").AnnData(X)
+    if kind == "dask":
+        return pytest.importorskip("dask.array").from_array(X, chunks=(20, 4))
+    if kind == "zarr":
+        return pytest.importorskip("zarr").array(X)
+    if kind == "xarray":
+        return pytest.importorskip("xarray").DataArray(X)
+    if kind == "polars":
+        return pytest.importorskip("polars").DataFrame(frame)
+    return pytest.importorskip("pyarrow").Table.from_pandas(frame)
+
+
 def test_neighbors_for_umap() -> None:
     X = manifold(200, 5)
     fitted = KNeighborsTransformer(4).fit(X)
@@ -64,3 +112,12 @@ def test_in_front_of_spectral_clustering() -> None:
 def test_unknown_mode() -> None:
     with pytest.raises(InputError, match="'distance' or 'connectivity'"):
         KNeighborsTransformer(mode="both").fit(manifold(30, 2))
+
+
+def test_fitted_on_sparse_rows_it_takes_sparse_rows() -> None:
+    X = sp.random_array((60, 5), density=0.5, rng=np.random.default_rng(0), format="csr")
+    fitted = KNeighborsTransformer(3).fit(X)
+    expected = fitted.transform(X.toarray()[:9])
+    for form in ("csr", "csc", "coo"):
+        actual = fitted.transform(X[:9].asformat(form))
+        np.testing.assert_array_equal(actual.toarray(), expected.toarray())

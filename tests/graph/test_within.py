@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from bigfs.blocks import RowBlocks
-from bigfs.graph.local import as_distances, prepare_rows, search_exact
+from bigfs.graph.local import as_distances, as_squares, prepare_rows, search_exact
 from bigfs.graph.recall import true_neighbors
 from bigfs.graph.search import gather_rows
-from bigfs.graph.within import search_within
 from bigfs.store.scratch import Scratch
 from tests.graph._brute import manifold
 
@@ -25,7 +24,7 @@ def test_equals_exact_search(metric: str, dtype: type) -> None:
     own = np.arange(200)
     indices, squared = search_exact(rows, 7, queries, own)
     bounds = as_distances(squared, metric)[:, -1]
-    actual = search_within(rows, 7, metric, queries, own, bounds)
+    actual = search_exact(rows, 7, queries, own, as_squares(bounds, metric))
     np.testing.assert_array_equal(actual[0], indices)
     np.testing.assert_array_equal(actual[1], squared)
 
@@ -33,7 +32,8 @@ def test_equals_exact_search(metric: str, dtype: type) -> None:
 def test_fewer_within_the_bound() -> None:
     rows = np.arange(10, dtype=np.float32)[:, None]
     bounds = np.array([1.5, 0.5, 100], np.float32)
-    indices, squared = search_within(rows, 3, "euclidean", rows[:3], np.array([0, 1, -1]), bounds)
+    reach = as_squares(bounds, "euclidean")
+    indices, squared = search_exact(rows, 3, rows[:3], np.array([0, 1, -1]), reach)
     np.testing.assert_array_equal(indices, [[1, -1, -1], [-1, -1, -1], [2, 1, 3]])
     np.testing.assert_array_equal(squared, [[1, np.inf, np.inf], [np.inf] * 3, [0, 1, 1]])
 
@@ -43,7 +43,7 @@ def test_any_scale(scale: float) -> None:
     X = (manifold(500, 6) * scale).astype(np.float32)
     indices, squared = search_exact(X, 4, X[:50], np.arange(50))
     bounds = as_distances(squared, "euclidean")[:, -1]
-    actual = search_within(X, 4, "euclidean", X[:50], np.arange(50), bounds)
+    actual = search_exact(X, 4, X[:50], np.arange(50), as_squares(bounds, "euclidean"))
     np.testing.assert_array_equal(actual[0], indices)
 
 

@@ -120,8 +120,8 @@ class Place:
         stored.write(0, Y)
         values = np.linspace(0.1, 0.5, n_components)
         actual = SpectralEmbedding(
-            values, stored, np.linalg.norm(Y, axis=0), np.zeros(n_components), 1.0, 1e-6, 1,
-            values,
+            values, stored, np.linalg.norm(Y, axis=0), np.zeros(n_components),
+            np.zeros(n_components, bool), 1.0, 1e-6, 1, values,
             "eigsh", "", 0, 0, scratch,
         )  # fmt: skip
         scratch.describe(**actual.describe())

@@ -11,9 +11,8 @@ import pytest
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost, Step
-from bigfs.core.units import GIB, MIB
+from bigfs.core.units import GIB
 from bigfs.runtime import local_cluster
-from bigfs.runtime.execute import run_tasks
 from tests.memory._measure import LIMIT, Place, hold_to_the_bar
 
 pytestmark = [pytest.mark.memory, pytest.mark.cluster]
@@ -53,11 +52,11 @@ def pynndescent_partition(place: Place) -> tuple[StageCost, Callable[[], Any]]:
 
 def components_of_counts(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """Principal components from CSR blocks: sums of a fold, and thin rows."""
-    from bigfs.stages.components import components_stage
+    from bigfs.stages.principal import components_stage
     from bigfs.stages.stage import Inputs
 
     blocks = place.sparse_blocks(120_000, 10_000, rows=40_000)
-    strategy = components_stage(50, random_state=0).choose(blocks.layout)
+    strategy = components_stage(50, random_state=0, memory_limit=2**31).choose(blocks.layout)
     out = place.scratch().child("components")
     return strategy.cost(), lambda: strategy.run(Inputs(blocks), out)
 
@@ -76,60 +75,47 @@ def union_of_edges(place: Place) -> tuple[StageCost, Callable[[], Any]]:
 def eigsh_in_one_task(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """W, its scaled copy and a Lanczos basis."""
     from bigfs.graph import affinity
-    from bigfs.spectral.choice import solver_bytes
+    from bigfs.spectral.choice import eigsh_bytes
     from bigfs.spectral.embedding import spectral_embedding
 
     n, k, wanted = 60_000, 5, 40
     W = affinity(place.graph(n, k), scratch=place.scratch().child("W"))
-    needed = solver_bytes("eigsh", n, W.nnz, wanted, 1e-3, False)
+    needed = eigsh_bytes(n, W.nnz, wanted)
     return _one(needed), lambda: spectral_embedding(
         W, wanted, solver="eigsh", tol=1e-3, scratch=place.scratch().child("e")
     )
 
 
-def chebyshev_in_one_task(place: Place) -> tuple[StageCost, Callable[[], Any]]:
-    """W, its reordered copy and a block of vectors in float64."""
+def chebyshev(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """W with weights and a panel in float64."""
     from bigfs.graph import affinity
-    from bigfs.spectral.choice import solver_bytes
+    from bigfs.spectral.choice import choose_solver, panel_bytes
     from bigfs.spectral.embedding import spectral_embedding
 
-    n, k, wanted = 250_000, 5, 19
+    n, k, wanted = 500_000, 5, 10
     W = affinity(place.graph(n, k), weight="heat", scratch=place.scratch().child("W"))
-    needed = solver_bytes("chebyshev", n, W.nnz, wanted, 1e-6, False)
+    storage = choose_solver("chebyshev", n, W.nnz, wanted, LIMIT).storage
+    needed = panel_bytes(n, W.nnz, storage, binary=False)
     return _one(needed, loads=KERNELS), lambda: spectral_embedding(
-        W, wanted, solver="chebyshev", distributed=False, scratch=place.scratch().child("e")
-    )
+        W, wanted, solver="chebyshev", tol=1e-4, memory_limit=LIMIT,
+        scratch=place.scratch().child("e"),
+    )  # fmt: skip
 
 
 def chebyshev_of_binary_weights(place: Place) -> tuple[StageCost, Callable[[], Any]]:
-    """The copy of W has weights in float32; a coarse graph comes before the block."""
+    """W without weights; a coarse graph comes before the block."""
     from bigfs.graph import affinity
-    from bigfs.spectral.choice import solver_bytes
+    from bigfs.spectral.choice import choose_solver, panel_bytes
     from bigfs.spectral.embedding import spectral_embedding
 
-    n, k, wanted = 500_000, 10, 20
+    n, k, wanted = 700_000, 10, 10
     W = affinity(place.graph(n, k), scratch=place.scratch().child("W"))
-    needed = solver_bytes("chebyshev", n, W.nnz, wanted, 1e-6, True)
+    storage = choose_solver("chebyshev", n, W.nnz, wanted, LIMIT, True).storage
+    needed = panel_bytes(n, W.nnz, storage, binary=True)
     return _one(needed, loads=KERNELS), lambda: spectral_embedding(
-        W, wanted, solver="chebyshev", distributed=False, scratch=place.scratch().child("e")
-    )
-
-
-def chebyshev_from_a_start(place: Place) -> tuple[StageCost, Callable[[], Any]]:
-    """The same from the vectors of the first rows."""
-    from bigfs.graph import affinity
-    from bigfs.spectral.choice import solver_bytes
-    from bigfs.spectral.embedding import spectral_embedding
-
-    n, k, wanted = 250_000, 5, 19
-    former = affinity(place.graph(n - 2000, k), weight="heat", scratch=place.scratch().child("V"))
-    options = {"solver": "chebyshev", "distributed": False, "tol": 2e-5}
-    start = spectral_embedding(former, wanted, **options, scratch=place.scratch().child("s"))
-    W = affinity(place.graph(n, k), weight="heat", scratch=place.scratch().child("W"))
-    needed = solver_bytes("chebyshev", n, W.nnz, wanted, 2e-5, False)
-    return _one(needed, loads=KERNELS), lambda: spectral_embedding(
-        W, wanted, **options, start=start, scratch=place.scratch().child("e")
-    )
+        W, wanted, solver="chebyshev", tol=0.5, memory_limit=LIMIT,
+        scratch=place.scratch().child("e"),
+    )  # fmt: skip
 
 
 def graph_of_grown_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
@@ -143,50 +129,6 @@ def graph_of_grown_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     return _one(needed), lambda: update_graph(
         blocks, former, **limits, scratch=place.scratch().child("u")
     )
-
-
-def strip_of_all_rows(place: Place) -> tuple[StageCost, Callable[[], Any]]:
-    """W in order and two buffers of a few columns of all rows."""
-    from bigfs.graph import affinity
-    from bigfs.spectral.rowblocks import StoredIterate, start_task
-    from bigfs.spectral.rowgraph import build_row_graph
-    from bigfs.spectral.strips import Strips, WholeGraph, strip_bytes, strip_task, whole_task
-
-    n, k, scratch = 700_000, 5, place.scratch()
-    W = affinity(place.graph(n, k), scratch=scratch.child("W"))
-    graph = build_row_graph(W, 1e-6, 100_000, scratch.child("rows"))
-    folder = str(scratch.child("iterates").path)
-    target = StoredIterate(folder, 1, "float32", (16,), (0,))
-    attempts = run_tasks(start_task, range(graph.n_blocks), graph, target, 0, "x", label="start")
-    source = StoredIterate(folder, 1, "float32", (16,), (0,), tuple(attempts))
-    strips = Strips(folder, 2, "float32", ((0, 0, 16),), 2)
-
-    def run() -> None:
-        [attempt] = run_tasks(whole_task, [folder], graph, label="order")
-        shared = (WholeGraph(folder, attempt), source, None, strips, [(1.0, 0.0, 0.0)] * 2, False)
-        run_tasks(strip_task, [0], graph, *shared, label="strip")
-
-    return _one(strip_bytes(n, W.nnz, 64, binary=True), loads=KERNELS), run
-
-
-def coarse_graph_of_row_blocks(place: Place) -> tuple[StageCost, Callable[[], Any]]:
-    """Groups of rows and their graph, which just fits."""
-    from bigfs.graph import affinity
-    from bigfs.spectral.coarse import n_near
-    from bigfs.spectral.rowblocks import StoredIterate
-    from bigfs.spectral.rowcoarse import coarse_start
-    from bigfs.spectral.rowgraph import build_row_graph
-
-    n, k, scratch = 700_000, 8, place.scratch()
-    W = affinity(place.graph(n, k), scratch=scratch.child("W"))
-    graph = build_row_graph(W, 1e-6, 100_000, scratch.child("rows"))
-    groups = StoredIterate(str(scratch.child("iterates").path), 1, "float64", (1,), (0,))
-    room = 177 * MIB  # it needs 176
-
-    def run() -> None:
-        assert coarse_start(graph, groups, n_near(20), scratch.child("coarse"), 0, room)
-
-    return _one(room, loads=KERNELS), run
 
 
 def recall_of_a_block(place: Place) -> tuple[StageCost, Callable[[], Any]]:
@@ -222,7 +164,7 @@ def _evaluation(place: Place, blocks: RowBlocks, limit: int, **settings: Any) ->
 
     np.save(place.path / "y.npy", np.arange(blocks.n_samples) % 3)
     made = EvaluateConfig(labels=str(place.path / "y.npy"), n_repetitions=1, n_init=1, **settings)
-    strategy = Evaluation(blocks.layout, made, 20, 0, limit)
+    strategy = Evaluation(blocks.layout, made, 20, 0, limit, "mcfs")
     result = place.scratch().child("result")
     result.put("selected", np.arange(20))
     inputs = Inputs(blocks, {"result": Path(result.path)})
@@ -231,13 +173,18 @@ def _evaluation(place: Place, blocks: RowBlocks, limit: int, **settings: Any) ->
 
 def evaluation_in_memory(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """k-means and nearest neighbors of rows that fit a task."""
-    return _evaluation(place, place.blocks(4000, 5000), LIMIT)
+    return _evaluation(place, place.blocks(4000, 5000), LIMIT, n_components=None)
 
 
 def evaluation_by_blocks(place: Place) -> tuple[StageCost, Callable[[], Any]]:
     """k-means by row blocks, and the Gram matrix of all features."""
     blocks = place.stored_blocks(60_000, 1000)
-    return _evaluation(place, blocks, GIB, nearest_neighbor=False)
+    return _evaluation(place, blocks, GIB, nearest_neighbor=False, n_components=None)
+
+
+def evaluation_by_components(place: Place) -> tuple[StageCost, Callable[[], Any]]:
+    """Principal components of all features, and correlations of some."""
+    return _evaluation(place, place.blocks(20_000, 2000, rows=5000), LIMIT)
 
 
 CASES = (exact_partition, union_of_edges)
@@ -246,11 +193,10 @@ LONG = (
     recall_of_a_block,
     pynndescent_partition,
     eigsh_in_one_task,
-    chebyshev_in_one_task,
-    strip_of_all_rows,
-    coarse_graph_of_row_blocks,
+    chebyshev,
     evaluation_in_memory,
     evaluation_by_blocks,
+    evaluation_by_components,
 )
 
 
@@ -260,12 +206,7 @@ LONG = (
         *CASES,
         *(
             pytest.param(case, marks=pytest.mark.full)
-            for case in (
-                components_of_counts,
-                chebyshev_of_binary_weights,
-                chebyshev_from_a_start,
-                graph_of_grown_rows,
-            )
+            for case in (components_of_counts, graph_of_grown_rows, chebyshev_of_binary_weights)
         ),
         *(pytest.param(case, marks=pytest.mark.slow) for case in LONG),
     ],

@@ -21,7 +21,7 @@ import numpy, scipy.sparse, zarr, zarr.codecs
 from bigfs.config.sections import InputConfig
 from bigfs.core.memory import peak_bytes, reset_peak
 from bigfs.core.units import GIB
-from bigfs.plan.header import header_of
+from bigfs.plan.planning import header_of
 from bigfs.plan.plan import Place, make_plan
 from bigfs.stages.data import copy_input, data_stage
 from bigfs.store.source import open_matrix
@@ -60,7 +60,7 @@ def written(form: str, folder: Path, name: str, n: int) -> Path:
 
 @pytest.mark.parametrize("form", ["h5ad-csr", "h5ad-csc", "h5ad-dense", "zarr-csr", "zarr-dense"])
 def test_a_copy_takes_what_is_planned(form: str, tmp_path: Path) -> None:
-    pytest.importorskip("h5py", reason="the extra bigfs[h5ad] is not installed")
+    pytest.importorskip("h5py", reason="the extra bigfs[anndata] is not installed")
     small, large = (
         str(written(form, tmp_path, name, n)) for name, n in (("small", 2000), ("large", N))
     )

@@ -16,24 +16,22 @@ from bigfs.blocks import RowBlocks
 from bigfs.config import Selection
 from bigfs.core.cost import StageCost
 from bigfs.runtime import local_cluster
-from bigfs.runtime.execute import inline, run_tasks
+from bigfs.runtime.execute import run_tasks
+from bigfs.runtime.scope import inline
 from bigfs.selectors.configs import selection_model
 from bigfs.selectors.fsgmm.strategies import MixtureFit
 from bigfs.selectors.gfs_kmeans.strategies import GlobalSearch
 from bigfs.selectors.highly_variable.strategies import ClippedVariances, Deviances
-from bigfs.selectors.lfs.strategies import SearchOfAll, SearchOfSample
-from bigfs.selectors.m3fs.sample import SampledRows
-from bigfs.selectors.m3fs.strategies import ResidentRows, StreamedRows
-from bigfs.selectors.max_variance.strategies import Variances
-from bigfs.selectors.maximum_margin_clustering.strategies import NormsOfRule
-from bigfs.selectors.mcfs.forward import ForwardOnColumns, ForwardOnGram
+from bigfs.selectors.lfs.strategies import LocalSearch
+from bigfs.selectors.m3fs.strategies import MarginSearch, NormsOfRule, SampledRows
+from bigfs.selectors.mcfs.regression import ForwardOnColumns, ForwardOnGram, ForwardOnRows
 from bigfs.selectors.mcfs.strategies import FullGram, ScreenedColumns
 from bigfs.selectors.mcfs.tasks import lars_task
+from bigfs.selectors.moments.strategies import Draws, Variances
 from bigfs.selectors.ndfs import solve
 from bigfs.selectors.ndfs.strategies import Cholesky, ConjugateGradients, Woodbury
-from bigfs.selectors.picks import PicksOnGram, PicksOnRows
+from bigfs.selectors.picks.strategies import PicksOnGram, PicksOnRows, PicksOnSketch
 from bigfs.selectors.q_alpha.strategies import FeatureWeights, WeightsOfFewRows
-from bigfs.selectors.random_selection.strategies import Draws
 from bigfs.selectors.registry import METHODS
 from bigfs.selectors.spec.strategies import EdgeScores
 from bigfs.selectors.udfs.strategies import ProjectionOfFewRows, SparseProjection
@@ -132,12 +130,13 @@ _NDFS = {"n_clusters": 10, "init": labels, "max_iter": 2}
 _MARGIN = {"n_clusters": 2, "init": labels, "max_iter": 3}
 _M3FS = {**_MARGIN, "criterion": "objective"}
 _LFS = {"n_clusters": 3, "init": centers, "drop": "many", "max_iter": 5}
+_LASSO = {"n_clusters": 5, "regression": "lasso"}
 _OMP = {"n_clusters": 5, "regression": "omp"}
 _DEVIANCE = {"flavor": "deviance"}
 _FEW = {"n_clusters": 5, "max_iter": 2}
 
 CASES = (
-    Case(FullGram, "mcfs", 4_000, 2_000, {"n_clusters": 5}, rows=500),
+    Case(FullGram, "mcfs", 4_000, 2_000, _LASSO, rows=500),
     Case(ForwardOnGram, "mcfs", 4_000, 2_000, _OMP, rows=500),
     Case(Variances, "max_variance", 60_000, 1_000, rows=20_000, stored=True),
     Case(Variances, "max_variance", 80_000, 2_000, rows=40_000, sparse=True),
@@ -156,16 +155,17 @@ CASES = (
     Case(FeatureWeights, "q_alpha", 4_000, 2_000, _FEW, alone=True),
     Case(SparseProjection, "udfs", 300, 2_000, {**_FEW, "gamma": 0.0}, alone=True),
     Case(ProjectionOfFewRows, "udfs", 1_000, 4_000, _FEW, alone=True),
-    Case(StreamedRows, "m3fs", 40_000, 500, _M3FS),
+    Case(MarginSearch, "m3fs", 40_000, 500, _M3FS),
 )
 # Full ones: counts of cells, rows of zeros, and 64 blocks, of which seven finished folds wait for
 # the last one.
 COUNTS = (
-    Case(FullGram, "mcfs", 6_400, 2_000, {"n_clusters": 5}, rows=100),
+    Case(FullGram, "mcfs", 6_400, 2_000, _LASSO, rows=100),
     Case(EdgeScores, "laplacian_score", 80_000, 2_000, rows=20_000, sparse=True),
     Case(Woodbury, "ndfs", 1_500, 5_000, _NDFS, alone=True, empty=True),
-    Case(ScreenedColumns, "mcfs", 80_000, 5_000, {"n_clusters": 5}, rows=20_000, sparse=True),
-    Case(ForwardOnColumns, "mcfs", 80_000, 5_000, _OMP, rows=20_000, sparse=True),
+    Case(ScreenedColumns, "mcfs", 80_000, 5_000, _LASSO, rows=20_000, sparse=True),
+    Case(ForwardOnColumns, "mcfs", 80_000, 5_000, _OMP, rows=20_000, sparse=True, forced=True),
+    Case(ForwardOnRows, "mcfs", 80_000, 5_000, _OMP, rows=40_000, sparse=True),
     Case(
         ConjugateGradients,
         "ndfs",
@@ -177,17 +177,17 @@ COUNTS = (
     ),
 )
 LONG = (
-    Case(ScreenedColumns, "mcfs", 2_000, 20_000, {"n_clusters": 5}),
+    Case(ScreenedColumns, "mcfs", 2_000, 20_000, _LASSO),
     Case(ForwardOnColumns, "mcfs", 2_000, 20_000, _OMP, n_selected=50),
-    Case(PicksOnRows, "column_subset", 3_000, 20_000),
-    Case(PicksOnRows, "pivoted_qr", 3_000, 20_000, {"n_components": 10}),
+    Case(PicksOnSketch, "column_subset", 3_000, 20_000, forced=True),
+    Case(PicksOnSketch, "pivoted_qr", 3_000, 20_000, {"n_components": 10}, forced=True),
     Case(Cholesky, "ndfs", 40_000, 500, _NDFS),
     Case(Cholesky, "ndfs", 12_000, 2_000, _NDFS),
     Case(ConjugateGradients, "ndfs", 3_000, 30_000, _NDFS, forced=True),
     Case(WeightsOfFewRows, "q_alpha", 1_200, 8_000, _FEW, alone=True),
     Case(SparseProjection, "udfs", 8_000, 1_000, _FEW, alone=True),
-    Case(ResidentRows, "m3fs", 4_000, 2_000, _M3FS, n_selected=2_000),
-    Case(StreamedRows, "m3fs", 10_000, 3_000, {**_M3FS, "init": "kmeans", "n_init": 1}),
+    Case(MarginSearch, "m3fs", 4_000, 2_000, _M3FS, n_selected=2_000),
+    Case(MarginSearch, "m3fs", 10_000, 3_000, {**_M3FS, "init": "kmeans", "n_init": 1}),
     Case(SampledRows, "m3fs", 12_000, 2_000, {**_M3FS, "sample_size": 4_000}, n_selected=2_000),
     Case(NormsOfRule, "maximum_margin_clustering", 40_000, 500, _MARGIN),
     Case(NormsOfRule, "maximum_margin_clustering", 4_000, 2_000, {**_MARGIN, "n_clusters": 5}),
@@ -195,15 +195,14 @@ LONG = (
         SampledRows, "maximum_margin_clustering", 20_000, 1_600, {**_MARGIN, "sample_size": 16_000}
     ),
     Case(MixtureFit, "fsgmm", 500, 20_000, {"n_clusters": 8, "max_iter": 1}),
-    Case(SearchOfAll, "lfs", 8_000, 300, {**_LFS, "init": "k-means++", "n_init": 1}),
-    Case(SearchOfAll, "lfs", 9_000, 300, {**_LFS, "max_iter": 2}),
-    Case(SearchOfAll, "lfs", 16_000, 300, _LFS, rows=2_000),
+    Case(LocalSearch, "lfs", 20_000, 300, {**_LFS, "init": "k-means++", "n_init": 1}),
+    Case(LocalSearch, "lfs", 20_000, 300, _LFS, rows=2_000),
     Case(
-        SearchOfSample,
+        LocalSearch,
         "lfs",
-        12_000,
+        30_000,
         300,
-        {**_LFS, "max_iter": 2, "sample_size": 9_000},
+        {**_LFS, "max_iter": 2, "sample_size": 24_000},
         rows=3_000,
     ),
     Case(
@@ -232,12 +231,11 @@ def strategies() -> dict[str, set[type]]:
 
 
 def test_every_strategy_of_every_method_is_in_the_table() -> None:
-    results = {(method, kind) for method, kinds in strategies().items() for kind in kinds}
-    # M3FS on all rows is what maximum margin clustering is made of.
-    taken = {("maximum_margin_clustering", kind) for kind in strategies()["m3fs"]}
-    in_table = {(case.method, case.strategy) for case in (*CASES, *COUNTS, *LONG)}
-    assert results <= in_table <= results | taken
-    assert {method for method, _ in results} == set(METHODS)
+    results = strategies()  # methods of a family share them
+    cases = (*CASES, *COUNTS, *LONG)
+    assert set().union(*results.values()) == {case.strategy for case in cases}
+    assert all(case.strategy in results[case.method] for case in cases)
+    assert results.keys() == METHODS.keys() and all(results.values())
 
 
 def _stages(case: Case, place: Place, selection: Selection, blocks: RowBlocks) -> dict[str, Any]:
@@ -318,7 +316,9 @@ def test_a_path_on_a_gram_matrix(tmp_path: Path) -> None:
         A = rng.standard_normal((400, d))
         gram = scratch.put("gram", A.T @ A + np.eye(d))
         xty = scratch.put("xty", rng.standard_normal((d, 2)))
-        selection = selection_model()(method="mcfs", n_features_to_select=20, memory_limit=LIMIT)
+        selection = selection_model()(
+            method="mcfs", n_features_to_select=20, memory_limit=LIMIT, mcfs={"regression": "lasso"}
+        )
         [path] = [
             step
             for step in METHODS["mcfs"].choose(blocks.layout, selection).cost().steps

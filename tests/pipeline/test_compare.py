@@ -8,7 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse
 import yaml
 
 import bigfs
@@ -17,10 +20,10 @@ from bigfs.blocks import kernels
 from bigfs.core.errors import ConfigError, InputError
 from bigfs.evaluate import selection
 from bigfs.pipeline import compare
-from bigfs.pipeline.fits import fits_for
+from bigfs.pipeline.compare import fits_for
 from bigfs.pipeline.inspect import inspect
 from bigfs.selectors.configs import load_comparison, make_config
-from bigfs.selectors.max_variance.strategies import Variances
+from bigfs.selectors.moments.strategies import Variances
 from bigfs.stages import data, graph, spectral
 from tests.conftest import REPO
 
@@ -29,7 +32,7 @@ METHODS: list[Any] = [
     {
         "method": "mcfs",
         "name": "mcfs, not scaled",
-        "mcfs": {"n_clusters": 10, "coef_scale": "none"},
+        "mcfs": {"n_clusters": 10, "regression": "lasso", "coef_scale": "none"},
     },
     {"method": "ndfs", "ndfs": {"n_clusters": 10, "max_iter": 3}},
     "laplacian_score",
@@ -274,11 +277,59 @@ def test_columns_of_one_figure_have_the_same_bytes() -> None:
     assert b"title" in first[0] and first[1].startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("kind", ["compare", "paper"])
-def test_the_schema_of_comparisons_describes_every_setting(kind: str, capsys) -> None:
+def test_the_schema_of_comparisons_describes_every_setting(capsys) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["schema", kind])
+        cli.main(["schema", "compare"])
     assert not ended.value.code
     schema = json.loads(capsys.readouterr().out)
     for name, about in schema["properties"].items():
         assert about.get("description"), name
+
+
+@pytest.mark.parametrize("chance", [True, False])
+def test_a_run_and_a_comparison_judge_counts_in_the_same_space(
+    tmp_path: Path, chance: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(150) % 3
+    means = np.where(np.arange(40) % 4 == y[:, None], 3.0, 0.4) * rng.gamma(2, 0.5, (150, 1))
+    scipy.sparse.save_npz(tmp_path / "X.npz", scipy.sparse.csr_array(rng.poisson(means)))
+    np.save(tmp_path / "y.npy", y)
+    shared = {"input": {"uri": str(tmp_path / "X.npz")},
+              "evaluate": {"labels": str(tmp_path / "y.npy"), "n_repetitions": 3}}  # fmt: skip
+    method = {"method": "highly_variable", "highly_variable": {"flavor": "deviance"}}
+    result = bigfs.run({**shared, **method, "run": str(tmp_path / "run"),
+                        "n_features_to_select": 8})  # fmt: skip
+    table = compare({**shared, "run": str(tmp_path / "compared"), "n_features_to_select": [8],
+                     "methods": [method], "compare": {"chance": chance}})  # fmt: skip
+    row = next(row for row in table.rows if row.method == "highly_variable")
+    assert result.evaluation is not None
+    for score in ("nmi_mean", "nearest_neighbor_error"):
+        assert row.scores[score] == result.evaluation["selected"][score]
+
+
+def test_data_and_labels_in_memory_give_the_table_of_files(tmp_path: Path) -> None:
+    X = np.random.default_rng(3).normal(size=(60, 5)).round(3)
+    y = np.repeat(["a", "b", "c"], 20)
+    X[:, 0] += np.repeat([0.0, 5.0, 9.0], 20)
+    frame = pd.DataFrame(X, columns=list("pqrst"))
+    frame.assign(kind=y).to_csv(tmp_path / "table.csv", index=False)
+    table = f"{tmp_path}/table.csv"
+    settings = {"methods": ["max_variance", "laplacian_score"], "n_features_to_select": [1, 2]}
+    of_file = compare(
+        {**settings, "run": f"{tmp_path}/file", "input": {"uri": table, "labels": "kind"}}
+    )
+    given = {
+        "array": {"data": frame, "labels": y},
+        "column": {"data": frame.assign(kind=y), "labels": "kind"},
+    }
+    for name, objects in given.items():
+        result = compare({**settings, "run": f"{tmp_path}/{name}"}, **objects)
+        for row, expected in zip(result.rows, of_file.rows, strict=True):
+            assert (row.name, row.n_features) == (expected.name, expected.n_features)
+            assert row.scores["nmi_mean"] == expected.scores["nmi_mean"], name
+    with pytest.raises(InputError, match="has no column 'nothing'"):
+        compare({**settings, "run": f"{tmp_path}/x"}, data=frame, labels="nothing")
+    with pytest.raises(ConfigError, match="overrides go with"):
+        compare(load_comparison({**settings, "run": "x", "input": {"uri": table}}), labels=y)
+    assert not (tmp_path / "x").exists()

@@ -21,7 +21,7 @@ from bigfs.pipeline.run import run
 from bigfs.plan import planning
 from bigfs.results.result import open_result
 from bigfs.selectors.configs import load_config
-from bigfs.selectors.mcfs.strategies import FullGram
+from bigfs.selectors.mcfs.regression import ForwardOnGram
 from bigfs.stages.graph import GraphStrategy
 from bigfs.stages.spectral import SpectralStrategy
 from bigfs.store import opening
@@ -62,6 +62,16 @@ def test_overrides_hold_for_a_dict_and_not_for_a_finished_configuration(tmp_path
         run(load_config(given), overrides=["n_features_to_select=1"])
     with pytest.raises(ConfigError, match="unknown key '2' in 'graph'"):
         run({**given, "graph": {2: 3}})
+
+
+def test_blocks_of_any_rows_are_those_of_the_copy(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(5000, 3)))
+    config = {**_irises(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.npy")}}
+    result = run({**config, "blocks": {"rows": 2000}})
+    assert bigfs.open_matrix(result.path / "data.zarr").chunk_rows == 2000
+    other = run({**config, "blocks": {"rows": 1250}})  # another copy
+    assert bigfs.open_matrix(other.path / "data.zarr").chunk_rows == 1250
+    assert result.ranking.tolist() == other.ranking.tolist()
 
 
 def test_a_run_that_was_moved_is_judged_and_so_is_the_latest(tmp_path: Path) -> None:
@@ -157,7 +167,7 @@ def test_changed_data_are_seen(tmp_path: Path) -> None:
         n_features_to_select=2,
     )
     first = run(settings)
-    X[:, 4] *= 100
+    X[:, 4] *= 10
     np.save(tmp_path / "X.npy", X)
     os.utime(tmp_path / "X.npy", ns=(1, 1))
     assert run(settings).ranking[0] == 4
@@ -191,7 +201,7 @@ def test_what_is_redone_is_what_changed_and_says_why(
     later = "what it reads changed"
     config["spectral"] = {"tol": 1e-8}
     assert _stages_redone(config, caplog) == {
-        "spectral": "tol is 1e-08, was 1e-06",
+        "spectral": "tol is 1e-08, was 0.003",
         "result": later,
         "curves": later,
         "evaluation": later,
@@ -223,7 +233,7 @@ def test_a_run_that_stopped_continues_at_the_last_finished_stage(
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    strategies = {"graph": GraphStrategy, "spectral": SpectralStrategy, "result": FullGram}
+    strategies = {"graph": GraphStrategy, "spectral": SpectralStrategy, "result": ForwardOnGram}
     with monkeypatch.context() as patch:
         patch.setattr(strategies[name], "run", stop)
         with pytest.raises(KeyboardInterrupt):

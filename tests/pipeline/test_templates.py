@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,11 @@ def test_the_template_of_the_baselines_runs_with_each(
     assert len(result.selected) == 5
     assert result.evaluation["selected"]["nmi_mean"] > 0.2
     assert (tmp_path / "runs" / method / "features.csv").exists()
+
+
+def test_an_installed_bigfs_has_all_templates_but_those_of_papers() -> None:
+    settings = tomllib.loads((PIPELINES.parent / "pyproject.toml").read_text())
+    shipped = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    present = {path.name for path in PIPELINES.iterdir() if path.suffix == ".yaml"}
+    assert set(shipped) == {f"pipelines/{name}" for name in present | {"compare"}}
+    assert all(path == f"bigfs/{source}" for source, path in shipped.items())

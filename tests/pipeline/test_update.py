@@ -16,10 +16,10 @@ import pytest
 
 import bigfs
 from bigfs.cli import cli
-from bigfs.core.errors import ConfigError
+from bigfs.core.errors import ConfigError, ConvergenceError, InputError
 from bigfs.graph import update
 from bigfs.results.result import Result
-from bigfs.selectors.mcfs.strategies import FullGram
+from bigfs.selectors.mcfs.regression import ForwardOnGram
 from bigfs.stages.graph import GraphStrategy
 from bigfs.stages.spectral import SpectralStrategy
 from bigfs.store.scratch import ArrayRef
@@ -78,7 +78,6 @@ def test_a_chain_of_updates_gives_what_a_full_run_gives(
         assert f"updated from n-2026-01-{day - 1:02}: 20 new rows; graph " in caplog.text
     full = series.run(3, name="full", update="never")
     assert _updated_from(full) is None
-    assert not (full.path / "result.zarr/gram").exists()
     np.testing.assert_array_equal(result.ranking, full.ranking)
     np.testing.assert_allclose(result.scores, full.scores, atol=1e-5)
     X = np.concatenate([_rows(600, 0), _rows(20, 2), _rows(20, 3)]).astype(np.float64)
@@ -88,6 +87,69 @@ def test_a_chain_of_updates_gives_what_a_full_run_gives(
     again = series.run(3)  # nothing is done again
     assert _updated_from(again) == record
     assert "stage graph: finished by an earlier run, kept" in caplog.text
+
+
+def test_an_unchanged_input_uses_the_former_result_again(
+    series: _Series, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = series.run(1)
+    caplog.clear()
+    again = series.run(2)
+    assert "no new rows since n-2026-01-01: its result is used again" in caplog.text
+    assert "stage graph" not in caplog.text
+    np.testing.assert_array_equal(again.scores, first.scores)
+    assert (again.path / "features.csv").read_bytes() == (first.path / "features.csv").read_bytes()
+    shutil.rmtree(first.path)  # its files are links, and the other run keeps them
+    series.grow(20, 1)
+    assert _updated_from(series.run(3))["run"] == "n-2026-01-02"
+    caplog.clear()
+    repeated = series.run(4)  # after an update its base is that of the run that is used again
+    assert "no new rows since n-2026-01-03: its result is used again" in caplog.text
+    assert _updated_from(repeated)["run"] == "n-2026-01-02"
+    series.run(5, n_features_to_select=3)
+    assert "no new rows since n-2026-01-04: graph, spectral used again" in caplog.text
+    shutil.rmtree(again.path)
+    caplog.clear()
+    assert _updated_from(series.run(4)) == _updated_from(repeated)
+    assert caplog.text.count("finished by an earlier run, kept") == 3
+
+
+def test_rows_that_went_or_came_back_have_a_line(
+    series: _Series, caplog: pytest.LogCaptureFixture
+) -> None:
+    series.run(1)
+    series.grow(20, 1)
+    series.run(2)
+    bigfs.ingest(_rows(600, 0), series.store, rows=100, overwrite=True)
+    series.run(3)
+    assert "X.zarr has 600 rows, and had 620 in n-2026-01-02" in caplog.text
+    bigfs.ingest(_rows(600, 0), series.store, rows=100, overwrite=True)
+    series.run(4)
+    assert "X.zarr are not those of n-2026-01-03, or written anew" in caplog.text
+    bigfs.ingest(_rows(600, 0), series.store, overwrite=True)
+    series.run(5)
+    bigfs.ingest(_rows(600, 0), series.store, overwrite=True)
+    series.run(6)
+    assert "X.zarr was written anew since n-2026-01-05, with the same rows" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["mcfs", "max_variance"])
+def test_unchanged_files_are_not_copied_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    series = _Series(tmp_path)
+    np.save(tmp_path / "x.npy", _rows(600, 1))
+    settings: dict[str, Any] = {"input": {"uri": str(tmp_path / "x.npy")}, "method": method}
+    settings["mcfs"] = {"n_clusters": 4} if method == "mcfs" else None
+    first = series.run(1, **settings)
+    chunk = first.path / "data.zarr/X/c/0/0"
+    assert (series.run(2, **settings).path / "data.zarr/X/c/0/0").samefile(chunk)
+    assert "no new rows since n-2026-01-01: its result is used again" in caplog.text
+    graph = next(first.path.with_name("n-2026-01-02").glob("result.zarr/scores/c/*"))
+    graph.write_bytes(b"damaged")
+    series.run(3, **settings)
+    assert "stage result of n-2026-01-02 is not used again" in caplog.text
 
 
 @pytest.mark.full
@@ -182,16 +244,19 @@ def test_the_selection_is_compared_with_the_former_one(
     series.run(1)
     series.grow(20, 1)
     result = series.run(2, n_features_to_select=3)
-    assert "2 of 4 selected features are those of n-2026-01-01; came: " in caplog.text
-    assert result.manifest["compared"]["share"] == 0.5
+    assert "3 of 4 selected features are those of n-2026-01-01; went: " in caplog.text
+    assert result.manifest["compared"]["share"] == 0.75
     settings = json.dumps(series.settings(2) | {"n_features_to_select": 3})
     (tmp_path / "p.yaml").write_text(settings)
     planned = click.testing.CliRunner().invoke(cli, ["plan", str(tmp_path / "p.yaml")]).output
     assert "These are the costs of a full run; where the former run is updated" in planned
-    for limit, code in (("0.4", 0), ("0.6", 6)):
+    for limit, code in (("0.7", 0), ("0.8", 6)):
         runner = click.testing.CliRunner()
         given = ["run", str(tmp_path / "p.yaml"), "--set", f"output.diff_below={limit}"]
-        assert runner.invoke(cli, given, standalone_mode=False).return_value == code
+        done = runner.invoke(cli, given, standalone_mode=False)
+        assert done.return_value == code
+        said = "0.75 in common is below output.diff_below, 0.8: the command ends with exit code 6"
+        assert (said in done.output) == (code == 6)
 
 
 @pytest.mark.full
@@ -212,7 +277,7 @@ def test_old_rows_that_changed_and_a_damaged_base_are_noticed(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("strategy", [GraphStrategy, SpectralStrategy, FullGram])
+@pytest.mark.parametrize("strategy", [GraphStrategy, SpectralStrategy, ForwardOnGram])
 def test_an_update_that_was_killed_goes_on(
     series: _Series, monkeypatch: pytest.MonkeyPatch, strategy: type
 ) -> None:
@@ -251,21 +316,22 @@ def test_files_that_are_added_are_new_rows(
     caplog.set_level(logging.INFO)
     series, files = _Series(tmp_path), tmp_path / "files"
     files.mkdir()
-    settings: dict[str, Any] = {"input": {"uri": str(files / "*.npy")}, "method": method}
+    uri = files if method == "mcfs" else files / "*.npy"
+    settings: dict[str, Any] = {"input": {"uri": str(uri), "missing": "mean"}, "method": method}
     settings["mcfs"] = {"n_clusters": 4} if method == "mcfs" else None
     for day in (1, 2, 3):
-        np.save(files / f"{day}.npy", _rows(600 if day == 1 else 20, day))
+        np.save(files / f"{day}.npy", _rows({1: 600, 2: 20, 3: 1}[day], day))
         if day == 1:
             np.save(files / "0.npy", _rows(30, 0))
         result = series.run(day, **settings)
         assert (_updated_from(result) is not None) == (day > 1)
-    assert result.n_samples == 670
+    assert result.n_samples == 651
     chunks = [tmp_path / f"n-2026-01-0{day}/data.zarr/X/c/0/0" for day in (2, 3)]
     assert result.manifest["stages"]["data"]["copied_from"] == "n-2026-01-02"
     full = series.run(3, name="full", **settings, update="never")
     np.testing.assert_array_equal(result.ranking, full.ranking)
     copies = [bigfs.open_matrix(run.path / "data.zarr") for run in (result, full)]
-    np.testing.assert_array_equal(*(copy.read(0, 670) for copy in copies))
+    np.testing.assert_array_equal(*(copy.read(0, 651) for copy in copies))
     assert all(chunk.is_file() for chunk in chunks)
 
     caplog.clear()
@@ -360,9 +426,34 @@ def test_metrics_of_a_run(series: _Series, tmp_path: Path) -> None:
     assert 'bigfs_rows{run="n-{date}"} 620.0' in lines
     assert 'bigfs_new_rows{run="n-{date}"} 20.0' in lines
     assert 'bigfs_selection_kept{run="n-{date}"} 1.0' in lines
+    assert 'bigfs_exit_code{run="n-{date}"} 0' in lines
     names = [line.split("{")[0] for line in lines if line[0] != "#"]
     assert [line.split()[2] for line in lines if "# TYPE" in line] == list(dict.fromkeys(names))
     place.write_text("mine")
-    with pytest.raises(ConfigError, match="no file of metrics that bigfs wrote"):
+    with pytest.raises(ConfigError, match="output.metrics: .*bigfs did not write it"):
         series.run(3, **settings)
     assert place.read_text() == "mine"
+
+
+def test_metrics_say_how_a_run_stands_and_that_it_failed(
+    series: _Series, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, seen = tmp_path / "bigfs.prom", []
+    settings: dict[str, Any] = {"output": {"metrics": str(place)}}
+    original: Callable[..., None] = SpectralStrategy.run
+
+    def failing(*args: Any) -> None:
+        seen.append(place.read_text())
+        original(*args)
+        raise ConvergenceError("it did not converge")
+
+    monkeypatch.setattr(SpectralStrategy, "run", failing)
+    with pytest.raises(ConvergenceError):
+        series.run(1, **settings)
+    assert 'bigfs_exit_code{run="n-{date}"} -1' in seen[0]
+    assert 'bigfs_stage_seconds{run="n-{date}",stage="graph"}' in seen[0]
+    assert 'bigfs_exit_code{run="n-{date}"} 5' in place.read_text()
+    with pytest.raises(InputError):
+        series.run(2, **settings, input={"uri": str(tmp_path / "gone.npy")})
+    assert 'bigfs_exit_code{run="n-{date}"} 2' in place.read_text()
+    assert "stage_seconds" not in place.read_text()

@@ -14,11 +14,10 @@ import pytest
 from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.core.memory import baseline_bytes, task_budget
-from bigfs.core.units import GIB, MIB, parse_bytes
+from bigfs.core.units import GIB, MIB, format_seconds, parse_bytes
 from bigfs.evaluate.stage import stages_of
-from bigfs.plan.header import Header
 from bigfs.plan.plan import Place, make_plan
-from bigfs.plan.planning import cures, plan_of, plan_pipeline
+from bigfs.plan.planning import Header, cures, plan_of, plan_pipeline
 from bigfs.selectors.configs import make_config
 from bigfs.selectors.registry import METHODS
 from bigfs.stages.stage import Stage
@@ -171,9 +170,9 @@ def test_every_stage_of_every_method_states_its_cost(method, auto):
 # What refused itself only when its stage started.
 TOO_WIDE = {
     "m3fs": ({"m3fs": {"n_clusters": 2}}, 20_000, 12_000),
-    "gfs_kmeans": ({"gfs_kmeans": {"n_clusters": 8}}, 20_000, 6_000),
+    "gfs_kmeans": ({"gfs_kmeans": {"sample_size": 20_000}}, 20_000, 6_000),
     "q_alpha": ({}, 20_000, 12_000),
-    "lfs": ({"lfs": {"n_clusters": 2}}, 20_000, 3_000),
+    "lfs": ({"lfs": {"n_clusters": 2, "sample_size": 20_000}}, 20_000, 3_000),
 }
 
 
@@ -204,9 +203,9 @@ def test_a_refusal_does_not_contradict_itself():
 
 
 def test_a_solver_that_does_not_fit_has_one_that_does_as_its_cure():
-    config = _config(spectral={"solver": "lobpcg"}, memory_limit="2 GiB")
+    config = _config(spectral={"solver": "eigsh"}, memory_limit="2 GiB")
     header, place = _header(1_000_000, 50), Place(2 * GIB)
-    assert "solver 'lobpcg'" in " ".join(plan_of(config, header, place).refusals)
+    assert "solver 'eigsh'" in " ".join(plan_of(config, header, place).refusals)
     assert cures(config, header, place)[0] == "spectral.solver to 'auto'"
 
 
@@ -243,7 +242,7 @@ def _npy(path: Path, rows: int, columns: int) -> Path:
 
 
 def test_the_plan_reads_the_header_only(tmp_path: Path):
-    data = _npy(tmp_path / "X.npy", 3_000_000, 400)
+    data = _npy(tmp_path / "X.npy", 3_000_000, 200)
     config = _config(run=str(tmp_path / "run"), input={"uri": str(data)}, memory_limit="2 GiB")
     plan = plan_pipeline(config)
     assert plan.shape.n_samples == 3_000_000
@@ -330,7 +329,8 @@ def test_what_does_not_fit_ends_with_3_and_leaves_nothing(
     from bigfs.cli import main
 
     data = _npy(tmp_path / "narrower.npy", 60_000, 800)
-    path = _yaml(tmp_path, cluster={"n_workers": 2}, input={"uri": str(data)})
+    own = {"cluster": {"n_workers": 2}, "lfs": {"sample_size": 60_000}}
+    path = _yaml(tmp_path, input={"uri": str(data)}, **own)
     with pytest.raises(SystemExit) as end:
         main([command, str(path)])
     assert end.value.code == 3
@@ -345,8 +345,9 @@ def test_a_comparison_is_refused_before_its_first_method(tmp_path: Path):
     data = _npy(tmp_path / "X.npy", 3000, 2500)
     np.save(tmp_path / "y.npy", np.arange(3000) % 3)
     settings = {
-        "run": str(tmp_path / "run"), "input": {"uri": str(data)}, "memory_limit": "1 GiB",
-        "methods": ["max_variance", "lfs"], "n_features_to_select": [5],
+        "run": str(tmp_path / "run"), "input": {"uri": str(data)}, "memory_limit": "768 MiB",
+        "methods": ["max_variance", {"method": "lfs", "lfs": {"sample_size": 3_000}}],
+        "n_features_to_select": [5],
         "evaluate": {"labels": str(tmp_path / "y.npy")},
     }  # fmt: skip
     with pytest.raises(MemoryLimitError, match="memory_limit to '"):
@@ -413,9 +414,9 @@ def test_a_text_too_wide_is_refused_before_it_is_read(tmp_path: Path):
     line = ",".join(["0.5"] * 3000)
     (tmp_path / "X.csv").write_text("\n".join([line] * 40) + "\n")
     settings = {"run": str(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.csv")},
-                "method": "gfs_kmeans", "n_features_to_select": 5, "gfs_kmeans": {"drop": "one"},
+                "method": "m3fs", "n_features_to_select": 5,
                 "memory_limit": "1 GiB"}  # fmt: skip
-    with pytest.raises(MemoryLimitError, match="8 clusters.*covariances of 3,000 features"):
+    with pytest.raises(MemoryLimitError, match="matrices of 3,001 x 3,001"):
         bigfs.run(settings)
     assert not (tmp_path / "run").exists()
 
@@ -425,3 +426,22 @@ def test_blocks_that_would_read_chunks_twice_are_refused_by_the_plan() -> None:
     with pytest.raises(InputError, match="chunks of 40000 rows.*Got 10000; set it to 40000"):
         plan_of(config, _header(60_000, 100), Place(GIB, 1))
     assert plan_of(config, _header(10_000, 100), Place(GIB, 1)).fits  # one block
+
+
+def test_the_plan_estimates_the_seconds_of_curves_and_evaluation(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "run": str(tmp_path / "run"), "input": {"uri": "sklearn:digits"},
+        "method": "max_variance", "n_features_to_select": 10,
+    }  # fmt: skip
+    assert "evaluation" not in plan_pipeline(make_config(**settings)).line()
+    seconds = []
+    for n_repetitions in (20, 2000):
+        labels = {"labels": "sklearn:digits", "n_repetitions": n_repetitions}
+        plan = plan_pipeline(make_config(**settings, evaluate=labels))
+        assert "processor time, estimated: curves about " in plan.text()
+        assert f"evaluation about {format_seconds(plan.by_stage['evaluation'].cost.seconds)}" in (
+            plan.line()
+        )
+        seconds.append(plan.as_dict()["stages"]["evaluation"]["estimated_seconds"])
+    assert seconds[1] > 20 * seconds[0] > 0
+    assert plan.as_dict()["stages"]["result"]["estimated_seconds"] is None

@@ -10,9 +10,8 @@ import pytest
 
 import bigfs
 from bigfs.core.errors import MemoryLimitError
-from bigfs.plan.header import Header
 from bigfs.plan.plan import Place
-from bigfs.plan.planning import plan_of, plan_pipeline
+from bigfs.plan.planning import Header, plan_of, plan_pipeline
 from bigfs.selectors.configs import make_config
 from bigfs.selectors.registry import METHODS
 

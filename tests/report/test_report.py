@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import shutil
 import subprocess
@@ -16,7 +17,8 @@ import pytest
 import bigfs
 from bigfs.core.errors import InputError
 from bigfs.pipeline.reports import write_report
-from bigfs.report.facts import explained_shares
+from bigfs.results.axis import read_axis
+from bigfs.results.sample import explained_shares
 from tests.test_cli import bigfs_command  # noqa: F401
 
 HOSTILE = [
@@ -47,6 +49,14 @@ def _parsed(place: Path) -> _Tags:
     page = _Tags()
     page.feed(place.read_text())
     return page
+
+
+def _pictures(page: _Tags) -> dict[str, str]:
+    """Return the pictures of a page, SVG in base64, by what they show."""
+    begins = "data:image/svg+xml;base64,"
+    images = [attrs for tag, attrs in page.tags if tag == "img"]
+    assert all(attrs["src"].startswith(begins) for attrs in images)
+    return {a["alt"]: base64.b64decode(a["src"].removeprefix(begins)).decode() for a in images}
 
 
 def _settings(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -86,7 +96,12 @@ def test_the_answer_comes_first_and_the_figures_are_those_of_the_result(finished
         assert title in page.text
     assert f"NMI {100 * result.evaluation['selected']['nmi_mean']:.1f} %" in page.text
     assert "largest relative gap" in page.text
-    assert sum(tag == "rect" and "fill" in attrs for tag, attrs in page.tags) == 20 + 20 * 20
+    assert set(_pictures(page)) == {
+        "Selected features", "Curves over the number of features", "Map of the rows",
+        "Correlation of the selected features", "Means of the selected features in each cluster",
+    }  # fmt: skip
+    first = dict(page.tags[[tag for tag, _ in page.tags].index("details")][1])
+    assert "open" not in first, "the configuration is closed"
 
 
 def test_what_a_run_was_warned_about_is_on_the_first_screen(tmp_path: Path) -> None:
@@ -104,7 +119,11 @@ def test_it_needs_no_other_file_and_stays_small(finished: Path) -> None:
     place = write_report(finished)
     assert place.stat().st_size < 2_000_000
     text = place.read_text()
-    assert not re.search(r"(?:src|href)\s*=|url\(|@import|https?://", text)
+    assert not re.search(r"src=\"(?!data:)|href\s*=|url\(|@import|https?://", text)
+    for picture in _pictures(_parsed(place)).values():
+        declared = r'xmlns(:\w+)?="[^"]*"|<metadata>.*?</metadata>|<!DOCTYPE[^>]*>'
+        outside = re.sub(declared, "", picture, flags=re.S)
+        assert not re.search(r'href="(?!#|data:)|url\((?!#)|https?://', outside)
 
 
 def test_names_of_features_are_text(tmp_path: Path) -> None:
@@ -113,12 +132,14 @@ def test_names_of_features_are_text(tmp_path: Path) -> None:
     uri = str(tmp_path / "X.csv")
     bigfs.run(_settings(tmp_path, input={"uri": uri}, n_features_to_select=4))
     page = _parsed(write_report(tmp_path / "run"))
-    assert not {"script", "img"} & {tag for tag, _ in page.tags}
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert _pictures(page)
     assert not any(name.startswith("on") for _, attrs in page.tags for name in attrs)
     assert "<script>alert(1)</script>" in page.text
     # A name that turns the direction of writing stays within its element.
     text = (tmp_path / "run/report.html").read_text()
-    inside = re.findall(r"<(?:bdi|title)>(.*?)</(?:bdi|title)>", text)
+    inside = re.findall(r"<bdi>(.*?)</bdi>|title=\"(.*?)\"", text)
+    inside = ["".join(parts) for parts in inside]
     assert text.count("\u202e") == sum(name.count("\u202e") for name in inside) > 0
 
 
@@ -128,8 +149,10 @@ def test_methods_with_and_without_clusters_and_graphs(tmp_path: Path, method: st
     given = _settings(tmp_path, input={"uri": "sklearn:iris"}, method=method, **own)
     bigfs.run({**given, "n_features_to_select": 2})
     page = _parsed(write_report(tmp_path / "run"))
-    colors = {attrs["stroke"] for tag, attrs in page.tags if attrs.get("class") == "cloud"}
-    assert len(colors) == (1 if method == "laplacian_score" else 3)
+    has_clusters = "Means of the selected features in each cluster" in _pictures(page)
+    assert has_clusters == (method != "laplacian_score")
+    groups = bigfs.open_result(tmp_path / "run").plot.sample().groups
+    assert len(set(groups.tolist())) == (1 if method == "laplacian_score" else 3)
 
 
 @pytest.mark.parametrize(
@@ -154,10 +177,14 @@ def test_a_place_for_each_feature_is_checked_before_the_run(tmp_path: Path) -> N
     ):
         with pytest.raises(InputError, match=message):
             bigfs.run(_settings(tmp_path, report=report))
+    pd.DataFrame({"nm": np.arange(400, 464), "name": "a"}).to_csv(tmp_path / "b.csv", index=False)
+    with pytest.raises(InputError, match="report.axis: .*b.csv has no column 'um'"):
+        bigfs.run(_settings(tmp_path, report={"axis": f"{tmp_path}/b.csv::um"}))
+    np.testing.assert_array_equal(read_axis(f"{tmp_path}/b.csv::nm", 64), np.arange(400, 464))
     assert not (tmp_path / "run").exists()
     bigfs.run(_settings(tmp_path, report={"axis": str(tmp_path / "axis.txt")}))
     page = _parsed(write_report(tmp_path / "run"))
-    assert "Along the axis" in page.text and "463" in page.text
+    assert "Along the axis" in page.text and "Scores along the axis" in _pictures(page)
 
 
 def test_explained_shares_are_those_of_least_squares() -> None:
@@ -216,7 +243,8 @@ def test_a_comparison_has_a_report(tmp_path: Path) -> None:
     page = _parsed(write_report(tmp_path / "run"))
     assert "2 methods on sklearn:iris" in page.text and "Highest NMI" in page.text
     assert "Selections in common" in page.text
-    assert not any(attrs.get("src") or attrs.get("href", "#")[0] != "#" for _, attrs in page.tags)
+    assert list(_pictures(page)) == ["Scores by number of features"]
+    assert not any(attrs.get("href", "#")[0] != "#" for _, attrs in page.tags)
 
 
 @pytest.mark.full

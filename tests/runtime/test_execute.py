@@ -13,15 +13,8 @@ import pytest
 
 from bigfs.core.errors import ClusterError, InputError
 from bigfs.runtime import execute, progress
-from bigfs.runtime.execute import (
-    TREE_ARITY,
-    active_client,
-    at_most_at_once,
-    crosses_processes,
-    inline,
-    map_reduce,
-    run_tasks,
-)
+from bigfs.runtime.execute import TREE_ARITY, at_most_at_once, map_reduce, run_tasks
+from bigfs.runtime.scope import active_client, crosses_processes, inline
 
 
 def _square(item: int, offset: int) -> int:

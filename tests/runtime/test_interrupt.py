@@ -15,6 +15,7 @@ from bigfs.core.errors import ClusterError
 from bigfs.runtime import interrupt
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.interrupt import check_interrupt, run_apart
+from bigfs.runtime.program import interrupts
 from bigfs.runtime.progress import track
 
 _seen: ContextVar[int] = ContextVar("seen", default=0)
@@ -108,3 +109,19 @@ def test_what_the_watch_raises_ends_the_work(monkeypatch: pytest.MonkeyPatch) ->
 
     with pytest.raises(ClusterError, match="gone"):
         run_apart(_in_tasks, watch)
+
+
+class _Ends:
+    """What gets a signal while it is destroyed: an interrupt that is raised there is ignored."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+
+
+def test_an_interrupt_in_a_destructor_is_not_lost() -> None:
+    with pytest.raises(KeyboardInterrupt), interrupts():
+        held = _Ends()
+        del held
+        time.sleep(5)
+        pytest.fail("the work went on")

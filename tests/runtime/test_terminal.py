@@ -6,6 +6,8 @@ import io
 import json
 import logging
 import re
+import subprocess
+import sys
 from datetime import datetime
 
 import pytest
@@ -95,3 +97,31 @@ def test_json_lines_have_stage_event_and_figures(capsys, monkeypatch):
     assert second["per_second"] > 0 and second["seconds_left"] >= 0
     assert datetime.fromisoformat(second["time"]).tzinfo is not None
     assert lines[-1]["exit_code"] == 130
+
+
+def test_whatever_is_written_to_stderr_is_json(tmp_path):
+    (tmp_path / "p.yaml").write_text(
+        "run: r\ninput: {uri: sklearn:iris}\nmethod: max_variance\nn_features_to_select: 2\n"
+    )
+    code = """
+import os, sys, warnings
+from bigfs import cli
+from bigfs.pipeline import run
+def broken(*args, **kwargs):
+    os.system("echo from a child >&2")
+    warnings.warn("a warning")
+    raise ValueError("a bug")
+sys.modules["bigfs.pipeline.run"].run = broken
+sys.argv = ["bigfs", "run", "p.yaml", "--log-format", "json"]
+cli.program()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    said = [line["message"] for line in lines]
+    assert done.returncode == 1
+    assert "from a child" in said
+    assert any("a warning" in message for message in said)
+    assert "ValueError: a bug" in said
+    assert lines[-1]["exit_code"] == 1

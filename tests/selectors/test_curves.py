@@ -17,7 +17,9 @@ from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.selectors.configs import make_config, selection_model
 from bigfs.selectors.curves import OnePass
+from bigfs.selectors.mcfs.regression import ForwardOnGram
 from bigfs.selectors.number import smallest_enough
+from bigfs.solvers import nested
 from bigfs.stages.curves import Curves, curve_sizes
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
@@ -284,3 +286,58 @@ def test_curves_have_the_same_bits_on_workers(tmp_path: Path, cluster: str) -> N
         assert curve.tobytes() == results[1].values[name].tobytes(), name
     assert results[0].correlation.tobytes() == results[1].correlation.tobytes()
     assert results[0].adds.tobytes() == results[1].adds.tobytes()
+
+
+def test_what_a_long_path_explains_does_not_depend_on_the_panels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 40)) @ rng.normal(size=(40, 90))
+    X -= X.mean(axis=0)
+    order = rng.permutation(90)[:80]
+    gains = nested.explained_by(X[:, order].T @ X, order)
+    assert np.abs(gains[41:]).max() < 1e-8 * gains.max(), "40 columns explain the others"
+    for m in (1, 17, 40):
+        Q = np.linalg.qr(X[:, order[:m]])[0]
+        np.testing.assert_allclose(gains[:m].sum(axis=0), ((Q.T @ X) ** 2).sum(axis=0), rtol=1e-8)
+    monkeypatch.setattr(nested, "_PANEL", 7)
+    again = nested.explained_by(X[:, order].T @ X, order)
+    np.testing.assert_allclose(again[:40], gains[:40], rtol=1e-7, atol=1e-7)
+
+
+def test_auto_says_of_counts_that_it_is_not_for_them(caplog: pytest.LogCaptureFixture) -> None:
+    X = scipy.sparse.csr_array(
+        np.random.default_rng(0).poisson(0.5, size=(60, 20)).astype(np.float32)
+    )
+    bigfs.MaxVariance("auto").fit(X)
+    assert "auto looks for where features explain each other" in caplog.text
+    caplog.clear()
+    bigfs.MaxVariance(5).fit(X)
+    bigfs.MaxVariance("auto").fit(X.toarray() + 0.5)
+    assert "auto looks for" not in caplog.text
+
+
+@pytest.mark.parametrize("rows", [None, 40])
+def test_products_that_the_method_left_give_the_curves_of_a_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int | None
+) -> None:
+    np.save(tmp_path / "X.npy", _data(400, 30).astype(np.float32))
+    settings = {
+        "run": f"{tmp_path}/left",
+        "input": {"uri": f"{tmp_path}/X.npy"},
+        "mcfs": {"n_clusters": 3},
+        "n_features_to_select": 4,
+        "blocks": {"rows": rows},
+    }
+    left = bigfs.run(settings)
+    monkeypatch.setattr(ForwardOnGram, "leaves_products", False)
+    passed = bigfs.run({**settings, "run": f"{tmp_path}/passed"})
+    assert [result.stages["curves"]["passes"] for result in (left, passed)] == [0, 1]
+    assert set(left.curves.values) == set(passed.curves.values)
+    for name, values in passed.curves.values.items():
+        atol = 0.1 if name == "neighbors_kept" else 1e-6  # of other rows
+        np.testing.assert_allclose(left.curves.values[name], values, atol=atol, err_msg=name)
+    assert left.curves.n_rows == passed.curves.n_rows
+    np.testing.assert_allclose(left.curves.correlation, passed.curves.correlation, atol=1e-6)
+    np.testing.assert_allclose(left.curves.adds, passed.curves.adds, atol=1e-9)
+    assert left.curves.explains == passed.curves.explains

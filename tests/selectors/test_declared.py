@@ -104,7 +104,7 @@ def test_the_signature_has_the_fields_with_their_defaults(method: Method) -> Non
     graph = GraphConfig(**method.graph_defaults)
     expected = {name: getattr(graph, name) for name in graph_fields(method)}
     expected |= {name: getattr(own, name) for name in method.parameters.model_fields}
-    expected |= {"n_features_to_select": None, "missing": "error", "verbose": 1}
+    expected |= {"n_features_to_select": None, "missing": "error", "redundancy": None, "verbose": 1}
     expected["preprocess"] = "rescale" if method.name in RESCALED else "auto"
     if method.name not in WITHOUT_SEED_AND_LIMIT:
         expected |= {"random_state": 0, "memory_limit": DEFAULT_MEMORY_LIMIT}

@@ -10,15 +10,13 @@ from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 
 from bigfs import GFSKMeans, ingest
 from bigfs.blocks import RowBlocks
-from bigfs.core.cost import Shape
+from bigfs.blocks.lloyd import label_sums
 from bigfs.core.errors import InputError, MemoryLimitError
-from bigfs.selectors.gfs_kmeans.compare import CandidateComparison, log_ratio, within
-from bigfs.selectors.gfs_kmeans.nested import log_ratios
-from bigfs.selectors.lfs.kernels import Sweep
-from bigfs.solvers.separability import pair_separability
+from bigfs.selectors.clusters import SearchedRows
+from bigfs.selectors.gfs_kmeans.strategies import CrossProjection
 from tests.bench._lfs_data import planted
 from tests.reference.lfs import lloyd
-from tests.selectors._local import result_of, strategy_of
+from tests.selectors._local import result_of
 
 
 def _criterion(X: np.ndarray, labels: np.ndarray) -> float:
@@ -90,37 +88,6 @@ def test_several_features_at_a_time_go_as_in_the_dense_reference(load) -> None:
     assert fitted.n_iter_ <= 1 + X.shape[1] - len(kept)
 
 
-@pytest.mark.parametrize("kind", ["plain", "far from one scale", "singular", "few rows"])
-def test_nested_subsets_have_the_ratio_of_each(kind: str) -> None:
-    generator = np.random.default_rng(0)
-    X, labels = generator.normal(size=(60, 9)), np.arange(60) % 4
-    X[:, :3] += labels[:, None]
-    if kind == "far from one scale":
-        X *= 10.0 ** np.arange(-6, 12, 2)
-    if kind == "singular":
-        X[:, 7] = X[:, 6]
-    if kind == "few rows":
-        X, labels = X[:8], labels[:8]
-    X -= X.mean(axis=0)
-    total, tried = X.T @ X / len(X), np.tile(labels, (4, 1))
-    for row in tried[1:]:  # a candidate stays the same
-        row[:4] = generator.permutation(row[:4])
-    order, sizes = generator.permutation(9), np.array([7, 8, 6, 3])
-    old, new = _swept(X, labels[None], 4), _swept(X, tried, 4)
-    values = log_ratios(
-        old, new, order, sizes, total.diagonal()[order], lambda some: total[np.ix_(some, some)]
-    )
-    assert values[0] == 0 and (values[1:] != 0).all()
-    for i, size in enumerate(sizes[1:].tolist(), 1):
-        subsets, traced = (order, order[:size]), kind in ("singular", "few rows")
-        logs = []
-        for swept, place in ((new, i), (old, 0)):
-            means = swept.sums[place] / swept.counts[place][:, None]
-            inner = within(swept.counts[place], swept.sums[place], total)
-            logs.append(pair_separability(swept.counts[place], means, inner, *subsets, traced))
-        np.testing.assert_allclose(values[i], logs[0] - logs[1], rtol=0, atol=2e-8)
-
-
 @pytest.mark.parametrize("load", [load_iris, load_wine])
 def test_equals_the_dense_reference(load) -> None:
     X, y = load(return_X_y=True)
@@ -151,27 +118,27 @@ def test_row_blocks_give_the_same_subset(tmp_path: Path) -> None:
     assert 1 <= again.get_support().sum() <= 10
 
 
-@pytest.mark.parametrize("n", [900, 5_200], ids=["in memory", "by tasks"])
+@pytest.mark.parametrize("n", [900, 5_200], ids=["restarts alone", "more rows"])
 def test_row_blocks_lose_the_same_features_many_at_a_time(n: int) -> None:
     X, y, _ = planted(n, 41, 4, seed=0)
-    fits = [
-        result_of("gfs_kmeans", RowBlocks.from_any(X, rows=rows), n_clusters=4, init=y)
-        for rows in (n, 400)
-    ]
-    np.testing.assert_array_equal(fits[0].ranking, fits[1].ranking)
-    shape = Shape(n, 41, 4, 400, 400)
-    needs_gram = any("Gram" in step.what for step in strategy_of(
-        "gfs_kmeans", shape, n_clusters=4).cost().steps)  # fmt: skip
-    assert needs_gram == (n == 5_200)
+    for start in ({"init": y}, {"n_init": 2}):
+        fits = [
+            result_of("gfs_kmeans", RowBlocks.from_any(X, rows=rows), n_clusters=4, **start)
+            for rows in (n, 400)
+        ]
+        np.testing.assert_array_equal(fits[0].ranking, fits[1].ranking)
 
 
-def _swept(X: np.ndarray, labels: np.ndarray, n_clusters: int) -> Sweep:
-    marks = labels[:, :, None] == np.arange(n_clusters)
-    counts, sums = marks.sum(axis=1).astype(float), np.einsum("cij,if->cjf", marks, X)
-    return Sweep(counts, sums, np.empty(0), np.empty((len(labels), 0, n_clusters)))
+def _log_criterion(X: np.ndarray, labels: np.ndarray, traces: bool) -> float:
+    if not traces:
+        return float(np.log(_criterion(X, labels)))
+    within = sum((labels == j).mean() * X[labels == j].var(axis=0) for j in np.unique(labels))
+    return float(np.log((X.var(axis=0) - within).sum() / within.sum()))
 
 
-@pytest.mark.parametrize("kind", ["plain", "far from one scale", "singular", "nearly", "explained"])
+@pytest.mark.parametrize(
+    "kind", ["plain", "far from one scale", "singular", "few rows", "explained"]
+)
 def test_candidates_compared_together_have_the_ratio_of_each(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,44 +147,33 @@ def test_candidates_compared_together_have_the_ratio_of_each(
     X[:, :3] += labels[:, None]
     if kind == "far from one scale":
         X *= 10.0 ** np.arange(-6, 12, 2)
-    if kind in ("singular", "nearly"):
-        X[:, 7] = X[:, 6] + (1e-4 * X[:, 7] if kind == "nearly" else 0)
-    if kind == "explained":  # a candidate has a cluster in which a feature does not vary
-        X[:, 4] = labels == 0
-    X -= X.mean(axis=0)
-    total = X.T @ X / len(X)
+    if kind == "singular":
+        X[:, 7] = X[:, 6]
+    if kind == "few rows":
+        X, labels = X[:8], labels[:8]
     tried = np.tile(labels, (9, 1))
     for row in tried[2:]:  # two candidates stay the same
-        some = generator.choice(60, 3, replace=False)
+        some = generator.choice(len(X), 3, replace=False)
         row[some] = (row[some] + generator.integers(1, 4, 3)) % 4
-    kept, dropped = np.arange(9), generator.permutation(9)
-    old, new = _swept(X, labels[None], 4), _swept(X, tried, 4)
-    each = [log_ratio(old, new, i, kept, dropped[i], total) for i in range(9)]
-    direct: list[int] = []
-    monkeypatch.setattr(
-        "bigfs.selectors.gfs_kmeans.compare.log_ratio",
-        lambda *given: direct.append(given[2]) or log_ratio(*given),
-    )
-    ratios = CandidateComparison(old, kept, total).log_ratios(new, dropped)
-    assert ratios[:2].tolist() == [0, 0]
-    assert (ratios[2:] != 0).all()
-    np.testing.assert_allclose(ratios, each, rtol=0, atol=2e-8)
-    assert direct == (list(range(2, 9)) if kind == "nearly" else []), "all are made together"
-
-
-def test_a_candidate_whose_clusters_explain_a_feature_is_compared_with_traces() -> None:
-    generator = np.random.default_rng(1)
-    X, labels = generator.normal(size=(40, 5)), np.arange(40) % 2
-    X[:, 3] = labels == 0
-    X -= X.mean(axis=0)
-    wrong = labels.copy()
-    wrong[:3] = 1 - wrong[:3]
-    old, new = _swept(X, wrong[None], 2), _swept(X, labels[None], 2)
-    total, kept = X.T @ X / 40, np.arange(5)
-    ratios = CandidateComparison(old, kept, total).log_ratios(new, np.array([0]))
-    np.testing.assert_allclose(ratios, log_ratio(old, new, 0, kept, 0, total), atol=2e-8)
-    within = total - (new.sums[0].T / new.counts[0]) @ new.sums[0] / 40
-    assert abs(within[3, 3]) < 1e-12 and np.isfinite(ratios).all()
+    traced = np.full(9, kind in ("singular", "few rows"))
+    if kind == "explained":  # a candidate has a cluster in which a feature does not vary
+        X[:, 4] = tried[5] == 0
+        traced[5] = True
+    rows, kept, masks = SearchedRows.of(X), np.arange(9), ~np.eye(9, dtype=bool)
+    old, new = labels[rows.order].astype(np.int32), tried[:, rows.order].astype(np.int32)
+    [counts], [sums], _ = label_sums(rows.X, old[None], 4)
+    for together in (1, 2**18):
+        monkeypatch.setattr("bigfs.selectors.gfs_kmeans.strategies.TOGETHER", together)
+        criterion = CrossProjection(rows, kept, counts, sums / counts[:, None], 1)
+        ratios = criterion.log_ratios(old, new, masks)
+        assert ratios[:2].tolist() == [0, 0]
+        for i in range(2, 9):
+            logs = [
+                _log_criterion(X[:, mask], clusters, traced[i])
+                for clusters in (tried[i], labels)
+                for mask in (slice(None), masks[i])
+            ]
+            np.testing.assert_allclose(ratios[i], logs[0] + logs[1] - logs[2] - logs[3], atol=2e-8)
 
 
 def test_what_cannot_be_used_is_refused() -> None:
@@ -226,8 +182,10 @@ def test_what_cannot_be_used_is_refused() -> None:
         GFSKMeans(n_clusters=0).fit(X)
     with pytest.raises(InputError, match="every feature is constant"):
         GFSKMeans(n_clusters=2).fit(np.ones((9, 2)))
-    with pytest.raises(MemoryLimitError, match="covariances of 3,000 features"):
-        GFSKMeans(n_clusters=9, drop="one", memory_limit="1 GiB").fit(np.random.rand(30, 3_000))
+    with pytest.raises(MemoryLimitError, match="9 clusters on 2,500 rows in 3,000 features"):
+        GFSKMeans(n_clusters=9, drop="one", sample_size=2_500, memory_limit="1 GiB").fit(
+            np.random.rand(2_500, 3_000)
+        )
 
 
 def test_candidates_tried_some_at_a_time_give_the_same_order(
@@ -236,7 +194,7 @@ def test_candidates_tried_some_at_a_time_give_the_same_order(
     X = load_wine().data
     results = []
     for size in (1, 2**24):
-        monkeypatch.setattr("bigfs.selectors.gfs_kmeans.search.HELD_BYTES", size)
+        monkeypatch.setattr("bigfs.selectors.sampled._BATCH_BYTES", size)
         results.append(GFSKMeans(n_clusters=4, n_init=2, preprocess="standardize").fit(X))
     np.testing.assert_array_equal(results[0].dropped_, results[1].dropped_)
     np.testing.assert_array_equal(results[0].labels_, results[1].labels_)

@@ -12,12 +12,11 @@ from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 
 from bigfs import LFS, GFSKMeans, ingest
 from bigfs.blocks import RowBlocks
-from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError, MemoryLimitError
-from bigfs.selectors.lfs import held, strategies
-from bigfs.selectors.lfs.kernels import groups_of
-from bigfs.selectors.lfs.passes import N_GROUPS
-from bigfs.selectors.lfs.state import load_state
+from bigfs.selectors import sampled
+from bigfs.selectors.checkpoint import load_state
+from bigfs.selectors.clusters import N_GROUPS, groups_of
+from bigfs.selectors.lfs.strategies import LocalClusters, choose
 from bigfs.solvers.separability import (
     feature_separability,
     is_singular,
@@ -61,7 +60,7 @@ def test_equals_the_dense_reference(name: str, tie_width: float) -> None:
     X, y = _data(name)
     C = _means(X, y)
     fitted = LFS(n_clusters=len(C), tie_width=tie_width, init=C, tol=0.0).fit(X)
-    groups = groups_of(0, len(X), N_GROUPS)
+    groups = groups_of(len(X), N_GROUPS)
     subsets, members = reference_lfs(X, C, 4.0, 4.0, tie_width, groups)
     assert _subsets(fitted) == subsets
     np.testing.assert_array_equal(fitted.membership_, members)
@@ -221,17 +220,6 @@ def _fit(folder: Path, settings: dict[str, Any]) -> LFS:
     return LFS(n_clusters=4, drop="many", **settings).fit(folder / "X.zarr")
 
 
-@pytest.mark.full
-def test_little_memory_takes_more_passes_to_the_same_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y, _ = planted(3_000, 10, 4, seed=3)
-    monkeypatch.setattr(held, "_HELD_VALUES", 0)  # as if there were too many rows to hold
-    roomy = LFS(n_clusters=4, init=y, drop="many").fit(X)
-    monkeypatch.setattr(strategies, "_PRODUCT_BYTES", 1)
-    tight = LFS(n_clusters=4, init=y, drop="many").fit(X)
-    _same(roomy, tight)
-    assert tight.n_passes_ > roomy.n_passes_
-
-
 def test_a_sample_finds_the_subsets_and_labels_all_rows() -> None:
     X, y, subsets = planted(6_000, 10, 4, seed=2)
     fitted = LFS(n_clusters=4, init=_means(X, y), sample_size=1_000).fit(X)
@@ -240,32 +228,57 @@ def test_a_sample_finds_the_subsets_and_labels_all_rows() -> None:
     assert np.mean(fitted.labels_ == y) > 0.95
 
 
+def test_labels_of_all_rows_start_a_search_on_a_sample() -> None:
+    X, y, subsets = planted(6_000, 10, 4, seed=2)
+    fitted = LFS(n_clusters=4, init=y, sample_size=1_000).fit(X)
+    assert _subsets(fitted) == subsets
+    assert fitted.n_rows_ == 1_000 and fitted.n_passes_ == 2
+    rare = np.where(np.arange(6_000) == 17, 4, y)
+    with pytest.raises(InputError, match="no row among the 20 that are searched. Set sample_size"):
+        LFS(n_clusters=5, init=rare, sample_size=20).fit(X)
+
+
+def test_what_a_result_measures_is_measured_on_all_rows() -> None:
+    X, y, _ = planted(6_000, 10, 4, seed=2)
+    fitted = LFS(n_clusters=4, init=_means(X, y), sample_size=1_000).fit(X)
+    share = np.bincount(fitted.labels_) / 6_000
+    np.testing.assert_allclose(fitted.scores_, share @ fitted.feature_masks_)
+    value = 0.0
+    for label, mask in enumerate(fitted.feature_masks_):
+        rows = X[fitted.labels_ == label][:, mask].astype(float)
+        gain = np.log(X[:, mask].astype(float).var(axis=0) / rows.var(axis=0)).sum() / 2
+        value += len(rows) * (gain + np.log(share[label])) - mask.sum() * np.log(6_000)
+    assert fitted.evidence_ == pytest.approx(value, rel=1e-5)
+
+
 def test_an_interrupted_search_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = four_clusters(4)
-    monkeypatch.setattr(strategies, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(sampled, "CHECKPOINT_SECONDS", 0.0)
     data = RowBlocks.from_any(X)
-    strategy = strategies.choose(data.layout, selection_of("lfs", n_clusters=4, init=y))
+    strategy = choose(data.layout, selection_of("lfs", n_clusters=4, init=y))
     outs = [Scratch(tmp_path / f"out-{i}") for i in range(4)]
     plain = strategy.run(Inputs(data), outs[0])
-    calls, step = [], strategies.search.__globals__["step"]
+    steps, step = [], LocalClusters.step
 
     def stop(*args: Any) -> None:
-        calls.append(1)
-        if len(calls) == 4:
+        steps.append(1)
+        if len(steps) == 4:
             raise KeyboardInterrupt
         step(*args)
 
     checkpoint = tmp_path / "checkpoint"
-    monkeypatch.setitem(strategies.search.__globals__, "step", stop)
+    monkeypatch.setattr(LocalClusters, "step", stop)
     with pytest.raises(KeyboardInterrupt):
         strategy.run(Inputs(data, checkpoint=checkpoint), outs[1])
-    assert load_state(checkpoint / "lfs.npz") is not None
+    assert load_state(checkpoint / "search.npz") is not None
     resumed = strategy.run(Inputs(data, checkpoint=checkpoint), outs[2])
+    n_resumed = len(steps) - 4
     assert resumed.details["trace"] == plain.details["trace"]
     np.testing.assert_array_equal(resumed.details["labels"].load(), plain.details["labels"].load())
-    (checkpoint / "lfs.npz").write_bytes(b"damaged")
+    (checkpoint / "search.npz").write_bytes(b"damaged")
     afresh = strategy.run(Inputs(data, checkpoint=checkpoint), outs[3])
     np.testing.assert_array_equal(afresh.scores, plain.scores)
+    assert len(steps) - 4 - n_resumed == n_resumed + 3
 
 
 @pytest.mark.parametrize("tie_width", [0.0, 2.0])
@@ -307,7 +320,6 @@ def test_degenerate_data_give_numbers(tie_width: float) -> None:
         ({"init": "random"}, "file of labels. Got .random"),
         ({"init": np.zeros((3, 3))}, r"centroids of shape \(3, 4\)"),
         ({"init": np.zeros(150, dtype=int)}, "each of 0 to 2 occurs"),
-        ({"init": np.arange(150) % 3, "sample_size": 50}, "labels are of all rows"),
     ],
 )
 def test_what_cannot_be_used_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -337,7 +349,7 @@ def test_rounding_decides_nothing_where_rows_are_as_near_to_several_clusters(
 def test_what_varies_in_one_group_alone_does_not_vary_without_it(unit: float) -> None:
     # A cluster of 100 rows, and a feature that one row of 3,000 has: its mean is small beside it.
     rows = unit * (np.where(np.arange(100) == 17, 0.4, 0.0) - 0.4 / 3000)
-    groups = groups_of(0, 100, N_GROUPS)
+    groups = groups_of(100, N_GROUPS)
     counts, sums, squares = (np.bincount(groups, rows**power) for power in range(3))
     without = variance(
         without_each(counts), *(without_each(part)[:, None] for part in (sums, squares))
@@ -378,23 +390,7 @@ def test_fewer_rows_that_differ_than_clusters(caplog: pytest.LogCaptureFixture) 
     assert len(np.unique(fitted.labels_)) == 2 and fitted.membership_.shape == (20, 2)
 
 
-def test_covariances_that_do_not_fit_are_refused_before_any_pass() -> None:
+def test_a_search_that_does_not_fit_is_refused_before_any_pass() -> None:
     X = np.random.default_rng(0).normal(size=(2_000, 1_500))
-    with pytest.raises(MemoryLimitError, match="covariances of 3 clusters in 1,500 features"):
-        LFS(n_clusters=3, drop="one", memory_limit="1 GiB").fit(X)
-
-
-def test_candidates_that_are_followed_end_the_search_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y, _ = planted(500, 12, 4, seed=0)
-    fits = []
-    for least in (1, 10_000):
-        monkeypatch.setattr(held, "_FOLLOWED", least)
-        fits.append(LFS(n_clusters=4, init=y).fit(X))
-    assert _subsets(fits[0]) == _subsets(fits[1])
-    np.testing.assert_array_equal(fits[0].labels_, fits[1].labels_)
-    assert [e["dropped"] for e in fits[0].trace_] == [e["dropped"] for e in fits[1].trace_]
-
-
-def test_fewer_rows_than_features_need_no_covariance_of_all_features() -> None:
-    strategy = strategies.choose(Shape(100, 6_000, 4, 100, 100), selection_of("lfs", n_clusters=3))
-    assert strategy.cost().task_bytes < 8 * 6_000**2 / 2
+    with pytest.raises(MemoryLimitError, match="3 clusters on 2,000 rows in 1,500 features"):
+        LFS(n_clusters=3, drop="one", sample_size=2_000, memory_limit="1 GiB").fit(X)

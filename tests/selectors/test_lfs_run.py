@@ -12,7 +12,8 @@ from sklearn.datasets import load_iris
 from bigfs import LFS, GFSKMeans, run
 from bigfs.core.errors import InputError, MemoryLimitError
 from bigfs.results.result import open_result
-from bigfs.selectors.lfs import search as _lfs
+from bigfs.selectors import sampled
+from bigfs.selectors.lfs.strategies import LocalClusters
 from bigfs.store.scratch import ArrayRef
 from tests.bench._lfs_data import four_clusters
 
@@ -56,8 +57,6 @@ def test_a_run_of_gfs_kmeans_equals_the_estimator(tmp_path: Path) -> None:
 def test_an_interrupted_run_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bigfs.selectors.lfs import strategies as lfs
-
     X, y = four_clusters(3)
     np.save(tmp_path / "X.npy", X)
     np.save(tmp_path / "y.npy", y)
@@ -68,9 +67,9 @@ def test_an_interrupted_run_goes_on_where_it_was(
         lfs={"n_clusters": 4, "init": str(tmp_path / "y.npy")},
     )
     undisturbed = run({**config, "run": str(tmp_path / "whole")})
-    monkeypatch.setattr(lfs, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(sampled, "CHECKPOINT_SECONDS", 0.0)
     steps: list[int] = []
-    step = _lfs.step
+    step = LocalClusters.step
 
     def counted(*args: Any) -> None:
         steps.append(1)
@@ -78,7 +77,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
             raise KeyboardInterrupt
         step(*args)
 
-    monkeypatch.setattr(_lfs, "step", counted)
+    monkeypatch.setattr(LocalClusters, "step", counted)
     with pytest.raises(KeyboardInterrupt):
         run(config)
     result = run(config)
@@ -87,12 +86,12 @@ def test_an_interrupted_run_goes_on_where_it_was(
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(100, 3_000)))
-    np.save(tmp_path / "y.npy", np.arange(100) % 2)
+    np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(1_000, 20_000)))
+    np.save(tmp_path / "y.npy", np.arange(1_000) % 2)
     uri = {"uri": str(tmp_path / "X.npy")}
     start = {"n_clusters": 2, "init": str(tmp_path / "y.npy")}
     config = _config(tmp_path, "lfs", input=uri, lfs=start, memory_limit="1 GiB")
-    with pytest.raises(MemoryLimitError, match="covariances of 2 clusters in 3,000 features"):
+    with pytest.raises(MemoryLimitError, match="2 clusters on 1,000 rows in 20,000 features"):
         run(config)
     assert not (tmp_path / "run").exists()
 

@@ -1,4 +1,4 @@
-"""LFS and GFS-k-means: which way a shape goes, what it costs, and that the blocks do not matter."""
+"""LFS and GFS-k-means: which rows are searched, what that costs; blocks do not matter."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bigfs import LFS, GFSKMeans
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import Shape
 from bigfs.core.memory import task_budget
-from bigfs.core.units import GIB, MIB
-from bigfs.selectors.lfs.held import HeldRows
-from bigfs.selectors.lfs.passes import BlockTasks, CandidateTasks
-from bigfs.selectors.lfs.strategies import SearchOfAll, SearchOfSample
+from bigfs.core.units import GIB
+from bigfs.selectors import sampled
+from bigfs.selectors.clusters import SearchedRows
+from bigfs.selectors.gfs_kmeans.strategies import GlobalClusters
+from bigfs.selectors.lfs.strategies import LocalClusters
 from tests.bench._lfs_data import planted
 from tests.selectors._local import result_of, strategy_of
 
@@ -21,50 +23,36 @@ METHODS = ("lfs", "gfs_kmeans")
 
 
 def _shape(n: int, d: int, rows: int | None = None) -> Shape:
-    return Shape(n, d, 4, rows or n, rows or n)
+    return Shape(n, d, 4, rows or min(n, 5_000), rows or min(n, 5_000))
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    "shape, passes",
-    [
-        (_shape(25_000, 10), HeldRows),
-        (_shape(25_001, 10), CandidateTasks),
-        (_shape(25_000, 10, 24_999), BlockTasks),
-        (_shape(100, 10, 50), BlockTasks),
-    ],
-    ids=["few values", "one block", "two blocks", "two small blocks"],
-)
-def test_the_way_of_the_passes_follows_from_the_shape(
-    method: str, shape: Shape, passes: type
-) -> None:
-    strategy = strategy_of(method, shape, n_clusters=2)
-    assert strategy.passes is passes
-    cost = strategy_of(method, shape, n_clusters=2, init=np.zeros((2, 10))).cost()
-    if passes is HeldRows:
-        # Moments, the rows, and the covariances of GFS-k-means.
-        assert cost.passes == (3 if method == "gfs_kmeans" else 2)
-    else:
-        assert cost.passes > 10 and cost.at_most
+def test_all_rows_are_searched_or_a_sample_that_fits(method: str) -> None:
+    def searched(n: int, d: int, limit: int = 4 * GIB, **settings: Any) -> int:
+        settings = {"n_clusters": 3, "memory_limit": limit, **settings}
+        return strategy_of(method, _shape(n, d), **settings).n_rows
+
+    assert searched(19_999, 20) == 19_999
+    assert searched(10**7, 20) == 20_000
+    assert searched(10**7, 20, sample_size=30_000) == 30_000
+    assert searched(100, 20, sample_size=30_000) == 100
+    few = searched(10**6, 3_000, GIB)
+    assert 1_250 <= few < 20_000
+    strategy = strategy_of(method, _shape(10**6, 3_000), memory_limit=GIB, n_clusters=3)
+    assert strategy.cost().task_bytes <= task_budget(GIB)
+    # What is asked for is not made smaller, and what is scarce has an end.
+    assert searched(10**6, 3_000, GIB, sample_size=20_000) == 20_000
+    assert searched(10**6, 10**6, GIB) == 1_250
 
 
-def test_a_sample_is_searched_where_it_is_smaller_than_the_data() -> None:
-    shape = _shape(1_000_000, 100, 50_000)
-    on_all = strategy_of("lfs", shape, n_clusters=3, sample_size=1_000_000)
-    assert type(on_all) is SearchOfAll and on_all.passes is BlockTasks
-    large = strategy_of("lfs", shape, n_clusters=3, sample_size=999_999)
-    assert type(large) is SearchOfSample and large.passes is CandidateTasks
-    small = strategy_of("lfs", shape, n_clusters=3, sample_size=2_500)
-    assert type(small) is SearchOfSample and small.passes is HeldRows
-    # Moments, the draw, the labels: the search itself reads the sample only.
-    assert large.cost().passes == small.cost().passes == 3 < on_all.cost().passes
-    assert large.cost().task_bytes >= 3 * large.searched.nbytes
+def test_the_cost_says_which_searches_there_are() -> None:
+    def searches(n: int, **settings: Any) -> list[tuple[str, int]]:
+        steps = strategy_of("lfs", _shape(n, 100), n_clusters=3, **settings).cost().steps
+        return [(step.what.split()[6], step.tasks) for step in steps if "search" in step.what]
 
-
-def test_restarts_that_see_all_rows_end_the_search() -> None:
-    few, more = (strategy_of("lfs", _shape(n, 100), n_clusters=3) for n in (5_000, 5_001))
-    assert few.passes is more.passes is CandidateTasks
-    assert few.cost().passes == 3 < more.cost().passes
+    assert searches(5_000) == [("5,000", 10)], "restarts that see all rows end the search"
+    assert searches(5_001) == [("5,000", 10), ("5,001", 1)]
+    assert searches(5_001, init=np.zeros((3, 100))) == [("5,001", 1)]
 
 
 DATA = planted(900, 6, 3, seed=0)
@@ -77,64 +65,40 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("rows", [900, 200], ids=["one block", "blocks"])
-@pytest.mark.parametrize(
-    "method, way",
-    [
-        *(("lfs", way) for way in WAYS),
-        *(("gfs_kmeans", way) for way in ("draws", "labels", "centroids", "many")),
-    ],
-)
-def test_passes_are_at_most_those_of_the_cost(
-    method: str, way: str, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = {}
-    for values in (250_000, 0):
-        monkeypatch.setattr("bigfs.selectors.lfs.held._HELD_VALUES", values)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("way", WAYS)
+def test_passes_are_those_of_the_cost_and_blocks_do_not_matter(method: str, way: str) -> None:
+    results = []
+    for rows in (900, 200, 100):
         blocks = RowBlocks.from_any(DATA[0], rows=rows)
         settings = {"n_clusters": 3, "max_iter": 5, **WAYS[way]}
-        strategy = strategy_of(method, blocks.layout, **settings)
+        cost = strategy_of(method, blocks.layout, **settings).cost()
         result = result_of(method, blocks, **settings)
-        assert 0 < result.details["n_passes"] <= blocks.passes <= strategy.cost().passes
-        if strategy.passes is HeldRows and way != "sample":
-            assert blocks.passes == strategy.cost().passes
-        results[strategy.passes] = result.ranking, result.details["labels"].load()
-    (ranking, labels), *others = results.values()
-    for other in others:
-        np.testing.assert_array_equal(other[0], ranking)
-        np.testing.assert_array_equal(other[1], labels)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("method", METHODS)
-def test_blocks_do_not_change_the_result(method: str) -> None:
-    results = []
-    for rows in (900, 450, 100):
-        blocks = RowBlocks.from_any(DATA[0], rows=rows)
-        result = result_of(method, blocks, n_clusters=3, init=DATA[1])
+        assert 0 < result.details["n_passes"] <= blocks.passes == cost.passes == 3
         results.append((result.ranking, result.details["labels"].load()))
     for ranking, labels in results[1:]:
         np.testing.assert_array_equal(ranking, results[0][0])
         np.testing.assert_array_equal(labels, results[0][1])
 
 
-@pytest.mark.parametrize("rows", [60_000, 5_000], ids=["one block", "blocks"])
-def test_products_take_what_the_limit_leaves(rows: int) -> None:
-    roomy, tight = (
-        strategy_of("lfs", _shape(60_000, 150, rows), memory_limit=limit, n_clusters=3)
-        for limit in (8 * GIB, GIB)
-    )
-    assert roomy.product_bytes == 256 * MIB > tight.product_bytes > 0
-    assert roomy.cost().task_bytes > tight.cost().task_bytes
-    cost = tight.cost()
-    assert max(cost.task_bytes, cost.client_bytes) <= task_budget(GIB)
-    # Smaller batches of products are more passes.
-    assert cost.passes > roomy.cost().passes
+@pytest.mark.parametrize("method", [LFS, GFSKMeans])
+def test_the_best_restart_goes_on_with_all_rows(
+    method: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = planted(1_500, 8, 4, seed=2)[0]
+    starts: list[tuple[int, np.ndarray]] = []
+    kind = LocalClusters if method is LFS else GlobalClusters
+    begin = kind.begin
 
+    def noted(rows: SearchedRows, centers: np.ndarray, parameters: Any) -> Any:
+        starts.append((len(rows.X), centers + rows.origin))
+        return begin(rows, centers, parameters)
 
-def test_covariances_that_do_not_fit_are_in_the_cost() -> None:
-    for method, what in (("lfs", "covariances of 3 clusters"), ("gfs_kmeans", "3,000 features")):
-        rows = 3_000 if method == "lfs" else 60  # with fewer rows LFS needs none so large
-        cost = strategy_of(method, _shape(rows, 3_000), n_clusters=3, drop="one").cost()
-        assert cost.task_bytes > task_budget(GIB)
-        assert what in cost.largest.what
+    monkeypatch.setattr(kind, "begin", noted)
+    monkeypatch.setattr(sampled, "START_ROWS", 400)
+    fitted = method(n_clusters=4, n_init=3).fit(X)
+    assert sorted(n for n, _ in starts) == [400, 400, 400, 1_500]
+    # A search from the centers with which the last one began ends alike.
+    again = method(n_clusters=4, init=starts[-1][1]).fit(X)
+    np.testing.assert_array_equal(again.labels_, fitted.labels_)
+    assert fitted.evidence_ == pytest.approx(again.evidence_)

@@ -19,15 +19,13 @@ from bigfs.core.seeds import rng
 from bigfs.graph import affinity, knn_graph
 from bigfs.metrics import clustering_accuracy
 from bigfs.selectors.m3fs import form as _m3fs_form
-from bigfs.selectors.m3fs import planes as _m3fs
+from bigfs.selectors.m3fs import rounds as _m3fs
 from bigfs.selectors.m3fs.form import full_form, smooth_form
-from bigfs.selectors.m3fs.kernels import plane_sums
-from bigfs.selectors.m3fs.passes import PlanePasses
-from bigfs.selectors.m3fs.sample import SampledRows
-from bigfs.selectors.m3fs.strategies import ResidentRows, StreamedRows
-from bigfs.selectors.maximum_margin_clustering.strategies import NormsOfRule
+from bigfs.selectors.m3fs.planes import plane_sums
+from bigfs.selectors.m3fs.rounds import Rounds
+from bigfs.selectors.m3fs.strategies import MarginSearch, NormsOfRule, SampledRows
 from bigfs.selectors.registry import METHODS, method_of
-from bigfs.selectors.stages import stages_of_selection
+from bigfs.selectors.scoring import stages_of_selection
 from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
@@ -141,7 +139,7 @@ def test_started_at_the_truth_it_ends_no_higher() -> None:
     assert set(fitted.ranking_[:4]) <= set(range(5))
 
 
-def test_the_form_is_that_of_the_dense_laplacian(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_form_is_that_of_the_dense_laplacian() -> None:
     X, _ = _blobs(n=70)
     X += 5.0
     Z = np.column_stack([X, np.ones(len(X))])
@@ -150,9 +148,6 @@ def test_the_form_is_that_of_the_dense_laplacian(monkeypatch: pytest.MonkeyPatch
         W = affinity(knn_graph(blocks, 5), weight="heat", blocks=blocks)
         expected = Z.T @ laplacian(W.load().toarray()) @ Z / len(X)
         np.testing.assert_allclose(smooth_form(blocks, W), expected, atol=1e-9)
-        with monkeypatch.context() as few:
-            few.setattr("bigfs.selectors.m3fs.form._few_rows", lambda shape: True)
-            np.testing.assert_allclose(smooth_form(blocks, W), expected, atol=1e-9)
         full = np.exp(-cdist(X, X, "sqeuclidean") / 3.0)
         np.fill_diagonal(full, 0)
         expected = Z.T @ laplacian(full) @ Z / len(X)
@@ -207,6 +202,7 @@ def test_prediction_repeats_the_labels_and_reads_stored_rows(tmp_path: Path) -> 
         fitted.predict(X[:, :10])
 
 
+@pytest.mark.full
 def test_a_sample_is_learned_from_and_all_rows_are_labeled() -> None:
     X, y = load_digits(n_class=2, return_X_y=True)
     fitted = M3FS(8, sample_size=120, init="kmeans").fit(X)
@@ -255,6 +251,7 @@ def test_sums_of_many_planes_are_those_of_each() -> None:
         assert count == asks.sum()
 
 
+@pytest.mark.full
 def test_clustering_without_selection() -> None:
     X, y = load_digits(n_class=2, return_X_y=True)
     fitted = MaximumMarginClustering(5).fit(X)
@@ -321,7 +318,7 @@ def test_refused_before_work_where_it_does_not_fit(monkeypatch: pytest.MonkeyPat
     with pytest.raises(MemoryLimitError, match="visits every pair of rows"):
         M3FS(3, graph="full").fit(_blobs()[0])
     wide = np.random.default_rng(0).normal(size=(30, 6000))
-    with pytest.raises(MemoryLimitError, match="matrices of 6,001 x 6,001"):
+    with pytest.raises(MemoryLimitError, match="sums of 6,001 x 6,001"):
         M3FS(3, memory_limit="768 MiB", init="kmeans").fit(wide)
 
 
@@ -337,23 +334,19 @@ def _starts_in_plan(shape: Shape, **settings: object) -> int:
 
 def test_the_shape_and_the_sample_decide_the_strategy() -> None:
     single, many = Shape(1000, 50, 4, 1000, 500), Shape(1001, 50, 4, 1000, 500)
-    assert type(_chosen(single)) is ResidentRows
-    assert type(_chosen(many)) is StreamedRows
+    assert type(_chosen(single)) is type(_chosen(many)) is MarginSearch
     assert type(_chosen(many, sample_size=300)) is SampledRows
     resident, streamed = _chosen(single).cost(), _chosen(many).cost()
     assert resident.keeps_bytes == 0 and streamed.keeps_bytes == many.nbytes
     # 11 starts read the rows once each; all of them together for each of 1,000 rounds.
-    assert streamed.passes - resident.passes == 1002 - 11
-    wide = Shape(1000, 5000, 4, 600, 600)
-    assert type(_chosen(wide)) is ResidentRows, "few wide rows, in two blocks"
-    assert type(_chosen(wide, memory_limit="1GiB")) is StreamedRows, "if they fit"
-    assert type(_chosen(Shape(20_000, 30_000, 4, 600, 600))) is StreamedRows
+    assert streamed.passes - resident.passes == 1001 - 11
+    wide = Shape(1000, 5000, 4, 1000, 1000)
     n_run = {c: _starts_in_plan(wide, n_clusters=c) for c in (2, 3, "auto")}
     assert n_run == {2: 11, 3: 3, "auto": 11}, "auto may find two clusters"
     assert _starts_in_plan(wide, n_clusters=3, criterion="objective") == 11
     clustering = MaximumMarginClustering(3)
     chosen = METHODS["maximum_margin_clustering"].choose(many, clustering._selection())
-    assert type(chosen) is NormsOfRule and type(chosen.search) is StreamedRows
+    assert type(chosen) is NormsOfRule and type(chosen.search) is MarginSearch
     assert chosen.cost().passes == streamed.passes - 2, "no smoothness and no likelihood"
 
 
@@ -434,9 +427,9 @@ def test_an_interrupted_run_continues_with_the_same_result(
     strategy = METHODS["m3fs"].choose(blocks.layout, _selection(estimator))
     out, checkpoint = Scratch(tmp_path / "out"), tmp_path / "checkpoint"
     expected = strategy.run(Inputs(blocks), out)
-    step, calls = PlanePasses.step, []
+    step, calls = Rounds.step, []
 
-    def interrupted(self: PlanePasses, *args: object) -> object:
+    def interrupted(self: Rounds, *args: object) -> object:
         calls.append(1)
         if len(calls) == 6:
             raise KeyboardInterrupt
@@ -444,7 +437,7 @@ def test_an_interrupted_run_continues_with_the_same_result(
 
     checkpoint.mkdir()
     with monkeypatch.context() as patched:
-        patched.setattr(PlanePasses, "step", interrupted)
+        patched.setattr(Rounds, "step", interrupted)
         with pytest.raises(KeyboardInterrupt):
             strategy.run(Inputs(blocks, checkpoint=checkpoint), out)
     before = blocks.passes

@@ -8,22 +8,20 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from bigfs import M3FS
+from bigfs import M3FS, ingest
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import Shape
 from bigfs.metrics import clustering_accuracy
-from bigfs.selectors.m3fs import choice as _m3fs_choice
-from bigfs.selectors.m3fs import strategies
-from bigfs.selectors.m3fs.choice import (
+from bigfs.selectors.m3fs import starts as _m3fs_choice
+from bigfs.selectors.m3fs.starts import (
     RIDGE,
-    choice_bytes,
+    choice_steps,
     compared_rows,
     likeliest,
     likelihoods,
     mean_log_likelihood,
     starts_to_run,
 )
-from bigfs.selectors.m3fs.strategies import MarginSearch, ResidentRows, StreamedRows
 
 
 def _uneven(n: int = 300) -> tuple[np.ndarray, np.ndarray]:
@@ -99,7 +97,9 @@ def test_blocks_and_a_draw_of_rows_give_the_same_order(monkeypatch: pytest.Monke
 def test_what_the_choice_holds_is_bounded() -> None:
     shapes = [Shape(n, d, 4, 100, 100) for n, d in ((10**6, 64), (10**9, 1000), (400, 10**5))]
     assert [compared_rows(shape) for shape in shapes] == [10_000, 4194, 100]
-    assert all(choice_bytes(shape) < 200 * 2**20 for shape in shapes)
+    for shape in shapes:
+        [compared] = [step for step in choice_steps(shape, 3) if step.tasks == 3]
+        assert compared.task_bytes < 200 * 2**20
 
 
 def test_how_many_starts_are_run() -> None:
@@ -112,16 +112,16 @@ def test_how_many_starts_are_run() -> None:
     assert likeliest(np.array([-1.0 - 1e-12, -3.0, -1.0]), 1) == [0], "equal but for rounding"
 
 
-@pytest.mark.parametrize("kind", [ResidentRows, StreamedRows])
+@pytest.mark.parametrize("rows", [80, 40])
 def test_the_likeliest_beginnings_are_run_to_the_ends_that_they_have_among_all(
-    kind: type[MarginSearch], monkeypatch: pytest.MonkeyPatch
+    rows: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(80, 12)) + 3 * generator.normal(size=(5, 12))[np.arange(80) % 5]
-    monkeypatch.setattr(strategies, "search_of_all_rows", kind)
-    every = M3FS(4, n_clusters=6).fit(X)
+    ingest(X, tmp_path / "X.zarr", rows=rows)
+    every = M3FS(4, n_clusters=6).fit(tmp_path / "X.zarr")
     monkeypatch.setattr(_m3fs_choice, "_MANY_UNKNOWNS", 70)
-    few = M3FS(4, n_clusters=6).fit(X)
+    few = M3FS(4, n_clusters=6).fit(tmp_path / "X.zarr")
     assert len(every.starts_) > len(few.starts_) == 3
     ends = {start["start"]: start for start in every.starts_}
     for number, start in enumerate(few.starts_):

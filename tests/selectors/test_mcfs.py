@@ -30,7 +30,7 @@ def _wide() -> np.ndarray:
 
 @pytest.mark.parametrize("scale", ["none", "l2", "explained"])
 def test_support_is_that_of_a_fit_with_fewer_features(digits: np.ndarray, scale: str) -> None:
-    selector = MCFS(40, n_clusters=6, coef_scale=scale).fit(digits)
+    selector = MCFS(40, n_clusters=6, regression="lasso", coef_scale=scale).fit(digits)
     for m in (1, 2, 5, 17, 33, 40):
         smaller = clone(selector).set_params(n_features_to_select=m).fit(digits)
         np.testing.assert_array_equal(selector.support(m), smaller.get_support(indices=True))
@@ -40,7 +40,7 @@ def test_support_is_that_of_a_fit_with_fewer_features(digits: np.ndarray, scale:
 @pytest.mark.full
 def test_support_on_the_wide_path_is_that_of_a_fit_with_fewer_features() -> None:
     X = _wide()
-    selector = MCFS(30, n_clusters=3, memory_limit="768 MiB").fit(X)
+    selector = MCFS(30, n_clusters=3, regression="lasso", memory_limit="768 MiB").fit(X)
     assert hasattr(selector, "largest_violation_")
     for m in (3, 11, 30):
         smaller = clone(selector).set_params(n_features_to_select=m).fit(X)
@@ -78,7 +78,7 @@ def test_stops_of_a_path_are_those_of_shorter_ones() -> None:
 
 
 def test_coefficients_are_sparse_and_explain_the_scores(digits: np.ndarray) -> None:
-    selector = MCFS(10, n_clusters=4, coef_scale="none").fit(digits)
+    selector = MCFS(10, n_clusters=4, regression="lasso", coef_scale="none").fit(digits)
     assert issparse(selector.coef_)
     assert selector.coef_.format == "csr"
     assert selector.coef_.shape == (4, 64)
@@ -124,7 +124,7 @@ def test_a_run_on_wide_data_says_what_proves_its_paths(tmp_path: Path) -> None:
         "run": str(tmp_path / "run"),
         "input": {"uri": str(tmp_path / "X.npy")},
         "n_features_to_select": 20,
-        "mcfs": {"n_clusters": 3},
+        "mcfs": {"n_clusters": 3, "regression": "lasso"},
     }
     small = bigfs.run({**settings, "memory_limit": "768 MiB"})
     violation, screened = small.certificate
@@ -132,3 +132,14 @@ def test_a_run_on_wide_data_says_what_proves_its_paths(tmp_path: Path) -> None:
     assert violation.max() <= 1e-9
     assert f"exact paths from {screened[-1]} screened features" in small.summary()
     assert bigfs.run(settings).certificate is None
+
+
+def test_a_long_lasso_path_says_what_is_faster(
+    caplog: pytest.LogCaptureFixture, monkeypatch
+) -> None:
+    monkeypatch.setattr("bigfs.selectors.mcfs.strategies.MAX_STOPS", 5)
+    X = np.random.default_rng(0).normal(size=(40, 12))
+    MCFS(5, n_clusters=2, regression="lasso").fit(X)
+    assert not caplog.messages
+    MCFS(6, n_clusters=2, regression="lasso").fit(X)
+    assert "Set regression to 'omp'" in caplog.text

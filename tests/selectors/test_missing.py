@@ -65,7 +65,7 @@ def test_every_kind_of_input_is_filled_as_a_dense_matrix_would_be(
 
 def test_missing_values_are_refused_with_the_parameter_that_cures() -> None:
     X, _ = data()
-    with pytest.raises(InputError, match=r"X: row \d+, column \d is NaN.*missing='mean'"):
+    with pytest.raises(InputError, match=r"X: row \d+, column \d is NaN.*missing = 'mean'"):
         bigfs.MaxVariance(2).fit(X)
     X[3, 1] = np.inf
     with pytest.raises(InputError, match="row 3, column 1 is inf"):

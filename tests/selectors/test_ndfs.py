@@ -75,9 +75,10 @@ def digits() -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def small(digits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The affinity matrix of the digits, dense, and a start."""
-    return _graph(digits)[1].load().toarray(), _start(400, 10)
+def small(digits: np.ndarray) -> tuple[RowBlocks, AffinityMatrix, np.ndarray]:
+    """The digits and their affinity matrix, stored and dense."""
+    blocks, W = _graph(digits)
+    return blocks, W, W.load().toarray()
 
 
 @pytest.mark.parametrize("update", UPDATES)
@@ -86,9 +87,8 @@ def small(digits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def test_equals_the_dense_reference_for_all_weights(
     digits: np.ndarray, small: Any, update: str, gamma: float, alpha: float, beta: float
 ) -> None:
-    W, F = small
-    options = {"alpha": alpha, "beta": beta, "gamma": gamma, "update": update}
-    blocks, stored = _graph(digits)
+    blocks, stored, W = small
+    F, options = _start(400, 10), {"alpha": alpha, "beta": beta, "gamma": gamma, "update": update}
     # After twelve iterations of the printed update with a large alpha, one unit in the last place
     # of the start moves the reference itself by 1.5e-6; after eight by 1e-8.
     result = ndfs_scores(blocks, stored, F, 10, tol=0.0, max_iter=8, **options)
@@ -223,7 +223,7 @@ REAL = {
     "iris": lambda: load_iris().data,
     "wine": lambda: load_wine().data / load_wine().data.max(axis=0),
     "cancer": lambda: load_breast_cancer().data / load_breast_cancer().data.max(axis=0),
-    "digits": lambda: load_digits().data / 16,
+    "digits": lambda: load_digits().data[:600] / 16,
 }
 
 
@@ -366,13 +366,15 @@ def test_labels_and_their_indicators_are_one_start(digits: np.ndarray) -> None:
 
 def test_the_start_of_many_rows_comes_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer rows in the sample than in the data, all rows still get the nearest center."""
+    from bigfs.selectors import embedded
     from bigfs.selectors.ndfs import start as _ndfs_start
     from bigfs.spectral import spectral_embedding
 
     X = np.vstack([np.random.default_rng(i).normal(10 * i, 1, (150, 3)) for i in range(3)])
     blocks, W = _graph(X, 100)
     spectral = spectral_embedding(W, 3, chunk_rows=100)
-    monkeypatch.setattr(_ndfs_start, "SAMPLE_ROWS", 90)
+    for module in (_ndfs_start, embedded):
+        monkeypatch.setattr(module, "SAMPLE_ROWS", 90)
     scratch = Scratch()
     labels, counts = _ndfs_start.spectral_labels(spectral, blocks, 3, 0, scratch)
     assert sorted(counts) == [150, 150, 150]

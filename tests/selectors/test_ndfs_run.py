@@ -18,6 +18,7 @@ from sklearn.datasets import load_digits
 from bigfs import NDFS, ingest, run
 from bigfs.core.errors import InputError
 from bigfs.results.result import open_result
+from bigfs.selectors.checkpoint import load_state
 from bigfs.store.scratch import ArrayRef, read_attributes
 
 
@@ -99,8 +100,7 @@ def test_a_killed_run_continues_with_the_same_result(tmp_path: Path, rows: int) 
     # As if it had been killed while it made the next array, which it sometimes is.
     (state.parent / "F-unfinished").mkdir()
     assert len(list(state.parent.glob("F-*"))) <= 8
-    with np.load(state) as stored:
-        done = int(stored["done"])
+    done = load_state(state)["iteration"]["done"]
     # The rest is one iteration: with the same key it would take the other 4,000.
     short = {**config, "ndfs": {**settings, "max_iter": done + 1}}
     other = state.parent

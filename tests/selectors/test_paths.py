@@ -104,7 +104,7 @@ def test_mcfs_on_degenerate_wide_data(memory_limit: str) -> None:
     X[:, 3000:] = X[:, :3000]
     X[:, [7, 3007]] = 0.0
     X[:, [8, 3008]] = 0.1
-    selector = MCFS(20, n_clusters=3, memory_limit=memory_limit).fit(X)
+    selector = MCFS(20, n_clusters=3, regression="lasso", memory_limit=memory_limit).fit(X)
     assert hasattr(selector, "largest_violation_") == (memory_limit == "768 MiB")
     assert selector.support(20).max() < 3000
     assert not selector.scores_[[7, 8, 3007, 3008]].any()

@@ -14,9 +14,10 @@ from bigfs.blocks import RowBlocks
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError
 from bigfs.core.units import GIB
-from bigfs.selectors import picks, sketch
-from bigfs.selectors.column_subset.strategies import MostExplained
-from bigfs.selectors.sketch import RowSketch
+from bigfs.selectors.picks import sketch
+from bigfs.selectors.picks import strategies as picks
+from bigfs.selectors.picks.sketch import RowSketch
+from bigfs.selectors.picks.strategies import MostExplained
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 from tests.reference.greedy import forward_selection
@@ -152,8 +153,7 @@ def test_products_of_a_sketch_are_those_of_the_rows_on_average() -> None:
     centered = X - X.mean(axis=0)
     gram = centered.T @ centered
     rows = [
-        RowSketch(shape, 60, False, 6).read(RowBlocks.from_any(X, rows=120), seed)
-        for seed in range(80)
+        RowSketch(shape, 60, 6).read(RowBlocks.from_any(X, rows=120), seed) for seed in range(80)
     ]
     mean = np.mean([S.T @ S for S in rows], axis=0)
     assert np.abs(mean - gram).max() < 0.1 * gram.max()
@@ -162,24 +162,20 @@ def test_products_of_a_sketch_are_those_of_the_rows_on_average() -> None:
 def test_a_sketch_in_groups_of_columns_is_the_same() -> None:
     X = _data(n=300, d=11)
     blocks = RowBlocks.from_any(X, rows=70)
-    single, many = (RowSketch(blocks.layout, 50, False, c).read(blocks, 3) for c in (11, 4))
+    single, many = (RowSketch(blocks.layout, 50, c).read(blocks, 3) for c in (11, 4))
     np.testing.assert_allclose(many, single, rtol=0, atol=1e-11)
     assert blocks.passes - 1 == 1 + 3  # one checks data that are not ingested
     with dask.config.set(scheduler="synchronous"):
-        np.testing.assert_array_equal(
-            RowSketch(blocks.layout, 50, False, 11).read(blocks, 3), single
-        )
-    exact = RowSketch(blocks.layout, 300, True, 11).read(blocks, 0)
-    np.testing.assert_allclose(exact, X - X.mean(axis=0), atol=1e-11)
+        np.testing.assert_array_equal(RowSketch(blocks.layout, 50, 11).read(blocks, 3), single)
 
 
 def test_wide_data_take_several_passes_rather_than_more_memory() -> None:
     shape = Shape(100_000, 50_000, 4, 160, 160)
     wide = RowSketch.of(shape, 100, 4 * GIB)
-    assert wide.n_rows == 1000 and not wide.is_exact and wide.n_columns < 50_000
+    assert wide.n_rows == 1000 and wide.n_columns < 50_000
     step = wide.step()
     assert step.times == -(-50_000 // wide.n_columns)
-    strategy = picks.PicksOnRows(shape, selection_of("column_subset", 100), MostExplained())
+    strategy = picks.PicksOnSketch(shape, selection_of("column_subset", 100), MostExplained())
     assert strategy.cost().passes == step.times + 1
 
 
@@ -187,7 +183,7 @@ def test_wide_data_take_several_passes_rather_than_more_memory() -> None:
 def test_passes_are_those_of_the_plan(n: int) -> None:
     blocks = RowBlocks.from_any(_data(n))
     before = blocks.passes
-    kind = picks.PicksOnGram if n == 60 else picks.PicksOnRows
-    strategy = kind(blocks.layout, selection_of("column_subset", 5), MostExplained())
+    strategy = picks.choose_column_subset(blocks.layout, selection_of("column_subset", 5))
+    assert type(strategy) is (picks.PicksOnGram if n == 60 else picks.PicksOnRows)
     strategy.run(Inputs(blocks), Scratch())
     assert blocks.passes - before == strategy.cost().passes == 1

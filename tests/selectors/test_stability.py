@@ -13,12 +13,12 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from bigfs import NDFS, MaxVariance, RandomSelection, StabilitySelection, ingest, run
+from bigfs import NDFS, MaxVariance, RandomSelection, StabilitySelection, ingest, open_matrix, run
 from bigfs.core.cost import Shape
 from bigfs.core.errors import InputError, MemoryLimitError, NumericalError
 from bigfs.core.seeds import derive_seed
 from bigfs.pipeline.diff import diff_runs
-from bigfs.plan.planning import plan_pipeline
+from bigfs.plan.planning import place_of, plan_pipeline, whole_if_cheaper
 from bigfs.report.page import run_page
 from bigfs.selectors.configs import make_config
 from bigfs.selectors.stability import fits, rows
@@ -358,7 +358,8 @@ def test_a_quick_run_is_the_consensus(stored: Path) -> None:
 
 
 def test_the_most_frequent_are_kept_whatever_fits_select(stored: Path) -> None:
-    settings = {"method": "mcfs", "mcfs": {"n_clusters": 3}, "quick": True}
+    settings: dict[str, Any] = {"method": "mcfs", "quick": True}
+    settings["mcfs"] = {"n_clusters": 3, "regression": "lasso"}
     found = run(_config(stored, n_features_to_select=2, curves=False, **settings))
     np.testing.assert_array_equal(found.selected, np.sort(found.ranking[:2]))
     assert found.stability is not None and found.stability.fit_supports is not None
@@ -444,3 +445,22 @@ def test_the_same_bits_on_every_scheduler(scheduler: str, stored: Path) -> None:
     with dask.config.set(scheduler="synchronous"):
         alone = run({**config, "run": str(stored / "alone")})
     assert found.features_csv() == alone.features_csv()
+
+
+def test_quick_is_the_whole_run_where_that_is_cheaper_and_says_so(
+    stored: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = _config(stored, stability=None)
+    whole = run({**settings, "run": str(stored / "whole")})
+    quick = run({**settings, "run": str(stored / "quick")}, overrides=["quick=true"])
+    np.testing.assert_array_equal(quick.ranking, whole.ranking)
+    assert quick.stability is None and not quick.is_quick
+    assert "the whole run has" in caplog.text and "it is what runs" in caplog.text
+    plan = plan_pipeline(make_config(**settings, quick=True))
+    assert any("it is what runs" in note for note in plan.notes)
+    assert plan.by_stage["result"].cost.passes == 1
+    # Beyond the rows that fits read together it is as it was.
+    source = open_matrix(settings["input"]["uri"])
+    source.n_samples = 200_000
+    config = make_config(**settings, quick=True)
+    assert whole_if_cheaper(config, source, place_of(config)) == (config, "")

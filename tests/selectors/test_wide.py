@@ -97,8 +97,8 @@ def test_every_scheduler_gives_the_same_bits(scheduler: str) -> None:
 
 def test_mcfs_takes_this_way_where_the_gram_does_not_fit() -> None:
     X = _correlated(120, 6000).astype(np.float32)
-    wide = MCFS(10, n_clusters=3, memory_limit="768 MiB").fit(X)
-    full = MCFS(10, n_clusters=3, memory_limit="4 GiB").fit(X)
+    wide = MCFS(10, n_clusters=3, regression="lasso", memory_limit="768 MiB").fit(X)
+    full = MCFS(10, n_clusters=3, regression="lasso", memory_limit="4 GiB").fit(X)
     assert wide.largest_violation_.shape == (3,)
     assert wide.n_screened_[0] < 600
     assert not hasattr(full, "largest_violation_")

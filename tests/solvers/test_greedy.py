@@ -7,22 +7,28 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from scipy.linalg import hilbert, qr
+from scipy.sparse import csr_array
 
+from bigfs.solvers import greedy
 from bigfs.solvers.greedy import (
     GramProducts,
+    GreedyPath,
     NormPath,
     Products,
     RowProducts,
+    SparseRowProducts,
     TargetPath,
     VariancePath,
     explained_by,
 )
+from bigfs.solvers.sparserows import SparseRows
 from tests.reference.greedy import forward_selection
 
 KINDS: dict[str, Callable[[np.ndarray], Products]] = {
     "gram": lambda X: GramProducts(X.T @ X),
     "gram in Fortran order": lambda X: GramProducts(np.asfortranarray(X.T @ X)),
     "rows": lambda X: RowProducts(X.copy()),
+    "CSR rows": lambda X: SparseRowProducts(SparseRows(csr_array(X))),
 }
 
 
@@ -141,6 +147,41 @@ def test_components_are_the_leading_ones(kind: Callable[..., Products]) -> None:
     np.testing.assert_allclose(np.abs(actual @ V.T), np.eye(3), atol=1e-9)
     low = np.outer(np.arange(1.0, 9.0), np.arange(1.0, 6.0))
     assert kind(low).components(4).shape == (1, 5), "as many as rounding leaves"
+
+
+@pytest.mark.parametrize("path", ["variance", "norms", "targets"])
+def test_a_path_does_not_depend_on_how_many_candidates_come_in(
+    path: str, kind: Callable[..., Products], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With few held, most picks are missing; with groups of one nothing is picked ahead."""
+    rng = np.random.default_rng(7)
+    X = rng.poisson(0.3 * rng.gamma(1.0, size=90), size=(70, 90)).astype(float)
+    X[:, 60:75] = X[:, 30:45] + (rng.random((70, 15)) < 0.02)  # nearly the same
+    Y = X @ rng.normal(size=(90, 3)) + rng.normal(size=(70, 3))
+    matrix = X if path == "norms" else X - X.mean(axis=0)
+
+    def run() -> GreedyPath:
+        if path == "targets":
+            return TargetPath(kind(matrix), 60, matrix.T @ Y)
+        return (VariancePath if path == "variance" else NormPath)(kind(matrix), 60)
+
+    paths = [run()]
+    for fetched, held, group in ((3, 7, 1), (5, 5, 4), (20, 40, 16)):
+        for owner, name, value in (
+            (GramProducts, "fetched", fetched),
+            (RowProducts, "fetched", fetched),
+            (greedy, "HELD", held),
+            (greedy, "_GROUP", group),
+        ):
+            monkeypatch.setattr(owner, name, value)
+        paths.append(run())
+    for other in paths[1:]:
+        assert other.order == paths[0].order
+        np.testing.assert_allclose(other.gains, paths[0].gains, rtol=1e-8)
+        np.testing.assert_allclose(other.left, paths[0].left, rtol=1e-6, atol=1e-9)
+    if path != "norms":
+        picks, _ = forward_selection(matrix, matrix if path == "variance" else Y, 6)
+        assert paths[0].order[:6] == picks
 
 
 def test_what_given_columns_explain() -> None:

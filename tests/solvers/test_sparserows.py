@@ -74,3 +74,12 @@ def test_a_solve_is_that_of_dense_rows() -> None:
     rows = SparseRows(csr_array(X), np.zeros(60, dtype=int))
     expected = KernelSolver(X, 0.3, X.mean(axis=0)).solve(delta, F)
     np.testing.assert_allclose(KernelSolver(rows, 0.3).solve(delta, F), expected, rtol=1e-10)
+
+
+def test_quadratic_forms_are_those_of_centered_columns() -> None:
+    rng = np.random.default_rng(4)
+    X = np.where(rng.random((40, 300)) < 0.2, rng.normal(size=(40, 300)), 0.0)
+    rows, centered = SparseRows(csr_array(X), np.zeros(40, dtype=int)), X - X.mean(axis=0)
+    outer = rows.products(np.ones(300))
+    expected = np.einsum("ij,ij->j", centered, centered @ centered.T @ centered)
+    np.testing.assert_allclose(rows.quadratic_forms(outer), expected, rtol=1e-12)

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 ad = pytest.importorskip("anndata", reason="anndata is not installed")
-h5py = pytest.importorskip("h5py", reason="the extra bigfs[h5ad] is not installed")
+h5py = pytest.importorskip("h5py", reason="the extra bigfs[anndata] is not installed")
 
 N, D = 60, 8
 COUNTS = np.random.default_rng(0).poisson(0.4, (N, D)).astype(np.float32)

@@ -95,10 +95,26 @@ def _tsv(X: np.ndarray, folder: Path) -> Path:
 
 
 def _parquet(X: np.ndarray, folder: Path) -> Path:
-    pytest.importorskip("pyarrow", reason="the extra bigfs[parquet] is not installed")
     frame = _frame(X, folder).set_index(np.arange(len(X)) * 2)
     frame.to_parquet(folder / "X.parquet", row_group_size=40)
     return folder / "X.parquet"
+
+
+def _feather(X: np.ndarray, folder: Path) -> Path:
+    _frame(X, folder).to_feather(folder / "X.feather", chunksize=40)
+    return folder / "X.feather"
+
+
+def _arrow_stream(X: np.ndarray, folder: Path) -> Path:
+    import pyarrow as pa
+
+    table = pa.Table.from_pandas(_frame(X, folder))
+    with (
+        pa.OSFile(str(folder / "X.arrow"), "wb") as file,
+        pa.ipc.new_stream(file, table.schema) as s,
+    ):
+        s.write_table(table, max_chunksize=40)
+    return folder / "X.arrow"
 
 
 def _mat(X: np.ndarray, folder: Path) -> Path:
@@ -246,7 +262,6 @@ def _backed(form: str) -> Callable[..., Any]:
 
 
 def _parquet_parts(X: np.ndarray, folder: Path) -> Path:
-    pytest.importorskip("pyarrow", reason="the extra bigfs[parquet] is not installed")
     frame = _frame(X, folder)
     (folder / "table").mkdir()
     for i, start in enumerate(range(0, len(X), 10)):  # part.10 comes behind part.9
@@ -292,6 +307,8 @@ FORMATS: dict[str, tuple[Callable[..., Any], bool]] = {
     "csv quoted, with BOM and CRLF": (_csv_quoted_windows, True),
     "tsv": (_tsv, True),
     "parquet": (_parquet, True),
+    "feather": (_feather, True),
+    "Arrow stream": (_arrow_stream, True),
     "mat": (_mat, False),
     "mat sparse": (_mat_sparse, False),
     "zarr v2": (as_zarr(2, (20, 7)), False),

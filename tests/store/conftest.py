@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bigfs.store import objects
 from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath
 from tests._canary import planted
@@ -43,5 +42,4 @@ def proxy(s3_endpoint: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Ite
     with Proxy(s3_endpoint) as running:
         monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
         monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "3")
-        objects._client.cache_clear()
         yield running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+import zarr
 
 from bigfs import HighlyVariable, MaxVariance, open_matrix, run, select
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import Shape
 from bigfs.core.errors import ConfigError, InputError
 from bigfs.graph import affinity, knn_graph
+from bigfs.pipeline.inspect import describe
+from bigfs.results import annotate, subset
+from bigfs.results.annotate import write_annotated
 from bigfs.selectors.configs import load_comparison, load_config
-from bigfs.selectors.laplacian_score.strategies import choose
+from bigfs.selectors.spec.strategies import choose
 from bigfs.store.labels import load_labels
-from tests.store._anndata import COUNTS, GENES, D, N, ad, annotated, kept_as
+from tests.store._anndata import COUNTS, GENES, D, N, ad, annotated, h5py, kept_as
 from tests.store._folder import call
 
 
@@ -46,6 +51,25 @@ def test_a_run_reads_a_layer_and_goes_on(tmp_path: Path) -> None:
     assert other.to_frame()["name"].str.startswith("raw ").all()
 
 
+def test_inspect_lists_obs_and_layers_and_the_command_that_fits(tmp_path: Path) -> None:
+    adata = annotated()
+    adata.obs["type"] = pd.Categorical(np.where(np.arange(N) % 2, "a", "b"))
+    adata.obsm["X_pca"] = np.ones((N, 2))
+    adata.write_h5ad(tmp_path / "X.h5ad")
+    uri = str(tmp_path / "X.h5ad")
+    lines = describe(uri)
+    assert lines[-6:-3] == ["obs: type (2 categories)", "layers: columns, dense", "obsm: X_pca"]
+    command = f"bigfs run highly_variable --set input.uri={uri} --set n_features_to_select=4"
+    assert lines[-2] == f"For counts: {command}"
+    assert lines[-1].endswith("add --set input.labels=type.")
+    adata.X = sp.csr_matrix(np.log1p(COUNTS))
+    adata.write_h5ad(tmp_path / "X.h5ad")
+    assert "--set input.layer=dense" in describe(uri)[-2]
+    del adata.layers["columns"], adata.layers["dense"]
+    adata.write_h5ad(tmp_path / "X.h5ad")
+    assert describe(uri)[-2].startswith("It would take: bigfs run mcfs ")
+
+
 def test_the_command_line_takes_a_layer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,7 +80,7 @@ def test_the_command_line_takes_a_layer(
     code, shown = call(capsys, "inspect", "X.h5ad", "--layer", "dense")
     assert code == 0 and "60 samples x 8 features" in shown
     code, shown = call(capsys, "inspect", "X.h5ad", "--layer", "x")
-    assert code == 2 and "has no layer 'x'" in shown
+    assert code == 0 and "would say" in shown and "has no layer 'x'" in shown
 
 
 @pytest.mark.parametrize("kind", ["h5ad", "zarr"])
@@ -71,7 +95,7 @@ def test_columns_of_obs_are_labels(kind: str, tmp_path: Path) -> None:
     assert load_labels(f"{path}::batch", N).tolist() == (2 - batch).tolist()
     for name in ("number", "text"):
         assert load_labels(f"{path}::{name}", N).tolist() == batch.tolist()
-    refused = {"gap": "no value in row 1", "gaps": "no value in row 0", "x": "it has batch, number"}
+    refused = {"gap": "no value in row 1", "gaps": "no value in row 0", "x": "It has batch, number"}
     for name, message in refused.items():
         with pytest.raises(InputError, match=message):
             load_labels(f"{path}::{name}", N)
@@ -113,7 +137,7 @@ def test_select_refuses_in_words() -> None:
     adata = annotated()
     for given, message in (
         ({"method": "nope"}, "method must be one of mcfs"),
-        ({"method": "max_variance", "n_clusters": 3}, "unexpected keyword argument 'n_clusters'"),
+        ({"method": "max_variance", "n_clusters": 3}, "has no parameter 'n_clusters'. It has"),
         ({"method": "max_variance", "layer": "raw"}, "features of its own"),
         ({"method": "max_variance", "key_added": ""}, "key_added must be a text"),
     ):
@@ -152,6 +176,8 @@ def test_the_result_is_written_into_a_copy_or_in_place(
     assert actual.var["bigfs_selected"].dtype == bool and actual.var_names.tolist() == GENES
     np.testing.assert_array_equal(actual.X.toarray(), COUNTS)
     assert {"dense", "columns"} == set(actual.layers) - {None} and actual.raw is not None
+    assert actual.uns["bigfs"]["method"] == result.method
+    assert json.loads(actual.uns["bigfs"]["parameters"])["n_features_to_select"] == 3
     code, shown = call(capsys, "export", str(tmp_path / "run"), str(dest), "--annotate")
     assert code == 2 and "already exists" in shown
     code, shown = call(capsys, "export", str(tmp_path / "run"), str(dest), "--annotate", "--m", "2")
@@ -170,6 +196,106 @@ def test_the_result_is_written_into_a_copy_or_in_place(
     names = sorted(p.name for p in tmp_path.iterdir() if p.name != "canary")
     assert names == sorted(["run", source.name, dest.name])
     assert run(settings).ranking.tolist() == result.ranking.tolist()
+
+
+@pytest.mark.parametrize("kind", ["h5ad", "zarr"])
+def test_an_export_keeps_everything_but_the_columns_left_out(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subset, "_PIECE", 3 * D)  # several pieces of every matrix
+    adata = annotated()
+    adata.obs["type"] = pd.Categorical(np.where(np.arange(N) % 2, "a", "b"))
+    adata.obsm["X_pca"] = np.random.default_rng(1).normal(size=(N, 3))
+    adata.varm["loadings"] = np.random.default_rng(2).normal(size=(D, 2))
+    adata.varp["graph"] = sp.csr_matrix(np.random.default_rng(3).random((D, D)))
+    adata.layers["whole"] = sp.csc_matrix(COUNTS.astype(np.int64))
+    adata.uns["note"] = "kept"
+    settings = {"method": "max_variance", "n_features_to_select": 3, "curves": False,
+                "run": str(tmp_path / "run"),
+                "input": {"uri": str(kept_as(kind, tmp_path, adata))}}  # fmt: skip
+    result = run(settings)
+    for by_rank in (False, True):
+        kept = result.ranking[:3] if by_rank else np.sort(result.ranking[:3])
+        actual = ad.read_h5ad(result.export(tmp_path / f"{by_rank}.h5ad", by_rank=by_rank))
+        expected = adata[:, kept].copy()
+        pd.testing.assert_frame_equal(actual.obs, expected.obs)
+        pd.testing.assert_frame_equal(actual.var, expected.var)
+        assert actual.uns == {"note": "kept"} and actual.raw.shape == adata.raw.shape
+        for group in ("layers", "obsm", "varm", "varp"):
+            assert set(getattr(actual, group)) == set(getattr(expected, group))
+        matrices = [(actual.X, expected.X)]
+        matrices += [(actual.layers[k], expected.layers[k]) for k in expected.layers if k]
+        matrices += [(actual.varp["graph"], expected.varp["graph"])]
+        for ours, theirs in matrices:
+            assert getattr(ours, "format", "") == getattr(theirs, "format", "")
+            assert ours.dtype == theirs.dtype
+            ours, theirs = (getattr(x, "toarray", lambda x=x: x)() for x in (ours, theirs))
+            np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(actual.obsm["X_pca"], expected.obsm["X_pca"])
+        np.testing.assert_array_equal(actual.varm["loadings"], expected.varm["loadings"])
+
+
+def test_sparse_data_of_another_format_are_exported_sparse(tmp_path: Path) -> None:
+    X = sp.csr_matrix(COUNTS.astype(np.float32))
+    sp.save_npz(tmp_path / "X.npz", X)
+    settings = {"method": "max_variance", "n_features_to_select": 3, "curves": False,
+                "run": str(tmp_path / "run"),
+                "input": {"uri": str(tmp_path / "X.npz")}}  # fmt: skip
+    result = run(settings)
+    actual = ad.read_h5ad(result.export(tmp_path / "out.h5ad"))
+    assert actual.X.format == "csr" and actual.X.dtype == np.float32
+    np.testing.assert_array_equal(actual.X.toarray(), COUNTS[:, np.sort(result.ranking[:3])])
+
+
+@pytest.mark.parametrize("kind", ["h5ad", "zarr"])
+def test_what_is_replaced_hands_on_its_rights_and_links(kind: str, tmp_path: Path) -> None:
+    source = kept_as(kind, tmp_path, annotated())
+    source.chmod(0o700 if source.is_dir() else 0o600)
+    settings = {"method": "max_variance", "n_features_to_select": 3, "curves": False,
+                "run": str(tmp_path / "run"), "input": {"uri": str(source)}}  # fmt: skip
+    result = run(settings)
+    link = tmp_path / f"link.{kind}"
+    link.symlink_to(source)
+    group = os.getgid() if os.getuid() else 4321
+    os.chown(source, -1, group)
+    mode = source.stat().st_mode
+    write_annotated(result, link, overwrite=True)
+    assert link.is_symlink() and link.resolve() == source
+    assert (source.stat().st_mode, source.stat().st_gid) == (mode, group)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert "bigfs_rank" in (ad.read_h5ad if kind == "h5ad" else ad.read_zarr)(source).var
+    assert not list(tmp_path.glob("*partial*"))
+
+
+@pytest.mark.parametrize("kind", ["h5ad", "zarr"])
+def test_an_anndata_that_another_program_changes_meanwhile_is_left_to_it(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = kept_as(kind, tmp_path, annotated())
+    settings = {"method": "max_variance", "n_features_to_select": 3, "curves": False,
+                "run": str(tmp_path / "run"), "input": {"uri": str(source)}}  # fmt: skip
+    result = run(settings)
+    write = annotate._write_columns
+
+    def beside(*args: Any) -> list[str]:
+        root = h5py.File(source, "r+") if kind == "h5ad" else zarr.open_group(source)
+        root["obs"].attrs["theirs"] = 1
+        if kind == "h5ad":
+            root.close()
+        return write(*args)
+
+    monkeypatch.setattr(annotate, "_write_columns", beside)
+    with pytest.raises(InputError, match="changed while it was read"):
+        write_annotated(result, source, overwrite=True)
+    monkeypatch.undo()
+    root = (
+        h5py.File(source, "r")
+        if kind == "h5ad"
+        else zarr.open_group(source, mode="r", use_consolidated=False)
+    )
+    assert root["obs"].attrs["theirs"] == 1 and "bigfs_rank" not in root["var"]
+    assert not list(tmp_path.glob("*partial*"))
 
 
 @pytest.mark.parametrize("kind", ["h5ad", "zarr"])
@@ -289,7 +415,7 @@ def test_a_run_on_an_object(tmp_path: Path) -> None:
     assert result.to_frame()["name"].tolist() == [GENES[j] for j in expected.ranking_]
     result.export(tmp_path / "out.h5ad")
     np.testing.assert_array_equal(
-        np.asarray(ad.read_h5ad(tmp_path / "out.h5ad").X), COUNTS[:, np.sort(result.selected)]
+        ad.read_h5ad(tmp_path / "out.h5ad").X.toarray(), COUNTS[:, np.sort(result.selected)]
     )
     other = run(settings, data=annotated()[10:], overrides=["input.layer=dense"])
     assert attempt() != first

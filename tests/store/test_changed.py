@@ -22,7 +22,7 @@ from bigfs.core.errors import InputError
 from bigfs.graph import knn, knn_graph
 from bigfs.plan.planning import plan_pipeline
 from bigfs.selectors.configs import load_config
-from bigfs.selectors.max_variance.strategies import Variances
+from bigfs.selectors.moments.strategies import Variances
 from bigfs.stages.stage import Inputs
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.ingest import ingest
@@ -242,7 +242,7 @@ def test_other_content_of_the_same_size_and_time_is_redone(tmp_path: Path) -> No
     X = _matrix(path)
     assert bigfs.run(_settings(tmp_path, path)).ranking[0] == X.var(axis=0).argmax()
     before = path.stat()
-    X[:, 3] *= 100
+    X[:, 3] *= 10
     _overwrite(path, X.tobytes())
     assert path.stat().st_mtime_ns == before.st_mtime_ns
     assert bigfs.run(_settings(tmp_path, path)).ranking[0] == 3
@@ -294,7 +294,10 @@ def test_a_fingerprint_reads_little(tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("form", ["npy", "csv", "parquet", "zarr", "h5", "nc"])
 def test_a_plan_reads_headers_only(form: str, tmp_path: Path) -> None:
-    """Several files of 8 MB: of text a megabyte of each, of all others what tells the shape."""
+    """Several files of 8 MB: of text a megabyte of each, of all others what tells the shape.
+
+    Where the first rows decide the preprocessing, a block of the first file is read besides.
+    """
     X = np.random.default_rng(0).normal(size=(10_000, 10, 10))
     uri: Any = [str(tmp_path / f"{i}.{form}") for i in range(3)]
     settings: dict[str, Any] = {"features": 2} if form in ("zarr", "h5", "nc") else {}
@@ -302,13 +305,12 @@ def test_a_plan_reads_headers_only(form: str, tmp_path: Path) -> None:
         if form == "npy":
             np.save(place, X.reshape(10**5, 10))
         elif form in ("csv", "parquet"):
-            pytest.importorskip("pyarrow", reason="the extra bigfs[parquet] is not installed")
             frame = pd.DataFrame(X.reshape(10**5, 10)).add_prefix("x")
             getattr(frame, f"to_{form}")(place, index=False)
         elif form == "zarr":
             zarr.create_array(store=place, data=X, chunks=(1000, 10, 10))
         elif form == "h5":
-            h5py = pytest.importorskip("h5py", reason="the extra bigfs[h5ad] is not installed")
+            h5py = pytest.importorskip("h5py", reason="the extra bigfs[anndata] is not installed")
             with h5py.File(place, "w") as file:
                 file["X"] = X
         else:
@@ -323,10 +325,11 @@ def test_a_plan_reads_headers_only(form: str, tmp_path: Path) -> None:
         return int(words[words.index("rchar:") + 1])
 
     plan_pipeline(load_config(config))  # what it imports
-    before = bytes_read()
-    plan = plan_pipeline(load_config(config))
-    assert plan.shape is not None and plan.shape.n_features == 10
-    assert bytes_read() - before < (10 * 2**20 if form == "csv" else 2**20)
+    for preprocess, more in (("none", 0), ("auto", 9 * 2**20)):
+        before = bytes_read()
+        plan = plan_pipeline(load_config({**config, "preprocess": preprocess}))
+        assert plan.shape is not None and plan.shape.n_features == 10
+        assert bytes_read() - before < (10 * 2**20 if form == "csv" else 2**20) + more
     assert not (tmp_path / "run").exists()
 
 

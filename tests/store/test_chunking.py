@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigfs.store.chunking import block_bounds, block_rows, chunk_rows
-from bigfs.store.source import RandomAccessSource, open_matrix
+from bigfs.store.chunking import block_bounds, block_rows, check_block_rows, chunk_rows, copied_rows
+from bigfs.store.source import open_matrix
 
 MB = 10**6
 widths = st.integers(1, 10**7)
@@ -49,6 +48,15 @@ def test_blocks_are_the_same_before_and_after_ingest(n_features: int, itemsize: 
     assert block_rows(n_features, itemsize) == block_rows(n_features, itemsize, stored)
 
 
+@given(st.integers(2, 10**4), st.integers(1, 10**4), st.integers(1, 10**4))
+def test_blocks_of_a_copy_are_whole_chunks(n_samples: int, rows: int, usual: int) -> None:
+    chunk = copied_rows(n_samples, rows, usual)
+    if rows <= usual or rows % 2 == 0 and usual < rows <= 2 * usual:
+        check_block_rows(rows, chunk, n_samples)
+    assert chunk in (usual, rows) or (rows % chunk == 0 and usual / 2 < chunk <= usual)
+    assert copied_rows(n_samples, None, usual) == usual
+
+
 @given(st.integers(0, 10**4), st.integers(1, 10**4))
 def test_bounds_cover_every_row_once(n_samples: int, rows: int) -> None:
     bounds = block_bounds(n_samples, rows)
@@ -68,18 +76,3 @@ def test_unwritten_chunks_of_others_are_the_fill_value_and_said_aloud(
     assert "chunks c/5/0, c/6/0, c/7/0, ... are not stored (5 of 10)" in caplog.text
     assert len(caplog.records) == 1
     assert next(source.iter_blocks(100)).sum() == 50 * 3 + 50 * 3 * 5
-
-
-def test_chunks_larger_than_a_block_are_read_in_pieces(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from bigfs.store.formats import zarr_array
-
-    monkeypatch.setattr(zarr_array, "_BAND_BYTES", 100)
-    X = np.random.default_rng(0).normal(size=(103, 7))
-    zarr.create_array(str(tmp_path / "X.zarr"), data=X, chunks=(103, 1))
-    source = open_matrix(tmp_path / "X.zarr")
-    assert isinstance(source, RandomAccessSource)
-    assert source.chunk_rows is None
-    assert "chunks of 103 rows are larger than a block" in caplog.text
-    np.testing.assert_array_equal(np.concatenate(list(source.iter_blocks(20))), X)

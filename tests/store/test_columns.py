@@ -8,15 +8,18 @@ import logging
 import shlex
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 
 import bigfs
 from bigfs.core.errors import ConfigError, InputError
-from bigfs.pipeline.describe import describe
+from bigfs.pipeline.inspect import describe
 from bigfs.store.ingest import ingest
+from bigfs.store.labels import read_values
 from bigfs.store.source import open_matrix
 
 ROWS = 30
@@ -104,10 +107,13 @@ def test_names_that_are_not_there(roles: dict[str, object], message: str, tmp_pa
         open_matrix(write("csv", tmp_path), **roles)  # type: ignore[arg-type]
 
 
-def test_what_is_no_table_takes_no_columns(tmp_path: Path) -> None:
+def test_what_is_no_table_has_columns_by_number_and_no_index(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", np.ones((3, 2)))
-    with pytest.raises(InputError, match="is not a table with named columns"):
+    assert open_matrix(tmp_path / "X.npy", columns=["!0"]).feature_names == ["1"]
+    with pytest.raises(InputError, match="has no column 'a'. It has 0, 1"):
         open_matrix(tmp_path / "X.npy", columns=["a"])
+    with pytest.raises(InputError, match="takes no index: only .csv"):
+        open_matrix(tmp_path / "X.npy", index="a")
 
 
 def test_the_text_of_a_later_piece_is_named_with_all_others(tmp_path: Path) -> None:
@@ -213,7 +219,7 @@ def test_columns_are_kept_by_name_from_every_input(tmp_path: Path) -> None:
     actual = result.transform(write("parquet", tmp_path, other)).compute()
     names = [result.feature_names[feature] for feature in result.selected]  # type: ignore[index]
     np.testing.assert_allclose(actual, frame[names], rtol=1e-15)
-    assert "<svg" in result._repr_html_() and len(repr(result)) < 300
+    assert "<table" in result._repr_html_() and len(repr(result)) < 300
     assert "Graph recall" not in result.summary() and "bigfs export" in result.summary()
 
 
@@ -246,7 +252,7 @@ def test_a_description_ends_with_a_command_that_runs(tmp_path: Path) -> None:
     overrides += ["mcfs=null", "graph=null", "spectral=null"]
     assert bigfs.run("mcfs", overrides=overrides).n_features == 5
     row = next(line for line in lines if line.strip().startswith("city"))
-    assert row.split()[:4] == ["city", "text", "-", "2"]
+    assert row.split()[:4] == ["city", "string", "-", "2"]
     assert any("input.labels=city" in line for line in lines)
 
 
@@ -293,3 +299,126 @@ def test_the_call_that_drops_columns_is_one_that_the_frame_has(kind: str) -> Non
     call = str(caught.value).partition("Leave them out by ")[2].partition(", or read")[0]
     assert call == "X.drop(['id', 'city', 'day'])"
     assert open_matrix(X.drop(["id", "city", "day"])).n_features == 5
+
+
+def test_bytes_that_are_no_utf8_are_refused_by_row_and_column(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.feather as pf
+    import pyarrow.parquet as pq
+
+    places, content = np.arange(4, dtype="i4"), "rüö".encode("latin-1")
+    texts = pa.StringArray.from_buffers(3, pa.py_buffer(places), pa.py_buffer(content))
+    X = pa.table({"id": texts, "a": [1.0, 2.0, 3.0]})
+    pq.write_table(X, tmp_path / "X.parquet")
+    pf.write_feather(X, str(tmp_path / "X.feather"))
+    for given in (X, tmp_path / "X.parquet", tmp_path / "X.feather"):
+        for settings in ({"categories": "one_hot"}, {"index": "id"}):
+            with pytest.raises(InputError, match=r"row 1, column 'id'.*b'\\xfc' are no UTF-8"):
+                list(open_matrix(given, **settings).iter_index())
+        assert next(open_matrix(given, columns="a").iter_blocks(3)).ravel().tolist() == [1, 2, 3]
+    with pytest.raises(InputError, match="row 1, column 'id'"):
+        read_values(f"{tmp_path / 'X.parquet'}::id")
+
+
+def test_whole_numbers_of_a_frame_are_never_rounded() -> None:
+    ids = [1, None, 2**53 + 1]
+    frames = [
+        pd.DataFrame({"id": pd.array(ids, "Int64"), "a": [1.0, 2.0, 3.0]}),
+        pd.DataFrame({"id": [1, 2, 2**53 + 1], "u": np.ones(3, "u8"), "a": ["x", "y", "z"]}),
+    ]
+    for frame in frames:
+        source = open_matrix(frame, categories="one_hot")
+        with pytest.raises(InputError, match=rf"row 2, column 'id' is {2**53 + 1}.*2\^53"):
+            source.read(0, 3)
+
+
+def test_names_of_float32_have_their_own_digits() -> None:
+    bands = np.array([400.1, 400.2], np.float32)
+    source = open_matrix(pd.DataFrame(np.eye(2), columns=bands))
+    assert source.feature_names == ["400.1", "400.2"]
+    assert source.read_column("400.1").tolist() == [1, 0]
+
+
+def _proposed(lines: list[str]) -> list[str]:
+    command = next(line for line in lines if line.startswith("It would take: "))
+    words = shlex.split(command.partition(": ")[2])
+    return [setting for before, setting in pairwise(words) if before == "--set"]
+
+
+def test_a_header_of_wavelengths_is_proposed_as_one_and_what_is_none_of_them_left_out(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(0)
+    spectra = pd.DataFrame(rng.random((60, 30)), columns=[str(400 + 10 * i) for i in range(30)])
+    spectra.to_csv(tmp_path / "plain.csv", index=False)
+    overrides = _proposed(describe(str(tmp_path / "plain.csv")))
+    assert "input.header=true" in overrides
+    spectra.insert(0, "moisture", rng.random(60))
+    spectra.iloc[[3, 7]] = np.nan
+    spectra.insert(0, "sample", [f"s{i}" for i in range(60)])
+    spectra.to_csv(tmp_path / "X.csv", index=False)
+    lines = describe(str(tmp_path / "X.csv"))
+    assert any("unlike the others, which may be no features: moisture." in x for x in lines)
+    assert any("2 of the first 60 rows have no value at all" in line for line in lines)
+    overrides = _proposed(lines)
+    assert "input.missing=drop_rows" in overrides
+    overrides += [f"run={tmp_path / 'run'}", "mcfs.n_clusters=3", "evaluate=null"]
+    result = bigfs.run("mcfs", overrides=overrides)
+    assert (result.n_samples, result.n_features) == (58, 30)
+
+
+def test_a_proposal_that_would_be_refused_is_not_proposed(tmp_path: Path) -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).random((40, 3)), columns=["a", "b", "c"])
+    frame["b"] = "text"
+    frame.to_csv(tmp_path / "few.csv", index=False)
+    overrides = _proposed(describe(str(tmp_path / "few.csv")))
+    assert "n_features_to_select=1" in overrides  # the template's 20 are more than there are
+    frame[["b"]].to_csv(tmp_path / "texts.csv", index=False)
+    lines = describe(str(tmp_path / "texts.csv"))
+    assert not any(line.startswith("It would take") for line in lines)
+    assert "it would say: " in lines[-1] and "no column is left as a feature" in lines[-1]
+
+
+BANDS = [str(400 + 10 * i) for i in range(60)]
+
+
+@pytest.mark.parametrize("kind", ["csv", "frame", "zarr store", "xarray", "sparse", "no names"])
+def test_bands_are_chosen_by_ranges_of_numbers(kind: str, tmp_path: Path) -> None:
+    X = np.random.default_rng(0).random((30, 60))
+    frame, columns = pd.DataFrame(X, columns=BANDS), ["500..700", "!600..620", "!690"]
+    expected = [j for j in range(10, 31) if j not in (20, 21, 22, 29)]
+    given: Any = frame
+    if kind == "csv":
+        frame.to_csv(tmp_path / "X.csv", index=False)
+        given = tmp_path / "X.csv"
+    elif kind == "zarr store":
+        bigfs.ingest(frame, tmp_path / "X.zarr")
+        given = tmp_path / "X.zarr"
+    elif kind == "xarray":
+        xarray = pytest.importorskip("xarray", reason="xarray is not installed")
+        coords = {"band": [float(band) for band in BANDS]}
+        given = xarray.DataArray(X.reshape(5, 6, 60), dims=("y", "x", "band"), coords=coords)
+    elif kind in ("sparse", "no names"):
+        given = sp.csr_matrix(X) if kind == "sparse" else X
+        columns = ["10..30", "!20..22", "!29"]
+    more = {"features": "band"} if kind == "xarray" else {}
+    header = {"header": True} if kind == "csv" else {}
+    source = open_matrix(given, columns=columns, **more, **header)
+    assert source.n_features == len(expected)
+    actual = np.concatenate([np.asarray(block) for block in source.iter_blocks(7)])
+    np.testing.assert_array_equal(actual, X[:, expected])
+    names = [float(name) for name in source.feature_names or ()]
+    first = 0 if kind in ("sparse", "no names") else 400
+    assert names == [first + (10 if first else 1) * j for j in expected]
+    with pytest.raises(InputError, match="has no column '5000..'"):
+        open_matrix(given, columns=["5000.."], **more, **header)
+
+
+def test_a_run_on_a_store_reads_the_columns_that_are_chosen(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).random((30, 60))
+    bigfs.ingest(pd.DataFrame(X, columns=BANDS), tmp_path / "X.zarr")
+    settings = {"run": str(tmp_path / "run"), "method": "max_variance", "n_features_to_select": 2,
+                "input": {"uri": str(tmp_path / "X.zarr"), "columns": ["..590"]}}  # fmt: skip
+    result = bigfs.run(settings)
+    assert result.feature_names == BANDS[:20]
+    np.testing.assert_allclose(result.scores, X[:, :20].var(axis=0))

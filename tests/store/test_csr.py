@@ -208,10 +208,10 @@ def test_changed_bytes_are_never_read_as_values(matrix: Any, tmp_path: Path) -> 
 HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "column outside": ({"indices": [0, 9]}, "indices"),
     "negative column": ({"indices": [0, -1]}, "indices"),
-    "pointers fall": ({"indptr": [0, 3, 2]}, "indptr has no place for each row"),
-    "pointers start late": ({"indptr": [1, 1, 2]}, "indptr has no place"),
-    "too many pointers": ({"indptr": [0, 1, 1, 2]}, "indptr has no place"),
-    "fewer values": ({"data": [1.0]}, "must have 2 values"),
+    "pointers fall": ({"indptr": [0, 3, 2]}, "indptr does not lead from the first"),
+    "pointers start late": ({"indptr": [1, 1, 2]}, "indptr does not lead"),
+    "too many pointers": ({"indptr": [0, 1, 1, 2]}, "have shapes"),
+    "fewer values": ({"data": [1.0]}, "have shapes"),
     "columns of fractions": ({"indices": [0.0, 1.0]}, "whole numbers"),
     "three dimensions": ({"shape": [2, 3, 1]}, "2 dimensions"),
 }

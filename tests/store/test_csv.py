@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from bigfs import MaxVariance
 from bigfs.core.errors import InputError
 from bigfs.store.ingest import ingest
+from bigfs.store.labels import load_labels
 from bigfs.store.source import open_matrix
 
 
@@ -147,7 +150,9 @@ def test_what_header_does_not_allow(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", np.ones((3, 2)))
     for X in (tmp_path / "X.npy", "sklearn:iris", np.ones((3, 2)), open_matrix(tmp_path / "X.csv")):
         for header in (True, False):
-            with pytest.raises(InputError, match=r"not a \.csv.*input\.header, --header, header="):
+            with pytest.raises(
+                InputError, match=r"takes no header: only \.csv.*input\.header, --header, header="
+            ):
                 open_matrix(X, header=header)
             with pytest.raises(InputError, match="header"):
                 ingest(X, tmp_path / "out.zarr", header=header)
@@ -190,3 +195,124 @@ def test_a_thousands_comma_is_not_a_number(
     (tmp_path / name).write_text("".join(separator.join(row) + "\n" for row in rows))
     with pytest.raises(InputError, match=f"line {line + 1}, column 2 .'mass'. is '1,000'"):
         list(open_matrix(tmp_path / name, **settings).iter_blocks(100))
+
+
+def test_bytes_that_are_no_utf8_are_refused_by_line_and_column_unless_they_are_told(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "X.csv"
+    path.write_bytes("id,a,b\nr,1,2\nü,3,4\nö,5,6\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"line 3, column 0 .*no UTF-8.*latin-1"):
+        open_matrix(path, index="id")
+    source = open_matrix(path, index="id", csv={"encoding": "latin-1"})
+    assert list(source.iter_index()) == [["r", "ü", "ö"]]
+    path.write_bytes("a,b\n1,2\n3,4\n".encode("utf-16"))
+    with pytest.raises(InputError, match=r"line 1, column 0 .*csv.encoding=utf-16"):
+        open_matrix(path)
+
+
+@pytest.mark.parametrize("line", [1, 70_000])
+def test_whole_numbers_that_would_be_rounded_are_refused_in_a_later_piece_too(
+    tmp_path: Path, line: int
+) -> None:
+    rows = [f"{i + 0.5},{i}" for i in range(100_000)]
+    rows[line] = f"1.5,{2**53 + 1}"
+    (tmp_path / "X.csv").write_text("\n".join(["a,b", *rows]))
+    with pytest.raises(InputError, match=rf"line {line + 2}, column 'b' is {2**53 + 1}.*2\^53"):
+        list(open_matrix(tmp_path / "X.csv").iter_blocks(1000))
+
+
+def test_a_carriage_return_alone_ends_a_line_and_empty_lines_are_none(tmp_path: Path) -> None:
+    (tmp_path / "X.csv").write_text("1,2\n3,4\r5,3\n\n7,8\n", newline="")
+    assert _rows(open_matrix(tmp_path / "X.csv", header=False)) == [[1, 2], [3, 4], [5, 3], [7, 8]]
+    # As old Macs wrote them, names and all.
+    (tmp_path / "X.csv").write_text("a,b\r1,2\r3,4\r", newline="")
+    source = open_matrix(tmp_path / "X.csv")
+    assert source.feature_names == ["a", "b"] and _rows(source) == [[1, 2], [3, 4]]
+
+
+def test_lines_of_a_title_are_proposed_to_be_skipped(tmp_path: Path) -> None:
+    (tmp_path / "X.csv").write_text("Report\nof 2020\na,b\n1,2\n3,4\n5,6\n")
+    with pytest.raises(InputError, match=r'csv=\{"skip_rows": 2\}'):
+        open_matrix(tmp_path / "X.csv")
+    source = open_matrix(tmp_path / "X.csv", csv={"skip_rows": 2})
+    assert source.feature_names == ["a", "b"] and _rows(source) == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_a_table_of_numbers_and_classes_without_names_loses_no_row(tmp_path: Path) -> None:
+    """UCI's iris.data; what may be either is refused."""
+    lines = ["5.1,3.5,setosa", "4.9,3.0,setosa", "6.2,2.9,virginica"]
+    (tmp_path / "iris.data").write_text("\n".join(lines))
+    source = open_matrix(tmp_path / "iris.data", labels="2")
+    assert _rows(source) == [[5.1, 3.5], [4.9, 3.0], [6.2, 2.9]]
+    assert load_labels(f"{tmp_path / 'iris.data'}::2").tolist() == [0, 0, 1]
+    (tmp_path / "X.csv").write_text("s1,0.3,0.1\ns2,1,7\ns3,2,3\n")
+    with pytest.raises(InputError, match="holds texts and numbers, as those below it do"):
+        open_matrix(tmp_path / "X.csv", categories="drop")
+
+
+@pytest.mark.parametrize(
+    ("text", "csv"),
+    [
+        ("a;b\n1,5;2\n3;4,25\n", {"delimiter": ";", "decimal": ","}),
+        ("a b  c\n1   2 3\n 4 5 6\n", {"delimiter": " "}),
+        ("# made by hand\n# twice\na,b\n1,2\n3,4\n", {"comment": "#"}),
+        ("Spectrometer 4\na,b,c\n1,2,3\n4,5,6\n", {"skip_rows": 1}),
+        ("a,b\n1,?\n3,4\n5,6\n", {"na_values": ["?"]}),
+        ("größe,b\n1,2\n3,4\n", {"encoding": "latin-1"}),
+        ("a,b\n1,-9999\n3,4\n5,6\n", {"na_values": ["-9999"]}),
+    ],
+)
+def test_inspect_proposes_the_spelling_and_a_run_takes_it(
+    tmp_path: Path, text: str, csv: dict[str, Any]
+) -> None:
+    from bigfs.pipeline.inspect import describe
+
+    (tmp_path / "X.csv").write_bytes(text.encode("latin-1"))
+    told = " ".join(describe(tmp_path / "X.csv"))
+    assert f"'input.csv={json.dumps(csv, ensure_ascii=False)}'" in told
+    rows = np.concatenate(list(open_matrix(tmp_path / "X.csv", csv=csv).iter_blocks(5)))
+    own = pd.read_csv(
+        tmp_path / "X.csv",
+        sep=r"\s+" if csv.get("delimiter") == " " else csv.get("delimiter", ","),
+        decimal=csv.get("decimal", "."),
+        comment=csv.get("comment"),
+        skiprows=csv.get("skip_rows", 0),
+        na_values=csv.get("na_values"),
+        encoding="latin-1",
+    )
+    np.testing.assert_array_equal(rows, own)
+
+
+@pytest.mark.parametrize(
+    ("csv", "message"),
+    [
+        ({"separator": ";"}, "keys of delimiter, decimal.*'separator'"),
+        ({"delimiter": ";;"}, "one character each"),
+        ({"decimal": ","}, "not the delimiter"),
+        ({"encoding": "latin-99"}, "no encoding 'latin-99'"),
+    ],
+)
+def test_a_spelling_that_cannot_be_is_refused(
+    tmp_path: Path, csv: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "X.csv").write_text("a,b\n1,2\n3,4\n")
+    with pytest.raises(InputError, match=message):
+        open_matrix(tmp_path / "X.csv", csv=csv)
+
+
+def test_a_missing_class_among_numbers_is_missing_and_among_texts_a_text(tmp_path: Path) -> None:
+    (tmp_path / "X.csv").write_text("a,y,z\n1,1,u\n2,NA,NA\n3,1,u\n")
+    with pytest.raises(InputError, match="row 1 is"):
+        load_labels(f"{tmp_path / 'X.csv'}::y")
+    assert load_labels(f"{tmp_path / 'X.csv'}::z").tolist() == [1, 0, 1]
+
+
+def test_pyarrow_gets_the_words_that_a_piece_may_hold() -> None:
+    """It builds a search tree of them for each column: all took 14 GB for 350,000 columns."""
+    from bigfs.store.formats.csv import _possible
+    from bigfs.store.formats.dialect import SPELLED
+
+    assert _possible(SPELLED, b"1.5,-2e-3,3E4\n,7,8\n") == [""]
+    assert _possible(["-999", "none"], b"1.5,8,-1\n") == []
+    assert {"", "NaN"} <= set(_possible(SPELLED, b"1.5,NaN\n")) < set(SPELLED)

@@ -13,7 +13,7 @@ import zarr
 import bigfs
 from bigfs.core.errors import ConfigError, InputError
 from bigfs.core.uris import LabelValues
-from bigfs.pipeline.describe import describe
+from bigfs.pipeline.inspect import describe
 from bigfs.plan.planning import plan_pipeline
 from bigfs.selectors.configs import load_config
 from bigfs.store.formats import cube
@@ -49,7 +49,7 @@ def netcdf(chunks: tuple[int, ...], order: tuple[str, ...]) -> Callable[[Path], 
 
 
 def hdf5(folder: Path) -> Any:
-    h5py = pytest.importorskip("h5py", reason="the extra bigfs[h5ad] is not installed")
+    h5py = pytest.importorskip("h5py", reason="the extra bigfs[anndata] is not installed")
     with h5py.File(folder / "a.h5", "w") as file:
         file.create_dataset("scans/r", data=scene(), chunks=(3, 4, 2), compression="gzip")
         file["scans/other"] = np.arange(4)
@@ -58,7 +58,7 @@ def hdf5(folder: Path) -> Any:
 
 def matlab(folder: Path) -> Any:
     """Write a file as MATLAB's save(..., '-v7.3') does: dimensions in reverse order."""
-    h5py = pytest.importorskip("h5py", reason="the extra bigfs[h5ad] is not installed")
+    h5py = pytest.importorskip("h5py", reason="the extra bigfs[anndata] is not installed")
     with h5py.File(folder / "a.mat", "w", userblock_size=512) as file:
         file["cube"] = scene().T
         file["cube"].attrs["MATLAB_class"] = np.bytes_("single")
@@ -215,7 +215,7 @@ def test_an_image_of_labels_may_have_its_dimensions_in_another_order(
         group.create_array("X", data=X_of, dimension_names=("y", "x", "band"))
         group.create_array("classes", data=classes.T.copy(), dimension_names=("x", "y"))
     elif kind == "HDF5":
-        h5py = pytest.importorskip("h5py", reason="the extra bigfs[h5ad] is not installed")
+        h5py = pytest.importorskip("h5py", reason="the extra bigfs[anndata] is not installed")
         place = str(tmp_path / "a.h5")
         with h5py.File(place, "w") as file:
             for name, values, dims in (("X", X_of, "yxb"), ("classes", classes.T, "xy")):
@@ -252,9 +252,23 @@ def test_a_selector_takes_a_cube_and_keeps_its_bands(tmp_path: Path) -> None:
     np.testing.assert_array_equal(chosen.values, lazy.values[fitted.get_support()])
 
 
+def test_the_last_dimension_holds_the_features_if_it_is_called_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    array = data_array()
+    fitted = bigfs.MaxVariance(2).fit(array)
+    assert caplog.messages == ["X: the features are along 'band', the others are rows."]
+    named = bigfs.MaxVariance(2).fit(bigfs.open_matrix(array, features="band"))
+    np.testing.assert_array_equal(fitted.ranking_, named.ranking_)
+    assert list(fitted.feature_names_in_) == NAMES
+    for other in (array.rename(band="z"), data_array(("band", "y", "x"))):
+        with pytest.raises(InputError, match=r"fit\(bigfs.open_matrix\(X, features='(z|band)'\)\)"):
+            bigfs.MaxVariance(2).fit(other)
+
+
 def test_packed_numbers_and_missing_values_of_netcdf(tmp_path: Path) -> None:
     pytest.importorskip("h5netcdf", reason="the extra bigfs[xarray] is not installed")
-    h5py = pytest.importorskip("h5py", reason="the extra bigfs[h5ad] is not installed")
+    h5py = pytest.importorskip("h5py", reason="the extra bigfs[anndata] is not installed")
     array = data_array().round(2)
     array[1, 2, 3] = np.nan
     encoding = {"dtype": "int16", "scale_factor": 0.01, "_FillValue": -999}
@@ -277,9 +291,21 @@ def test_what_is_no_netcdf_is_one_line(tmp_path: Path) -> None:
     content = place.read_bytes()
     for damaged in (b"no NetCDF", content[: len(content) // 2], content[:8]):
         place.write_bytes(damaged)
-        with pytest.raises(InputError, match="is not a NetCDF file, or is damaged: ") as caught:
+        with pytest.raises(InputError, match="as an HDF5 file|is damaged") as caught:
             open_matrix(place, features="band")
         assert "\n" not in str(caught.value) and str(caught.value).endswith(". Write it again.")
+
+
+def test_dimensions_of_features_may_lie_apart(tmp_path: Path) -> None:
+    xr = pytest.importorskip("xarray", reason="the extra bigfs[xarray] is not installed")
+    place = zarr_array(tmp_path)
+    values = np.moveaxis(scene(), -1, 0)
+    array = xr.DataArray(values, dims=("band", "y", "x"))
+    expected = values.transpose(1, 0, 2).reshape(7, 45)
+    for given in (place, array):
+        source = open_matrix(given, features=["band", "x"])
+        assert source.grid == {"dims": ["y"], "shape": [7]}
+        np.testing.assert_array_equal(np.concatenate(list(source.iter_blocks(3))), expected)
 
 
 def test_what_is_wrong_is_one_line_with_a_cure(tmp_path: Path) -> None:
@@ -288,9 +314,9 @@ def test_what_is_wrong_is_one_line_with_a_cure(tmp_path: Path) -> None:
         open_matrix(place)
     with pytest.raises(InputError, match="has no dimension 'bands': its dimensions are"):
         open_matrix(place, features="bands")
-    np.save(tmp_path / "X.npy", np.ones((4, 3)))
-    with pytest.raises(InputError, match="X.npy is not an array of several dimensions"):
-        open_matrix(tmp_path / "X.npy", features=1)
+    (tmp_path / "X.csv").write_text("a,b\n1,2\n3,4\n")
+    with pytest.raises(InputError, match="X.csv takes no features"):
+        open_matrix(tmp_path / "X.csv", features=1)
     uri = hdf5(tmp_path)
     with pytest.raises(InputError, match="has no array 'nosuch'. It has scans"):
         open_matrix(uri.replace("/scans/r", "nosuch"), features=2)
@@ -301,11 +327,11 @@ def test_what_is_wrong_is_one_line_with_a_cure(tmp_path: Path) -> None:
         load_config({"run": "r", "input": config, "n_features_to_select": 1}, [])
     assert any("scans/r: 7 x 9 x 5 float32" in line for line in describe(str(tmp_path / "a.h5")))
     matlab(tmp_path)
-    assert any("cube: 7 x 9 x 5 float32" in line for line in describe(str(tmp_path / "a.mat")))
+    assert any("cube: 7 x 9 x 5 single" in line for line in describe(str(tmp_path / "a.mat")))
 
 
 def test_matrices_of_hdf5_and_matlab_need_no_setting(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py", reason="the extra bigfs[h5ad] is not installed")
+    h5py = pytest.importorskip("h5py", reason="the extra bigfs[anndata] is not installed")
     values = np.random.default_rng(0).normal(size=(20, 3))
     with h5py.File(tmp_path / "X.h5", "w") as file:
         file["data"] = values

@@ -49,9 +49,9 @@ def test_data_that_are_damaged_as_they_are_written_end_the_run(
     commit = RunDirectory.commit
 
     def commit_and_damage(
-        self: RunDirectory, name: str, key: str, record: dict[str, object]
+        self: RunDirectory, name: str, key: str, record: dict[str, object], **more: bool
     ) -> None:
-        commit(self, name, key, record)
+        commit(self, name, key, record, **more)
         if name == "data":
             _flip(folder / "runs" / "a" / "data.zarr" / "X" / "c" / "0" / "0")
 
@@ -134,3 +134,13 @@ def test_a_changed_byte_of_a_result_is_said_and_done_again(tmp_path: Path, stage
         open_result(tmp_path / "run")
     assert run(config).scores.tobytes() == undisturbed.scores.tobytes()
     assert open_result(tmp_path / "run").features_csv() == undisturbed.features_csv()
+
+
+@pytest.mark.parametrize("stage", ["data", "result"])
+def test_a_list_of_files_with_a_flipped_name_is_no_reason_to_stop(folder: Path, stage: str) -> None:
+    before = run(settings())
+    place = before.path / f"{stage}.zarr" / "checksums.json"
+    place.write_text(place.read_text().replace("zarr.json", "zarr.jsoo", 1))
+    after = run(settings())
+    assert after.stages[stage]["attempt"] != before.stages[stage]["attempt"], "not done again"
+    assert after.scores.tobytes() == before.scores.tobytes()

@@ -7,7 +7,10 @@ import gzip
 import json
 import lzma
 import os
+import re
 import shutil
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +22,9 @@ import zarr
 
 from bigfs import MCFS, ingest
 from bigfs.core.errors import ConfigError, InputError, MemoryLimitError
-from bigfs.core.units import parse_bytes
+from bigfs.core.units import MIB, parse_bytes
 from bigfs.core.yamltext import read_yaml
-from bigfs.store.formats import csv, zarr_array
+from bigfs.store.formats import csv, parquet, zarr_rows
 from bigfs.store.formats.zarr_files import MOST_CHUNKS, _unpacks_beyond
 from bigfs.store.source import open_matrix
 from tests.store._folder import call
@@ -218,6 +221,15 @@ def test_a_type_of_5000_digits(tmp_path: Path) -> None:
     assert open_matrix(tmp_path / "X.zarr").stored_dtype == np.float64
 
 
+@pytest.mark.parametrize("shape", [5, [], [4], {}])
+def test_a_shape_of_a_store_that_is_none(tmp_path: Path, shape: Any) -> None:
+    ingest(np.ones((4, 3)), tmp_path / "X.zarr")
+    place = tmp_path / "X.zarr" / "X" / "zarr.json"
+    place.write_text(json.dumps({**json.loads(place.read_text()), "shape": shape}))
+    with pytest.raises(InputError):
+        open_matrix(tmp_path / "X.zarr")
+
+
 def test_a_member_whose_name_is_no_text(tmp_path: Path) -> None:
     np.savez(tmp_path / "X.npz", X=np.ones((4, 3)))
     content = bytearray((tmp_path / "X.npz").read_bytes())
@@ -273,7 +285,7 @@ def test_what_a_packed_chunk_gives_is_counted_without_holding_it() -> None:
 def test_chunks_are_read_in_groups_and_too_many_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zarr_array, "_CHUNKS_AT_ONCE", 30)
+    monkeypatch.setattr(zarr_rows, "_CHUNKS_AT_ONCE", 30)
     array = zarr.create_array(tmp_path / "X.zarr", shape=(100, 1), dtype="u1", chunks=(1, 1))
     array[:] = np.arange(100)[:, None]
     assert open_matrix(tmp_path / "X.zarr").read(4, 98).ravel().tolist() == list(range(4, 98))
@@ -305,7 +317,7 @@ def test_metadata_that_never_end(tmp_path: Path) -> None:
     store = _store(tmp_path / "X.zarr", lambda m: None)
     (store / "zarr.json").unlink()
     (store / "zarr.json").symlink_to("/dev/zero")
-    with pytest.raises(InputError, match="damaged zarr folder"):
+    with pytest.raises(InputError, match="zarr.json is not a file"):
         open_matrix(store)
 
 
@@ -319,10 +331,11 @@ def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
             list(source.iter_blocks(10))
 
 
+@pytest.mark.full
 def test_lines_longer_than_a_piece_of_text_are_read(tmp_path: Path) -> None:
-    X = np.arange(700_000.0).reshape(2, 350_000)[:, ::-1]
+    X = np.sqrt(np.arange(2.0, 50_002.0)).reshape(2, 25_000)[:, ::-1]
     path = tmp_path / "X.csv"
-    path.write_text("\n".join(",".join(map(repr, row.tolist())) for row in X))
+    path.write_text("\n".join(",".join(f"{x:.40f}" for x in row) for row in X))
     np.testing.assert_array_equal(np.concatenate(list(open_matrix(path).iter_blocks(10))), X)
 
 
@@ -380,6 +393,199 @@ def test_names_that_a_terminal_or_a_spreadsheet_would_act_upon(
     Path("X.csv").write_text(Path("X.csv").read_text().replace("plain", "\x1b[2Jgene"))
     code, shown = call(capsys, "ingest", "X.csv", "X.zarr")
     assert code == 2 and "\x1b" not in shown and "appears twice" in shown
+
+
+def _sharded() -> None:
+    shape = (10**5, 10**5)
+    zarr.create_array("bad.zarr", shape=shape, dtype="u1", chunks=(1, 1), shards=shape)
+    Path("bad.zarr/c/0").mkdir(parents=True)
+    Path("bad.zarr/c/0/0").write_bytes(b"\xff" * 1000)
+
+
+def _dictionary() -> None:
+    """10 texts of 4 MB in 1,000 rows, and a column of numbers: 5 KB."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    texts = pa.array(["x" * 2**22 + str(i) for i in range(10)])
+    column = pa.DictionaryArray.from_arrays(pa.array(np.arange(1000) % 10), texts)
+    table = pa.table({"a": np.arange(1000.0), "t": column})
+    pq.write_table(table, "bad.parquet", compression="zstd")
+
+
+def _blank_lines() -> None:
+    begin, blank = gzip.compress(b"a,b\n1,2\n3,4\n"), gzip.compress(b"\n" * 10**7)
+    Path("bad.csv.gz").write_bytes(begin + 100 * blank + gzip.compress(b"5,6\n"))
+
+
+def _annotated(rows: int, name: str, form: str = "array") -> None:
+    import h5py
+
+    with h5py.File("bad.h5ad", "w") as file:
+        file.attrs["encoding-type"], file.attrs["encoding-version"] = "anndata", "0.1.0"
+        chunks = (min(rows, 10**6), 3)
+        X = file.create_dataset("X", (rows, 3), "f4", chunks=chunks, compression="gzip")
+        X.attrs["encoding-type"], X.attrs["encoding-version"] = "array", "0.2.0"
+        if rows < 10**6:
+            X[:] = np.arange(3.0 * rows).reshape(rows, 3)
+        for key, size in (("obs", rows), ("var", 3)):
+            group = file.create_group(key)
+            group.attrs["encoding-type"], group.attrs["encoding-version"] = "dataframe", "0.2.0"
+            group.attrs["_index"], text = "_index", h5py.string_dtype()
+            group.attrs.create("column-order", [], dtype=text)
+            large = {"chunks": (10**5,), "compression": "gzip"} if size > 10**6 else {}
+            names = group.create_dataset("_index", (size,), text, **large)
+            names.attrs["encoding-type"], names.attrs["encoding-version"] = "string-array", "0.2.0"
+            if size < 10**6:
+                for i in range(size):
+                    names[i] = f"{name}{i}"
+
+
+def _never_filled() -> None:
+    shape = (10**12, 3)
+    zarr.create_array("bad.zarr", shape=shape, dtype="f4", chunks=(10**7, 3))
+
+
+def _wide() -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({f"gene {j}": np.arange(8, dtype="f4") for j in range(25_000)})
+    pq.write_table(table, "bad.parquet", row_group_size=1)
+
+
+_BOUNDED: dict[str, tuple[Callable[[], None], str, str]] = {
+    "sharded": (_sharded, "bad.zarr", "10,000,000,000 chunks of 1 x 1 values are too many"),
+    "dictionary": (_dictionary, "bad.parquet", "does not hold numbers|GiB of texts in 1,000 rows"),
+    "blank lines": (_blank_lines, "bad.csv.gz", "line 4 begins empty lines of more than 32 MiB"),
+    "rows": (lambda: _annotated(10**12, ""), "bad.h5ad", "announces 10.9 TiB and stores 0 B"),
+    "never filled": (_never_filled, "bad.zarr", "announces 10.9 TiB and stores 0 of 100,000"),
+    "names": (
+        lambda: _annotated(3, "x" * 5 * 10**7),
+        "bad.h5ad",
+        "holds 143 MiB in 3 texts, which are too long",
+    ),
+    "wide": (_wide, "bad.parquet", "for reading the input"),
+}
+
+
+def _measured(*command: str) -> tuple[int, str, int]:
+    """Return exit code, output and peak memory of a command in a process of its own.
+
+    The peak that `wait4` knows of a child is never below the size of this process.
+    """
+    script = (
+        "import atexit, runpy, sys; from bigfs.core.memory import peak_bytes;"
+        "atexit.register(lambda: open('../peak', 'w').write(str(peak_bytes())));"
+        "runpy.run_module('bigfs', run_name='__main__', alter_sys=True)"
+    )
+    Path("../peak").unlink(missing_ok=True)
+    with Path("said.txt").open("w") as said:
+        child = subprocess.run([sys.executable, "-c", script, *command], stdout=said, stderr=said)
+    peak = int(Path("../peak").read_text()) if Path("../peak").exists() else 2**62
+    return child.returncode, Path("said.txt").read_text(), peak
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", list(_BOUNDED))
+def test_what_a_file_announces_is_compared_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make, name, message = _BOUNDED[case]
+    make()
+    more = ["--memory-limit", "768MiB"]
+    more += ["--categories", "numbers"] if case == "dictionary" else []
+    code, shown, peak = _measured("ingest", name, "out.zarr", *more)
+    assert code in (2, 3) and re.search(message, shown) and peak < 768 * MIB, (shown, peak / MIB)
+    code, shown, peak = _measured("inspect", name)
+    # It describes what there is, and says what a run would say.
+    assert code in (0, 2) and "Traceback" not in shown and peak < 768 * MIB, (shown, peak / MIB)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "said.txt"])
+
+
+def test_texts_that_pack_well_are_refused_before_each_row_has_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _dictionary()
+    with pytest.raises(InputError, match=r"column 't' holds 3.91 GiB of texts in 1,000 rows"):
+        open_matrix("bad.parquet", categories="numbers")
+    assert open_matrix("bad.parquet", columns="a").n_features == 1
+
+
+def test_damaged_names_of_parquet_are_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    monkeypatch.chdir(tmp_path)
+    column = pa.array(np.arange(30.0))
+    pq.write_table(pa.Table.from_arrays([column] * 3, names=["g0", "g0", "h"]), "twice.parquet")
+    pq.write_table(pa.table({"lonelyname": column, "h": column}), "bytes.parquet")
+    damaged = Path("bytes.parquet").read_bytes().replace(b"lonelyname", b"\xaaonelyname")
+    Path("bytes.parquet").write_bytes(damaged)
+    for name, words in (("twice", "appears twice"), ("bytes", "not a Parquet file|no UTF-8")):
+        with pytest.raises(InputError, match=words):
+            open_matrix(f"{name}.parquet")
+        code, shown = call(capsys, "inspect", f"{name}.parquet")
+        assert code == 2 and re.search(words, shown), shown
+
+
+def test_texts_of_every_type_are_read_from_parquet(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    texts = ["a", "b", None]
+    kinds = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), "string")]
+    table = pa.table({"x": [1.0, 2.0, 3.0]} | {str(k): pa.array(texts, k) for k in kinds})
+    pq.write_table(table, tmp_path / "X.parquet")
+    X = open_matrix(tmp_path / "X.parquet", categories="one_hot", rows=None)
+    block = np.concatenate(list(X.iter_blocks(2)))
+    np.testing.assert_array_equal(block[:2, 1:], np.tile(np.eye(2), 4))
+
+
+def test_a_footer_that_is_too_large_is_not_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"a": [1.0, 2.0]}), tmp_path / "X.parquet")
+    monkeypatch.setattr(parquet, "_FOOTER_BYTES", 100)
+    with pytest.raises(InputError, match="up to 100 B are read. Write it again with larger row g"):
+        open_matrix(tmp_path / "X.parquet")
+
+
+@pytest.mark.parametrize("note", [b"\xaf", b"{", b"[1]", b'{"index_columns": 5}'])
+def test_a_damaged_note_of_pandas_is_named(tmp_path: Path, note: bytes) -> None:
+    import pyarrow as pa
+    import pyarrow.feather as feather
+    import pyarrow.parquet as pq
+
+    table = pa.table({"a": [1.0, 2.0]}).replace_schema_metadata({b"pandas": note})
+    pq.write_table(table, tmp_path / "X.parquet")
+    feather.write_feather(table, tmp_path / "X.feather")
+    for name in ("X.parquet", "X.feather"):
+        with pytest.raises(InputError, match="is damaged, its note of pandas"):
+            open_matrix(tmp_path / name)
+
+
+def test_a_matrix_that_no_disk_here_can_hold_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["bigfs.store.ingest"], "free_bytes", lambda place: 4)
+    with pytest.raises(MemoryLimitError, match="would hold 960 B, and the file system has 4 B"):
+        ingest(np.ones((40, 3)), tmp_path / "X.zarr")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", ["1" * 5000, "-" + "1" * 5000])
+def test_a_whole_number_of_5000_digits_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "X.csv").write_text(f"a,b\n1,2\n3,{content}\n")
+    with pytest.raises(InputError, match="line 3, column 'b' is"):
+        list(open_matrix(tmp_path / "X.csv").iter_blocks(2))
 
 
 def _formats_of(X: np.ndarray, folder: Path) -> dict[str, Any]:

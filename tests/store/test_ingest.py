@@ -17,6 +17,7 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.store.chunking import chunk_rows
 from bigfs.store.ingest import ChunkWriter, ingest, whole_chunks
 from bigfs.store.source import Source, is_store, open_matrix
+from bigfs.store.verify import verify
 
 NAN = np.nan
 
@@ -284,3 +285,16 @@ def test_progress_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         ingest(np.ones((30, 2)), tmp_path / "X.zarr", rows=10, missing="mean")
     assert "column means: done, 30 rows" in caplog.text
     assert "ingest: done, 3 chunks" in caplog.text
+
+
+def test_a_store_is_not_written_into_what_it_is_read_from(tmp_path: Path) -> None:
+    source, inside = tmp_path / "ours.zarr", tmp_path / "ours.zarr" / "sub.zarr"
+    ingest(np.arange(12.0).reshape(6, 2), source)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match=r"sub.zarr lies in the store .*ours.zarr"):
+        ingest(source, inside)
+    with pytest.raises(InputError, match="lies in the store"):
+        ingest([str(source), str(source)], inside)
+    assert sorted(tmp_path.rglob("*")) == before
+    ingest(source, source, overwrite=True, rows=2)  # which is written beside it
+    assert verify(source).n_chunks == 3

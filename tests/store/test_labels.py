@@ -13,10 +13,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
+from sklearn import datasets
 
 import bigfs
 from bigfs.core.errors import InputError
-from bigfs.store.formats.sklearn_sets import _SETS, load_classes_of, load_set, open_set
+from bigfs.store.formats.sklearn_sets import _SETS, SklearnSource
 from bigfs.store.labels import load_labels
 from bigfs.store.records import MANIFEST
 
@@ -89,10 +90,10 @@ def _save(path: Path, values: Any) -> None:
     ("uri", "message"),
     [
         ("no.npy", "no.npy does not exist. Check the path of the labels"),
-        ("y.mat", "labels are read from .npy, .npz"),
+        ("y.mtx", "labels are read from .npy, .npz"),
         ("four.npy", "has 4 labels, but the data have 3 samples"),
         ("matrix.npy", r"Got an array of float64 with shape \(4, 3\)"),
-        ("nan.npy", "the label of row 1 is nan"),
+        ("nan.npy", "the label of row 1 is missing"),
         ("empty.npy", r"shape \(0,\)"),
         ("objects.npy", "pickled"),
         ("complex.npy", "Got an array of complex128"),
@@ -105,10 +106,10 @@ def _save(path: Path, values: Any) -> None:
         ("y.csv::c", "has no column 'c'"),
         ("y.csv::b", "the label of row 1 is missing"),
         ("ragged.csv::a", "line 3 has 3 cells"),
-        ("headless.csv::a", "it has no header"),
-        ("g.zarr", "labels cannot be read.*g.zarr::NAME"),
+        ("headless.csv::a", "it has 0, 1"),
+        ("g.zarr", "g.zarr has no column 'y'. It has nothing"),
         ("m.zarr", r"shape \(4, 3\)"),
-        ("folder", "labels cannot be read"),
+        ("folder", "no zarr array or group"),
         ("sklearn:mnist", "is not a set that scikit-learn ships"),
     ],
 )
@@ -121,7 +122,8 @@ def test_bad_labels_are_refused_in_words(tmp_path: Path, uri: str, message: str)
         _save(tmp_path / name, values)
     (tmp_path / "cut.npy").write_bytes((tmp_path / "cut.npy").read_bytes()[:-9])
     for name, text in {
-        "y.mat": "?", "bad.npy": "?", "y.csv": "a,b\n1,2\n3,\n", "ragged.csv": "a,b\n1,2\n3,4,5\n",
+        "y.mtx": "?", "bad.npy": "?", "y.csv": "a,b\n1,2\n3,\n4,5\n",
+        "ragged.csv": "a,b\n1,2\n3,4,5\n",
         "headless.csv": "1,2\n3,4\n",
     }.items():  # fmt: skip
         (tmp_path / name).write_text(text)
@@ -135,14 +137,14 @@ def test_bad_labels_are_refused_in_words(tmp_path: Path, uri: str, message: str)
 
 @pytest.mark.parametrize("name", sorted(_SETS))
 def test_sets_of_scikit_learn_are_known_before_it_is_loaded(name: str) -> None:
-    """Their shapes are in a table, their classes are read from its files."""
-    expected = load_set(f"sklearn:{name}")
-    source = open_set(f"sklearn:{name}")
+    """Their shapes are in a table."""
+    expected = getattr(datasets, f"load_{name}")()
+    source = SklearnSource(f"sklearn:{name}")
     assert (source.n_samples, source.n_features) == expected.data.shape
     assert source.dtype == expected.data.dtype
     np.testing.assert_array_equal(source.read(0, source.n_samples), expected.data)
     assert source.feature_names == [str(feature) for feature in expected.feature_names]
-    np.testing.assert_array_equal(load_classes_of(f"sklearn:{name}"), expected.target)
+    np.testing.assert_array_equal(source.classes, expected.target)
 
 
 def frame(kinds: Sequence[Any] = ("a", "b", "c")) -> pd.DataFrame:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import socket
 import threading
 import time
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,6 +88,29 @@ def test_a_lease_that_changes_is_not_taken_whatever_time_it_names(
         over.set()
         thread.join(timeout=60)
     assert json.loads((tmp_path / "lease.json").read_text())["owner"] == "o"
+
+
+@pytest.mark.parametrize("jump", [1e6, -1e6], ids=["forward", "back"])
+def test_a_watch_lasts_as_long_under_a_clock_that_jumps(
+    tmp_path: Path, jump: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reading of the clock jumps on, and the system refuses every other sleep."""
+    readings, sleeps = count(), count()
+
+    def sleep(seconds: float) -> None:
+        if next(sleeps) % 2:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        time.sleep(seconds)
+
+    faked = SimpleNamespace(
+        sleep=sleep, time=time.time, monotonic=lambda: time.monotonic() + jump * next(readings)
+    )
+    monkeypatch.setattr(lease, "time", faked)
+    _write(tmp_path, beat=time.time() - 1e6)
+    began = time.monotonic()
+    with Lease(tmp_path):
+        pass
+    assert PATIENCE <= time.monotonic() - began < 30
 
 
 def test_a_fresh_lease_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

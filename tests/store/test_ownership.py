@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -200,6 +201,53 @@ def test_all_files_beside_the_stages_have_names_that_are_known() -> None:
 # What stays in a run directory
 
 
+@pytest.mark.parametrize("what", ["--performance-report", "output.metrics", "report -o"])
+def test_a_file_of_others_is_never_replaced_by_what_a_command_writes(
+    what: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(capsys, "run", "base.yaml")[0] == 0
+    ingest(VALUES, folder / "other.zarr")
+    Path("mine.html").write_text("years of work")
+    Path("link.html").symlink_to("mine.html")
+    os.mkfifo("pipe")
+    before = all_files(folder / "runs"), all_files(folder / "other.zarr")
+    places = ("s.npy", "base.yaml", "mine.html", "link.html", "pipe", "/dev/zero", "runs",
+              "runs/a/features.csv", "runs/a/new.html", "other.zarr/new.html")  # fmt: skip
+    for place in places:
+        command = {
+            "--performance-report": ("run", "base.yaml", "--performance-report", place),
+            "output.metrics": ("run", "base.yaml", "--set", f"output.metrics={place}"),
+            "report -o": ("report", "runs/a", "-o", place),
+        }[what]
+        code, output = call(capsys, *command)
+        assert code == 2, (place, output)
+        assert re.search("exists|is a folder|lies in", output), output
+    assert (all_files(folder / "runs"), all_files(folder / "other.zarr")) == before
+    assert Path("mine.html").read_text() == "years of work"
+    np.testing.assert_array_equal(np.load("s.npy"), VALUES)
+
+
+def test_metrics_are_written_where_a_link_leads(folder: Path) -> None:
+    Path("textfiles").mkdir()
+    Path("link.prom").symlink_to("textfiles/a.prom")
+    for _ in range(2):
+        run(settings(output={"metrics": "link.prom"}))
+        assert Path("link.prom").is_symlink() and "bigfs_rows" in Path("link.prom").read_text()
+    assert [path.name for path in Path("textfiles").iterdir()] == ["a.prom"]
+
+
+@pytest.mark.parametrize("name", ["sub.zarr", "X/sub.zarr"])
+def test_a_store_inside_its_own_source_is_refused(name: str, folder: Path) -> None:
+    ingest(VALUES, folder / "ours.zarr")
+    Path("link").symlink_to("ours.zarr")
+    before = all_files(folder / "ours.zarr")
+    for source in ("ours.zarr", "link", str(folder / "ours.zarr")):
+        for dest in (f"ours.zarr/{name}", f"link/{name}"):
+            with pytest.raises(InputError, match="lies in the"):
+                ingest(source, dest)
+    assert all_files(folder / "ours.zarr") == before
+
+
 def test_what_is_not_the_runs_stays_whatever_its_name(folder: Path) -> None:
     first = run(settings(method="mcfs", mcfs={"n_clusters": 3}))
     plant(first.path)
@@ -343,7 +391,9 @@ def test_a_store_that_holds_more_than_an_ingest_wrote_is_not_overwritten(place: 
 def test_a_stage_of_a_run_and_a_link_are_not_overwritten(folder: Path) -> None:
     path = run(settings()).path
     before = all_files(folder)
-    with pytest.raises(InputError, match=r"data.zarr holds \.bigfs-stage beside the matrix"):
+    with pytest.raises(
+        InputError, match=r"data.zarr holds \.bigfs-stage, checksums.json beside the m"
+    ):
         ingest("s.npy", path / "data.zarr", overwrite=True)
     assert all_files(folder) == before
     ingest("s.npy", "store.zarr")

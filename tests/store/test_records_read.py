@@ -1,4 +1,4 @@
-"""Names that are read from files, earlier versions, and kills: nothing elsewhere is touched."""
+"""Names that are read from files, and kills: nothing elsewhere is touched."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from bigfs.core.errors import InputError, StorageError
 from bigfs.graph.knn import KNNGraph
 from bigfs.pipeline.run import run
 from bigfs.results.result import open_result
-from bigfs.spectral.storedblock import Record
-from bigfs.store import lease, objects
+from bigfs.spectral.block import Record
+from bigfs.store import buckets, lease
 from bigfs.store.location import Location, as_location, files_below, new_file
 from bigfs.store.objects import ObjectPath
-from bigfs.store.records import STAMP
 from bigfs.store.retention import finish_series, followed
 from bigfs.store.rundir import RunDirectory
 from tests._canary import check, own, plant
@@ -162,7 +161,7 @@ def test_names_in_the_records_of_stages_are_plain(tmp_path: Path) -> None:
         KNNGraph.open(tmp_path, stored)
 
 
-@pytest.mark.parametrize("place", ["graph", "active", "tables"])
+@pytest.mark.parametrize("place", ["folder", "z", "labels"])
 def test_a_checkpoint_that_names_what_is_elsewhere_does_not_count(
     tmp_path: Path, place: str
 ) -> None:
@@ -171,88 +170,39 @@ def test_a_checkpoint_that_names_what_is_elsewhere_does_not_count(
     (checkpoint / "graph").mkdir(parents=True)
     victim.mkdir()
     (victim / "z-000000-00000-0000000000000000").write_text("years of work")
-    folders = {name: str(checkpoint / "graph") for name in ("graph", "active", "tables")}
+    folders = {name: str(checkpoint / "graph") for name in ("folder", "z", "labels")}
 
     def write() -> None:
-        graph = {"folder": folders["graph"], "tables": {"path": folders["tables"]}}
-        block = {"active": {"folder": folders["active"]}, "locked": []}
-        state = {"graph": graph, "block": block, "strip_row_bytes": 0}
+        graph = {"labels": folders["labels"], "ordered": ""}
+        block = {"z": {"folder": folders["z"]}, "filtering": None}
+        state = {"folder": folders["folder"], "graph": graph, "block": block, "row_bytes": 64}
         (checkpoint / "spectral.json").write_text(json.dumps(state))
 
     write()
-    assert Record(checkpoint, False).state is not None
+    assert Record(checkpoint, 64).state is not None
     for elsewhere in (victim, checkpoint / ".." / "victim"):
         folders[place] = str(elsewhere)
         write()
-        assert Record(checkpoint, False).state is None
+        assert Record(checkpoint, 64).state is None
 
 
-# Earlier versions, and kills
+# Kills
 
 
-def _as_an_earlier_version(place: Path) -> None:
-    """Take from a run directory what earlier versions did not write."""
-    (place / ".bigfs-run").unlink()
-
-    def change(manifest: dict[str, Any]) -> None:
-        for name in ("id", "files", "attempts", "checkpoints"):
-            del manifest[name]
-        for name, record in manifest["stages"].items():
-            stamp = place / f"{name}.zarr" / STAMP
-            sums = place / f"{name}.zarr" / "checksums.json"
-            taken = {"files": 1, "bytes": stamp.stat().st_size}
-            stamp.unlink()
-            if sums.exists():
-                size = sums.stat().st_size
-                kept = {k: v for k, v in json.loads(sums.read_text()).items() if k != STAMP}
-                sums.write_text(json.dumps(kept))
-                taken["bytes"] += size - sums.stat().st_size
-            for key, value in taken.items():
-                record["stored"][key] -= value
-
-    _spoil(place, change)
-
-
-def test_a_run_directory_of_an_earlier_version_is_adopted(folder: Path) -> None:
-    config = settings(method="mcfs", mcfs={"n_clusters": 3})
-    before = run(config)
-    _as_an_earlier_version(before.path)
-    (before.path / "attempts" / before.stages["graph"]["attempt"]).mkdir(parents=True)
-    assert open_result(before.path).scores.tobytes() == before.scores.tobytes()
-    plant(folder / "elsewhere")
-    shutil.copytree(before.path / "graph.zarr", before.path / "mine.zarr")
-    after = run(config)
-    assert all(
-        after.stages[name]["attempt"] == stage["attempt"] for name, stage in before.stages.items()
-    )
-    assert (before.path / ".bigfs-run").is_file()
-    changed = run({**config, "mcfs": {"n_clusters": 4}})
-    assert changed.stages["spectral"]["attempt"] != after.stages["spectral"]["attempt"]
-    assert "folder" not in changed.stages["spectral"], "the former one was removed"
-    run(config, fresh=True)
-    names = {".bigfs-run", "config.yaml", "manifest.json", "features.csv", "mine.zarr", "data.zarr"}
-    assert own(before.path) == names | {"graph.zarr", "spectral.zarr", "result.zarr", "curves.zarr"}
-
-
-def test_tables_put_into_a_run_of_an_earlier_version_are_not_its_own(folder: Path) -> None:
-    place = run(settings()).path
-    _as_an_earlier_version(place)
-    (place / "table.csv").write_text("mine")
-    run(settings())
-    files = json.loads((place / "manifest.json").read_text())["files"]
-    assert files == ["config.yaml", "features.csv"]
-
-
-def test_a_mark_that_was_lost_is_written_again(folder: Path) -> None:
+def test_a_mark_that_was_cut_off_is_written_again(folder: Path) -> None:
     before = run(settings())
-    for text in (None, ""):
-        (before.path / ".bigfs-run").unlink()
-        if text is not None:  # as a kill may leave it
-            (before.path / ".bigfs-run").write_text(text)
-        after = run(settings())
-        assert after.stages == before.stages
-        record = json.loads((before.path / ".bigfs-run").read_text())
-        assert record["id"] == json.loads((before.path / "manifest.json").read_text())["id"]
+    (before.path / ".bigfs-run").write_text("")
+    after = run(settings())
+    assert after.stages == before.stages
+    record = json.loads((before.path / ".bigfs-run").read_text())
+    assert record["id"] == json.loads((before.path / "manifest.json").read_text())["id"]
+
+
+def test_a_mark_that_was_lost_makes_a_folder_somebody_elses(folder: Path) -> None:
+    before = run(settings())
+    (before.path / ".bigfs-run").unlink()
+    with pytest.raises(InputError, match="is not a bigfs run: it has no .bigfs-run"):
+        run(settings(), fresh=True)
     (before.path / ".bigfs-run").write_text("[Desktop Entry]")
     with pytest.raises(InputError, match="is not the marker file of a bigfs run"):
         run(settings(), fresh=True)
@@ -345,7 +295,7 @@ def test_a_bucket_that_is_gone_after_any_request(
             return answer(request)
 
         monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "0.01")
-        monkeypatch.setattr(objects, "HURRIED_SECONDS", 0.01)
+        monkeypatch.setattr(buckets, "HURRIED_SECONDS", 0.01)
         monkeypatch.setattr(proxy, "_next", answer_or_not)
         try:
             _work(place)

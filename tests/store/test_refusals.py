@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,6 @@ def _frame(**columns: Any) -> Any:
 
 def _parquet(**columns: Any) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
-        pytest.importorskip("pyarrow", reason="the extra bigfs[parquet] is not installed")
         _frame(**columns).to_parquet(folder / "X.parquet")
         return folder / "X.parquet"
 
@@ -159,8 +157,8 @@ HEADER = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM"
 CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no such path": (lambda f: f / "no.npy", "no.npy does not exist. Check the path"),
     "no such file of a file URI": (lambda f: f"file://{f}/no.csv", "no.csv does not exist"),
-    "unknown ending": (_text("X.xlsx", "?"), r"Known endings: \.npy, \.npz, \.csv.*zarr folders"),
-    "no ending": (_text("X", "?"), "does not show the kind of file"),
+    "unknown ending": (_text("X.xyz", "?"), r"Known endings: \.npy, \.npz, \.csv.*zarr folders"),
+    "no ending": (_text("X", "?"), "show the kind of file"),
     "remote": (
         lambda f: "s3://key:secret@lab/X.zarr?token=1",
         "^s3://lab/X.zarr: the address must not hold",
@@ -179,7 +177,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "texts": (lambda f: X.astype(str), "Got str"),
     "dates": (lambda f: X.astype("datetime64[s]"), "Got datetime64"),
     "records": (lambda f: np.zeros((2, 2), dtype=[("a", "f4")]), "real numbers"),
-    "masked": (lambda f: np.ma.masked_less(X, 1), "masked array: fill it first"),
+    "masked": (lambda f: np.ma.masked_less(X, 1).astype(complex), "Got complex128"),
     "frame with text": (
         lambda f: _frame(a=[1, 2], b=["x", "y"]),
         "column 'b' holds .*Leave",
@@ -207,7 +205,6 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "npz of text": (_text("X.npz", "hello"), "is not a .npz file"),
     "npz without a matrix": (_npz(y=X[0]), r"holds 0 matrices \(it has y\)"),
     "npz with two": (_npz(a=X, b=X), r"2 matrices \(it has a, b\).*--variable"),
-    "npz by columns": (_npz(X=np.asfortranarray(X)), "Fortran order.*ascontiguousarray"),
     "npz pickled": (_npz(X=X.astype(object)), "X.npz::X holds pickled"),
     "npz damaged": (_flipped(_npz(X=np.zeros((99, 99))), 5000), "X.npz::X is damaged.*CRC"),
     "npz of a later zip": (_zip_of_later, "is not a .npz file"),
@@ -225,11 +222,9 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "csv of one row": (_text("X.csv", "1,2\n"), "at least 2 samples are needed. Got 1"),
     "csv short line": (_text("X.csv", "a,b\n1,2\n3\n"), "line 3 has 1 cells.*line has 2 columns"),
     "csv long line": (_text("X.csv", "1,2\n3,4,5\n6,7\n"), "line 2 has 3 cells"),
-    "csv empty line": (_text("X.csv", "a,b\n1,2\n\n3,4\n"), "line 3 is empty"),
     "csv text cell": (_text("X.csv", "a,b\n1,2\n3,dog\n"), r"line 3, column 1 \('b'\) is 'dog'"),
     "csv quoted text": (_text("X.csv", '1,2\n3,"4,5"\n'), "line 2, column 1 is '4,5'"),
     "csv underscore": (_text("X.csv", "1,2\n3,1_000\n"), "line 2, column 1 is '1_000'"),
-    "csv lone return": (_text("X.csv", "1,2\n3,4\r5,6\n7,8\n"), "begins with '3,4.r5,6' cannot be"),
     "csv true": (_text("X.csv", "1,2\n3,True\n"), "is 'True', which is not a number"),
     "csv semicolons": (_text("X.csv", "a;b\n1;2\n"), "holds '1;2'.*Cells are separated by ','"),
     "csv name twice": (_text("X.csv", "a,a\n1,2\n"), "the feature name 'a' appears twice"),
@@ -238,7 +233,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "csv nameless": (_text("X.csv", "a,,c\n0,2,3\n"), "column 1 has no name in the header"),
     "csv of bytes": (_text("X.csv", bytes(range(256))), "it holds zero bytes"),
     "csv of zeros": (_text("X.csv", b"\0" * 99), "zero bytes"),
-    "csv UTF-16": (_text("X.csv", "1,2\n3,4\n".encode("utf-16")), "not a readable text table"),
+    "csv UTF-16": (_text("X.csv", "1,2\n3,4\n".encode("utf-16")), "no UTF-8.*utf-16"),
     "csv.gz of text": (_text("X.csv.gz", "1,2\n"), "not a readable text table.*[Gg]zip"),
     "csv.gz cut off": (
         _cut(_text("X.csv.gz", gzip.compress(b"1.25,2.5\n3,4\n" * 9999)), 0.5),
@@ -265,7 +260,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "zarr of one dimension": (_zarr(X[0]), r"Got shape \(3,\)"),
     "zarr of dates": (_zarr(X.astype("datetime64[s]")), "Got datetime64"),
     "zarr, complex": (_zarr(X + 1j), "Got complex128"),
-    "zarr group without X": (_zarr_group, "without an array 'X'. It has data, other"),
+    "zarr group without X": (_zarr_group, "holds 2 matrices .it has data, other.. Name one"),
     "zarr, too few names": (_names(["a", "b"]), "2 feature names for 3 features"),
     "zarr, name twice": (_names(["a", "b", "a"]), "'a' appears twice"),
     "zarr, damaged metadata": (_damaged(_zarr(X), "zarr.json", b"{"), "damaged zarr folder"),
@@ -304,8 +299,8 @@ def test_objects_of_other_kinds_are_type_errors() -> None:
         (lambda f: "sklearn:iris", "X", "holds one matrix"),
         (_npz(X=X), "Y", "has no array 'Y'. It has X"),
         (_mat(X=X), "Y", "has no array 'Y'. It has X"),
-        (_zarr_group, "Y", "without an array 'Y'. It has data, other"),
-        (_zarr_group, "more", "without an array 'more'"),
+        (_zarr_group, "Y", "has no array 'Y'. It has data, other"),
+        (_zarr_group, "more", "has no array 'more'"),
     ],
 )
 def test_a_variable_that_is_not_there(
@@ -315,22 +310,13 @@ def test_a_variable_that_is_not_there(
         open_matrix(make(tmp_path), variable=variable)
 
 
-def test_parquet_without_its_extra_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "X.parquet").write_bytes(b"PAR1")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r"pip install 'bigfs\[parquet\]'"):
-        open_matrix(tmp_path / "X.parquet")
-
-
 def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
     source = open_matrix(_npy(X)(tmp_path))
     _npy(X[:2])(tmp_path)
     with pytest.raises(StorageError, match="became shorter"):
         source.read(2, 4)  # type: ignore[attr-defined]
     (tmp_path / "X.npy").unlink()
-    with pytest.raises(StorageError, match="Cannot read"):
+    with pytest.raises(StorageError, match="cannot be read"):
         source.read(2, 4)  # type: ignore[attr-defined]
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bigfs.core.errors import InputError, RunLockedError, StorageError
-from bigfs.store import lease
+from bigfs.core.errors import ClusterError, InputError, RunLockedError, StorageError
+from bigfs.store import lease, stalled
 from bigfs.store.lease import Lease
-from bigfs.store.rundir import RunDirectory, stage_key, write_atomic
+from bigfs.store.location import write_atomic
+from bigfs.store.rundir import RunDirectory, stage_key
 from bigfs.store.scratch import ArrayRef, Scratch
 from tests._canary import own
 from tests.store._folder import MEASURED
@@ -163,6 +164,24 @@ def test_a_run_that_lost_its_lease_commits_nothing(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "lease.json").read_text())["owner"] == "o"
 
 
+@pytest.mark.parametrize("dropped", [True, False])
+def test_a_write_that_ends_after_a_takeover_leaves_no_checkpoint(
+    tmp_path: Path, dropped: bool
+) -> None:
+    with RunDirectory(tmp_path).open() as directory:
+        _finish(directory, "graph", "key")
+        checkpoint = directory.checkpoint_path("result", "key")
+        _write_lease(tmp_path)  # of a run that takes this one's place, and finishes the stage
+        manifest = json.loads((tmp_path / "manifest.json").read_text())
+        if dropped:
+            del manifest["checkpoints"]["result"]
+            (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+        Scratch(checkpoint).put("F", np.zeros(2))  # this one wakes up in a write
+        with pytest.raises(RunLockedError):
+            directory.commit("result", "key", {})
+    assert Path(checkpoint).exists() == (not dropped)
+
+
 def test_the_heartbeat_keeps_the_lease_fresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +241,36 @@ def test_a_run_that_finished_nothing_leaves_no_folder(tmp_path: Path, bare: None
     assert (tmp_path / "notes" / "notes.txt").exists()
     with RunDirectory(tmp_path / "notes").open():
         pass  # it is still known for a run directory
+
+
+def test_starts_that_keep_nothing_end_with_the_reason(
+    tmp_path: Path, bare: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+
+    def start(*stages: str, checkpoint: str | None = None) -> str:
+        with (
+            pytest.raises((KeyboardInterrupt, ClusterError)) as caught,
+            RunDirectory(path).open() as directory,
+        ):
+            for stage in stages:
+                _finish(directory, stage, "key")
+            if checkpoint is not None:
+                place = directory.checkpoint_path("spectral", "key")
+                place.mkdir(parents=True, exist_ok=True)
+                write_atomic(place / "state", checkpoint)
+            raise KeyboardInterrupt
+        return str(caught.value)
+
+    assert start() == start() == ""  # nobody's time was over
+    assert not path.exists()
+    monkeypatch.setattr(stalled, "LONG_SECONDS", 0.0)
+    assert start() == start("graph") == start(checkpoint="one") == start(checkpoint="two!") == ""
+    assert start().startswith(f"{path}: this start was interrupted after 0 minutes, the one before")
+    assert "the stage after graph takes longer than a start may" in start()
+    assert start("spectral") == ""
+    with RunDirectory(path).open() as directory:
+        assert directory.finished("graph", "key") and directory.finished("spectral", "key")
 
 
 def test_a_stage_that_lost_files_is_not_finished(tmp_path: Path) -> None:

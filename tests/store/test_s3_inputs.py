@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bigfs.blocks import RowBlocks
-from bigfs.core.errors import CorruptStoreError, InputError
+from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.core.uris import as_text
 from bigfs.graph import knn_graph, partition
 from bigfs.store.fingerprint import fingerprint
@@ -250,7 +250,7 @@ def test_a_shuffle_in_a_bucket_reads_larger_slices_to_the_same_graph(
         return plans[-1]
 
     monkeypatch.setattr(partition, "_SLICE_BYTES", 100)
-    monkeypatch.setattr("bigfs.graph.knn.plan_partitions", planned)
+    monkeypatch.setattr("bigfs.graph.build.plan_partitions", planned)
     rows = np.repeat(X, 12, axis=0) + np.arange(600)[:, None]
     results = []
     for scratch in (Scratch(), Scratch(lab)):
@@ -289,3 +289,20 @@ def test_a_sparse_store_lies_in_a_bucket(lab: ObjectPath) -> None:
     (lab / "X.zarr" / "X/1/data/c/0").unlink()
     with pytest.raises(CorruptStoreError, match="block 1 cannot|X/1/data"):
         stored.read(20, 40)
+
+
+@pytest.mark.parametrize("name", ["X.csv", "X.zarr"])
+def test_storage_that_fails_while_an_input_is_read_is_no_bad_input(
+    tmp_path: Path, lab: ObjectPath, proxy: Proxy, name: str
+) -> None:
+    if name == "X.zarr":
+        ingest(X, lab / name, rows=20)
+        source = open_matrix(str(lab / name))
+    else:
+        source = open_matrix(_upload(tmp_path, lab, name))
+    source.begin()
+    next(source.iter_blocks(20))
+    proxy.is_gone = True
+    with pytest.raises(StorageError, match="run again when the storage answers") as caught:
+        source.check_unchanged()
+    assert caught.value.exit_code == 4

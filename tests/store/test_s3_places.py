@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bigfs.core.errors import InputError, StorageError
-from bigfs.store import objects
+from bigfs.store import buckets
 from bigfs.store.fingerprint import fingerprint
 from bigfs.store.ingest import ingest
 from bigfs.store.labels import load_labels
@@ -25,15 +25,17 @@ from bigfs.store.location import (
     files_below,
     free_bytes,
     new_file,
+    read_into,
     remove_tree,
     replaced_file,
     write_atomic,
 )
 from bigfs.store.objects import ConflictError, ObjectPath
+from bigfs.store.pages import open_own
 from bigfs.store.rundir import RunDirectory
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 from bigfs.store.source import open_matrix
-from tests._s3 import KEY, SECRET, Proxy
+from tests._s3 import KEY, SECRET, Proxy, private_authority
 
 X = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
 
@@ -68,7 +70,7 @@ def test_a_file_is_whole_or_not_there(place: Location) -> None:
     with new_file(place / "new") as file:
         file.write(b"12")
         file.write(memoryview(np.arange(3, dtype=np.uint8)))
-    with (place / "new").open("rb") as file:
+    with open_own(place / "new") as file:
         assert file.read() == b"12\0\1\2"
     for opened in (new_file, replaced_file):
         with pytest.raises(ZeroDivisionError), opened(place / opened.__name__) as file:
@@ -90,7 +92,7 @@ def test_large_files_are_sent_in_parts_and_read_by_ranges(place: Location) -> No
             part = memoryview(values[start : start + 10**6]).cast("B")
             while len(part):
                 part = part[file.write(part) :]
-    with (place / "large").open("rb", buffering=0) as file:
+    with open_own(place / "large", buffering=0) as file:
         out = np.empty(1000, np.int32)
         file.seek(4 * 3_999_900)
         assert file.readinto(memoryview(out).cast("B")) == 4000
@@ -98,7 +100,7 @@ def test_large_files_are_sent_in_parts_and_read_by_ranges(place: Location) -> No
         file.seek(-400, os.SEEK_END)
         assert file.readinto(memoryview(out).cast("B")) == 400
         assert file.readinto(memoryview(out).cast("B")) == 0
-    with (place / "large").open("rb") as file:
+    with open_own(place / "large") as file:
         np.testing.assert_array_equal(np.frombuffer(file.read(), np.int32), values)
     with (place / "empty").open("wb"):
         pass
@@ -167,8 +169,7 @@ def test_the_other_clouds_go_the_same_way(monkeypatch: pytest.MonkeyPatch) -> No
     for uri in ("az://lab/x", "gs://lab/x"):
         place = as_location(uri)
         assert isinstance(place, ObjectPath) and str(place) == uri
-        assert objects.client(place.scheme, place.bucket) is not None
-    objects._client.cache_clear()
+        assert buckets.client(place.scheme, place.bucket) is not None
 
 
 def test_credentials_of_a_profile(
@@ -183,7 +184,6 @@ def test_credentials_of_a_profile(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_PROFILE", "night")
-    objects._client.cache_clear()
     place = as_location(f"{bucket}/x")
     place.write_text("read by a profile")
     assert place.read_text() == "read by a profile"
@@ -218,7 +218,49 @@ def test_answers_that_end_in_the_middle_are_asked_for_again(proxy: Proxy, lab: O
         np.testing.assert_array_equal(ref.read(1000, 900_000), values[1000:900_000])
         rows = source.read(10, 200_000)
         np.testing.assert_array_equal(rows, values.reshape(-1, 4)[10:200_000].astype("f4"))
+        assert {"a", "X.zarr"} == {path.name for path in lab.iterdir()}
+        assert lab.is_dir() and files_below(lab / "a")
+        (lab / "a-file").unlink()
+        remove_tree(lab / "b")
     assert proxy.n_failed > 3
+
+
+def test_no_bit_of_an_answer_is_taken_that_was_not_written(proxy: Proxy, lab: ObjectPath) -> None:
+    values = np.random.default_rng(2).integers(0, 2**31, (250_000, 4))
+    small = np.arange(10.0)
+    scratch = Scratch(lab)
+    ref = scratch.create("a", values.shape, values.dtype, 100_003)
+    for start in range(0, len(values), ref.chunk_rows):
+        ref.write(start, values[start : start + ref.chunk_rows])
+    ingest(values.astype(np.float32), lab / "X.zarr", rows=50_000)
+    scratch.describe(norms=list(small))
+    with new_file(lab / "own") as file:
+        file.write(values)
+    proxy.failures, proxy.fail_every = ("flip",), 2
+    for start in (1, 99_999):
+        stop = min(start + 120_000, len(values))
+        np.testing.assert_array_equal(ref.read(start, stop), values[start:stop])
+        rows = open_matrix(str(lab / "X.zarr")).read(start, stop)
+        np.testing.assert_array_equal(rows, values[start:stop].astype(np.float32))
+        assert read_attributes(lab) == {"norms": list(small)}
+        with open_own(lab / "own", buffering=0) as file:
+            read_into(file, start * 32, out := np.empty((100, 4), values.dtype))
+        np.testing.assert_array_equal(out[: stop - start], values[start:stop][:100])
+    assert proxy.n_flipped > 10
+    proxy.fail_every = 1
+    with pytest.raises(StorageError, match=r"checksums .* do not match.*--fresh") as caught:
+        ref.read(0, 10)
+    assert caught.value.exit_code == 4
+
+
+def test_a_tag_that_is_no_checksum_takes_two_answers_that_agree() -> None:
+    former: set[str] = set()
+    for content in (b"one answer", b"another"):
+        with pytest.raises(buckets.DamagedError):
+            buckets.check_answer(content, f'"{32 * "0"}"', former)
+    buckets.check_answer(b"one answer", f'"{32 * "0"}"', former)
+    for tag in (None, '"0x8D1"', f'"{32 * "0"}-2"'):
+        buckets.check_answer(b"any", tag, set())
 
 
 def test_an_answer_that_is_lost_is_no_conflict_with_oneself(proxy: Proxy, lab: ObjectPath) -> None:
@@ -251,6 +293,58 @@ def test_storage_that_is_gone_says_so(proxy: Proxy, lab: ObjectPath) -> None:
     np.testing.assert_array_equal(ref.load(), np.arange(3))
 
 
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("403 InvalidAccessKeyId", "403 Forbidden, InvalidAccessKeyId: .*check AWS_ACCESS_KEY_ID"),
+        ("403 SignatureDoesNotMatch", "403 .*: the secret is not that of the key"),
+        ("403 RequestTimeTooSkewed", "RequestTimeTooSkewed: the clock of this machine is wrong"),
+        ("400 ExpiredToken", "ExpiredToken: the session token has expired: get another"),
+        ("400 AuthorizationHeaderMalformed", "another region: set AWS_REGION"),
+        ("403", "access is denied: check AWS_ACCESS_KEY_ID .* and the clock"),
+        ("410 NotHeardOf", "answers 410 Gone, NotHeardOf. .*when the storage answers"),
+    ],
+)
+def test_refusals_have_the_code_of_the_storage_and_what_helps(
+    proxy: Proxy, lab: ObjectPath, answer: str, expected: str
+) -> None:
+    proxy.failures, proxy.fail_every = (answer,), 1
+    for request in (lab.iterdir, (lab / "a").read_bytes):
+        with pytest.raises(StorageError, match=f"Cannot read {lab}.*{expected}") as caught:
+            request()
+        assert SECRET not in str(caught.value)
+
+
+def test_without_credentials_they_are_asked_for(
+    lab: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "0.5")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(StorageError, match="there are no credentials: check AWS_ACCESS_KEY_ID"):
+        (lab / "a").read_bytes()
+
+
+def test_a_private_authority_is_trusted_once_it_is_named(
+    s3_endpoint: str, lab: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (lab / "a").write_text("here")
+    authority, context = private_authority(tmp_path)
+    monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "0.5")
+    with Proxy(s3_endpoint, context=context) as running:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
+        with pytest.raises(StorageError, match="is not trusted: name the file .*AWS_CA_BUNDLE"):
+            (lab / "a").read_text()
+        for name in ("AWS_CA_BUNDLE", "SSL_CERT_FILE"):
+            with monkeypatch.context() as patch:
+                patch.setenv(name, str(authority))
+                assert (lab / "a").read_text() == "here"
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "none"))
+        with pytest.raises(InputError, match="AWS_CA_BUNDLE cannot be read: .*No such file"):
+            (lab / "a").read_text()
+
+
 def test_a_bucket_that_is_not_there(bucket: str) -> None:
     with (
         pytest.raises(InputError, match="there is no bucket 'no-such-lab'"),
@@ -271,3 +365,10 @@ def test_credentials_stay_where_they_are(lab: ObjectPath) -> None:
         assert KEY not in repr(item)
     again = pickle.loads(pickle.dumps(source))
     np.testing.assert_array_equal(again.read(3, 7), X[3:7])
+
+
+@pytest.mark.parametrize("given", ["5m", "", "-1", "nan"])
+def test_a_wrong_time_of_retries_is_named(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", given)
+    with pytest.raises(InputError, match=f"a number of seconds, such as 300. Got '{given}'"):
+        buckets.client("s3", "lab")

@@ -157,6 +157,39 @@ def _write_lease(lab: ObjectPath, **record: Any) -> None:
     (lab / "lease.json").write_text(json.dumps(held))
 
 
+@pytest.mark.parametrize("store", ["ignores", "none"])
+def test_a_bucket_without_conditional_writes_is_refused(
+    proxy: Proxy, lab: ObjectPath, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BIGFS_STORAGE_RETRY_SECONDS", "0.5")
+    proxy.store = store
+    with (
+        pytest.raises(InputError, match="does not keep to the conditions.* on a disk") as caught,
+        RunDirectory(lab).open(),
+    ):
+        raise AssertionError
+    assert caught.value.exit_code == 2
+    assert not own(lab)
+
+
+@pytest.mark.parametrize("failures", [(), ("lost",), ("half", "cut")])
+def test_entity_tags_without_quotes_are_those_of_ceph(
+    proxy: Proxy, lab: ObjectPath, failures: tuple[str, ...]
+) -> None:
+    proxy.store, proxy.failures, proxy.fail_every = "ceph", failures, 3 if failures else 0
+    with RunDirectory(lab).open() as directory:
+        _finish(directory, "graph", "k")
+        directory.write()
+        directory.lease.check()
+        with pytest.raises(RunLockedError, match="another run holds"), RunDirectory(lab).open():
+            raise AssertionError
+    before = proxy.n_requests
+    proxy.fail_every = 0
+    with RunDirectory(lab).open() as directory:
+        assert directory.finished("graph", "k")
+    assert proxy.n_requests - before < 30  # it is tried once in a process
+
+
 def test_a_lease_is_taken_over_when_it_does_not_change_or_its_process_is_gone(
     lab: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,7 +256,9 @@ def test_a_manifest_of_another_run_is_not_overwritten(lab: ObjectPath) -> None:
 
 
 def _finish_without_lease(directory: RunDirectory) -> None:
-    directory.manifest["stages"]["spectral"] = {"key": "k", "attempt": "0" * 12, "stored": {}}
+    directory.manifest["stages"]["spectral"] = {
+        **{"key": "k", "attempt": "0" * 12, "folder": "spectral.zarr", "stored": {}}
+    }
     directory.write()
 
 

@@ -19,13 +19,9 @@ class FSGMM(BaseSelector):
         Components at the start: well above the number of clusters expected.
     min_clusters : int, default=1
         Fewest components tried. With ``n_clusters`` itself the number is fixed.
-    max_iter : int, default=500
-        Most passes over the data.
     tol : float, default=1e-5
         A number of components has settled when the message length changes by less than this
         share.
-    least_variance : float, default=0.3
-        Least variance of a feature within a component, as a share of that of all rows. See Notes.
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading. The scale of a feature makes no difference.
@@ -99,6 +95,7 @@ class FSGMM(BaseSelector):
         least_variance: float = 0.3,
         preprocess: str = "auto",
         missing: str = "error",
+        redundancy: float | None = None,
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import zipfile
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from bigfs.blocks.rowblocks import BlockReader, RowBlocks
 from bigfs.core.seeds import rng
 from bigfs.runtime.execute import run_tasks
 from bigfs.runtime.progress import silenced, track
+from bigfs.selectors.checkpoint import discard, hand_over, handed, load_state, save_state
 from bigfs.selectors.fsgmm import FSGMMParameters
 from bigfs.solvers.saliency import (
     Expectations,
@@ -20,10 +21,8 @@ from bigfs.solvers.saliency import (
     message_length,
     tile_rows,
 )
-from bigfs.store.location import Location, replaced_file
+from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
-
-_PARTS = tuple(part.name for part in fields(Mixture))
 
 
 @dataclass
@@ -110,7 +109,7 @@ def fit(
             state.finished = state.finished or len(state.lengths) >= parameters.max_iter
             progress.advance(1, f"message length {state.lengths[-1]:.6g}")
             if file is not None:
-                save(file, state)
+                save_state(file, state)
     return state
 
 
@@ -158,12 +157,12 @@ def one_pass(
     labels: ArrayRef | None = None,
 ) -> Expectations:
     """Return the E-step's sums over all rows, and write the labels where they are wanted."""
-    packed = folder.put(folder.unique("mixture"), _packed(mixture))
+    stored = hand_over(folder.path, vars(mixture))
+    shared = columns, stored, labels
     sums: Expectations = blocks.reduce(
-        _expectation_kernel, Expectations.add, columns, packed, mixture.weights.tolist(), labels,
-        label="fsgmm",
-    )  # fmt: skip
-    folder.remove(packed)
+        _expectation_kernel, Expectations.add, *shared, label="fsgmm"
+    )
+    discard(stored)
     return sums
 
 
@@ -178,44 +177,15 @@ def write_labels(
         labels.write(first, np.zeros(end - first, dtype=np.int32))
 
 
-def _packed(mixture: Mixture) -> np.ndarray:
-    """Return all but the weights as one array: tasks read it from storage."""
-    return np.vstack(
-        [
-            mixture.mean,
-            mixture.variance,
-            mixture.common_mean,
-            mixture.common_variance,
-            mixture.saliency,
-            mixture.live,
-        ]
-    )
-
-
-def _unpacked(values: np.ndarray, weights: list[float]) -> Mixture:
-    k = len(weights)
-    common_mean, common_variance, saliency, live = values[2 * k :]
-    return Mixture(
-        np.array(weights),
-        values[:k],
-        values[k : 2 * k],
-        common_mean,
-        common_variance,
-        saliency,
-        live.astype(np.int64),
-    )
-
-
 def _expectation_kernel(
     X: np.ndarray,
     first_row: int,
     columns: VaryingColumns,
-    packed: ArrayRef,
-    weights: list[float],
+    stored: Any,
     labels: ArrayRef | None,
 ) -> Expectations:
     """Run the E-step on one block, by tiles."""
-    mixture = _unpacked(packed.load(), weights)
+    mixture = Mixture(**handed(stored))
     total: Expectations | None = None
     nearest = np.empty(len(X), dtype=np.int32)
     step = tile_rows(mixture)
@@ -235,29 +205,10 @@ def _rows_task(rows: list[int], reader: BlockReader, columns: VaryingColumns) ->
     return columns.standardized(X, np.arange(columns.kept.shape[0]))
 
 
-def save(path: Location, state: MixtureState) -> None:
-    """Write the checkpoint beside its name and rename it."""
-    mixtures = {"current": state.current, "best": state.best}
-    arrays = {f"{n}_{part}": getattr(m, part) for n, m in mixtures.items() for part in _PARTS}
-    arrays["numbers"] = np.array([state.best_length, state.last_length, float(state.finished)])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replaced_file(path) as file:
-        np.savez(file, lengths=np.array(state.lengths), sizes=np.array(state.sizes), **arrays)
-
-
-def load(path: Location | None) -> MixtureState | None:
+def resumed(path: Location | None) -> MixtureState | None:
     """Return the stored state, or None where there is none that can be read."""
-    if path is None or not path.exists():
+    stored = load_state(path)
+    if stored is None:
         return None
-    try:
-        # A file of ours: numpy would leave it open where it is damaged.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            values = {name: stored[name] for name in stored.files}
-        current, best = (
-            Mixture(*(values[f"{name}_{part}"] for part in _PARTS)) for name in ("current", "best")
-        )
-        best_length, last_length, finished = values["numbers"].tolist()
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None
-    lengths, sizes = values["lengths"].tolist(), values["sizes"].tolist()
-    return MixtureState(current, best, best_length, last_length, lengths, sizes, bool(finished))
+    mixtures: dict[str, Any] = {n: Mixture(**stored.pop(n)) for n in ("current", "best")}
+    return MixtureState(**mixtures, **stored)

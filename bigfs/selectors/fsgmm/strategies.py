@@ -14,8 +14,8 @@ from bigfs.selectors.fsgmm.iteration import (
     begin,
     expectation_bytes,
     fit,
-    load,
     maximization_bytes,
+    resumed,
     write_labels,
 )
 from bigfs.selectors.method import Strategy
@@ -65,8 +65,8 @@ class MixtureFit(Strategy):
             )
         scaling = np.stack([moments.mean[kept], 1 / np.sqrt(moments.variance[kept])])
         columns = VaryingColumns(folder.put("kept", kept), folder.put("scaling", scaling))
-        file = checkpoint / "state.npz" if checkpoint else None
-        state = load(file)
+        file = Scratch(checkpoint).path / "state.npz" if checkpoint else None
+        state = resumed(file)
         if state is None:
             state = begin(blocks, columns, self.parameters.n_clusters, self.selection.random_state)
         state = fit(blocks, columns, state, folder, self.parameters, file)

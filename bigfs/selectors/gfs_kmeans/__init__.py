@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from bigfs.config.fields import NotNegative, PositiveInt, Section, Start, count_or_auto
+from bigfs.core.errors import InputError
 from bigfs.selectors.method import Bound, Method, needs_eigengap
 
 # Up to so many features they are dropped one at a time where nothing else is asked for: beyond, a
@@ -34,13 +35,32 @@ class GFSKMeansParameters(Section):
         "least separate quarter of them, or fewer. auto: many if there are more than 40.",
     )
     n_init: PositiveInt = Field(10, description="Searches from k-means++, on 5,000 samples each.")
+    sample_size: Annotated[int, Field(ge=4)] | None = Field(
+        None,
+        description="Rows to search on; all are labeled at the end. null: all up to 20,000, or "
+        "fewer where memory_limit asks for it.",
+    )
     max_iter: PositiveInt = Field(100, description="Most iterations of k-means for a candidate.")
     tol: NotNegative = Field(
         1e-3, description="k-means stops when centers move less than this share of their extent."
     )
 
+    @model_validator(mode="after")
+    def _a_sample_has_two_rows_for_a_cluster(self) -> GFSKMeansParameters:
+        if self.n_clusters != "auto":
+            self.check_sample_size(self.n_clusters)
+        return self
+
+    def check_sample_size(self, n_clusters: int) -> None:
+        """Raise InputError if the sample is too small for ``n_clusters`` clusters."""
+        if self.sample_size is not None and self.sample_size < 2 * n_clusters:
+            raise InputError(
+                f"sample_size must be at least {2 * n_clusters}, twice the number of clusters. "
+                f"Got {self.sample_size}."
+            )
+
     def drops_many(self, n_features: int) -> bool:
-        """Say whether several of so many features are dropped at a time."""
+        """Return whether several features are dropped at a time."""
         return self.drop == "many" or (self.drop == "auto" and n_features > _FEW_FEATURES)
 
 

@@ -28,7 +28,10 @@ class GFSKMeans(ClusterMixin, BaseSelector):
         Where the clusters begin: the best of ``n_init`` searches on at most 5,000 rows;
         centroids of shape (n_clusters, n_features); or labels of shape (n_samples,).
     n_init : int, default=10
-        Searches from k-means++.
+        Searches from k-means++, each on at most 5,000 rows.
+    sample_size : int or None, default=None
+        Random rows to search on; all are labeled at the end. None: all rows up to 20,000, or
+        fewer (down to 1,250) where ``memory_limit`` asks for it.
     drop : {"auto", "one", "many"}, default="auto"
         Try without each feature, as the paper does; or without the quarter of the features in
         which alone the clusters are least separate, half of that, and so on down to one, of which
@@ -51,6 +54,11 @@ class GFSKMeans(ClusterMixin, BaseSelector):
     cluster_centers_ : ndarray of shape (n_clusters, n_features), float64
     dropped_ : ndarray of int64
         Features in the order in which they went.
+    evidence_ : float or None
+        How well the solution describes the rows, in nats above no clusters at all (BIC); restarts
+        are compared by it. None if a label has fewer than two rows.
+    n_rows_ : int
+        Rows that were searched.
     n_iter_ : int
         Subsets that were kept, each smaller than the one before.
     n_passes_ : int
@@ -93,10 +101,12 @@ class GFSKMeans(ClusterMixin, BaseSelector):
         init: Any = "k-means++",
         n_init: int = 10,
         drop: str = "auto",
+        sample_size: int | None = None,
         max_iter: int = 100,
         tol: float = 1e-3,
         preprocess: str = "auto",
         missing: str = "error",
+        redundancy: float | None = None,
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

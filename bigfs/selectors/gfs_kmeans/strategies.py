@@ -1,230 +1,254 @@
-"""The search of GFS-k-means, in the passes of LFS: no pass beyond those of k-means is needed."""
+"""The backward search of GFS-k-means, on rows in memory: fewer features, one or several at a time.
+
+Clusterings are compared by ``tr(S_w^-1 S_b)`` with cross-projection: the clusters of both subsets
+are valued in both, and the products are compared.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from bigfs.blocks import RowBlocks
-from bigfs.blocks.kmeans import plus_plus
-from bigfs.blocks.rowblocks import gram_step, moments_step
+from bigfs.blocks.lloyd import label_sums, lloyd
 from bigfs.config import Selection
-from bigfs.core.cost import Shape, StageCost, Step, pass_over
-from bigfs.core.seeds import rng
-from bigfs.core.threads import single_thread
-from bigfs.core.units import MIB
-from bigfs.runtime.execute import inline, run_tasks
-from bigfs.runtime.progress import silenced, track
+from bigfs.core.cost import Shape
+from bigfs.selectors.clusters import ROWS_PER_FEATURE, ClusterRule, SearchedRows, least_separate
 from bigfs.selectors.gfs_kmeans import GFSKMeansParameters
-from bigfs.selectors.gfs_kmeans.search import HELD_BYTES, SearchedRows, search
-from bigfs.selectors.lfs.held import HeldRows, kind_of_passes
-from bigfs.selectors.lfs.kernels import (
-    Assignment,
-    Clusterings,
-    Rules,
-    most_candidates,
+from bigfs.selectors.sampled import SampledSearch, SearchState, batch_size
+from bigfs.solvers.separability import (
+    DIGITS,
+    ROUNDING,
+    feature_separability,
+    is_singular,
+    log_separability,
 )
-from bigfs.selectors.lfs.passes import (
-    LOADS,
-    PassSize,
-    RowPasses,
-    held_step,
-    labels_step,
-    sweep_size,
-)
-from bigfs.selectors.lfs.start import (
-    START_ROWS,
-    check_start,
-    given_centers,
-    restart_steps,
-    rows_of_restarts,
-    sample_shape,
-    usable_features,
-)
-from bigfs.selectors.method import Strategy
-from bigfs.selectors.stages import start_of
-from bigfs.solvers.separability import DIGITS, evidence, feature_separability
-from bigfs.spectral.choice import largest_count
-from bigfs.stages.scores import FeatureScores, rank
-from bigfs.stages.stage import Inputs
-from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.stages.scores import rank
+
+# Entries of the covariances that are compared at a time.
+TOGETHER = 2**18
+
+
+@dataclass
+class GlobalClusters(SearchState):
+    """Clusters in one subset of the features, and where the search stands."""
+
+    name = "gfs"
+
+    mask: np.ndarray  # of shape (n_features,), bool: the features that are kept
+    centers: np.ndarray  # of shape (n_clusters, n_features), float64: of the last clustering
+    labels: np.ndarray  # of shape (n_rows,), int32
+    dropped: np.ndarray  # of int64: the features that went, first dropped first
+    n_subsets: int = 1
+    done: bool = False
+    ratio: float = 0.0  # log of the criterion over that of the clusters before
+
+    @classmethod
+    def begin(cls, rows: SearchedRows, centers: np.ndarray, parameters: Any) -> GlobalClusters:
+        """Cluster in all usable features."""
+        at_most = parameters.max_iter, parameters.tol
+        ends, labels = lloyd(rows.X, centers, rows.usable[None], *at_most)
+        return cls(rows.usable, ends[0], labels[0], np.empty(0, np.int64))
+
+    @property
+    def finished(self) -> bool:
+        """True if without any feature the clusters are less separate, or one is left."""
+        return self.done or int(self.mask.sum()) == 1
+
+    @property
+    def note(self) -> str:
+        """The features that are left, and the last ratio."""
+        return f"{int(self.mask.sum())} features, log ratio of the criterion {self.ratio:.3g}"
+
+    def rule(self, rows: SearchedRows) -> ClusterRule:
+        """Return the rule that labels all rows."""
+        means, k = self._clusters(rows)[1], len(self.centers)
+        return ClusterRule(
+            rows.origin, means[None], self.mask[None], np.zeros(k, np.int64), np.arange(k),
+            means, np.tile(self.mask, (k, 1)), np.ones(k),
+        )  # fmt: skip
+
+    def _clusters(self, rows: SearchedRows) -> tuple[np.ndarray, np.ndarray]:
+        """Return counts and means of the clusters; an empty one keeps its center."""
+        [counts], [sums], _ = label_sums(rows.X, self.labels[None], len(self.centers))
+        means = sums / np.maximum(counts, 1)[:, None]
+        return counts, np.where(counts[:, None] > 0, means, self.centers)
+
+    def step(self, rows: SearchedRows, parameters: GFSKMeansParameters) -> None:
+        """Drop the features without which the clusters are most separate, if no less so."""
+        kept, (counts, means) = np.flatnonzero(self.mask), self._clusters(rows)
+        pooled = variances_within(counts, means, rows.variances)
+        alone = feature_separability(counts, means, pooled)[kept]
+        many = parameters.drops_many(len(self.mask))
+        dropped: Any = least_separate(kept, alone) if many else kept[:, None]
+        criterion = CrossProjection(rows, kept, counts, means, ROWS_PER_FEATURE if many else 1)
+        # Of several at a time the first that may go, which are the most, else the best one.
+        together = 1 if many else batch_size(len(rows.X), len(self.mask), len(means))
+        values, best = np.full(len(dropped), -np.inf), -1
+        for begin in range(0, len(dropped), together):
+            some = slice(begin, begin + together)
+            masks = np.tile(self.mask, (len(dropped[some]), 1))
+            for mask, gone in zip(masks, dropped[some], strict=True):
+                mask[gone] = False
+            ends, labels = lloyd(rows.X, means, masks, parameters.max_iter, parameters.tol)
+            values[some] = criterion.log_ratios(self.labels, labels, masks[:, kept])
+            before, best = best, int(begin if many else _best(values, alone))
+            if best != before and (begin <= best < begin + together):
+                chosen = ends[best - begin].copy(), labels[best - begin].copy()
+            if many and values[best] >= 0:
+                break
+        if not values[best] >= 0:
+            self.done = True
+            return
+        self.mask = self.mask.copy()
+        self.mask[dropped[best]] = False
+        self.centers, self.labels = chosen
+        self.dropped = np.append(self.dropped, dropped[best])
+        self.ratio = float(values[best])
+        self.n_subsets += 1
+
+
+class CrossProjection:
+    """Compares candidate clusterings with the present one, in its features.
+
+    Parameters
+    ----------
+    rows : SearchedRows
+    kept : ndarray of int
+        The features.
+    counts, means : ndarray of shape (n_clusters,), (n_clusters, n_features), float64
+        Of the present clusters.
+    rows_per_feature : int
+        Of no more rows traces are compared.
+    """
+
+    def __init__(
+        self,
+        rows: SearchedRows,
+        kept: np.ndarray,
+        counts: np.ndarray,
+        means: np.ndarray,
+        rows_per_feature: int,
+    ) -> None:
+        self._rows, self._kept, self._counts, self._means = rows, kept, counts, means[:, kept]
+        self._variances = rows.variances[kept]
+        self._total: np.ndarray | None = None
+        inner = variances_within(counts, self._means, self._variances)
+        if len(rows.X) > rows_per_feature * len(kept):
+            X = rows.X if len(kept) == rows.X.shape[1] else rows.X[:, kept]
+            self._total = X.T @ X / len(X)
+            inner = self._within(counts, self._means)
+        self._old = inner
+
+    def _within(self, counts: np.ndarray, means: np.ndarray) -> np.ndarray:
+        """Return the pooled covariances of clusterings: that of all rows less that between."""
+        assert self._total is not None
+        weighted = means * (counts / len(self._rows.X))[..., None]
+        inner = self._total - np.swapaxes(weighted, -1, -2) @ means
+        np.einsum("...ii->...i", inner)[:] = variances_within(counts, means, self._variances)
+        return inner
+
+    def log_ratios(self, old: np.ndarray, new: np.ndarray, masks: np.ndarray) -> np.ndarray:
+        """Return the logs of the criterion of new clusters over that of the old ones.
+
+        Parameters
+        ----------
+        old : ndarray of shape (n_rows,), int
+            Labels.
+        new : ndarray of shape (n_candidates, n_rows), int
+        masks : ndarray of shape (n_candidates, n_kept), bool
+
+        Returns
+        -------
+        ratios : ndarray of shape (n_candidates,), float64
+            0 of the same clusters; -inf where a criterion is not defined.
+        """
+        ratios, others = np.zeros(len(new)), np.flatnonzero((new != old).any(axis=1))
+        side = len(self._kept) + len(self._counts)
+        step = max(1, TOGETHER // (len(self._kept) * side))
+        for begin in range(0, len(others), step):
+            some = others[begin : begin + step]
+            ratios[some] = self._of(new[some], masks[some])
+        known = np.isfinite(ratios)
+        return np.where(known, np.round(np.where(known, ratios, 0.0), DIGITS), -np.inf)
+
+    def _of(self, new: np.ndarray, masks: np.ndarray) -> np.ndarray:
+        """Return the log ratios of clusterings that differ from the present one."""
+        n, n_rows = new.shape
+        counts, sums, _ = label_sums(self._rows.X, new, len(self._counts))
+        means = sums[..., self._kept] / np.maximum(counts, 1)[..., None]
+        every = np.arange(len(self._kept))
+        traced, full = np.ones(n, dtype=bool), self._old.ndim == 2
+        if full and not is_singular(self._old, n_rows, every):
+            within = self._within(counts, means)
+            traced = np.array([is_singular(inner, n_rows, every) for inner in within])
+        values = np.empty(n)
+        for use_trace in np.unique(traced).tolist():
+            at = traced == use_trace
+            if use_trace:
+                fresh = variances_within(counts[at], means[at], self._variances)
+                before = np.diagonal(self._old) if full else self._old
+            else:
+                fresh, before = within[at], self._old
+            with np.errstate(invalid="ignore"):  # all means may be equal in both
+                values[at] = sum(
+                    log_separability(counts[at], means[at], fresh, subset)
+                    - log_separability(self._counts, self._means, before, subset)
+                    for subset in (np.ones(len(every), dtype=bool), masks[at])
+                )
+        return values
+
+
+def variances_within(counts: np.ndarray, means: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """Return the pooled variances within clusters, shape (..., n_features).
+
+    Parameters
+    ----------
+    counts : ndarray of shape (..., n_clusters)
+    means : ndarray of shape (..., n_clusters, n_features)
+        About the mean of all rows.
+    total : ndarray of shape (n_features,)
+        Variances of all rows.
+    """
+    share = counts / counts.sum(axis=-1, keepdims=True)
+    variances = total - (share[..., None, :] @ means**2)[..., 0, :]
+    # Values that are equal within the clusters have no variance, whatever rounding leaves of it.
+    return np.where(variances <= ROUNDING * total, 0.0, variances)
+
+
+def _best(values: np.ndarray, alone: np.ndarray) -> int:
+    """Return the place of the largest value; of equal ones, of the least separate feature."""
+    return int(rank(values, np.zeros(len(values), dtype=bool), -alone)[0])
 
 
 def choose(shape: Shape, selection: Selection) -> GlobalSearch:
-    """Return the only strategy; how its passes go follows from the shape."""
+    """Return the only strategy; how many rows it searches follows from the shape."""
     return GlobalSearch(shape, selection)
 
 
-class GlobalSearch(Strategy):
-    """The backward search on all rows."""
+class GlobalSearch(SampledSearch):
+    """The backward search with one subset for all clusters."""
 
-    @property
-    def passes(self) -> type[RowPasses]:
-        """The class of the passes of the search; rows that a restart holds are held once more."""
-        few = self.shape.n_samples <= START_ROWS
-        # Rows in memory need no covariance of all features to drop several at a time.
-        held = few and (self.shape.n_blocks == 1 or self._many)
-        return HeldRows if held else kind_of_passes(self.shape)
+    kind = GlobalClusters
 
-    @property
-    def _many(self) -> bool:
-        return bool(self.parameters.drops_many(self.shape.n_features))
+    def compared_bytes(self, n_rows: int, n_clusters: int) -> int:
+        """Return the bytes of the covariances of all rows and within clusters."""
+        d, many = self.shape.n_features, self.parameters.drops_many(self.shape.n_features)
+        side = min(d, n_rows // (ROWS_PER_FEATURE if many else 1))
+        square = 8 * side**2
+        return 3 * square + 6 * max(8 * TOGETHER, square) + 8 * n_rows * side
 
-    @property
-    def _needs_gram(self) -> bool:
-        """Say whether the covariance of all features is made: rows in memory may do without."""
-        return not (self._many and self.passes is HeldRows)
-
-    def cost(self) -> StageCost:
-        """Return the cost of the covariances, of the search, and of the labels."""
-        shape, parameters, passes = self.shape, self.parameters, self.passes
-        k, d = largest_count(parameters.n_clusters), shape.n_features
-        n_candidates = most_candidates(d, self._many)
-        what = f"centers of {k} clusters for {n_candidates:,} candidates, and covariances of "
-        what += f"{d:,} features"
-        compared = search_bytes(k, d, n_candidates)
-        steps = [moments_step(shape)]
-        if self._needs_gram:
-            steps.append(gram_step(shape, 0))
-        if isinstance(parameters.init, str) and parameters.init == "k-means++":
-            sample = sample_shape(shape, min(START_ROWS, shape.n_samples))
-            held = HeldRows.step(sample, what, _size_of_sweep(HeldRows, k, d, n_candidates), 1)
-            compared_here = held_search_bytes(sample.n_samples, d, self._many)
-            restart = replace(held, task_bytes=held.task_bytes + compared_here)
-            steps += restart_steps(shape, passes, restart, parameters.n_init)
-        elif passes is not HeldRows:
-            steps.append(pass_over(shape, "a block and the means of its labels"))
-        size = _size_of_sweep(passes, k, d, n_candidates)
-        times = parameters.max_iter * (passes.reads(1) + (d - 1) * passes.reads(n_candidates))
-        step = passes.step(shape, what, size, times)
-        if passes is HeldRows:
-            compared = held_search_bytes(shape.n_samples, d, self._many)
-            steps += [held_step(shape), replace(step, task_bytes=step.task_bytes + compared)]
-        else:
-            steps += [step, Step(what, compared, by_client=True), labels_step(shape)]
-        stored = 4 * shape.n_samples
-        drawn = d * shape.itemsize * START_ROWS
-        return StageCost(tuple(steps), 2 * drawn + stored, stored, loads=LOADS, at_most=True)
-
-    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
-        """Return how long the search keeps each feature; details as `GFSKMeans` says."""
-        blocks, parameters = inputs.blocks, self.parameters
-        seed = self.selection.random_state
-        n_clusters, gap = inputs.n_clusters(parameters.n_clusters)
-        start = start_of(self.selection, blocks.n_samples, blocks.source.dropped)
-        given = check_start(start, n_clusters, blocks.n_samples, blocks.n_features)
-        labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
-        before = blocks.passes
-        usable = usable_features(blocks.moments(), blocks.source.uri)
-        with single_thread():
-            mean = blocks.moments().mean
-            passes = self.passes(blocks, mean)
-            rows = SearchedRows.of(passes, blocks.gram() if self._needs_gram else None)
-            if given is not None:
-                centers = given_centers(given, passes, n_clusters)
-            else:
-                centers = _best_start(passes, n_clusters, parameters, seed)
-            with track("gfs_kmeans", int(usable.sum()) - 1, "features dropped of") as progress:
-                with silenced():
-                    clusterings, order, n_subsets = search(
-                        rows, centers, usable, parameters, progress
-                    )
-            sums = _write_labels(passes, clusterings, labels)
-        mask, means = clusterings.masks[0], clusterings.centers[0]
-        # Dropped first, scored least; what is kept shares the best score, constants have none.
-        scores = mask.astype(np.float64)
+    def scores(self, solution: dict[str, Any], counts: np.ndarray) -> np.ndarray:
+        """Return how long the search keeps a feature; what is kept shares the best score."""
+        order, scores = solution["dropped"], solution["mask"].astype(np.float64)
         scores[order] = (np.arange(len(order)) + 1) / (len(order) + 1)
-        own, squares = np.hsplit(sums[:, 1:], 2)
-        centers = own / np.maximum(sums[:, :1], 1)
-        within = (squares - own * centers).sum(axis=0) / blocks.n_samples
-        alone = feature_separability(sums[:, 0], centers, within)
-        ranking = rank(scores, ~usable, alone)
-        details = {
-            "labels": labels,
-            "cluster_centers": means + mean,
-            "support": mask,
-            "dropped": np.array(order, dtype=np.int64),
-            "n_iter": n_subsets,
-            "n_passes": blocks.passes - before,
+        return np.asarray(scores)
+
+    def details(self, solution: dict[str, Any], rule: ClusterRule) -> dict[str, Any]:
+        """Return the subset and the way of the search."""
+        return {
+            "support": solution["mask"],
+            "dropped": solution["dropped"],
+            "n_iter": solution["n_subsets"],
         }
-        return FeatureScores(scores, ranking, details | gap)
-
-
-def _size_of_sweep(
-    passes: type[RowPasses], n_clusters: int, n_features: int, n_candidates: int
-) -> PassSize:
-    """Return the size of a pass for all candidates; of rows in memory, for some at a time."""
-    size = sweep_size(passes, n_clusters, n_features, n_candidates)
-    return replace(size, result=min(size.result, HELD_BYTES // 2)) if passes.held else size
-
-
-def search_bytes(n_clusters: int, n_features: int, n_candidates: int) -> int:
-    """Return the bytes of the process that compares candidates, beside its passes."""
-    # The Gram matrix, the covariance and those within the clusters, with slices that are solved.
-    # Centers of all candidates: the start, the ends, sums twice; passes keep more on their way.
-    square, candidates = 8 * n_features**2, 8 * n_clusters * n_features * n_candidates
-    return 16 * MIB + 10 * square + 9 * candidates
-
-
-def held_search_bytes(n_rows: int, n_features: int, many: bool) -> int:
-    """Return the bytes of a search on rows in memory, beside these."""
-    # Of several features at a time: the covariance of no more features than rows, which becomes its
-    # factor, and the rows in these features.
-    side = min(n_rows, n_features)
-    return 16 * MIB + 8 * (2 * side**2 + n_rows * side if many else 10 * n_features**2)
-
-
-def _best_start(
-    passes: RowPasses, n_clusters: int, parameters: GFSKMeansParameters, random_state: int
-) -> np.ndarray:
-    """Return the centers of the best of several searches from k-means++, on a sample of rows."""
-    rows = rows_of_restarts(passes, random_state)
-    restarts = run_tasks(
-        _restart_task, list(range(parameters.n_init)), rows, n_clusters, parameters, random_state,
-        label="gfs restarts", unit="restarts",
-    )  # fmt: skip
-    passes.blocks.scratch.remove(rows)
-    best = int(np.argmax([round(score, DIGITS) for score, _ in restarts]))
-    return np.asarray(restarts[best][1] - passes.origin)
-
-
-def _restart_task(
-    restart: int,
-    data: ArrayRef,
-    n_clusters: int,
-    parameters: GFSKMeansParameters,
-    random_state: int,
-) -> tuple[float, np.ndarray]:
-    """Search from one draw of k-means++; return its evidence and its centers in all features."""
-    X = data.load()
-    with inline():
-        blocks = RowBlocks.from_any(X, rows=len(X))
-        moments = blocks.moments()
-        gram = None if parameters.drops_many(X.shape[1]) else blocks.gram()
-        usable = usable_features(moments, "init")
-        chosen = plus_plus(X[:, usable], n_clusters, rng(random_state, "gfs restart", restart))
-        chosen = np.resize(chosen, n_clusters)  # fewer distinct rows than clusters
-        passes = HeldRows(blocks, moments.mean, rows=X)
-        rows, first = SearchedRows.of(passes, gram), X[chosen] - moments.mean
-        with track("gfs_kmeans", None) as progress:
-            clusterings = search(rows, first, usable, parameters, progress)[0]
-        sums = _write_labels(passes, clusterings, None)
-    counts = sums[:, 0]
-    n, d = np.maximum(counts, 1)[:, None], X.shape[1]
-    variances = sums[:, 1 + d :] / n - (sums[:, 1 : 1 + d] / n) ** 2
-    masks = np.tile(clusterings.masks[0], (n_clusters, 1))
-    means = clusterings.centers[0] + moments.mean
-    return evidence(counts, variances, moments.variance, masks), means
-
-
-def _write_labels(
-    passes: RowPasses, clusterings: Clusterings, labels: ArrayRef | None
-) -> np.ndarray:
-    """Label all rows by the nearest center; return the sums of the labels' rows."""
-    k = clusterings.centers.shape[1]
-    rules = Rules(clusterings.take(np.zeros(k, dtype=np.int64)), np.arange(k))
-    masks = np.tile(clusterings.masks[0], (k, 1))
-    with silenced():
-        rule = Assignment(rules, clusterings.centers[0], masks, np.ones(k))
-        return passes.assign(rule, False, labels)

@@ -86,6 +86,7 @@ class HighlyVariable(BaseSelector):
         batch_key: Any = None,
         preprocess: str = "auto",
         missing: str = "error",
+        redundancy: float | None = None,
         verbose: int = 1,
     ) -> None:
         self._keep(locals())

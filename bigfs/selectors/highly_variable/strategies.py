@@ -23,10 +23,11 @@ from bigfs.selectors.highly_variable.kernels import (
     kernel_bytes,
 )
 from bigfs.selectors.method import Strategy
-from bigfs.selectors.stages import start_of
+from bigfs.selectors.scoring import start_of
 from bigfs.stages.scores import FeatureScores, rounded
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import ArrayRef, Scratch
+from bigfs.store.values import check_classes
 
 logger = logging.getLogger("bigfs")
 
@@ -64,18 +65,15 @@ def _batches(
         return None
     values = np.asarray(start_of(selection, n_samples, dropped))
     n_rows = values.size if n_samples is None else n_samples
-    if values.shape != (n_rows,) or values.dtype.kind not in "fiubUSO" or not n_rows:
+    if values.shape != (n_rows,) or values.dtype.kind not in "fiubUS" or not n_rows:
         raise InputError(
             f"HighlyVariable: batch_key must name a batch for each of the {n_rows} rows. Got "
             f"an array of {values.dtype} with shape {values.shape}."
         )
-    try:
-        return np.unique(values, return_inverse=True)[1].astype(np.int32)
-    except TypeError:
-        raise InputError(
-            "HighlyVariable: batch_key has values of several kinds, which have no order. Make "
-            "all of them texts."
-        ) from None
+    batches, numbers = np.unique(values, return_inverse=True)
+    if n_samples is None:  # once, before anything runs
+        check_classes(batches, n_rows, "HighlyVariable: batch_key", refuse=True)
+    return numbers.astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ class _OfBatches(Strategy):
     _deviance: ClassVar[bool] = False
 
     def _pass(self, what: str, n_vectors: int) -> Step:
-        """Return the step of a pass with so many vectors for each batch as its result."""
+        """Return the step of a pass whose result has ``n_vectors`` vectors for each batch."""
         vectors = 8 * n_vectors * self.n_batches * self.shape.n_features
         deviance, batched = self._deviance, self.n_batches > 1
         needed = kernel_bytes(self.shape, deviance=deviance, batched=batched) + 2 * vectors
@@ -227,13 +225,15 @@ def trend_deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
         try:
             model.fit()
         except ValueError as error:
+            message = error.args[0] if error.args else ""
+            message = message.decode() if isinstance(message, bytes) else str(message)
             # Where many features share a mean it takes a pseudoinverse, and says so as an error.
-            if not any(phrase in str(error) for phrase in _PSEUDOINVERSE):
-                raise
+            if not any(phrase in message for phrase in _PSEUDOINVERSE):
+                raise ValueError(message) from None
             logger.warning(
                 "HighlyVariable: many features share a mean, and the trend was solved by a "
                 "pseudoinverse there (%s). Consider dropping features that occur in few rows.",
-                error,
+                " ".join(message.split()),
             )
         expected[varies] = model.outputs.fitted_values
         if not np.isfinite(expected).all():

@@ -9,10 +9,8 @@ from sklearn.base import ClusterMixin
 
 from bigfs.blocks import RowBlocks
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
-from bigfs.core.threads import single_thread
 from bigfs.selectors.base import LabelingSelector, NumberOfFeatures
-from bigfs.selectors.lfs.held import kind_of_passes
-from bigfs.selectors.lfs.kernels import Assignment, Clusterings, Rules
+from bigfs.selectors.clusters import ClusterRule, label_all
 from bigfs.store.scratch import ArrayRef
 
 
@@ -45,9 +43,10 @@ class LFS(ClusterMixin, LabelingSelector):
         (n_clusters, n_features), in units of the preprocessed data; or labels of shape
         (n_samples,), whose class means are taken.
     n_init : int, default=10
-        Searches from k-means++, each on all rows or a sample of 5,000.
+        Searches from k-means++, each on at most 5,000 rows.
     sample_size : int or None, default=None
-        Search on so many random rows and label all rows at the end. None: on all rows.
+        Random rows to search on; all are labeled at the end. None: all rows up to 20,000, or
+        fewer (down to 1,250) where ``memory_limit`` asks for it.
     unassigned : {"nearest", "leave"}, default="nearest"
         Rows of no cluster take the nearest by eq. (20), or the label -1.
     max_iter : int, default=100
@@ -76,6 +75,8 @@ class LFS(ClusterMixin, LabelingSelector):
     evidence_ : float or None
         How well the solution describes the rows, in nats above no clusters at all (BIC); restarts
         are compared by it. None if a label has fewer than two rows.
+    n_rows_ : int
+        Rows that were searched.
     n_iter_ : int
         Rounds over the clusters.
     n_passes_ : int
@@ -100,10 +101,10 @@ class LFS(ClusterMixin, LabelingSelector):
 
     The variance in eq. (20) is the mean one of the features a cluster keeps.
 
-    Cost: each step one pass per iteration of k-means, for all candidates of a cluster together,
-    one for covariances, at most one for errors of ties. Nothing that has a row per sample is stored
-    before the end. Memory grows with n_clusters * n_features^2, or n_samples^2 where rows in memory
-    (at most 5,000, or a sample) are fewer.
+    Cost: three passes: moments, the rows to search on, and the labels of all rows, from which
+    ``scores_``, ``evidence_`` and the order of equal features follow. A search is a task of one
+    process, whose memory grows with rows * n_features, and with n_features^2 as far as there are
+    rows enough for a covariance.
 
     References
     ----------
@@ -137,6 +138,7 @@ class LFS(ClusterMixin, LabelingSelector):
         tol: float = 1e-3,
         preprocess: str = "auto",
         missing: str = "error",
+        redundancy: float | None = None,
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,
@@ -152,10 +154,9 @@ class LFS(ClusterMixin, LabelingSelector):
         return self
 
     def _write_labels(self, blocks: RowBlocks, labels: ArrayRef) -> None:
-        rules = Rules(Clusterings(self.rule_centers_, self.rule_masks_), self.rule_members_)
-        rule = Assignment(
-            rules, self.cluster_centers_ - self.origin_, self.feature_masks_, self.variances_
-        )
-        passes = kind_of_passes(blocks.layout)(blocks, self.origin_)
-        with single_thread():
-            passes.assign(rule, self.unassigned == "leave", labels)
+        rule = ClusterRule(
+            self.origin_, self.rule_centers_, self.rule_masks_,
+            np.arange(len(self.rule_members_)), self.rule_members_,
+            self.cluster_centers_ - self.origin_, self.feature_masks_, self.variances_,
+        )  # fmt: skip
+        label_all(blocks, rule, self.unassigned == "leave", labels)

@@ -1,4 +1,7 @@
-"""M3FS: features that separate clusters with a large margin, smoothly on the neighbor graph."""
+"""M3FS, features that separate clusters with a large margin, smoothly on the neighbor graph.
+
+Maximum margin clustering is the same with every weight at 1 and no smoothness.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from bigfs.config.fields import (
     Tolerance,
     count_or_auto,
 )
-from bigfs.selectors.method import Bound, Method
+from bigfs.selectors.method import Bound, Method, needs_eigengap
 
 MAX_CLUSTERS = 254
-# Spectral starts take so many eigenvectors more or fewer than there are clusters.
+# Spectral starts: eigenvectors taken beyond (or below) the number of clusters.
 EXTRA_EIGENVECTORS = (-1, 0, 1, 3)
 
 
@@ -48,7 +51,7 @@ class MarginParameters(Section):
         "planes_outside", description="Outer loop; planes_outside is the paper's."
     )
     sample_size: Annotated[int, Field(ge=2)] | None = Field(
-        None, description="Learn on so many samples and label the others. null: on all."
+        None, description="Samples to learn on; the others are labeled at the end. null: all."
     )
     max_iter: PositiveInt = Field(
         1000, description="Most cone programs for a start, each with a pass over the data."
@@ -91,7 +94,7 @@ class M3FSParameters(MarginParameters):
     )
 
     def starts_at(self, kind: Literal["kmeans", "spectral"]) -> bool:
-        """Say whether k-means on the rows, or on the eigenvectors, is among the starts."""
+        """Return whether k-means on the rows, or on the eigenvectors, is among the starts."""
         return isinstance(self.init, str) and self.init in ("auto", kind)
 
 
@@ -114,7 +117,7 @@ def _reads(parameters: M3FSParameters) -> tuple[str, ...]:
     return _needs(parameters) if "spectral" in _needs(parameters) else ("graph",)
 
 
-METHOD = Method(
+M3FS = Method(
     "m3fs",
     "M3FS",
     __name__,
@@ -127,4 +130,26 @@ METHOD = Method(
     neighbor_lists=True,
     bounds=(Bound("n_clusters", "n_samples", 1, 2), Bound("sample_size", "n_samples")),
     one_fit_up_to=0,
+)
+
+
+class MaximumMarginClusteringParameters(MarginParameters):
+    """Maximum margin clustering (Zhao, Kwok, Wang, Zhang, CVPR 2009, section 2)."""
+
+
+def _needs_of_clustering(parameters: MaximumMarginClusteringParameters) -> tuple[str, ...]:
+    """Return the stages of all rows; a sample has stages of its own."""
+    return needs_eigengap(parameters) if parameters.sample_size is None else ()
+
+
+MAXIMUM_MARGIN_CLUSTERING = Method(
+    "maximum_margin_clustering",
+    "MaximumMarginClustering",
+    __name__,
+    MaximumMarginClusteringParameters,
+    title="maximum margin clustering",
+    choose_by="choose_clustering",
+    needs=_needs_of_clustering,
+    starts=("kmeans",),
+    bounds=(Bound("n_clusters", "n_samples", 1, 2), Bound("sample_size", "n_samples")),
 )

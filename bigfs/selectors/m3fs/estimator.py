@@ -1,13 +1,15 @@
-"""The estimator of M3FS, and what it shares with maximum margin clustering."""
+"""The estimators of M3FS and maximum margin clustering."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from bigfs.blocks import RowBlocks
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT
 from bigfs.selectors.base import LabelingSelector, NumberOfFeatures
-from bigfs.selectors.m3fs.sample import label_rows
+from bigfs.selectors.m3fs.planes import label_rows
 from bigfs.store.scratch import ArrayRef
 
 
@@ -20,18 +22,12 @@ class MarginSelector(LabelingSelector):
         Number of clusters, at least 2.
     C : float, default=10.0
         Weight of the mean loss ``max(0, 1 - margin)``.
-    epsilon : float, default=0.01
-        No plane is violated by more than this at the end.
     sample_size : int or None, default=None
-        Learn on so many rows, drawn at random, and label the others in one pass.
-    max_iter : int, default=1000
-        Most cone programs for a start, each with a pass.
-    tol : float, default=0.01
-        The clusters stand when the objective falls by less than this share.
+        Rows to learn on, drawn at random; the others are labeled in one pass. None: all.
     """
 
     def _write_labels(self, blocks: RowBlocks, labels: ArrayRef) -> None:
-        label_rows(blocks, self.coef_, self.intercept_, labels)
+        label_rows(blocks, np.vstack([self.coef_, self.intercept_])[None], labels)
 
 
 class M3FS(MarginSelector):
@@ -68,8 +64,6 @@ class M3FS(MarginSelector):
     init : {"auto", "kmeans", "spectral"} or array-like of shape (n_samples,), default="auto"
         Where to begin: k-means on the rows, ``n_init`` times; k-means on the graph's
         eigenvectors, of several numbers of them; both; or labels below ``n_clusters``.
-    n_init : int, default=3
-        Restarts of k-means.
     criterion : {"likelihood", "objective"}, default="likelihood"
         Which start to believe, of those that converged and kept all clusters: the one whose
         clusters describe the rows best, each as a Gaussian with a covariance of its own (on at
@@ -102,7 +96,7 @@ class M3FS(MarginSelector):
         The certificate: mean loss under the final clusters beyond xi, at most epsilon.
     n_planes_, n_cccp_steps_, n_iter_ : int
         Planes drawn, changes of the clusters, rounds: each a pass for a solution of a cone
-        program, or for new clusters; or a program of all rows.
+        program, or for new clusters.
     smoothness_term_ : float
         ``smoothness * f'Ln f / n``.
     gap_ : float
@@ -132,9 +126,7 @@ class M3FS(MarginSelector):
 
     with f = Xv + b. C and smoothness multiply means over the rows, so that neither depends on n,
     nor on ``sample_size``. X is read once for each cone program, for all starts together; the
-    programs have a size that does not depend on n. With two clusters outside and up to 4,096 rows
-    of one block, starts that are not done after 20 rounds go on by programs with a slack for every
-    row, one for each change of the clusters.
+    programs have a size that does not depend on n.
 
     In the paper's nesting the planes are the outer loop. While they are few the clusters drift:
     with two clusters they end where the objective is low, whatever the start; with more they
@@ -171,11 +163,89 @@ class M3FS(MarginSelector):
         epsilon: float = 0.01,
         preprocess: str = "rescale",
         missing: str = "error",
+        redundancy: float | None = None,
         fit_intercept: bool = True,
         init: Any = "auto",
         n_init: int = 3,
         criterion: str = "likelihood",
         nesting: str = "clusters_outside",
+        sample_size: int | None = None,
+        max_iter: int = 1000,
+        tol: float = 0.01,
+        random_state: int | None = 0,
+        memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
+        verbose: int = 1,
+    ) -> None:
+        self._keep(locals())
+
+
+class MaximumMarginClustering(MarginSelector):
+    """Clusters that a linear rule on all features separates with the largest margin.
+
+    Features are ranked by the norms of the rule's coefficients.
+
+    Parameters
+    ----------
+    n_features_to_select : int, "auto", dict or None, default=None
+        How many features to keep; None keeps half of them, "auto"
+        as many as a curve says; a dict says which curve, as in a pipeline. The
+        clusters do not depend on it.
+    balance : float or None, default=0.1
+        Largest mean decision value (two clusters), or difference between the means of two
+        clusters' values. None: no bound.
+    preprocess : {"rescale", "standardize", "auto", "none", "minmax", "unit_norm", "log1p", \
+"normalize_total", "normalize_log1p"}, default="rescale"
+        Applied while reading, as in `M3FS`.
+    init : "kmeans" or array-like of shape (n_samples,), default="kmeans"
+        Where to begin: k-means on the rows, or labels below ``n_clusters``.
+    n_init : int, default=3
+        Restarts of k-means; the least objective is kept.
+    nesting : {"clusters_outside", "planes_outside"}, default="planes_outside"
+        As in `M3FS`; the paper's order is the default here.
+
+    Attributes
+    ----------
+    scores_ : ndarray of shape (n_features,), float64
+        Norms of the rows of ``coef_``.
+    labels_ : ndarray (zarr array where X was stored) of shape (n_samples,), int32
+    coef_, intercept_, objective_, violation_, n_planes_, starts_ and others
+        As in `M3FS`.
+
+    Notes
+    -----
+    Problem (1) of [1]_ with the cutting planes of M3FS: sigma = 1 and lambda = 0. It clusters and
+    selects nothing: the clusters are those of `M3FS` with all features, no smoothness, this start
+    and this nesting.
+
+    References
+    ----------
+    .. [1] B. Zhao, J. Kwok, F. Wang, C. Zhang, "Unsupervised maximum margin feature selection
+       with manifold regularization", CVPR 2009, section 2.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from bigfs import MaximumMarginClustering
+    >>> X, y = load_digits(n_class=2, return_X_y=True)
+    >>> MaximumMarginClustering(n_clusters=2).fit(X).labels_.shape
+    (360,)
+    """
+
+    def __init__(
+        self,
+        n_features_to_select: NumberOfFeatures = None,
+        *,
+        n_clusters: int | str = 2,
+        C: float = 10.0,
+        balance: float | None = 0.1,
+        epsilon: float = 0.01,
+        preprocess: str = "rescale",
+        missing: str = "error",
+        redundancy: float | None = None,
+        fit_intercept: bool = True,
+        init: Any = "kmeans",
+        n_init: int = 3,
+        nesting: str = "planes_outside",
         sample_size: int | None = None,
         max_iter: int = 1000,
         tol: float = 0.01,

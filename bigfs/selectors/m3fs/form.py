@@ -7,6 +7,7 @@ not cost digits, and the form is brought back.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,6 @@ from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
 from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import InputError, MemoryLimitError
-from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.graph.affinity import AffinityMatrix
 from bigfs.runtime.execute import map_reduce, run_tasks
@@ -27,10 +27,9 @@ MAX_FULL_ROWS = 50_000
 _TILE = 2048
 # Matrices of features alive at once where the form is brought back and clipped.
 _CLIPPED = 6
-# Added to the diagonal of Ln, which is singular: far below the tolerance of the programs.
-_DEFINITE = 1e-10
-# From so many features on few rows are worth a way of their own.
-_LARGE = 400
+# Share of the largest diagonal entry that is added to the diagonal where a form is singular: far
+# below the tolerance of the programs.
+_DEFINITE = 1e-12
 
 
 def smooth_form(blocks: RowBlocks, W: AffinityMatrix) -> np.ndarray:
@@ -46,37 +45,11 @@ def smooth_form(blocks: RowBlocks, W: AffinityMatrix) -> np.ndarray:
     -------
     form : ndarray of shape (n_features + 1, n_features + 1), float64
     """
-    if _few_rows(blocks.layout):
-        return _form_of_few_rows(blocks, W)
     center, reader = _center(blocks), blocks.start_pass()
     total = map_reduce(
         _edge_task, blocks.bounds, np.add, reader, W, blocks.rows, center, label="smoothness"
     )
     return _finished(total, center.load(), blocks.n_samples)
-
-
-def _few_rows(shape: Shape) -> bool:
-    """Say whether matrices of rows are smaller than those of features, which are large."""
-    return shape.n_samples < shape.n_features and shape.n_features >= _LARGE
-
-
-def _form_of_few_rows(blocks: RowBlocks, W: AffinityMatrix) -> np.ndarray:
-    """Return the form as ``F'F / n``, ``F = R [X 1]`` with ``R'R = Ln``: R is n x n."""
-    n, mean = blocks.n_samples, blocks.moments().mean
-    Z = _rows(blocks.start_pass().read(0, n), mean)
-    root = 1 / np.sqrt(W.degrees.load())
-    with single_thread():
-        Ln = W.load().toarray()
-        Ln *= -root[:, None]
-        Ln *= root
-        Ln.flat[:: n + 1] += 1.0 + _DEFINITE
-        R, failed = dpotrf(Ln)
-        if failed:  # weights of either sign
-            values, vectors = np.linalg.eigh(Ln)
-            R = (vectors * np.sqrt(np.maximum(values, 0.0))).T
-        F = R @ Z
-        F[:, :-1] += np.outer(F[:, -1], mean)
-        return np.asarray(F.T @ F / n)
 
 
 def full_form(blocks: RowBlocks, sigma: float) -> np.ndarray:
@@ -110,7 +83,7 @@ def full_form(blocks: RowBlocks, sigma: float) -> np.ndarray:
 
 
 def check_full(n_samples: int, weight: str) -> None:
-    """Raise unless there is a complete graph of these weights, for so many rows at most."""
+    """Raise unless a complete graph may have these weights and ``n_samples`` rows."""
     if weight != "heat":
         raise InputError(
             f"graph 'full' has heat weights, and graph.weight is '{weight}'. Set it to 'heat', or "
@@ -125,19 +98,10 @@ def check_full(n_samples: int, weight: str) -> None:
 
 def smooth_steps(shape: Shape, n_neighbors: int) -> tuple[Step, ...]:
     """Return the steps of `smooth_form`."""
-    if _few_rows(shape):
-        n, width = shape.n_samples, shape.n_features + 1
-        what = f"all rows, and 2 matrices of {width:,} x {width:,} for smoothness"
-        needed = n * width * (shape.itemsize + 24) + 32 * n**2 + 16 * width**2
-        return (Step(what, needed, 1, 1, shape.n_chunks, by_client=True),)
     edges = 2 * shape.rows * n_neighbors
     # The other block, the edges, and tiles in float64.
     needed = shape.block_bytes + 56 * edges + 24 * MIB
-    what, sums = _sums(shape)
-    return (
-        pass_over(shape, f"a block, one that its edges lead to, and {what}", needed + sums),
-        _clipping(shape),
-    )
+    return _form_steps(shape, "a block, one that its edges lead to", needed)
 
 
 def full_steps(shape: Shape) -> tuple[Step, ...]:
@@ -145,23 +109,19 @@ def full_steps(shape: Shape) -> tuple[Step, ...]:
     rows = min(_TILE, shape.rows)
     # Two tiles in float64 with their products, the weights between them in four copies, degrees.
     needed = 8 * rows * (4 * shape.n_features + 4 * rows) + 8 * shape.n_samples + 32 * MIB
-    what, sums = _sums(shape)
-    return (
-        pass_over(shape, f"two tiles of rows, their weights, and {what}", needed + sums, times=2),
-        _clipping(shape),
-    )
+    return _form_steps(shape, "two tiles of rows, their weights", needed, times=2)
 
 
-def _sums(shape: Shape) -> tuple[str, int]:
-    """Return the contents of a fold of the form, in words and in bytes."""
+def _form_steps(shape: Shape, what: str, needed: int, times: int = 1) -> tuple[Step, ...]:
+    """Return passes that need what is said beside the sums of a fold, and the end by the client."""
     width, parts = shape.n_features + 1, fold_parts(shape.n_blocks) + 1
-    return f"{parts} sums of {width:,} x {width:,}", 8 * parts * width**2
-
-
-def _clipping(shape: Shape) -> Step:
-    width = shape.n_features + 1
-    what = f"{_CLIPPED} matrices of {width:,} x {width:,} for smoothness"
-    return Step(what, 8 * _CLIPPED * width**2, by_client=True)
+    size = f"{width:,} x {width:,}"
+    summed, needed = f"{what}, and {parts} sums of {size}", needed + 8 * parts * width**2
+    clipped = f"{_CLIPPED} matrices of {size} for smoothness"
+    return (
+        pass_over(shape, summed, needed, times=times),
+        Step(clipped, 8 * _CLIPPED * width**2, by_client=True),
+    )
 
 
 def _center(blocks: RowBlocks) -> ArrayRef:
@@ -170,12 +130,15 @@ def _center(blocks: RowBlocks) -> ArrayRef:
 
 
 def _finished(total: np.ndarray, center: np.ndarray, n: int) -> np.ndarray:
-    """Bring the form of centered columns back, and clip it to positive semidefinite."""
-    shift = np.eye(len(total))
-    shift[-1, :-1] = center
-    form = shift.T @ total @ shift / n
-    values, vectors = np.linalg.eigh((form + form.T) / 2)
-    return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T)
+    """Bring the form of centered columns back, and make it positive semidefinite."""
+    total[:-1] += np.outer(center, total[-1])
+    total[:, :-1] += np.outer(total[:, -1], center)
+    form = (total + total.T) / (2 * n)
+    form.flat[:: len(form) + 1] += _DEFINITE * form.diagonal().max()
+    if dpotrf(form)[1]:  # rounding took more than that, or weights are of either sign
+        values, vectors = np.linalg.eigh(form)
+        form = (vectors * np.maximum(values, 0.0)) @ vectors.T
+    return np.asarray(form)
 
 
 def _rows(X: np.ndarray, center: np.ndarray) -> np.ndarray:
@@ -254,28 +217,28 @@ class _AllPairs:
     degrees: ArrayRef
 
 
+def _smoothed(
+    block: tuple[int, int], pairs: _AllPairs, right: Callable[[slice, np.ndarray], np.ndarray]
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Yield tiles of a block's rows Z, and ``W R`` there, with ``R = right(rows, Z)`` of all."""
+    read, mean = pairs.reader.read, pairs.center.load()
+    for begin, end in _tiles([block]):
+        mine, total = _rows(read(begin, end), mean), 0.0
+        for low, high in _tiles(pairs.bounds):
+            theirs = _rows(read(low, high), mean)
+            weights = _weights(mine[:, :-1], theirs[:, :-1], pairs.sigma, begin == low)
+            total = total + weights @ right(slice(low, high), theirs)
+        yield slice(begin, end), mine, np.asarray(total)
+
+
 def _degree_task(block: tuple[int, int], pairs: _AllPairs) -> None:
     """Store the degrees of one block's rows."""
-    read, mean, out = pairs.reader.read, pairs.center.load(), np.zeros(block[1] - block[0])
-    for begin, end in _tiles([block]):
-        mine = read(begin, end) - mean
-        for low, high in _tiles(pairs.bounds):
-            part = _weights(mine, read(low, high) - mean, pairs.sigma, begin == low).sum(axis=1)
-            out[begin - block[0] : end - block[0]] += part
-    pairs.degrees.write(block[0], out)
+    sums = [total for _, _, total in _smoothed(block, pairs, lambda _, Z: Z[:, -1])]
+    pairs.degrees.write(block[0], np.concatenate(sums))
 
 
 def _full_task(block: tuple[int, int], pairs: _AllPairs) -> np.ndarray:
     """Return the part of the form whose left factor is in one block."""
-    read, mean, root = pairs.reader.read, pairs.center.load(), 1 / np.sqrt(pairs.degrees.load())
-    d = len(mean)
-    total = np.zeros((d + 1, d + 1))
-    for begin, end in _tiles([block]):
-        mine = _rows(read(begin, end), mean)
-        moved = np.zeros_like(mine)
-        for low, high in _tiles(pairs.bounds):
-            theirs = _rows(read(low, high), mean)
-            weights = _weights(mine[:, :d], theirs[:, :d], pairs.sigma, begin == low)
-            moved += weights @ (root[low:high, None] * theirs)
-        total += mine.T @ (mine - root[begin:end, None] * moved)
-    return total
+    root = 1 / np.sqrt(pairs.degrees.load())[:, None]
+    tiles = _smoothed(block, pairs, lambda rows, Z: root[rows] * Z)
+    return np.asarray(sum(Z.T @ (Z - root[rows] * moved) for rows, Z, moved in tiles))

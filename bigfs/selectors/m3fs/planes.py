@@ -1,288 +1,234 @@
-"""M3FS from all starts: rounds in lock-step with fused passes, or a task for each start."""
+"""Planes of M3FS on one row block: decision values, clusters, sums; and where rows keep theirs.
+
+With two clusters V has one column and a row's cluster is 1 where ``f >= 0``; with more it is the
+column of the largest value. A plane names a rival for some rows: 0 for none, else the rival's
+cluster plus 1 (with two clusters just 1). All of it is one formula: a row with cluster z and rival
+r asks for ``f_z - f_r >= 1``, where with two clusters ``f_z - f_r`` is ``f`` or ``-f``.
+
+What a start keeps for every row, its clusters and its planes, is one small integer per row (one
+bit with two clusters), stored by blocks under the round that made it: a task that runs twice
+writes the same values again.
+"""
 
 from __future__ import annotations
 
-import json
-import time
-import uuid
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 
-from bigfs.blocks.rowblocks import BlockReader, RowBlocks
-from bigfs.core.cost import Shape
-from bigfs.core.units import MIB
-from bigfs.runtime.execute import at_most_at_once, run_tasks
-from bigfs.runtime.progress import say_where, silenced, track
-from bigfs.selectors.m3fs.passes import (
-    MemoryRows,
-    PlanePasses,
-    Request,
-    advance,
-    finish_block,
-    read_arrays,
-    round_bytes,
-    write_arrays,
-)
-from bigfs.selectors.m3fs.rowprograms import end_by_rows, is_long, may_use_rows
-from bigfs.selectors.m3fs.state import Settings, Trajectory
-from bigfs.selectors.m3fs.weighted import TOLERANCE, WeightedPlanes, is_weighted, weighted_bytes
-from bigfs.solvers.cone import ConeProgram, programs_at_once, solve_cone
-from bigfs.solvers.msupport import ConeSolution
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.kernels import tile_rows
 from bigfs.store.location import Location, as_location, replaced_file
+from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef
 
-_CHECKPOINT_SECONDS = 30.0
-_SMALL_ARRAYS = ("V", "sigma", "planes", "bounds", "multipliers", "idle", "slopes", "best", "sizes")
+
+@dataclass
+class PlaneSums:
+    """Sums of one pass over the rows for one start; two of them add up."""
+
+    hinge: float  # sum of ``max(0, 1 - margin)`` over the rows: the loss of the most violated plane
+    chosen: int  # rows that the new plane names a rival for
+    gradient: np.ndarray  # of shape (D, P), float64: sums of the new plane
+    # Of shape (n_planes, D, P), float64: what new clusters change of the sums of older planes;
+    # empty unless asked for.
+    gradients: np.ndarray
+    counts: np.ndarray  # of shape (n_planes,), int64: and of the rows that they ask something of
+    changed: int  # rows whose cluster under V is not the stored one
+    sizes: np.ndarray  # of shape (n_clusters,), int64: rows of each cluster under V
+
+    def __add__(self, other: PlaneSums) -> PlaneSums:
+        """Add the sums of two sets of rows."""
+        return PlaneSums(*(mine + vars(other)[name] for name, mine in vars(self).items()))
 
 
-def program_bytes(n_rows_of_v: int, n_columns: int, smooth: bool) -> int:
-    """Return the bytes of a cone program: dozens of planes, and matrices of smoothness.
-
-    Of these there are six where all features are active: as given, with a feature of zeros,
-    doubled, and three of a step, or two with one column. Where few are active, there is little but
-    the first.
-    """
-    planes = 8 * 64 * n_rows_of_v * n_columns
-    matrices = 5 if n_columns == 1 else 6
-    return 4 * planes + (8 * matrices * n_rows_of_v**2 if smooth else 0) + 16 * MIB
-
-
-def resident_bytes(shape: Shape, n_rows_of_v: int, n_columns: int, smooth: bool) -> int:
-    """Return the bytes of a start on resident rows: a round of all of them, in float64."""
-    widened = 8 * shape.n_samples * shape.n_features if shape.itemsize < 8 else 0
-    program = program_bytes(n_rows_of_v, n_columns, smooth)
-    program += weighted_bytes(shape.n_samples, n_rows_of_v, n_columns)
-    return round_bytes(shape, n_columns) + widened + program
+def decisions(X: np.ndarray, V: np.ndarray) -> np.ndarray:
+    """Return ``[X 1] V`` in float64; V has a row more than X has columns if it has intercepts."""
+    d = X.shape[1]
+    F = np.empty((len(X), V.shape[1]))
+    step = tile_rows(d)
+    for begin in range(0, len(X), step):
+        F[begin : begin + step] = X[begin : begin + step].astype(np.float64, copy=False) @ V[:d]
+    if len(V) > d:
+        F += V[d]
+    return F
 
 
-def first_states(n_starts: int, settings: Settings) -> list[Trajectory]:
-    """Return every start before its first pass."""
-    V = np.zeros((settings.n_rows_of_v, settings.n_columns))
-    share = settings.n_selected / settings.n_features
-    sigma = np.full(settings.n_features, share)
-    return [Trajectory(i, V.copy(), sigma.copy()) for i in range(n_starts)]
+def clusters_of(F: np.ndarray) -> np.ndarray:
+    """Return the cluster of every row: the sign's, or the largest value's."""
+    if F.shape[1] == 1:
+        return (F[:, 0] >= 0).astype(np.uint8)
+    return F.argmax(axis=1).astype(np.uint8)
 
 
-def run_resident(
-    blocks: RowBlocks,
-    labels: ArrayRef,
-    clusters: ArrayRef,
-    settings: Settings,
-    mean: np.ndarray,
-    smooth: np.ndarray | None,
-    folder: Location,
-) -> tuple[list[Trajectory], list[float]]:
-    """Run data of one block, each start in a task of its own; see `run_streamed`."""
-    shared = _share(folder, mean, smooth)
-    n_starts = labels.shape[1]
-    with _in_turn(settings):
-        ended = run_tasks(
-            _run_start,
-            list(range(n_starts)),
-            blocks.start_pass(n_starts),
-            blocks.n_samples,
-            labels,
-            settings,
-            shared,
-            label="m3fs",
-            unit="starts",
-            notes=True,
-        )
-    for path in shared:
-        as_location(path).unlink()
-    clusters.write(0, np.column_stack([rows for _, rows, _ in ended]))
-    return [state for state, _, _ in ended], [hinge for _, _, hinge in ended]
+def rivals(F: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the most violated plane for clusters z, and what every row is short of a margin."""
+    if F.shape[1] == 1:
+        short = 1.0 - np.where(z == 1, F[:, 0], -F[:, 0])
+        return (short > 0).astype(np.uint8), np.maximum(0.0, short)
+    rows = np.arange(len(F))
+    others = F.copy()
+    others[rows, z] = -np.inf
+    second = others.argmax(axis=1)
+    short = 1.0 - (F[rows, z] - F[rows, second])
+    return np.where(short > 0, second + 1, 0).astype(np.uint8), np.maximum(0.0, short)
 
 
-def _in_turn(settings: Settings) -> AbstractContextManager[None]:
-    """Let the threads of a process solve their programs in turn, where that takes less time."""
-    count = programs_at_once(settings.n_rows_of_v * settings.n_columns)
-    return nullcontext() if count is None else at_most_at_once(count)
+def plane_weights(plane: np.ndarray, z: np.ndarray, P: int) -> tuple[np.ndarray, int]:
+    """Return the weight of every row in a plane's sums, (P, n_rows), and the rows it counts."""
+    named = plane > 0
+    if P == 1:
+        signs = np.where(z == 1, 1.0, -1.0)
+        return (named * signs)[None, :], int(named.sum())
+    # A row whose rival has become its own cluster asks nothing.
+    named &= plane != z + 1
+    clusters = np.arange(P)[:, None]
+    weights = (z == clusters).astype(np.float64) - (plane == clusters + 1)
+    return weights * named, int(named.sum())
 
 
-def _share(folder: Location, mean: np.ndarray, smooth: np.ndarray | None) -> tuple[str, ...]:
-    """Store what all tasks read, each array in a file; return the paths."""
-    paths = []
-    for values in (mean, smooth):
-        if values is not None:
-            path = folder / f"shared-{uuid.uuid4().hex[:8]}.npy"
-            with path.open("wb") as file:
-                np.save(file, values)
-            paths.append(str(path))
-    return tuple(paths)
+def plane_sums(
+    X: np.ndarray, planes: list[np.ndarray], z: np.ndarray, P: int, intercept: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of planes for clusters z, (n_planes, D, P) in float64, and rows counted."""
+    d, J = X.shape[1], len(planes)
+    sums, counts = np.zeros((J * P, d + intercept)), np.zeros(J, dtype=np.int64)
+    step = tile_rows(max(d, J * P))
+    for begin in range(0, len(X) if J else 0, step):
+        part = slice(begin, begin + step)
+        weights = np.empty((J, P, len(X[part])))
+        for j, plane in enumerate(planes):
+            weights[j], named = plane_weights(plane[part], z[part], P)
+            counts[j] += named
+        rows = X[part].astype(np.float64, copy=False)
+        # Of many planes few rows are of a cluster, or have it as a rival in any of them.
+        for p in range(P):
+            used = weights[:, p].any(axis=0)
+            sums[p::P, :d] += weights[:, p, used] @ rows[used]
+        if intercept:
+            sums[:, d] += weights.reshape(J * P, -1).sum(axis=1)
+    return np.ascontiguousarray(sums.reshape(J, P, d + intercept).transpose(0, 2, 1)), counts
 
 
-def _shared(paths: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the means, and the matrix of smoothness, mapped: a program reads few of its rows."""
-    stored = []
-    for path in paths:
-        place = as_location(path)
-        if isinstance(place, Path):
-            stored.append(np.load(place, mmap_mode="r", allow_pickle=False))
-        else:
-            with place.open("rb") as file:
-                stored.append(np.load(file, allow_pickle=False))
-    return stored[0], stored[1] if len(stored) > 1 else None
-
-
-def _run_start(
-    number: int,
-    reader: BlockReader,
-    n: int,
-    labels: ArrayRef,
-    settings: Settings,
-    shared: tuple[str, ...],
-) -> tuple[Trajectory, np.ndarray, float]:
-    """Run one start to its end; return it with its clusters and the sum of its losses."""
-    mean, smooth = _shared(shared)
-    X = np.asarray(reader.read(0, n), dtype=np.float64)
-    state = first_states(number + 1, settings)[number]
-    rows = MemoryRows()
-    of_start = labels.load()[:, number]
-    rows.put(number, "clusters", 0, of_start)
-    small = is_weighted(n, settings, smooth)
-    weighted = WeightedPlanes(X, of_start, settings, mean) if small else None
-    by_rows = may_use_rows(n, settings)
-    while not state.done:
-        if by_rows and is_long(state):
-            z = rows.get(number, "clusters", state.version)
-            by_rows = end_by_rows(state, X, z, settings, mean, smooth)
-            if by_rows:
-                break
-        if weighted is not None:
-            if state.ids:
-                state.solved(weighted.solve(state))
-            state.absorb([weighted.step(state)], settings, n)
-            weighted.keep(state)
-        else:
-            if state.ids and not state.refresh:
-                state.solved(_solved(state.program(settings, mean, smooth), state.slopes))
-            requested = Request.of(state, settings)
-            state.absorb([advance(X, V, request, rows) for request, V in requested], settings, n)
-        if state.history:
-            where = f"round {len(state.history)}, objective {state.objective:.6g}"
-            say_where(f"start {number}: {where}")
-    if weighted is not None:
-        state.V = weighted.rule()
-    clusters, hinges = finish_block(X, [state.V])
-    state.planes = np.empty(0)
-    return state, clusters[:, 0], float(hinges[0])
-
-
-def _solved(program: ConeProgram, start: np.ndarray) -> ConeSolution:
-    return solve_cone(program, start=start if len(start) else None, tol=TOLERANCE)
-
-
-def run_streamed(
-    passes: PlanePasses,
-    clusters: ArrayRef,
-    settings: Settings,
-    mean: np.ndarray,
-    smooth: np.ndarray | None,
-    checkpoint: Location | None,
-) -> tuple[list[Trajectory], list[float]]:
-    """Run all starts in lock-step: their cone programs side by side, then one pass for all.
+def block_step(
+    X: np.ndarray, V: np.ndarray, z: np.ndarray, older: list[np.ndarray], take_over: bool
+) -> tuple[PlaneSums, np.ndarray, np.ndarray]:
+    """Do one start's part of a pass on one block.
 
     Parameters
     ----------
-    passes : PlanePasses
-    clusters : ArrayRef of shape (n_samples, n_starts), uint8
-        Where the clusters go.
-    settings : Settings
-    mean : ndarray of shape (D,)
-    smooth : ndarray of shape (D, D) or None
-    checkpoint : Path, ObjectPath or None
-        File that outlives this process: written every half minute, and continued from.
+    X : ndarray of shape (n_rows, n_features)
+    V : ndarray of shape (D, P)
+    z : ndarray of shape (n_rows,), uint8
+        The present clusters.
+    older : list of ndarray of shape (n_rows,)
+        Planes of which is wanted what the clusters of V change.
+    take_over : bool
+        Draw the plane for the clusters of V, not for the present ones.
 
     Returns
     -------
-    states : list of Trajectory
-    hinges : list of float
-        Sum of ``max(0, 1 - margin)`` over all rows at the end, for the certificate.
+    sums : PlaneSums
+    plane : ndarray of shape (n_rows,), uint8
+        The most violated plane.
+    now : ndarray of shape (n_rows,), uint8
+        The clusters of V.
     """
-    states = _load(checkpoint) or first_states(passes.labels.shape[1], settings)
-    n = passes.blocks.n_samples
-    shared = _share(passes.folder, mean, smooth)
-    saved = time.monotonic()
-    with track("m3fs", settings.max_iter, "rounds") as progress:
-        progress.resume(max(state.n_rounds for state in states))
-        while active := [state for state in states if not state.done]:
-            with silenced():
-                _solve_all(
-                    [state for state in active if state.ids and not state.refresh],
-                    passes.folder,
-                    settings,
-                    shared,
-                )
-                requested = [Request.of(state, settings) for state in active]
-                requests, Vs = zip(*(pair for pairs in requested for pair in pairs), strict=True)
-                totals = iter(passes.step(requests, Vs))
-            for state, pairs in zip(active, requested, strict=True):
-                state.absorb([next(totals) for _ in pairs], settings, n)
-            best = min(state.objective for state in states)
-            progress.advance(1, f"objective {best:.6g}" if np.isfinite(best) else None)
-            if checkpoint is not None and time.monotonic() - saved > _CHECKPOINT_SECONDS:
-                _save(checkpoint, states)
-                saved = time.monotonic()
-        hinges = passes.finish([state.V for state in states], clusters)
-    return states, hinges
+    intercept, P = len(V) > X.shape[1], V.shape[1]
+    F = decisions(X, V)
+    now = clusters_of(F)
+    moved = np.flatnonzero(now != z)
+    plane, short = rivals(F, now if take_over else z)
+    sums, counts = plane_sums(X, [plane], now if take_over else z, P, intercept)
+    changes, counts_changed = np.zeros((len(older), *V.shape)), np.zeros(len(older), np.int64)
+    # Few clusters change: the other rows ask the same of the older planes.
+    step = tile_rows(X.shape[1])
+    for begin in range(0, len(moved) if older else 0, step):
+        part = moved[begin : begin + step]
+        there, planes = X[part], [older_plane[part] for older_plane in older]
+        for clusters, sign in ((now, 1), (z, -1)):
+            gathered, asked = plane_sums(there, planes, clusters[part], P, intercept)
+            changes += sign * gathered
+            counts_changed += sign * asked
+    sizes = np.bincount(now, minlength=max(2, P))
+    hinge, chosen = float(short.sum()), int(counts[0])
+    pass_sums = PlaneSums(hinge, chosen, sums[0], changes, counts_changed, len(moved), sizes)
+    return pass_sums, plane, now
 
 
-def _solve_all(
-    states: list[Trajectory], folder: Location, settings: Settings, shared: tuple[str, ...]
-) -> None:
-    """Solve the cone programs of all starts, one task each."""
-    items = []
-    for state in states:
-        path = folder / f"program-{state.number}-{uuid.uuid4().hex[:8]}.npz"
-        write_arrays(path, planes=state.planes, bounds=state.bounds, slopes=state.slopes)
-        items.append(str(path))
-    with _in_turn(settings):
-        solutions = run_tasks(_solve_task, items, settings, shared, label="m3fs solve")
-    for state, item, solution in zip(states, items, solutions, strict=True):
-        state.solved(solution)
-        as_location(item).unlink()
+@dataclass(frozen=True)
+class Request:
+    """The request of one start to a pass; small and picklable."""
+
+    start: int  # number of the start
+    plane: int  # number under which the new plane is stored
+    round: int  # under which the clusters of V are stored
+    # Round of the present clusters, which the plane is drawn for; 0: the start's labels.
+    version: int
+    # Draw it for the clusters of V instead, and sum what they change of the older planes.
+    take_over: bool
+    ids: tuple[int, ...]  # numbers of the older planes
 
 
-def _solve_task(path: str, settings: Settings, shared: tuple[str, ...]) -> ConeSolution:
-    (mean, smooth), stored = _shared(shared), read_arrays(path)
-    program = ConeProgram(
-        stored["planes"],
-        stored["bounds"],
-        mean,
-        settings.balance,
-        smooth,
-        settings.C,
-        settings.n_selected,
-        settings.n_features,
-    )
-    return _solved(program, stored["slopes"])
+@dataclass(frozen=True)
+class StoredRows:
+    """Clusters and planes of the rows of one block, in a folder that all processes reach."""
+
+    folder: str
+    first_row: int
+    n_rows: int
+    labels: ArrayRef  # of shape (n_samples, n_starts), uint8: the clusters of round 0
+    bits: bool  # values are 0 and 1: eight of them in a byte
+
+    def _path(self, start: int, kind: str, round_: int) -> Location:
+        return as_location(self.folder) / f"{kind}-{start}-{round_}-{self.first_row}.npy"
+
+    def _get(self, start: int, kind: str, round_: int) -> np.ndarray:
+        with open_own(self._path(start, kind, round_)) as file:
+            values = np.load(file, allow_pickle=False)
+        return np.unpackbits(values, count=self.n_rows) if self.bits else values
+
+    def _put(self, start: int, kind: str, round_: int, values: np.ndarray) -> None:
+        with replaced_file(self._path(start, kind, round_), sync=False, own=True) as file:
+            np.save(file, np.packbits(values) if self.bits else values)
+
+    def advance(self, X: np.ndarray, V: np.ndarray, request: Request) -> PlaneSums:
+        """Do one start's part of a pass on these rows, and store what it leaves behind."""
+        start, older = request.start, []
+        if request.take_over:
+            older = [self._get(start, "plane", number) for number in request.ids]
+        if request.round == 0:
+            labels = self.labels.read(self.first_row, self.first_row + self.n_rows)
+            self._put(start, "clusters", 0, labels[:, start])
+        z = self._get(start, "clusters", request.version)
+        sums, plane, now = block_step(X, V, z, older, request.take_over)
+        self._put(start, "plane", request.plane, plane)
+        if request.take_over:
+            self._put(start, "clusters", request.round, now)
+        return sums
 
 
-def _save(path: Location, states: list[Trajectory]) -> None:
-    """Write the checkpoint beside its name and rename it."""
-    arrays, rest = {}, []
-    for i, state in enumerate(states):
-        values = asdict(state)
-        for name in _SMALL_ARRAYS:
-            arrays[f"{name}{i}"] = values.pop(name)
-        rest.append(values)
-    arrays["rest"] = np.frombuffer(json.dumps(rest).encode(), dtype=np.uint8)
-    with replaced_file(path) as file:
-        np.savez(file, **arrays)
+def label_rows(blocks: RowBlocks, points: np.ndarray, out: ArrayRef) -> list[float]:
+    """Write the cluster of every row under each V; return the sums of ``max(0, 1 - margin)``.
+
+    Parameters
+    ----------
+    blocks : RowBlocks of shape (n_samples, n_features)
+    points : ndarray of shape (n_points, D, P)
+    out : ArrayRef of shape (n_samples, n_points), or (n_samples,) for one point
+    """
+    stored = blocks.scratch.put(blocks.scratch.unique("points"), points)
+    hinges = blocks.reduce(_label_kernel, np.add, stored, out, label="m3fs labels")
+    blocks.scratch.remove(stored)
+    return [float(value) for value in hinges]
 
 
-def _load(path: Location | None) -> list[Trajectory] | None:
-    """Return the stored states, or None where there are none."""
-    if path is None or not path.exists():
-        return None
-    stored = read_arrays(str(path))
-    states = []
-    for i, values in enumerate(json.loads(stored["rest"].tobytes())):
-        values["history"] = [tuple(entry) for entry in values["history"]]
-        values |= {name: stored[f"{name}{i}"] for name in _SMALL_ARRAYS}
-        states.append(Trajectory(**values))
-    return states
+def _label_kernel(X: np.ndarray, first_row: int, points: ArrayRef, out: ArrayRef) -> np.ndarray:
+    of_points = points.load()
+    labels, hinges = np.empty((len(X), len(of_points)), out.dtype), np.empty(len(of_points))
+    for i, V in enumerate(of_points):
+        F = decisions(X, V)
+        labels[:, i] = clusters_of(F)
+        hinges[i] = rivals(F, labels[:, i])[1].sum()
+    out.write(first_row, labels.reshape(len(X), *out.shape[1:]))
+    return hinges

@@ -1,59 +1,58 @@
-"""The ways of M3FS: all rows in one task, all rows streamed for all starts, or a sample of them."""
+"""The strategies of M3FS and maximum margin clustering: a search on all rows, or on a sample."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import logging
+import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.rowblocks import moments_step
+from bigfs.blocks.sample import gather_rows, gather_steps
 from bigfs.config import Selection
-from bigfs.core.cost import Shape, StageCost, Step
+from bigfs.config.sections import GraphConfig, SpectralConfig
+from bigfs.core.cost import Shape, StageCost, Step, pass_over
 from bigfs.core.memory import task_budget
+from bigfs.core.seeds import rng
 from bigfs.core.units import MIB
 from bigfs.graph.affinity import default_sigma
-from bigfs.runtime.execute import worker_slots
-from bigfs.selectors.m3fs import M3FSParameters
-from bigfs.selectors.m3fs.choice import choice_steps, likeliest, likelihoods, starts_to_run
+from bigfs.runtime.scope import worker_slots
+from bigfs.selectors.m3fs import MAX_CLUSTERS, M3FSParameters, MarginParameters
 from bigfs.selectors.m3fs.form import check_full, full_form, full_steps, smooth_form, smooth_steps
-from bigfs.selectors.m3fs.passes import PlanePasses, round_bytes
-from bigfs.selectors.m3fs.planes import (
-    program_bytes,
-    resident_bytes,
-    run_resident,
-    run_streamed,
+from bigfs.selectors.m3fs.planes import label_rows
+from bigfs.selectors.m3fs.rounds import Rounds, Settings, Trajectory, run_starts
+from bigfs.selectors.m3fs.starts import (
+    DIGITS,
+    choice_steps,
+    given_labels,
+    kept_starts,
+    likeliest,
+    likelihoods,
+    most_starts,
+    start_labels,
+    start_steps,
+    starts_to_run,
+    write_starts,
 )
-from bigfs.selectors.m3fs.result import about_start, chosen_start, details_of, write_labels
-from bigfs.selectors.m3fs.sample import SampledRows
-from bigfs.selectors.m3fs.starts import kept_starts, most_starts, start_labels, start_steps
-from bigfs.selectors.m3fs.state import Settings, Trajectory
 from bigfs.selectors.method import Strategy
-from bigfs.selectors.stages import start_of
+from bigfs.selectors.scoring import stages_of_selection, start_of
 from bigfs.spectral.choice import largest_count
+from bigfs.stages.engine import Engine, TemporaryStages
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
-from bigfs.store.location import Location
+from bigfs.store.chunking import block_rows
 from bigfs.store.scratch import ArrayRef, Scratch
 
-# Up to so many bytes in float64 all rows of wide data go to every start.
-_FEW_BYTES = 256 * MIB
+logger = logging.getLogger("bigfs")
 
-# The ends of all starts, and the sums of their losses.
-_Ended = tuple[list[Trajectory], list[float]]
-
-
-class _Starts(NamedTuple):
-    """Data of all starts; settings, column means and quadratic form are those of each."""
-
-    blocks: RowBlocks
-    labels: ArrayRef
-    clusters: ArrayRef
-    problem: tuple[Settings, np.ndarray, np.ndarray | None]
-    folder: Location
-    checkpoint: Location | None
+# Planes that a task may have to hold at once, as far as the memory plan goes: a byte for a row.
+_PLANES = 200
+# A cluster with fewer rows than this share of an even one is as good as empty.
+_TINY = 0.1
 
 
 def choose(shape: Shape, selection: Selection) -> MarginSearch | SampledRows:
@@ -69,20 +68,28 @@ def choose(shape: Shape, selection: Selection) -> MarginSearch | SampledRows:
     parameters = selection.parameters
     if parameters.sample_size is not None:
         return SampledRows(shape, selection)
-    return search_of_all_rows(shape, selection, parameters, selection.n_features_to_select)
-
-
-def search_of_all_rows(
-    shape: Shape, selection: Selection, parameters: M3FSParameters, n_selected: int
-) -> MarginSearch:
-    """Return the strategy for all rows: in one task each start if they are one block."""
     if parameters.graph == "full" and parameters.smoothness:
         assert selection.graph is not None
         check_full(shape.n_samples, selection.graph.weight)
-    resident = ResidentRows(shape, selection, parameters, n_selected)
-    if shape.n_blocks == 1 or resident.is_small():
-        return resident
-    return StreamedRows(shape, selection, parameters, n_selected)
+    return MarginSearch(shape, selection, parameters, selection.n_features_to_select)
+
+
+def round_bytes(shape: Shape, n_columns: int) -> int:
+    """Return the bytes of a task of a pass: a block with its planes."""
+    # A block and its copy while it is read, decision values, planes and their weights.
+    per_row = 2 * shape.n_features * shape.itemsize + 32 * n_columns + _PLANES
+    return shape.rows * per_row + 48 * 10**6
+
+
+def program_bytes(n_rows_of_v: int, n_columns: int, smooth: bool) -> int:
+    """Return the bytes of a cone program: dozens of planes, and matrices of smoothness.
+
+    Of these there are five where all features are active: as given, doubled, and three of a step,
+    or one with one column. Where few are active, there is little but the first.
+    """
+    planes = 8 * 64 * n_rows_of_v * n_columns
+    matrices = 3 if n_columns == 1 else 5
+    return 4 * planes + (8 * matrices * n_rows_of_v**2 if smooth else 0) + 16 * MIB
 
 
 @dataclass(frozen=True)
@@ -94,35 +101,18 @@ class MarginSearch(Strategy):
     n_selected: int  # m, the sum of sigma
 
     @property
-    def _n_columns(self) -> int:
-        """P, the columns of V; the most that "auto" makes it."""
+    def _size(self) -> tuple[int, int]:
+        """D and P of V; the most that "auto" makes them."""
         n_clusters = largest_count(self.margin.n_clusters)
-        return 1 if n_clusters == 2 else n_clusters
-
-    @property
-    def _program_size(self) -> tuple[int, int, bool]:
-        """D and P of V, and whether the cone programs have a quadratic form."""
         n_rows_of_v = self.shape.n_features + self.margin.fit_intercept
-        return n_rows_of_v, self._n_columns, self.margin.smoothness > 0
+        return n_rows_of_v, 1 if n_clusters == 2 else n_clusters
 
     @property
     def _most_run(self) -> int:
         """The most starts that are run to their ends: all, where "auto" may find two clusters."""
-        n_columns = 1 if isinstance(self.margin.n_clusters, str) else self._n_columns
-        size = self._program_size[0], n_columns
+        n_rows_of_v, n_columns = self._size
+        size = n_rows_of_v, 1 if isinstance(self.margin.n_clusters, str) else n_columns
         return starts_to_run(most_starts(self.margin), size, self.margin.criterion)
-
-    @abstractmethod
-    def _round_steps(self) -> tuple[Step, ...]:
-        """Return the steps from the starts to their ends."""
-
-    @abstractmethod
-    def _run_starts(self, starts: _Starts) -> _Ended:
-        """Run all starts to their ends, and write where these put every row."""
-
-    @abstractmethod
-    def _space(self) -> tuple[int, int]:
-        """Return bytes of scratch for what rounds keep of rows, and of X kept in memory."""
 
     def cost(self) -> StageCost:
         """Return the cost of the starts, of at most ``max_iter`` rounds of each, of the choice."""
@@ -134,16 +124,38 @@ class MarginSearch(Strategy):
         elif parameters.smoothness:
             assert self.selection.graph is not None
             steps += smooth_steps(shape, self.selection.graph.n_neighbors)
-        steps += self._round_steps()
+        steps = [replace(step, before_kept=True) for step in steps]
+        steps += self._round_steps(n_run)
         if n_run < n_starts:
             steps += choice_steps(shape, n_starts)
         if parameters.criterion == "likelihood":
             steps += choice_steps(shape, n_run)
         steps.append(Step("the labels of a block", 16 * shape.rows * n_starts, shape.n_blocks))
-        kept_of_rows, kept_of_x = self._space()
+        # Clusters and planes of many rounds, in bits where there are two clusters.
+        kept_of_rows = 60 * n * largest_count(parameters.n_clusters)
         stored = n * (4 + n_run)
+        keeps = shape.nbytes if shape.n_blocks > 1 else 0
         scratch = stored + n * 6 * n_starts + kept_of_rows
-        return StageCost(tuple(steps), scratch, stored, kept_of_x, at_most=True)
+        return StageCost(tuple(steps), scratch, stored, keeps, at_most=True)
+
+    def _round_steps(self, n_run: int) -> tuple[Step, ...]:
+        """Return the steps from the starts to their ends, and of a pass that writes these."""
+        shape, rounds = self.shape, self.margin.max_iter + 1
+        program = program_bytes(*self._size, self.margin.smoothness > 0)
+        block = round_bytes(shape, self._size[1])
+        written = pass_over(shape, "a block and its labels", 16 * shape.rows * n_run)
+        if shape.n_blocks == 1:
+            what = f"all {shape.n_samples:,} rows with their planes and a cone program"
+            return Step(what, block + program, n_run, n_run, n_run * shape.n_chunks), written
+        n_rows_of_v, n_columns = self._size
+        what = f"a cone program of {n_rows_of_v:,} x {n_columns} unknowns"
+        with_planes = f"a block of {shape.rows:,} rows with its planes"
+        return (
+            Step(what, program, n_run, 0, 2 * n_run, rounds - 1),
+            # The first pass has no program yet.
+            Step(with_planes, block, shape.n_blocks, 1, 3 * shape.n_chunks, rounds),
+            written,
+        )
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return sigma of the chosen start; details are the attributes of `M3FS`."""
@@ -152,9 +164,49 @@ class MarginSearch(Strategy):
         n_clusters, eigengap = inputs.n_clusters(parameters.n_clusters)
         settings = Settings.of(parameters, n_clusters, self.n_selected, blocks.n_features)
         folder = Scratch(checkpoint) if checkpoint else blocks.scratch.child(out.unique("rounds"))
-        mean, smooth = _mean(blocks, settings), self._smoothness(inputs, settings)
-        start = start_of(self.selection, n, blocks.source.dropped)
-        seed = self.selection.random_state
+        smooth = self._smoothness(inputs, settings)
+        names, labels = self._starts(inputs, settings, n_clusters, folder)
+        clusters = out.create("start_labels", (n, len(names)), np.uint8, blocks.rows)
+        rounds = self._rounds(blocks, settings, labels, smooth, folder)
+        states = run_starts(blocks, rounds, checkpoint / "state.npz" if checkpoint else None)
+        hinges = label_rows(blocks, np.array([state.V for state in states]), clusters)
+        likely = None
+        if parameters.criterion == "likelihood":
+            likely = likelihoods(blocks, clusters, self.selection.random_state)
+        chosen = _chosen_start(states, likely)
+        final = out.create("labels", (n,), np.int32, blocks.rows)
+        write_starts(blocks, clusters, [chosen], final)
+        starts = [
+            {
+                "start": name,
+                "loss": hinge / n,
+                "likelihood": None if likely is None else float(likely[state.number]),
+                "sizes": [int(size) for size in state.sizes],
+                **_common_details(state),
+            }
+            for state, name, hinge in zip(states, names, hinges, strict=True)
+        ]
+        if not checkpoint:
+            folder.close()
+        return FeatureScores.from_scores(
+            states[chosen].sigma,
+            constant=blocks.moments().constant,
+            **_details_of(states[chosen], settings, smooth, hinges[chosen] / n),
+            starts=starts,
+            chosen_start=names[chosen],
+            labels=final,
+            start_labels=clusters,
+            sigma=self._width(inputs),
+            n_passes=blocks.passes - before,
+            **eigengap,
+        )
+
+    def _starts(
+        self, inputs: Inputs, settings: Settings, n_clusters: int, folder: Scratch
+    ) -> tuple[list[str], ArrayRef]:
+        """Return the names and the labels of the starts that are run to their ends."""
+        blocks, parameters, seed = inputs.blocks, self.margin, self.selection.random_state
+        start = start_of(self.selection, blocks.n_samples, blocks.source.dropped)
         spectral = inputs.spectral if isinstance(start, str) and start != "kmeans" else None
         names, labels = start_labels(
             blocks, n_clusters, start, parameters.n_init, seed, spectral, folder
@@ -165,35 +217,29 @@ class MarginSearch(Strategy):
             kept = likeliest(likelihoods(blocks, labels, seed), n_run)
             labels = kept_starts(blocks, labels, kept, folder)
             names = [names[number] for number in kept]
-        clusters = out.create("start_labels", (n, len(names)), np.uint8, blocks.rows)
-        problem = (settings, mean, smooth)
-        states, hinges = self._run_starts(
-            _Starts(blocks, labels, clusters, problem, folder.path, checkpoint)
-        )
-        likely = None
-        if parameters.criterion == "likelihood":
-            likely = likelihoods(blocks, clusters, seed)
-        chosen = chosen_start(states, likely)
-        final = out.create("labels", (n,), np.int32, blocks.rows)
-        write_labels(blocks, clusters, chosen, final)
-        starts = [
-            about_start(state, name, hinge / n, None if likely is None else float(likely[i]))
-            for i, (state, name, hinge) in enumerate(zip(states, names, hinges, strict=True))
-        ]
-        if not checkpoint:
-            folder.close()
-        return FeatureScores.from_scores(
-            states[chosen].sigma,
-            constant=blocks.moments().constant,
-            **details_of(states[chosen], settings, smooth, hinges[chosen] / n),
-            starts=starts,
-            chosen_start=names[chosen],
-            labels=final,
-            start_labels=clusters,
-            sigma=self._width(inputs),
-            n_passes=blocks.passes - before,
-            **eigengap,
-        )
+        return names, labels
+
+    def _rounds(
+        self,
+        blocks: RowBlocks,
+        settings: Settings,
+        labels: ArrayRef,
+        smooth: np.ndarray | None,
+        folder: Scratch,
+    ) -> Rounds:
+        """Return what the tasks of all rounds share, stored where they can read it."""
+        mean = blocks.moments().mean
+        mean = np.append(mean, 1.0) if settings.fit_intercept else mean
+        _, n_threads = worker_slots()
+        budget = task_budget(self.selection.memory_limit)
+        budget -= n_threads * round_bytes(self.shape, settings.n_columns)
+        budget = min(budget, blocks.nbytes)  # what the cost says is kept
+        if len(blocks.bounds) == 1:  # every task has room for it
+            budget = blocks.nbytes + mean.nbytes + (0 if smooth is None else smooth.nbytes)
+        keeps = f"m3fs-{uuid.uuid4().hex[:8]}", max(0, budget)
+        center = folder.put(folder.unique("mean"), mean)
+        form = None if smooth is None else folder.put(folder.unique("smooth"), smooth)
+        return Rounds(settings, labels, str(folder.path), center, form, keeps)
 
     def _width(self, inputs: Inputs) -> float | None:
         """Return the one width of all heat weights; None where every edge has its own."""
@@ -218,69 +264,166 @@ class MarginSearch(Strategy):
         return np.ascontiguousarray(settings.smoothness * form[:D, :D])
 
 
-class ResidentRows(MarginSearch):
-    """All rows in each task, one for each start, that reads them once."""
+def _chosen_start(states: list[Trajectory], likely: np.ndarray | None) -> int:
+    """Return the number of the chosen start.
 
-    def is_small(self) -> bool:
-        """Say whether wide rows of several blocks fit one task: they are too few to stream."""
-        shape = self.shape
-        few = shape.n_samples < shape.n_features
-        small = few and 8 * shape.n_samples * shape.n_features <= _FEW_BYTES
-        return small and self._needed() <= task_budget(self.selection.memory_limit)
+    One that converged and kept all its clusters; of those the one whose clusters describe the
+    rows best, or without likelihoods the least objective.
+    """
+    sound = [s for s in states if s.converged and s.sizes.min() >= _TINY * s.sizes.mean()]
 
-    def _needed(self) -> int:
-        shape = replace(self.shape, block_rows=self.shape.n_samples)
-        return resident_bytes(shape, *self._program_size)
+    def order(state: Trajectory) -> tuple[float, float, int]:
+        described = 0.0 if likely is None else round(float(likely[state.number]), DIGITS)
+        return -described, round(state.objective, DIGITS), state.number
 
-    def _round_steps(self) -> tuple[Step, ...]:
-        shape, n_starts = self.shape, self._most_run
-        what = f"all {shape.n_samples:,} rows with their planes and a cone program"
-        return (Step(what, self._needed(), n_starts, n_starts, n_starts * shape.n_chunks),)
+    return min(sound or states, key=order).number
 
-    def _run_starts(self, starts: _Starts) -> _Ended:
-        return run_resident(
-            starts.blocks, starts.labels, starts.clusters, *starts.problem, starts.folder
+
+def _common_details(state: Trajectory) -> dict[str, Any]:
+    """Return what is said of every start, and of the chosen one."""
+    return {
+        "objective": state.objective,
+        "slack": state.slack,
+        "n_planes": state.n_planes,
+        "n_cccp_steps": state.n_steps,
+        "n_iter": state.n_rounds,
+        "converged": bool(state.converged),
+    }
+
+
+def _details_of(
+    state: Trajectory, settings: Settings, smooth: np.ndarray | None, loss: float
+) -> dict[str, Any]:
+    """Return the details of the chosen start."""
+    d, V, history = settings.n_features, state.V, np.array(state.history)
+    n_empty = int((state.sizes == 0).sum())
+    if n_empty:
+        logger.warning(
+            "m3fs: %d of %d clusters are empty. Raise C, loosen balance, or begin elsewhere.",
+            n_empty,
+            len(state.sizes),
+        )
+    return {
+        **_common_details(state),
+        "coef": np.ascontiguousarray(V[:d]),
+        "intercept": V[d].copy() if settings.fit_intercept else np.zeros(settings.n_columns),
+        "objective_history": history[:, 0],
+        "violation_history": history[:, 1],
+        "violation": loss - state.slack,
+        "smoothness_term": 0.0 if smooth is None else float(np.vdot(V, smooth @ V)),
+        "gap": state.gap,
+    }
+
+
+def choose_clustering(shape: Shape, selection: Selection) -> Strategy:
+    """Return the strategy of maximum margin clustering, on a sample where one is asked for."""
+    sampled = selection.parameters.sample_size is not None
+    return (SampledRows if sampled else NormsOfRule)(shape, selection)
+
+
+class NormsOfRule(Strategy):
+    """The search of M3FS for clusters; a feature's score is the norm of its coefficients."""
+
+    @property
+    def search(self) -> MarginSearch:
+        """The search, with every weight at 1."""
+        shared = {name: getattr(self.parameters, name) for name in MarginParameters.model_fields}
+        parameters = M3FSParameters(**shared, smoothness=0.0, criterion="objective")
+        n_features = self.shape.n_features
+        return MarginSearch(self.shape, self.selection, parameters, n_features)
+
+    def cost(self) -> StageCost:
+        """Return the cost of the search."""
+        return self.search.cost()
+
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return the norms; details are the attributes of `MaximumMarginClustering`."""
+        result = self.search.run(inputs, out)
+        norms = np.linalg.norm(result.details["coef"], axis=1)
+        return FeatureScores.from_scores(norms, constant=result.constant, **result.details)
+
+
+class SampledRows(Strategy):
+    """The stages of the method on rows drawn at random; the rule labels all rows in one pass.
+
+    The method is M3FS or maximum margin clustering, with a ``sample_size``.
+    """
+
+    def cost(self) -> StageCost:
+        """Return the cost of the draw, of the sample's stages and of the labels."""
+        n, sample = self.shape.n_samples, self._shape_of_sample()
+        costs = [stage.choose(sample).cost() for stage in stages_of_selection(self._selection())]
+        known = [cost for cost in costs if cost is not None]
+        steps = [step for cost in known for step in cost.steps]
+        scratch, size = sum(cost.scratch_bytes for cost in known), sample.n_samples
+        if size < n:
+            of_sample = [replace(step, passes=0) for step in steps]  # they do not read X
+            drawn = Step(f"{size:,} row numbers", 16 * n, by_client=True)
+            steps = [*gather_steps(self.shape, size), drawn, *of_sample]
+            scratch += 2 * sample.nbytes
+        columns = largest_count(self.parameters.n_clusters)
+        needed = 8 * self.shape.rows * (columns + 2) + 16 * MIB
+        steps.append(pass_over(self.shape, "a block and its labels", needed))
+        # What the result stage of the sample stores is the labels under every start.
+        stored = 4 * n + known[-1].stored_bytes
+        return StageCost(
+            tuple(steps),
+            scratch + stored,
+            stored,
+            max(cost.keeps_bytes for cost in known),
+            any(cost.compiles for cost in known),
+            tuple(dict.fromkeys(name for cost in known for name in cost.loads)),
+            at_most=True,
         )
 
-    def _space(self) -> tuple[int, int]:
-        return 0, 0
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return the scores; details as those of the method on all rows."""
+        blocks, before = inputs.blocks, inputs.blocks.passes
+        n, size = blocks.n_samples, self.parameters.sample_size
+        scratch = blocks.scratch.child(blocks.scratch.unique("sample"))
+        ids, rows = np.arange(n), blocks
+        if size < n:
+            draw = rng(self.selection.random_state, "m3fs rows").choice(n, size, replace=False)
+            ids = np.sort(draw)
+            sample = gather_rows(blocks, ids, "m3fs sample")
+            rows = RowBlocks.from_any(sample.path, scratch=scratch)
+        stages = stages_of_selection(self._selection(ids, blocks.source.dropped))
+        finished = Engine(TemporaryStages(scratch.child("stages")), rows).run(stages)
+        result = FeatureScores.open(finished["result"])
+        details: dict[str, Any] = {**result.details}
+        labels = out.create("labels", (n,), np.int32, blocks.rows)
+        label_rows(blocks, np.vstack([details["coef"], details["intercept"]])[None], labels)
+        details["labels"] = labels
+        details["start_labels"] = out.put("start_labels", details["start_labels"].load())
+        details["n_passes"] = blocks.passes - before
+        scratch.close()
+        if rows is not blocks:
+            blocks.scratch.remove(sample)
+        return replace(result, details=details)
 
+    def _shape_of_sample(self) -> Shape:
+        """Return the shape of the sampled rows, which are stored as one chunk."""
+        size, shape = self.parameters.sample_size, self.shape
+        if size == shape.n_samples:
+            return shape
+        rows = block_rows(shape.n_features, shape.itemsize, size)
+        return Shape(size, shape.n_features, shape.itemsize, rows, size)
 
-class StreamedRows(MarginSearch):
-    """All starts in lock-step: their cone programs side by side, then one pass for all."""
-
-    def _round_steps(self) -> tuple[Step, ...]:
-        shape, max_iter = self.shape, self.margin.max_iter
-        n_starts, size = self._most_run, self._program_size
-        what = f"a cone program of {size[0]:,} x {size[1]} unknowns"
-        block = f"a block of {shape.rows:,} rows with its planes"
-        needed = round_bytes(shape, self._n_columns)
-        return (
-            Step(what, program_bytes(*size), n_starts, 0, 2 * n_starts, max_iter),
-            # The first pass has no program yet, and the last one writes the clusters.
-            Step(block, needed, shape.n_blocks, 1, 3 * shape.n_chunks, max_iter + 2),
+    def _selection(self, ids: np.ndarray | None = None, dropped: Sequence[int] = ()) -> Selection:
+        """Return the selection for the sampled rows; with ``ids``, with their labels to start."""
+        selection, parameters = self.selection, self.parameters
+        changes: dict[str, Any] = {"sample_size": None}
+        graph = selection.graph or GraphConfig()
+        n_neighbors = min(graph.n_neighbors, parameters.sample_size - 1)
+        if ids is not None:
+            start = start_of(selection, self.shape.n_samples, dropped)
+            if not isinstance(start, str):
+                auto = isinstance(parameters.n_clusters, str)
+                largest = MAX_CLUSTERS if auto else parameters.n_clusters
+                changes["init"] = given_labels(start, self.shape.n_samples, largest)[ids]
+        return selection.with_parameters(**changes).model_copy(
+            update={
+                "graph": graph.model_copy(update={"n_neighbors": n_neighbors}),
+                "spectral": selection.spectral or SpectralConfig(),
+            }
         )
-
-    def _run_starts(self, starts: _Starts) -> _Ended:
-        n_columns, (_, n_threads) = starts.problem[0].n_columns, worker_slots()
-        at_once = n_threads * round_bytes(self.shape, n_columns)
-        keep_bytes = max(0, task_budget(self.selection.memory_limit) - at_once)
-        passes = PlanePasses(
-            starts.blocks, starts.labels, starts.folder, n_columns == 1, keep_bytes
-        )
-        file = starts.checkpoint / "state.npz" if starts.checkpoint else None
-        try:
-            return run_streamed(passes, starts.clusters, *starts.problem, file)
-        finally:
-            passes.close()
-
-    def _space(self) -> tuple[int, int]:
-        # Clusters and planes of many rounds, in bits where there are two clusters.
-        n_clusters = largest_count(self.margin.n_clusters)
-        return 60 * self.shape.n_samples * n_clusters, self.shape.nbytes
-
-
-def _mean(blocks: RowBlocks, settings: Settings) -> np.ndarray:
-    """Return the column means of [X 1]."""
-    mean = blocks.moments().mean
-    return np.append(mean, 1.0) if settings.fit_intercept else mean

@@ -25,15 +25,16 @@ class MCFSParameters(Section):
         None, description="Eigenvectors to regress on the features. null: n_clusters."
     )
     regression: Literal["lasso", "omp"] = Field(
-        "lasso",
-        description="lasso, the paper's: a sparse path for each eigenvector; omp: forward "
-        "regression of all eigenvectors at once, without coef_scale.",
+        "omp",
+        description="omp: forward regression of all eigenvectors at once, nested for every number "
+        "of features; lasso, the paper's: a sparse path for each eigenvector.",
     )
     fit_intercept: bool = Field(True, description="Center the features before the regressions.")
     coef_scale: Literal["explained", "none", "l1", "l2", "max"] = Field(
         "explained",
-        description="Norm each eigenvector's coefficients are divided by; explained: l2, times the "
-        "root of the share of the eigenvector that they explain; none is the paper's.",
+        description="Of lasso only: norm each eigenvector's coefficients are divided by; "
+        "explained: l2, times the root of the share of the eigenvector that they explain; none is "
+        "the paper's.",
     )
 
     @model_validator(mode="after")
@@ -46,8 +47,8 @@ class MCFSParameters(Section):
         default = type(self).model_fields["coef_scale"].default
         if self.regression == "omp" and self.coef_scale != default:
             raise ValueError(
-                "coef_scale is for regression 'lasso': 'omp' orders features by what each adds; "
-                "remove it"
+                "coef_scale is for regression 'lasso': 'omp', the default, orders features by what "
+                "each adds; remove it, or set regression to 'lasso'"
             )
         return self
 

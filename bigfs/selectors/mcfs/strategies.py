@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from typing import Any
 
@@ -15,8 +16,17 @@ from bigfs.core.cost import Shape, StageCost, Step
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
-from bigfs.selectors.mcfs.forward import ForwardOnColumns, ForwardOnGram
-from bigfs.selectors.mcfs.regression import Regression, about_eigenvectors, add_rows, n_targets_of
+from bigfs.selectors.mcfs import MAX_STOPS
+from bigfs.selectors.mcfs.regression import (
+    ForwardOnColumns,
+    ForwardOnGram,
+    ForwardOnRows,
+    Regression,
+    about_eigenvectors,
+    add_rows,
+    is_kept,
+    n_targets_of,
+)
 from bigfs.selectors.mcfs.tasks import SparseVector, lars_task
 from bigfs.selectors.mcfs.wide import columns_bytes, wide_paths, wide_steps
 from bigfs.spectral.embedding import SpectralEmbedding
@@ -24,17 +34,21 @@ from bigfs.stages.scores import FeatureScores, rank
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 
+logger = logging.getLogger("bigfs")
+
 
 def choose(shape: Shape, selection: Selection) -> Regression:
     """Return the strategy that fits: all Gram columns where a worker can fold them."""
     n_targets, budget = n_targets_of(selection), task_budget(selection.memory_limit)
     # Of sparse data a Gram matrix would be dense, however few columns are needed.
     fits = shape.n_entries is None and gram_bytes(shape, n_targets) <= budget
-    kind: type[Regression] = {
-        "lasso": FullGram if fits else ScreenedColumns,
-        "omp": ForwardOnGram if fits else ForwardOnColumns,
-    }[selection.parameters.regression]
-    return kind(shape, selection)
+    if selection.parameters.regression == "lasso":
+        return (FullGram if fits else ScreenedColumns)(shape, selection)
+    if fits:
+        return ForwardOnGram(shape, selection)
+    few_entries = shape.n_entries is not None and 4 * ForwardOnRows.needed_bytes(shape) <= budget
+    on_rows = few_entries and selection.parameters.fit_intercept
+    return (ForwardOnRows if on_rows else ForwardOnColumns)(shape, selection)
 
 
 class Paths(Regression):
@@ -54,8 +68,13 @@ class Paths(Regression):
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores; details are the attributes of `MCFS`."""
+        if self.n_selected > MAX_STOPS:
+            logger.warning(
+                f"MCFS: a lasso path to {self.n_selected:,} features takes minutes to hours, with "
+                "the cube of their number. Set regression to 'omp', which ranks as many in seconds."
+            )
         add_rows(inputs)
-        return self.score(inputs.blocks, inputs.spectral, out if inputs.keeps_start else None)
+        return self.score(inputs.blocks, inputs.spectral, out)
 
     def score(
         self, blocks: RowBlocks, spectral: SpectralEmbedding, kept: Scratch | None = None
@@ -78,6 +97,11 @@ class Paths(Regression):
 
 class FullGram(Paths):
     """One pass gives ``X'X`` and ``X'Y``; the paths run in parallel and no longer depend on n."""
+
+    @property
+    def leaves_products(self) -> bool:
+        """True if X'X is small."""
+        return is_kept(self.shape)
 
     def cost(self) -> StageCost:
         """Return the cost of the pass, and of a path in each task."""
@@ -142,7 +166,7 @@ def _scores(vectors: list[SparseVector], scale: str, shape: Shape) -> np.ndarray
 def _weight(explained: float, n_active: int, n_samples: int) -> float:
     """Return the root of the explained share, adjusted for the features it took.
 
-    What as many features explain of any vector of so many rows is taken off (adjusted R squared);
+    What ``n_active`` features of noise would explain is taken off (adjusted R squared);
     a trace is left, so that an eigenvector of which nothing else is left still orders features.
     """
     free = max(n_samples - 1 - n_active, 1)

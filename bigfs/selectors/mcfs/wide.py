@@ -13,19 +13,18 @@ Runs on workers; imports no scikit-learn.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.csr_kernels import GROUP, cross_bytes, csr_cross
-from bigfs.blocks.kernels import column_means, tile_rows
+from bigfs.blocks.csr_kernels import GROUP
 from bigfs.blocks.rowblocks import fold_parts
 from bigfs.core.cost import Shape, Step, pass_over
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.units import format_bytes
 from bigfs.runtime.execute import run_tasks
+from bigfs.selectors.cross import cross_pass, side_bytes
 from bigfs.selectors.mcfs import MAX_STOPS
 from bigfs.selectors.mcfs.tasks import SparseVector, end_of, stops_of
 from bigfs.solvers.lars import lars_path_gram
@@ -40,17 +39,6 @@ _CONSTANT = 1e-20
 _FIRST = 2
 # Gram columns of sparse data in one pass: entries take longer to multiply than to read.
 _COLUMNS = 4 * GROUP
-
-
-@dataclass
-class Cross:
-    """Centered second moments of all features with some companions, of some rows."""
-
-    count: int
-    mean: np.ndarray  # of shape (n_features,), float64
-    other_mean: np.ndarray  # of shape (n_others,), float64
-    cross: np.ndarray  # of shape (n_features, n_others), float64, Fortran order: ``X'Z - n x z'``
-    squares: np.ndarray  # of shape (n_features,), float64: sums of squared deviations from the mean
 
 
 @dataclass(frozen=True)
@@ -207,11 +195,6 @@ def columns_bytes(shape: Shape, n_targets: int, n_nonzero: int) -> int:
     return 8 * shape.n_features * min(shape.n_features, _FIRST * n_nonzero * n_targets)
 
 
-def side_bytes(shape: Shape, n_columns: int) -> int:
-    """Return the bytes that products of a CSR block with some columns need beside it."""
-    return 0 if shape.n_entries is None else cross_bytes(shape, n_columns)
-
-
 def _check_room(n_columns: int, most: int, blocks: RowBlocks, memory_limit: int) -> None:
     if 0 < n_columns <= most:
         return
@@ -228,73 +211,6 @@ def _first_candidates(size: np.ndarray, usable: np.ndarray, count: int) -> np.nd
     """Return the union of each target's features of largest correlation, ascending."""
     order = np.argsort(np.where(usable[:, None], -size, np.inf), axis=0, kind="stable")
     return np.unique(order[:count])
-
-
-def cross_pass(
-    blocks: RowBlocks, centered: bool, features: np.ndarray | None, Y: ArrayRef | None
-) -> Cross:
-    """Return X'X_C or X'Y in one pass; of centered columns, or as they are."""
-    total: Cross = blocks.reduce(_cross_kernel, merge_cross, features, Y, label="regression")
-    if blocks.offset is not None:
-        total.mean = total.mean + blocks.offset
-        if features is not None:
-            total.other_mean = total.other_mean + blocks.offset[features]
-    if not centered:
-        total.cross += total.count * np.multiply.outer(total.mean, total.other_mean)
-    return total
-
-
-def _cross_kernel(
-    X: np.ndarray, first_row: int, features: np.ndarray | None, Y: ArrayRef | None
-) -> Cross:
-    from scipy.linalg.blas import dgemm
-
-    if hasattr(X, "indptr"):
-        stop = first_row + X.shape[0]
-        return sparse_cross(X, X[:, features] if Y is None else Y.read(first_row, stop))
-    mean = column_means(X)
-    others = None if Y is None else Y.read(first_row, first_row + len(X))
-    other_mean = mean[features] if others is None else others.mean(axis=0)
-    cross = np.zeros((X.shape[1], len(other_mean)), order="F")
-    squares = np.zeros(X.shape[1])
-    step = tile_rows(X.shape[1])
-    for begin in range(0, len(X), step):
-        tile = X[begin : begin + step] - mean
-        if others is None:
-            side = np.ascontiguousarray(tile[:, features])
-        else:
-            side = others[begin : begin + step] - other_mean
-        # C-ordered tiles are their own transposes in Fortran order: no copies are made.
-        cross = dgemm(1.0, tile.T, side.T, trans_b=1, beta=1.0, c=cross, overwrite_c=1)
-        squares += np.einsum("ij,ij->j", tile, tile)
-    return Cross(len(X), mean, other_mean, cross, squares)
-
-
-def sparse_cross(X: Any, side: Any) -> Cross:
-    """Return the products of a CSR block with some of its columns, or with dense ones."""
-    side = side.toarray() if hasattr(side, "indptr") else side
-    side = side.astype(np.float64)
-    mean = column_means(side)
-    moments, cross = csr_cross(X, side, mean)
-    return Cross(moments.count, moments.mean, mean, cross, moments.squares)
-
-
-def merge_cross(a: Cross, b: Cross) -> Cross:
-    """Merge two sets of rows (Chan, Golub, LeVeque 1979), using the memory of the first."""
-    from scipy.linalg.blas import dger
-
-    count = a.count + b.count
-    weight, share = a.count * b.count / count, b.count / count
-    delta, other_delta = b.mean - a.mean, b.other_mean - a.other_mean
-    a.cross += b.cross
-    cross = dger(weight, delta, other_delta, a=a.cross, overwrite_a=1)
-    return Cross(
-        count,
-        a.mean + share * delta,
-        a.other_mean + share * other_delta,
-        cross,
-        a.squares + b.squares + weight * delta**2,
-    )
 
 
 def path_task(

@@ -48,10 +48,6 @@ class NDFS(BaseSelector):
         Where F begins: k-means on the spectral embedding, best of 20 starts; or labels of shape
         (n_samples,), whole numbers below ``n_clusters``, or a file of them; or F itself, taken as
         it is.
-    max_iter : int, default=30
-        Most iterations.
-    tol : float, default=1e-5
-        Stop when the objective of eq. (10) changes by less than this share.
 
     Attributes
     ----------
@@ -149,6 +145,7 @@ class NDFS(BaseSelector):
         representation: str = "auto",
         preprocess: str = "auto",
         missing: str = "error",
+        redundancy: float | None = None,
         update: str = "safe",
         init: Any = "spectral",
         max_iter: int = 30,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import zipfile
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,15 +10,16 @@ import numpy as np
 
 from bigfs.core.errors import StorageError
 from bigfs.runtime.progress import Work
+from bigfs.selectors.checkpoint import load_state, save_state
 from bigfs.selectors.ndfs import NDFSParameters
 from bigfs.selectors.ndfs.kernels import FactorSums, Update, inverse_norms
 from bigfs.selectors.ndfs.passes import FactorPasses
 from bigfs.selectors.ndfs.solve import RegressionSolver
 from bigfs.solvers.l21 import smoothed_l21
-from bigfs.store.location import Location, replaced_file
+from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef
 
-# A checkpoint every so many iterations, or at the first one after so many seconds.
+# Iterations between checkpoints; after this many seconds the next iteration writes one.
 CHECKPOINT_ITERATIONS = 5
 CHECKPOINT_SECONDS = 30.0
 
@@ -75,7 +75,7 @@ def iterate(
         Told of every iteration, and of those that a checkpoint saved.
     """
     update = Update(parameters.update, parameters.alpha, parameters.gamma)
-    state = _load(checkpoint, passes)
+    state = _resumed(checkpoint, passes)
     if state is None:
         first = regression.first(regression.centered(xtf))
         delta = np.full(len(first), regression.weights.delta)
@@ -92,7 +92,7 @@ def iterate(
             progress.advance(1, f"objective {known[0]:.6g}" if len(known) else None)
         late = time.monotonic() - saved > CHECKPOINT_SECONDS
         if checkpoint is not None and (state.done % CHECKPOINT_ITERATIONS == 0 or late):
-            _save(checkpoint, state, passes)
+            save_state(checkpoint, {"iteration": state, "passes": passes.state()})
             saved = time.monotonic()
     return state
 
@@ -134,7 +134,7 @@ def _advance(
 
 
 def _converged(state: IterationState, tol: float) -> bool:
-    """Say whether the objective stands still: the last value known is one iteration old."""
+    """Return whether the objective stands still: the last value known is one iteration old."""
     if state.done < 3:
         return False
     before, after = state.totals[-3:-1]
@@ -157,35 +157,13 @@ def finish(state: IterationState, passes: FactorPasses, labels: ArrayRef) -> dic
     }
 
 
-_ARRAYS = ("B", "coef", "delta", "xtf", "ftf")
-_LISTS = ("parts", "movement", "orthogonality")
-
-
-def _save(path: Location, state: IterationState, passes: FactorPasses) -> None:
-    """Write the checkpoint beside its name and rename it."""
-    arrays: dict[str, Any] = {"done": state.done}
-    arrays |= {name: np.array(getattr(state, name)) for name in (*_ARRAYS, *_LISTS)}
-    arrays |= {f"passes_{name}": value for name, value in passes.state().items()}
-    with replaced_file(path) as file:
-        np.savez(file, **arrays)
-
-
-def _load(path: Location | None, passes: FactorPasses) -> IterationState | None:
+def _resumed(path: Location | None, passes: FactorPasses) -> IterationState | None:
     """Return the stored iterate, or None where there is none that can be read."""
-    if path is None or not path.exists():
+    stored = load_state(path)
+    if stored is None:
         return None
     try:
-        # A file of ours: numpy would leave it open where it is damaged.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            values = {name: stored[name] for name in stored.files}
-        state = {
-            name.removeprefix("passes_"): value
-            for name, value in values.items()
-            if name.startswith("passes_")
-        }
-        passes.restore(state)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, StorageError):
+        passes.restore(stored["passes"])
+    except StorageError:
         return None
-    lists = {name: values[name].tolist() for name in _LISTS}
-    lists["parts"] = [tuple(part) for part in lists["parts"]]
-    return IterationState(int(values["done"]), *(values[name] for name in _ARRAYS), **lists)
+    return IterationState(**stored["iteration"])

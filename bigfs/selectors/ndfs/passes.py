@@ -20,9 +20,9 @@ from bigfs.blocks.rowblocks import BlockReader, RowBlocks, fold_parts
 from bigfs.core.cost import Shape, Step
 from bigfs.core.paths import plain_name
 from bigfs.graph.affinity import AffinityMatrix
-from bigfs.runtime.execute import active_client, map_reduce
+from bigfs.runtime.execute import map_reduce
+from bigfs.selectors.memory import forget, memory
 from bigfs.selectors.ndfs.kernels import FactorSums, Update, block_step, merge_sums, smoothness
-from bigfs.selectors.ndfs.memory import forget, memory
 from bigfs.store.location import remove_tree
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -238,16 +238,9 @@ class StreamedPasses:
             _finish_task, self.blocks.bounds, merge_endings, context, self._start, label="ndfs end"
         )
         scratch.remove(small)
-        self._forget()
+        forget(self._run)
         ending.distance = float(np.sqrt(ending.distance))
         return ending
-
-    def _forget(self) -> None:
-        """Give back what this process and the workers kept."""
-        forget(self._run)
-        client = active_client()
-        if client is not None:
-            client.run(forget, self._run)
 
     def state(self) -> dict[str, Any]:
         """Return the address of F and the scale that is still to be applied."""

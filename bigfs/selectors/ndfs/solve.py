@@ -7,15 +7,18 @@ matrices stay on workers. No scikit-learn here.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from bigfs.blocks.csr_kernels import csr_moments
 from bigfs.blocks.rowblocks import BlockReader
 from bigfs.core.threads import single_thread
-from bigfs.runtime.execute import crosses_processes, map_reduce, run_tasks
+from bigfs.runtime.execute import map_reduce, run_tasks
+from bigfs.runtime.scope import crosses_processes
 from bigfs.selectors.ndfs import NDFSParameters
 from bigfs.selectors.ndfs.kernels import with_sums
 from bigfs.selectors.ndfs.passes import ResidentPasses, StreamedPasses, uncentered
@@ -45,7 +48,7 @@ class Weights:
     def of(
         cls, parameters: NDFSParameters, count: int, squares: np.ndarray, xtf: np.ndarray
     ) -> Weights:
-        """Return the weights for data of so many rows.
+        """Return the weights for data of ``count`` rows.
 
         Instead of X/s, beta and Delta = I, X has the same solution with ``beta s`` and
         ``Delta = s I``; r copies of every row that of one with ``beta sqrt(r)`` and
@@ -73,21 +76,32 @@ class Weights:
 
 
 @dataclass
-class RegressionSolver:
+class RegressionSolver(ABC):
     """Solves both systems of an iteration."""
 
     squares: np.ndarray  # of shape (n_features,), float64: diagonal of ``X'X``
     constant: np.ndarray  # of shape (n_features,), bool: features that tell no rows apart
-    # ``X'F -> (X'X + beta Delta)^-1 X'F`` with the Delta of the start.
-    first: Callable[[np.ndarray], np.ndarray]
-    # ``(delta, X'F) -> B, delta of B, the solution with that delta``.
-    advance: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
     weights: Weights
     # Of shape (n_features,), float64, or None: what centers the features as they are read: then
     # there is an intercept, X and F are centered in both systems. None: the paper's regression,
     # which has none.
     mean: np.ndarray | None
     count: int  # rows
+
+    def first(self, xtf: np.ndarray) -> np.ndarray:
+        """Return the solution with the Delta of the start."""
+        return self._solutions(np.full(len(xtf), self.weights.delta), xtf, both=False)[0]
+
+    def advance(
+        self, delta: np.ndarray, xtf: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return B, the Delta that follows from it, and the solution with that."""
+        B, coef = self._solutions(delta, xtf, both=True)
+        return B, row_weights(B, self.epsilon), coef
+
+    @abstractmethod
+    def _solutions(self, delta: np.ndarray, xtf: np.ndarray, both: bool) -> list[np.ndarray]:
+        """Return B, and with ``both`` also the solution under the weights that B gives."""
 
     def centered(self, xtf: np.ndarray) -> np.ndarray:
         """Return the ``X'F`` of the systems from that of a pass with the sums of F."""
@@ -110,23 +124,53 @@ class RegressionSolver:
         return 0.0 if self.mean is None else float(xtf[-1] @ xtf[-1]) / self.count
 
     def is_blind(self, xtf: np.ndarray, ftf: np.ndarray) -> bool:
-        """Say whether no feature has more in common with F than rounding."""
+        """Return whether features and F have nothing in common but rounding."""
         common = np.linalg.norm(self.centered(xtf), axis=1)
         return bool((common <= _ROUNDING * np.sqrt(self.squares * np.trace(ftf))).all())
 
     @property
     def epsilon(self) -> float:
         """The smoothing of the norm's rows: a millionth of the scale of B, squared."""
-        return smoothing(self.squares)
+        return 1e-12 / max(float(self.squares.mean()), np.finfo(np.float64).tiny)
 
 
-def smoothing(squares: np.ndarray) -> float:
-    """Return the paper's "very small constant", in the units of B's squared rows."""
-    return 1e-12 / max(float(squares.mean()), np.finfo(np.float64).tiny)
+@dataclass
+class OwnSolver(RegressionSolver):
+    """Solves in this process, whose solver keeps the last factor."""
+
+    solve: Solve
+
+    def _solutions(self, delta: np.ndarray, xtf: np.ndarray, both: bool) -> list[np.ndarray]:
+        return _solutions(self.solve, delta, xtf, self.epsilon if both else None)
+
+
+@dataclass
+class TaskSolver(RegressionSolver):
+    """Solves in one task on a worker, which reads the matrices and does not keep them."""
+
+    scratch: Scratch
+    make_task: Callable[[], _GramTask | _KernelTask]
+
+    def _solutions(self, delta: np.ndarray, xtf: np.ndarray, both: bool) -> list[np.ndarray]:
+        put, unique = self.scratch.put, self.scratch.unique
+        small = put(unique("delta"), delta), put(unique("xtf"), xtf)
+        epsilon = self.epsilon if both else None
+        tasks = [self.make_task()]
+        [solutions] = run_tasks(_solve_task, tasks, *small, epsilon, label="ndfs solve")
+        self.scratch.remove(*small)
+        return solutions
+
+
+def _solutions(
+    solve: Solve, delta: np.ndarray, xtf: np.ndarray, epsilon: float | None
+) -> list[np.ndarray]:
+    """Return B; with the smoothing also the solution under the weights that B gives."""
+    B = solve(delta, xtf)
+    return [B] if epsilon is None else [B, solve(row_weights(B, epsilon), xtf)]
 
 
 def has_intercept(parameters: NDFSParameters) -> bool:
-    """Say whether features and F are centered in the regressions."""
+    """Return whether features and F are centered in the regressions."""
     return parameters.unit == "rms"
 
 
@@ -158,7 +202,7 @@ def _resident(
     mean = passes.mean
     if mean is None and has_intercept(parameters):  # the rows are centered already
         mean = np.zeros(passes.X.shape[1])
-    return _local(*_columns(passes), solve, weights, mean, passes.X.shape[0])
+    return OwnSolver(*_columns(passes), weights, mean, passes.X.shape[0], solve)
 
 
 def _resident_weights(passes: ResidentPasses, parameters: NDFSParameters) -> Weights:
@@ -182,36 +226,6 @@ def _columns(passes: ResidentPasses) -> tuple[np.ndarray, np.ndarray]:
     with single_thread():
         squares = np.einsum("ij,ij->j", passes.X, passes.X)
         return squares, (passes.X == passes.X[0]).all(axis=0)
-
-
-def _local(
-    squares: np.ndarray,
-    constant: np.ndarray,
-    solve: Solve,
-    weights: Weights,
-    mean: np.ndarray | None,
-    count: int,
-) -> RegressionSolver:
-    """Solve in this process, whose solver keeps the last factor."""
-    epsilon = smoothing(squares)
-
-    return RegressionSolver(
-        squares,
-        constant,
-        lambda xtf: solve(np.full(len(xtf), weights.delta), xtf),
-        lambda delta, xtf: _advance(solve, delta, xtf, epsilon),
-        weights,
-        mean,
-        count,
-    )
-
-
-def _advance(
-    solve: Solve, delta: np.ndarray, xtf: np.ndarray, epsilon: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    B = solve(delta, xtf)
-    following = row_weights(B, epsilon)
-    return B, following, solve(following, xtf)
 
 
 def streamed_by_gram(
@@ -242,10 +256,10 @@ def streamed_by_gram(
             with single_thread():
                 return solver.solve(delta, xtf)
 
-        return _local(squares, constant, solve, weights, mean, n), xtf
+        return OwnSolver(squares, constant, weights, mean, n, solve), xtf
     stored = blocks.scratch.put(blocks.scratch.unique("gram"), gram)
-    task = _GramTask(stored, weights.beta)
-    return _remote(squares, constant, blocks.scratch, lambda: task, weights, mean, n), xtf
+    tasks = blocks.scratch, lambda: _GramTask(stored, weights.beta)
+    return TaskSolver(squares, constant, weights, mean, n, *tasks), xtf
 
 
 def streamed_by_kernel(
@@ -255,9 +269,10 @@ def streamed_by_kernel(
 
     The last factor of an iteration is the first of the next one, and is stored in between.
     """
-    blocks = passes.blocks
+    blocks, n = passes.blocks, passes.blocks.n_samples
     factors: list[ArrayRef] = []
-    weights, xtf, squares, constant, mean = _streamed_start(passes, parameters)
+    about, xtf = _streamed_start(passes, parameters)
+    beta, mean = about["weights"].beta, about["mean"]
     shared = None if mean is None else blocks.scratch.put(blocks.scratch.unique("mean"), mean)
 
     def task() -> _KernelTask:
@@ -267,10 +282,9 @@ def streamed_by_kernel(
         if len(factors) > 2:
             blocks.scratch.remove(factors.pop(0))
         reader, held = blocks.start_pass(), (factors[-1], *factors[:-1])
-        return _KernelTask(reader, passes.F, scale, weights.beta, shared, held)
+        return _KernelTask(reader, passes.F, scale, beta, shared, held)
 
-    n = blocks.n_samples
-    return _remote(squares, constant, blocks.scratch, task, weights, mean, n), xtf
+    return TaskSolver(**about, scratch=blocks.scratch, make_task=task), xtf
 
 
 def streamed_by_cg(
@@ -278,7 +292,8 @@ def streamed_by_cg(
 ) -> tuple[RegressionSolver, np.ndarray]:
     """Solve by conjugate gradients: each product with ``X'X`` is a pass over X."""
     blocks = passes.blocks
-    weights, xtf, squares, constant, mean = _streamed_start(passes, parameters)
+    about, xtf = _streamed_start(passes, parameters)
+    squares, beta, mean = about["squares"], about["weights"].beta, about["mean"]
     offset = np.zeros(blocks.n_features) if mean is None else mean
     guess: list[np.ndarray] = []
 
@@ -296,18 +311,18 @@ def streamed_by_cg(
     def solve(delta: np.ndarray, xtf: np.ndarray) -> np.ndarray:
         start = guess.pop() if guess else np.zeros_like(xtf)
         solution, _ = conjugate_gradients(
-            apply_gram, squares, weights.beta, delta, xtf, start, tol=CG_TOL, max_iter=CG_PASSES
+            apply_gram, squares, beta, delta, xtf, start, tol=CG_TOL, max_iter=CG_PASSES
         )
         guess.append(solution)
         return solution
 
-    return _local(squares, constant, solve, weights, mean, blocks.n_samples), xtf
+    return OwnSolver(**about, solve=solve), xtf
 
 
 def _streamed_start(
     passes: StreamedPasses, parameters: NDFSParameters
-) -> tuple[Weights, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return weights, ``X'F`` with F's sums, squared norms, constant features and the mean."""
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Return what a `RegressionSolver` knows of X, and ``X'F`` with F's sums."""
     moments, offset = passes.blocks.moments(), passes.blocks.offset
     if offset is not None:  # all sums are of the entries, and so is what centers them
         moments = replace(moments, mean=moments.mean - offset)
@@ -315,23 +330,16 @@ def _streamed_start(
     sums = map_reduce(_column_sums, passes.blocks.bounds, np.add, passes.F, label="ndfs start")
     centered = xtf - np.multiply.outer(moments.mean, sums)
     weights = Weights.of(parameters, moments.count, moments.squares, centered)
-    products, constant = with_sums(xtf, sums), moments.constant
-    if has_intercept(parameters):
-        return weights, products, moments.squares, constant, moments.mean
-    return weights, products, moments.squares + moments.count * moments.mean**2, constant, None
+    mean: np.ndarray | None = moments.mean
+    squares = moments.squares
+    if not has_intercept(parameters):
+        mean, squares = None, squares + moments.count * moments.mean**2
+    about = {"squares": squares, "constant": moments.constant, "weights": weights}
+    return {**about, "mean": mean, "count": moments.count}, with_sums(xtf, sums)
 
 
 def _column_sums(bounds: tuple[int, int], F: ArrayRef) -> np.ndarray:
     return np.asarray(F.read(*bounds).sum(axis=0))
-
-
-@dataclass(frozen=True)
-class _Small:
-    """The small arrays of a solve, stored for the task."""
-
-    delta: ArrayRef
-    xtf: ArrayRef
-    epsilon: float
 
 
 @dataclass(frozen=True)
@@ -386,50 +394,11 @@ class _KernelTask:
         return X
 
 
-def _remote(
-    squares: np.ndarray,
-    constant: np.ndarray,
-    scratch: Scratch,
-    make_task: Callable[[], _GramTask | _KernelTask],
-    weights: Weights,
-    mean: np.ndarray | None,
-    count: int,
-) -> RegressionSolver:
-    """Solve in one task on a worker, which reads the matrices and does not keep them."""
-    epsilon = smoothing(squares)
-
-    def run(delta: np.ndarray, xtf: np.ndarray, both: bool) -> list[np.ndarray]:
-        small = _store(scratch, delta, xtf, epsilon)
-        [solutions] = run_tasks(_solve_task, [make_task()], small, both, label="ndfs solve")
-        scratch.remove(small.delta, small.xtf)
-        return solutions
-
-    def advance(delta: np.ndarray, xtf: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        B, coef = run(delta, xtf, True)
-        return B, row_weights(B, epsilon), coef
-
-    def first(xtf: np.ndarray) -> np.ndarray:
-        return run(np.full(len(xtf), weights.delta), xtf, False)[0]
-
-    return RegressionSolver(squares, constant, first, advance, weights, mean, count)
-
-
-def _store(scratch: Scratch, delta: np.ndarray, xtf: np.ndarray, epsilon: float) -> _Small:
-    return _Small(
-        scratch.put(scratch.unique("delta"), delta),
-        scratch.put(scratch.unique("xtf"), xtf),
-        epsilon,
-    )
-
-
-def _solve_task(task: _GramTask | _KernelTask, small: _Small, both: bool) -> list[np.ndarray]:
-    """Return B, and with ``both`` the solution under the weights that B gives."""
-    delta, xtf = small.delta.load(), small.xtf.load()
-    solve = task.solver(delta)
-    if not both:
-        return [solve(delta, xtf)]
-    B, _, coef = _advance(solve, delta, xtf, small.epsilon)
-    return [B, coef]
+def _solve_task(
+    task: _GramTask | _KernelTask, delta: ArrayRef, xtf: ArrayRef, epsilon: float | None
+) -> list[np.ndarray]:
+    weights = delta.load()
+    return _solutions(task.solver(weights), weights, xtf.load(), epsilon)
 
 
 def _gram_product(X: np.ndarray, first_row: int, V: ArrayRef) -> np.ndarray:

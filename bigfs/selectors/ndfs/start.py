@@ -11,20 +11,18 @@ from typing import Any
 import numpy as np
 
 from bigfs.blocks import RowBlocks
-from bigfs.blocks.kmeans import SAMPLE_ROWS, cluster_rows, kmeans, nearest_centers
+from bigfs.blocks.kmeans import SAMPLE_ROWS, kmeans
 from bigfs.core.cost import Shape, Step
 from bigfs.core.errors import InputError
-from bigfs.core.seeds import rng
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
-from bigfs.runtime.execute import map_reduce, run_tasks
+from bigfs.runtime.execute import run_tasks
+from bigfs.selectors.embedded import MAX_ITER, View, centers_step, label_views, view_centers
 from bigfs.selectors.ndfs.kernels import indicators
 from bigfs.spectral.embedding import SpectralEmbedding
 from bigfs.store.scratch import ArrayRef, Scratch
 
 RESTARTS = 20
-# Most iterations of k-means: on the sample, and on all rows.
-_MAX_ITER = 100
 
 # A start: F in memory; or stored labels, and how many rows each of them has.
 FirstF = np.ndarray | tuple[ArrayRef, np.ndarray]
@@ -65,7 +63,7 @@ def check_init(init: Any, n_samples: int, n_clusters: int) -> np.ndarray:
 
 
 def _described(given: np.ndarray) -> str:
-    """Say what was given in a few words."""
+    """Describe what was given in a few words."""
     if given.ndim == 0:
         return repr(given.item())
     span = f", values {given.min()} to {given.max()}" if given.dtype.kind in "fiub" else ""
@@ -111,40 +109,31 @@ def spectral_labels(
     counts : ndarray of shape (n_clusters,), int64
         Zero for a cluster that the rows have too few different values for.
     """
-    source, n = spectral.embedding_ref, blocks.n_samples
-    unit = scratch.create("unit.zarr", source.shape, np.float64, blocks.rows)
-    run_tasks(_unit_task, blocks.bounds, source, unit, label="ndfs start", unit="blocks")
-    chosen: np.ndarray | None = None
-    if n > SAMPLE_ROWS:
-        draw = rng(random_state, "ndfs sample").choice(n, SAMPLE_ROWS, replace=False)
-        chosen = np.sort(draw)
-    wanted = None if chosen is None else scratch.put("sample", chosen)
-    [centers] = run_tasks(
-        _centers_task, [unit], wanted, n_clusters, random_state, label="ndfs start", unit="samples"
-    )
-    if chosen is not None and len(centers) == n_clusters:
+    source, n, bounds = spectral.embedding_ref, blocks.n_samples, blocks.bounds
+    view = View("ndfs start", source.shape[1], scaled=True, restarts=RESTARTS)
+    label = "ndfs start"
+    centers = view_centers([view], source, n_clusters, random_state, scratch, label)
+    if n > SAMPLE_ROWS and len(centers[0]) == n_clusters:
+        unit = scratch.create("unit.zarr", source.shape, np.float64, blocks.rows)
+        run_tasks(_unit_task, bounds, source, unit, view, label=label, unit="blocks")
         rows = RowBlocks.from_any(unit.path, scratch=scratch.child("rows"), rows=blocks.rows)
         clusters = kmeans(
-            rows, n_clusters, init=centers, max_iter=_MAX_ITER, scratch=scratch.child("labels")
+            rows, n_clusters, init=centers[0], max_iter=MAX_ITER, scratch=scratch.child("labels")
         )
         return clusters.labels_ref, clusters.counts
     labels = scratch.create("labels", (n,), np.int32, blocks.rows)
-    shared = scratch.put("centers", centers)
-    counts = map_reduce(
-        _label_task, blocks.bounds, np.add, unit, shared, labels, n_clusters, label="ndfs start"
-    )
-    return labels, counts
+    counts = label_views(bounds, [view], source, centers, labels, label)[0]
+    return labels, np.pad(counts, (0, n_clusters - len(counts)))
 
 
 def start_steps(shape: Shape, n_clusters: int) -> tuple[Step, ...]:
     """Return the steps of `spectral_labels` and of storing F; none of them reads X."""
     n, c = shape.n_samples, n_clusters
     # Rows of norm one, their labels, F; and k-means on all rows, where the restarts had a sample.
-    times = 3 if n <= SAMPLE_ROWS else 2 + _MAX_ITER + 1
-    sample = 64 * min(n, SAMPLE_ROWS) * c + 16 * MIB
+    times = 3 if n <= SAMPLE_ROWS else 2 + MAX_ITER + 1
     by_block = shape.rows * (32 * c + 64) + 16 * MIB
     return (
-        Step("k-means on a sample of the eigenvectors", sample, 1, 0, shape.n_blocks),
+        centers_step(n, c, c, 1),
         Step(
             f"{shape.rows:,} rows of the eigenvectors and their clusters",
             by_block, shape.n_blocks, 0, 2 * shape.n_blocks, times,
@@ -152,35 +141,8 @@ def start_steps(shape: Shape, n_clusters: int) -> tuple[Step, ...]:
     )  # fmt: skip
 
 
-def _unit_task(bounds: tuple[int, int], source: ArrayRef, unit: ArrayRef) -> None:
-    rows = source.read(*bounds)
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    # A component that no eigenvector reaches has rows of zeros.
-    unit.write(bounds[0], rows / np.where(norms > 0, norms, 1.0))
-
-
-def _centers_task(
-    unit: ArrayRef, wanted: ArrayRef | None, n_clusters: int, random_state: int
-) -> np.ndarray:
-    """Return the centers of the best restart on the sampled rows."""
-    rows = unit.load() if wanted is None else unit.take(wanted.load())
-    best, least = None, np.inf
-    for restart in range(RESTARTS):
-        generator = rng(random_state, "ndfs start", restart)
-        centers = cluster_rows(rows, n_clusters, generator, max_iter=_MAX_ITER)
-        inertia = float(nearest_centers(rows, centers)[1].sum())
-        if best is None or inertia < least:
-            best, least = centers, inertia
-    assert best is not None
-    return best
-
-
-def _label_task(
-    bounds: tuple[int, int], unit: ArrayRef, centers: ArrayRef, labels: ArrayRef, n_clusters: int
-) -> np.ndarray:
-    assigned, _ = nearest_centers(unit.read(*bounds), centers.load())
-    labels.write(bounds[0], assigned.astype(np.int32))
-    return np.bincount(assigned, minlength=n_clusters)
+def _unit_task(bounds: tuple[int, int], source: ArrayRef, unit: ArrayRef, view: View) -> None:
+    unit.write(bounds[0], view.of(source.read(*bounds)))
 
 
 def start_in_memory(start: FirstF) -> np.ndarray:

@@ -21,8 +21,8 @@ from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB, format_bytes
 from bigfs.graph import AffinityMatrix
-from bigfs.runtime.execute import worker_slots
 from bigfs.runtime.progress import silenced, track
+from bigfs.runtime.scope import worker_slots
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.ndfs import solve
 from bigfs.selectors.ndfs.iteration import IterationState, finish, iterate
@@ -46,8 +46,9 @@ from bigfs.selectors.ndfs.start import (
     start_steps,
     start_stored,
 )
-from bigfs.selectors.stages import start_of
+from bigfs.selectors.scoring import start_of
 from bigfs.solvers.l21 import conjugate_gradients_bytes, gram_solver_bytes, kernel_solver_bytes
+from bigfs.solvers.sparserows import LOADS
 from bigfs.spectral.choice import largest_count
 from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
@@ -135,6 +136,7 @@ class NDFSStrategy(Strategy):
             self._scratch_bytes() + 5 * 8 * n * c,
             self._stored_bytes(),
             keeps_bytes=shape.nbytes + 12 * self.n_entries + 16 * n * (c + 2),
+            loads=LOADS,
             at_most=True,
         )
 
@@ -288,7 +290,11 @@ class DirectStrategy(NDFSStrategy):
         iterations = Step(what, needed, 1, 1, shape.n_chunks, by_client=True)
         start = self._start_steps()
         return StageCost(
-            (*start, iterations), self._scratch_bytes(), self._stored_bytes(), at_most=bool(start)
+            (*start, iterations),
+            self._scratch_bytes(),
+            self._stored_bytes(),
+            loads=LOADS,
+            at_most=bool(start),
         )
 
     def _scores(

@@ -13,10 +13,6 @@ class QAlpha(BaseSelector):
     ----------
     n_clusters : int or "auto", default=8
         How many leading eigenvalues of the samples' affinity count; at most the rank does.
-    max_iter : int, default=100
-        Most iterations.
-    tol : float, default=1e-8
-        Stop when no weight changes by more.
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading. Columns are centered and scaled to norm one afterwards.
@@ -73,6 +69,7 @@ class QAlpha(BaseSelector):
         tol: float = 1e-8,
         preprocess: str = "auto",
         missing: str = "error",
+        redundancy: float | None = None,
         random_state: int | None = 0,
         memory_limit: int | str = DEFAULT_MEMORY_LIMIT,
         verbose: int = 1,

@@ -1,4 +1,4 @@
-"""SPEC: features that agree with the spectrum of the neighbor graph."""
+"""SPEC and the Laplacian score: features that agree with the spectrum of the neighbor graph."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ class SPECParameters(Section):
     )
 
 
-METHOD = Method(
-    "spec",
-    "SPEC",
-    __name__,
-    SPECParameters,
-    needs=needs_graph,
-    sparse=True,
+SPEC = Method("spec", "SPEC", __name__, SPECParameters, needs=needs_graph, sparse=True)
+LAPLACIAN_SCORE = Method(
+    "laplacian_score", "LaplacianScore", __name__, needs=needs_graph, sparse=True
 )

@@ -18,8 +18,8 @@ from bigfs.store.scratch import Scratch
 
 
 def choose(shape: Shape, selection: Selection) -> EdgeScores:
-    """Return the only strategy."""
-    return EdgeScores(shape, selection, selection.parameters.ranking)
+    """Return the only strategy: the Laplacian score is the paper's ``phi2``."""
+    return EdgeScores(shape, selection, getattr(selection.parameters, "ranking", "phi2"))
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class StabilitySelection(BaseSelector):
     stable_features_ : ndarray of int64
         Indices of the features of at least the threshold's frequency, ascending.
     bound_ : float
-        At most so many of them are to be expected that a fit selects with a probability below
+        Upper bound of the expected number of them that a fit selects with a probability below
         q/d. It says nothing where it is no less than their number.
     rankings_ : ndarray of shape (2 * n_pairs, n_features), int32
         Of each fit, best first; rows 2i and 2i + 1 are a pair.
@@ -75,7 +75,7 @@ class StabilitySelection(BaseSelector):
     ------
     InputError
         If ``selector`` is not one of bigfs, a sample has more than half of the rows, or the
-        selector cannot be fitted to so few.
+        selector cannot be fitted to a sample.
     MemoryLimitError
         If a fit does not fit the selector's ``memory_limit``; it names the largest sample.
 

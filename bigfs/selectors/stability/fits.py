@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,17 +20,26 @@ from bigfs.core.errors import BigfsError, InputError, MemoryLimitError, StorageE
 from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.seeds import derive_seed
 from bigfs.core.units import MIB, format_bytes
-from bigfs.runtime.execute import inline, run_tasks
+from bigfs.runtime.execute import run_tasks
+from bigfs.runtime.scope import inline
+from bigfs.selectors.checkpoint import load_state, save_state
 from bigfs.selectors.curves import curves_stage
 from bigfs.selectors.number import choose_number, is_by_fits, largest_number, rule_in_words
+from bigfs.selectors.redundancy import (
+    Redundancy,
+    included,
+    with_included,
+    with_redundancy,
+)
 from bigfs.selectors.registry import METHODS
-from bigfs.selectors.stability.rows import Draw, DrawnRows, draw_rows
-from bigfs.selectors.stages import (
+from bigfs.selectors.scoring import (
     check_settings,
     preparation_notes,
     stages_of_selection,
     start_of,
+    store_result,
 )
+from bigfs.selectors.stability.rows import Draw, DrawnRows, draw_rows
 from bigfs.solvers.agreement import consensus_ranking
 from bigfs.stages.curves import Curves, curve_sizes
 from bigfs.stages.engine import Engine, TemporaryStages
@@ -41,7 +48,7 @@ from bigfs.stages.stability import Stability
 from bigfs.stages.stage import Inputs, Stage
 from bigfs.store.chunking import block_rows
 from bigfs.store.csr import rows_for
-from bigfs.store.location import Location, as_location, replaced_file
+from bigfs.store.location import Location, as_location
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 
 logger = logging.getLogger("bigfs")
@@ -68,6 +75,9 @@ def stability_stage(
     }
     size = settings.sample_size or (QUICK_ROWS if quick else None)
     used["stability"] = {"n_pairs": settings.n_pairs, "sample_size": size, "quick": quick}
+    if quick:
+        named = selection.model_dump(include={"least_gap", "include"}, exclude_none=True)
+        used["stability"] |= named
     number = selection.n_features_to_select
     if quick and isinstance(number, Auto):
         used["stability"]["n_features_to_select"] = number.model_dump()
@@ -80,13 +90,15 @@ def stability_stage(
     )
     # It reads no other stage: a graph that is built anew leaves it as it is.
     name = "result" if quick else "stability"
-    return Stage(name, 7, used, choose, beside=not quick, sparse=True)
+    return Stage(name, 8, used, choose, beside=not quick, sparse=True)
 
 
 def _stages_of_fit(selection: Selection, quick: bool) -> list[Stage]:
     """Return the stages of a fit: with curves where it is to choose a number of features."""
     number = selection.n_features_to_select
     chooses = quick and isinstance(number, Auto) and not is_by_fits(number)
+    # Samples have no names of features: what goes by them is done to the consensus.
+    selection = selection.model_copy(update={"least_gap": None, "include": None})
     return [*stages_of_selection(selection), *([curves_stage(selection)] if chooses else [])]
 
 
@@ -217,13 +229,18 @@ class SampledFits:
             ),
         )
         stored = 8 * d * (n_fits + 4) + n_fits * selections
-        return StageCost(
+        cost = StageCost(
             steps,
             drawn + 2 * stored,
             stored,
             compiles=any(cost.compiles for cost in costs),
             loads=tuple(dict.fromkeys(name for cost in costs for name in cost.loads)),
         )
+        return with_redundancy(cost, self.redundancy(self.largest))
+
+    def redundancy(self, n_selected: int) -> Redundancy | None:
+        """Return what passes over features of the consensus, where it is the result."""
+        return Redundancy.of(self.selection, self.shape, n_selected) if self.quick else None
 
     @property
     def sample(self) -> Shape:
@@ -258,7 +275,7 @@ class SampledFits:
         return rows_bytes + max(most, self.shape.block_bytes) + 8 * MIB
 
     def is_within(self, budget: int) -> bool:
-        """Say whether a fit takes no more than so many bytes."""
+        """Return whether a fit takes at most ``budget`` bytes."""
         try:
             return self.fit_bytes() <= budget
         except MemoryLimitError:
@@ -269,7 +286,7 @@ class SampledFits:
         blocks, n_fits = inputs.blocks, 2 * self.n_pairs
         work = blocks.scratch.child(blocks.scratch.unique("stability"))
         kept = work.child("fits") if inputs.checkpoint is None else Scratch(inputs.checkpoint)
-        missing = [fit for fit in range(n_fits) if _read_fit(_file(kept.path, fit)) is None]
+        missing = [fit for fit in range(n_fits) if load_state(_file(kept.path, fit)) is None]
         if len(missing) < n_fits:
             logger.info(
                 "stability: %d of %d fits were finished by an earlier run",
@@ -290,37 +307,23 @@ class SampledFits:
                 str(kept.path),
             )
             run_tasks(_fit_task, missing, *job, label="stability", unit="fits")
-        outcomes = [_read_fit(_file(kept.path, fit)) for fit in range(n_fits)]
+        outcomes = [load_state(_file(kept.path, fit)) for fit in range(n_fits)]
         result, notes = _consensus(outcomes, self)
+        if self.quick:
+            taken = included(blocks.source, self.selection.include)
+            result = with_included(result, taken)
+            if (passing := self.redundancy(result.details["n_selected"])) is not None:
+                result = with_included(passing.applied(result, blocks), taken)
+                notes += result.notes
         if self.n_pairs == 1:
             notes.append("stability: an interval needs more than one pair of samples.")
         n_selected = result.details["n_selected"]
-        out.put("selected", result.support(n_selected))
-        result.store(
-            out,
-            method=self.selection.method,
-            n_features_to_select=n_selected,
-            n_samples=blocks.n_samples,
-            n_features=blocks.n_features,
-            feature_names=blocks.source.feature_names,
-            notes=notes,
-        )
+        store_result(result, out, self.selection.method, n_selected, blocks, notes)
         work.close()
 
 
 def _file(folder: Location, fit: int) -> Location:
     return folder / f"fit-{fit}.npz"
-
-
-def _read_fit(path: Location) -> dict[str, Any] | None:
-    """Return the outcome of a fit, or None where there is none that can be read."""
-    if not path.exists():
-        return None
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, StorageError):
-        return None
 
 
 def _fit_task(
@@ -351,15 +354,14 @@ def _fit_task(
         finally:
             scratch.close()
         supports = result.supports
-        with replaced_file(_file(as_location(kept), fit)) as file:
-            np.savez(
-                file,
-                scores=result.scores,
-                ranking=result.ranking.astype(np.int32),
-                supports=np.array([] if supports is None else supports, dtype=np.int32),
-                number=number,
-                notes=np.array(json.dumps(notes)),
-            )
+        outcome = {
+            "scores": result.scores,
+            "ranking": result.ranking.astype(np.int32),
+            "supports": np.array([] if supports is None else supports, dtype=np.int32),
+            "number": number,
+            "notes": notes,
+        }
+        save_state(_file(as_location(kept), fit), outcome)
 
 
 def _fitted(
@@ -407,9 +409,8 @@ def _consensus(
         fits.draw.shared_rows,
     )
     if fits.quick and isinstance(number, Auto):
-        details["number"] = _number(
-            number, stability, [int(outcome["number"]) for outcome in outcomes]
-        )
+        of_fits = [outcome["number"] for outcome in outcomes]
+        details["number"] = _number(number, stability, of_fits)
         stability = stability.at(details["number"]["n_features_to_select"])
     details |= stability.as_details()
     ranking = consensus_ranking(stability.frequencies, scores, rankings)
@@ -418,7 +419,7 @@ def _consensus(
     noted = [
         notes
         for outcome in outcomes
-        if (notes := [note for note in json.loads(str(outcome["notes"])) if note not in prepared])
+        if (notes := [note for note in outcome["notes"] if note not in prepared])
     ]
     summary = prepared if fits.quick else []
     if noted:

@@ -16,9 +16,10 @@ from bigfs.core.seeds import rng
 from bigfs.runtime.execute import run_tasks
 from bigfs.store.csr import stack
 from bigfs.store.location import Location, as_location, replaced_file
+from bigfs.store.pages import open_own
 from bigfs.store.scratch import ArrayRef, Scratch
 
-# Rows are dealt out by runs of so many, whatever the blocks: samples do not depend on them.
+# Rows in a run. Rows are dealt out run by run: samples do not depend on the blocks.
 _RUN_ROWS = 2**14
 _PARTS = ("data", "indices", "indptr")
 
@@ -128,7 +129,7 @@ class DrawnRows:
         numbers = np.empty(self.sample_size, dtype=np.int64)
         filled = 0
         for block in range(self.n_blocks):
-            with self.file(block).open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            with open_own(self.file(block)) as file, np.load(file, allow_pickle=False) as stored:
                 places = stored[f"fit{fit}"]
                 if not len(places):
                     continue
@@ -200,5 +201,5 @@ def _draw_task(
         arrays |= {name: getattr(rows, name) for name in _PARTS}
     else:
         arrays["rows"] = np.ascontiguousarray(rows)
-    with replaced_file(drawn.file(block), sync=False) as file:
+    with replaced_file(drawn.file(block), sync=False, own=True) as file:
         np.savez(file, numbers=start + np.flatnonzero(used), **arrays)

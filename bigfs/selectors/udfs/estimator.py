@@ -31,10 +31,6 @@ class UDFS(BaseSelector):
     preprocess : {"auto", "none", "standardize", "rescale", "minmax", "unit_norm", "log1p", \
 "normalize_total", "normalize_log1p"}, default="auto"
         Applied while reading; the authors' code scales features to [0, 1].
-    max_iter : int, default=30
-        Most iterations; they need no pass.
-    tol : float, default=1e-5
-        Stop when the objective changes by less than this share.
 
     Attributes
     ----------
@@ -103,6 +99,7 @@ class UDFS(BaseSelector):
         representation: str = "auto",
         preprocess: str = "auto",
         missing: str = "error",
+        redundancy: float | None = None,
         max_iter: int = 30,
         tol: float = 1e-5,
         random_state: int | None = 0,

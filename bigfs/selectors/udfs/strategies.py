@@ -17,6 +17,7 @@ from bigfs.selectors.udfs.kernels import (
     scatter_step,
     sparse_form,
 )
+from bigfs.solvers.sparserows import LOADS
 from bigfs.solvers.udfs import (
     N_MATRICES,
     N_ROW_MATRICES,
@@ -43,7 +44,7 @@ def choose(shape: Shape, selection: Selection) -> SparseProjection:
 
 
 def _is_product(shape: Shape, n_varying: int, n_clusters: int | str) -> bool:
-    """Say whether the null space of M has more dimensions than the basis."""
+    """Return whether the null space of M has more dimensions than the basis."""
     return shape.n_samples - 1 + largest_count(n_clusters) < n_varying
 
 
@@ -123,7 +124,8 @@ class ProjectionOfFewRows(SparseProjection):
         what = f"{N_ROW_MATRICES} matrices of {n:,} x {d:,}: all rows"
         needed = n * d * self.shape.itemsize + product_form_bytes(n, d) + 32 * 10**6
         rows = Step(what, needed, 1, 1, self.shape.n_chunks, by_client=True)
-        return StageCost((*self._unit_steps(), rows), at_most=self.parameters.unit == "rms")
+        steps, at_most = (*self._unit_steps(), rows), self.parameters.unit == "rms"
+        return StageCost(steps, loads=LOADS, at_most=at_most)
 
     def _form(self, inputs: Inputs, ridge: float) -> tuple[Form, np.ndarray]:
         rows = inputs.blocks.start_pass().read(0, self.shape.n_samples)

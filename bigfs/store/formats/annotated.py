@@ -1,66 +1,209 @@
-"""AnnData: in HDF5 (.h5ad), in zarr of both versions, and as objects.
+"""AnnData and MuData: in HDF5 (.h5ad, .h5mu), in zarr of both versions, and as objects.
 
-On disk every matrix has an attribute ``encoding-type`` that says how it is stored; ``var`` (and
-``raw/var``) have the features' names.
+anndata (extra ``bigfs[anndata]``) reads the columns of frames. A matrix is read by blocks of our
+own: `anndata.io.sparse_dataset` loads all row pointers for each (8 bytes a row of the matrix), and
+unpacks chunks of any size. So no task loads anndata, which takes 86 MB and 1.2 s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError, InputTypeError
+from bigfs.core.quiet import ignoring_warnings
+from bigfs.core.text import FROM_0
+from bigfs.core.units import GIB
 from bigfs.store.csr import CSRSource
 from bigfs.store.formats.dask_array import open_dask
-from bigfs.store.formats.hdf5 import H5Place, find, open_h5
+from bigfs.store.formats.hdf5 import H5Place, H5Rows, find, open_h5
 from bigfs.store.formats.memory import ArraySource
-from bigfs.store.formats.parts import PARTS, ArrayByRows, CSCParts, CSRParts, OpenPlace
-from bigfs.store.formats.zarr_array import ZarrPlace, ZarrSource
-from bigfs.store.formats.zarr_files import CheckedFiles
-from bigfs.store.location import METADATA_BYTES, Location, zarr_store
+from bigfs.store.formats.parts import (
+    PARTS,
+    CSCParts,
+    CSRParts,
+    HeldTexts,
+    OpenPlace,
+    StoredTexts,
+    open_dense,
+)
+from bigfs.store.formats.zarr_array import open_array, open_node
+from bigfs.store.formats.zarr_files import expect
+from bigfs.store.formats.zarr_rows import ZarrMember, ZarrPlace
+from bigfs.store.location import METADATA_BYTES, Location
 from bigfs.store.source import (
     RandomAccessSource,
     Source,
     check_names,
     check_no_variable,
     listed,
+    no_column,
     open_matrix,
 )
 from bigfs.store.values import decoding
 
 ENCODING = "encoding-type"
 SPARSE = {"csr_matrix": CSRParts, "csc_matrix": CSCParts}
-_NAMES_AT_ONCE = 4096
-_MOST_ROWS = 2**28
+# Of a column: what is read at once.
+_MOST_ROWS, _MOST_BYTES = 2**28, 2 * GIB
+OBS_NAMES = "obs_names"  # as anndata calls the ids of rows
+
+
+@dataclass(frozen=True)
+class AnnotatedTree:
+    """The parts of an AnnData by name, in an open file or store.
+
+    Attributes
+    ----------
+    root : h5py or zarr group
+    path : str or None
+        Where it is, so that other processes can open it; None if it is only here.
+    uri : str
+    prefix : str, default=""
+        Of the names: the modality of a MuData, ``"mod/rna/"``.
+    """
+
+    root: Any
+    path: str | None
+    uri: str
+    prefix: str = ""
+
+    @property
+    def is_zarr(self) -> bool:
+        """True for zarr."""
+        return type(self.root).__module__.startswith("zarr")
+
+    def find(self, name: str) -> Any:
+        """Return an open array or group, None if it is not there."""
+        name = self.prefix + name
+        return self.root.get(name) if self.is_zarr else find(self.root, name, self.uri)
+
+    def place(self, name: str) -> Any:
+        """Return where an array or group is."""
+        name = self.prefix + name
+        if self.path is None:
+            return OpenPlace(self.root[name])
+        return ZarrPlace(f"{self.path}/{name}") if self.is_zarr else H5Place(self.path, name)
+
+    def read(self, name: str) -> Any:
+        """Return a column of a frame as anndata reads it; what is too large is refused before."""
+        node = self.find(name)
+        parts = [node] if hasattr(node, "shape") else [self.find(f"{name}/{key}") for key in node]
+        for part in parts:
+            array = part if self.is_zarr else H5Rows(part, f"{self.uri}::{name}")
+            size = math.prod(array.shape)
+            if size > _MOST_ROWS or size * array.dtype.itemsize > _MOST_BYTES:
+                raise InputError(f"{self.uri}: {name} has the shape {array.shape}.")
+            if self.is_zarr:
+                expect(array)
+            elif array.chunks is not None:
+                array.check_packed(tuple(slice(0, n) for n in array.shape))
+        with decoding(f"{self.uri}::{name}"), ignoring_warnings():  # of layouts of before
+            return _anndata(self.uri).io.read_elem(node)
+
+    def frame(self, name: str) -> Any:
+        """Return an open frame: a group, or before version 0.7 an array of records."""
+        node = self.find(name)
+        if not hasattr(node, "attrs") or hasattr(node, "shape") and not node.dtype.names:
+            raise InputError(f"{self.uri} is no AnnData: it has no frame {name!r}. Write it again.")
+        return node
+
+    def field(self, frame: str, name: str) -> Any:
+        """Return a column of a frame of a version before 0.7."""
+        node = self.frame(frame)
+        if node.shape[0] * node.dtype.itemsize > _MOST_BYTES:
+            raise InputError(f"{self.uri}: {frame} has the shape {node.shape}.")
+        with decoding(f"{self.uri}::{frame}"):
+            values = node.fields(name)[...]
+        return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
+
+    def index(self, frame: str, n_rows: int) -> Any:
+        """Return the index of a frame, which can be read by pieces."""
+        node = self.frame(frame)
+        if hasattr(node, "shape"):
+            return HeldTexts(self.field(frame, node.dtype.names[0]))
+        name = f"{frame}/{node.attrs.get('_index', '_index')}"
+        held = self.find(name)
+        if hasattr(held, "shape"):
+            shape, place = held.shape, self.place(name)
+            texts: Any = StoredTexts(
+                ZarrMember(place.path) if self.is_zarr and self.path else place
+            )
+        else:
+            values = self.read(name)
+            shape, texts = values.shape, HeldTexts(values)
+        if shape != (n_rows,):
+            raise InputError(
+                f"{self.uri}: {frame} has {shape} names for {n_rows} features or rows. Write it "
+                "again."
+            )
+        return texts
 
 
 def open_file(path: Location, variable: str | None, layer: str | None = None) -> Source:
-    """Open ``X``, a layer or ``raw`` of a .h5ad file."""
-    check_no_variable(path, variable)
-    with _on_disk(path) as (find, place):
-        return open_stored(find, place, str(path), layer)
+    """Open ``X``, a layer or ``raw``; ``variable`` is the modality of a MuData."""
+    with on_disk(path) as tree:
+        return open_stored(tree, variable, layer)
 
 
-def _parts_of(file: Any, path: Location) -> tuple[Callable[[str], Any], Callable[[str], Any]]:
-    """Return a function that finds the parts of an open file, and one that names their places."""
-    place = str(path.absolute())
-    return lambda name: find(file, name, str(path)), lambda name: H5Place(place, name)
-
-
-def read_obs(path: Location, column: str) -> np.ndarray:
-    """Return a column of ``obs`` of a .h5ad file or an AnnData zarr store.
+def read_column(path: Location, name: str) -> np.ndarray:
+    """Return a column of ``obs``; of a MuData that of a modality, ``"rna:COLUMN"``.
 
     Raises
     ------
     InputError
         If there is no such column, it has missing values, or is of a kind that is not read.
     """
-    with _on_disk(path) as (find, place):
-        return _column(find, place, column, str(path))
+    import pandas as pd
+
+    with on_disk(path) as tree:
+        if tree.find("mod") is not None:
+            modality, _, name = name.rpartition(":")
+            tree = _modality(tree, modality or None)
+        obs = tree.frame("obs")
+        is_old = hasattr(obs, "shape")
+        known = obs.dtype.names[1:] if is_old else obs.attrs.get("column-order", ())
+        if name not in known:
+            raise no_column(f"obs of {path}", name, known)
+        values = tree.field("obs", name) if is_old else tree.read(f"obs/{name}")
+        # Of anndata 0.7, and before.
+        categories = f"uns/{name}_categories" if is_old else f"obs/__categories/{name}"
+        if tree.find(categories) is not None:
+            values = pd.Categorical.from_codes(values, tree.read(categories))
+    missing = np.asarray(pd.isna(values))
+    if missing.any() and getattr(values.dtype, "kind", "O") != "f":
+        raise InputError(
+            f"{path}: obs column {name!r} has no value in row {int(missing.argmax())}. {FROM_0}"
+        )
+    values = np.asarray(values, getattr(values.dtype, "numpy_dtype", None))
+    return values if values.dtype.kind in "fiub" else values.astype(np.str_)
+
+
+def contents(path: Location) -> dict[str, list[str]]:
+    """Return the names of what an AnnData holds beside X: columns of obs with what they are."""
+    with on_disk(path) as tree:
+        obs = tree.frame("obs")
+        held = {group: sorted(tree.find(group) or ()) for group in ("layers", "obsm", "obsp")}
+        if hasattr(obs, "shape"):  # of anndata before 0.7
+            return {"obs": list(obs.dtype.names[1:]), **held}
+        columns = [str(name) for name in obs.attrs.get("column-order", ())]
+        return {"obs": [f"{name}{_kind(tree.find(f'obs/{name}'))}" for name in columns], **held}
+
+
+def _kind(column: Any) -> str:
+    """Return what a column of obs is, in brackets."""
+    if hasattr(column, "shape"):
+        return " (text)" if column.dtype.kind in "OTSU" else f" ({column.dtype})"
+    if column is not None and "categories" in column:
+        return f" ({column['categories'].shape[0]:,} categories)"
+    return ""
 
 
 def open_obsm(path: Location, name: str) -> RandomAccessSource:
@@ -88,12 +231,13 @@ def open_obsp(path: Location, name: str) -> CSRParts:
 
 def _open_named(path: Location, name: str) -> Source:
     """Open a member of a group of the AnnData; the name has both."""
-    with _on_disk(path) as (find, place):
-        node = find(name)
+    with on_disk(path) as tree:
+        node = tree.find(name)
         if node is None:
             group, _, _ = name.partition("/")
-            raise InputError(f"{path} has no {name}. It has {listed(sorted(find(group) or ()))}.")
-        return open_element(node, place(name), f"{path}::{name}")
+            held = listed(sorted(tree.find(group) or ()))
+            raise InputError(f"{path} has no {name}. It has {held}.")
+        return open_element(node, tree.place(name), f"{path}::{name}")
 
 
 def member_of(adata: Any, name: str) -> Any:
@@ -143,113 +287,89 @@ def read_var_names(path: Location, n_features: int) -> list[str]:
     InputError
         If there is not one for each feature.
     """
-    with _on_disk(path) as (find, place):
-        return names_of(find("var"), place("var"), n_features)
+    with on_disk(path) as tree:
+        return _names(tree, "var", n_features)
 
 
 @contextmanager
-def _on_disk(path: Location) -> Iterator[tuple[Callable[[str], Any], Callable[[str], Any]]]:
-    """Open a file or store; return what finds its parts, and what says their places."""
-    if not path.is_dir():
+def on_disk(path: Location) -> Iterator[AnnotatedTree]:
+    """Open a file or store."""
+    place = str(path.absolute())
+    if not path.is_dir() and not path.name.endswith(".zip"):
         with open_h5(path) as file, decoding(str(path)):
-            yield _parts_of(file, path)
+            yield AnnotatedTree(file, place, str(path))
         return
-    import zarr
-
-    store = CheckedFiles(path) if isinstance(path, Path) else zarr_store(path)
     with decoding(str(path)):
-        group = zarr.open_group(store, mode="r")
-        place = path.absolute()
-        yield group.get, lambda name: ZarrPlace(str(place / name))
+        yield AnnotatedTree(open_node(path), place, str(path))
 
 
-def _column(
-    find: Callable[[str], Any], place: Callable[[str], Any], column: str, uri: str
-) -> np.ndarray:
-    obs = find("obs")
-    known = [str(name) for name in getattr(obs, "attrs", {}).get("column-order", ())]
-    if column not in known:
+def _anndata(uri: str) -> Any:
+    """Return anndata, which is loaded where a file is opened, and in no task."""
+    try:
+        import anndata
+    except ImportError:
         raise InputError(
-            f"{uri} has no obs column {column!r} (it has {listed(known)}). Name one as "
-            f"{uri}::COLUMN."
-        )
-    node = obs[column]
-    kind = node.attrs.get(ENCODING)
-    with place("obs").open() as frame:
-
-        def values(name: str) -> np.ndarray:
-            part = frame[name]
-            if len(part.shape) != 1 or part.shape[0] > _MOST_ROWS:
-                raise InputError(f"{uri}: {name} of obs has the shape {part.shape}.")
-            column_values = np.asarray(part[0 : part.shape[0]])
-            is_number = column_values.dtype.kind in "fiub"
-            return column_values if is_number else np.array([str(value) for value in column_values])
-
-        if kind == "categorical":
-            codes = values(f"{column}/codes")
-            _refuse_missing(codes < 0, column, uri)
-            result: np.ndarray = values(f"{column}/categories")[codes]
-        elif hasattr(node, "shape"):
-            result = values(column)
-        elif str(kind).startswith("nullable"):
-            _refuse_missing(values(f"{column}/mask"), column, uri)
-            result = values(f"{column}/values")
-        else:
-            raise InputError(f"{uri}: obs column {column!r} is a {kind}, which is not read.")
-    return result
+            f"{uri} is read by anndata. Install it with: pip install 'bigfs[anndata]'."
+        ) from None
+    return anndata
 
 
-def _refuse_missing(missing: np.ndarray, column: str, uri: str) -> None:
-    if missing.any():
-        row = int(missing.argmax())
-        raise InputError(f"{uri}: obs column {column!r} has no value in row {row}.")
+def _modality(tree: AnnotatedTree, name: str | None) -> AnnotatedTree:
+    """Return the AnnData of a modality of a MuData."""
+    known = sorted(tree.find("mod"))
+    if name is None and len(known) == 1:
+        name = known[0]
+    if name not in known:
+        what = "several modalities" if name is None else f"no modality {name!r}"
+        raise InputError(f"{tree.uri} has {what}. Name one of {listed(known)} by input.variable.")
+    return AnnotatedTree(tree.root, tree.path, tree.uri, f"mod/{name}/")
 
 
-def open_stored(
-    find: Callable[[str], Any], place: Callable[[str], Any], uri: str, layer: str | None
-) -> Source:
+def open_stored(tree: AnnotatedTree, variable: str | None, layer: str | None) -> Source:
     """Open a matrix of an AnnData on disk.
 
     Parameters
     ----------
-    find : callable
-        ``find(name)`` returns an open array or group, or None.
-    place : callable
-        ``place(name)`` returns its place.
-    uri : str
+    tree : AnnotatedTree
+    variable : str or None
+        The modality, of a MuData.
     layer : str or None
         A layer, or "raw". None: ``X``.
     """
-    var = find("var")
-    if not hasattr(var, "attrs") or ENCODING not in var.attrs:
-        raise InputError(
-            f"{uri} is not an AnnData of version 0.7 or later: it has no frame 'var'. If anndata "
-            "reads it, let it write it again."
-        )
-    name, names = _chosen(find, layer, uri)
-    source = open_element(find(name), place(name), uri if name == "X" else f"{uri}::{name}")
-    return with_names(source, names_of(find(names), place(names), source.n_features))
+    if tree.find("mod") is not None:
+        tree = _modality(tree, variable)
+    else:
+        check_no_variable(Path(tree.uri), variable)
+    tree.frame("obs"), tree.frame("var")
+    name, frame = _chosen(tree, layer)
+    uri = f"{tree.uri}::{tree.prefix}{name}" if tree.prefix or name != "X" else tree.uri
+    source = open_element(tree.find(name), tree.place(name), uri)
+    source.index, source.ids = OBS_NAMES, tree.index("obs", source.n_samples or 0)
+    return with_names(source, _names(tree, frame, source.n_features))
 
 
-def _chosen(find: Callable[[str], Any], layer: str | None, uri: str) -> tuple[str, str]:
+def _chosen(tree: AnnotatedTree, layer: str | None) -> tuple[str, str]:
     """Return the names of a matrix and of the frame that describes its features."""
-    layers = find("layers")
+    layers = tree.find("layers")
     known = [] if layers is None else sorted(layers)
     if layer is None:
-        X = find("X")
+        X = tree.find("X")
         if X is None or X.attrs.get(ENCODING) == "null":
             has = f"It has layers {listed(known)}" if known else "It has no layers"
-            raise InputError(f"{uri} has no X. {has}; name one with input.layer (--layer, layer=).")
+            cure = "name one with input.layer (--layer, layer=)"
+            raise InputError(f"{tree.uri} has no X. {has}; {cure}.")
         return "X", "var"
-    if layer in known and "/" not in layer and not (layer == "raw" and find("raw/X") is not None):
+    raw = ("raw/X", "raw/var") if tree.find("raw/X") is not None else ("raw.X", "raw.var")
+    has_raw = tree.find(raw[0]) is not None
+    if layer in known and "/" not in layer and not (layer == "raw" and has_raw):
         return f"layers/{layer}", "var"
     if layer == "raw":
         if "raw" in known:
-            raise InputError(f"{uri} has a layer 'raw' beside its raw. Rename the layer.")
-        if find("raw/X") is not None:
-            return "raw/X", "raw/var"
-    there = [*known, *(["raw"] if find("raw/X") is not None else [])]
-    raise InputError(f"{uri} has no layer {layer!r}. It has {listed(there)}; null reads X.")
+            raise InputError(f"{tree.uri} has a layer 'raw' beside its raw. Rename the layer.")
+        if has_raw:
+            return raw
+    there = listed([*known, *(["raw"] if has_raw else [])])
+    raise InputError(f"{tree.uri} has no layer {layer!r}. It has {there}; null reads X.")
 
 
 def open_element(node: Any, place: Any, uri: str) -> Source:
@@ -268,44 +388,31 @@ def open_element(node: Any, place: Any, uri: str) -> Source:
         If it is of a kind that is not read, which is named.
     """
     kind = node.attrs.get(ENCODING)
+    if "h5sparse_format" in node.attrs:  # of anndata before 0.7
+        kind = f"{node.attrs['h5sparse_format']}_matrix"
     if kind in SPARSE:
         if isinstance(place, ZarrPlace):
             place.warn_of_missing(PARTS)
-        return SPARSE[kind](place, node.attrs.get("shape"), uri)
+        return SPARSE[kind](place, node.attrs.get("shape", node.attrs.get("h5sparse_shape")), uri)
     if kind in (None, "array") and hasattr(node, "shape"):
         if type(node).__module__.startswith("zarr"):
-            return ZarrSource(node, uri, "", {})
-        return ArrayByRows(place, uri)
+            return open_array(node, uri)
+        return open_dense(place, uri)
     raise InputError(
         f"{uri} is stored as {kind or 'a group of an unknown kind'}, which is not read: only "
         "dense arrays, csr_matrix and csc_matrix are."
     )
 
 
-def names_of(var: Any, place: Any, n_features: int) -> list[str]:
-    """Return the index of a frame, ``var`` or ``raw/var``.
-
-    Raises
-    ------
-    InputError
-        If there is none, of one name for each feature.
-    """
-    name = str(var.attrs.get("_index", "_index"))
-    with place.open() as frame:
-        index = frame[name if hasattr(var[name], "shape") else f"{name}/values"]
-        if index.shape != (n_features,):
-            raise InputError(
-                f"{place.path}: var has {index.shape} names for {n_features} features. Write it "
-                "again."
-            )
-        names: list[str] = []
-        size = 0
-        for start in range(0, n_features, _NAMES_AT_ONCE):
-            piece = np.asarray(index[start : min(start + _NAMES_AT_ONCE, n_features)])
-            names += [text.decode() if isinstance(text, bytes) else str(text) for text in piece]
-            size += sum(map(len, names[start:]))
-            if size > METADATA_BYTES:
-                raise InputError(f"{place.path}: the names of the features are too long.")
+def _names(tree: AnnotatedTree, frame: str, n_features: int) -> list[str]:
+    """Return the index of a frame, ``var`` or ``raw/var``: texts of a usual size."""
+    names: list[str] = []
+    size = 0
+    for piece in tree.index(frame, n_features).pieces(0, n_features):
+        names += piece
+        size += sum(map(len, piece))
+        if size > METADATA_BYTES:
+            raise InputError(f"{tree.uri}: the names of the features are too long.")
     return names
 
 
@@ -346,11 +453,13 @@ def open_object(adata: Any, layer: str | None = None) -> Source:
         holder = adata if raw is None else raw
         if holder.X is None:
             raise InputError(f"{uri} has no X. Name a layer (layer=): it has {listed(layers)}.")
-        return with_names(_matrix(holder.X, uri), [str(name) for name in holder.var_names])
-    if layer not in layers:
+        matrix, names = _matrix(holder.X, uri), holder.var_names
+    elif layer in layers:
+        matrix, names = _matrix(adata.layers[layer], f"{uri}::{layer}"), adata.var_names
+    else:
         raise InputError(f"{uri} has no layer {layer!r}. It has {listed(layers)}.")
-    matrix = _matrix(adata.layers[layer], f"{uri}::{layer}")
-    return with_names(matrix, [str(name) for name in adata.var_names])
+    matrix.index, matrix.ids = OBS_NAMES, HeldTexts(adata.obs_names)
+    return with_names(matrix, [str(name) for name in names])
 
 
 def _matrix(X: Any, uri: str) -> Source:
@@ -365,4 +474,62 @@ def _matrix(X: Any, uri: str) -> Source:
     if hasattr(X, "dask"):
         return open_dask(X)
     # The view of an array is one of its own kind.
-    return open_matrix(np.asarray(X) if isinstance(X, np.ndarray) else X)
+    is_view = isinstance(X, np.ndarray) and not np.ma.isMaskedArray(X)
+    return open_matrix(np.asarray(X) if is_view else X)
+
+
+def write(file: IO[bytes], selected: Any) -> None:
+    """Write the selected columns in AnnData's layout on disk, version 0.1.0."""
+    from scipy.sparse import csr_matrix
+
+    try:
+        import h5py
+    except ImportError:
+        raise InputError(
+            "this format needs h5py. Install it with: pip install 'bigfs[anndata]'."
+        ) from None
+    columns = selected.columns
+    shape = (columns.n_samples, columns.n_features)
+    with h5py.File(file, "w") as root:
+        _encode(root, "anndata", "0.1.0")
+        if not columns.of_sparse:
+            X = root.create_dataset("X", shape=shape, dtype=columns.dtype)
+            _encode(X, "array", "0.2.0")
+        for name in ("layers", "obsm", "obsp", "uns", "varm", "varp"):
+            _encode(root.create_group(name), "dict", "0.1.0")
+        rows = _index(h5py, root, "obs", columns.n_samples)
+        _index(h5py, root, "var", columns.n_features)[:] = selected.names
+        first, ids = 0, columns.row_ids()
+        for block in selected.blocks:
+            last = first + len(block)
+            if not columns.of_sparse:
+                X[first:last] = block
+            else:
+                append_lines(root, "X", csr_matrix(block), is_first=first == 0)
+            rows[first:last] = [str(row) for row in islice(ids, len(block))]
+            first = last
+
+
+def append_lines(root: Any, name: str, lines: Any, *, is_first: bool, **options: Any) -> None:
+    """Write the first rows of a CSR matrix, or columns of a CSC one, or append others to it."""
+    from anndata.io import sparse_dataset, write_elem
+
+    if is_first:
+        write_elem(root, name, lines, dataset_kwargs=options)
+    else:
+        sparse_dataset(root[name]).append(lines)
+
+
+def _index(h5py: Any, root: Any, name: str, length: int) -> Any:
+    """Make a frame that has an index only, and return the index."""
+    frame = root.create_group(name)
+    _encode(frame, "dataframe", "0.2.0")
+    frame.attrs["_index"] = "_index"
+    frame.attrs["column-order"] = np.empty(0, dtype="S1")
+    index = frame.create_dataset("_index", shape=(length,), dtype=h5py.string_dtype())
+    _encode(index, "string-array", "0.2.0")
+    return index
+
+
+def _encode(item: Any, kind: str, version: str) -> None:
+    item.attrs["encoding-type"], item.attrs["encoding-version"] = kind, version

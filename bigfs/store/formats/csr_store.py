@@ -6,8 +6,9 @@ task reads whole objects and nothing else. The attributes of the store say how i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class StoredCSR(RandomAccessSparse):
     chunk_rows: int
 
     def __init__(self, path: Location, attributes: dict[str, Any], *, strict: bool = True) -> None:
-        self.uri = self._path = str(path)
+        self.uri, self._path = str(path), str(path.absolute())
         try:
             about = attributes["csr"]
             self.n_samples, self.n_features = (int(size) for size in about["shape"])
@@ -58,7 +59,7 @@ class StoredCSR(RandomAccessSparse):
             self._stored = np.dtype(attributes["stored_dtype"])
             self.chunk_rows = int(about["rows"])
             self.stored_entries = np.array(about["entries"], dtype=np.int64)
-            self._dropped = attributes.get("dropped", ())
+            self._dropped, self.index = attributes.get("dropped", ()), attributes.get("index")
             self.sources = attributes.get("sources", ())
             names = attributes.get("feature_names")
             self.feature_names = None if names is None else [str(name) for name in names]
@@ -79,6 +80,10 @@ class StoredCSR(RandomAccessSparse):
             raise CorruptStoreError(
                 f"{path}: {', '.join(missing[:_SHOWN])}{more} {verb} missing. {_CURE}"
             )
+
+    def iter_index(self) -> Iterator[list[str]]:
+        """Yield the ids of the rows that an ingest kept."""
+        return read_ids(as_location(self._path), 0, self.n_samples if self.index else 0)
 
     @property
     def stored_dtype(self) -> np.dtype:
@@ -157,9 +162,7 @@ class StoredCSR(RandomAccessSparse):
         """Rows of the original that an ingest left out."""
         return read_dropped(self._dropped, as_location(self._path))
 
-    def __getstate__(self) -> dict[str, Any]:
-        # No task needs them, and they grow with the matrix.
-        return {**self.__dict__, "feature_names": None, "stored_entries": None, "_dropped": ()}
+    beside_tasks = MappingProxyType({"feature_names": None, "stored_entries": None, "_dropped": ()})
 
 
 def read_dropped(stored: Any, store: Location) -> Any:
@@ -175,7 +178,37 @@ def read_dropped(stored: Any, store: Location) -> Any:
         return stored
     import zarr
 
-    return np.asarray(zarr.open_array(zarr_store(store / "dropped"), mode="r")[:])
+    return np.asarray(zarr.open_array(zarr_store(store / "dropped", strict=True), mode="r")[:])
+
+
+def read_ids(store: Location, start: int, stop: int) -> Iterator[list[str]]:
+    """Yield the ids of rows ``start`` to ``stop`` of a store that has them, chunk by chunk."""
+    import zarr
+
+    if start < stop:
+        ids = zarr.open_array(zarr_store(store / "index", strict=True), mode="r")
+        for at in range(start, stop, ids.chunks[0]):
+            yield [str(text) for text in np.asarray(ids[at : min(at + ids.chunks[0], stop)])]
+
+
+def write_ids(group: Any, pieces: Iterator[list[str]], n_rows: int, chunk: int) -> None:
+    """Write the ids of the rows of a store, so many to a chunk."""
+    ids = group.create_array(
+        "index",
+        shape=(n_rows,),
+        dtype=str,
+        chunks=(chunk,),
+        dimension_names=("sample",),
+        config={"write_empty_chunks": True},
+    )
+    start, held = 0, []
+    for piece in pieces:
+        held += piece
+        while len(held) >= chunk:
+            ids[start : start + chunk] = np.array(held[:chunk], dtype=object)
+            start, held = start + chunk, held[chunk:]
+    if held:
+        ids[start:] = np.array(held, dtype=object)
 
 
 class CSRWriter:
@@ -215,6 +248,10 @@ class CSRWriter:
     def nbytes(self) -> int:
         """Size of the entries, uncompressed."""
         return sum(self.entries) * (self._dtype.itemsize + 4)
+
+    def write_ids(self, pieces: Iterator[list[str]]) -> None:
+        """Write the ids of the rows."""
+        write_ids(self._group, pieces, self.n_samples, self._rows)
 
     def finish(self, **attributes: Any) -> None:
         """Set the attributes that make the group a store."""

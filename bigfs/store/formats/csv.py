@@ -1,499 +1,532 @@
-"""CSV and TSV, plain or gzipped, streamed in pieces of a megabyte of text."""
+"""Text tables (.csv, .tsv, .txt, packed or not): pyarrow parses them by pieces of whole lines.
+
+pyarrow's own streaming reader takes the types of the first piece for those of the file and stops
+without a place where they are not; so the pieces are cut here, each is parsed with types that are
+known, and a cell that does not fit is looked for in its piece. Before that, comments are cut off,
+runs of blanks become a tab, and other encodings UTF-8: pyarrow knows none of the three by pieces.
+"""
 
 from __future__ import annotations
 
 import codecs
-import csv as text_csv
-import gzip
 import io
 import logging
-import zlib
-from collections.abc import Iterator
-from datetime import datetime
-from itertools import chain, islice, pairwise
-from operator import itemgetter
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from itertools import islice, pairwise
 from typing import IO, Any
 
-import numpy as np
-
-from bigfs.core.errors import InputError, StorageError
-from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
-from bigfs.store.encoding import Encoded, encode_columns, notes_of
-from bigfs.store.location import Location, is_remote
-from bigfs.store.source import Header, Source, check_names, check_no_variable
+from bigfs.core.errors import InputError
+from bigfs.store.columns import refuse_unusable
+from bigfs.store.formats.dialect import (
+    BLANKS,
+    as_number,
+    cells_of,
+    dialect_of,
+    encoding_of,
+    proposed,
+)
+from bigfs.store.formats.texts import PACKED, open_text
+from bigfs.store.location import Location
+from bigfs.store.source import Header, check_names
+from bigfs.store.tables import Table
+from bigfs.store.values import EXACT
 
 logger = logging.getLogger("bigfs")
 _TEXT_BYTES = 10**6
+# Measured: what pyarrow holds for a column while it parses a piece.
+_COLUMN_BYTES = 6 * 2**10
+# Lines of a piece at least: pyarrow takes some time for each column of one.
+_FEWEST_LINES = 64
 # What a first column without a name is called: pandas writes its index so.
 UNNAMED = "Unnamed: 0"
 # A million columns of 30 characters. A file without line breaks would be held as a whole.
 _LINE_BYTES = 32 * 2**20
-# Lines that a first line of increasing numbers is compared with, and cells of it that are shown.
-_COMPARED_LINES, _SHOWN_CELLS = 100, 5
-# Of a piece, from which on pandas picks columns faster than they are cut out line by line.
-_FEWEST_LINES = 50
+# Lines that a first line of numbers is compared with, and cells of it that are shown.
+_COMPARED_LINES, _SHOWN_CELLS, _SHOWN = 100, 5, 40
+_LOOKED_AT_BYTES = 2**16
 # What a download ends in where a server wanted a click.
 _PAGES = ("<!doctype html", "<html")
-_MISSING = {"", "na", "n/a", "nan", "null", "none"}
-_MISSING_SPELLED = sorted(
-    spelling for word in _MISSING for spelling in {word, word.upper(), word.title()}
-) + ["NaN"]
+_TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
+_OF_NUMBERS = b"0123456789.,;-+eE\t\r\n "
+_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 
 
-class CsvSource(Source):
-    """A table of numbers, one sample a line; a first line that is no numbers gives the names."""
+class TextTable(Table):
+    """A table of text; a first line that is no sample gives the names."""
 
-    n_samples = None
+    is_text = True
 
     def __init__(
-        self, path: Location, header: Header = "auto", roles: Roles = ALL_FEATURES
+        self, path: Location, header: Header = "auto", csv: Mapping[str, Any] | None = None
     ) -> None:
-        self.uri, self._path = str(path), path
-        self.separator = "\t" if ".tsv" in path.name.lower() else ","
-        first, lines = self._first_record()
-        self._width = len(first)
-        self.held_bytes = 8 * _TEXT_BYTES + 256 * self._width  # a piece; names of columns
-        texts = (cell for cell in first if cell.strip())
-        # pandas writes an index under an empty cell, and numbers columns that have no names.
-        indexed = len(first) > 1 and all(
-            cell.strip() == ("" if j == 0 else str(j - 1)) for j, cell in enumerate(first)
-        )
-        named = header is True or indexed or any(as_number(cell) is None for cell in texts)
-        self._header_lines = lines if header is not False and named else 0
-        self.names = [str(j) for j in range(self._width)]
-        if self._header_lines:
-            self.names = [cell.strip() for cell in first]
-            self.names[0] = self.names[0] or UNNAMED
-            self._check_header()
-        # What the file has itself counts before the names of the folders that it is in.
-        given = roles.partitions or {}
-        self._folders = {name: pair for name, pair in given.items() if name not in self.names}
-        self.names += self._folders
-        self._roles, self.index = roles, roles.index
-        kept = roles.features(self.names, self.uri)
-        self._kept = [j for j in kept if j < self._width]
-        if not first[0].strip() and self._header_lines and 0 in self._kept:
+        import pyarrow as pa
+
+        self.uri, self._path = str(path), path.absolute()
+        self._dialect = dialect_of(csv, path.name, self.uri)
+        blanks = self._dialect.delimiter == BLANKS
+        self._delimiter = "\t" if blanks else self._dialect.delimiter
+        self._skip, self._blanks, self._piece_bytes = 0, blanks, _TEXT_BYTES
+        self._current: tuple[int, bytes] = (1, b"")
+        self._mixed: set[str] = set()
+        rows, lines = self._first_records()
+        self._header, self._note = header, ""
+        self._width = _width_of(rows)
+        self.named = self._has_names(rows)
+        self._all = [str(j) for j in range(self._width)]
+        names = self._names(rows[0]) if self.named else list(self._all)
+        self._skip += lines if self.named else 0
+        self._first = rows[0]
+        self._places = {name: self._all[j] for j, name in enumerate(names)}
+        if len(self._places) < len(names):
+            check_names(names, len(names), self.uri)
+        types = self._types(names)
+        self.schema = pa.schema([(name, types[name]) for name in names if name in types])
+
+    def check_features(self, names: list[str]) -> None:
+        """Raise InputError if a feature has no name, or the first line may be names or a sample."""
+        if UNNAMED in names and not self._first[0].strip():
             raise InputError(
                 f"{self.uri}: column 0 has no name in the header, line 1. If it is the row index "
                 f"that pandas writes, take it as ids: --set 'input.index={UNNAMED}' (--index, "
                 "index=), or use to_csv(..., index=False)."
             )
-        kinds = self._kinds()
-        of_folders = {self.names[j]: self._folders[self.names[j]] for j in kept[len(self._kept) :]}
-        kinds |= {name: kind for name, (_, kind) in of_folders.items() if kind is not None}
-        encoded, dropped, _ = encode_columns(kinds, roles.encoding, self._distinct, self.uri)
-        columns = [j for j in kept if self.names[j] not in dropped]
-        if not columns:
-            raise InputError(f"{self.uri}: no column is left as a feature. Choose others.")
-        self._kept = [j for j in columns if j < self._width and self.names[j] not in encoded]
-        self._columns = [(j, encoded.get(self.names[j])) for j in columns]
-        self._constants = {
-            name: constant_features(value, encoded.get(name), self.uri)
-            for name, (value, _) in of_folders.items()
-            if name not in dropped
-        }
-        self.notes = notes_of(encoded.values(), dropped, self._folders)
-        self.categories = {name: column.values for name, column in encoded.items()}
-        features = [
-            feature
-            for j, column in self._columns
-            for feature in ([self.names[j]] if column is None else column.features)
-        ]
-        self.n_features = len(features)
-        if self._header_lines or self._folders:
-            self.feature_names = features
-            check_names(features, len(features), self.uri)
-        is_sample = header == "auto" and not named
-        self._note = "no header, the first line is a sample" if is_sample else ""
-        self.dtype = np.dtype(np.float64)
+        if self._mixed & set(names):  # raises: the first piece has texts among numbers
+            next(self.batches(names, 0))
+        if self._note == "unclear":
+            cells = [cell.strip()[:20] for cell in self._first]
+            if len(cells) > _SHOWN_CELLS:
+                cells = [*cells[: _SHOWN_CELLS - 1], "...", cells[-1]]
+            raise InputError(
+                f"{self.uri}: the first line ({', '.join(cells)}) {self._why}: it may hold names, "
+                "such as wavelengths or years, or be a sample. Set input.header (--header, "
+                "header=): true takes it as names, false as a sample."
+            )
 
-    @property
-    def has_header(self) -> bool:
-        """True if the first line is no sample."""
-        return self._header_lines > 0
+    def held_bytes(self, columns: Any) -> int:
+        """Return what a piece takes, as text and parsed, and what names do."""
+        return 8 * self._piece_bytes + _COLUMN_BYTES * self._width
 
-    @property
-    def estimated_samples(self) -> int | None:
-        """Lines of the mean length of the first megabyte that the file has room for."""
-        if self._path.name.lower().endswith(".gz"):
+    def estimated_rows(self) -> int | None:
+        """Return as many lines of the mean length of the first piece as the file has room for."""
+        if self._path.name.lower().endswith(tuple(PACKED)):
             return None
-        for _, lines in self._lines():
-            return max(2, round(self._path.stat().st_size * len(lines) / sum(map(len, lines))))
+        for _, piece in self._pieces():
+            count = piece.count(b"\n") + (not piece.endswith(b"\n"))
+            return max(2, round(self._path.stat().st_size * count / len(piece)))
         return None
 
-    def read_texts(self, column: int) -> list[str]:
-        """Return all cells of one column as texts without spaces around them."""
-        return [text for piece in self._iter_texts(column) for text in piece]
+    def content_of(self, column: str) -> str:
+        """Return the first text in a column, and where it is."""
+        for line, piece in self._pieces():
+            texts = self._texts(piece, line, [column]).column(0).to_pylist()
+            i = next((i for i, t in enumerate(texts) if as_number(t or "") is None), 0)
+            return self._describe(texts[i], line + i)
+        return "text"
 
-    def count_rows(self) -> int:
-        """Return how many samples there are, by reading all lines."""
-        return sum(len(lines) for _, lines in self._lines())
+    def batches(self, columns: list[str], rows: int) -> Iterator[Any]:
+        """Yield the pieces of the file; words for missing values are null."""
+        import pyarrow as pa
 
-    def iter_index(self) -> Iterator[list[str]]:
-        """Yield the ids of the rows, about a megabyte of text at a time."""
-        if self.index is not None:
-            yield from self._iter_texts(self.names.index(self.index))
-
-    def _iter_texts(self, column: int) -> Iterator[list[str]]:
-        for line, lines in self._lines():
-            if column >= self._width:
-                yield [str(self._folders[self.names[column]][0])] * len(lines)
-            else:
-                yield [row[column].strip() for row in self._rows(lines, line)]
-
-    def first_rows(self, count: int) -> list[list[str]]:
-        """Return the cells of the first rows, whatever they hold."""
-        rows: list[list[str]] = []
-        for line, lines in self._lines():
-            rows += self._rows(lines[: count - len(rows)], line)
-            if len(rows) >= count:
-                break
-        return rows
-
-    def check_first_piece(self) -> None:
-        """Raise InputError if the first megabyte holds columns that are no numbers."""
-        for line, texts in self._lines():
-            self._parse(texts, line)
-            return
-
-    def check_first_line(self) -> None:
-        """Raise InputError if the first line is a sample or a header, and nothing tells which.
-
-        Wavelengths and years increase from the first to the last; few samples do.
-        """
-        lines: list[bytes] = []
-        for _, texts in self._lines():
-            lines += texts
-            if len(lines) > 1:
-                break
-        rows = (self._parse_line(text, 1 + i) for i, text in enumerate(lines))
-        if not _increases(next(rows, [])) or all(map(_increases, islice(rows, _COMPARED_LINES))):
-            return
-        cells = [cell.strip()[:20] for cell in self._cells(lines[0])]
-        if len(cells) > _SHOWN_CELLS:
-            cells = [*cells[: _SHOWN_CELLS - 1], "...", cells[-1]]
-        raise InputError(
-            f"{self.uri}: the first line ({', '.join(cells)}) is strictly increasing, and those "
-            "below it are not: it may hold names, such as wavelengths or years, or be a sample. "
-            "Set input.header (--header, header=): true takes it as names, false as a sample."
-        )
-
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield consecutive arrays of at most ``rows`` rows; empty cells are NaN."""
-        if self._note:
-            logger.info("%s: %s (input.header)", self.uri, self._note)
+        if self._note == "sample":
+            logger.info("%s: no header, the first line is a sample (input.header)", self.uri)
             self._note = ""  # once, however often it is read
-        for line, lines in self._lines():
-            block = self._parse(lines, line)
-            for start in range(0, len(block), rows):
-                yield block[start : start + rows]
-
-    def _lines(self) -> Iterator[tuple[int, list[bytes]]]:
-        """Yield number of the first line and lines below the header, about 1 MB at a time."""
-        try:
-            with self._open() as file:
-                if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
-                    file.seek(0)
-                for _ in range(self._header_lines):
-                    file.readline(_LINE_BYTES)
-                yield from self._pieces(file)
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"{self.uri} cannot be read: {error}. Write it again.") from None
-
-    def _pieces(self, file: IO[bytes]) -> Iterator[tuple[int, list[bytes]]]:
-        """Yield number of the first line and lines; empty lines at the end are left out."""
-        line = 1 + self._header_lines
-        held: list[bytes] = []
-        rest = b""
-        while text := file.read(_TEXT_BYTES):
-            # The end of a piece is a part of a line, unless the file ends.
-            text = rest + text
-            end = text.rfind(b"\n") + 1
-            rest = text[end:]
-            if len(rest) > _LINE_BYTES:
-                raise self._too_long(line + len(held) + text.count(b"\n"))
-            texts = held + io.BytesIO(text[:end]).readlines()
-            full = len(texts)
-            while full and not texts[full - 1].strip(b"\r\n "):
-                full -= 1
-            if full:
-                yield line, texts[:full]
-            line, held = line + full, texts[full:]
-        if rest.strip(b"\r\n "):
-            yield line, [*held, rest]
-
-    def _too_long(self, line: int) -> InputError:
-        return InputError(
-            f"{self.uri}: line {line} is longer than {_LINE_BYTES / 2**20:g} MiB. Every sample "
-            "needs a line of its own."
-        )
-
-    def _kinds(self) -> dict[str, str]:
-        """Return which columns the first megabyte shows to hold booleans, dates or texts."""
-        for line, texts in self._lines() if self._kept else ():
+        types = {self._places[name]: self.schema.field(name).type for name in columns}
+        for line, piece in self._pieces():
+            self._current = line, piece
             try:
-                if self._numbers(texts, line) is not None:
-                    break
-                rows = self._rows(texts, line)
-            except InputError:  # said where the rows are read
-                break
-            kinds = {self.names[j]: kind_of([row[j] for row in rows]) for j in self._kept}
-            return {name: kind for name, kind in kinds.items() if kind is not None}
-        return {}
+                table = self._parse(piece, line, types)
+            except pa.ArrowInvalid:
+                self._refuse(piece, line, columns)
+                raise
+            yield _batch(table, columns)
 
-    def _distinct(self, column: str) -> Iterator[str | None]:
-        if column in self._folders:
-            yield self._folders[column][0]
+    def written(self, column: str) -> Iterator[list[str]]:
+        """Yield the cells of a column as they are written, without blanks around them."""
+        if column in self.folders:
+            yield from super().written(column)
             return
-        for piece in self._iter_texts(self.names.index(column)):
-            yield from {text for text in piece if text.lower() not in _MISSING}
+        for line, piece in self._pieces():
+            texts = self._texts(piece, line, [column]).column(0).to_pylist()
+            yield [text.strip() for text in texts]
 
-    def _parse(self, texts: list[bytes], first_line: int) -> np.ndarray:
-        """Return the features in some lines."""
-        if any(constant is None for constant in self._constants.values()):
-            self._refuse_texts(self._rows(texts, first_line), first_line)
-        if len(self._kept) == len(self._columns):
-            return self._parse_numbers(texts, first_line)
-        import pandas as pd
+    def column(self, name: str) -> Any:
+        """Return all cells of a column: numbers if all are, else texts, of which "NA" is one."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
-        numbers = self._parse_numbers(texts, first_line) if self._kept else None
-        own = any(column is not None and j < self._width for j, column in self._columns)
-        rows, parts = self._rows(texts, first_line) if own else [], []
-        for j, column in self._columns:
-            if j >= self._width:
-                constant = self._constants[self.names[j]]
-                assert constant is not None
-                parts.append(np.tile(constant, (len(texts), 1)))
+        if name not in self.schema.names:
+            return super().column(name)
+        pieces = [pa.array(texts, pa.string()) for texts in self.written(name)]
+        texts = pa.chunked_array(pieces, pa.string())
+        words = pa.array(self._dialect.missing, pa.string())
+        points = pc.replace_substring(texts, self._dialect.decimal, ".")
+        numbers = pc.if_else(pc.is_in(texts, words), None, points)
+        for kind in (pa.int64(), pa.float64()):
+            try:
+                return numbers.cast(kind)
+            except pa.ArrowInvalid:
                 continue
-            if column is None:
-                assert numbers is not None
-                parts.append(numbers[:, [self._kept.index(j)]])
-                continue
-            cells = (row[j].strip() for row in rows)
-            there = [None if cell.lower() in _MISSING else cell for cell in cells]
-            parts.append(column.encode(pd.Series(there, dtype=object), self.uri))
-        return np.concatenate(parts, axis=1)
+        return pc.if_else(pc.equal(texts, ""), None, texts)
 
-    def _parse_numbers(self, texts: list[bytes], first_line: int) -> np.ndarray:
-        """Return the numbers of some lines, after checking that each has all its cells."""
-        numbers = self._numbers(texts, first_line)
-        if numbers is not None:
-            return numbers
-        rows = self._rows(texts, first_line)
-        self._refuse_texts(rows, first_line)
-        return np.array([self._parse_row(row, first_line + i) for i, row in enumerate(rows)])
-
-    def _numbers(self, texts: list[bytes], first_line: int) -> np.ndarray | None:
-        """Return the numbers of some lines, None if a cell is none."""
-        separator = self.separator.encode()
-        together = b"".join(texts)
-        cells = together.replace(separator, b"\n")
-        quoted = b'"' in together
-        if not quoted:
+    def check_whole(self, columns: list[str]) -> None:
+        """Raise InputError for a whole number beyond 2^53 in the piece that was read last."""
+        line, piece = self._current
+        for name, texts in self._texts(piece, line, columns).to_pydict().items():
             for i, text in enumerate(texts):
-                if text.count(separator) != self._width - 1:
-                    self._check_cells(self._cells(text), text, first_line + i)
-        if len(self._kept) < self._width and not quoted and len(texts) >= _FEWEST_LINES:
-            return _parse_cells(together, self.separator, self._kept, len(texts))
-        if len(self._kept) < self._width or quoted:
-            rows, choose = self._rows(texts, first_line), itemgetter(*self._kept)
-            picked = map(choose, rows)
-            flat = picked if len(self._kept) == 1 else chain.from_iterable(picked)
-            cells = "\n".join([*flat, ""]).encode()
-        numbers = _parse_cells(cells, ",", None, len(texts) * len(self._kept))
-        return None if numbers is None else numbers.reshape(len(texts), len(self._kept))
+                if _WHOLE.fullmatch(text) and abs(Decimal(text)) > EXACT:
+                    raise InputError(
+                        f"{self.uri}: line {line + i}, column {name!r} is {text.strip()[:_SHOWN]}. "
+                        "Whole numbers beyond 2^53 would be rounded. Drop such columns (ids), "
+                        "subtract an offset (times), or write them with a decimal point."
+                    )
 
-    def _rows(self, texts: list[bytes], first_line: int) -> list[list[str]]:
-        """Return the cells of some lines, after checking that each has all its cells."""
-        rows = [self._cells(text) for text in texts]
-        for i, row in enumerate(rows):
-            self._check_cells(row, texts[i], first_line + i)
-        return rows
+    def _texts(self, piece: bytes, line: int, columns: list[str]) -> Any:
+        """Return the cells of some columns of a piece as they are written."""
+        import pyarrow as pa
 
-    def _refuse_texts(self, rows: list[list[str]], first_line: int) -> None:
-        """Raise InputError if more than half of what is in a column is no number."""
-        unusable = {}
-        for column in self._kept:
-            numbers = [as_number(row[column]) for row in rows]
-            texts = [i for i, number in enumerate(numbers) if number is None]
-            if 2 * len(texts) > sum(number is None or number == number for number in numbers):
-                cell = rows[texts[0]][column].strip()[:40]
-                what = f"{cell!r} in line {first_line + texts[0]}"
-                if self._width == 1:
-                    what += f" (Cells are separated by {self.separator!r})"
-                unusable[self.names[column]] = what
-        for name, constant in self._constants.items():
-            if constant is None:
-                unusable[name] = f"text (its folder is '{name}={self._folders[name][0]}')"
-        refuse_unusable(unusable, self._roles, self.names, self.uri)
+        types = {self._places[name]: pa.string() for name in columns}
+        return _batch(self._parse(piece, line, types, raw=True), columns)
 
-    def _parse_line(self, text: bytes, line: int) -> list[float]:
-        """Return the numbers of one line, or name the cell that is none."""
-        return self._parse_row(self._rows([text], line)[0], line)
+    def _parse(self, piece: bytes, line: int, types: Mapping[str, Any], raw: bool = False) -> Any:
+        """Return some columns of a piece as a table of Arrow; raw: texts as they are written."""
+        import pyarrow as pa
+        import pyarrow.csv as pc
 
-    def _parse_row(self, row: list[str], line: int) -> list[float]:
-        numbers = []
-        for column in self._kept:
-            number = as_number(row[column])
-            if number is None:
-                name = f" ({self.names[column]!r})" if self.feature_names else ""
-                raise InputError(
-                    f"{self.uri}: line {line}, column {column}{name} is {row[column][:40]!r}, "
-                    f"which is not a number. Cells are separated by {self.separator!r}; encode or "
-                    "drop columns of text. Lines count from 1, columns from 0."
-                )
-            numbers.append(number)
-        return numbers
+        bad: list[Any] = []
 
-    def _check_cells(self, cells: list[str], text: bytes, line: int) -> None:
-        if len(cells) == self._width:
-            return
-        problem = f"has {len(cells)} cells" if text.strip() else "is empty"
-        raise InputError(
-            f"{self.uri}: line {line} {problem}, where the first line has {self._width} "
-            "columns. Every line needs the same number."
+        def refuse(row: Any) -> str:
+            bad.append(row)
+            return "error"
+
+        quoted = b'"' in piece
+        dialect = self._dialect
+        words = _possible([*dialect.missing, *_TRUE, *_FALSE], piece)
+        try:
+            return pc.read_csv(
+                pa.BufferReader(piece),
+                pc.ReadOptions(
+                    column_names=self._all, use_threads=False, block_size=len(piece) + 1
+                ),
+                pc.ParseOptions(
+                    delimiter=self._delimiter,
+                    newlines_in_values=quoted,
+                    ignore_empty_lines=self._width > 1,
+                    invalid_row_handler=refuse,
+                ),
+                pc.ConvertOptions(
+                    include_columns=list(types),
+                    column_types={name: kind for name, kind in types.items() if kind is not None},
+                    null_values=[] if raw else [word for word in words if word in dialect.missing],
+                    strings_can_be_null=not raw,
+                    decimal_point=dialect.decimal,
+                    true_values=[word for word in words if word in _TRUE],
+                    false_values=[word for word in words if word in _FALSE],
+                    check_utf8=False,
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            if bad:
+                raise self._ragged(bad[0], line) from None
+            if "CSV parse error" in str(error) or "straddling" in str(error):
+                raise InputError(f"{self.uri}: from line {line} on, {error}.") from None
+            raise
+
+    def _ragged(self, row: Any, line: int) -> InputError:
+        return InputError(
+            f"{self.uri}: line {line + (row.number or 1) - 1} has {row.actual_columns} cells, "
+            f"where the first line has {self._width} columns. Every line needs the same number."
         )
 
-    def _cells(self, text: bytes) -> list[str]:
-        line = text.decode("utf-8", errors="replace").rstrip("\r\n")
-        try:
-            # As many columns as there are: an empty line is one empty cell.
-            return next(text_csv.reader([line], delimiter=self.separator), None) or [""]
-        except text_csv.Error as error:  # a carriage return alone, a cell without an end
+    def _refuse(self, piece: bytes, line: int, columns: list[str]) -> None:
+        """Raise InputError for the cells of a piece that are not of the type of their column."""
+        kinds = {name: self.schema.field(name).type for name in columns}
+        numbers = [name for name in columns if kinds[name] == "double"]
+        unusable, first = {}, None
+        for name, texts in self._texts(piece, line, numbers).to_pydict().items():
+            values = [self._number(text) for text in texts]
+            wrong = [i for i, value in enumerate(values) if value is None]
+            if 2 * len(wrong) > sum(v is None or v == v for v in values):
+                unusable[name] = self._describe(texts[wrong[0]], line + wrong[0])
+            elif wrong and (first is None or wrong[0] < first[0]):
+                first = (wrong[0], name, texts[wrong[0]])
+        refuse_unusable(unusable, self.roles, self.schema.names, self.uri)
+        if first is None:
             raise InputError(
-                f"{self.uri}: the line that begins with {line[:40]!r} cannot be read: {error}."
+                f"{self.uri}: from line {line} on, a column that begins with dates or with true "
+                "and false has other cells too. Leave it out (input.columns), or correct it."
+            )
+        i, name, text = first
+        shown = f" ({name!r})" if self.named else ""
+        raise InputError(
+            f"{self.uri}: line {line + i}, column {self._places[name]}{shown} is {text[:_SHOWN]!r},"
+            f" which is not a number. Cells are separated by {self._dialect.delimiter!r}; encode "
+            "or drop columns of text. Lines count from 1, columns from 0."
+        )
+
+    def _describe(self, text: str, line: int) -> str:
+        what = f"{text.strip()[:_SHOWN]!r} in line {line}"
+        note = f" (Cells are separated by {self._dialect.delimiter!r})"
+        return what + (note if self._width == 1 else "")
+
+    def _number(self, text: str) -> float | None:
+        if text.strip() in self._dialect.na_values:
+            return float("nan")
+        return as_number(text.replace(self._dialect.decimal, "."))
+
+    def _types(self, names: list[str]) -> dict[str, Any]:
+        """Return the types of the columns, by the first piece; without names that hold nothing."""
+        import pyarrow as pa
+        import pyarrow.types as types
+
+        for line, piece in self._pieces():
+            table = self._parse(piece, line, dict.fromkeys(self._all))
+            break
+        else:
+            return {name: pa.float64() for name in names if name}
+        known: dict[str, Any] = {}
+        for name, place in self._places.items():
+            values = table.column(place)
+            kind = values.type
+            if not name and types.is_null(kind):  # what a comma at the end of lines makes
+                continue
+            if types.is_string(kind):
+                cells = [text for text in values.to_pylist() if text is not None]
+                texts = sum(self._number(cell) is None for cell in cells)
+                if 2 * texts <= len(cells):
+                    kind = pa.float64()
+                    self._mixed.add(name)
+            elif types.is_date(kind) or types.is_timestamp(kind):
+                kind = pa.timestamp("us", tz=getattr(kind, "tz", None))
+            elif types.is_time(kind):
+                kind = pa.string()
+            elif not types.is_boolean(kind):
+                kind = pa.float64()
+            known[name] = kind
+        if "" in names and "" in known:
+            raise InputError(
+                f"{self.uri}: column {names.index('')} has no name in the header, line 1. Name it "
+                "or drop it."
+            )
+        return known
+
+    def _has_names(self, rows: list[list[str]]) -> bool:
+        """Say whether the first line holds names; note if that is not clear."""
+        first, below = rows[0], [row for row in rows[1:] if len(row) == self._width]
+        if self._header != "auto":
+            return bool(self._header)
+        if self._marked or len(first) != self._width:
+            return True
+        # pandas writes an index under an empty cell, and numbers columns that have no names.
+        indexed = [cell.strip() for cell in first] == ["", *map(str, range(len(first) - 1))]
+        if (indexed and len(first) > 1) or not below:
+            return indexed or any(self._number(cell) is None for cell in first)
+        numbers = [self._number(cell) for cell in first]
+        columns = list(zip(*below, strict=True))
+        texts = [j for j, number in enumerate(numbers) if number is None]
+        increase = _increases(numbers)
+        all_increase = all(_increases([self._number(c) for c in row]) for row in below)
+        if not texts:
+            self._note = "unclear" if increase and not all_increase else "sample"
+            self._why = "is strictly increasing, and those below it are not"
+            return False
+        if all(first[j] in columns[j] for j in texts):  # values that come again
+            self._note = "sample"
+            return False
+        of_texts = [cell for j in texts for cell in columns[j] if cell.strip()]
+        if any(self._number(cell) is not None for cell in of_texts):
+            return True
+        beside = [j for j, number in enumerate(numbers) if number is not None and number == number]
+        if beside and not (increase and not all_increase):
+            self._note, self._why = "unclear", "holds texts and numbers, as those below it do"
+        return True
+
+    def _names(self, first: list[str]) -> list[str]:
+        """Return the names of the columns in the first line."""
+        names = [cell.strip() for cell in first]
+        if len(names) == self._width + 1 and not names[-1]:
+            names.pop()
+        if len(names) == self._width - 1:  # R leaves out what is above the names of rows
+            names, self.row_ids, self.index = [UNNAMED, *names], (UNNAMED,), UNNAMED
+        names[0] = names[0] or UNNAMED
+        return names
+
+    def _first_records(self) -> tuple[list[list[str]], int]:
+        """Return the cells of the first lines, and how many lines the first takes."""
+        _, piece = next(self._pieces(), (1, b""))
+        if not piece:
+            raise InputError(f"{self.uri} is empty.")
+        if b"\0" in piece[:_TEXT_BYTES]:
+            raise InputError(f"{self.uri} is not a text table: it holds zero bytes.")
+        text = io.StringIO(piece.decode(), newline="")
+        lines = list(islice(text, _COMPARED_LINES + 1))
+        if lines[0].lstrip().lower().startswith(_PAGES):
+            raise InputError(f"{self.uri} is a web page, not a table. Download the file itself.")
+        empty = next((i for i, line in enumerate(lines) if line.strip()), 0)
+        if empty and not self._blanks and self._dialect.comment is None:
+            raise InputError(f"{self.uri} begins with an empty line. Set input.csv.skip_rows.")
+        rows = cells_of(lines, self._delimiter)
+        if not rows:
+            raise InputError(f"{self.uri} is not a readable text table.")
+        self._marked = rows[0][0].startswith("#")  # NumPy's savetxt puts it before the names
+        if self._marked:
+            rows[0][0] = rows[0][0].lstrip("# ")
+            rows[0] = rows[0] if rows[0][0] else rows[0][1:]
+        taken = empty + 1
+        while taken < len(lines) and "".join(lines[:taken]).count('"') % 2:
+            taken += 1
+        longest = max(len(line) for line in lines)
+        self._piece_bytes = min(_LINE_BYTES, max(_TEXT_BYTES, _FEWEST_LINES * longest))
+        return rows, taken
+
+    def _pieces(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the number of the first line and the lines below the header, by pieces."""
+        left = self._skip + self._dialect.skip_rows
+        for line, piece in self._whole_lines():
+            while left and piece:
+                piece = piece.partition(b"\n")[2]
+                left, line = left - 1, line + 1
+            piece = self._normal(piece) if piece else piece
+            if piece.strip():
+                yield line, piece
+
+    def _normal(self, piece: bytes) -> bytes:
+        """Return lines without comments, and with a tab for a run of blanks."""
+        mark = (self._dialect.comment or "").encode()
+        if mark and mark in piece:
+            piece = re.sub(rb"[ \t]*" + re.escape(mark) + rb"[^\r\n]*", b"", piece)
+        if self._blanks:
+            piece = re.sub(rb"(?m)^[ \t]+|[ \t]+(?=\r?$)", b"", piece)
+            if b'"' in piece:
+                quoted = rb'"[^"]*"|[ \t]+'
+                piece = re.sub(quoted, lambda m: b"\t" if m[0][:1] != b'"' else m[0], piece)
+            else:
+                piece = re.sub(rb"[ \t]+", b"\t", piece)
+        return piece
+
+    def _whole_lines(self) -> Iterator[tuple[int, bytes]]:
+        """Yield number of the first line and whole lines; empty ones at the end are left out."""
+        encoding, line, rest, old = self._dialect.encoding, 1, b"", False
+        is_utf8 = codecs.lookup(encoding).name == "utf-8"
+        decoder = None if is_utf8 else codecs.getincrementaldecoder(encoding)()
+        with open_text(self._path) as file:
+            while True:
+                read = file.read(self._piece_bytes)
+                text = read if decoder is None else decoder.decode(read, not read).encode()
+                if line == 1 and not rest:
+                    text = text.removeprefix(codecs.BOM_UTF8)
+                    old = b"\r" in text and b"\n" not in text  # as old Macs wrote them
+                if old:
+                    text = text.replace(b"\r", b"\n")
+                rest += text
+                end = _end_of_records(rest) if read else len(rest)
+                # Empty lines wait for those that follow: at the end of the file they are none.
+                full = len(rest[:end].rstrip(b"\r\n "))
+                full = min(end, rest.find(b"\n", full) + 1 or end) if full else 0
+                piece, rest = rest[:full], rest[full:]
+                if piece:
+                    self._check_text(piece, line)
+                    yield line, piece
+                line += piece.count(b"\n")
+                if not read:
+                    return
+                if len(rest) > _LINE_BYTES:
+                    long = "is longer than" if rest.strip() else "begins empty lines of more than"
+                    raise InputError(
+                        f"{self.uri}: line {line} {long} {_LINE_BYTES / 2**20:g} MiB. "
+                        "Every sample needs a line of its own."
+                    )
+
+    def _check_text(self, piece: bytes, line: int) -> None:
+        """Raise InputError for bytes that are no UTF-8, by line and column."""
+        if piece.isascii():
+            return
+        try:
+            piece.decode()
+        except UnicodeDecodeError as error:
+            begin = piece.rfind(b"\n", 0, error.start) + 1
+            column = piece.count(self._delimiter.encode(), begin, error.start)
+            line += piece.count(b"\n", 0, begin)
+            raise InputError(
+                f"{self.uri}: line {line}, column {column} is not a "
+                f"readable text: its bytes {piece[error.start : error.end]!r} are no UTF-8. Say "
+                f"how it is encoded: --set input.csv.encoding={encoding_of(piece)} (--csv, csv=). "
+                "Lines count from 1, columns from 0."
             ) from None
 
-    def _check_header(self) -> None:
-        """Names must be there and unique."""
-        names = self.names
-        if "" in names:
-            column = names.index("")
-            raise InputError(
-                f"{self.uri}: column {column} has no name in the header, line 1. Name it or "
-                "drop it."
-            )
-        check_names(names, self._width, self.uri)
 
-    def _first_record(self) -> tuple[list[str], int]:
-        """Return the cells of the first line, and how many lines they take (quoted breaks)."""
-        try:
-            with self._open() as file:
-                reader = text_csv.reader(self._first_lines(file), delimiter=self.separator)
-                first = next(reader, [])
-        except StorageError:
-            raise
-        except (OSError, UnicodeDecodeError, EOFError, zlib.error, text_csv.Error) as error:
-            raise InputError(f"{self.uri} is not a readable text table: {error}.") from None
-        if not first:
-            raise InputError(f"{self.uri} is empty, or begins with an empty line.")
-        if first[0].lstrip().lower().startswith(_PAGES):
-            raise InputError(f"{self.uri} is a web page, not a table. Download the file itself.")
-        if any("\0" in cell for cell in first):
-            raise InputError(f"{self.uri} is not a text table: it holds zero bytes.")
-        return first, reader.line_num
-
-    def _first_lines(self, file: IO[bytes]) -> Iterator[str]:
-        """Yield lines for the first record, which takes several where a name has a line break."""
-        left = _LINE_BYTES
-        while text := file.readline(left + 1):
-            left -= len(text)
-            if left < 0:
-                raise self._too_long(1)
-            yield text.removeprefix(codecs.BOM_UTF8).decode()
-
-    def _open(self) -> Any:
-        packed = self._path.name.lower().endswith(".gz")
-        if is_remote(self._path):
-            file = self._path.open("rb")
-            return gzip.open(file, "rb") if packed else file
-        opener: Any = gzip.open if packed else open
-        return opener(self._path, "rb")
+def _width_of(rows: list[list[str]]) -> int:
+    """Return the number of cells of a line; a header may have one less, or an empty one more."""
+    first, below = rows[0], len(rows[min(1, len(rows) - 1)])
+    has_names = any(as_number(cell) is None for cell in first)
+    of_rows = below == len(first) + 1 and has_names
+    return below if of_rows or below == len(first) - 1 and not first[-1].strip() else len(first)
 
 
-def _parse_cells(text: bytes, sep: str, chosen: list[int] | None, n: int) -> np.ndarray | None:
-    """Return the numbers in some columns of n lines, None if some cell is no number.
+def _end_of_records(text: bytes) -> int:
+    """Return where the last whole record ends: a line break in quotes does not end one."""
+    end = text.rfind(b"\n") + 1
+    if b'"' not in text:
+        return end
+    quotes = text.count(b'"', 0, end)
+    while end and quotes % 2:
+        before = text.rfind(b"\n", 0, end - 1) + 1
+        quotes -= text.count(b'"', before, end)
+        end = before
+    return end
 
-    Without columns there is one cell a line ("1,000" is none); pandas takes 10 us for each column.
+
+def _possible(words: list[str], piece: bytes) -> list[str]:
+    """Return the words whose characters all occur in a piece.
+
+    pyarrow builds a search tree of its words for each column: 40 KB for all spellings of a missing
+    value, of which a piece of numbers needs none.
     """
-    import pandas as pd
+    others = piece.translate(None, _OF_NUMBERS)
 
-    # Before pandas 3.1 the default converter was off by one bit now and then.
-    major, minor = (int(part) for part in pd.__version__.split(".")[:2])
-    exact = {} if (major, minor) >= (3, 1) else {"float_precision": "round_trip"}
-    try:
-        frame = pd.read_csv(
-            io.BytesIO(text),
-            sep=sep,
-            usecols=chosen,
-            header=None,
-            dtype=np.float64,
-            skip_blank_lines=False,
-            skipinitialspace=True,
-            keep_default_na=False,
-            na_values=_MISSING_SPELLED,
-            **exact,
-        )
-    except ValueError:
-        return None
-    shape = (n, 1 if chosen is None else len(chosen))
-    return np.ascontiguousarray(frame) if frame.shape == shape else None
+    def may_occur(word: bytes) -> bool:
+        rare = word.translate(None, _OF_NUMBERS)
+        return all(character in others for character in rare) if rare else word in piece
+
+    return [word for word in words if may_occur(word.encode())]
 
 
-def as_number(cell: str) -> float | None:
-    """Return the number in a cell, NaN for one that says it is missing, None for a text."""
-    text = cell.strip()
-    if text.lower() in _MISSING:
-        return float("nan")
-    if "_" in text:  # float() takes 1_000
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return None
+def _batch(table: Any, columns: list[str]) -> Any:
+    """Return a parsed piece as one batch with the names of the columns."""
+    import pyarrow as pa
+
+    arrays = [column.combine_chunks() for column in table.columns]
+    arrays = [a if isinstance(a, pa.Array) else pa.concat_arrays(a.chunks) for a in arrays]
+    return pa.record_batch(arrays, names=columns)
 
 
-def constant_features(text: str | None, column: Encoded | None, uri: str) -> np.ndarray | None:
-    """Return the features in a row of a column of one value, None if it is not a number."""
-    if column is None:
-        number = as_number(text or "")
-        return None if number is None else np.array([number])
-    import pandas as pd
-
-    return column.encode(pd.Series([text], dtype=object), uri)[0]
-
-
-def kind_of(cells: list[str]) -> str | None:
-    """Return the kind of more than half of the cells that are present, None for numbers."""
-    there = [text for cell in cells if (text := cell.strip()).lower() not in _MISSING]
-    if 2 * sum(as_number(text) is None for text in there) <= len(there):
-        return None
-    if {text.lower() for text in there} <= {"true", "false"}:
-        return "boolean"
-    return "date" if all(map(_is_date, there)) else "category"
-
-
-def _is_date(text: str) -> bool:
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _increases(row: list[float]) -> bool:
+def _increases(row: list[float | None]) -> bool:
     """Say whether there are two numbers or more, each larger than the one before it."""
-    there = [number for number in row if number == number]
+    there = [number for number in row if number is not None and number == number]
     return len(there) > 1 and all(a < b for a, b in pairwise(there))
 
 
-def open_file(
-    path: Location, variable: str | None, header: Header = "auto", roles: Roles = ALL_FEATURES
-) -> CsvSource:
-    """Open a text table."""
-    check_no_variable(path, variable)
-    source = CsvSource(path, header, roles)
-    source.check_first_piece()
-    if header == "auto" and not source.has_header:
-        source.check_first_line()
-    return source
+def open_table(
+    path: Location, header: Header = "auto", csv: Mapping[str, Any] | None = None
+) -> TextTable:
+    """Open a text table; a refusal of one without settings says which would fit."""
+    return TextTable(path, header, csv)
+
+
+def propose(path: Location) -> dict[str, Any]:
+    """Return the settings with which a text table seems to be readable."""
+    try:
+        with open_text(path) as file:
+            begin = file.read(_LOOKED_AT_BYTES)
+    except (InputError, OSError):  # said where it is opened
+        return {}
+    settings = proposed(begin, dialect_of(None, path.name, str(path)))
+    return {"csv": settings} if settings else {}
+
+
+def write(file: IO[bytes], selected: Any) -> None:
+    """Write the selected columns."""
+    for i, batch in enumerate(selected.batches()):
+        text = batch.to_pandas().to_csv(index=False, header=i == 0, lineterminator="\n")
+        file.write(text.encode())

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.store.scratch import temporary_file
-from bigfs.store.source import Source, check_names, check_shape, work_dtype
+from bigfs.store.source import Source, check_shape, work_dtype
 from bigfs.store.values import check_exact, decoding
 
+logger = logging.getLogger("bigfs")
+
+# What a dimension of features is called, where it is the last one.
+_CALLED = ("band", "wavelength", "feature", "gene", "channel")
+Features: TypeAlias = str | int | Sequence[str | int] | None
 # What is read of a cube at once, unless its chunks are larger.
 _PIECE_BYTES = 16 * 10**6
 # Chunks that zarr decodes at once.
 _DECODED_AT_ONCE = 10
-# Attributes of the conventions of NetCDF: values that are missing, and how numbers are packed.
-_MISSING = ("_FillValue", "missing_value")
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,39 @@ class _Reversed:
         self.shape = tuple(array.shape[::-1])
         self.chunks = None if array.chunks is None else tuple(array.chunks[::-1])
 
+    def __getitem__(self, key: slice | tuple[slice, ...]) -> np.ndarray:
+        given = key if isinstance(key, tuple) else (key,)
+        full = (*given, *(slice(0, n) for n in self.shape[len(given) :]))
+        return np.asarray(self._array[full[::-1]]).T
+
+
+class Later:
+    """An array whose shape is known, and which is made when it is first read."""
+
+    chunks = None
+
+    def __init__(self, shape: Sequence[int], dtype: np.dtype, make: Callable[[], Any]) -> None:
+        self.shape, self.dtype, self._make = tuple(shape), dtype, make
+        self._array: Any = None
+
     def __getitem__(self, key: tuple[slice, ...]) -> np.ndarray:
-        return np.asarray(self._array[key[::-1]]).T
+        if self._array is None:
+            self._array = self._make()
+        return np.asarray(self._array[key])
+
+
+@dataclass(frozen=True)
+class LaterPlace:
+    """The place of an array that is made when it is first read, and then let go."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    make: Callable[[], Any]
+
+    @contextmanager
+    def open(self) -> Iterator[Later]:
+        """Return what stands for the array."""
+        yield Later(self.shape, self.dtype, self.make)
 
 
 class CubeSource(Source):
@@ -61,14 +96,14 @@ class CubeSource(Source):
         Its context gives an array with ``shape``, ``dtype``, ``chunks`` and slices.
     dims : sequence of str or None
         Names of the dimensions; None where they have none.
-    features : str, int or None
-        Name or number of the dimension of features. None: the last of two.
-    coordinates : mapping of str to array, default={}
-        Values along dimensions; those of the features are their names.
-    attributes : mapping, default={}
-        ``_FillValue``, ``scale_factor`` and ``add_offset`` are applied.
+    features : str, int, list of them or None
+        Names or numbers of the dimensions of features. None: the last of two.
     no_data : float or None, default=None
-        A value that stands for a missing one.
+        A stored value that stands for a missing one.
+    names : array or None, default=None
+        Values along the dimension of features, which are their names.
+    decode : callable or None, default=None
+        ``decode(rows)`` returns stored values as numbers.
     """
 
     n_samples: int
@@ -78,10 +113,11 @@ class CubeSource(Source):
         uri: str,
         place: Any,
         dims: Sequence[str] | None,
-        features: str | int | None,
-        coordinates: Mapping[str, Any] | None = None,
-        attributes: Mapping[str, Any] | None = None,
+        features: Features,
         no_data: float | None = None,
+        *,
+        names: Any = None,
+        decode: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
         self.uri, self._place = uri, place
         with place.open() as array:
@@ -89,26 +125,19 @@ class CubeSource(Source):
             self._chunks = None if array.chunks is None else tuple(map(int, array.chunks))
         if len(shape) < 2:
             check_shape(shape, uri)
-        names = list(dims or [str(i) for i in range(len(shape))])
-        self._axis = _axis(features, names, shape, uri)
-        self._others = [i for i in range(len(shape)) if i != self._axis]
-        self._shape, self.n_features = shape, shape[self._axis]
+        dims = list(dims or map(str, range(len(shape))))
+        self._axes = axes_of(features, dims, shape, uri)
+        self._others = [i for i in range(len(shape)) if i not in self._axes]
+        self._shape, self.n_features = shape, math.prod(shape[i] for i in self._axes)
         self.n_samples = math.prod(shape[i] for i in self._others)
         check_shape((self.n_samples, self.n_features), uri)
         self.grid = {
-            "dims": [names[i] for i in self._others], "shape": [shape[i] for i in self._others],
+            "dims": [dims[i] for i in self._others], "shape": [shape[i] for i in self._others],
         }  # fmt: skip
-        self.feature_names = _names((coordinates or {}).get(names[self._axis]), self.n_features)
-        given = attributes or {}
-        self._missing = [given[name] for name in _MISSING if name in given]
-        self._missing += [] if no_data is None else [no_data]
-        self._scale = float(np.asarray(given.get("scale_factor", 1)).ravel()[0])
-        self._offset = float(np.asarray(given.get("add_offset", 0)).ravel()[0])
-        packed = (self._scale, self._offset) != (1, 0)
-        small = self._stored.kind in "iu" and self._stored.itemsize <= 2 and self._offset == 0
-        # As xarray unpacks numbers.
-        wide = packed and not small and self._stored != np.float32
-        self.dtype = np.dtype(np.float64) if wide else work_dtype(self._stored, uri)
+        self.feature_names = _as_names(names, self.n_features)
+        self._no_data, self._decode = no_data, decode
+        decoded = self._stored if decode is None else decode(np.zeros((1, 1), self._stored)).dtype
+        self.dtype = work_dtype(decoded, uri)
         self._plan()
         self.starts_quickly = not self._thick
         # What is put in order by way of a file is not decoded at the same time.
@@ -127,8 +156,9 @@ class CubeSource(Source):
         line = min(chunks[self._others[self._level]], sizes[self._level])
         self._thick = line if line > self._lines else 0
         self._step = self._lines if self._thick else self._lines // line * line
-        self._feature_step = min(chunks[self._axis], self.n_features)
-        self._feature_step = self._feature_step if self._thick else self.n_features
+        self._feature_step = self.n_features
+        if self._thick and len(self._axes) == 1:
+            self._feature_step = min(chunks[self._axes[0]], self.n_features)
         line_bytes, n_along = below[self._level], [*sizes, 1][self._level + 1]
         # Lines that are put in order are read in parts, if all of them are too much.
         read = (self._thick or self._step) * line_bytes * self._feature_step // self.n_features
@@ -144,7 +174,7 @@ class CubeSource(Source):
         extents = [1] * self._level + [self._thick or self._step, self._along]
         extents = [*extents, *sizes[self._level + 2 :]][: len(sizes)]
         read_at_once = dict(zip(self._others, extents, strict=True))
-        read_at_once[self._axis] = self._feature_step
+        read_at_once |= {i: min(self._feature_step, self._shape[i]) for i in self._axes}
         n_chunks = math.prod(
             -(-min(read_at_once[i], n) // chunks[i]) for i, n in enumerate(self._shape)
         )
@@ -155,6 +185,16 @@ class CubeSource(Source):
     def stored_dtype(self) -> np.dtype:
         """Type of the array."""
         return self._stored
+
+    @property
+    def is_plain(self) -> bool:
+        """True for a matrix of numbers as they are stored, with its features in columns."""
+        return (self._shape[2:], self._axes, self._decode, self._no_data) == ((), (1,), None, None)
+
+    @property
+    def has_features_last(self) -> bool:
+        """True if the features lie side by side in an array in C order."""
+        return self._axes[0] == len(self._others)
 
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
@@ -183,8 +223,8 @@ class CubeSource(Source):
         self, array: Any, prefix: tuple[int, ...], start: int, stop: int
     ) -> Iterator[np.ndarray]:
         """Yield the rows of some lines, of which each chunk is read once, by way of scratch."""
-        sizes = [self._shape[i] for i in (*self._others[self._level + 1 :], self._axis)]
-        *sizes, d = sizes
+        sizes = [self._shape[i] for i in self._others[self._level + 1 :]]
+        d = self.n_features
         n_along, inner = [*sizes, 1][0], math.prod(sizes[1:])
         # Lines that are read in parts are put in order one by one.
         per_line, step = n_along * inner, self._step if self._along == n_along else 1
@@ -233,48 +273,63 @@ class CubeSource(Source):
         key[self._others[self._level]] = lines
         if along is not None and self._level + 1 < len(self._others):
             key[self._others[self._level + 1]] = along
-        key[self._axis] = features
+        if len(self._axes) == 1:  # several are always read in full
+            key[self._axes[0]] = features
         with decoding(self.uri):
             values = np.asarray(array[tuple(key)])
-        return np.moveaxis(values, self._axis, -1).reshape(-1, features.stop - features.start)
+        values = values.transpose(*self._others, *self._axes)
+        return values.reshape(-1, features.stop - features.start)
 
     def _decoded(self, rows: np.ndarray, first_row: int) -> np.ndarray:
         """Return rows as numbers to work with; missing ones are NaN."""
         check_exact(rows, self.uri, first_row)
-        numbers = rows.astype(self.dtype)
-        if (self._scale, self._offset) != (1, 0):
-            numbers *= self._scale
-            numbers += self._offset
-        for value in self._missing:
-            numbers[rows == value] = np.nan
+        numbers = (rows if self._decode is None else self._decode(rows)).astype(self.dtype)
+        if self._no_data is not None:
+            numbers[rows == self._no_data] = np.nan
         return np.ascontiguousarray(numbers)
 
 
-def _axis(features: str | int | None, dims: list[str], shape: tuple[int, ...], uri: str) -> int:
-    """Return the dimension of the features."""
+def axes_of(
+    features: Features, dims: list[str], shape: tuple[int, ...], uri: str
+) -> tuple[int, ...]:
+    """Return the dimensions of the features, in the order of the array.
+
+    Where none is named they are the last dimension: of two, or if it is called as features are.
+    """
     if features is None and len(shape) == 2:
-        return 1
-    if features in dims:
-        return dims.index(str(features))
-    if isinstance(features, int) and -len(shape) <= features < len(shape):
-        return features % len(shape)
-    sizes = ", ".join(f"{name}: {size:,}" for name, size in zip(dims, shape, strict=True))
-    problem = f"has no dimension {features!r}" if features is not None else "is not a matrix"
-    raise InputError(
-        f"{uri} {problem}: its dimensions are {sizes}. Name that of the features by input.features "
-        "(features=); the others become rows."
-    )
+        return (1,)
+    if features is None and len(dims) > 2 and dims[-1].lower() in _CALLED:
+        logger.warning("%s: the features are along %r, the others are rows.", uri, dims[-1])
+        return (len(dims) - 1,)
+    wanted = features if isinstance(features, (list, tuple)) else [features]
+    axes: set[int] = set()
+    for feature in wanted or [features]:
+        if feature in dims:
+            axes.add(dims.index(str(feature)))
+        elif isinstance(feature, int) and -len(shape) <= feature < len(shape):
+            axes.add(feature % len(shape))
+        else:
+            sizes = ", ".join(f"{name}: {size:,}" for name, size in zip(dims, shape, strict=True))
+            likely = next((dim for dim in dims if dim.lower() in _CALLED), dims[-1])
+            problem = "is not a matrix" if feature is None else f"has no dimension {feature!r}"
+            raise InputError(
+                f"{uri} {problem}: its dimensions are {sizes}. Name that of the features, in "
+                f"Python by fit(bigfs.open_matrix(X, features={likely!r})), in a pipeline by "
+                "input.features; the others become rows."
+            )
+    return tuple(sorted(axes))
 
 
-def _names(values: Any, n_features: int) -> list[str] | None:
-    """Return the coordinates of features as their names, None if they are no names."""
+def _as_names(values: Any, n_features: int) -> list[str] | None:
+    """Return the values along a dimension as names, None if they are no names."""
     if values is None:
         return None
-    texts = [v.decode() if isinstance(v, bytes) else str(v) for v in np.asarray(values).tolist()]
-    if len(texts) != n_features or len(set(texts)) < n_features:
-        return None
-    check_names(texts, n_features, "coordinates")
-    return texts
+    values = np.asarray(values)
+    if values.dtype.kind == "M":
+        values = np.datetime_as_string(values, unit="auto")
+    # One by one: float32 is then written with its own digits.
+    texts = [v.decode() if isinstance(v, bytes) else str(v) for v in values]
+    return texts if len(set(texts)) == len(texts) == n_features else None
 
 
 def names_of_dimensions(array: Any) -> list[str] | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import InputError, InputTypeError
-from bigfs.runtime.execute import dask_get
+from bigfs.runtime.scope import dask_get
 from bigfs.store.csr import SparseSource, as_block
 from bigfs.store.source import Source, check_shape, work_dtype
 from bigfs.store.values import as_floats
@@ -43,8 +43,7 @@ class DaskSource(Source):
             if hasattr(band, "toarray"):  # sparse chunks that the array's meta does not speak of
                 band = band.toarray()
             for first in range(0, stop - start, rows):
-                piece = np.asarray(band[first : first + rows])
-                yield as_floats(piece, self.dtype, self.uri, start + first)
+                yield as_floats(band[first : first + rows], self.dtype, self.uri, start + first)
 
     def _compute(self, start: int, stop: int) -> Any:
         return self._X[start:stop].compute(scheduler=dask_get())

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.units import format_bytes
-from bigfs.runtime.execute import dask_get
+from bigfs.runtime.scope import dask_get
 from bigfs.store.columns import ALL_FEATURES, Roles
 from bigfs.store.formats.memory import FrameSource
 from bigfs.store.source import Source, no_column

@@ -1,30 +1,148 @@
-"""Arrays of HDF5 files that are neither AnnData nor counts: MATLAB's of version 7.3 too."""
+"""Files of HDF5, whatever they are called: whose format they are is told by what they hold.
+
+What a library wrote is read as that library reads it, or refused by its name. Only arrays that
+are of no such format are read as they lie.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
 
 from bigfs.core.errors import InputError
-from bigfs.store.formats.cube import CubeSource, Transposed
-from bigfs.store.formats.hdf5 import H5Place, member, open_h5
-from bigfs.store.formats.parts import ArrayByRows
-from bigfs.store.location import Location
-from bigfs.store.source import Source, choose_member
-from bigfs.store.values import decoding
+from bigfs.store.formats import mat
+from bigfs.store.formats.cube import CubeSource, as_stacked
+from bigfs.store.formats.hdf5 import H5Place, H5Rows, find, member, open_h5, refuse_links
+from bigfs.store.formats.parts import open_dense
+from bigfs.store.formats.xarrays import is_described, named_beside, open_described
+from bigfs.store.location import METADATA_BYTES, Location
+from bigfs.store.source import Source, choose_member, no_column
+from bigfs.store.values import check_vector, decoding
 
-# The usual name of a matrix of features in MATLAB's files.
-_FEATURES = "fea"
+_CUBE = ("features", "no_data")
 
 
-def open_file(
+@dataclass(frozen=True)
+class _Kind:
+    """A format in HDF5: how it is told, and its reader or what converts it."""
+
+    what: str
+    is_it: Callable[[Any], bool]
+    module: str = ""
+    takes: tuple[str, ...] = ()
+    cure: str = ""
+
+    @property
+    def reader(self) -> Any:
+        """The module."""
+        return import_module(f"bigfs.store.formats.{self.module}")
+
+
+def _has(*names: str) -> Callable[[Any], bool]:
+    return lambda file: all(name in file for name in names)
+
+
+def _has_attribute(*names: str) -> Callable[[Any], bool]:
+    """Tell a file by attributes of its root or of the groups in it."""
+    return lambda file: any(
+        name in node.attrs
+        for node in (file, *(find(file, key, "") for key in file if _is_group(file, key)))
+        for name in names
+    )
+
+
+def _is_group(file: Any, name: str) -> bool:
+    import h5py
+
+    is_hard = isinstance(file.get(name, getlink=True), h5py.HardLink)
+    return is_hard and file.get(name, getclass=True) is h5py.Group
+
+
+_KINDS = (
+    _Kind("MuData", _has("mod", "obs", "var"), "annotated", ("layer",)),
+    _Kind(
+        "AnnData",
+        lambda file: file.attrs.get("encoding-type") == "anndata" or _has("obs", "var")(file),
+        "annotated", ("layer",),
+    ),
+    _Kind("loom", _has("matrix", "row_attrs", "col_attrs"), "tenx", ("layer",)),
+    _Kind("counts of Cell Ranger", lambda file: bool(genomes_of(file)), "tenx", ("feature_types",)),
+    _Kind(
+        "a list of molecules of Cell Ranger", _has("barcode_idx", "umi"),
+        cure="Give filtered_feature_bc_matrix.h5.",
+    ),
+    _Kind("a list of molecules of Cell Ranger", _has("barcode", "gene", "umi"),
+          cure="Give filtered_gene_bc_matrices_h5.h5."),
+    _Kind(
+        "a store of pandas", _has_attribute("pandas_type", "pandas_version"),
+        cure="Convert it: pandas.read_hdf(FILE).to_parquet('X.parquet').",
+    ),
+    _Kind(
+        "a model of Keras, or its weights",
+        lambda file: _has("layers", "vars")(file) or _has("model_weights")(file)
+        or _has_attribute("keras_version", "layer_names", "weight_names")(file),
+        cure="It holds no data of samples.",
+    ),
+    _Kind(
+        "a store of Seurat", _has("assays"),
+        cure="Convert it in R: SeuratDisk::Convert(FILE, dest = 'h5ad').",
+    ),
+)  # fmt: skip
+
+
+def genomes_of(file: Any) -> list[str]:
+    """Return the groups of counts that Cell Ranger wrote: one of version 3, one a genome before."""
+    return [
+        name
+        for name in file
+        if _is_group(file, name)
+        and {"barcodes", "indptr"} <= set(file[name])
+        and (name == "matrix" or "gene_names" in file[name])
+    ]
+
+
+def open_file(path: Location, variable: str | None, **settings: Any) -> Source:
+    """Open a file: by the reader of its format, or an array of it as it lies.
+
+    ``settings`` are those of the format, where they are given.
+    """
+    if is_classic(path):
+        from bigfs.store.formats.xarrays import open_classic
+
+        _check(path, "NetCDF", _CUBE, settings)
+        return open_classic(path, variable, **settings)
+    with open_h5(path) as file, decoding(str(path)):
+        kind = _kind_of(file)
+    if kind is None or (variable is not None and not kind.module):
+        _check(path, "arrays", _CUBE, settings)
+        reader = mat.open_file if mat.is_hdf5(path) else open_array
+        opened: Source = reader(path, variable, **settings)
+        return opened
+    if not kind.module:
+        raise InputError(f"{path} is {kind.what}, which is not read. {kind.cure}")
+    _check(path, kind.what, kind.takes, settings)
+    opened = kind.reader.open_file(path, variable, **settings)
+    return opened
+
+
+def _check(path: Location, what: str, takes: tuple[str, ...], settings: dict[str, Any]) -> None:
+    """Raise InputError for settings that files of a kind do not have."""
+    for name, value in settings.items():
+        if name not in takes:
+            raise InputError(
+                f"{path} holds {what}, which has no {name}. Got {value!r}; leave it out "
+                f"(input.{name})."
+            )
+
+
+def open_array(
     path: Location,
     variable: str | None,
     features: str | int | None = None,
     no_data: float | None = None,
-    *,
-    matlab: bool = False,
 ) -> Source:
     """Open an array of a file: the one that is named, or the only one of two dimensions or more.
 
@@ -36,59 +154,111 @@ def open_file(
         Name or number of the dimension of features.
     no_data : float or None
         A value that stands for a missing one.
-    matlab : bool, default=False
-        Whether dimensions are in reverse order.
     """
     with open_h5(path) as file, decoding(str(path)):
-        arrays = {name: shape for name, shape, _ in _arrays(file)}
-        matrices = [name for name, shape in arrays.items() if len(shape) > 1 and min(shape) > 1]
-        if matlab and variable is None and "X" not in arrays and _FEATURES in arrays:
-            variable = _FEATURES
+        arrays = _arrays(file)
+        large = {n for n, a in arrays.items() if len(a.shape) > 1 and min(a.shape) > 1}
         named = None if variable is None else variable.strip("/")
+        matrices = sorted(large - named_beside(array.attrs for array in arrays.values()) or large)
         name = choose_member(path, list(arrays), matrices, named)
         uri, place = f"{path}::{name}", H5Place(str(path.absolute()), name)
         array = member(file, name, str(path))
         if array.dtype.kind not in "fiub":
             raise InputError(f"{uri} holds {array.dtype}, not numbers. Name another array.")
-        if len(array.shape) == 2 and features is None and no_data is None and not matlab:
-            return ArrayByRows(place, uri)
-        dims, coordinates = (None, {}) if matlab else dimensions(array)
-        attributes = {} if matlab else dict(array.attrs)
-    where: Any = Transposed(place) if matlab else place
-    return CubeSource(uri, where, dims, features, coordinates, attributes, no_data)
+        dims = dimensions(array)
+        others = None
+        if is_described(array.attrs, "DIMENSION_LIST" in array.attrs):
+            refuse_links(file, str(path))
+            others = _not_needed(array.parent, name.rpartition("/")[2], dims, uri)
+        is_matrix = len(array.shape) == 2 and features is None and no_data is None
+    if others is not None:
+        opened = path if isinstance(path, Path) else path.open("rb")
+        return open_described(uri, opened, name, place, others, features, no_data,
+                              engine="h5netcdf", phony_dims="access")  # fmt: skip
+    return open_dense(place, uri) if is_matrix else CubeSource(uri, place, dims, features, no_data)
 
 
-def list_arrays(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
+def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
     """Return name, shape and type of every array of a file."""
+    if is_classic(path):
+        from bigfs.store.formats.xarrays import list_classic
+
+        return list_classic(path)
     with open_h5(path) as file, decoding(str(path)):
-        return _arrays(file)
+        return [(name, array.shape, str(array.dtype)) for name, array in _arrays(file).items()]
 
 
-def _arrays(file: Any) -> list[tuple[str, tuple[int, ...], str]]:
-    arrays: list[tuple[str, tuple[int, ...], str]] = []
+def read_column(path: Location, name: str) -> Any:
+    """Return an array by its name: labels, or what rows are chosen by; a column of an AnnData."""
+    if is_classic(path):
+        from bigfs.store.formats.xarrays import read_classic
+
+        return read_classic(path, name)
+    with open_h5(path) as file, decoding(str(path)):
+        kind = _kind_of(file)
+        node = find(file, name.strip("/"), str(path)) if name else None
+        if kind is None or node is not None and hasattr(node, "shape"):
+            if node is None or not hasattr(node, "shape"):
+                raise no_column(str(path), name, _arrays(file))
+            uri = f"{path}::{name}"
+            check_vector(node.shape, node.dtype, uri)
+            values = H5Rows(node, uri)[tuple(slice(0, n) for n in node.shape)]
+            others = [dimensions(array) for array in _arrays(file).values()]
+            return as_stacked(values, dimensions(node), others)
+    return kind.reader.read_column(path, name)
+
+
+def write(file: IO[bytes], selected: Any) -> None:
+    """Write the selected columns as AnnData."""
+    from bigfs.store.formats.annotated import write
+
+    write(file, selected)
+
+
+def _kind_of(file: Any) -> _Kind | None:
+    return next((kind for kind in _KINDS if kind.is_it(file)), None)
+
+
+def _arrays(file: Any) -> dict[str, Any]:
+    """Return the arrays of a file by name."""
+    arrays: dict[str, Any] = {}
 
     def note(name: str, node: Any) -> None:
         if hasattr(node, "shape") and node.shape and not name.startswith("#"):  # MATLAB's own
-            arrays.append((name, tuple(node.shape), str(node.dtype)))
+            arrays[name] = node
 
     file.visititems(note)  # does not follow links to other files
     return arrays
 
 
-def dimensions(array: Any) -> tuple[list[str] | None, dict[str, Any]]:
-    """Return names and coordinates of the dimensions that have scales or labels."""
-    names, coordinates = [], {}
+def _not_needed(group: Any, name: str, dims: list[str] | None, uri: str) -> list[str]:
+    """Return the members of a group that are neither an array nor coordinates of a usual size."""
+
+    def is_needed(other: str) -> bool:
+        if other == name:
+            return True
+        node = find(group, other, uri) if other in (dims or ()) else None
+        return hasattr(node, "shape") and H5Rows(node, uri).nbytes <= METADATA_BYTES
+
+    return [other for other in group if not is_needed(other)]
+
+
+def dimensions(array: Any) -> list[str] | None:
+    """Return the names of the dimensions that have scales or labels, None if they are no names."""
+    names = []
     for i, dim in enumerate(array.dims):
-        scale = dim[0] if len(dim) else None
-        name = dim.label or ("" if scale is None else scale.name.rpartition("/")[2]) or str(i)
-        names.append(name)
-        if scale is not None and scale.ndim == 1 and scale.shape[0] == array.shape[i]:
-            if scale.dtype.kind in "fiuS":
-                coordinates[name] = np.asarray(scale[:])
-    return (names if len(set(names)) == len(names) else None), coordinates
+        scale = "" if not len(dim) else dim[0].name.rpartition("/")[2]
+        names.append(dim.label or scale or str(i))
+    return names if len(set(names)) == len(names) else None
 
 
-def is_hdf5(path: Location) -> bool:
-    """Say whether a .mat file is one of version 7.3."""
+def is_classic(path: Location) -> bool:
+    """Say whether a file is of NetCDF 3, which is no HDF5."""
+    return _begins_with(path, b"CDF")
+
+
+def _begins_with(path: Location, magic: bytes) -> bool:
+    if isinstance(path, Path) and not path.is_file():  # a pipe would be waited for
+        return False
     with path.open("rb") as file:
-        return bool(file.read(16).startswith(b"MATLAB 7.3"))
+        return bool(file.read(len(magic)) == magic)

@@ -6,21 +6,22 @@ import itertools
 import math
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import CorruptStoreError, InputError
-from bigfs.core.units import MIB
-from bigfs.store.formats.zarr_files import counts_beyond
-from bigfs.store.location import Location, as_location
+from bigfs.core.errors import CorruptStoreError, InputError, StorageError
+from bigfs.core.units import MIB, format_bytes
+from bigfs.store.formats.zarr_files import MOST_ANNOUNCED, UNCOUNTED_BYTES, counts_beyond
+from bigfs.store.location import METADATA_BYTES, Location, as_location
 
 _GZIP = 1
-# DEFLATE packs no better; and up to here nobody counts what a chunk gives before it is read.
-_GZIP_FACTOR, _UNCOUNTED_BYTES = 1032, 256 * MIB
+_GZIP_FACTOR = 1032  # DEFLATE packs no better
+_MOST_LINKS = 20
 
 
 @dataclass(frozen=True)
@@ -44,31 +45,55 @@ class H5Rows:
     """An array whose packed chunks are looked at before they are read."""
 
     def __init__(self, dataset: Any, uri: str) -> None:
-        import h5py
-
         self._dataset, self._uri = dataset, uri
         self.shape, self.dtype, self.chunks = dataset.shape, dataset.dtype, dataset.chunks
+        self.attrs = dataset.attrs
         if dataset.external or dataset.is_virtual:
             raise InputError(f"{uri} keeps its values in other files, which is not read. Copy it.")
         plist = dataset.id.get_create_plist()
         filters = [plist.get_filter(i) for i in range(plist.get_nfilters())]
-        for code, _, _, name in filters:
-            if not h5py.h5z.filter_avail(code):
-                raise InputError(
-                    f"{uri} is packed by {name.decode(errors='replace') or code}, which this "
-                    "HDF5 cannot unpack. Write it again with gzip."
-                )
+        _check_filters(filters, uri)
         self._gzip = [i for i, chosen in enumerate(filters) if chosen[0] == _GZIP]
+        self.nbytes, stored = dataset.size * self.dtype.itemsize, dataset.id.get_storage_size()
+        if self.nbytes > UNCOUNTED_BYTES and self.nbytes > MOST_ANNOUNCED * stored:
+            raise CorruptStoreError(
+                f"{uri} announces {format_bytes(self.nbytes)} and stores {format_bytes(stored)}. "
+                "It is damaged, or was never filled. Write the file again."
+            )
 
     def __getitem__(self, key: slice | tuple[slice, ...]) -> np.ndarray:
         """Return a range of rows, or of every dimension; of texts as objects."""
         ranges = key if isinstance(key, tuple) else (key,)
         if self.chunks is not None:
-            self._check_packed(ranges)
-        text = self.dtype.kind == "O"
-        return np.asarray(self._dataset.asstr()[ranges] if text else self._dataset[ranges])
+            self.check_packed(ranges)
+        if self.dtype.kind != "O":
+            return np.asarray(self._dataset[ranges])
+        if len(self.shape) == 1:
+            self._check_texts(ranges[0])
+        return np.asarray(self._dataset.asstr()[ranges])
 
-    def _check_packed(self, ranges: tuple[slice, ...]) -> None:
+    def _check_texts(self, part: slice) -> None:
+        """Raise InputError for texts that are too long; where they lie one after the other.
+
+        The file has the length of each text, the place and the number of it.
+        """
+        place, file = self._dataset.id.get_offset(), self._dataset.file
+        if place is None or not Path(file.filename).is_file():
+            return
+        width = 4 + file.id.get_create_plist().get_sizes()[0] + 4
+        with open(file.filename, "rb") as raw:
+            start, stop, _ = part.indices(self.shape[0])
+            raw.seek(place + width * start)
+            content = raw.read(width * (stop - start))
+        lengths = np.frombuffer(content, f"V{width}").view(np.uint8).reshape(-1, width)[:, :4]
+        size = int(lengths.copy().view("<u4").sum(dtype=np.int64))
+        if size > METADATA_BYTES:
+            raise InputError(
+                f"{self._uri} holds {format_bytes(size)} in {len(lengths):,} texts, which are too "
+                "long for names or ids. Write shorter ones."
+            )
+
+    def check_packed(self, ranges: tuple[slice, ...]) -> None:
         """Raise CorruptStoreError if a chunk in some ranges is more than its shape says."""
         most = math.prod(self.chunks) * self.dtype.itemsize
         ranges += tuple(slice(0, n) for n in self.shape[len(ranges) :])
@@ -81,7 +106,7 @@ class H5Rows:
             chunk = self._dataset.id.get_chunk_info_by_coord(offset)
             packed = any(not chunk.filter_mask >> i & 1 for i in self._gzip)
             large = chunk.size > 2 * most + MIB
-            if packed and not large and chunk.size * _GZIP_FACTOR > most + _UNCOUNTED_BYTES:
+            if packed and not large and chunk.size * _GZIP_FACTOR > most + UNCOUNTED_BYTES:
                 _, content = self._dataset.id.read_direct_chunk(offset)
                 large = counts_beyond(memoryview(content), zlib.decompressobj(), most + MIB)
             if large:
@@ -106,6 +131,21 @@ def checked(node: Any, uri: str) -> Any:
     return H5Rows(node, uri) if hasattr(node, "shape") else _H5Group(node, uri)
 
 
+def _check_filters(filters: list[Any], uri: str) -> None:
+    """Raise InputError for a packing that is not known here; hdf5plugin, if there, has more."""
+    import h5py
+
+    for code, _, _, name in filters:
+        if not h5py.h5z.filter_avail(code):
+            with suppress(ImportError):
+                import_module("hdf5plugin")  # registers its filters
+        if not h5py.h5z.filter_avail(code):
+            raise InputError(
+                f"{uri} is packed by {name.decode(errors='replace') or code}, which this HDF5 "
+                "cannot unpack. Install hdf5plugin, or write it again with gzip."
+            )
+
+
 @contextmanager
 def open_h5(path: Location) -> Iterator[Any]:
     """Open a file for reading.
@@ -119,12 +159,16 @@ def open_h5(path: Location) -> Iterator[Any]:
         import h5py
     except ImportError:
         raise InputError(
-            f"{path}: HDF5 files need h5py. Install it with: pip install 'bigfs[h5ad]'."
+            f"{path}: HDF5 files need h5py. Install it with: pip install 'bigfs[anndata]'."
         ) from None
     if isinstance(path, Path) and not path.is_file():
         raise InputError(f"{path} is not a file.")
     try:
-        file = h5py.File(path if isinstance(path, Path) else path.open("rb"), "r")
+        # Every chunk is asked for once, and without a cache of them a file opens six times faster.
+        source = path if isinstance(path, Path) else path.open("rb")
+        file = h5py.File(source, "r", rdcc_nbytes=0)
+    except StorageError:
+        raise
     except OSError as error:
         raise InputError(
             f"{path} cannot be opened as an HDF5 file: {error}. Write it again."
@@ -133,7 +177,7 @@ def open_h5(path: Location) -> Iterator[Any]:
         yield file
 
 
-def find(group: Any, name: str, uri: str) -> Any:
+def find(group: Any, name: str, uri: str, *, links: int = 0) -> Any:
     """Return an array or group by its name, None if it is not there.
 
     Raises
@@ -146,13 +190,31 @@ def find(group: Any, name: str, uri: str) -> Any:
     for part in name.split("/"):
         try:
             link = group.get(part, getlink=True) if isinstance(group, h5py.Group) else None
-            outside = isinstance(link, h5py.ExternalLink)
-            group = None if link is None or outside else group.get(part)
+            if isinstance(link, h5py.HardLink):
+                group = group.get(part)
+                continue
         except Exception as error:  # h5py has no one error for damage
             raise InputError(f"{uri}: {name} is damaged ({error}). Write it again.") from None
-        if outside:
+        if isinstance(link, h5py.ExternalLink):
             raise InputError(f"{uri}: {name} leads to another file, which is not read. Copy it.")
+        if link is None or links > _MOST_LINKS:
+            return None
+        # A soft link may lead to one that leads outside.
+        start = group.file if link.path.startswith("/") else group
+        group = find(start, link.path.strip("/"), uri, links=links + 1)
     return group
+
+
+def refuse_links(file: Any, uri: str) -> None:
+    """Raise InputError if anything in a file leads to another: a library would follow it."""
+    import h5py
+
+    def is_outside(name: str, link: Any) -> str | None:
+        return name if isinstance(link, h5py.ExternalLink) else None
+
+    name = file.visititems_links(is_outside)
+    if name is not None:
+        raise InputError(f"{uri}: {name} leads to another file, which is not read. Copy it.")
 
 
 def member(group: Any, name: str, uri: str) -> Any:

@@ -1,130 +1,244 @@
-"""Folders of Cell Ranger (10x): a Matrix Market file of features by cells, names and barcodes."""
+"""Matrix Market files: a text of one entry a line; with the names that 10x has in files beside."""
 
 from __future__ import annotations
 
-import gzip
-import warnings
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import IO
+import io
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.store.formats.parts import ByBands
-from bigfs.store.formats.tenx import unique_names
-from bigfs.store.location import METADATA_BYTES, Location
-from bigfs.store.source import MARKET, Source, check_no_variable, check_shape, work_dtype
+from bigfs.core.units import GIB, format_bytes
+from bigfs.store.formats import MARKET
+from bigfs.store.formats.cube import CubeSource, LaterPlace
+from bigfs.store.formats.parts import ByBands, HeldTexts
+from bigfs.store.formats.tenx import of_types
+from bigfs.store.formats.texts import open_text
+from bigfs.store.location import METADATA_BYTES, Location, files_below
+from bigfs.store.source import Source, check_no_variable, check_shape, listed, work_dtype
 
-_FEATURES = ("features.tsv.gz", "features.tsv", "genes.tsv.gz", "genes.tsv")
+_FEATURES = ("features.tsv", "genes.tsv")
 _PIECE_BYTES = 2**22
 _HEADER_LINES, _LINE_BYTES = 1000, 2**16
-_KINDS = {"integer": np.dtype(np.int64), "real": np.dtype(np.float64)}
+_KINDS: dict[str, np.dtype[Any]] = {
+    "integer": np.dtype(np.int64), "unsigned-integer": np.dtype(np.uint64),
+    "real": np.dtype(np.float64), "pattern": np.dtype(np.int8),
+}  # fmt: skip
+# Bytes of numbers, inf and nan.
+_NUMBERS = b"0123456789+-.eEdD \t\r\nnaifNAIFty"
+_HALVES = ("symmetric", "skew-symmetric")
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A file: its header, and its lines as scipy reads them.
+
+    Attributes
+    ----------
+    path : Path or ObjectPath
+        Packed by gzip if its name ends in .gz.
+    form : {"coordinate", "array"}
+    kind : str
+        Of the values: one of `_KINDS`.
+    symmetry : str
+    sizes : tuple of int
+        Rows, columns, and the entries of coordinates.
+    """
+
+    path: Location
+    form: str
+    kind: str
+    symmetry: str
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def opened(cls, path: Location) -> _Text:
+        """Read the header of a file."""
+        with open_text(path) as file:
+            words, line = _header(file)
+        known = len(words) == 5 and words[:2] == ["%%matrixmarket", "matrix"]
+        if not known or words[2] not in ("coordinate", "array"):
+            raise _damaged(path, "it is no Matrix Market file")
+        _, _, form, kind, symmetry = words
+        is_read = symmetry == "general" or (form == "coordinate" and symmetry in _HALVES)
+        if kind not in _KINDS or not is_read:
+            raise InputError(f"{path}: a matrix that is {form} {kind} {symmetry} is not read.")
+        sizes = line.split()
+        count = 3 if form == "coordinate" else 2
+        if len(sizes) != count or not all(size.isdigit() and len(size) < 19 for size in sizes):
+            raise _damaged(path, f"its sizes are not {count} whole numbers")
+        return cls(path.absolute(), form, kind, symmetry, tuple(map(int, sizes)))
+
+    def pieces(self) -> Iterator[Any]:
+        """Yield what scipy reads of some lines at a time: entries, or one column of values."""
+        from scipy.io import mmread
+
+        kind = f"%%MatrixMarket matrix {self.form} {self.kind} {self.symmetry}"
+        with open_text(self.path) as file:
+            _header(file)
+            while lines := file.read(_PIECE_BYTES):
+                end = file.readline(_LINE_BYTES)
+                if len(end) == _LINE_BYTES:
+                    raise _damaged(self.path, "a line is longer than 64 kB")
+                lines = (lines + end).strip(b"\r\n\t ")
+                if re.search(rb"\n\s*\n", lines):
+                    lines = re.sub(rb"\n\s*\n", b"\n", lines)
+                if not lines:
+                    continue
+                # scipy reads past the end of its memory where another byte ends a number.
+                if lines.translate(None, _NUMBERS):
+                    raise _damaged(self.path, "a line is not a row, a column and a value")
+                count = lines.count(b"\n") + 1
+                sizes = f"{count} 1" if self.form == "array" else f"{self._shape} {count}"
+                try:
+                    yield mmread(io.BytesIO(f"{kind}\n{sizes}\n".encode() + lines + b"\n"))
+                except (ValueError, OverflowError) as error:
+                    raise _damaged(
+                        self.path, f"a line is not a row, a column and a value ({error})"
+                    ) from None
+
+    def values(self) -> np.ndarray:
+        """Return all values of an array."""
+        pieces = [column.ravel() for column in self.pieces()]
+        values = np.concatenate([np.empty(0, _KINDS[self.kind]), *pieces])
+        if len(values) != math.prod(self.sizes):
+            raise _damaged(self.path, f"it has {len(values):,} values, and announces others")
+        return values.reshape(self.sizes, order="F")
+
+    @property
+    def _shape(self) -> str:
+        return f"{self.sizes[0]} {self.sizes[1]}"
 
 
 class MarketSource(ByBands):
-    """A folder with a Matrix Market file of features by cells, the features' names and barcodes.
+    """A Matrix Market file of entries.
 
     The text is read twice: entries of the rows are counted, and then put in order of rows.
+
+    Parameters
+    ----------
+    text : _Text
+    uri : str
+        What messages call it.
+    by_columns : bool
+        Whether a column of the file is a row of ours, as in files of features by cells.
     """
 
-    def __init__(self, folder: Location) -> None:
-        self.uri, self._folder = str(folder), folder
-        self._file = next(folder / name for name in MARKET if (folder / name).is_file())
-        with self._text(self._file) as file:
-            kind, sizes = self._header(file)
-        self.n_features, self.n_samples, self.n_entries = sizes
+    def __init__(self, text: _Text, uri: str, *, by_columns: bool) -> None:
+        self.uri, self._text, self._by_columns = uri, text, by_columns
+        *sizes, n_entries = text.sizes
+        self._is_half = text.symmetry != "general"
+        # Of a symmetric matrix as many as there may be.
+        self.n_entries = n_entries * (2 if self._is_half else 1)
+        self.n_samples, self.n_features = sizes[::-1] if by_columns else sizes
         check_shape((self.n_samples, self.n_features), self.uri)
-        self._stored = _KINDS[kind]
+        self._stored = _KINDS[text.kind]
         self.dtype = work_dtype(self._stored, self.uri)
         self._check_sizes(self.n_samples)
-        self.feature_names = self._names()
 
     def pieces(self) -> Iterator[np.ndarray]:
         """Yield the entries in the order of the file, as records."""
-        n_read = 0
-        with self._text(self._file) as file:
-            self._header(file)
-            for lines in self._whole_lines(file):
-                with warnings.catch_warnings():
-                    warnings.simplefilter("error")  # of text that is no numbers
-                    try:
-                        numbers = np.fromstring(lines, sep=" ").reshape(-1, 3)
-                    except (ValueError, DeprecationWarning):
-                        raise self.damaged("a line is not a row, a column and a value") from None
-                places = numbers[:, :2]
-                if (places < 1).any() or (places > (self.n_features, self.n_samples)).any():
-                    raise self.damaged("an entry lies outside of the matrix")
-                piece = np.empty(len(numbers), self._record)
-                piece["row"], piece["column"] = places[:, 1] - 1, places[:, 0] - 1
-                piece["value"] = numbers[:, 2]
-                n_read += len(piece)
-                if n_read > self.n_entries:
-                    break
-                yield piece
-        if n_read != self.n_entries:
-            raise self.damaged(f"it announces {self.n_entries:,} entries and has others")
-
-    def damaged(self, why: str) -> InputError:
-        """Return the error for a file that is no matrix."""
-        return InputError(f"{self._file}: {why}. Write it again.")
-
-    def _header(self, file: IO[bytes]) -> tuple[str, tuple[int, int, int]]:
-        words = file.readline(_LINE_BYTES).decode(errors="replace").lower().split()
-        if words[:3] != ["%%matrixmarket", "matrix", "coordinate"] or words[3:4] == ["complex"]:
-            raise self.damaged("it is no Matrix Market file of real coordinates")
-        if words[3] not in _KINDS or words[4:] != ["general"]:
-            raise self.damaged(f"a matrix that is {' '.join(words[3:])} is not read")
-        for _ in range(_HEADER_LINES):
-            line = file.readline(_LINE_BYTES)
-            if not line.startswith(b"%"):
+        n_read, announced = 0, self._text.sizes[2]
+        for entries in self._text.pieces():
+            piece = np.empty(len(entries.data), self._record)
+            rows, columns = entries.row, entries.col
+            piece["row"], piece["column"] = (columns, rows) if self._by_columns else (rows, columns)
+            piece["value"] = entries.data
+            # Of a symmetric matrix scipy gives both halves.
+            n_read += int((rows >= columns).sum()) if self._is_half else len(rows)
+            if n_read > announced:
                 break
-        sizes = line.split()
-        if len(sizes) != 3 or not all(size.isdigit() and len(size) < 19 for size in sizes):
-            raise self.damaged("its sizes are not three whole numbers")
-        return words[3], (int(sizes[0]), int(sizes[1]), int(sizes[2]))
-
-    def _whole_lines(self, file: IO[bytes]) -> Iterator[bytes]:
-        rest = b""
-        while piece := file.read(_PIECE_BYTES):
-            lines, end, after = piece.rpartition(b"\n")
-            if not end:
-                raise self.damaged("a line is longer than 4 MB")
-            yield rest + lines
-            rest = after
-        if rest.strip():
-            yield rest
-
-    def _names(self) -> list[str]:
-        """Return the names of the features."""
-        path = next((self._folder / n for n in _FEATURES if (self._folder / n).is_file()), None)
-        if path is None:
-            raise InputError(f"{self.uri} has no features.tsv.gz (or genes.tsv) with the names.")
-        with self._text(path) as file:
-            content = file.read(METADATA_BYTES + 1)
-        if len(content) > METADATA_BYTES:
-            raise InputError(f"{path}: the names of the features are too long.")
-        table = [line.split("\t") for line in content.decode(errors="replace").splitlines()]
-        if len(table) != self.n_features:
-            raise InputError(f"{path} has {len(table):,} lines for {self.n_features:,} features.")
-        names = [row[1] if len(row) > 1 else row[0] for row in table]
-        return unique_names(names, [row[0] for row in table], str(path))
-
-    @contextmanager
-    def _text(self, path: Location) -> Iterator[IO[bytes]]:
-        try:
-            with path.open("rb") as raw:
-                if path.name.endswith(".gz"):
-                    with gzip.open(raw, "rb") as file:
-                        yield file  # type: ignore[misc]
-                else:
-                    yield raw
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise InputError(f"{path} is damaged: {error}. Write it again.") from None
+            yield piece
+        if n_read != announced:
+            raise _damaged(self._text.path, f"it announces {announced:,} entries and has others")
 
 
-def open_file(path: Location, variable: str | None) -> Source:
-    """Open a folder with matrix.mtx.gz, features.tsv.gz and barcodes.tsv.gz."""
+def _header(file: IO[bytes]) -> tuple[list[str], bytes]:
+    """Return the words of the first line, and the line of sizes; leave the file behind it."""
+    words = file.readline(_LINE_BYTES).decode(errors="replace").lower().split()
+    for _ in range(_HEADER_LINES):
+        line = file.readline(_LINE_BYTES)
+        if line.strip() and not line.startswith(b"%"):
+            break
+    return words, line
+
+
+def _damaged(path: Location, why: str) -> InputError:
+    return InputError(f"{path}: {why}. Write it again.")
+
+
+def open_file(
+    path: Location, variable: str | None, feature_types: Sequence[str] | None = None
+) -> Source:
+    """Open a Matrix Market file, or the one of a folder; of 10x if its names lie beside it."""
     check_no_variable(path, variable)
-    return MarketSource(path)
+    file = _only_file(path) if path.is_dir() else path
+    text = _Text.opened(file)
+    prefix, is_matrix, _ = file.name.partition("matrix.mtx")
+    names = [f"{prefix}{name}{ending}" for name in _FEATURES for ending in (".gz", "")]
+    features = next((file.parent / n for n in names if (file.parent / n).is_file()), None)
+    if not is_matrix or features is None:
+        if path.is_dir():
+            raise InputError(f"{path} has no {names[0]} (or genes.tsv) with the names.")
+        if feature_types is not None:
+            raise InputError(f"{path} has no types of features. Leave out input.feature_types.")
+        if text.form == "array":
+            return _dense(text, str(path))
+        return MarketSource(text, str(path), by_columns=False)
+    if text.form == "array":
+        raise InputError(f"{path} is dense, where counts of cells are entries. Write it again.")
+    source = MarketSource(text, str(path), by_columns=True)
+    table = _table(features, source.n_features)
+    columns = [[row[min(i, len(row) - 1)] for row in table] for i in range(3)]
+    types = columns[2] if min(map(len, table)) > 2 else None
+    barcodes = [file.parent / f"{prefix}barcodes.tsv{ending}" for ending in (".gz", "")]
+    if any(place.is_file() for place in barcodes):
+        place = next(place for place in barcodes if place.is_file())
+        source.index, source.ids = (
+            "barcode",
+            HeldTexts([r[0] for r in _table(place, source.n_samples)]),
+        )
+    return of_types(source, columns[1], columns[0], types, feature_types=feature_types)
+
+
+def _dense(text: _Text, uri: str) -> Source:
+    """Return a matrix of which all values are in the file, column by column: it is held whole."""
+    n_bytes = math.prod(text.sizes) * _KINDS[text.kind].itemsize
+    if n_bytes > GIB:
+        raise InputError(
+            f"{uri} is dense, and would be loaded as a whole: {format_bytes(n_bytes)}. Convert it: "
+            "numpy.save('X.npy', scipy.io.mmread(path))."
+        )
+
+    place = LaterPlace(text.sizes, _KINDS[text.kind], text.values)
+    source = CubeSource(uri, place, None, None)
+    source.grid = None
+    source.held_bytes += 2 * n_bytes
+    return source
+
+
+def _only_file(folder: Location) -> Location:
+    """Return the Matrix Market file of a folder, whose name may begin with that of a sample."""
+    names = sorted(name for name in files_below(folder) if "/" not in name)
+    matrices = [name for name in names if name.endswith(MARKET)]
+    if len(matrices) != 1:
+        raise InputError(
+            f"{folder} holds several matrices: {listed(matrices)}. Name one of the files."
+        )
+    return folder / matrices[0]
+
+
+def _table(path: Location, n_rows: int) -> list[list[str]]:
+    """Return the cells of a text with one line for each feature or cell."""
+    with open_text(path) as file:
+        content = file.read(METADATA_BYTES + 1)
+    if len(content) > METADATA_BYTES:
+        raise InputError(f"{path} is too long.")
+    table = [line.split("\t") for line in content.decode(errors="replace").splitlines()]
+    if len(table) != n_rows:
+        raise InputError(f"{path} has {len(table):,} lines for {n_rows:,} features or cells.")
+    return table

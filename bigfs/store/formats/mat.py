@@ -1,10 +1,13 @@
-"""MATLAB's .mat, version 5 and before: one variable, which scipy reads at once when needed."""
+"""MATLAB's .mat: version 5 and before by scipy, which reads a variable at once; 7.3 is HDF5."""
 
 from __future__ import annotations
 
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
@@ -12,55 +15,67 @@ import numpy as np
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.csr import CSRSource
-from bigfs.store.formats import h5
-from bigfs.store.formats.h5 import is_hdf5
+from bigfs.store.formats.cube import CubeSource, LaterPlace, Transposed
+from bigfs.store.formats.hdf5 import H5Place, find, open_h5
 from bigfs.store.formats.memory import ArraySource
+from bigfs.store.formats.parts import CSCParts
 from bigfs.store.location import Location
-from bigfs.store.source import Source, check_shape, choose_member, work_dtype
+from bigfs.store.source import Source, choose_member, listed
+from bigfs.store.values import decoding
 
 _NUMERIC = {"double", "single", "logical", "sparse"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
+# The usual names of a matrix of features, and of its classes.
+_FEATURES, _CLASSES = "fea", "gnd"
 # Numbers of the types that values are stored in.
 _STORED = {
     1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8",
 }  # fmt: skip
 _COMPRESSED = 15
-_COMPLEX = 0x800
+_COMPLEX, _SPARSE = 0x800, 5
 _HEADER_BYTES = 128
 _PIECE_BYTES = 2**18
 # Sparse variables, and those of versions before 5, are read as they are opened.
 _MOST_BYTES = GIB
 
 
-class MatSource(Source):
-    """A dense variable of a version 5 file: read as a whole, handed out by rows, and let go."""
+@dataclass(frozen=True)
+class _Variable:
+    """A variable of a file.
 
-    def __init__(self, path: Location, name: str, shape: tuple[int, ...], position: int) -> None:
-        self.uri = f"{path}::{name}"
-        self._path, self._name, self._position = path, name, position
-        check_shape(shape, self.uri)
-        self.n_samples, self.n_features = shape
-        with path.open("rb") as file:
-            self._stored = _Element(file, position).values_dtype(self.uri)
-        self.dtype = work_dtype(self._stored, self.uri)
-        # Unpacked once, and copied into an array.
-        self.held_bytes = 2 * shape[0] * shape[1] * self._stored.itemsize
+    Attributes
+    ----------
+    shape : tuple of int
+        In the order of MATLAB.
+    kind : str
+        What MATLAB calls it, or "sparse".
+    position : int
+        Among those of a version 5 file.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+    position: int = 0
 
     @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the values in the file."""
-        return self._stored
+    def is_matrix(self) -> bool:
+        """True if it holds numbers in two dimensions or more."""
+        return self.kind in _NUMERIC and len(self.shape) > 1 and min(self.shape) > 1
 
-    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield consecutive arrays of at most ``rows`` rows."""
-        with self._path.open("rb") as file:
-            # The header may announce less than there is.
-            _Element(file, self._position).check_size(self.held_bytes // 2 + _PIECE_BYTES, self.uri)
-        matrix = _load(self._path, self._name)
-        if matrix.shape != (self.n_samples, self.n_features) or matrix.dtype != self._stored:
-            raise InputError(f"{self.uri} is damaged: it is not what its header says.")
-        yield from ArraySource(matrix, self.uri).iter_blocks(rows)
+
+@dataclass(frozen=True)
+class _SparsePlace:
+    """The place of a sparse matrix of version 7.3, with the names that bigfs has for its parts."""
+
+    place: H5Place
+
+    @contextmanager
+    def open(self) -> Iterator[dict[str, Any]]:
+        """Open its parts."""
+        with self.place.open() as group:
+            yield {"data": group["data"], "indices": group["ir"], "indptr": group["jc"]}
 
 
 class _Element:
@@ -75,20 +90,21 @@ class _Element:
         kind, self._size = self._tag(file.read(8))
         self._start, self._packed = file.tell(), kind == _COMPRESSED
 
-    def values_dtype(self, uri: str) -> np.dtype:
-        """Return the type that the values are stored in, which need not be that of the variable."""
-        content = next(self._pieces(), b"")
-        if self._packed:
-            content = content[8:]
+    def content(self, uri: str) -> np.dtype | None:
+        """Return the type that values are stored in, not that of the variable; None if sparse."""
         try:
-            if struct.unpack(f"{self._order}I", content[8:12])[0] & _COMPLEX:
+            content = next(self._pieces(), b"")[8 if self._packed else 0 :]
+            flags = struct.unpack(f"{self._order}I", content[8:12])[0]
+            if flags & _COMPLEX:
                 raise InputError(f"{uri}: values must be real numbers. Got complex ones.")
+            if flags & 0xFF == _SPARSE:
+                return None
             # Flags, sizes and name come before the values.
             for _ in range(3):
                 content = content[self._length(content) :]
             kind = self._tag(content[:8])[0]
             return np.dtype(self._order + _STORED[kind & 0xFFFF])
-        except (struct.error, KeyError):
+        except (struct.error, KeyError, zlib.error):
             raise InputError(f"{uri} is damaged, or holds no numbers. Write it again.") from None
 
     def check_size(self, most: int, uri: str) -> int:
@@ -130,46 +146,133 @@ class _Element:
         return 8 if kind >> 16 else 8 + -(-size // 8) * 8
 
 
-def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
+def open_file(
+    path: Location, variable: str | None, features: Any = None, no_data: float | None = None
+) -> Source:
     """Open ``variable``, ``X``, ``fea`` (the usual name of features), or the only matrix.
 
-    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
+    ``features`` and ``no_data`` are those of a `CubeSource`.
     """
+    chosen = _chosen(path, variable, features)
+    uri = f"{path}::{chosen.name}"
+    cube = {"features": features, "no_data": no_data}
+    if is_hdf5(path):
+        place = H5Place(str(path.absolute()), chosen.name)
+        if chosen.kind == "sparse":
+            _refuse_cube(uri, features, no_data)
+            with open_h5(path) as file, decoding(uri):
+                return CSCParts(_SparsePlace(place), chosen.shape, uri)
+        return CubeSource(uri, Transposed(place), None, **cube)
+    with path.open("rb") as file:
+        is_version_5 = file.read(_HEADER_BYTES)[126:128] in (b"IM", b"MI")
+        file.seek(0)
+        element = _Element(file, chosen.position) if is_version_5 else None
+        stored = None if element is None else element.content(uri)
+        if stored is None:
+            size = path.stat().st_size if element is None else element.check_size(_MOST_BYTES, uri)
+    if stored is not None:
+        load = partial(_load_dense, path.absolute(), chosen, stored)
+        source = CubeSource(uri, LaterPlace(chosen.shape, stored, load), None, **cube)
+        # Unpacked once, and copied into an array.
+        source.held_bytes += 2 * source.n_samples * source.n_features * stored.itemsize
+        return source
+    if size > _MOST_BYTES:
+        raise InputError(f"{path} is of version 4. Save it in MATLAB with save(..., '-v7').")
+    _refuse_cube(uri, features, no_data)
+    matrix = _load(path, chosen.name)
+    held = ArraySource(matrix, uri) if isinstance(matrix, np.ndarray) else CSRSource(matrix, uri)
+    held.held_bytes += 2 * size
+    return held
+
+
+def read_column(path: Location, name: str) -> np.ndarray:
+    """Return a variable as labels: numbers, or texts; without a name ``gnd`` or ``y``."""
+    known = {variable.name: variable for variable in _variables(path)}
+    name = name or (_CLASSES if _CLASSES in known else "y")
+    if name not in known:
+        raise InputError(f"{path} has no variable {name!r}. It has {listed(list(known))}.")
+    uri = f"{path}::{name}"
+    if is_hdf5(path):
+        if known[name].kind not in _NUMERIC - {"sparse"}:
+            raise InputError(f"{uri} is a {known[name].kind}; labels are numbers in version 7.3.")
+        with H5Place(str(path.absolute()), name).open() as array:
+            return np.asarray(array[tuple(slice(0, n) for n in array.shape)]).T
+    with path.open("rb") as file:
+        if file.read(_HEADER_BYTES)[126:128] in (b"IM", b"MI"):
+            file.seek(0)
+            _Element(file, known[name].position).check_size(_MOST_BYTES, uri)
+    values = _load(path, name)
+    if not isinstance(values, np.ndarray):
+        raise InputError(f"{uri} is sparse. Labels are one number or text for each sample.")
+    if values.dtype == object:  # a cell for each text
+        cells = [np.asarray(cell) for cell in values.ravel()]
+        if not all(cell.dtype.kind == "U" and cell.size <= 1 for cell in cells):
+            raise InputError(f"{uri} holds cells that are no texts, which are no labels.")
+        return np.array(["".join(cell.ravel()) for cell in cells])
+    return values
+
+
+def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
+    """Return name, shape and kind of every variable of a file."""
+    return [(variable.name, variable.shape, variable.kind) for variable in _variables(path)]
+
+
+def _chosen(path: Location, name: str | None, features: Any) -> _Variable:
+    """Return the variable to read."""
+    known = {variable.name: variable for variable in _variables(path)}
+    if name is None and "X" not in known and _FEATURES in known:
+        name = _FEATURES
+    large = [variable for variable in known.values() if variable.is_matrix]
+    # A scene may have an image of its classes beside it, or a matrix a picture.
+    wanted = [v for v in large if (len(v.shape) == 2) == (features is None)] or large
+    chosen = known[choose_member(path, list(known), [v.name for v in wanted], name)]
+    if chosen.kind not in _NUMERIC:
+        raise InputError(f"{path}: {chosen.name!r} is a {chosen.kind}, not a matrix of numbers.")
+    return chosen
+
+
+def _variables(path: Location) -> list[_Variable]:
     from scipy.io import whosmat
 
-    if is_hdf5(path):
-        return h5.open_file(path, variable, **cube, matlab=True)
-    if cube:
-        raise InputError(f"{path}: features and no_data are for files of version 7.3 (-v7.3).")
-    content = _scipy(whosmat, path)
-    names = [name for name, _, _ in content]
-    if variable is None and "X" not in names and "fea" in names:
-        variable = "fea"
-    matrices = [
-        name
-        for name, shape, kind in content
-        if kind in _NUMERIC and len(shape) == 2 and min(shape) > 1
-    ]
-    name = choose_member(path, names, matrices, variable)
-    position = names.index(name)
-    _, shape, kind = content[position]
-    if kind not in _NUMERIC:
-        raise InputError(f"{path}: {name!r} is a {kind}, not a matrix of numbers.")
-    uri = f"{path}::{name}"
+    if not is_hdf5(path):
+        listing = _scipy(whosmat, path)
+        return [_Variable(name, shape, kind, i) for i, (name, shape, kind) in enumerate(listing)]
+    variables = []
+    with open_h5(path) as file, decoding(str(path)):
+        for name in file:
+            node: Any = (
+                None if name.startswith("#") else find(file, name, str(path))
+            )  # MATLAB's own
+            is_number = getattr(getattr(node, "dtype", None), "kind", "") in "fiub"
+            kind: Any = b"double" if is_number and hasattr(node, "shape") else b"struct"
+            kind = getattr(node, "attrs", {}).get("MATLAB_class", kind)
+            kind = kind.decode(errors="replace") if isinstance(kind, bytes) else str(kind)
+            if "MATLAB_sparse" in getattr(node, "attrs", {}):
+                rows = int(node.attrs["MATLAB_sparse"])
+                columns = int(node["jc"].shape[0]) - 1 if "jc" in node else 0
+                variables.append(_Variable(name, (rows, columns), "sparse"))
+            elif node is not None:
+                variables.append(_Variable(name, tuple(getattr(node, "shape", ()))[::-1], kind))
+    return variables
+
+
+def _refuse_cube(uri: str, features: Any, no_data: Any) -> None:
+    if features is not None or no_data is not None:
+        raise InputError(
+            f"{uri} is sparse, or of version 4: it takes neither input.features nor input.no_data."
+        )
+
+
+def _load_dense(path: Location, variable: _Variable, dtype: np.dtype) -> np.ndarray:
+    """Return a variable of a version 5 file, whose header may announce less than there is."""
+    uri = f"{path}::{variable.name}"
+    size = int(np.prod(variable.shape)) * dtype.itemsize
     with path.open("rb") as file:
-        header = file.read(_HEADER_BYTES)
-        is_version_5 = header[126:128] in (b"IM", b"MI")
-        if is_version_5 and kind != "sparse":
-            return MatSource(path, name, shape, position)
-        file.seek(0)
-        if is_version_5:
-            size = _Element(file, position).check_size(_MOST_BYTES, uri)
-        elif (size := path.stat().st_size) > _MOST_BYTES:
-            raise InputError(f"{path} is of version 4. Save it in MATLAB with save(..., '-v7').")
-    matrix = _load(path, name)
-    source = ArraySource(matrix, uri) if isinstance(matrix, np.ndarray) else CSRSource(matrix, uri)
-    source.held_bytes = 2 * size
-    return source
+        _Element(file, variable.position).check_size(size + _PIECE_BYTES, uri)
+    values: np.ndarray = _load(path, variable.name)
+    if values.shape != variable.shape or values.dtype != dtype:
+        raise InputError(f"{uri} is damaged: it is not what its header says.")
+    return values
 
 
 def _load(path: Location, name: str) -> Any:
@@ -181,13 +284,10 @@ def _load(path: Location, name: str) -> Any:
     return variables[name]
 
 
-def list_variables(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
-    """Return name, shape and kind of every variable of a file."""
-    from scipy.io import whosmat
-
-    if is_hdf5(path):
-        return [(name, shape[::-1], kind) for name, shape, kind in h5.list_arrays(path)]
-    return list(_scipy(whosmat, path))
+def is_hdf5(path: Location) -> bool:
+    """Say whether a .mat file is one of version 7.3."""
+    with path.open("rb") as file:
+        return file.read(16).startswith(b"MATLAB 7.3")
 
 
 def _scipy(read: Any, path: Location, **options: Any) -> Any:
@@ -196,10 +296,5 @@ def _scipy(read: Any, path: Location, **options: Any) -> Any:
             return read(file, **options)
     except StorageError:
         raise
-    except NotImplementedError:
-        raise InputError(
-            f"{path} is a version 7.3 file (HDF5), which is not read. Save it in MATLAB with "
-            "save(..., '-v7')."
-        ) from None
     except Exception as error:  # scipy documents none of what a damaged file makes it raise
         raise InputError(f"{path} is not a .mat file, or damaged: {error}.") from None

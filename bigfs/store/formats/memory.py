@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from numbers import Number
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
-from bigfs.store.encoding import encode_columns, notes_of
+from bigfs.store.encoding import Column
 from bigfs.store.source import RandomAccessSource, check_names, check_shape, no_column, work_dtype
-from bigfs.store.values import as_floats, check_exact
+from bigfs.store.tables import TableFeatures
+from bigfs.store.values import as_floats, check_exact, without_mask
 
+_COMPLEX = (complex, np.complexfloating)
 _DROP = "X.drop(columns={})"  # in pandas and Dask
 
 
 class ArraySource(RandomAccessSource):
-    """A NumPy array; converted block by block, never as a whole."""
+    """A NumPy array, perhaps masked; converted block by block, never as a whole."""
 
     shareable = False
 
@@ -37,7 +40,7 @@ class ArraySource(RandomAccessSource):
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
-        return as_floats(np.asarray(self._X[start:stop]), self.dtype, self.uri, start)
+        return as_floats(self._X[start:stop], self.dtype, self.uri, start)
 
 
 class FrameSource(RandomAccessSource):
@@ -52,50 +55,30 @@ class FrameSource(RandomAccessSource):
         roles: Roles = ALL_FEATURES,
         distinct: Callable[[str], Any] | None = None,
     ) -> None:
-        import pandas as pd
-
-        self.uri, all_columns = uri, frame
+        self.uri, self._all = uri, frame
+        self._frame = frame = _plain_frame(frame)
         # A part of a frame may have no rows.
         n_rows = len(frame) if roles.partitions is None else max(len(frame), 2)
         check_shape((n_rows, frame.shape[1]), uri)
-        # Columns that pandas numbered have no names.
-        named = not isinstance(frame.columns, pd.RangeIndex)
-        names = [str(name) for name in frame.columns]
-        if named:
-            check_names(names, len(names), uri)
-        kept = roles.features(names, uri) if roles != ALL_FEATURES else list(range(len(names)))
-        self._ids = frame.iloc[:, names.index(roles.index)] if roles.index is not None else None
-        dtypes = frame.dtypes
-        kinds = {names[j]: kind for j in kept if (kind := _kind_of(dtypes.iloc[j])) is not None}
+        named, dtypes = _names_of(frame), frame.dtypes
+        check_names(named, frame.shape[1], uri)
+        names = named or [str(name) for name in frame.columns]
         places = {name: j for j, name in enumerate(names)}
-        distinct = distinct or (lambda name: frame.iloc[:, places[name]].unique())
-        encoded, dropped, refused = encode_columns(kinds, roles.encoding, distinct, uri)
-        unusable = {name: str(dtypes.iloc[places[name]]) for name in refused}
-        refuse_unusable(unusable, roles, names, uri, dropped_by=_DROP)
-        kept = [j for j in kept if names[j] not in dropped]
-        check_shape((2, len(kept)), uri)
-        columns = [(j, encoded.get(names[j])) for j in kept]
-        # pandas' own types can hold missing values: NaN, and float64 holds the rest.
-        types = [dtypes.iloc[j] if c is None else c.dtype for j, c in columns]
-        types = [work_dtype(t if isinstance(t, np.dtype) else np.float64, uri) for t in types]
-        numbers = all(c is None or c.kind == "boolean" for _, c in columns)
-        self._encoded = [] if numbers else columns
-        self.notes = notes_of(encoded.values(), dropped)
-        self.categories = {name: column.values for name, column in encoded.items()}
-        features = [
-            feature for j, c in columns for feature in ([names[j]] if c is None else c.features)
-        ]
-        self.n_samples, self.n_features = len(frame), len(features)
-        self.dtype = np.result_type(*types)
-        self.feature_names = features if named else None
-        if not self._encoded and len(kept) < len(names):
-            frame = frame.iloc[:, kept]
-        self.index, self._all = roles.index, all_columns
-        self._frame = frame
+        features = TableFeatures(
+            [_column(name, dtype, uri) for name, dtype in zip(names, dtypes, strict=True)],
+            roles, uri, dropped_by=_DROP,
+            distinct=distinct or (lambda name: frame.iloc[:, places[name]].unique()),
+            content_of=lambda name: str(dtypes.iloc[places[name]]),
+        )  # fmt: skip
+        features.describe(self, named=named is not None)
+        self.n_samples, self.index = len(frame), roles.index
+        self._ids = None if roles.index is None else frame.iloc[:, places[roles.index]]
+        self._columns = features.columns
+        self._places = [places[column.name] for column in self._columns]
 
     def read_column(self, name: str) -> Any:
         """Return a column of the frame."""
-        names = [str(column) for column in self._all.columns]
+        names = _texts_of(self._all.columns)
         if name not in names:
             raise no_column(self.uri, name, names)
         return self._all.iloc[:, names.index(name)]
@@ -108,33 +91,112 @@ class FrameSource(RandomAccessSource):
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``; missing values are NaN."""
         piece = self._frame.iloc[start:stop]
-        if self._encoded:
-            parts = [
-                piece.iloc[:, [j]].to_numpy(dtype=self.dtype, na_value=np.nan)
-                if c is None or c.kind == "boolean"
-                else c.encode(piece.iloc[:, j], self.uri).astype(self.dtype)
-                for j, c in self._encoded
-            ]
-            return np.concatenate(parts, axis=1)
-        integers = piece.select_dtypes(["int64", "uint64"])
-        check_exact(integers.to_numpy(), self.uri, start, list(integers.columns))
-        rows = piece.to_numpy(dtype=self.dtype, na_value=np.nan)
-        return np.ascontiguousarray(rows)
+        if len(self._places) < piece.shape[1]:
+            piece = piece.iloc[:, self._places]
+        for kind in ("int64", "uint64"):
+            integers = piece.select_dtypes([kind])
+            check_exact(integers.to_numpy(), self.uri, start, list(integers.columns))
+        for name, dtype in piece.dtypes.items():
+            if not isinstance(dtype, np.dtype) and dtype.kind in "iu":  # they may be missing
+                integers = piece[name].to_numpy(f"{dtype.kind}8", na_value=0)
+                check_exact(integers[:, None], self.uri, start, [name])
+        if all(column.is_plain for column in self._columns):
+            return np.ascontiguousarray(piece.to_numpy(dtype=self.dtype, na_value=np.nan))
+        parts = [
+            piece.iloc[:, [j]].to_numpy(dtype=self.dtype, na_value=np.nan)
+            if column.is_plain
+            else column.encode(piece.iloc[:, j], self.uri).astype(self.dtype)
+            for j, column in enumerate(self._columns)
+        ]
+        return np.concatenate(parts, axis=1)
 
 
-def _kind_of(dtype: Any) -> str | None:
-    """Return the kind of a frame's column that holds no numbers, or may hold none."""
+def _column(name: str, dtype: Any, uri: str) -> Column:
+    """Return a column of a frame, which is not encoded yet."""
     kind = getattr(dtype, "kind", "O")
-    if kind == "b":
-        return "boolean"
+    if kind in "fiu":  # pandas' own types can hold missing values: NaN, and float64 holds the rest
+        number = work_dtype(dtype if isinstance(dtype, np.dtype) else np.float64, uri)
+        return Column(name, "number", number)
     if kind == "M":
-        return "date"
-    return None if kind in "fiu" else "category"
+        return Column(name, "date", np.dtype(np.float64))
+    return Column(name, "boolean" if kind == "b" else "category")
+
+
+def is_pandas(X: Any) -> bool:
+    """Say whether X is a frame of pandas."""
+    return type(X).__module__.startswith("pandas") and hasattr(X, "columns")
+
+
+def plain(X: Any) -> Any:
+    """Return an object in memory as one that scikit-learn's checks read as it is meant.
+
+    Missing values (masked, None, NA) become NaN; columns of objects that are numbers become
+    float64, and sparse columns dense unless all of them are sparse with zeros.
+
+    Raises
+    ------
+    InputError
+        If values are complex, or a name appears twice.
+    """
+    if isinstance(X, (list, tuple)):
+        is_masked = any(isinstance(row, np.ma.MaskedArray) for row in X)
+        X = np.ma.array(X) if is_masked else np.asarray(X)
+    X = without_mask(X)
+    for j, dtype in enumerate(X.dtypes if is_pandas(X) else [getattr(X, "dtype", None)]):
+        values: Any = ()
+        if getattr(dtype, "char", "") == "O":
+            values = X.iloc[:, j] if is_pandas(X) else getattr(X, "flat", ())
+        if getattr(dtype, "kind", "") == "c" or any(isinstance(v, _COMPLEX) for v in values):
+            held = dtype if dtype.kind == "c" else "complex numbers"
+            raise InputError(
+                f"Complex data not supported: X holds {held}. Give real numbers, for instance "
+                "X.real and X.imag side by side."
+            )
+    if is_pandas(X):
+        check_names(_names_of(X), X.shape[1], "X")
+        return _plain_frame(X)
+    if isinstance(X, np.ndarray) and X.dtype.kind == "O":
+        import pandas as pd
+
+        missing = pd.isna(X)
+        return np.where(missing, np.nan, X) if missing.any() else X
+    return X
+
+
+def _names_of(frame: Any) -> list[str] | None:
+    """Return the names of a frame's columns; columns that pandas numbered have none."""
+    import pandas as pd
+
+    is_numbered = isinstance(frame.columns, pd.RangeIndex)
+    return None if is_numbered else _texts_of(frame.columns)
+
+
+def _texts_of(names: Any) -> list[str]:
+    """Return names as texts; float32 with its own digits, where pandas gives those of float64."""
+    return [str(name) for name in (names.to_numpy() if names.dtype == np.float32 else names)]
+
+
+def _plain_frame(frame: Any) -> Any:
+    """Return a frame whose columns of objects that are numbers, and sparse ones, are dense."""
+    import pandas as pd
+
+    sparse = [isinstance(dtype, pd.SparseDtype) for dtype in frame.dtypes]
+    stays_sparse = all(sparse) and all(dtype.fill_value == 0 for dtype in frame.dtypes)
+    changed = frame.copy(deep=False)
+    for j, dtype in enumerate(frame.dtypes):
+        if sparse[j] and not stays_sparse:
+            changed.isetitem(j, frame.iloc[:, j].sparse.to_dense())
+        elif isinstance(dtype, np.dtype) and dtype.kind == "O":
+            column = frame.iloc[:, j]
+            missing = column.isna()
+            if all(isinstance(value, Number) for value in column[~missing]):
+                changed.isetitem(j, column.where(~missing, np.nan).astype(np.float64))
+    return changed
 
 
 def refuse_texts(X: Any) -> None:
     """Raise InputError if columns of a pandas frame hold texts, dates or categories of texts."""
-    if not (type(X).__module__.startswith("pandas") and hasattr(X, "columns")):
+    if not is_pandas(X):
         return
     import pandas as pd
 
@@ -155,8 +217,6 @@ def refuse_texts(X: Any) -> None:
 
 def open_memory(X: Any, roles: Roles = ALL_FEATURES) -> RandomAccessSource | None:
     """Return a source for an object in memory, None for one of another kind."""
-    if isinstance(X, np.ma.MaskedArray):
-        raise InputError("X is a masked array: fill it first, for example X.filled(numpy.nan).")
     if isinstance(X, np.ndarray):
         return ArraySource(X)
     root = type(X).__module__.split(".")[0]
@@ -164,6 +224,6 @@ def open_memory(X: Any, roles: Roles = ALL_FEATURES) -> RandomAccessSource | Non
         from bigfs.store.csr import CSRSource
 
         return CSRSource(X)
-    if root == "pandas" and hasattr(X, "columns"):
+    if is_pandas(X):
         return FrameSource(X, roles=roles)
     return None

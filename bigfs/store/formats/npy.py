@@ -2,79 +2,80 @@
 
 from __future__ import annotations
 
+import math
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
+from bigfs.store.formats.cube import CubeSource, Transposed
+from bigfs.store.formats.parts import ArrayByRows
 from bigfs.store.location import Location, as_location, is_remote
-from bigfs.store.source import RandomAccessSource, check_no_variable, check_shape, work_dtype
-from bigfs.store.values import as_floats
+from bigfs.store.source import Source, check_no_variable, work_dtype
+from bigfs.store.values import check_vector
 
 _MOST_HEADER_BYTES = 10_000
 _SAID = 200
 
 
-class NpySource(RandomAccessSource):
-    """A .npy file; stored by columns (Fortran order), each block gathers a piece of each."""
+@dataclass(frozen=True)
+class NpyPlace:
+    """The place of the values of a .npy file, in C order; opened anew for every read."""
 
-    def __init__(self, path: Location) -> None:
-        self.uri = str(path)
-        self._path = str(path.absolute())
-        with path.open("rb") as file:
-            shape, self._fortran, self._stored = read_header(file, self.uri)
-            self._offset = file.tell()
-        self.dtype = work_dtype(self._stored, self.uri)
-        check_shape(shape, self.uri)
-        self.n_samples, self.n_features = shape
-        if self._fortran and is_remote(path):
-            raise InputError(
-                f"{self.uri} is stored by columns (Fortran order): reading rows would take a "
-                "request for each column of each block. Save numpy.ascontiguousarray(X)."
-            )
-        expected = self._offset + shape[0] * shape[1] * self._stored.itemsize
-        if path.stat().st_size < expected:
-            raise InputError(
-                f"{self.uri} is cut off: {path.stat().st_size:,} of {expected:,} bytes. "
-                "Write it again."
-            )
+    path: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    offset: int
 
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the values in the file."""
-        return self._stored
+    @contextmanager
+    def open(self) -> Iterator[FileArray]:
+        """Open the file."""
+        with as_location(self.path).open("rb", buffering=0) as file:
+            yield FileArray(file, self.shape, self.dtype, self.offset, self.path)
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Return rows ``start`` to ``stop``."""
-        try:
-            with as_location(self._path).open("rb", buffering=0) as file:
-                if self._fortran:
-                    rows = self._gather(file, start, stop)
-                else:
-                    rows = np.empty((stop - start, self.n_features), self._stored)
-                    self._fill(file, rows, start * self.n_features)
-        except StorageError:
-            raise
-        except OSError as error:
-            raise StorageError(f"Cannot read {self.uri}: {error}.") from error
-        return as_floats(rows, self.dtype, self.uri, start)
 
-    def _gather(self, file: IO[bytes], start: int, stop: int) -> np.ndarray:
-        """Read a piece of each column."""
-        columns = np.empty((self.n_features, stop - start), self._stored)
-        for j, column in enumerate(columns):
-            self._fill(file, column, j * self.n_samples + start)
-        return columns.T
+class FileArray:
+    """An array in an open file, in C order, of which pieces are read into buffers."""
 
-    def _fill(self, file: Any, out: np.ndarray, first_value: int) -> None:
+    chunks = None
+
+    def __init__(
+        self, file: Any, shape: tuple[int, ...], dtype: np.dtype, offset: int, uri: str
+    ) -> None:
+        self._file, self.shape, self.dtype, self._offset, self._uri = (
+            file,
+            shape,
+            dtype,
+            offset,
+            uri,
+        )
+
+    def __getitem__(self, key: slice | tuple[slice, ...]) -> np.ndarray:
+        """Return a range of every dimension, or of the first ones; steps are 1."""
+        given = key if isinstance(key, tuple) else (key,)
+        ranges = [range(*part.indices(n)) for part, n in zip(given, self.shape, strict=False)]
+        ranges += [range(n) for n in self.shape[len(ranges) :]]
+        out = np.empty([len(part) for part in ranges], self.dtype)
+        # What lies behind the last dimension that is read in part is in one piece with it.
+        split = max((i for i, n in enumerate(self.shape) if len(ranges[i]) < n), default=0)
+        starts = [part.start for part in ranges]
+        for place in np.ndindex(*out.shape[:split]) if out.size else ():
+            at = [start + i for start, i in zip(starts, place, strict=False)] + starts[split:]
+            self._fill(out[place], int(np.ravel_multi_index(at, self.shape)))
+        return out
+
+    def _fill(self, out: np.ndarray, first_value: int) -> None:
         """Read consecutive values of the file into an array."""
-        file.seek(self._offset + first_value * self._stored.itemsize)
+        self._file.seek(self._offset + first_value * self.dtype.itemsize)
         view = out.reshape(-1).view(np.uint8).data
         while view:
-            count = file.readinto(view)
+            count = self._file.readinto(view)
             if not count:
-                raise StorageError(f"{self.uri} became shorter while it was read. Run again.")
+                raise StorageError(f"{self._uri} became shorter while it was read. Run again.")
             view = view[count:]
 
 
@@ -108,11 +109,68 @@ def read_header(file: IO[bytes], uri: str) -> tuple[tuple[int, ...], bool, np.dt
             f"{uri} holds pickled Python objects, which bigfs does not load. Save plain numbers."
         )
     # A single column or row is the same bytes in both orders.
-    by_columns = bool(fortran) and len(shape) == 2 and min(shape) > 1
+    by_columns = bool(fortran) and len(shape) > 1 and np.prod(shape) > max(shape)
     return tuple(int(size) for size in shape), by_columns, dtype
 
 
-def open_file(path: Location, variable: str | None) -> NpySource:
-    """Open a .npy file."""
+def open_file(
+    path: Location, variable: str | None, features: Any = None, no_data: float | None = None
+) -> Source:
+    """Open a .npy file; stored by columns (Fortran order), each block gathers a piece of each.
+
+    ``features`` and ``no_data`` are those of a `CubeSource`.
+    """
     check_no_variable(path, variable)
-    return NpySource(path)
+    uri = str(path)
+    with path.open("rb") as file:
+        shape, by_columns, stored = read_header(file, uri)
+        offset = file.tell()
+    if by_columns and is_remote(path):
+        raise InputError(
+            f"{uri} is stored by columns (Fortran order): reading rows would take a request for "
+            "each column of each block. Save numpy.ascontiguousarray(X)."
+        )
+    work_dtype(stored, uri)
+    expected = offset + math.prod(shape) * stored.itemsize
+    if path.stat().st_size < expected:
+        raise InputError(
+            f"{uri} is cut off: {path.stat().st_size:,} of {expected:,} bytes. Write it again."
+        )
+    place: Any = NpyPlace(
+        str(path.absolute()), shape[::-1] if by_columns else shape, stored, offset
+    )
+    place = Transposed(place) if by_columns else place
+    if len(shape) == 2 and features is None and no_data is None:
+        return ArrayByRows(place, uri)
+    return CubeSource(uri, place, None, features, no_data=no_data)
+
+
+def read_column(path: Location, name: str) -> np.ndarray:
+    """Return an array of labels, which has no name."""
+    with path.open("rb") as file:
+        shape, _, dtype = read_header(file, str(path))
+    check_vector(shape, dtype, str(path))
+    return load(path)
+
+
+def load(path: Location, member: str | None = None) -> np.ndarray:
+    """Load an array, or one of several by its name."""
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if member is None:
+                return np.asarray(loaded)
+            with loaded:
+                return np.asarray(loaded[member])
+    except ValueError as error:
+        raise InputError(f"{path}: the labels cannot be read: {error}.") from None
+
+
+def write(file: IO[bytes], selected: Any) -> None:
+    """Write the selected columns."""
+    columns = selected.columns
+    shape = (columns.n_samples, columns.n_features)
+    header = {"descr": columns.dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    for block in selected.blocks:
+        file.write(np.ascontiguousarray(block).data)

@@ -1,22 +1,29 @@
-"""NumPy's .npz: one member, or the parts of a CSR matrix, streamed out of the zip."""
+"""NumPy's .npz: one member, or the parts of a sparse matrix, unpacked in pieces."""
 
 from __future__ import annotations
 
+import math
+import weakref
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from functools import cached_property
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import IO, Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError, StorageError
-from bigfs.store.csr import CSRLayout, CSRSource, SparseSource, as_block, csr_layout
-from bigfs.store.formats.npy import read_header
+from bigfs.core.errors import BigfsError, InputError, StorageError
+from bigfs.core.units import GIB, format_bytes
+from bigfs.store.csr import CSRSource, SparseSource
+from bigfs.store.formats.cube import CubeSource, Later, Transposed
+from bigfs.store.formats.npy import FileArray, load, read_header
+from bigfs.store.formats.parts import PARTS, CSCParts, CSRParts
 from bigfs.store.location import Location
-from bigfs.store.source import Source, check_shape, choose_member, work_dtype
-from bigfs.store.values import as_floats
+from bigfs.store.scratch import temporary_file
+from bigfs.store.source import Source, check_shape, choose_member, listed, work_dtype
+from bigfs.store.values import as_floats, check_vector
 
 _CSR = {"data", "indices", "indptr", "shape"}
 # What scipy writes for every sparse form.
@@ -29,99 +36,75 @@ _DAMAGE = (
 
 
 class NpzSource(Source):
-    """One two-dimensional member of a .npz file, read from its first row to its last."""
+    """A member of a .npz file in C order, whose first dimensions are rows: streamed."""
 
-    def __init__(self, path: Location, member: str) -> None:
-        self.uri = f"{path}::{member}"
-        self._path, self._member = path, f"{member}.npy"
-        shape, fortran, self._stored = member_header(path, member)
+    def __init__(self, member: _Member, n_features: int) -> None:
+        self.uri, self._member, self._stored = member.uri, member, member.dtype
         self.dtype = work_dtype(self._stored, self.uri)
-        check_shape(shape, self.uri)
-        if fortran:
-            raise InputError(
-                f"{self.uri} is stored by columns (Fortran order), and a zip file cannot be read "
-                "by rows then. Save numpy.ascontiguousarray(X), or a .npy file."
-            )
-        self.n_samples, self.n_features = shape
+        self.n_samples, self.n_features = math.prod(member.shape) // n_features, n_features
+        check_shape((self.n_samples, n_features), self.uri)
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """Type of the values in the file."""
+        return self._stored
 
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         n_samples = self.n_samples or 0
-        with open_zip(self._path) as archive, archive.open(self._member) as file:
-            read_header(file, self.uri)
+        with self._member.unpacking() as file:
             for start in range(0, n_samples, rows):
                 block = np.empty((min(rows, n_samples - start), self.n_features), self._stored)
                 unpack(file, block.reshape(-1).view(np.uint8).data, self.uri)
                 yield as_floats(block, self.dtype, self.uri, start)
 
 
-class NpzCSRSource(SparseSource):
-    """The parts of a CSR matrix in a .npz file, read from its first row to its last."""
+@dataclass(frozen=True)
+class _Member:
+    """The place of a member of a .npz file, in C order: unpacked into a file without a name."""
 
-    def __init__(self, path: Location) -> None:
-        self.uri, self._path = str(path), path
-        shapes = {name: member_header(path, name) for name in ("data", "indices", "indptr")}
-        self._types = {name: header[2] for name, header in shapes.items()}
-        self.dtype = work_dtype(self._types["data"], self.uri)
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
-                shape = tuple(int(size) for size in parts["shape"])
-                self._indptr = parts["indptr"].astype(np.int64)
-        except StorageError:
-            raise
-        except (*_DAMAGE, ValueError, TypeError, KeyError) as error:
-            raise self._not_sparse(str(error)) from None
-        check_shape(shape, self.uri)
-        self.n_samples, self.n_features = shape
-        n_entries = int(self._indptr[-1]) if self._indptr.size else 0
-        rises = self._indptr.shape == (shape[0] + 1,) and not (np.diff(self._indptr) < 0).any()
-        if not rises or self._indptr[0]:
-            raise self._not_sparse("indptr has no place for each row")
-        if any(shapes[name][0] != (n_entries,) for name in ("data", "indices")):
-            raise self._not_sparse(f"data and indices must have {n_entries} values")
-        if self._types["indices"].kind not in "iu":
-            raise self._not_sparse("indices must be whole numbers")
-        self._index_type = np.int32 if self._types["indices"].itemsize == 4 else np.int64
+    path: Location
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy may be asked in another working directory.
+        return {**vars(self), "path": self.path.absolute()}
 
     @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the values in the file."""
-        return self._types["data"]
+    def uri(self) -> str:
+        """Name in messages."""
+        return f"{self.path}::{self.name}"
 
-    @cached_property
-    def layout(self) -> CSRLayout:
-        """Blocks of 8 to 16 MB of entries."""
-        return csr_layout(self._indptr, self.dtype.itemsize)
+    @property
+    def n_bytes(self) -> int:
+        """Of the file without a name."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
-    def iter_csr(self, rows: int) -> Iterator[Any]:
-        """Yield consecutive CSR blocks of at most ``rows`` rows."""
-        from scipy.sparse import csr_array
+    @contextmanager
+    def unpacking(self) -> Iterator[Any]:
+        """Open the member at its values."""
+        with open_zip(self.path) as archive, archive.open(f"{self.name}.npy") as file:
+            read_header(file, self.uri)
+            yield file
 
-        n_samples = self.n_samples or 0
-        with ExitStack() as stack:
-            files = {}
-            for name in ("data", "indices"):
-                archive = stack.enter_context(open_zip(self._path))
-                files[name] = stack.enter_context(archive.open(f"{name}.npy"))
-                read_header(files[name], self.uri)
-            for start in range(0, n_samples, rows):
-                pointers = self._indptr[start : min(start + rows, n_samples) + 1]
-                parts = {}
-                for name, file in files.items():
-                    parts[name] = np.empty(int(pointers[-1] - pointers[0]), self._types[name])
-                    unpack(file, parts[name].view(np.uint8).data, self.uri)
-                shape = (len(pointers) - 1, self.n_features)
-                columns = parts["indices"].astype(self._index_type, copy=False)
-                content = (parts["data"], columns, pointers - pointers[0])
-                try:
-                    block = csr_array(content, shape=shape)
-                    block.check_format(full_check=True)  # indices outside the shape would crash
-                except ValueError as error:
-                    raise self._not_sparse(str(error)) from None
-                yield as_block(block, self.dtype)
+    @contextmanager
+    def open(self) -> Iterator[Later]:
+        """Return what stands for the array, and is unpacked when it is read."""
+        with temporary_file() as file:
+            yield Later(self.shape, self.dtype, lambda: self.unpacked(file))
 
-    def _not_sparse(self, why: str) -> InputError:
-        return InputError(f"{self.uri} does not hold the parts of a sparse matrix: {why}.")
+    def unpacked(self, file: IO[bytes]) -> FileArray:
+        """Return the array in an open file."""
+        left = self.n_bytes
+        with self.unpacking() as packed:
+            while left:
+                piece = bytearray(min(left, _PIECE_BYTES))
+                unpack(packed, memoryview(piece), self.uri)
+                left -= file.write(piece)
+        file.flush()
+        return FileArray(file, self.shape, self.dtype, 0, self.uri)
 
 
 def unpack(file: Any, view: memoryview, uri: str) -> None:
@@ -178,38 +161,120 @@ def member_header(path: Location, member: str) -> tuple[tuple[int, ...], bool, n
         raise InputError(f"{uri} is damaged: {error}. Write it again.") from None
 
 
-def open_file(path: Location, variable: str | None) -> Source:
-    """Open the member ``variable``, ``X``, the parts of a sparse matrix, or the only matrix."""
+def open_file(
+    path: Location, variable: str | None, features: Any = None, no_data: float | None = None
+) -> Source:
+    """Open the member ``variable``, ``X``, the parts of a sparse matrix, or the only matrix.
+
+    ``features`` and ``no_data`` are those of a `CubeSource`.
+    """
     names = member_names(path)
-    if variable is None and "X" not in names and (set(names) >= _CSR or set(names) >= _SCIPY):
+    is_sparse = set(names) >= _CSR or set(names) >= _SCIPY
+    if variable is None and "X" not in names and is_sparse and features is None:
         return _open_sparse(path, "format" in names)
-    matrices = [name for name in names if _is_matrix(path, name)]
-    return NpzSource(path, choose_member(path, names, matrices, variable))
+    shapes = {name: _numbers(path, name) for name in names}
+    large = {name: len(shape) for name, shape in shapes.items() if len(shape) > 1}
+    wanted = [name for name, n in large.items() if (n == 2) == (features is None)] or list(large)
+    name = choose_member(path, names, wanted, variable)
+    shape, by_columns, dtype = member_header(path, name)
+    member = _Member(path, name, shape[::-1] if by_columns else shape, dtype)
+    work_dtype(dtype, member.uri)
+    cube = CubeSource(
+        member.uri, Transposed(member) if by_columns else member, None, features, no_data=no_data
+    )
+    if cube.has_features_last and not by_columns and no_data is None:
+        source = NpzSource(member, cube.n_features)
+        source.grid = cube.grid if len(shape) > 2 else None
+        return source
+    cube.temporary_bytes += member.n_bytes
+    cube.starts_quickly = False
+    return cube
 
 
-def _is_matrix(path: Location, member: str) -> bool:
+def _numbers(path: Location, member: str) -> tuple[int, ...]:
+    """Return the shape of a member of numbers, nothing of others."""
     try:
         shape, _, dtype = member_header(path, member)
     except InputError:  # such as pickled labels beside the matrix
-        return False
-    return len(shape) == 2 and dtype.kind in "fiub"
+        return ()
+    return shape if dtype.kind in "fiub" else ()
 
 
 def _open_sparse(path: Location, has_format: bool) -> SparseSource:
     """Open what ``scipy.sparse.save_npz`` wrote, or the bare parts of a CSR matrix.
 
-    A matrix that is not stored by rows is loaded.
+    A matrix that is neither stored by rows nor by columns is loaded.
     """
     from scipy.sparse import load_npz
 
+    uri = str(path)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
-            kind = parts["format"].item() if has_format else b"csr"
-        if kind in (b"csr", "csr"):
-            return NpzCSRSource(path)
+            kind = str(np.asarray(parts["format"]).astype("U")) if has_format else "csr"
+            shape = parts["shape"]
+        if kind in ("csr", "csc"):
+            place = _UnpackedParts(path, {name: member_header(path, name) for name in PARTS})
+            source = (CSRParts if kind == "csr" else CSCParts)(place, shape, uri)
+            source.shareable = False
+            source.temporary_bytes += place.n_bytes
+            return source
+        with open_zip(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > GIB:
+            raise InputError(
+                f"{uri} is stored as {kind}, which is loaded as a whole: {format_bytes(size)} "
+                "unpacked. Save it as csr: scipy.sparse.save_npz(FILE, X.tocsr())."
+            )
         with path.open("rb") as file:
-            return CSRSource(load_npz(file), str(path))
-    except (StorageError, InputError):
+            return CSRSource(load_npz(file), uri)
+    except BigfsError:
         raise
     except (*_DAMAGE, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path} does not hold the parts of a sparse matrix: {error}.") from None
+        raise InputError(f"{uri} does not hold the parts of a sparse matrix: {error}.") from None
+
+
+class _UnpackedParts:
+    """The place of the parts of a sparse matrix: unpacked when they are read for the first time."""
+
+    def __init__(self, path: Location, headers: dict[str, Any]) -> None:
+        members = {name: _Member(path, name, h[0], h[2]) for name, h in headers.items()}
+        self.n_bytes = sum(member.n_bytes for member in members.values())
+        self._arrays = {
+            name: Later(member.shape, member.dtype, partial(self._unpacked, member))
+            for name, member in members.items()
+        }
+
+    def _unpacked(self, member: _Member) -> FileArray:
+        file = temporary_file()
+        weakref.finalize(self, file.close)
+        return member.unpacked(file)
+
+    @contextmanager
+    def open(self) -> Iterator[dict[str, Later]]:
+        """Return the parts."""
+        yield self._arrays
+
+
+def read_column(path: Location, name: str) -> np.ndarray:
+    """Return an array of labels; without a name ``y``."""
+    name = name or "y"
+    names = member_names(path)
+    if name not in names:
+        raise InputError(
+            f"{path} has no array {name!r} (it has {listed(names)}). Name one as {path}::NAME."
+        )
+    shape, _, dtype = member_header(path, name)
+    check_vector(shape, dtype, f"{path}::{name}")
+    return load(path, name)
+
+
+def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
+    """Return name, shape and type of every array, or what is wrong with it."""
+    arrays: list[tuple[str, tuple[int, ...], str]] = []
+    for name in member_names(path):
+        try:
+            shape, _, dtype = member_header(path, name)
+            arrays.append((name, shape, str(dtype)))
+        except InputError as error:
+            arrays.append((name, (), str(error)))
+    return arrays

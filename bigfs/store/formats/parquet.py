@@ -1,83 +1,109 @@
-"""Parquet, streamed by row batches (needs the extra ``bigfs[parquet]``)."""
+"""Parquet, streamed by row batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
 
 from bigfs.core.errors import InputError, StorageError
-from bigfs.store.columns import ALL_FEATURES, Roles
-from bigfs.store.formats.arrow import ArrowSource
+from bigfs.core.units import format_bytes
 from bigfs.store.location import Location, is_remote
-from bigfs.store.source import check_no_variable
+from bigfs.store.tables import Table, index_columns, kind_of, write_batches
 
 # Pages are read through a buffer for each column, so that a row group is never whole in memory;
 # Arrow still keeps a dictionary page (1 MB by default) for each column that has one.
 _BUFFER_BYTES = 2**16
 _PAGE_BYTES = 2**20
 # Batches that are decoded, and what Arrow's allocator keeps of them.
-_BATCHES_BYTES = 16 * 2**20
+_BATCHES_BYTES = 24 * 2**20
+# Measured: what the description of row groups and columns takes for each of its bytes, and the
+# largest that is read: it fits the default limit.
+_FOOTER_FACTOR, _FOOTER_BYTES = 13, 2**27
 
 
-class ParquetSource(ArrowSource):
-    """A Parquet file; pandas' index columns are left out."""
+class ParquetTable(Table):
+    """A Parquet file; pandas' index columns are ids of rows."""
 
-    n_samples: int
     scratch: Any = None
 
-    def __init__(self, path: Location, roles: Roles = ALL_FEATURES, uri: str | None = None) -> None:
-        self._path = path
-        with open_parquet(path) as file:
-            schema, rows = file.schema_arrow, file.metadata.num_rows
-            metadata = file.metadata
-        super().__init__(uri or str(path), schema, rows, roles)
-        self.held_bytes = _held_bytes(metadata, {name for name, _ in self._columns})
+    def __init__(self, path: Location, uri: str | None = None) -> None:
+        self.uri, self._path = uri or str(path), path.absolute()
+        with _open(path) as file:
+            self.schema, self._metadata = file.schema_arrow, file.metadata
+        self.n_rows = self._metadata.num_rows
+        self.row_ids = index_columns(self.schema, self.uri)
 
-    def _batches(self, columns: list[str], rows: int) -> Iterator[Any]:
-        """Yield batches of whole pages."""
+    def batches(self, columns: list[str], rows: int) -> Iterator[Any]:
+        """Yield batches of whole pages; texts as they are packed, each that comes again once."""
         import pyarrow as pa
 
+        kinds = {name: self.schema.field(name).type for name in columns}
+        texts = [name for name, kind in kinds.items() if kind_of(kind) == "category"]
+        texts = [name for name in texts if not pa.types.is_dictionary(kinds[name])]
         try:
-            with open_parquet(self._path) as file:
-                yield from file.iter_batches(rows, columns=columns, use_threads=False)
+            known = {"metadata": self._metadata, "read_dictionary": texts}
+            with _open(self._path, **known) as file:
+                for batch in file.iter_batches(rows, columns=columns, use_threads=False):
+                    yield batch.select(columns)
         except StorageError:
             raise
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{self.uri} is damaged: {error}. Write it again.") from None
 
+    def held_bytes(self, columns: Sequence[str]) -> int:
+        """Return what Arrow holds: two pages of each column, at most 1 MB each, and the footer."""
+        groups = [self._metadata.row_group(i) for i in range(self._metadata.num_row_groups)]
+        if not groups:
+            return 0
+        largest, names = max(groups, key=lambda group: group.total_byte_size), set(columns)
+        parts = (largest.column(j) for j in range(largest.num_columns))
+        sizes = (
+            part.total_uncompressed_size
+            for part in parts
+            if part.path_in_schema in names or part.path_in_schema.partition(".")[0] in names
+        )
+        pages = sum(2 * min(_PAGE_BYTES, size) + _BUFFER_BYTES for size in sizes)
+        return _BATCHES_BYTES + pages + _FOOTER_FACTOR * int(self._metadata.serialized_size)
 
-def _held_bytes(metadata: Any, names: set[str]) -> int:
-    """Return what Arrow holds while it reads some columns: two pages of each, at most 1 MB each."""
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    if not groups:
-        return 0
-    largest = max(groups, key=lambda group: group.total_byte_size)
-    columns = (largest.column(j) for j in range(largest.num_columns))
-    sizes = (c.total_uncompressed_size for c in columns if c.path_in_schema in names)
-    return _BATCHES_BYTES + sum(2 * min(_PAGE_BYTES, size) + _BUFFER_BYTES for size in sizes)
 
-
-def open_parquet(path: Location) -> Any:
+def _open(path: Location, **known: Any) -> Any:
     """Open a Parquet file, to be closed."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise InputError(
-            f"{path}: reading Parquet needs pyarrow. Install it with: pip install 'bigfs[parquet]'."
-        ) from None
-    try:
+        if not known:
+            _check_footer(path)
         if is_remote(path):  # whole columns of a row group: few and large requests
-            return pq.ParquetFile(path.open("rb", buffering=0), pre_buffer=True)
-        return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+            return pq.ParquetFile(path.open("rb", buffering=0), pre_buffer=True, **known)
+        return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False, **known)
     except StorageError:
         raise
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).rstrip(".")
         raise InputError(f"{path} is not a Parquet file: {reason}. Write it again.") from None
 
 
-def open_file(path: Location, variable: str | None, roles: Roles = ALL_FEATURES) -> ParquetSource:
+def _check_footer(path: Location) -> None:
+    """Raise InputError if the description of a file's row groups and columns is too large."""
+    with path.open("rb") as file:
+        end = file.seek(0, 2)
+        file.seek(max(0, end - 8))
+        size = int.from_bytes(file.read(4), "little")
+    if _FOOTER_BYTES < size < end:  # else it is damaged, which Arrow says
+        raise InputError(
+            f"{path}: its row groups and columns take {format_bytes(size)} to describe, and up to "
+            f"{format_bytes(_FOOTER_BYTES)} are read. Write it again with larger row groups."
+        )
+
+
+def open_table(path: Location) -> ParquetTable:
     """Open a Parquet file."""
-    check_no_variable(path, variable)
-    return ParquetSource(path, roles)
+    return ParquetTable(path)
+
+
+def write(file: IO[bytes], selected: Any) -> None:
+    """Write the selected columns."""
+    import pyarrow.parquet as pq
+
+    write_batches(selected, lambda schema: pq.ParquetWriter(file, schema))

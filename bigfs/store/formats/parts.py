@@ -28,8 +28,9 @@ from bigfs.store.csr import (
     largest_block,
     rows_for,
 )
+from bigfs.store.formats.cube import CubeSource
 from bigfs.store.scratch import temporary_file
-from bigfs.store.source import RandomAccessSource, check_shape, work_dtype
+from bigfs.store.source import RandomAccessSource, Source, check_shape, work_dtype
 from bigfs.store.values import as_floats, check_exact, decoding
 
 PARTS = ("data", "indices", "indptr")
@@ -37,6 +38,7 @@ PARTS = ("data", "indices", "indptr")
 _PIECE_ENTRIES, _BAND_ENTRIES = 2**20, 2**22
 # Of an array of a matrix by rows, read at once unless a chunk is larger.
 _READ_ENTRIES = 2**18
+_TEXTS_AT_ONCE = 2**14
 # Chunks that are decoded beside a block: those of usual sizes are part of its price.
 _USUAL_BYTES = 64 * 10**6
 _MOST_POINTER_BYTES = 2 * GIB
@@ -59,6 +61,34 @@ class OpenPlace:
             yield self.node
 
 
+@dataclass(frozen=True)
+class StoredTexts:
+    """An array of texts, one for each row or feature, read by pieces."""
+
+    place: Any
+
+    def pieces(self, start: int, stop: int) -> Iterator[list[str]]:
+        """Yield those from ``start`` to ``stop``."""
+        with self.place.open() as array:
+            chunk = array.chunks[0] if array.chunks else 1
+            step = -(-_TEXTS_AT_ONCE // chunk) * chunk
+            for begin in range(start, stop, step):
+                piece = np.asarray(array[begin : min(begin + step, stop)])
+                yield [text.decode() if isinstance(text, bytes) else str(text) for text in piece]
+
+
+@dataclass(frozen=True)
+class HeldTexts:
+    """Texts in memory, or other values that have texts."""
+
+    values: Any
+
+    def pieces(self, start: int, stop: int) -> Iterator[list[str]]:
+        """Yield those from ``start`` to ``stop``."""
+        for begin in range(start, stop, _TEXTS_AT_ONCE):
+            yield [str(value) for value in self.values[begin : min(begin + _TEXTS_AT_ONCE, stop)]]
+
+
 class ArrayByRows(RandomAccessSource):
     """A dense array, read where it lies."""
 
@@ -72,15 +102,18 @@ class ArrayByRows(RandomAccessSource):
             self.n_samples, self.n_features = (int(size) for size in array.shape)
             chunks = array.chunks
         self.held_bytes = _decoded(chunks, self._stored.itemsize)
-        row_bytes = self.n_features * self.dtype.itemsize
-        # Rows are read freely where a band of chunks is above the usual size of a block.
-        readable = chunks is not None and chunks[0] * row_bytes <= _USUAL_BYTES
-        self.chunk_rows = int(chunks[0]) if readable else None
+        self.chunk_rows = None if chunks is None else int(chunks[0])
 
     @property
     def stored_dtype(self) -> np.dtype:
         """Type of the array."""
         return np.dtype(self._stored)
+
+    @property
+    def has_large_bands(self) -> bool:
+        """True if the chunks beside each other are above the usual size of a block."""
+        rows = min(self.chunk_rows or 1, self.n_samples)
+        return rows > 1 and rows * self.n_features * self.dtype.itemsize > _USUAL_BYTES
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
@@ -88,11 +121,34 @@ class ArrayByRows(RandomAccessSource):
             rows = np.asarray(array[start:stop])
         return as_floats(rows, self.dtype, self.uri, start)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "feature_names": None}
+
+def open_dense(place: Any, uri: str) -> Source:
+    """Open a dense array: rows by range, or in order where each chunk must be read once for all."""
+    source = ArrayByRows(place, uri)
+    return CubeSource(uri, place, None, None) if source.has_large_bands else source
 
 
-class _Parts(SparseSource):
+class _SomeFeatures(SparseSource):
+    """A sparse matrix in a file, of which some columns are features."""
+
+    _kept: np.ndarray | None = None
+    _width: int  # of the matrix
+
+    def keep(self, kept: np.ndarray) -> None:
+        """Hand out some columns only."""
+        self._width, self._kept, self.n_features = self.n_features, kept, len(kept)
+
+    @property
+    def _n_columns(self) -> int:
+        """Columns of the file."""
+        return self.n_features if self._kept is None else self._width
+
+    def _block(self, rows: Any) -> Any:
+        """Return rows of the file as a block of the features."""
+        return as_block(rows if self._kept is None else rows[:, self._kept], self.dtype)
+
+
+class _Parts(_SomeFeatures):
     """The three arrays of a sparse matrix, of which only the sizes are read at first."""
 
     n_samples: int
@@ -143,9 +199,9 @@ class _Parts(SparseSource):
         return InputError(f"{self.uri} does not hold the parts of a sparse matrix: {why}.")
 
     def __getstate__(self) -> dict[str, Any]:
-        # No task needs them, and they grow with the matrix.
-        grown = ("feature_names", "_indptr", "layout")
-        return {k: v for k, v in self.__dict__.items() if k not in grown}
+        # They grow with the matrix, and are read again.
+        state = super().__getstate__()
+        return {name: state[name] for name in state if name not in ("_indptr", "layout")}
 
 
 class CSRParts(_Parts, RandomAccessSparse):
@@ -162,7 +218,7 @@ class CSRParts(_Parts, RandomAccessSparse):
 
     def read_csr(self, start: int, stop: int) -> Any:
         """Return rows ``start`` to ``stop`` in CSR form."""
-        return as_block(self.read_entries(start, stop), self.dtype)
+        return self._block(self.read_entries(start, stop))
 
     def read_entries(self, start: int, stop: int) -> Any:
         """Return rows ``start`` to ``stop`` as they are stored, zeros and all.
@@ -180,7 +236,7 @@ class CSRParts(_Parts, RandomAccessSparse):
             counts = np.diff(pointers)
             if first < 0 or last > self.n_entries or (counts < 0).any():
                 raise self.damaged("indptr does not lead from the first to the last entry")
-            if (counts > self.n_features).any():
+            if (counts > self._n_columns).any():
                 raise self.damaged("a row has more entries than there are features")
             data, indices = (_by_pieces(parts[name], first, last) for name in PARTS[:2])
         check_exact(data[None], self.uri, start)
@@ -189,7 +245,7 @@ class CSRParts(_Parts, RandomAccessSparse):
             short = indices.dtype == np.int32 and last - first < 2**31
             columns = indices if short else indices.astype(np.int64, copy=False)
             pointers = (pointers - first).astype(np.int32 if short else np.int64)
-            shape = (stop - start, self.n_features)
+            shape = (stop - start, self._n_columns)
             block = csr_array((data, columns, pointers), shape=shape)
             block.check_format(full_check=True)  # what lies outside the shape would crash later
         except ValueError as error:
@@ -197,7 +253,7 @@ class CSRParts(_Parts, RandomAccessSparse):
         return block
 
 
-class ByBands(SparseSource):
+class ByBands(_SomeFeatures):
     """Entries in any order, brought into order of rows through a temporary file.
 
     The rows' entries are counted in one read; in a second one each entry is put into its band of
@@ -210,6 +266,7 @@ class ByBands(SparseSource):
     starts_quickly = False
     _stored: np.dtype
     _rows: np.ndarray | None = None
+    _few: list[np.ndarray] | None = None  # the entries of one band, since they were counted
 
     @property
     def stored_dtype(self) -> np.dtype:
@@ -259,7 +316,7 @@ class ByBands(SparseSource):
         for start, stop, records in self._bands(pointers, rows):
             values = as_floats(records["value"][None], self.dtype, self.uri, start)[0]
             content = (values, (records["row"] - start, records["column"]))
-            band = as_block(coo_array(content, shape=(stop - start, self.n_features)), self.dtype)
+            band = self._block(coo_array(content, shape=(stop - start, self._n_columns)).tocsr())
             for first in range(0, stop - start, rows):
                 yield band[first : first + rows]
 
@@ -272,7 +329,11 @@ class ByBands(SparseSource):
         if self._rows is None:
             counts = np.zeros(self.n_samples + 1, dtype=np.int64)
             with track("entries of the rows", self.n_entries, "entries") as progress:
+                few = self.n_entries <= _BAND_ENTRIES
+                self._few = [] if few else None
                 for piece in self.pieces():
+                    if self._few is not None:
+                        self._few.append(piece)
                     np.add.at(counts, piece["row"] + 1, 1)
                     progress.advance(len(piece))
             self._rows = np.cumsum(counts, out=counts)
@@ -285,7 +346,9 @@ class ByBands(SparseSource):
             begun = len(edges) > 1 and pointers[stop] - pointers[edges[-2]] <= _BAND_ENTRIES
             edges[-1:] = [stop] if begun else [edges[-1], stop]
         if len(edges) == 2:
-            yield 0, self.n_samples, np.concatenate([np.empty(0, self._record), *self.pieces()])
+            pieces = self.pieces() if self._few is None else self._few
+            yield 0, self.n_samples, np.concatenate([np.empty(0, self._record), *pieces])
+            self._few = None
             return
         with temporary_file() as file:
             places = pointers[edges[:-1]].copy()  # of the next entry of each band

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,48 +15,14 @@ from bigfs.store.source import RandomAccessSource
 _SETS = {"breast_cancer": (569, 30), "digits": (1797, 64), "iris": (150, 4), "wine": (178, 13)}
 
 
-def load_set(uri: str) -> Any:
-    """Return the set of ``sklearn:NAME`` with data, target and feature names.
-
-    Raises
-    ------
-    InputError
-        If there is no such set.
-    """
-    name = _name_of(uri)
-    from sklearn import datasets
-
-    return getattr(datasets, f"load_{name}")()
-
-
-def load_classes_of(uri: str) -> np.ndarray:
-    """Return the classes of a set, as numbers: the last column of scikit-learn's own file.
-
-    scikit-learn itself, which takes a second to load, reads them where its files are others.
-    """
-    name, spec = _name_of(uri), find_spec("sklearn")
-    for file in sorted(
-        Path(spec.origin or "").parent.glob(f"datasets/data/{name}*.csv*") if spec else ()
-    ):
-        classes = np.genfromtxt(file, delimiter=",", skip_header=name != "digits", usecols=[-1])
-        if len(classes) == _SETS[name][0] and np.isfinite(classes).all():
-            return classes.astype(np.int64)
-    return np.asarray(load_set(uri).target)
-
-
-def open_set(uri: str) -> SklearnSource:
-    """Open a set by its URI.
-
-    Raises
-    ------
-    InputError
-        If there is no such set.
-    """
-    return SklearnSource(uri)
-
-
 class SklearnSource(RandomAccessSource):
-    """A set of scikit-learn's."""
+    """The set of ``sklearn:NAME``.
+
+    Raises
+    ------
+    InputError
+        If there is no such set.
+    """
 
     shareable = False
 
@@ -68,7 +32,14 @@ class SklearnSource(RandomAccessSource):
 
     @cached_property
     def _set(self) -> Any:
-        return load_set(self.uri)
+        from sklearn import datasets
+
+        return getattr(datasets, f"load_{_name_of(self.uri)}")()
+
+    @property
+    def classes(self) -> np.ndarray:
+        """The known class of each row."""
+        return np.asarray(self._set.target)
 
     @cached_property
     def feature_names(self) -> list[str]:  # type: ignore[override]

@@ -1,52 +1,167 @@
-"""HDF5 files of Cell Ranger (10x): counts of features by cells; rows here are the cells."""
+"""Counts of single cells by features: HDF5 of Cell Ranger (10x) and of loom, and files beside .mtx.
+
+Rows are cells; their ids are the barcodes. Of 10x only features of one type are read.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError
-from bigfs.store.formats.hdf5 import H5Place, find, open_h5
-from bigfs.store.formats.parts import CSRParts
-from bigfs.store.location import Location
-from bigfs.store.source import Source, check_names
-from bigfs.store.values import decoding
+from bigfs.store.csr import SparseSource, as_block
+from bigfs.store.formats.cube import CubeSource, Transposed
+from bigfs.store.formats.hdf5 import H5Place, H5Rows, find, member, open_h5
+from bigfs.store.formats.parts import ByBands, CSRParts, StoredTexts
+from bigfs.store.location import METADATA_BYTES, Location
+from bigfs.store.source import Source, check_names, listed, no_column
+from bigfs.store.values import check_vector, decoding
 
 logger = logging.getLogger("bigfs")
+GENES = "Gene Expression"
+_BARCODE = "barcode"
 
 
-def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
-    """Open a filtered or raw feature-barcode matrix in HDF5, or an array of another file.
+def open_file(
+    path: Location,
+    variable: str | None,
+    feature_types: Sequence[str] | None = None,
+    layer: str | None = None,
+) -> Source:
+    """Open counts in HDF5: of Cell Ranger 2, where ``variable`` is the genome, or later, or loom.
 
-    ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
+    Parameters
+    ----------
+    path : Path or ObjectPath
+    variable : str or None
+        The genome, or another array of the file.
+    feature_types : sequence of str or None, default=None
+        Of Cell Ranger 3. None: genes, where there are several types.
+    layer : str or None, default=None
+        Of a loom file.
     """
+    from bigfs.store.formats.h5 import genomes_of, open_array
+
     uri, place = str(path), str(path.absolute())
     with open_h5(path) as file, decoding(uri):
-        is_counts = find(file, "matrix/features/name", uri) is not None
-        if not is_counts and find(file, "matrix/indptr", uri) is not None:
+        if find(file, "row_attrs", uri) is not None:
+            return _open_loom(file, path, layer)
+        genomes = genomes_of(file)
+        if variable is not None and variable not in genomes:
+            return open_array(path, variable)
+        if variable is None and len(genomes) > 1:
             raise InputError(
-                f"{uri} is not a feature-barcode matrix of Cell Ranger 3 or later. Read it with "
-                "scanpy and write a .h5ad."
+                f"{uri} has counts of several genomes, {listed(genomes)}. Name one by "
+                "input.variable (--variable, variable=)."
             )
-    if not is_counts or variable is not None:
-        from bigfs.store.formats import h5
-
-        return h5.open_file(path, variable, **cube)
-    with open_h5(path) as file, decoding(uri):
-        shape = find(file, "matrix/shape", uri)
+        genome = variable or genomes[0]
+        shape = find(file, f"{genome}/shape", uri)
         sizes = np.asarray(shape[:2])[::-1] if shape is not None and shape.shape == (2,) else ()
-        source = CSRParts(H5Place(place, "matrix"), sizes, uri)
-        with H5Place(place, "matrix/features").open() as about:
-            texts = []
-            for name in ("name", "id"):
-                if about[name].shape != (source.n_features,):
-                    raise InputError(f"{uri}: there is not one {name} for each feature.")
-                values = about[name][0 : source.n_features].tolist()
-                texts.append([v.decode() if isinstance(v, bytes) else str(v) for v in values])
-        source.feature_names = unique_names(texts[0], texts[1], uri)
+        source = CSRParts(H5Place(place, genome), sizes, uri)
+        about = [f"{genome}/features/{name}" for name in ("name", "id", "feature_type")]
+        if find(file, f"{genome}/features", uri) is None:
+            about = [f"{genome}/gene_names", f"{genome}/genes"]
+        texts = [
+            _texts(H5Place(place, name), source.n_features, uri)
+            for name in about
+            if find(file, name, uri) is not None
+        ]
+        if len(texts) < 2:
+            raise InputError(f"{uri}: {genome} has no names of features. Write it again.")
+        check_length(
+            member(file, f"{genome}/barcodes", uri).shape, source.n_samples, "barcode", uri
+        )
+    source.index, source.ids = _BARCODE, StoredTexts(H5Place(place, f"{genome}/barcodes"))
+    return of_types(source, *texts, feature_types=feature_types)
+
+
+def _open_loom(file: Any, path: Location, layer: str | None) -> Source:
+    """Open a loom file: an array of genes by cells, of which most are zero."""
+    uri, place = str(path), str(path.absolute())
+    name = "matrix" if layer is None else f"layers/{layer}"
+    if find(file, name, uri) is None:
+        raise InputError(f"{uri} has no layer {layer!r}. It has {listed(sorted(file['layers']))}.")
+    rows = CubeSource(uri, Transposed(H5Place(place, name)), None, None)
+    source = DenseAsSparse(rows)
+    genes = [
+        _texts(H5Place(place, f"row_attrs/{key}"), source.n_features, uri)
+        for key in ("Gene", "var_names", "Accession")
+        if find(file, f"row_attrs/{key}", uri) is not None
+    ]
+    if genes:
+        source.feature_names = unique_names(genes[0], genes[-1], uri)
+    for key in ("obs_names", "CellID"):  # of anndata, and of all others
+        ids = find(file, f"col_attrs/{key}", uri)
+        if ids is not None:
+            check_length(ids.shape, rows.n_samples, key, uri)
+            source.index, source.ids = key, StoredTexts(H5Place(place, f"col_attrs/{key}"))
+    return source
+
+
+def _texts(place: Any, length: int, uri: str) -> list[str]:
+    with place.open() as array:
+        check_length(array.shape, length, place.name, uri)
+    texts: list[str] = []
+    for piece in StoredTexts(place).pieces(0, length):
+        texts += piece
+        if sum(map(len, piece)) > METADATA_BYTES:
+            raise InputError(f"{uri}: {place.name} are too long.")
+    return texts
+
+
+def check_length(shape: tuple[int, ...], length: int, name: str, uri: str) -> None:
+    """Raise InputError unless there is one text for each feature, or cell."""
+    if shape != (length,):
+        raise InputError(f"{uri}: {name} has {shape} values for {length:,}. Write it again.")
+
+
+def of_types(
+    source: CSRParts | ByBands,
+    names: list[str],
+    ids: list[str],
+    types: list[str] | None = None,
+    *,
+    feature_types: Sequence[str] | None,
+) -> Source:
+    """Return a source of the features of some types, with their names.
+
+    Parameters
+    ----------
+    source : CSRParts or ByBands
+        Changed in place.
+    names, ids : list of str
+        Of all features; a name that several have gets its id.
+    types : list of str or None, default=None
+        None: there is only one.
+    feature_types : sequence of str or None
+        Those to read. None: genes, or the only ones.
+    """
+    counts = Counter(types or ())
+    if feature_types is None:
+        wanted = [GENES] if GENES in counts else list(counts)
+    else:
+        wanted = list(feature_types)
+    known = listed(sorted(counts)) if counts else "no types of features"
+    unknown = [name for name in wanted if name not in counts]
+    if unknown:
+        raise InputError(f"{source.uri} has no features of type {unknown[0]!r}. It has {known}.")
+    if feature_types is None and len(wanted) > 1:
+        raise InputError(
+            f"{source.uri} has features of several types, {known}. Choose by input.feature_types "
+            "(--feature-types, feature_types=)."
+        )
+    if len(wanted) < len(counts):
+        kept = np.flatnonzero([name in wanted for name in types or ()])
+        left = ", ".join(f"{n:,} of {t}" for t, n in sorted(counts.items()) if t not in wanted)
+        source.keep(kept)
+        source.notes = [f"left out the features that are not {', '.join(wanted)}: {left} "
+                        "(input.feature_types)"]  # fmt: skip
+        names, ids = [names[j] for j in kept], [ids[j] for j in kept]
+    source.feature_names = unique_names(names, ids, source.uri)
     return source
 
 
@@ -62,3 +177,36 @@ def unique_names(names: list[str], ids: list[str], uri: str) -> list[str]:
         logger.info("%s: %d names belong to several features; their ids are appended.", uri, shared)
     check_names(unique, len(unique), uri)
     return unique
+
+
+class DenseAsSparse(SparseSource):
+    """A dense array of which most is zero, as anndata reads it: sparse."""
+
+    def __init__(self, source: CubeSource) -> None:
+        self._source = source
+        for name in ("uri", "n_samples", "n_features", "dtype", "held_bytes", "temporary_bytes"):
+            setattr(self, name, getattr(source, name))
+        self.starts_quickly = source.starts_quickly
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """Type of the array."""
+        return self._source.stored_dtype
+
+    def iter_csr(self, rows: int) -> Iterator[Any]:
+        """Yield consecutive CSR blocks of at most ``rows`` rows."""
+        for block in self._source.iter_blocks(rows):
+            yield as_block(block, self.dtype)
+
+
+def read_column(path: Location, name: str) -> np.ndarray:
+    """Return an attribute of the cells of a loom file."""
+    uri = str(path)
+    with open_h5(path) as file, decoding(uri):
+        known = sorted(file["col_attrs"]) if find(file, "col_attrs", uri) is not None else []
+        if name not in known:
+            raise no_column(uri, name, known)
+        array = H5Rows(find(file, f"col_attrs/{name}", uri), uri)
+        check_vector(array.shape, "S1" if array.dtype.kind == "O" else array.dtype, uri)
+        values = array[0 : array.shape[0]]
+    return values.astype(np.str_) if values.dtype.kind in "OS" else values

@@ -1,8 +1,12 @@
-"""xarray's DataArray and Dataset, and NetCDF files, which it opens (extra ``bigfs[xarray]``)."""
+"""Objects of xarray, and files of its conventions, which it decodes (extra ``bigfs[xarray]``).
+
+These are NetCDF, HDF5 and zarr whose arrays have named dimensions with coordinates, or attributes
+that say how numbers are packed. xarray decodes each block; it is read as every other array is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError
-from bigfs.runtime.execute import dask_get
-from bigfs.store.formats.cube import CubeSource
+from bigfs.core.errors import CorruptStoreError, InputError
+from bigfs.core.quiet import ignoring_warnings
+from bigfs.runtime.scope import dask_get
+from bigfs.store.formats.cube import CubeSource, Features, as_stacked, axes_of
 from bigfs.store.location import Location
-from bigfs.store.source import Source, choose_member
+from bigfs.store.source import Source, choose_member, no_column
+from bigfs.store.values import check_vector
+
+# Attributes that change what the numbers of an array are.
+_PACKED = {"scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"}
+# Of what counts time from a date.
+_TIMES, _DATES = ("units", "calendar"), " since "
+# Attributes that name the arrays which describe an array.
+_BESIDE = ("coordinates", "bounds", "grid_mapping")
 
 
 class _Array:
@@ -45,8 +58,8 @@ class _OpenArray:
 
 
 @dataclass(frozen=True)
-class _NetCDF:
-    """The place of a variable of a file; opened anew for every read."""
+class _Classic:
+    """The place of a variable of a NetCDF 3 file; opened anew for every read."""
 
     path: str
     name: str
@@ -54,53 +67,169 @@ class _NetCDF:
     @contextmanager
     def open(self) -> Iterator[_Array]:
         """Open the file, and return the variable."""
-        with _dataset(Path(self.path)) as dataset:
+        with _classic(Path(self.path)) as dataset:
             yield _Array(dataset[self.name])
 
 
 def open_xarray(
     X: Any,
     variable: str | None,
-    features: str | int | None = None,
+    features: Features = None,
     no_data: float | None = None,
     uri: str = "X",
-    place: Any = None,
 ) -> Source:
     """Open a DataArray, or a variable of a Dataset; neither is loaded as a whole."""
     if hasattr(X, "data_vars"):
-        names = [str(name) for name in X.data_vars]
-        large = [name for name in names if X[name].ndim > 1]
-        name = choose_member(Path(uri), names, large, variable)
+        name = _chosen(X, variable, uri)
         uri, X = f"{uri}::{name}", X[name]
-        place = _NetCDF(place, name) if place is not None else None
     elif variable is not None:
         raise InputError(f"{uri} is one array; variable must be None. Got {variable!r}.")
     dims = [str(dim) for dim in X.dims]
-    coordinates = {dim: X.coords[dim].values for dim in dims if dim in X.coords}
-    # Of a file xarray leaves missing values and packed numbers to the reader, which copies less.
-    attributes = {} if place is None else X.attrs
-    source = CubeSource(
-        uri, place or _OpenArray(X), dims, features, coordinates, attributes, no_data=no_data
-    )
+    along = [dims[axis] for axis in axes_of(features, dims, X.shape, uri)]
+    names = X.coords[along[0]].values if len(along) == 1 and along[0] in X.coords else None
+    source = CubeSource(uri, _OpenArray(X), dims, along, no_data, names=names)
     source.held_bytes += source.piece_bytes  # xarray's own copy
     return source
 
 
-def open_file(path: Location, variable: str | None, **cube: Any) -> Source:
-    """Open a variable of a NetCDF file; missing values and packed numbers are decoded.
+def open_classic(path: Location, variable: str | None, **cube: Any) -> Source:
+    """Open a variable of a NetCDF 3 file.
 
     ``cube`` has ``features`` and ``no_data`` of a `CubeSource`, where they are given.
     """
-    if not isinstance(path, Path):
-        raise InputError(f"{path}: NetCDF is read from a local disk only. Copy the file there.")
-    with _dataset(path) as dataset:
-        return open_xarray(dataset, variable, uri=str(path), place=str(path.absolute()), **cube)
+    with _classic(path) as dataset:
+        name = _chosen(dataset, variable, str(path))
+        return _stored(dataset, name, str(path), _Classic(str(path.absolute()), name), **cube)
 
 
-def list_arrays(path: Path) -> list[tuple[str, tuple[int, ...], str]]:
-    """Return name, shape and type of every variable of a file."""
-    with _dataset(path) as dataset:
+def list_classic(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
+    """Return name, shape and type of every variable of a NetCDF 3 file."""
+    with _classic(path) as dataset:
         return [(str(n), tuple(dataset[n].shape), str(dataset[n].dtype)) for n in dataset.data_vars]
+
+
+def read_classic(path: Location, name: str) -> np.ndarray:
+    """Return a variable of a NetCDF 3 file as it is stored, in the order of the rows beside it."""
+    with _classic(path) as dataset:
+        if name not in dataset.variables:
+            raise no_column(str(path), name, dataset.variables)
+        data = dataset[name]
+        check_vector(data.shape, data.dtype, f"{path}::{name}")
+        others = [[str(dim) for dim in other.dims] for other in dataset.data_vars.values()]
+        return as_stacked(np.asarray(data.values), [str(dim) for dim in data.dims], others)
+
+
+def is_described(attributes: Mapping[str, Any], has_coordinates: bool) -> bool:
+    """Say whether an array is one of xarray's conventions, which may change names or values."""
+    return has_coordinates or bool(_meaningful(attributes))
+
+
+def _meaningful(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that change what the numbers of an array are; NaN is missing anyway."""
+    of_dates = _TIMES if _DATES in str(attributes.get("units")) else ()
+    kept = {name: attributes[name] for name in (*_PACKED, *of_dates) if name in attributes}
+    return {name: value for name, value in kept.items() if not _is_nan(value)}
+
+
+def _is_nan(value: Any) -> bool:
+    values = np.asarray(value)
+    return values.dtype.kind == "f" and bool(np.isnan(values).all())
+
+
+def named_beside(attributes: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the names that arrays give as those of their coordinates and bounds."""
+    texts = (str(about[key]) for about in attributes for key in _BESIDE if key in about)
+    return {name for text in texts for name in text.split()}
+
+
+def open_described(
+    uri: str,
+    file: Any,
+    name: str,
+    place: Any,
+    others: list[str],
+    features: Features = None,
+    no_data: float | None = None,
+    **opening: Any,
+) -> CubeSource:
+    """Open an array of a file or store of xarray's conventions.
+
+    Parameters
+    ----------
+    uri : str
+    file : path, file or zarr store
+        By which xarray opens what describes the array.
+    name : str
+        Of the array; behind the names of the groups that it lies in.
+    place : object with open()
+        Its context gives the array as it is stored.
+    others : list of str
+        Variables of its group that are neither the array nor coordinates of it.
+    features : str, int or None, default=None
+        Name or number of the dimension of features.
+    no_data : float or None, default=None
+        A stored value that stands for a missing one.
+    **opening
+        Further arguments of ``xarray.open_dataset``.
+    """
+    group, _, variable = name.rpartition("/")
+    with _dataset(file, uri, group=group or None, drop_variables=others, **opening) as dataset:
+        return _stored(dataset, variable, uri, place, features, no_data)
+
+
+def _stored(
+    dataset: Any,
+    name: str,
+    uri: str,
+    place: Any,
+    features: Features = None,
+    no_data: float | None = None,
+) -> CubeSource:
+    """Return an array of a dataset that was opened as it is stored."""
+    uri = uri if uri.endswith(f"::{name}") else f"{uri}::{name}"
+    data = dataset[name]
+    dims = [str(dim) for dim in data.dims]
+    axes, names = axes_of(features, dims, data.shape, uri), None
+    along = dims[axes[0]]
+    if len(axes) == 1 and along in data.coords:
+        with _decoding(uri, data.coords[along].attrs):
+            import xarray
+
+            names = xarray.decode_cf(dataset[[along]])[along].values
+    return decoded(uri, place, dims, data.attrs, features, no_data, names)
+
+
+def decoded(
+    uri: str, place: Any, dims: list[str], attributes: Mapping[str, Any],
+    features: Features, no_data: float | None, names: Any = None,
+) -> CubeSource:  # fmt: skip
+    """Return an array whose blocks xarray decodes, where its attributes say how."""
+    kept = _meaningful(attributes)
+
+    def decode(rows: np.ndarray) -> np.ndarray:
+        with _decoding(uri, kept):
+            import xarray
+
+            stored = xarray.Variable(("row", "column"), rows, kept)
+            variable = xarray.conventions.decode_cf_variable("X", stored, decode_timedelta=False)
+            return np.asarray(variable.values)
+
+    return CubeSource(
+        uri, place, dims, features, no_data, names=names, decode=decode if kept else None
+    )
+
+
+@contextmanager
+def _decoding(uri: str, attributes: Mapping[str, Any]) -> Iterator[None]:
+    """Say in a line what xarray cannot decode; what it warns of (two missing values) is fine."""
+    with ignoring_warnings():
+        try:
+            yield
+        except Exception as error:  # of any kind, for attributes that somebody wrote by hand
+            raise InputError(
+                f"{uri}: xarray cannot decode it by its {', '.join(attributes)} ({_line(error)}). "
+                "Write it again."
+            ) from None
 
 
 def keep_features(X: Any, names: Any, kept: np.ndarray, n_features: int) -> Any:
@@ -123,21 +252,37 @@ def keep_features(X: Any, names: Any, kept: np.ndarray, n_features: int) -> Any:
     return X.isel({dims[0]: kept})
 
 
-def _dataset(path: Path) -> Any:
+def _chosen(dataset: Any, variable: str | None, uri: str) -> str:
+    names = [str(name) for name in dataset.data_vars]
+    large = [name for name in names if dataset[name].ndim > 1]
+    return choose_member(Path(uri), names, large, variable)
+
+
+def _classic(path: Location) -> Any:
+    if not isinstance(path, Path):
+        raise InputError(f"{path}: NetCDF 3 is read from a local disk only. Copy the file there.")
+    return _dataset(str(path), str(path), engine="scipy")
+
+
+def _dataset(file: Any, uri: str, **opening: Any) -> Any:
+    """Open a file or store by xarray, with values as they are stored."""
     try:
         import h5netcdf  # noqa: F401  # by which xarray reads NetCDF 4
         import xarray
     except ImportError:
         raise InputError(
-            f"{path}: NetCDF is read by xarray. Install it with: pip install 'bigfs[xarray]'."
+            f"{uri} has dimensions and attributes that xarray reads. Install it with: pip install "
+            "'bigfs[xarray]'."
         ) from None
     try:
-        # By one reader wherever that can: that of the C library keeps 64 MB of chunks.
-        with path.open("rb") as file:
-            engine = "h5netcdf" if file.read(4) == b"\x89HDF" else None
-        return xarray.open_dataset(path, engine=engine, decode_times=False, mask_and_scale=False)
+        with ignoring_warnings():  # of consolidated metadata that are not there
+            return xarray.open_dataset(file, decode_times=False, mask_and_scale=False, **opening)
     except Exception as error:  # each of its engines has errors of its own
-        reason = (str(error).splitlines() or [type(error).__name__])[0].partition(". Consider")[0]
-        raise InputError(
-            f"{path} is not a NetCDF file, or is damaged: {reason.rstrip('.')}. Write it again."
+        raise CorruptStoreError(
+            f"{uri} cannot be opened by xarray, or is damaged: {_line(error)}. Write it again."
         ) from None
+
+
+def _line(error: Exception) -> str:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0].partition(". Consider")[0].rstrip(".")

@@ -5,26 +5,31 @@ from __future__ import annotations
 import asyncio
 import bz2
 import lzma
+import math
 import os
 import stat
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from zarr.abc.store import ByteRequest
+from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
-from zarr.storage import LocalStore
+from zarr.storage import LocalStore, ZipStore
 
 from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.units import format_bytes
-from bigfs.store.location import METADATA_BYTES, Location, files_below
+from bigfs.store.location import METADATA_BYTES, Location, files_below, zarr_store
 from bigfs.store.objects import ObjectPath
 from bigfs.store.values import decoding
 
-_METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
+METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 # More files than any disk lists in reasonable time; each also takes some kilobytes to be read.
 MOST_CHUNKS = 10**6
+# Up to here nobody compares what an array announces with what is stored of it; beyond, so many
+# times as much is more than any packing saves of what somebody measured.
+UNCOUNTED_BYTES, MOST_ANNOUNCED = 2**28, 10_000
 _SLACK_BYTES = 2**20
 _PIECE_BYTES = 2**18
 # The largest block of a Zstandard frame.
@@ -38,45 +43,11 @@ _STREAMED: dict[str, Any] = {
 _COMPRESSORS = {*_STREAMED, "blosc", "zstd", "lz4"}
 
 
-class CheckedFiles(LocalStore):
-    """A folder that zarr reads; what is no file, or too large, is damage.
+class _CheckedStore(Store):
+    """A store that looks at what it reads: what is no file, or too large, is damage."""
 
-    Parameters
-    ----------
-    root : str or Path
-    """
-
-    _most_bytes: int | None = None
-    _codec: str | None = None
-
-    def __init__(self, root: str | Path) -> None:
-        super().__init__(root, read_only=True)
-
-    def expect(self, array: Any) -> None:
-        """Take down how large chunks of an array are, and how they are packed.
-
-        Raises
-        ------
-        InputError
-            If there are too many, or they are packed twice: nothing bounds what that gives.
-        """
-        grid = [-(-n // step) for n, step in zip(array.shape, _steps(array), strict=True)]
-        chunks = grid[0] * (grid[1] if len(grid) > 1 else 1)
-        if chunks > MOST_CHUNKS:
-            raise InputError(
-                f"{self.root}: {chunks:,} chunks of {' x '.join(map(str, _steps(array)))} values "
-                f"are too many, {MOST_CHUNKS:,} are read. Write it again with larger chunks."
-            )
-        names = [_name(codec) for codec in _codecs(array)]
-        packed = [name for name in names if name in _COMPRESSORS]
-        if len(packed) > 1:
-            raise InputError(
-                f"{self.root}: its chunks are packed twice ({', '.join(packed)}). Write it again."
-            )
-        wider = 8 if array.metadata.zarr_format == 2 and array.metadata.filters else 1
-        size = chunk_bytes(array) if array.shards is None else _size(array, array.shards)
-        self._most_bytes = 2 * wider * size + _SLACK_BYTES
-        self._codec = packed[0] if packed and array.shards is None else None
+    expected: dict[str, tuple[int, str | None]]
+    _place: Path
 
     async def get(
         self,
@@ -85,43 +56,122 @@ class CheckedFiles(LocalStore):
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
         """Return a file or a range of it, None if there is none."""
-        name = key.rpartition("/")[2]
-        most = METADATA_BYTES if name in _METADATA else self._most_bytes
-        if most is None:  # of an array that nobody has announced
-            most = METADATA_BYTES
-        if not await asyncio.to_thread(self._check_file, key, most):
+        most, codec = METADATA_BYTES, None  # of an array that nobody has announced
+        is_metadata = key.rpartition("/")[2] in METADATA
+        if not is_metadata:
+            for path, expected in self.expected.items():
+                most, codec = expected if not path or key.startswith(f"{path}/") else (most, codec)
+        size = self._size_of(key)
+        if size is None:
             return None
-        if byte_range is not None or name in _METADATA or self._codec is None:
-            return await super().get(key, prototype, byte_range)
-        content = await super().get(key, prototype or default_buffer_prototype())
-        if content is not None:
+        if size > most:
+            raise self._too_large(key, most)
+        prototype = prototype or default_buffer_prototype()
+        content = await super().get(key, prototype, byte_range)  # type: ignore[safe-super]
+        if content is not None and byte_range is None and codec is not None:
             packed = content.as_numpy_array().view(np.uint8).data
-            await asyncio.to_thread(self._check_packed, key, packed, most)
+            if codec in _STREAMED:
+                await asyncio.to_thread(self._check_packed, key, packed, codec, most)
+            else:  # its size is in its header
+                self._check_packed(key, packed, codec, most)
         return content
 
-    def _check_file(self, key: str, most: int) -> bool:
-        try:
-            status = os.stat(Path(self.root) / key)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        if stat.S_ISDIR(status.st_mode):
-            return False
-        if not stat.S_ISREG(status.st_mode):
-            raise CorruptStoreError(f"{self.root}/{key} is not a file. Write the array again.")
-        if status.st_size > most:
-            raise self._too_large(key, most)
-        return True
+    def _size_of(self, key: str) -> int | None:
+        raise NotImplementedError
 
-    def _check_packed(self, key: str, packed: memoryview, most: int) -> None:
-        with decoding(f"{self.root}/{key}", "Write the array again."):
-            if _unpacks_beyond(packed, str(self._codec), most):
+    def _check_packed(self, key: str, packed: memoryview, codec: str, most: int) -> None:
+        with decoding(f"{self._place}/{key}", "Write the array again."):
+            if _unpacks_beyond(packed, codec, most):
                 raise self._too_large(key, most)
 
     def _too_large(self, key: str, most: int) -> CorruptStoreError:
         return CorruptStoreError(
-            f"{self.root}/{key} holds more than the {format_bytes(most)} that a chunk can. Write "
+            f"{self._place}/{key} holds more than the {format_bytes(most)} that a chunk can. Write "
             "the array again."
         )
+
+
+class CheckedFiles(_CheckedStore, LocalStore):
+    """A folder that zarr reads.
+
+    Parameters
+    ----------
+    root : str or Path
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        super().__init__(root, read_only=True)
+        self.expected, self._place = {}, Path(root)
+
+    def _size_of(self, key: str) -> int | None:
+        try:
+            status = os.stat(self._place / key)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if stat.S_ISDIR(status.st_mode):
+            return None
+        if not stat.S_ISREG(status.st_mode):
+            raise CorruptStoreError(f"{self._place}/{key} is not a file. Write the array again.")
+        return status.st_size
+
+
+class CheckedZip(_CheckedStore, ZipStore):
+    """A .zip of such a folder."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, read_only=True)
+        self.expected, self._place = {}, path
+        self._sync_open()
+
+    def _size_of(self, key: str) -> int | None:
+        info = self._zf.NameToInfo.get(key)
+        return None if info is None else info.file_size
+
+
+def expect(array: Any) -> None:
+    """Let the store of an array know how large its chunks are, and how they are packed.
+
+    Raises
+    ------
+    InputError
+        If there are too many, or they are packed twice: nothing bounds what that gives.
+    """
+    store, steps = array.store_path.store, _steps(array)
+    place = str(array.store_path).removeprefix("file://")
+    inner = [-(-n // step) for n, step in zip(steps, array.chunks, strict=True)]
+    n_chunks = max(math.prod(chunk_grid(array)[:2]), math.prod(inner))
+    if n_chunks > MOST_CHUNKS:
+        raise InputError(
+            f"{place}: {n_chunks:,} chunks of {' x '.join(map(str, array.chunks))} "
+            f"values are too many, {MOST_CHUNKS:,} are read. Write it again with larger chunks."
+        )
+    names = [_name(codec) for codec in _codecs(array)]
+    packed = [name for name in names if name in _COMPRESSORS]
+    if len(packed) > 1:
+        raise InputError(
+            f"{place}: its chunks are packed twice ({', '.join(packed)}). Write it again."
+        )
+    if isinstance(store, _CheckedStore):
+        wider = 8 if array.metadata.zarr_format == 2 and array.metadata.filters else 1
+        codec = packed[0] if packed and array.shards is None else None
+        store.expected[array.path] = 2 * wider * _size(array, steps) + _SLACK_BYTES, codec
+
+
+def zip_of(place: Location) -> Path | None:
+    """Return the .zip that a place is, or lies in; None if there is none."""
+    if isinstance(place, ObjectPath):
+        return None
+    around = (place, *place.parents)
+    return next((path for path in around if path.suffix == ".zip" and path.is_file()), None)
+
+
+def checked_store(place: Location) -> tuple[Any, str]:
+    """Return the store by which zarr opens a place, and the path of the place in it."""
+    archive = zip_of(place)
+    if archive is not None and isinstance(place, Path):
+        inside = place.relative_to(archive).as_posix()
+        return CheckedZip(archive), "" if inside == "." else inside
+    return (CheckedFiles(place) if isinstance(place, Path) else zarr_store(place)), ""
 
 
 def chunk_bytes(array: Any) -> int:
@@ -217,9 +267,26 @@ def missing_chunks(array: Any, path: Location) -> list[str]:
         def encode(index: tuple[int, ...]) -> str:
             return str(separator.join(str(i) for i in index))
 
-    if isinstance(path, ObjectPath):
-        there = set(files_below(path))
-    else:
-        there = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
     expected = (encode(index) for index in np.ndindex(*chunk_grid(array)))
+    there = _keys_below(path)
     return [key for key in expected if key not in there]
+
+
+def refuse_unfilled(array: Any, missing: list[str], uri: str) -> None:
+    """Raise CorruptStoreError for a large array of which next to nothing is stored."""
+    total = math.prod(chunk_grid(array))
+    if array.nbytes > UNCOUNTED_BYTES and total > MOST_ANNOUNCED * (total - len(missing)):
+        raise CorruptStoreError(
+            f"{uri} announces {format_bytes(array.nbytes)} and stores {total - len(missing)} of "
+            f"{total:,} chunks. It is damaged, or was never filled. Write it again."
+        )
+
+
+def _keys_below(path: Location) -> set[str]:
+    archive = zip_of(path)
+    if archive is None:
+        return set(files_below(path))
+    with zipfile.ZipFile(archive) as file:
+        names = file.namelist()
+    begin = "" if path == archive else f"{path.relative_to(archive).as_posix()}/"  # type: ignore[union-attr]
+    return {name.removeprefix(begin) for name in names if name.startswith(begin)}

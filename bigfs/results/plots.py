@@ -1,0 +1,395 @@
+"""Pictures of a selection as matplotlib draws them: from Python, in notebooks, in the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bigfs.core.errors import InputError
+from bigfs.core.text import printable
+from bigfs.results.sample import Sample, sample_of, sample_of_result, selected_first
+from bigfs.stages.curves import Curves
+
+if TYPE_CHECKING:
+    from bigfs.results.result import Result
+
+# Colors that remain apart for color-blind people (Okabe and Ito).
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#666666")
+KEPT, OTHER, MARK = COLORS[0], "#bbbbbb", COLORS[1]
+_CURVES = {
+    "explained_variance": "variance of all features explained",
+    "explained_eigenvectors": "eigenvectors of the graph explained",
+    "neighbors_kept": "nearest neighbors kept",
+    "stability": "stability",
+}
+_NAMED, _POINTS_SIZE, _WIDEST = 40, 6, 40
+
+
+@dataclass(frozen=True, repr=False)
+class Plots:
+    """The pictures of a selection.
+
+    Each method draws on ``ax``, axes of matplotlib, or on a figure of its own, and returns the
+    axes. They are those of ``result.plot`` and of ``bigfs.plot(selector, X)``.
+
+    Attributes
+    ----------
+    title : str
+    scores_ : ndarray of shape (n_features,), float64
+    ranking : ndarray of shape (n_features,), int64
+        Best first: the selected features, then the others.
+    n_selected : int
+    names : list of str
+    curves_ : Curves or None
+    sample : callable
+        Returns a `Sample` of the rows; asked by the pictures that show rows.
+    """
+
+    title: str
+    scores_: np.ndarray
+    ranking: np.ndarray
+    n_selected: int
+    names: list[str]
+    curves_: Curves | None
+    sample: Callable[[], Sample]
+
+    def __repr__(self) -> str:
+        names = ", ".join(name for name in vars(type(self)) if name in _DRAWN)
+        return f"<Plots of {self.title}: {names}>"
+
+    def scores(self, ax: Any = None, *, n_features: int = 30) -> Any:
+        """Draw the scores of the best features as bars, the selected ones in blue.
+
+        Parameters
+        ----------
+        ax : Axes or None, default=None
+        n_features : int, default=30
+            How many features, best first.
+
+        Returns
+        -------
+        ax : Axes
+
+        Examples
+        --------
+        >>> import bigfs
+        >>> from sklearn.datasets import load_iris
+        >>> selector = bigfs.MaxVariance(2).fit(load_iris().data)
+        >>> ax = bigfs.plot(selector).scores()
+        """
+        best = self.ranking[:n_features]
+        ax = _axes(ax, (6, 0.8 + 0.24 * len(best)))
+        colors = [KEPT if place < self.n_selected else OTHER for place in range(len(best))]
+        ax.barh(np.arange(len(best)), self.scores_[best], color=colors)
+        ax.set_yticks(
+            np.arange(len(best)), [self._name(f) for f in best.tolist()], parse_math=False
+        )
+        ax.invert_yaxis()
+        ax.set_xlabel("score")
+        return ax
+
+    def curves(self, ax: Any = None) -> Any:
+        """Draw what more and fewer features would do, with a line at the selected number.
+
+        Parameters
+        ----------
+        ax : Axes or None, default=None
+
+        Returns
+        -------
+        ax : Axes
+
+        Raises
+        ------
+        InputError
+            If the selection has no curves: those of a run, and of ``fit`` with
+            ``n_features_to_select="auto"``.
+        """
+        if self.curves_ is None:
+            raise InputError(
+                "This selection has no curves: runs have them unless curves is false, and fits "
+                "with n_features_to_select='auto'."
+            )
+        ax = _axes(ax, (6, 3.6))
+        for name, color in zip(_CURVES, COLORS, strict=False):
+            if name in self.curves_.values:
+                values = 100 * np.maximum(self.curves_.values[name], 0.0)
+                ax.plot(self.curves_.sizes, values, color=color, label=_CURVES[name])
+        ax.axvline(self.n_selected, color=MARK, linewidth=1, label=f"{self.n_selected} selected")
+        ax.set(xlabel="selected features", ylabel="percent", ylim=(0, 102))
+        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.legend(frameon=False)
+        return ax
+
+    def map(self, ax: Any = None, labels: Any = None) -> Any:
+        """Draw a sample of the rows in the plane, in the colors of their clusters.
+
+        Parameters
+        ----------
+        ax : Axes or None, default=None
+        labels : array-like of shape (n_samples,) or None, default=None
+            Known classes to color by. None: clusters of the method, known labels of the run, or
+            groups that k-means finds.
+
+        Returns
+        -------
+        ax : Axes
+        """
+        sample = self.sample()
+        groups, named = sample.groups, sample.group_name
+        if labels is not None:
+            values, groups = np.unique(np.asarray(labels)[sample.rows], return_inverse=True)
+            named = "labels"
+        ax = _axes(ax, (6, 4.4))
+        for group in np.unique(groups).tolist():
+            inside = sample.points[groups == group]
+            label = str(group) if labels is None else str(values[group])
+            ax.scatter(*inside.T, s=_POINTS_SIZE, color=COLORS[group % len(COLORS)], alpha=0.6,
+                       linewidths=0, rasterized=True, label=printable(label))  # fmt: skip
+        ax.set(xlabel=f"{len(sample.points):,} rows by two {sample.axes}", xticks=[], yticks=[])
+        if 1 < len(np.unique(groups)) <= 20:
+            ax.legend(title=named, frameon=False, markerscale=2, loc="center left",
+                      bbox_to_anchor=(1, 0.5))  # fmt: skip
+        return ax
+
+    def mask(self, image_shape: Sequence[int], ax: Any = None) -> Any:
+        """Draw the selected features as pixels of an image, the best the darkest.
+
+        Parameters
+        ----------
+        image_shape : (int, int)
+            Rows and columns; features are pixels in the order of the rows.
+        ax : Axes or None, default=None
+
+        Returns
+        -------
+        ax : Axes
+
+        Raises
+        ------
+        InputError
+            If the image has not as many pixels as there are features.
+        """
+        check_image(image_shape, len(self.names))
+        strength = np.full(len(self.names), np.nan)
+        strength[self.ranking[: self.n_selected]] = np.linspace(1, 0.3, self.n_selected)
+        ax = _axes(ax, (4.4, 4.4))
+        ax.imshow(strength.reshape(image_shape), cmap="Blues", vmin=0, vmax=1)
+        ax.spines[:].set_visible(True)
+        ax.set(xticks=[], yticks=[])
+        return ax
+
+    def spectrum(self, axis: Any = None, ax: Any = None, *, unit: str = "") -> Any:
+        """Draw the scores along an axis such as wavelength, the selected features marked.
+
+        Behind them, in gray, is the mean of a sample of the rows.
+
+        Parameters
+        ----------
+        axis : array-like of shape (n_features,) or None, default=None
+            The position of each feature. None: the features' names, which are numbers then.
+        ax : Axes or None, default=None
+        unit : str, default=""
+            Unit of the axis, for its label.
+
+        Returns
+        -------
+        ax : Axes
+
+        Raises
+        ------
+        InputError
+            If there is no finite number for each feature.
+        """
+        places = self._places(axis)
+        order, kept = np.argsort(places, kind="stable"), self.ranking[: self.n_selected]
+        ax = _axes(ax, (6, 3.6))
+        mean = self._mean_row()
+        if mean is not None:
+            behind = ax.twinx()
+            behind.plot(places[order], mean[order], color=OTHER, linewidth=1)
+            behind.set(yticks=[], ylabel="mean of the rows")
+            behind.yaxis.label.set_color(OTHER)
+            ax.set_zorder(behind.get_zorder() + 1)
+            ax.patch.set_visible(False)
+        ax.plot(places[order], self.scores_[order], color=KEPT, linewidth=1)
+        ax.scatter(places[kept], self.scores_[kept], color=MARK, s=14, zorder=3, label="selected")
+        ax.set(xlabel=f"position, {unit}" if unit else "position", ylabel="score")
+        ax.legend(frameon=False)
+        return ax
+
+    def heatmap(self, ax: Any = None, *, n_features: int = _NAMED) -> Any:
+        """Draw the means of the best selected features in each cluster of the rows.
+
+        Parameters
+        ----------
+        ax : Axes or None, default=None
+        n_features : int, default=40
+            How many selected features at most, best first.
+
+        Returns
+        -------
+        ax : Axes
+            Values are in deviations of the feature from its mean.
+        """
+        sample, kept = self.sample(), self.ranking[: min(n_features, self.n_selected)]
+        groups = np.unique(sample.groups)
+        means = np.stack([sample.X[sample.groups == g][:, kept].mean(axis=0) for g in groups])
+        ax = _axes(ax, (1.5 + 0.45 * len(groups) + 2, 1 + 0.24 * len(kept)))
+        image = ax.imshow(means.T, cmap="RdBu_r", vmin=-2, vmax=2, aspect="auto")
+        ax.figure.colorbar(image, ax=ax, label="deviations from the mean")
+        ax.set_xticks(range(len(groups)), [str(group) for group in groups.tolist()])
+        ax.set_yticks(range(len(kept)), [self._name(f) for f in kept.tolist()], parse_math=False)
+        ax.set_xlabel(sample.group_name or "all rows")
+        return ax
+
+    def correlation(self, ax: Any = None, *, n_features: int = 60) -> Any:
+        """Draw the correlations of the best selected features in a sample of the rows.
+
+        Parameters
+        ----------
+        ax : Axes or None, default=None
+        n_features : int, default=60
+            How many selected features at most, best first.
+
+        Returns
+        -------
+        ax : Axes
+        """
+        matrix = self.sample().correlation[:n_features, :n_features]
+        ax = _axes(ax, (5.2, 4.4))
+        image = ax.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1)
+        ax.figure.colorbar(image, ax=ax, label="correlation")
+        names = [self._name(f) for f in self.ranking[: len(matrix)].tolist()]
+        if len(names) <= _NAMED:
+            ax.set_yticks(range(len(names)), names, parse_math=False, fontsize=7)
+        ax.set(xticks=[])
+        return ax
+
+    def _name(self, feature: int) -> str:
+        name = printable(self.names[feature])
+        return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 3]}..."
+
+    def _places(self, axis: Any) -> np.ndarray:
+        if axis is None:
+            places = positions_of(self.names)
+            if places is None:
+                raise InputError(
+                    "spectrum needs the position of each feature, as axis: their names are no "
+                    "numbers."
+                )
+            return places
+        places = np.asarray(axis)
+        if places.shape != (len(self.names),) or places.dtype.kind not in "iuf":
+            raise InputError(
+                f"axis must hold a number for each of the {len(self.names)} features. Got "
+                f"{places.dtype} of shape {places.shape}."
+            )
+        return places.astype(np.float64)
+
+    def _mean_row(self) -> np.ndarray | None:
+        try:
+            return self.sample().mean
+        except InputError:  # a fitted selector without its data
+            return None
+
+
+_DRAWN = ("scores", "curves", "map", "mask", "spectrum", "heatmap", "correlation")
+
+
+def plot(selector: Any, X: Any = None) -> Plots:
+    """Return the pictures of a fitted selector.
+
+    Parameters
+    ----------
+    selector : estimator
+        A fitted selector of bigfs.
+    X : array-like, sparse matrix, DataFrame, path or URI, or None, default=None
+        The data it was fitted to, for pictures that show rows (``map``, ``heatmap``,
+        ``correlation``); they read a sample of the rows.
+
+    Returns
+    -------
+    plots : Plots
+
+    Raises
+    ------
+    NotFittedError
+        If the selector has not been fitted.
+
+    Examples
+    --------
+    >>> import bigfs
+    >>> from sklearn.datasets import load_digits
+    >>> X = load_digits().data
+    >>> selector = bigfs.MaxVariance(20).fit(X)
+    >>> ax = bigfs.plot(selector).mask((8, 8))
+    >>> ax = bigfs.plot(selector, X).map()
+    """
+    ranking = selected_first(selector.ranking_, selector.selected)
+    features = getattr(selector, "feature_names_in_", range(len(ranking)))
+
+    @cache
+    def sample() -> Sample:
+        if X is None:
+            raise InputError("This picture shows rows: give the data, bigfs.plot(selector, X).")
+        return sample_of(X, ranking, len(selector.selected), getattr(selector, "labels_", None))
+
+    return Plots(
+        type(selector).__name__,
+        selector.scores_,
+        ranking,
+        len(selector.selected),
+        [str(name) for name in features],
+        getattr(selector, "curves_", None),
+        sample,
+    )
+
+
+def plots_of(result: Result) -> Plots:
+    """Return the pictures of a finished run."""
+    names = [result.name_of(feature) for feature in range(result.n_features)]
+    ranking, n_selected = selected_first(result.ranking, result.selected), len(result.selected)
+    curves, sure = result.curves, result.stability
+    if curves is not None and sure is not None and "stability" not in curves.values:
+        # Of selections of all features there is nothing to say.
+        some = curves.sizes < result.n_features
+        values = np.full(len(curves.sizes), np.nan)
+        values[some] = sure.curves(curves.sizes[some])[0]["stability"]
+        curves = replace(curves, values={**curves.values, "stability": values})
+    sample = cache(partial(sample_of_result, result))
+    return Plots(result.method, result.scores, ranking, n_selected, names, curves, sample)
+
+
+def check_image(shape: Sequence[int] | None, n_features: int) -> None:
+    """Raise InputError unless an image of a shape has as many pixels as there are features."""
+    if shape and shape[0] * shape[1] != n_features:
+        raise InputError(
+            f"report.image_shape: {shape[0]} x {shape[1]} is {shape[0] * shape[1]} pixels, and "
+            f"the data have {n_features} features. Correct it, or remove it."
+        )
+
+
+def positions_of(names: Sequence[str]) -> np.ndarray | None:
+    """Return the features' names as positions, None if they are no increasing numbers."""
+    try:
+        places = np.array([float(name) for name in names])
+    except ValueError:
+        return None
+    rises = len(places) > 2 and np.isfinite(places).all() and (np.diff(places) > 0).all()
+    counted = np.array_equal(places, np.arange(len(places)) + places[:1])
+    return places if rises and not counted else None
+
+
+def _axes(ax: Any, size: tuple[float, float]) -> Any:
+    """Return the axes given, or those of a new figure, which notebooks show."""
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        ax = plt.subplots(figsize=size, layout="constrained")[1]
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax

@@ -1,0 +1,238 @@
+"""A sample of the rows that a selection was made of, for the pictures that show rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bigfs.core.errors import BigfsError
+from bigfs.results.export import open_run_data
+from bigfs.store.labels import load_labels
+from bigfs.store.source import RandomAccessSource, Source, open_matrix
+
+if TYPE_CHECKING:
+    from bigfs.results.result import Result
+
+# Rows of the sample, from this many places of the data: each costs the reading of a chunk.
+_SAMPLE_ROWS = 2000
+_PLACES = 4
+_SAMPLE_VALUES = 2**24
+# Features that the curve and the correlations go up to.
+MOST_FEATURES = 200
+_DEPENDENT = 1e-6
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows of the data, and what pictures show of them.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n_rows,), int64
+        Their numbers in the data.
+    X : ndarray of shape (n_rows, n_features), float64
+        Centered columns of variance one, or of zeros where they are constant.
+    mean : ndarray of shape (n_features,), float64
+        Of the values as they are.
+    explained : ndarray of shape (n_curve,), float64
+        Share of the variance of the features, in the mean over all that vary, that linear
+        regressions on the first 1, 2, ... features of the ranking explain.
+    correlation : ndarray of shape (n_shown, n_shown), float64
+        Of the selected features, best first.
+    points : ndarray of shape (n_rows, 2), float64
+        The rows by two components, which ``axes`` names.
+    groups : ndarray of shape (n_rows,), int64
+        The cluster of each row; ``group_name`` says whose clusters.
+    """
+
+    rows: np.ndarray
+    X: np.ndarray
+    mean: np.ndarray
+    explained: np.ndarray
+    correlation: np.ndarray
+    points: np.ndarray
+    groups: np.ndarray
+    axes: str
+    group_name: str
+
+
+def sample_of_result(result: Result) -> Sample:
+    """Return a sample of the rows that a result was made of."""
+    source = open_run_data(result.path)
+    ranges = _ranges(source.n_samples, source.n_features)
+    return _sample(
+        source,
+        ranges,
+        selected_first(result.ranking, result.selected),
+        len(result.selected),
+        _rows_of(result, "embedding", ranges),
+        _labels_of(result, ranges, source),
+        int(result.details.get("n_clusters", 1)),
+    )
+
+
+def sample_of(X: Any, ranking: np.ndarray, n_selected: int, labels: Any) -> Sample:
+    """Return a sample of the rows that a selector was fitted to.
+
+    Parameters
+    ----------
+    X : array-like, sparse matrix, DataFrame, path or URI
+    ranking : ndarray of shape (n_features,), int64
+        The selected features first.
+    n_selected : int
+    labels : array of shape (n_samples,) or None
+        Clusters of the rows, by the method.
+    """
+    source = open_matrix(X)
+    n_samples = source.n_samples
+    if n_samples is None:  # a file of rows in order: counted first
+        n_samples = sum(len(block) for block in source.iter_blocks(_SAMPLE_ROWS))
+    ranges = _ranges(n_samples, source.n_features)
+    known = None
+    if labels is not None:
+        parts = [np.asarray(labels[start:stop]) for start, stop in ranges]
+        known = np.concatenate(parts).astype(np.int64), "clusters of the method"
+    return _sample(source, ranges, ranking, n_selected, None, known, 1)
+
+
+def selected_first(ranking: np.ndarray, selected: np.ndarray) -> np.ndarray:
+    """Return a ranking with the selected features first."""
+    kept = np.isin(ranking, selected)
+    return np.concatenate([ranking[kept], ranking[~kept]])
+
+
+def _sample(
+    source: Source,
+    ranges: list[tuple[int, int]],
+    ranking: np.ndarray,
+    n_selected: int,
+    embedding: np.ndarray | None,
+    known: tuple[np.ndarray, str] | None,
+    n_clusters: int,
+) -> Sample:
+    """Read the rows of some ranges and compute what pictures show of them."""
+    values = _read(source, ranges).astype(np.float64)
+    mean = values.mean(axis=0)
+    X = values - mean
+    deviation = X.std(axis=0)
+    varies = deviation > 1e-14 * np.abs(values).max(axis=0, initial=0.0)
+    X /= np.where(varies, deviation, 1.0)
+    X[:, ~varies] = 0.0
+    shown = X[:, ranking[: min(n_selected, MOST_FEATURES)]]
+    if embedding is not None and embedding.shape[1] > 2:
+        # The first eigenvector says nothing on a connected graph.
+        points, axes = embedding[:, 1:3], "eigenvectors of the graph"
+    else:
+        points, axes = _principal(shown), "principal components of the selected features"
+    groups, group_name = known or _clustered(points if embedding is None else embedding, n_clusters)
+    order = ranking[: min(MOST_FEATURES, max(1, len(X) // 3))].tolist()
+    return Sample(
+        np.concatenate([np.arange(*bounds) for bounds in ranges]),
+        X,
+        mean,
+        explained_shares(X, order),
+        shown.T @ shown / len(X),
+        points,
+        groups,
+        axes,
+        group_name,
+    )
+
+
+def _read(source: Source, ranges: list[tuple[int, int]]) -> np.ndarray:
+    """Return the rows of some ranges; of a source whose rows come in order by one pass."""
+    if isinstance(source, RandomAccessSource):
+        return np.concatenate([source.read(*bounds) for bounds in ranges])
+    parts, first = [], 0
+    for block in source.iter_blocks(_SAMPLE_ROWS):
+        parts += [block[max(0, start - first) : max(0, stop - first)] for start, stop in ranges]
+        first += len(block)
+    return np.concatenate(parts)
+
+
+def _ranges(n_samples: int, n_features: int) -> list[tuple[int, int]]:
+    """Return the rows of the sample: all, or runs at evenly spaced places."""
+    most = max(100, min(_SAMPLE_ROWS, _SAMPLE_VALUES // n_features))
+    if n_samples <= most:
+        return [(0, n_samples)]
+    each = most // _PLACES
+    starts = np.linspace(0, n_samples - each, _PLACES).astype(int).tolist()
+    return [(start, start + each) for start in starts]
+
+
+def _rows_of(result: Result, name: str, ranges: list[tuple[int, int]]) -> np.ndarray | None:
+    stored = result.row_array(name)
+    if stored is None:
+        return None
+    return np.concatenate([stored.read(*bounds) for bounds in ranges])
+
+
+def explained_shares(X: np.ndarray, order: list[int]) -> np.ndarray:
+    """Return the share of the variance of X that its first 1, 2, ... columns in an order explain.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_rows, n_features), float64
+        Centered columns of variance one, or of zeros.
+    order : list of int
+
+    Returns
+    -------
+    shares : ndarray of shape (n_order,), float64
+        Adjusted for the number of columns (adjusted R squared), so that columns of noise add
+        nothing; at least 0.
+    """
+    total = float(np.einsum("ij,ij->", X, X)) or 1.0
+    basis = np.zeros((len(X), 0))
+    adds = np.zeros(len(order), dtype=bool)
+    for i, feature in enumerate(order):
+        x = X[:, feature]
+        rest = x - basis @ (basis.T @ x)
+        rest -= basis @ (basis.T @ rest)
+        norm = float(np.linalg.norm(rest))
+        if norm <= _DEPENDENT * (float(np.linalg.norm(x)) or 1.0):
+            continue
+        basis = np.column_stack([basis, rest / norm])
+        adds[i] = True
+    gains = np.zeros(len(order))
+    gains[adds] = ((basis.T @ X) ** 2).sum(axis=1) / total
+    left = 1 - np.cumsum(gains)
+    used = np.cumsum(adds)
+    degrees = np.maximum(len(X) - 1 - used, 1)
+    return np.clip(1 - left * (len(X) - 1) / degrees, 0.0, 1.0)
+
+
+def _principal(X: np.ndarray) -> np.ndarray:
+    """Return the first two principal components, shape (n_rows, 2); zeros where there are none."""
+    left, values, _ = np.linalg.svd(X, full_matrices=False)
+    points = np.zeros((len(X), 2))
+    points[:, : left.shape[1]] = (left * values)[:, :2]
+    return points
+
+
+def _labels_of(
+    result: Result, ranges: list[tuple[int, int]], source: RandomAccessSource
+) -> tuple[np.ndarray, str] | None:
+    """Return known classes of the rows, or else the method's clusters, and what they are."""
+    uri = (result.settings.get("evaluate") or {}).get("labels")
+    if uri is not None:
+        try:
+            y = load_labels(uri, source.n_samples, list(source.dropped))
+            return np.concatenate([y[start:stop] for start, stop in ranges]), "known labels"
+        except BigfsError:  # they are gone since
+            pass
+    labels = _rows_of(result, "labels", ranges)
+    return None if labels is None else (labels.astype(np.int64), "clusters of the method")
+
+
+def _clustered(values: np.ndarray, n_clusters: int) -> tuple[np.ndarray, str]:
+    """Return the groups that k-means finds in some values, and what they are."""
+    n_groups = min(n_clusters, len(np.unique(values, axis=0)))
+    if n_groups < 2:
+        return np.zeros(len(values), dtype=np.int64), ""
+    from scipy.cluster.vq import kmeans2
+
+    _, groups = kmeans2(values, n_groups, minit="++", rng=np.random.default_rng(0))
+    return groups.astype(np.int64), "groups that k-means finds in the sample"

@@ -1,0 +1,112 @@
+"""Products of all features with some companions, centered, from one pass over the data.
+
+Runs on workers; imports no scikit-learn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.csr_kernels import cross_bytes, csr_cross
+from bigfs.blocks.kernels import column_means, tile_rows
+from bigfs.core.cost import Shape
+from bigfs.store.scratch import ArrayRef
+
+
+@dataclass
+class Cross:
+    """Centered second moments of all features with some companions, of some rows."""
+
+    count: int
+    mean: np.ndarray  # of shape (n_features,), float64
+    other_mean: np.ndarray  # of shape (n_others,), float64
+    cross: np.ndarray  # of shape (n_features, n_others), float64, Fortran order: ``X'Z - n x z'``
+    squares: np.ndarray  # of shape (n_features,), float64: sums of squared deviations from the mean
+
+
+def side_bytes(shape: Shape, n_columns: int) -> int:
+    """Return the bytes that products of a CSR block with some columns need beside it."""
+    return 0 if shape.n_entries is None else cross_bytes(shape, n_columns)
+
+
+def cross_pass(
+    blocks: RowBlocks, centered: bool, features: np.ndarray | None, Y: ArrayRef | None
+) -> Cross:
+    """Return X'X_C or X'Y in one pass; of centered columns, or as they are."""
+    total: Cross = blocks.reduce(_cross_kernel, merge_cross, features, Y, label="regression")
+    if blocks.offset is not None:
+        total.mean = total.mean + blocks.offset
+        if features is not None:
+            total.other_mean = total.other_mean + blocks.offset[features]
+    if not centered:
+        total.cross += total.count * np.multiply.outer(total.mean, total.other_mean)
+    return total
+
+
+def _cross_kernel(
+    X: np.ndarray, first_row: int, features: np.ndarray | None, Y: ArrayRef | None
+) -> Cross:
+    rows = None if Y is None else Y.read(first_row, first_row + X.shape[0])
+    if hasattr(X, "indptr"):
+        return sparse_cross(X, X[:, features] if rows is None else rows)
+    return dense_cross([X], features if rows is None else rows)
+
+
+def dense_cross(parts: list[np.ndarray], others: Any) -> Cross:
+    """Return the products of dense columns, side by side, with others or with some of themselves.
+
+    Parameters
+    ----------
+    parts : list of ndarray of shape (n_rows, any)
+    others : ndarray of shape (n_rows, n_others), or of shape (n_others,), int
+        Columns, or the places of some.
+    """
+    from scipy.linalg.blas import dgemm
+
+    n, mean = len(parts[0]), np.concatenate([column_means(part) for part in parts])
+    other_mean = mean[others] if others.ndim == 1 else others.mean(axis=0)
+    cross = np.zeros((len(mean), len(other_mean)), order="F")
+    squares = np.zeros(len(mean))
+    step = tile_rows(len(mean))
+    for begin in range(0, n, step):
+        tile = np.hstack([part[begin : begin + step] for part in parts], dtype=np.float64)
+        tile -= mean
+        if others.ndim == 1:
+            side = np.ascontiguousarray(tile[:, others])
+        else:
+            side = others[begin : begin + step] - other_mean
+        # C-ordered tiles are their own transposes in Fortran order: no copies are made.
+        cross = dgemm(1.0, tile.T, side.T, trans_b=1, beta=1.0, c=cross, overwrite_c=1)
+        squares += np.einsum("ij,ij->j", tile, tile)
+    return Cross(n, mean, other_mean, cross, squares)
+
+
+def sparse_cross(X: Any, side: Any) -> Cross:
+    """Return the products of a CSR block with some of its columns, or with dense ones."""
+    side = side.toarray() if hasattr(side, "indptr") else side
+    side = side.astype(np.float64)
+    mean = column_means(side)
+    moments, cross = csr_cross(X, side, mean)
+    return Cross(moments.count, moments.mean, mean, cross, moments.squares)
+
+
+def merge_cross(a: Cross, b: Cross) -> Cross:
+    """Merge two sets of rows (Chan, Golub, LeVeque 1979), using the memory of the first."""
+    from scipy.linalg.blas import dger
+
+    count = a.count + b.count
+    weight, share = a.count * b.count / count, b.count / count
+    delta, other_delta = b.mean - a.mean, b.other_mean - a.other_mean
+    a.cross += b.cross
+    cross = dger(weight, delta, other_delta, a=a.cross, overwrite_a=1)
+    return Cross(
+        count,
+        a.mean + share * delta,
+        a.other_mean + share * other_delta,
+        cross,
+        a.squares + b.squares + weight * delta**2,
+    )

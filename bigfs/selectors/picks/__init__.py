@@ -1,0 +1,29 @@
+"""ColumnSubset and PivotedQR: features picked one after the other, by what is left of them."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bigfs.config.fields import PositiveInt, Section
+from bigfs.selectors.method import Bound, Method
+
+
+class PivotedQRParameters(Section):
+    """QR with column pivoting (Businger, Golub 1965), also for placing sensors."""
+
+    n_components: PositiveInt | None = Field(
+        None,
+        description="Leading principal components whose loadings are decomposed, as for the "
+        "placement of sensors. null: the features themselves.",
+    )
+
+
+COLUMN_SUBSET = Method("column_subset", "ColumnSubset", __name__, choose_by="choose_column_subset")
+PIVOTED_QR = Method(
+    "pivoted_qr",
+    "PivotedQR",
+    __name__,
+    PivotedQRParameters,
+    choose_by="choose_pivoted_qr",
+    bounds=(Bound("n_components", "n_features"),),
+)

@@ -1,0 +1,278 @@
+"""Strategies of the methods that pick one column after the other, from products of the features.
+
+What differs between the methods is a `Rule`; what differs between the strategies is where the
+products come from: the Gram matrix of one pass, or few rows that stand for all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.csr_kernels import mostly_zeros
+from bigfs.blocks.kernels import column_means
+from bigfs.blocks.rowblocks import fold_parts, gram_bytes, gram_step
+from bigfs.config import Selection
+from bigfs.core.cost import Shape, StageCost, Step
+from bigfs.core.memory import task_budget
+from bigfs.core.threads import single_thread
+from bigfs.core.units import MIB
+from bigfs.selectors.cross import cross_pass
+from bigfs.selectors.method import Strategy
+from bigfs.selectors.picks.sketch import RowSketch
+from bigfs.solvers.greedy import (
+    GramProducts,
+    GreedyPath,
+    NormPath,
+    Products,
+    RowProducts,
+    SparseRowProducts,
+    VariancePath,
+    candidates_bytes,
+    explained_by,
+)
+from bigfs.solvers.sparserows import LOADS, SparseRows
+from bigfs.stages.scores import FeatureScores
+from bigfs.stages.stage import Inputs
+from bigfs.store.scratch import Scratch
+
+
+class Rule(ABC):
+    """The rule by which a greedy method picks features."""
+
+    scale_free: ClassVar[bool] = False  # whether a factor of all features changes no result
+
+    def matrices(self, n_features: int, n_rows: int | None) -> int:
+        """Return the bytes needed beside the products of ``n_rows`` rows; None: a Gram matrix."""
+        return 0
+
+    @abstractmethod
+    def path(self, products: Products, n_picks: int) -> GreedyPath:
+        """Return the path."""
+
+    def sketch_steps(self, shape: Shape, n_picks: int) -> tuple[Step, ...]:
+        """Return the passes that follow the path on a sketch which is not exact."""
+        return ()
+
+    @abstractmethod
+    def result(
+        self, path: GreedyPath, norms: np.ndarray, blocks: RowBlocks | None
+    ) -> FeatureScores:
+        """Return the scores.
+
+        Parameters
+        ----------
+        path : GreedyPath
+        norms : ndarray of shape (n_features,)
+            Squared norms of the columns; 0 where a feature is constant.
+        blocks : RowBlocks or None
+            The data, where the path is that of a sketch which is not exact.
+        """
+
+
+@dataclass(frozen=True)
+class Picks(Strategy):
+    """A path on the client, on products that a pass over the data gives."""
+
+    rule: Rule
+
+    @property
+    def n_selected(self) -> int:
+        """Number of features to pick."""
+        return self.selection.n_features_to_select
+
+    @property
+    def sketch(self) -> RowSketch:
+        """The rows that stand for all."""
+        return RowSketch.of(self.shape, self.n_selected, self.selection.memory_limit)
+
+    def _on_client(self, what: str, n_rows: int | None) -> Step:
+        d = self.shape.n_features
+        products = 8 * (n_rows or d) * d + self.rule.matrices(d, n_rows)
+        # The vectors of the picks, the candidates' columns, and some strips.
+        needed = products + 8 * d * min(self.n_selected, d) + candidates_bytes(d) + 16 * MIB
+        return Step(what, needed, by_client=True)
+
+    def _result(
+        self, products: Products, norms: np.ndarray, blocks: RowBlocks | None
+    ) -> FeatureScores:
+        with single_thread():
+            path = self.rule.path(products, self.n_selected)
+            scores = self.rule.result(path, norms, blocks)
+        scores.details["n_sketch_rows"] = 0 if blocks is None else self.sketch.n_rows
+        return scores
+
+
+class PicksOnGram(Picks):
+    """One pass gives ``X'X`` of the centered columns."""
+
+    def cost(self) -> StageCost:
+        """Return the cost of the pass and of the client's matrices."""
+        d = self.shape.n_features
+        path = self._on_client(f"the Gram matrix of {d:,} features", None)
+        return StageCost((gram_step(self.shape, 0), path))
+
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return the scores; details are the attributes of the method's class."""
+        gram = inputs.blocks.gram().gram
+        gram = in_range(gram, 2) if self.rule.scale_free else gram
+        return self._result(GramProducts(gram), gram.diagonal().copy(), None)
+
+
+class PicksOnRows(Picks):
+    """Wide data: the client reads all rows, where they are fewer than features and fit."""
+
+    def cost(self) -> StageCost:
+        """Return the cost of the pass and of the client's matrices."""
+        shape, d = self.shape, self.shape.n_features
+        read = Step("all rows", rows_bytes(shape), 1, 1, shape.n_chunks, by_client=True)
+        what = f"{shape.n_samples:,} rows x {d:,} features"
+        return StageCost((read, self._on_client(what, shape.n_samples)), loads=LOADS)
+
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return the scores; details are the attributes of the method's class."""
+        rows = inputs.blocks.start_pass().read(0, self.shape.n_samples).astype(np.float64)
+        rows = in_range(rows, 1) if self.rule.scale_free else rows
+        with single_thread():
+            sparse = mostly_zeros(rows, centered=True)
+            if sparse is None:
+                rows -= column_means(rows)
+                products = RowProducts(rows)
+            else:
+                del rows
+                center = np.zeros(self.shape.n_samples, dtype=np.intp)
+                products = SparseRowProducts(SparseRows(sparse[0], center))
+        return self._result(products, products.norms(), None)
+
+
+class PicksOnSketch(Picks):
+    """Wide data of many rows: one pass gives a sketch of them."""
+
+    def cost(self) -> StageCost:
+        """Return the cost of the passes and of the client's matrices."""
+        sketch, d = self.sketch, self.shape.n_features
+        what = f"{sketch.n_rows:,} rows x {d:,} features"
+        later = self.rule.sketch_steps(self.shape, self.n_selected)
+        return StageCost((sketch.step(), self._on_client(what, sketch.n_rows), *later))
+
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return the scores; details are the attributes of the method's class."""
+        rows = self.sketch.read(inputs.blocks, self.selection.random_state)
+        rows = in_range(rows, 1) if self.rule.scale_free else rows
+        products = RowProducts(rows)
+        return self._result(products, products.norms(), inputs.blocks)
+
+
+def rows_bytes(shape: Shape) -> int:
+    """Return the bytes of all rows as they are read, in float64, and centered or as CSR."""
+    return shape.n_samples * shape.n_features * (shape.itemsize + 16) + 16 * MIB
+
+
+def in_range(values: np.ndarray, power: int) -> np.ndarray:
+    """Divide values in place by a power of two, near the largest: their squares are finite.
+
+    Nothing is rounded, and no share of a sum changes. ``power`` is 2 for squares, whose units are
+    divided by the square of a power.
+    """
+    largest = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
+    exponent = np.frexp(largest)[1] // power * power
+    return np.ldexp(values, -exponent, out=values)
+
+
+def choose_picks(shape: Shape, selection: Selection, rule: Rule) -> Picks:
+    """Return the strategy: rows if they are few, the Gram matrix if it fits, else a sketch."""
+    limit = selection.memory_limit
+    budget = task_budget(limit)
+    if shape.n_samples < shape.n_features:
+        on_rows = PicksOnRows(shape, selection, rule)
+        few = shape.n_samples <= RowSketch.of(shape, on_rows.n_selected, limit).n_rows
+        if few or on_rows.cost().client_bytes <= budget:
+            return on_rows
+    fits = gram_bytes(shape, 0) <= budget
+    return (PicksOnGram if fits else PicksOnSketch)(shape, selection, rule)
+
+
+def choose_column_subset(shape: Shape, selection: Selection) -> Picks:
+    """Return the strategy: on the Gram matrix, or on few rows."""
+    return choose_picks(shape, selection, MostExplained())
+
+
+@dataclass(frozen=True)
+class MostExplained(Rule):
+    """The column that most reduces ``|X - P X|_F^2``."""
+
+    scale_free = True
+
+    def matrices(self, n_features: int, n_rows: int | None) -> int:
+        """Return the bytes of the sketch's own products."""
+        return 0 if n_rows is None else 8 * n_rows**2
+
+    def path(self, products: Products, n_picks: int) -> GreedyPath:
+        """Return the path."""
+        return VariancePath(products, n_picks)
+
+    def sketch_steps(self, shape: Shape, n_picks: int) -> tuple[Step, ...]:
+        """Return the pass that measures what the picks explain."""
+        d = shape.n_features
+        needed = shape.read_bytes + 8 * (fold_parts(shape.n_blocks) + 1) * d * n_picks
+        what = f"products of {n_picks:,} features with all"
+        return (Step(what, needed, shape.n_blocks, 1, shape.n_chunks),)
+
+    def result(
+        self, path: GreedyPath, norms: np.ndarray, blocks: RowBlocks | None
+    ) -> FeatureScores:
+        """Return the scores; what the picks of a sketch explain is measured on the data."""
+        gains, total = np.array(path.gains), float(norms.sum()) or 1.0
+        left = path.left / total
+        if blocks is not None and path.order:
+            pass_sums = cross_pass(blocks, True, np.array(path.order), None)
+            gains, total = explained_by(pass_sums.cross, path.order), float(pass_sums.squares.sum())
+        ratio = gains / total
+        return FeatureScores.from_path(
+            path.order, ratio, left, constant=norms == 0, explained_variance_ratio=ratio
+        )
+
+
+def choose_pivoted_qr(shape: Shape, selection: Selection) -> Picks:
+    """Return the strategy: on the Gram matrix, or on few rows."""
+    return choose_picks(shape, selection, LargestNorm(selection.parameters.n_components))
+
+
+@dataclass(frozen=True)
+class LargestNorm(Rule):
+    """The column of largest residual norm, of X or of the loadings of its leading components."""
+
+    n_components: int | None
+
+    def matrices(self, n_features: int, n_rows: int | None) -> int:
+        """Return the bytes of the components and of what they are computed from."""
+        if self.n_components is None:
+            return 0
+        return 8 * (2 * (n_rows or n_features) ** 2 + 3 * self.n_components * n_features)
+
+    def path(self, products: Products, n_picks: int) -> GreedyPath:
+        """Return the path."""
+        if self.n_components is not None:
+            loadings = products.components(self.n_components)
+            loadings[:, products.norms() == 0] = 0.0  # of constant features: rounding
+            products = RowProducts(loadings)
+        return NormPath(products, n_picks)
+
+    def result(
+        self, path: GreedyPath, norms: np.ndarray, blocks: RowBlocks | None
+    ) -> FeatureScores:
+        """Return the scores."""
+        squares = np.array(path.gains)
+        total = float(path.start.sum()) or 1.0
+        return FeatureScores.from_path(
+            path.order,
+            squares / total,
+            path.left / total,
+            constant=norms == 0,
+            pivots=np.sqrt(squares),
+            n_certain=len(path.order),
+        )

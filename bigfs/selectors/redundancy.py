@@ -1,0 +1,199 @@
+"""Passing over features that say the same as better ones, and taking some anyway, for every method.
+
+The features are taken in the order of the method. One whose absolute correlation with a kept one is
+above the limit is passed over, and so is one that is too near to one on their axis, such as
+wavelengths, until as many are kept as are selected. A pass over the data gives
+the products of the leading columns; most selections need one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.kernels import PartialGram, block_gram, complete_gram, merge_gram
+from bigfs.blocks.rowblocks import fold_parts
+from bigfs.config import Selection
+from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.errors import InputError
+from bigfs.core.memory import task_budget
+from bigfs.core.threads import single_thread
+from bigfs.core.units import MIB
+from bigfs.stages.scores import FeatureScores, falling
+from bigfs.store.columns import Roles, as_number
+from bigfs.store.source import Source
+
+# Features looked at beside twice those that are selected; values of a piece of a block.
+_MORE, _PIECE = 100, 2**20
+
+
+@dataclass(frozen=True)
+class Redundancy:
+    """The features of a ranking that are kept, by the correlations among the leading ones."""
+
+    shape: Shape
+    limit: float  # of the absolute correlation
+    n_selected: int
+    memory_limit: int
+    least_gap: float = 0.0  # between the numbers that are the names of features
+
+    @classmethod
+    def of(cls, selection: Selection, shape: Shape, n_selected: int) -> Redundancy | None:
+        """Return what is done for a selection of so many features; None: nothing."""
+        limit, gap = selection.redundancy, selection.least_gap
+        if limit is None and gap is None:
+            return None
+        # No correlation is above 2.
+        return cls(shape, limit or 2.0, n_selected, selection.memory_limit, gap or 0.0)
+
+    @property
+    def at_once(self) -> int:
+        """The features whose products one pass gives, those that are kept already included."""
+        each = 8 * (fold_parts(self.shape.n_blocks) + 2)
+        room = math.isqrt(max(0, task_budget(self.memory_limit) // 2) // each)
+        wanted = max(self.n_selected + 1, min(2 * self.n_selected + _MORE, room))
+        return min(self.shape.n_features, wanted)
+
+    def step(self) -> Step:
+        """Return the cost of a pass; there are more where most features say the same."""
+        sums = 8 * (fold_parts(self.shape.n_blocks) + 2) * self.at_once**2
+        what = f"correlations of {self.at_once:,} leading features"
+        return pass_over(self.shape, what, sums + 4 * 8 * _PIECE + MIB)
+
+    def applied(self, result: FeatureScores, blocks: RowBlocks) -> FeatureScores:
+        """Return a result whose ranking begins with the features that are kept.
+
+        Those that were passed over come behind all others that vary. The detail ``redundant_with``
+        is the kept feature that each of them is most correlated with, and -1 for all others.
+        """
+        ranking, m = result.ranking, self.n_selected
+        constant = np.zeros(len(ranking), bool) if result.constant is None else result.constant
+        level, redundant_with = constant.copy(), np.full(len(ranking), -1)
+        first = np.isin(ranking, result.support(m))
+        waiting = np.concatenate([ranking[first], ranking[~first]]).tolist()
+        kept: list[int] = []
+        axis = _axis(blocks) if self.least_gap else np.arange(len(ranking), dtype=np.float64)
+        while len(kept) < m and waiting:
+            n_new = self.at_once - len(kept)
+            group, waiting = [*kept, *waiting[:n_new]], waiting[n_new:]
+            correlations = _correlations(blocks, group)
+            places = list(range(len(kept)))
+            for place in range(len(kept), len(group)):
+                of_kept = correlations[place, places]
+                gaps = np.abs(axis[[group[p] for p in places]] - axis[group[place]])
+                if len(places) == m:
+                    break
+                if not correlations[place, place]:
+                    level[group[place]] = True
+                elif gaps.min(initial=np.inf) < self.least_gap:
+                    redundant_with[group[place]] = group[places[int(gaps.argmin())]]
+                elif of_kept.max(initial=0.0) > self.limit:
+                    redundant_with[group[place]] = group[places[int(of_kept.argmax())]]
+                else:
+                    places.append(place)
+            kept = [group[place] for place in places]
+        passed_over = redundant_with[ranking] >= 0
+        others = ranking[~passed_over & ~np.isin(ranking, kept)]
+        parts = (kept, others[~level[others]], ranking[passed_over], others[level[others]])
+        notes = list(result.notes)
+        if len(kept) < m:
+            notes.append(
+                f"redundancy: only {len(kept)} features have {self._what()} a better one; the best "
+                f"of those passed over fill up to {m}."
+            )
+        ranking = np.concatenate(parts).astype(np.int64)
+        return replace(
+            result,
+            scores=falling(result.scores, result.ranking, ranking),
+            ranking=ranking,
+            supports=None,
+            details={**result.details, "redundant_with": redundant_with},
+            notes=tuple(notes),
+        )
+
+    def _what(self) -> str:
+        """Return what the features that are kept have, in words."""
+        gap = [f"a gap of {self.least_gap:g} to"] if self.least_gap else []
+        if self.limit <= 1:
+            gap.append(f"no absolute correlation above {self.limit:g} with")
+        return " and ".join(gap)
+
+
+def included(source: Source, names: Sequence[str] | None) -> list[int]:
+    """Return the places of features that are selected anyway, by names, globs or ranges.
+
+    Raises
+    ------
+    InputError
+        If there is no such feature.
+    """
+    if not names:
+        return []
+    known = source.feature_names or [str(j) for j in range(source.n_features)]
+    return Roles(tuple(names)).features(known, f"include: {source.uri}")
+
+
+def with_included(result: FeatureScores, features: list[int]) -> FeatureScores:
+    """Return a result whose ranking begins with some features, in their order in it."""
+    if not features:
+        return result
+    first, scores = np.isin(result.ranking, features), result.scores.copy()
+    scores[features] = scores.max()  # nothing that comes behind them has a higher score
+    ranking = np.concatenate([result.ranking[first], result.ranking[~first]])
+    return replace(result, scores=scores, ranking=ranking, supports=None)
+
+
+def _axis(blocks: RowBlocks) -> np.ndarray:
+    """Return the numbers that the names of the features are."""
+    return np.array(numbers_of(blocks.source))
+
+
+def numbers_of(source: Source) -> list[float]:
+    """Return the numbers that the names of the features are, such as wavelengths.
+
+    Raises
+    ------
+    InputError
+        If they are no numbers.
+    """
+    names = source.feature_names or [str(j) for j in range(source.n_features)]
+    other = next((name for name in names if as_number(name) is None), None)
+    if other is not None:
+        raise InputError(
+            f"least_gap needs features whose names are numbers, such as wavelengths. {source.uri} "
+            f"has {other!r}; leave it out (input.columns), or set least_gap to null."
+        )
+    return [number for name in names if (number := as_number(name)) is not None]
+
+
+def with_redundancy(cost: StageCost, redundancy: Redundancy | None) -> StageCost:
+    """Return the cost of a stage that passes over features at its end, if it does."""
+    return cost if redundancy is None else replace(cost, steps=(*cost.steps, redundancy.step()))
+
+
+def _correlations(blocks: RowBlocks, features: Sequence[int]) -> np.ndarray:
+    """Return the absolute correlations of some columns in one pass; 0 for constant ones."""
+    columns = np.array(features, dtype=np.int64)
+    total = blocks.reduce(_products, merge_gram, columns, label="redundancy")
+    with single_thread():
+        products = complete_gram(total, len(columns)).gram
+    spread = np.sqrt(products.diagonal())
+    inverse = np.divide(1.0, spread, out=np.zeros(len(spread)), where=spread > 0)
+    return np.abs(products * inverse * inverse[:, None])
+
+
+def _products(X: Any, first_row: int, columns: np.ndarray) -> PartialGram:
+    """Return the centered products of some columns of a block, dense or CSR, piece by piece."""
+    step, parts = max(1, _PIECE // len(columns)), []
+    for begin in range(0, X.shape[0], step):
+        rows = X[begin : begin + step][:, columns]
+        rows = rows.toarray() if hasattr(rows, "toarray") else rows
+        parts.append(block_gram(np.ascontiguousarray(rows), None))
+        if len(parts) == 2:
+            parts = [merge_gram(*parts)]
+    return parts[0]

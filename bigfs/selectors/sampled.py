@@ -1,0 +1,335 @@
+"""Searches on rows in memory: all of them or a sample, whose solution one pass measures on all.
+
+LFS and GFS-k-means begin with k-means++ on a few thousand rows, several times, each time in a task.
+The searches are compared as whole solutions: by how well each cluster's normal law, in the features
+it keeps, describes its rows (BIC). Where the sample has more rows, the search goes on from the best
+on all of it.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.blocks.kmeans import plus_plus
+from bigfs.blocks.rowblocks import moments_step
+from bigfs.blocks.sample import gather_rows, gather_steps
+from bigfs.core.cost import StageCost, Step
+from bigfs.core.errors import InputError, StorageError
+from bigfs.core.memory import task_budget
+from bigfs.core.seeds import rng
+from bigfs.core.units import MIB
+from bigfs.runtime.execute import run_tasks
+from bigfs.runtime.progress import say_where
+from bigfs.selectors.checkpoint import load_state, save_state
+from bigfs.selectors.clusters import (
+    ClusterRule,
+    Clusters,
+    SearchedRows,
+    label_all,
+    labels_step,
+    moments_of,
+    most_candidates,
+)
+from bigfs.selectors.method import Strategy
+from bigfs.selectors.scoring import start_of
+from bigfs.solvers.separability import DIGITS, evidence, feature_separability
+from bigfs.spectral.choice import largest_count
+from bigfs.stages.scores import FeatureScores, rank
+from bigfs.stages.stage import Inputs
+from bigfs.store.location import Location, as_location
+from bigfs.store.scratch import ArrayRef, Scratch
+
+# The most rows that searches from k-means++ see, and that a search sees unless more are asked for.
+START_ROWS, SEARCH_ROWS = 5_000, 20_000
+# The fewest that a search is given where memory is scarce, unless fewer are asked for.
+LEAST_ROWS = 1_250
+CHECKPOINT_SECONDS = 10.0
+# What tasks of a search import beyond what all stages do: a compiled loop.
+LOADS = ("bigfs.blocks.lloyd",)
+
+# Centers and labels of the candidates that are tried at a time.
+_BATCH_BYTES = 32 * MIB
+
+S = TypeVar("S", bound="SearchState")
+
+
+def batch_size(n_rows: int, n_features: int, n_clusters: int) -> int:
+    """Return how many candidates are clustered at a time."""
+    return max(1, _BATCH_BYTES // (32 * n_clusters * n_features + 16 * n_rows))
+
+
+@dataclass
+class SearchState(ABC):
+    """A solution on rows in memory, and where its search stands: arrays, numbers and lists."""
+
+    name: ClassVar[str]  # of its draws
+
+    @classmethod
+    @abstractmethod
+    def begin(cls: type[S], rows: SearchedRows, centers: np.ndarray, parameters: Any) -> S:
+        """Return the first solution, clustered from centers in all usable features."""
+
+    @property
+    @abstractmethod
+    def finished(self) -> bool:
+        """True if no step changes the solution any more."""
+
+    @abstractmethod
+    def step(self, rows: SearchedRows, parameters: Any) -> None:
+        """Go on by one step."""
+
+    @property
+    @abstractmethod
+    def note(self) -> str:
+        """The state of the search, in words."""
+
+    @abstractmethod
+    def rule(self, rows: SearchedRows) -> ClusterRule:
+        """Return the rule that labels all rows."""
+
+
+def check_start(init: Any, n_clusters: int, n_samples: int, n_features: int) -> np.ndarray | None:
+    """Return given centroids (n_clusters, n_features) or labels (n_samples,); None: k-means++.
+
+    Raises
+    ------
+    InputError
+        If it is none of them.
+    """
+    if isinstance(init, str):
+        return None
+    given = np.asarray(init)
+    numbers = given.dtype.kind in "fiu" and bool(np.isfinite(given).all())
+    if numbers and given.shape == (n_clusters, n_features):
+        return given.astype(np.float64)
+    if numbers and given.shape == (n_samples,) and given.dtype.kind in "iu":
+        present = np.unique(given)
+        if len(present) == n_clusters and present[0] == 0 and present[-1] == n_clusters - 1:
+            return given.astype(np.int64)
+    raise InputError(
+        f"init must be 'k-means++', finite centroids of shape ({n_clusters}, {n_features}), or "
+        f"{n_samples} labels in which each of 0 to {n_clusters - 1} occurs. Got {given.dtype} of "
+        f"shape {given.shape}."
+    )
+
+
+class SampledSearch(Strategy):
+    """A search on rows in memory, and one pass that labels all rows."""
+
+    kind: type[SearchState]
+    keeps_members = False  # whether the result has the memberships of all rows
+
+    @abstractmethod
+    def compared_bytes(self, n_rows: int, n_clusters: int) -> int:
+        """Return the bytes of comparing candidates, beside the rows and their clusterings."""
+
+    @abstractmethod
+    def scores(self, solution: Any, counts: np.ndarray) -> np.ndarray:
+        """Return the scores of the features from a solution and the rows of each label."""
+
+    @abstractmethod
+    def details(self, solution: Any, rule: ClusterRule) -> dict[str, Any]:
+        """Return what else the result says."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows that are searched: all, those asked for, or as many as fit."""
+        n, size = self.shape.n_samples, self.parameters.sample_size
+        if size is not None:
+            return min(n, size)
+        size, budget = min(n, SEARCH_ROWS), task_budget(self.selection.memory_limit)
+        while size > LEAST_ROWS and self._search_step(size, 1).task_bytes > budget:
+            size = max(LEAST_ROWS, size // 2)
+        return size
+
+    def cost(self) -> StageCost:
+        """Return the cost of the sample, of the searches, and of the labels."""
+        shape, parameters, n_rows = self.shape, self.parameters, self.n_rows
+        few, k = min(START_ROWS, n_rows), largest_count(parameters.n_clusters)
+        restarts = isinstance(parameters.init, str) and parameters.init == "k-means++"
+        steps = [moments_step(shape), *gather_steps(shape, n_rows)]
+        if restarts:
+            steps.append(self._search_step(few, parameters.n_init))
+        if not restarts or few < n_rows:
+            steps.append(self._search_step(n_rows, 1))
+        steps.append(labels_step(shape, k))
+        stored = shape.n_samples * (4 + self.keeps_members * k)
+        drawn = (2 * n_rows + few) * shape.n_features * shape.itemsize
+        return StageCost(tuple(steps), drawn + stored, stored, loads=LOADS)
+
+    def _search_step(self, n_rows: int, tasks: int) -> Step:
+        d, k = self.shape.n_features, largest_count(self.parameters.n_clusters)
+        n_candidates = most_candidates(d, self.parameters.drops_many(d))
+        what = f"a search for {k} clusters on {n_rows:,} rows in {d:,} features"
+        together = min(n_candidates, batch_size(n_rows, d, k))
+        # Rows as they are stored and in order, then about their mean, with the memberships and
+        # sums of candidates, and rows in some features or what is compared.
+        loaded = n_rows * d * (2 * self.shape.itemsize + 8)
+        tried = n_rows * (16 * k + 20 * together + 24) + 32 * (together + 2) * k * d + 8 * k**2 * d
+        searched = 8 * n_rows * d + tried + max(8 * n_rows * d, self.compared_bytes(n_rows, k))
+        needed = max(loaded, searched) + 16 * MIB
+        return Step(what, needed, tasks, requests=2 * tasks)
+
+    def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
+        """Return the scores; details as the estimator says."""
+        blocks, parameters = inputs.blocks, self.parameters
+        n_clusters, gap = inputs.n_clusters(parameters.n_clusters)
+        parameters.check_sample_size(n_clusters)
+        start = start_of(self.selection, blocks.n_samples, blocks.source.dropped)
+        given = check_start(start, n_clusters, blocks.n_samples, blocks.n_features)
+        before, moments = blocks.passes, blocks.moments()
+        if moments.constant.all():
+            raise InputError(
+                f"{blocks.source.uri}: every feature is constant, so there are no clusters to find."
+            )
+        solution, rule = self._best(blocks, n_clusters, given, inputs.checkpoint)
+        k = len(rule.means)
+        labels = out.create("labels", (blocks.n_samples,), np.int32, blocks.rows)
+        inside = None
+        if self.keeps_members:
+            inside = out.create("membership", (blocks.n_samples, k), np.bool_, blocks.rows)
+        leave = getattr(parameters, "unassigned", "nearest") == "leave"
+        counts, means, variances = moments_of(label_all(blocks, rule, leave, labels, inside))
+        value = evidence(counts, variances, moments.variance, rule.subsets)
+        alone = feature_separability(counts, means, counts @ variances / counts.sum())
+        scores = self.scores(solution, counts)
+        details = {
+            "labels": labels,
+            **({} if inside is None else {"membership": inside}),
+            "cluster_centers": rule.means + rule.origin,
+            "evidence": value if np.isfinite(value) else None,
+            "n_rows": self.n_rows,
+            "n_passes": blocks.passes - before,
+            **self.details(solution, rule),
+            **gap,
+        }
+        fewer = f"n_clusters is {k}, not {n_clusters}: X has {k} rows that differ."
+        notes = (fewer,) if k < n_clusters else ()
+        ranking = rank(scores, moments.constant, alone)
+        return FeatureScores(scores, ranking, details, notes=notes)
+
+    def _best(
+        self,
+        blocks: RowBlocks,
+        n_clusters: int,
+        given: np.ndarray | None,
+        checkpoint: Location | None,
+    ) -> tuple[dict[str, Any], ClusterRule]:
+        """Return the values of the best solution, and its rule."""
+        scratch, seed, n_rows = blocks.scratch, self.selection.random_state, self.n_rows
+        ids = _drawn(blocks.n_samples, n_rows, seed)
+        sample = gather_rows(blocks, ids, "sample")
+        folder = scratch.child(scratch.unique("searches"))
+        place = folder.path if checkpoint is None else Scratch(checkpoint).path
+        shared = sample, self.kind, self.parameters, n_clusters, seed, str(place)
+        stored: Any = None
+        if given is None:
+            restarts = list(range(self.parameters.n_init))
+            values = run_tasks(_restart_task, restarts, *shared, label="searches", unit="searches")
+            stored = load_state(_place(place, int(np.argmax(np.round(values, DIGITS)))))
+            if stored is not None and START_ROWS < n_rows:
+                given = stored["rule"]["means"] + stored["rule"]["origin"]
+        elif given.ndim == 1:
+            given = given[ids]
+        if given is not None:
+            start = folder.put("start", given)
+            run_tasks(_search_task, [start], *shared, label="search", unit="searches")
+            stored = load_state(_place(place, None))
+        if stored is None:
+            raise StorageError(f"{place}: the solution of a search cannot be read. Run again.")
+        scratch.remove(sample)
+        folder.close()
+        return stored["state"], ClusterRule(**stored["rule"])
+
+
+def _drawn(n_samples: int, size: int, random_state: int) -> np.ndarray:
+    """Return the row numbers of a sample, ascending."""
+    chosen = rng(random_state, "lfs sample").choice(n_samples, size, replace=False)
+    return np.sort(chosen)
+
+
+def _place(folder: Location, restart: int | None) -> Location:
+    return folder / ("search.npz" if restart is None else f"restart-{restart}.npz")
+
+
+def _restart_task(
+    restart: int,
+    sample: ArrayRef,
+    kind: type[SearchState],
+    parameters: Any,
+    n_clusters: int,
+    random_state: int,
+    folder: str,
+) -> float:
+    """Search from one draw of k-means++ and save the solution; return its evidence.
+
+    Fewer distinct rows than clusters are a cluster each.
+    """
+    n_rows = sample.shape[0]
+    X = sample.take(_drawn(n_rows, min(START_ROWS, n_rows), random_state))
+    rows = SearchedRows.of(X)
+    chosen = plus_plus(
+        X[:, rows.usable], n_clusters, rng(random_state, f"{kind.name} restart", restart)
+    )
+    centers = X[chosen] - rows.origin
+    del X
+    return _searched(rows, centers, kind, parameters, _place(as_location(folder), restart))
+
+
+def _search_task(
+    start: ArrayRef,
+    sample: ArrayRef,
+    kind: type[SearchState],
+    parameters: Any,
+    n_clusters: int,
+    random_state: int,
+    folder: str,
+) -> float:
+    """Search from given centroids or labels and save the solution; return its evidence."""
+    rows, given = SearchedRows.of(sample.load()), start.load()
+    if given.ndim == 1:
+        marks = given[rows.order] == np.arange(n_clusters)[:, None]
+        if not marks.any(axis=1).all():
+            raise InputError(
+                f"init: of a label there is no row among the {len(given):,} that are searched. "
+                "Set sample_size to more rows, or give centroids."
+            )
+        centers = Clusters.of(rows, marks).means
+    else:
+        centers = given - rows.origin
+    return _searched(rows, centers, kind, parameters, _place(as_location(folder), None))
+
+
+def _searched(
+    rows: SearchedRows,
+    centers: np.ndarray,
+    kind: type[SearchState],
+    parameters: Any,
+    place: Location,
+) -> float:
+    """Search, or go on with what was saved, and save the solution with its rule."""
+    if not rows.usable.any():
+        raise InputError(
+            f"Every feature is constant in the {len(rows.X):,} rows that are searched: there are "
+            "no clusters to find. Set sample_size to more rows."
+        )
+    values = load_state(place)
+    state = kind(**values["state"]) if values else kind.begin(rows, centers, parameters)
+    saved = time.monotonic()
+    while not state.finished:
+        state.step(rows, parameters)
+        say_where(state.note)
+        if time.monotonic() - saved > CHECKPOINT_SECONDS:
+            save_state(place, {"state": state})
+            saved = time.monotonic()
+    rule = state.rule(rows)
+    save_state(place, {"state": state, "rule": rule})
+    sums = replace(rule, origin=np.zeros_like(rows.origin)).label(rows.X, False)[2]
+    counts, _, variances = moments_of(sums)
+    return evidence(counts, variances, rows.variances, rule.subsets)

@@ -1,0 +1,399 @@
+"""The stages of a selection after the data are in place: graph, eigenvectors, scores."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from bigfs.blocks import RowBlocks
+from bigfs.config import Selection
+from bigfs.config.sections import Auto, GraphConfig
+from bigfs.core.cost import Shape, StageCost
+from bigfs.core.errors import InputError
+from bigfs.core.uris import LabelValues
+from bigfs.graph.finished import mean_neighbors
+from bigfs.graph.local import check_n_neighbors
+from bigfs.graph.representation import components_enough, open_member, with_member
+from bigfs.selectors.method import Strategy
+from bigfs.selectors.number import check_criterion, largest_number
+from bigfs.selectors.redundancy import (
+    Redundancy,
+    included,
+    numbers_of,
+    with_included,
+    with_redundancy,
+)
+from bigfs.selectors.registry import METHODS
+from bigfs.stages.graph import graph_stage, n_components_of
+from bigfs.stages.principal import components_stage, representation_stage
+from bigfs.stages.scores import FeatureScores, check_n_selected
+from bigfs.stages.spectral import spectral_stage
+from bigfs.stages.stage import Inputs, Stage
+from bigfs.store.columns import different_units
+from bigfs.store.csr import SparseSource, check_dense
+from bigfs.store.labels import digest_of, load_labels
+from bigfs.store.scratch import Scratch
+from bigfs.store.source import Source
+
+logger = logging.getLogger("bigfs")
+T = TypeVar("T", bound=Selection)
+# Principal components that rows of counts are compared by.
+N_COMPONENTS = 50
+
+
+def resolved(selection: T, source: Source, data: Any = None) -> T:
+    """Return the selection with what ``auto`` stands for in its preprocessing and its graph.
+
+    Sparse counts are brought to one total by row and logged, and their rows are compared by
+    principal components. Dense features of different units are scaled to [0, 1] each, and many
+    wide rows are compared by components where these keep their neighbors. All other data stay as
+    they are.
+
+    Parameters
+    ----------
+    selection : Selection
+    source : Source
+        The opened input, whose first rows tell whether it holds counts, or several units.
+    data : object, default=None
+        The input that was opened, whose ``obsm`` or ``obsp`` the graph may name where it is an
+        AnnData in memory.
+    """
+    changes: dict[str, Any] = {}
+    graph, counts = selection.graph, False
+    if selection.preprocess == "auto":
+        wanted = not METHODS[selection.method].raw_counts
+        counts = wanted and isinstance(source, SparseSource) and source.holds_counts()
+        scaled = wanted and not counts and different_units(source)
+        changes["preprocess"] = "normalize_log1p" if counts else "minmax" if scaled else "none"
+    if graph is not None and graph.representation == "auto":
+        large = source.n_features > N_COMPONENTS and (source.n_samples or 0) >= 2 * N_COMPONENTS
+        fits = graph.metric == "euclidean" and graph.weight in ("binary", "heat")
+        enough = N_COMPONENTS if counts and large and fits else None
+        if fits and not counts and getattr(selection, "update", None) is None:  # of all features
+            kind = changes.get("preprocess", selection.preprocess)
+            limit = selection.memory_limit
+            enough = components_enough(source, kind, graph.n_neighbors, limit)
+        used = "raw" if enough is None else f"pca:{enough}"
+        changes["graph"] = graph.model_copy(update={"representation": used})
+    if graph is not None and graph.of_annotated:
+        graph = with_member(graph, data)
+        mean = mean_neighbors(open_member(graph)) if graph.is_finished else graph.n_neighbors
+        changes["graph"] = graph.model_copy(update={"n_neighbors": mean})
+    return selection.model_copy(update=changes) if changes else selection
+
+
+def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[Stage]:
+    """Return the stages of a selection in order.
+
+    Parameters
+    ----------
+    selection : Selection
+    remote : bool, default=False
+        Whether the stages are kept in a bucket.
+    """
+    method, parameters = METHODS[selection.method], selection.parameters
+    needs = method.needs(parameters)
+    seeds = {"random_state": selection.random_state, "memory_limit": selection.memory_limit}
+    data: dict[str, Any] = {"preprocess": selection.preprocess, "rows": selection.blocks.rows}
+    stages = []
+    if "graph" in needs:
+        graph = selection.used_graph
+        fewer = _takes_fewer_neighbors(selection)
+        compared = n_components_of(graph)
+        if compared is not None:
+            if graph.representation.startswith("pca"):
+                stages.append(components_stage(compared, **data, **seeds))
+            else:
+                stages.append(representation_stage(graph, **data))
+        stages.append(graph_stage(graph, remote=remote, fewer_neighbors=fewer, **data, **seeds))
+    if "spectral" in needs:
+        n_components = method.n_components(parameters)
+        spectral, graph = selection.used_spectral, selection.used_graph
+        stages.append(spectral_stage(spectral, n_components, graph, **seeds))
+    number = selection.n_features_to_select
+    settings: dict[str, Any] = {
+        "method": selection.method,
+        "m": {"at_most": number.at_most} if isinstance(number, Auto) else number,
+        **data,
+        **seeds,
+        method.name: _as_values(parameters),
+        **selection.model_dump(include={"redundancy", "least_gap", "include"}, exclude_none=True),
+        **content_of_labels(labels_of_start(selection)),
+    }
+    if selection.graph is not None and "graph" not in needs:
+        settings["graph"] = selection.graph.model_dump()
+    choose = partial(choose_scoring, selection=selection)
+    result = Stage("result", 19, settings, choose, sparse=method.sparse, updates=method.keeps_sums)
+    return [*stages, result]
+
+
+def choose_scoring(shape: Shape, selection: Selection) -> Scoring:
+    """Return the strategy of a selection's method for data of a shape."""
+    used, notes = _lowered(selection, shape)
+    chosen_later = isinstance(selection.n_features_to_select, Auto)
+    return Scoring(METHODS[selection.method].choose(shape, used), used, notes, chosen_later)
+
+
+def _lowered(selection: Selection, shape: Shape) -> tuple[Selection, tuple[str, ...]]:
+    """Return the selection with numbers that fit data of a shape, and what was changed."""
+    number = selection.n_features_to_select
+    if isinstance(number, Auto):
+        largest_m = largest_number(number, shape.n_samples, shape.n_features)
+        selection = selection.model_copy(update={"n_features_to_select": largest_m})
+    sizes = {"n_samples": shape.n_samples, "n_features": shape.n_features}
+    changes, notes = {}, []
+    for bound in METHODS[selection.method].bounds:
+        value, largest = getattr(selection.parameters, bound.parameter), bound.largest(sizes)
+        if isinstance(value, int) and largest is not None and value > largest:
+            changes[bound.parameter] = largest
+            notes.append(
+                f"{bound.parameter} is {largest}, not {value} as by default: X has "
+                f"{shape.n_samples} rows and {shape.n_features} features."
+            )
+    graph, most = selection.graph, shape.n_samples - 1
+    if graph is not None and graph.n_neighbors > most:
+        selection = selection.model_copy(
+            update={"graph": graph.model_copy(update={"n_neighbors": most})}
+        )
+        notes.append(f"n_neighbors is {most}, not {graph.n_neighbors}: X has {most + 1} rows.")
+    return selection.with_parameters(**changes) if changes else selection, tuple(notes)
+
+
+def _takes_fewer_neighbors(selection: Selection) -> bool:
+    """Return whether the graph takes all rows if there are too few for its default."""
+    return selection.used_graph.n_neighbors == GraphConfig.model_fields["n_neighbors"].default
+
+
+def _as_values(parameters: Any) -> dict[str, Any]:
+    """Return parameters as JSON values; of a start in memory only that there is one."""
+    values = parameters.model_dump()
+    return {k: v if not hasattr(v, "shape") else "in memory" for k, v in values.items()}
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """The strategy of a method, and what is stored beside its scores."""
+
+    strategy: Strategy
+    selection: Selection
+    notes: tuple[str, ...] = ()
+    chosen_later: bool = False
+
+    def cost(self) -> StageCost:
+        """Return the cost of the method's strategy, and of what passes over features."""
+        return with_redundancy(self.strategy.cost(), self.redundancy)
+
+    @property
+    def redundancy(self) -> Redundancy | None:
+        """The features that are passed over, if any are."""
+        used = self.selection
+        return Redundancy.of(used, self.strategy.shape, used.n_features_to_select)
+
+    def run(self, inputs: Inputs, out: Scratch) -> None:
+        """Store the scores and the selection."""
+        blocks, selection = inputs.blocks, self.selection
+        for note in self.notes:
+            logger.warning(note)
+        notes = [*scale_notes(blocks, selection.method), *self.notes]
+        notes += preparation_notes(selection)
+        taken = included(blocks.source, selection.include)
+        result = with_included(self.strategy.run(inputs, out), taken)
+        if self.redundancy is not None:
+            result = with_included(self.redundancy.applied(result, blocks), taken)
+        warnings = [*result.notes]
+        if not result.scores.any():
+            warnings.append(
+                "All scores are 0: no feature varies, or the method does not distinguish them. The "
+                "ranking is the order of the columns."
+            )
+        for note in warnings:
+            logger.warning(note)
+        notes += warnings
+        n_selected = selection.n_features_to_select
+        if self.chosen_later and isinstance(blocks.source, SparseSource):
+            notes += _notes_on_auto(blocks.source)
+        largest = n_selected if self.chosen_later else None
+        store_result(result, out, selection.method, n_selected, blocks, notes, largest)
+
+
+def _notes_on_auto(source: SparseSource) -> list[str]:
+    """Return a sentence that says not to choose a number of genes by a curve; warn of it."""
+    if not source.holds_counts():
+        return []
+    note = (
+        "n_features_to_select: auto looks for where features explain each other, which for counts "
+        "of cells is too early: types of cells need more genes than that. Set it to the number "
+        "that your field keeps, such as 2000."
+    )
+    logger.warning(note)
+    return [note]
+
+
+def store_result(
+    result: FeatureScores,
+    out: Scratch,
+    method: str,
+    n_selected: int,
+    blocks: RowBlocks,
+    notes: list[str],
+    largest: int | None = None,
+) -> None:
+    """Store the scores of a method with its selection; ``largest`` if the number comes later."""
+    out.put("selected", result.support(n_selected))
+    result.store(
+        out,
+        method=method,
+        n_features_to_select=n_selected,
+        largest=largest,
+        n_samples=blocks.n_samples,
+        n_features=blocks.n_features,
+        feature_names=blocks.source.feature_names,
+        notes=notes,
+    )
+
+
+def preparation_notes(selection: Selection) -> list[str]:
+    """Return a sentence on how counts were prepared; none for other data."""
+    if not selection.preprocess.startswith("normalize"):
+        return []
+    logged = ", then log1p was taken" if selection.preprocess == "normalize_log1p" else ""
+    compared = ""
+    if selection.graph is not None and selection.graph.representation != "raw":
+        kind, _, number = selection.graph.representation.rpartition("::")[2].partition(":")
+        what = f"{number} principal components" if number else kind
+        compared = f" Rows are neighbors by {what}."
+    return [f"Counts: every row was scaled to a sum of 10,000{logged}.{compared}"]
+
+
+def scale_notes(blocks: RowBlocks, *methods: str) -> list[str]:
+    """Return a sentence if scales of features differ and one of the methods depends on them."""
+    return [] if all(METHODS[name].scale_free for name in methods) else blocks.scale_notes
+
+
+def warn_of_scales(blocks: RowBlocks, *methods: str) -> None:
+    """Warn, before the work begins, if scales of features differ."""
+    for note in scale_notes(blocks, *methods):
+        logger.warning(note)
+
+
+def check_form(stages: list[Stage], selection: Selection, source: Source) -> None:
+    """Raise InputError for data that the settings do not fit, or that cannot be made dense."""
+    if selection.least_gap is not None:
+        numbers_of(source)
+    n_taken, number = len(included(source, selection.include)), selection.n_features_to_select
+    if not isinstance(number, Auto) and n_taken > number:
+        raise InputError(
+            f"include names {n_taken:,} features, and n_features_to_select is {number:,}. Select "
+            "as many at least."
+        )
+    dense = [stage.name for stage in stages if not stage.sparse]
+    if not source.sparse or not dense:
+        return
+    own = METHODS[selection.method]
+    if own.sparse and "graph" in dense:
+        check_dense(
+            source,
+            f"the graph of representation '{selection.used_graph.representation}'",
+            "Set graph.representation to 'pca:50'.",
+        )
+    what = f"stage '{dense[0]}'" if own.sparse else f"method '{own.name}'"
+    takers = ", ".join(name for name, method in METHODS.items() if method.sparse)
+    check_dense(source, what, f"Drop rare features first, or use one of {takers}.")
+
+
+def check_settings(selection: Selection, n_samples: int | None, n_features: int) -> None:
+    """Raise InputError for settings that the shape of the data does not allow.
+
+    Parameters
+    ----------
+    selection : Selection
+    n_samples : int or None
+        None where it is not known yet.
+    n_features : int
+    """
+    method = METHODS[selection.method]
+    number = selection.n_features_to_select
+    if isinstance(number, Auto):
+        check_criterion(number, method.title, method.needs(selection.parameters))
+    else:
+        check_n_selected(method.title, number, n_features)
+    if method.check is not None:
+        method.check(selection.parameters)
+    if method.neighbor_lists and selection.graph is not None and selection.graph.is_finished:
+        raise InputError(
+            f"{method.title} reads lists of neighbors, which the finished graph "
+            f"{selection.graph.representation} has not. Set graph.representation to 'raw'."
+        )
+    if n_samples is not None and selection.graph is not None:
+        n_neighbors = selection.graph.n_neighbors
+        if _takes_fewer_neighbors(selection):
+            n_neighbors = min(n_neighbors, n_samples - 1)
+        check_n_neighbors(n_neighbors, n_samples)
+    sizes = {"n_samples": n_samples, "n_features": n_features}
+    for bound in method.bounds:
+        bound.check(method.title, selection.parameters, sizes)
+
+
+def labels_of_start(selection: Selection) -> str | LabelValues | None:
+    """Return where the labels are that a method starts from, None if it does not.
+
+    Raises
+    ------
+    InputError
+        If the start is a plain word that is neither the name of one nor a file or folder.
+    """
+    method = METHODS[selection.method]
+    init, starts = getattr(selection.parameters, method.labels, None), method.starts
+    if isinstance(init, LabelValues):
+        return init
+    if not isinstance(init, str) or init in starts:
+        return None
+    if init.isidentifier() and not os.path.exists(init):
+        named = f"{', '.join(map(repr, starts))} or " if starts else ""
+        raise InputError(
+            f"{method.labels} must be {named}a file of labels. Got {init!r}, which does not exist."
+        )
+    return init
+
+
+def check_start(selection: Selection, n_samples: int | None, dropped: Sequence[int] = ()) -> None:
+    """Raise InputError if labels to start from cannot be read or do not fit.
+
+    Parameters
+    ----------
+    selection : Selection
+    n_samples : int or None
+        How many labels there must be. None where it is not known yet.
+    dropped : sequence of int, default=()
+        Rows that the data were read without: labels may also be those of all rows.
+    """
+    labels = labels_of_start(selection)
+    if labels is not None:
+        load_labels(labels, n_samples, dropped)
+
+
+def start_of(selection: Selection, n_samples: int | None, dropped: Sequence[int] = ()) -> Any:
+    """Return the labels of a method that were read, an array as given, or the name of a start.
+
+    Of labels or an array for all rows, those of dropped rows are left out.
+    """
+    labels = labels_of_start(selection)
+    own = METHODS[selection.method].labels
+    given = getattr(selection.parameters, own)
+    if labels is not None:
+        return load_labels(labels, n_samples, dropped)
+    if n_samples is None or not len(dropped) or isinstance(given, str):
+        return given
+    of_all_rows = len(given) == n_samples + len(dropped)
+    return np.delete(given, dropped, axis=0) if of_all_rows else given
+
+
+def content_of_labels(labels: str | LabelValues | None) -> dict[str, str]:
+    """Return a fingerprint of labels, as a setting."""
+    return {} if labels is None else {"content of the labels": digest_of(labels)}

@@ -1,0 +1,288 @@
+"""The block of the Chebyshev iteration in storage, and the record for resuming it.
+
+Tasks take a panel of all rows for the filter, and a block of rows of all panels for everything
+else (`bigfs.spectral.vectors`). Once all files of a step are there, their attempts become the
+iterate.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from bigfs.graph import AffinityMatrix
+from bigfs.runtime.execute import map_reduce, run_tasks
+from bigfs.runtime.progress import Work
+from bigfs.spectral import panels, rows
+from bigfs.spectral.kernels import CACHE_LINE
+from bigfs.spectral.operator import StoredGraph, store_graph
+from bigfs.spectral.panels import Begin
+from bigfs.spectral.vectors import Vectors, split_width
+from bigfs.store.location import Location, as_location, is_within, remove_tree, write_atomic
+from bigfs.store.scratch import Scratch
+
+_RECORD = "spectral.json"
+# Multiplications of one task, about half a minute: what a worker that dies costs.
+_MULTIPLICATIONS = 2e10
+_LEAST_PRODUCTS = 4
+# Columns that the filter leaves out together, as many as the widest panels have.
+_LOT = CACHE_LINE // 4
+# Values of a block of rows: it is read, and what is made of it written, in float64.
+BLOCK_VALUES = 2**21
+
+
+class Record:
+    """The commit record of an iteration: one JSON file, replaced as a whole.
+
+    Parameters
+    ----------
+    path : Path, ObjectPath or None
+        Folder it lives in, with what it names. None: nothing is recorded.
+    row_bytes : int
+        Of a row of a panel: what was recorded with another does not count.
+    """
+
+    def __init__(self, path: Location | None, row_bytes: int) -> None:
+        self.path, self.row_bytes = path, row_bytes
+        self.state: dict[str, Any] | None = None
+        if path is not None and (path / _RECORD).exists():
+            state = json.loads((path / _RECORD).read_text())
+            # Addresses are absolute: a run directory that was moved begins anew, and nothing
+            # elsewhere is read, written or removed.
+            usable = all(is_within(as_location(place), path) for place in _places(state))
+            usable = usable and as_location(state["folder"]).exists()
+            self.state = state if usable and state["row_bytes"] == row_bytes else None
+
+    def folder(self) -> Scratch:
+        """Return a new folder beside what is recorded."""
+        assert self.path is not None
+        if self.state is None:
+            self.forget()
+        return Scratch(self.path / uuid.uuid4().hex[:12])
+
+    def graph(self, W: AffinityMatrix, scratch: Scratch, *, in_memory: bool) -> StoredGraph:
+        """Return the recorded graph, or store it."""
+        if self.state is None:
+            return store_graph(W, scratch, in_memory=in_memory)
+        return StoredGraph.open(W, self.state["graph"])
+
+    def write(self, graph: StoredGraph, state: dict[str, Any]) -> None:
+        """Replace what is recorded."""
+        if self.path is not None:
+            folder = str(as_location(graph.labels.path).parent)
+            state = {"folder": folder, "graph": graph.describe(), **state}
+            state["row_bytes"] = self.row_bytes
+            write_atomic(self.path / _RECORD, json.dumps(state, default=asdict))
+
+    def forget(self) -> None:
+        """Remove the record and all it names."""
+        if self.path is not None:
+            remove_tree(self.path)
+
+
+def _places(stored: Any) -> Iterator[str]:
+    """Yield all addresses in a record."""
+    if isinstance(stored, dict):
+        for name, value in stored.items():
+            if name in ("folder", "labels", "volumes") or (name == "ordered" and value):
+                yield str(value)
+            yield from _places(value)
+    elif isinstance(stored, list):
+        for value in stored:
+            yield from _places(value)
+
+
+class StoredBlock:
+    """Vectors z, of which the filter takes a panel and all else some rows at a time.
+
+    Parameters
+    ----------
+    graph : StoredGraph
+    scratch : Scratch
+        Gets the files.
+    width : int
+        Number of vectors.
+    begin : Begin
+        What they begin with.
+    record : Record
+        Where iterates are committed, with the size of a panel's row.
+    progress : Work or None, default=None
+        Counts products.
+    """
+
+    def __init__(
+        self,
+        graph: StoredGraph,
+        scratch: Scratch,
+        width: int,
+        begin: Begin,
+        record: Record,
+        progress: Work | None = None,
+    ) -> None:
+        self.graph, self.scratch, self.record, self.width = graph, scratch, record, width
+        self._begin, self._progress = begin, progress
+        self._volumes = graph.volumes.load()
+        self._stale: list[Vectors] = []
+        self._state: dict[str, Any] = {}
+        # Within the filter: vectors and those before them.
+        self._filtering: Vectors | None = None
+        self._folder, self._steps = str(scratch.child("iterates").path), 0
+        self.dtype, self.n_near = "float32", begin.n_near
+        if record.state is not None:
+            stored = record.state["block"]
+            self._steps, self.dtype, self.n_near = (
+                stored[name] for name in ("steps", "dtype", "n_near")
+            )
+            self.z = Vectors.from_json(stored["z"])
+            self._begin = begin.without_start()  # the first commit comes after it
+            if stored["filtering"] is not None:
+                self._filtering = Vectors.from_json(stored["filtering"])
+        else:
+            self.z = self._target(by_panel=True)
+            shared = (graph, begin, self.z)
+            self.z = self.z.with_attempts(
+                run_tasks(panels.begin_task, range(len(self.z.widths)), *shared, label="start")
+            )
+
+    def saved(self) -> dict[str, Any] | None:
+        """Return where the iteration was when it was last committed."""
+        return None if self.record.state is None else self.record.state["iteration"]
+
+    def commit(self, state: dict[str, Any]) -> None:
+        """Record the vectors that count and, as JSON values, where the iteration is.
+
+        Others are deleted then.
+        """
+        self._state = state
+        block = {
+            "steps": self._steps,
+            "dtype": self.dtype,
+            "n_near": self.n_near,
+            "z": self.z,
+            "filtering": self._filtering,
+        }
+        self.record.write(self.graph, {"iteration": state, "block": block})
+        for vectors in self._stale:
+            vectors.remove()
+        self._stale = []
+
+    def lanczos(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the diagonals, of ``steps`` entries each, that Lanczos steps of S give."""
+        shared = (self.graph, self._begin.random_state)
+        [diagonals] = run_tasks(panels.lanczos_task, [steps], *shared, label="spectral bound")
+        return diagonals[0], diagonals[1]
+
+    def filter(self, steps: Sequence[tuple[float, float, float]], n_done: int) -> int:
+        """Apply the steps of the recurrence to z, but for leading panels that are done.
+
+        Their products P z are computed for all. Returns the products with one vector.
+        """
+        source, state = self.z, self._filtering
+        widths = self._target(by_panel=True).widths
+        # Whole lots of columns, so that the width of panels changes no bit.
+        n_frozen = int((np.cumsum(widths) <= n_done // _LOT * _LOT).sum())
+        columns = sum(widths[n_frozen:])
+        most = max(_LEAST_PRODUCTS, int(_MULTIPLICATIONS / (self.graph.W.nnz * widths[0])))
+        is_last = False
+        while not is_last:
+            done = 0 if state is None else state.done
+            part = steps[done : done + most]
+            is_last = done + len(part) == len(steps)
+            target = self._target(by_panel=True, done=done + len(part))
+            taken = range(0 if is_last else n_frozen, len(widths))
+            shared = (self.graph, source, state, target, part, n_frozen, is_last, self._begin)
+            written = run_tasks(panels.filter_task, taken, *shared, label="filter")
+            if self._progress is not None:
+                self._progress.advance(len(part) * columns)
+            if state is not None:
+                self._stale.append(state)
+            state = target.with_attempts([*[None] * taken.start, *written])
+            if not is_last:
+                self._filtering = state
+                self.commit(self._state)
+        self._filtering = None
+        assert state is not None
+        self._filtered = state
+        self._begin = self._begin.without_start()
+        return len(steps) * columns
+
+    def ritz(self, *, keeps_products: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Turn the filtered vectors to Ritz vectors without a part in the null space.
+
+        Returns
+        -------
+        eigenvalues : ndarray of shape (width,)
+            Their eigenvalues of L, ascending.
+        residuals : ndarray of shape (width,)
+        """
+        from scipy.linalg import eigh
+
+        filtered, n_connected = self._filtered, self.graph.n_connected
+        blocks = range(len(filtered.bounds))
+        sums = map_reduce(
+            rows.sums_task, blocks, np.add, self.graph, filtered, label="spectral sums"
+        )
+        means = sums[:n_connected] / self._volumes[:, None]
+        # The null space is removed from Z'DZ and Z'DPZ alike: P is 1 on it.
+        null = means.T @ (self._volumes[:, None] * means)
+        overlap, energy = (part - null for part in np.split(sums[n_connected:], 2))
+        basis = _whitening(overlap)
+        mu, turn = eigh(basis.T @ (energy + energy.T) @ basis / 2)
+        turn = basis @ turn[:, ::-1]
+        refs = [
+            self.scratch.put(self.scratch.unique(name), values)
+            for name, values in (("means", means), ("turn", turn))
+        ]
+        target = self._target(by_panel=False, keeps_products=keeps_products)
+        shared = (self.graph, filtered, target, *refs, mu[::-1])
+        results = run_tasks(rows.turn_task, blocks, *shared, label="spectral rows")
+        self.scratch.remove(*refs)
+        self._stale += [self.z, filtered]
+        self.z = target.with_attempts(attempt for attempt, _ in results)
+        squares = np.sum([part for _, part in results], axis=0)
+        return 1.0 - mu[::-1], np.sqrt(squares)
+
+    def refine(self) -> None:
+        """Go on in float64."""
+        self.dtype = "float64"
+
+    def finish(self) -> tuple[np.ndarray, np.ndarray]:
+        """Solve the small problem once more with vectors in float64; keep their products.
+
+        Returns as `ritz`. Vectors and products are the two panels of ``z`` then.
+        """
+        self.refine()
+        self.filter([], self.width)
+        return self.ritz(keeps_products=True)
+
+    def _target(self, *, by_panel: bool, done: int = 0, keeps_products: bool = False) -> Vectors:
+        """Return vectors that are to be written."""
+        self._steps += 1
+        most = max(1, self.record.row_bytes // np.dtype(self.dtype).itemsize)
+        widths = split_width(self.width, most) if by_panel else (self.width,)
+        if keeps_products:
+            widths = (self.width, self.width)
+        n = self.graph.n_samples
+        return Vectors(
+            self._folder, self._steps, n, block_rows(self.width, n), self.dtype, widths,
+            by_panel, done,
+        )  # fmt: skip
+
+
+def block_rows(width: int, n_samples: int) -> int:
+    """Return the rows of a block of so many vectors."""
+    return min(n_samples, max(1, BLOCK_VALUES // width))
+
+
+def _whitening(overlap: np.ndarray) -> np.ndarray:
+    """Return a matrix B with ``B' overlap B = 1``; directions lost to rounding stay small."""
+    from scipy.linalg import eigh
+
+    scale = 1.0 / np.sqrt(np.diag(overlap))
+    values, vectors = eigh(overlap * np.multiply.outer(scale, scale))
+    return scale[:, None] * vectors / np.sqrt(np.maximum(values, 1e-14 * values[-1]))

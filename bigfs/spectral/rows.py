@@ -1,0 +1,182 @@
+"""Tasks on a block of rows of all vectors: sums, small rotations, signs, and the embedding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigfs.spectral.operator import StoredGraph
+from bigfs.spectral.problem import PIVOT_TIE, SIGN_TIE, tiles
+from bigfs.spectral.vectors import Vectors
+from bigfs.store.chunking import block_bounds
+from bigfs.store.scratch import ArrayRef
+
+# Rows of a block where there are no vectors beyond the null space.
+_ROWS = 2**16
+
+
+def sums_task(block: int, graph: StoredGraph, filtered: Vectors) -> np.ndarray:
+    """Return ``1'DZ`` of each component and, below, ``Z'DZ`` and ``Z'DPZ``."""
+    from scipy.sparse import csc_array
+
+    first, last = filtered.bounds[block]
+    degrees, labels = graph.W.degrees.read(first, last), graph.labels.read(first, last)
+    z, product = filtered.rows(block), filtered.rows(block, "float64")
+    pointers = np.arange(len(z) + 1)
+    members = csc_array((degrees, labels, pointers), shape=(graph.n_connected, len(z)))
+    overlap, energy = np.zeros((2, z.shape[1], z.shape[1]))
+    for start, stop in tiles(len(z)):
+        weighted = degrees[start:stop, None] * z[start:stop]
+        overlap += z[start:stop].T @ weighted
+        energy += weighted.T @ product[start:stop]
+    return np.vstack([members @ z, overlap, energy])
+
+
+def turn_task(
+    block: int,
+    graph: StoredGraph,
+    filtered: Vectors,
+    target: Vectors,
+    means: ArrayRef,
+    turn: ArrayRef,
+    mu: np.ndarray,
+) -> tuple[int, np.ndarray]:
+    """Store ``(Z - 1 means') turn``, and its products too if the target has room for them.
+
+    Returns the attempt and the squared residuals of these rows.
+    """
+    first, last = filtered.bounds[block]
+    degrees = graph.W.degrees.read(first, last)
+    # P is 1 on the null space: the same is taken off vectors and products.
+    null, rotation = means.load()[graph.labels.read(first, last)], turn.load()
+    z = (filtered.rows(block) - null) @ rotation
+    product = (filtered.rows(block, "float64") - null) @ rotation
+    squares = np.zeros(len(mu))
+    for start, stop in tiles(len(z)):
+        gap = product[start:stop] - mu * z[start:stop]
+        squares += degrees[start:stop] @ (gap * gap)
+    parts = (z, product)[: len(target.widths)]
+    return target.write(block, [part.astype(target.dtype, copy=False) for part in parts]), squares
+
+
+@dataclass(frozen=True)
+class Final:
+    """The vectors y that are asked for, as they follow from the last z."""
+
+    z: Vectors | None  # with its products as the second panel; None: all are of the null space
+    # Of shape (n_connected, n_known): the vectors of the null space, constant on each component.
+    levels: ArrayRef
+    turn: ArrayRef  # of shape (width, n_columns)
+
+    def rows(self, graph: StoredGraph, block: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return rows of the vectors and of their products."""
+        first, last = self.bounds(graph)[block]
+        known = self.levels.load()[graph.labels.read(first, last)]
+        if self.z is None:
+            return known, known
+        turn = self.turn.load()
+        pair = [np.hstack([known, self.z.read(block, panel) @ turn]) for panel in (0, 1)]
+        return pair[0], pair[1]
+
+    def bounds(self, graph: StoredGraph) -> list[tuple[int, int]]:
+        """Return the first row of each block, and one past its last."""
+        return block_bounds(graph.n_samples, _ROWS) if self.z is None else self.z.bounds
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Columns among which the largest entry is searched."""
+
+    columns: tuple[int, int]
+    # None: the size of every entry. Otherwise the rows' squared norm, weighted with D, beyond the
+    # span of these columns.
+    turn: np.ndarray | None = None
+
+    @property
+    def tie(self) -> float:
+        """The share of the largest that counts as equal to it."""
+        return SIGN_TIE if self.turn is None else PIVOT_TIE
+
+    def sizes(self, graph: StoredGraph, final: Final, block: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return rows, and the sizes of what is compared, a column each."""
+        rows = final.rows(graph, block)[0][:, slice(*self.columns)]
+        if self.turn is None:
+            return rows, np.abs(rows)
+        rows = rows * np.sqrt(graph.W.degrees.read(*final.bounds(graph)[block]))[:, None]
+        left = np.einsum("ij,ij->i", rows, rows) - ((rows @ self.turn) ** 2).sum(axis=1)
+        return rows, left[:, None]
+
+
+def largest_task(block: int, graph: StoredGraph, final: Final, measure: Measure) -> np.ndarray:
+    """Return the largest size of each column."""
+    return measure.sizes(graph, final, block)[1].max(axis=0)
+
+
+def first_task(
+    block: int, graph: StoredGraph, final: Final, measure: Measure, largest: np.ndarray
+) -> list[tuple[int, np.ndarray]]:
+    """Return, by column, the first row of the graph that is as large, as (number, row)."""
+    rows, sizes = measure.sizes(graph, final, block)
+    start, firsts = final.bounds(graph)[block][0], []
+    for size, most in zip(sizes.T, largest, strict=True):
+        is_large = size >= (1.0 - measure.tie) * most
+        place = int(is_large.argmax())
+        number = start + place if is_large[place] else graph.n_samples
+        firsts.append((number, rows[place]))
+    return firsts
+
+
+def earlier(
+    a: list[tuple[int, np.ndarray]], b: list[tuple[int, np.ndarray]]
+) -> list[tuple[int, np.ndarray]]:
+    """Combine two results of `first_task`."""
+    return [min(pair, key=lambda candidate: candidate[0]) for pair in zip(a, b, strict=True)]
+
+
+def write_task(
+    chunk: int,
+    graph: StoredGraph,
+    final: Final,
+    factors: np.ndarray,
+    values: np.ndarray,
+    out: ArrayRef,
+    guards: ArrayRef | None,
+) -> np.ndarray:
+    """Write a chunk of the embedding, and of the guards beyond it.
+
+    Parameters
+    ----------
+    chunk : int
+    graph : StoredGraph
+    final : Final
+        Its first columns are the embedding, the others the guards.
+    factors, values : ndarray of shape (n_components,)
+        Signs of the vectors, and their eigenvalues.
+    out, guards : ArrayRef
+
+    Returns
+    -------
+    sums : ndarray of shape (2, n_components)
+        Squares of the vectors' entries, and squared residuals.
+    """
+    start = chunk * out.chunk_rows
+    stop, count = min(start + out.chunk_rows, out.shape[0]), out.shape[1]
+    embedded = np.empty((stop - start, count))
+    beyond = np.empty((stop - start, 0 if guards is None else guards.shape[1]), np.float32)
+    sums = np.zeros((2, count))
+    for block, (first, last) in enumerate(final.bounds(graph)):
+        begin, end = max(first, start), min(last, stop)
+        if begin >= end:
+            continue
+        inside, part = slice(begin - first, end - first), slice(begin - start, end - start)
+        rows, products = (array[inside] for array in final.rows(graph, block))
+        y = embedded[part] = rows[:, :count] * factors
+        beyond[part] = rows[:, count : count + beyond.shape[1]]
+        gap = products[:, :count] * factors - (1.0 - values) * y
+        sums[0] += np.einsum("ij,ij->j", y, y)
+        sums[1] += graph.W.degrees.read(begin, end) @ (gap * gap)
+    out.write(start, embedded)
+    if guards is not None:
+        guards.write(start, beyond)
+    return sums

@@ -1,0 +1,159 @@
+"""Long thin graphs: their eigenvectors by a sparse factorization, whose size is known before.
+
+The eigenvalues of such graphs are tiny and close together, so that products with W tell them apart
+slowly only. What is long and thin has small cuts, and a Cholesky factor with few entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.compiling import compiled
+
+# Entries of the factor for each row, up to which it is used.
+MOST_FILL = 60
+# Rows of a part that is not cut any more.
+_LEAF_ROWS = 200
+
+
+@cache
+def _compiled_fill() -> Callable[..., int]:
+    """Return the compiled loop; numba is imported here."""
+    return compiled(_count_fill)
+
+
+def level_order(W: Any) -> np.ndarray:
+    """Return the reverse Cuthill-McKee order of the rows of a symmetric CSR matrix."""
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    order: np.ndarray = reverse_cuthill_mckee(W, symmetric_mode=True)
+    return order
+
+
+def inverse(order: np.ndarray) -> np.ndarray:
+    """Return the place of each row in an order."""
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order), dtype=order.dtype)
+    return place
+
+
+def sparse_order(W: Any) -> np.ndarray | None:
+    """Return an order of elimination in which the factor has few entries, None if there is none.
+
+    That is the order by levels, or one by nested dissection.
+
+    Parameters
+    ----------
+    W : scipy CSR matrix of shape (n_samples, n_samples)
+    """
+    order = level_order(W)
+    if fill_of(W.indptr, W.indices, order) >= 0:
+        return order
+    cut = _dissection_order(W, MOST_FILL * W.shape[0])
+    return None if cut is None or fill_of(W.indptr, W.indices, cut) < 0 else cut
+
+
+def _dissection_order(W: Any, most: int) -> np.ndarray | None:
+    """Return both sides of a cut, each in such an order, and then the cut itself.
+
+    The cut is in the middle of the order by levels. None if cuts alone fill more than ``most``.
+    """
+    order = level_order(W)
+    if len(order) <= _LEAF_ROWS:
+        return order
+    side, rest = np.split(order, [len(order) // 2])
+    in_cut = np.diff(W[rest][:, side].indptr) > 0
+    if in_cut.sum() ** 2 > 2 * most:
+        return None
+    parts = []
+    for part in (side, rest[~in_cut]):
+        inner = _dissection_order(W[part][:, part], most) if len(part) else part
+        if inner is None:
+            return None
+        parts.append(part[inner])
+    return np.concatenate([*parts, rest[in_cut]])
+
+
+def fill_of(indptr: np.ndarray, indices: np.ndarray, order: np.ndarray) -> int:
+    """Return the entries below the diagonal of the Cholesky factor, -1 if they are too many.
+
+    Parameters
+    ----------
+    indptr, indices : ndarray
+        Pattern of a symmetric matrix in CSR form.
+    order : ndarray of shape (n_samples,)
+        The rows in the order of elimination.
+    """
+    most = MOST_FILL * len(order)
+    return int(_compiled_fill()(indptr, indices, order, inverse(order), most))
+
+
+def _count_fill(indptr: Any, indices: Any, order: Any, place: Any, most: int) -> int:
+    """Count, row by row, the part of the elimination tree that each row reaches (Liu 1986)."""
+    n = len(order)
+    parent, mark = np.full(n, -1, np.int32), np.full(n, -1, np.int32)
+    count = 0
+    for i in range(n):
+        mark[i] = i
+        for entry in range(indptr[order[i]], indptr[order[i] + 1]):
+            k = place[indices[entry]]
+            while k < i and mark[k] != i:
+                if parent[k] == -1:
+                    parent[k] = i
+                mark[k] = i
+                count += 1
+                k = parent[k]
+        if count > most:
+            return -1
+    return count
+
+
+def factor_bytes(n_samples: int) -> int:
+    """Return the bytes of the factors L and U of the largest fill that is used."""
+    return 2 * 12 * (MOST_FILL + 1) * n_samples
+
+
+def pseudo_inverse(
+    W: Any, root: np.ndarray, ground: np.ndarray, order: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Return ``v -> L^+ v`` of the normalized Laplacian, for v without a part in the null space.
+
+    Parameters
+    ----------
+    W : scipy CSR matrix of shape (n_samples, n_samples)
+    root : ndarray of shape (n_samples,)
+        Square roots of the degrees.
+    ground : ndarray of int
+        One row of each connected component.
+    order : ndarray of shape (n_samples,)
+        The rows in the order of elimination.
+
+    Notes
+    -----
+    ``D - W`` becomes regular where the degree of one row of each component is doubled. For a right
+    side that sums to zero on a component the solution is zero at that row, and so one of the
+    original equations. The result has a part in the null space, which the caller removes.
+    """
+    from scipy.sparse import csc_matrix, diags_array
+    from scipy.sparse.linalg import splu
+
+    diagonal = root**2
+    diagonal[ground] *= 2.0
+    laplacian = (diags_array(diagonal, format="csr") - W)[order][:, order]
+    # Diagonally dominant: no pivoting is needed, so the fill is the one that was counted.
+    factors = splu(
+        csc_matrix(laplacian), permc_spec="NATURAL", diag_pivot_thresh=0.0,
+        options={"SymmetricMode": True},
+    )  # fmt: skip
+    scale = root[order]
+
+    def solve(v: np.ndarray) -> np.ndarray:
+        out = np.empty_like(v)
+        out[order] = scale * factors.solve(scale * v[order])
+        return out
+
+    return solve

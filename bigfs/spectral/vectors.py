@@ -1,0 +1,111 @@
+"""Thin blocks of vectors in storage, in the order of the graph's rows.
+
+Vectors are a file for each block of rows, with one panel of columns after the other, or a file for
+each panel, with one block of rows after the other. So a task reads a panel of all rows or some rows
+of all panels from either. Every attempt of a task writes a file of its own, and `Vectors` names the
+attempts that count: nothing else is ever read.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bigfs.store.chunking import block_bounds
+from bigfs.store.location import Location, as_location, new_file, read_into
+from bigfs.store.pages import open_own
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Addresses of the vectors z."""
+
+    folder: str
+    step: int  # tells those of one folder apart
+    n_samples: int
+    block_rows: int
+    dtype: str
+    widths: tuple[int, ...]  # columns of each panel
+    by_panel: bool  # a file for each panel; otherwise one for each block of rows
+    done: int = 0  # steps of the recurrence behind them
+    attempts: tuple[int | None, ...] = ()  # the one that counts of each file; None: no such file
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Vectors:
+        """Return what `dataclasses.asdict` gave, from JSON."""
+        lists = {name: tuple(stored[name]) for name in ("widths", "attempts")}
+        return cls(**{**stored, **lists})
+
+    @property
+    def width(self) -> int:
+        """Number of vectors."""
+        return sum(self.widths)
+
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """First row of each block, and one past its last."""
+        return block_bounds(self.n_samples, self.block_rows)
+
+    def with_attempts(self, attempts: Iterable[int | None]) -> Vectors:
+        """Return the vectors whose files are those attempts."""
+        return replace(self, attempts=tuple(attempts))
+
+    def _path(self, file: int, attempt: int) -> Location:
+        kind = "panel" if self.by_panel else "rows"
+        return as_location(self.folder) / f"{kind}-{self.step:06d}-{file:05d}-{attempt:016x}"
+
+    def write(self, file: int, parts: Iterable[np.ndarray]) -> int:
+        """Write a file: the values of arrays one after the other; return the attempt."""
+        attempt = secrets.randbits(62)
+        with new_file(self._path(file, attempt)) as out:
+            for part in parts:
+                view = np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
+                while len(view):
+                    view = view[out.write(view) :]
+                del part, view  # before the next is made
+        return attempt
+
+    def read(self, block: int, panel: int, second: str | None = None) -> np.ndarray:
+        """Read a panel of a block of rows.
+
+        With ``second``, a type, what follows the vectors in the file of a panel: their products,
+        or the vectors before them.
+        """
+        start, stop = self.bounds[block]
+        size, width = np.dtype(self.dtype).itemsize, self.widths[panel]
+        out = np.empty((stop - start, width), second or self.dtype)
+        if self.by_panel:
+            begin = start * width * out.itemsize
+            begin += self.n_samples * width * size if second else 0
+        else:
+            begin = (stop - start) * sum(self.widths[:panel]) * size
+        file = panel if self.by_panel else block
+        attempt = self.attempts[file]
+        assert attempt is not None
+        with open_own(self._path(file, attempt), buffering=0) as source:
+            read_into(source, begin, out)
+        return out
+
+    def rows(self, block: int, second: str | None = None) -> np.ndarray:
+        """Read a block of rows of all panels, side by side, float64."""
+        start, stop = self.bounds[block]
+        out, first = np.empty((stop - start, self.width)), 0
+        for panel, width in enumerate(self.widths):
+            out[:, first : first + width] = self.read(block, panel, second)
+            first += width
+        return out
+
+    def remove(self) -> None:
+        """Delete the files."""
+        for file, attempt in enumerate(self.attempts):
+            if attempt is not None:
+                self._path(file, attempt).unlink(missing_ok=True)
+
+
+def split_width(width: int, most: int) -> tuple[int, ...]:
+    """Return the columns of the panels of ``width`` vectors, at most ``most`` each."""
+    return tuple(min(most, width - start) for start in range(0, width, most))

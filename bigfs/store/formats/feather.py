@@ -1,0 +1,81 @@
+"""Feather and Arrow's own files and streams (IPC), read batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+from bigfs.core.errors import InputError, StorageError
+from bigfs.store.location import Location
+from bigfs.store.tables import Table, index_columns, write_batches
+
+_FILE = b"ARROW1"
+
+
+class FeatherTable(Table):
+    """A file of Arrow batches; a batch is as large as it was written."""
+
+    def __init__(self, path: Location) -> None:
+        self.uri, self._path = str(path), path.absolute()
+        with path.open("rb") as file:
+            self._is_file = file.read(len(_FILE)) == _FILE
+        self._most_rows = self.n_rows = 0
+        for batch in self._read(None):
+            self.n_rows += batch.num_rows
+            self._most_rows = max(self._most_rows, batch.num_rows)
+        self.row_ids = index_columns(self.schema, self.uri)
+
+    def batches(self, columns: list[str], rows: int) -> Iterator[Any]:
+        """Yield batches as they are in the file."""
+        for batch in self._read(columns):
+            yield batch.select(columns)
+
+    def held_bytes(self, columns: Sequence[str]) -> int:
+        """Return what the largest batch takes, packed and unpacked."""
+        return 2 * self._most_rows * sum(_width(self.schema.field(name).type) for name in columns)
+
+    def _read(self, columns: list[str] | None) -> Iterator[Any]:
+        """Yield batches of some columns; None: of the first, and note the schema."""
+        import pyarrow as pa
+
+        try:
+            with self._path.open("rb") as file:
+                open_ipc = pa.ipc.open_file if self._is_file else pa.ipc.open_stream
+                if columns is None:
+                    self.schema = open_ipc(file).schema
+                    columns = self.schema.names[:1]
+                    file.seek(0)
+                places = [self.schema.get_field_index(name) for name in columns]
+                options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
+                reader = open_ipc(file, options=options)
+                if self._is_file:
+                    yield from map(reader.get_batch, range(reader.num_record_batches))
+                else:
+                    yield from reader
+        except StorageError:
+            raise
+        except (pa.ArrowException, OSError, UnicodeError) as error:
+            reason = str(error).rstrip(".")
+            raise InputError(
+                f"{self.uri} is no Arrow file, or damaged: {reason}. Write it again."
+            ) from None
+
+
+def _width(kind: Any) -> int:
+    """Return the bytes of a value; texts are taken for short ones."""
+    try:
+        return -(-int(kind.bit_width) // 8)
+    except ValueError:
+        return 64
+
+
+def open_table(path: Location) -> FeatherTable:
+    """Open a Feather file, or one of Arrow's."""
+    return FeatherTable(path)
+
+
+def write(file: IO[bytes], selected: Any) -> None:
+    """Write the selected columns."""
+    import pyarrow as pa
+
+    write_batches(selected, lambda schema: pa.ipc.new_file(file, schema))

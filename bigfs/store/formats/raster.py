@@ -1,0 +1,217 @@
+"""Pictures of the earth, GeoTIFF and ENVI, by rasterio: bands are features, pixels are rows."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from bigfs.core.errors import InputError
+from bigfs.core.quiet import ignoring_warnings
+from bigfs.store.formats.cube import CubeSource
+from bigfs.store.location import Location
+from bigfs.store.source import Source, check_no_variable, work_dtype
+from bigfs.store.values import decoding
+
+_TIFF = (b"II", b"MM")
+_DIMS = ("band", "y", "x")
+# What GDAL keeps of blocks that it decoded, in MB; its own default is a share of the machine.
+_CACHE_MB = 64
+# Of the lines that are written at once.
+_LINES_BYTES = 16 * 10**6
+
+
+@dataclass(frozen=True)
+class _PicturePlace:
+    """The place of a picture; opened anew for every read."""
+
+    path: str
+
+    @contextmanager
+    def open(self) -> Iterator[_Picture]:
+        """Open the picture."""
+        with opened(Path(self.path)) as file:
+            yield _Picture(file)
+
+
+class _Picture:
+    """The bands of an open picture as one array; what it masks is NaN."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self.shape = file, (file.count, file.height, file.width)
+        stored = np.result_type(*file.dtypes)
+        self.dtype = work_dtype(stored, file.name)
+        height, width = file.block_shapes[0]
+        bands = file.count if file.interleaving and file.interleaving.name == "pixel" else 1
+        self.chunks = (bands, height, width)
+
+    def __getitem__(self, key: tuple[slice, ...]) -> np.ndarray:
+        from rasterio.windows import Window
+
+        bands, lines, pixels = key
+        window = Window(
+            pixels.start, lines.start, pixels.stop - pixels.start, lines.stop - lines.start
+        )
+        indexes = list(range(bands.start + 1, bands.stop + 1))
+        values = self._file.read(indexes, window=window, masked=True)
+        return np.asarray(values.astype(self.dtype).filled(np.nan))
+
+
+@contextmanager
+def opened(path: Location) -> Iterator[Any]:
+    """Open a picture with rasterio.
+
+    Raises
+    ------
+    InputError
+        If it is none, lies in a bucket, or the package rasterio is not there.
+    """
+    if not isinstance(path, Path):
+        raise InputError(f"{path}: pictures are read from a local disk only. Copy the file there.")
+    try:
+        import rasterio
+    except ImportError:
+        raise InputError(
+            f"{path}: pictures are read by rasterio. Install it with: pip install 'bigfs[geo]'."
+        ) from None
+    try:
+        with path.open("rb") as raw:
+            driver = "GTiff" if raw.read(2) in _TIFF else "ENVI"  # others read files by the network
+        with ignoring_warnings(rasterio.errors.NotGeoreferencedWarning):
+            opening = rasterio.open(_data_of(path), driver=driver)
+        with rasterio.Env(GDAL_CACHEMAX=_CACHE_MB), opening as file:
+            yield file
+    except rasterio.errors.RasterioError as error:
+        raise InputError(f"{path} is no GeoTIFF or ENVI file, or is damaged: {error}.") from None
+
+
+def _data_of(path: Path) -> str:
+    """Return the file of values, where the header of an ENVI file is given."""
+    if path.suffix.lower() != ".hdr":
+        return os.fspath(path)
+    known = (".img", ".dat", ".bsq", ".bil", ".bip", ".raw", "")
+    names = [path.with_suffix(ending) for ending in known]
+    return os.fspath(next((name for name in names if name.is_file()), path))
+
+
+def open_file(
+    path: Location, variable: str | None, features: Any = None, no_data: float | None = None
+) -> Source:
+    """Open a picture; ``features`` and ``no_data`` are those of a `CubeSource`.
+
+    A pixel that the file says has no data, in a band, is missing there.
+    """
+    check_no_variable(path, variable)
+    uri = str(path)
+    with opened(path) as file:
+        names = _names(file)
+        grid = {
+            "crs": file.crs.to_wkt() if file.crs else None,
+            "transform": list(file.transform)[:6],
+        }
+        place = _PicturePlace(str(path.absolute()))
+        chosen = "band" if features is None else features
+        of_bands = names if chosen in ("band", 0) else None
+        with decoding(uri):
+            source = CubeSource(uri, place, _DIMS, chosen, no_data=no_data, names=of_bands)
+    if source.grid is not None and list(source.grid["dims"]) == ["y", "x"]:
+        source.grid = {**source.grid, **grid}
+    source.held_bytes += _CACHE_MB * 2**20
+    return source
+
+
+def _names(file: Any) -> list[str] | None:
+    """Return the wavelengths of the bands, or their descriptions; None where one has neither."""
+    wavelengths = [file.tags(i).get("wavelength") for i in file.indexes]
+    for texts in (wavelengths, list(file.descriptions)):
+        if all(texts):
+            return [str(text) for text in texts]
+    return None
+
+
+def read_column(path: Location, name: str) -> np.ndarray:
+    """Return a picture of classes as labels: that of its one band."""
+    if name:
+        raise InputError(f"{path} has no column {name!r}: name the file alone.")
+    with opened(path) as file, decoding(str(path)):
+        if file.count != 1:
+            raise InputError(f"{path} has {file.count} bands; classes are one band.")
+        return np.asarray(file.read(1))
+
+
+def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
+    """Return the one array of a picture."""
+    with opened(path) as file:
+        return [("bands", (file.count, file.height, file.width), str(file.dtypes[0]))]
+
+
+def write(file: IO[bytes], selected: Any) -> None:
+    """Write the selected columns as bands of a GeoTIFF, on the map of the picture they are of."""
+    columns = selected.columns
+    n_pixels = math.prod((columns.grid or {}).get("shape", (0,)))
+    kept = np.ones(n_pixels, dtype=bool)
+    kept[np.asarray(columns.dropped, dtype=np.int64)] = False
+    write_map(file, columns.grid, kept, selected.blocks, columns.dtype, selected.names)
+
+
+def write_map(
+    file: IO[bytes], grid: Any, kept: np.ndarray, blocks: Iterable[np.ndarray],
+    dtype: np.dtype, names: Sequence[str] = ("",),
+) -> None:  # fmt: skip
+    """Write rows as the pixels of a GeoTIFF, some lines at a time; pixels without one are missing.
+
+    Parameters
+    ----------
+    file : binary file
+    grid : mapping or None
+        That of the source which the rows are of, with ``crs`` and ``transform``.
+    kept : ndarray of shape (n_pixels,), bool
+        Which pixels have a row.
+    blocks : iterable of ndarray of shape (n_rows, n_bands)
+    dtype : numpy.dtype
+    names : sequence of str
+        Of the bands.
+
+    Raises
+    ------
+    InputError
+        If the rows are no pixels of a map.
+    """
+    if not grid or "transform" not in grid:
+        raise InputError("A GeoTIFF is written of the pixels of one (.tif, .img) only.")
+    import rasterio
+    from rasterio.windows import Window
+
+    height, width = grid["shape"]
+    missing = np.nan if dtype.kind == "f" else None
+    if not kept.all() and dtype.kind != "f":
+        dtype, missing = np.dtype(np.float64), np.nan
+    dtype = np.dtype(np.int32) if dtype in (np.int64, np.bool_) else dtype
+    step = max(1, _LINES_BYTES // (width * len(names) * dtype.itemsize))
+    with tempfile.NamedTemporaryFile(suffix=".tif") as place:
+        with rasterio.Env(GDAL_CACHEMAX=_CACHE_MB), rasterio.open(
+            place.name, "w", driver="GTiff", height=height, width=width, count=len(names),
+            dtype=dtype, crs=grid["crs"], transform=rasterio.Affine(*grid["transform"]),
+            nodata=missing, compress="deflate", BIGTIFF="IF_SAFER",
+        ) as picture:  # fmt: skip
+            for band, name in enumerate(names, 1):
+                picture.set_band_description(band, name)
+            source, waiting = iter(blocks), np.empty((0, len(names)), dtype)
+            for start in range(0, height, step):
+                lines = kept[start * width : (start + step) * width]
+                needed = int(lines.sum())
+                while len(waiting) < needed:
+                    waiting = np.concatenate([waiting, next(source).astype(dtype)])
+                values = np.full((len(lines), len(names)), 0 if missing is None else missing, dtype)
+                values[lines], waiting = waiting[:needed], waiting[needed:]
+                bands = values.reshape(-1, width, len(names)).transpose(2, 0, 1)
+                picture.write(bands, window=Window(0, start, width, bands.shape[1]))
+        shutil.copyfileobj(place, file)

@@ -1,0 +1,101 @@
+"""Files of svmlight and LIBSVM: a line of classes and entries for each row, parsed by scikit-learn.
+
+Nothing says how many features there are, nor whether they count from 0 or 1: the text is read once
+for that when it is opened, and again for its rows.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import InputError
+from bigfs.store.csr import CSRLayout, SparseSource, as_block, rows_for
+from bigfs.store.formats.texts import open_text
+from bigfs.store.location import Location
+from bigfs.store.source import Source, check_no_variable, check_shape
+
+_PIECE_BYTES, _LINE_BYTES = 2**22, 32 * 2**20
+
+
+class SvmlightSource(SparseSource):
+    """The entries of a file, in the order of its rows."""
+
+    def __init__(self, path: Location) -> None:
+        self.uri, self._path = str(path), path.absolute()
+        self.dtype = np.dtype(np.float64)
+        first, last, n_rows, self._n_entries, largest = 2**31, -1, 0, 0, 0
+        for X, _ in _pieces(path):
+            n_rows += X.shape[0]
+            self._n_entries += X.nnz
+            if X.nnz:
+                first, last = min(first, X.indices.min()), max(last, X.indices.max())
+                largest = max(largest, int(np.diff(X.indptr).max()))
+        # As scikit-learn does: from 1, unless a feature is 0.
+        self._first = min(int(first), 1)
+        self.n_samples, self.n_features = n_rows, int(last) + 1 - self._first
+        self._largest_row = largest
+        check_shape((n_rows, max(0, self.n_features)), self.uri)
+        self.held_bytes = 12 * _PIECE_BYTES
+
+    @property
+    def layout(self) -> CSRLayout:
+        """As if rows had about as many entries each."""
+        n_rows = self.n_samples or 1
+        mean = self._n_entries / n_rows
+        rows = min(n_rows, rows_for(mean, self.dtype.itemsize))
+        return CSRLayout(rows, self._n_entries, min(self._n_entries, rows * self._largest_row))
+
+    def iter_csr(self, rows: int) -> Iterator[Any]:
+        """Yield consecutive CSR blocks of at most ``rows`` rows."""
+        from scipy.sparse import csr_array
+
+        for X, _ in _pieces(self._path):
+            entries = (X.data, X.indices - self._first, X.indptr)
+            try:
+                block = csr_array(entries, shape=(X.shape[0], self.n_features))
+                block.check_format(full_check=True)
+            except ValueError:
+                raise InputError(
+                    f"{self.uri} has changed since it was opened. Run again."
+                ) from None
+            block = as_block(block, self.dtype)
+            for start in range(0, block.shape[0], rows):
+                yield block[start : start + rows]
+
+
+def _pieces(path: Location) -> Iterator[tuple[Any, np.ndarray]]:
+    """Yield the entries and the classes of some lines at a time; features are as they are named."""
+    from sklearn.datasets import load_svmlight_file
+
+    with open_text(path) as file:
+        line = 1
+        while lines := file.read(_PIECE_BYTES):
+            end = file.readline(_LINE_BYTES)
+            if len(end) == _LINE_BYTES:
+                raise InputError(f"{path}: a line is longer than 32 MiB.")
+            lines += end
+            try:
+                yield load_svmlight_file(io.BytesIO(lines), zero_based=True)
+            except (ValueError, OverflowError, TypeError, IndexError, MemoryError) as error:
+                raise InputError(
+                    f"{path}: the lines from {line:,} on are not of svmlight ({error}). Each has a "
+                    "class, and FEATURE:VALUE with rising features."
+                ) from None
+            line += lines.count(b"\n")
+
+
+def open_file(path: Location, variable: str | None) -> Source:
+    """Open a file of svmlight."""
+    check_no_variable(path, variable)
+    return SvmlightSource(path)
+
+
+def read_column(path: Location, name: str) -> np.ndarray:
+    """Return the classes, which have no name."""
+    if name:
+        raise InputError(f"{path} has no column {name!r}: its classes are named as {path}.")
+    return np.concatenate([y for _, y in _pieces(path)])

@@ -1,0 +1,64 @@
+"""Texts, packed or not: opened by their ending."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+from bigfs.core.errors import InputError, StorageError
+from bigfs.store.location import Location
+
+_FAULTS = (
+    EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeError, NotImplementedError,
+)  # fmt: skip
+
+
+@contextmanager
+def open_text(path: Location) -> Iterator[IO[bytes]]:
+    """Open a file for reading, unpacked."""
+    import pyarrow as pa
+
+    lower = path.name.lower()
+    unpack = next((PACKED[end] for end in PACKED if lower.endswith(end)), None)
+    try:
+        with path.open("rb") as raw:
+            if unpack is None:
+                yield raw
+                return
+            with unpack(raw) as file:
+                yield file
+    except (InputError, StorageError, pa.ArrowInvalid):
+        raise
+    except (OSError, pa.ArrowException, *_FAULTS) as error:
+        raise InputError(
+            f"{path} cannot be read, it is damaged or not a readable text table: {error}. Write it "
+            "again."
+        ) from None
+
+
+def _zstd(raw: IO[bytes]) -> Any:
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd")
+
+
+@contextmanager
+def _member(raw: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Open the only file in a zip."""
+    with zipfile.ZipFile(raw) as archive:
+        names = [n for n in archive.namelist() if not n.endswith("/") and "__MACOSX" not in n]
+        if len(names) != 1:
+            raise InputError(f"the zip holds {len(names)} files, and must hold one table.")
+        with archive.open(names[0]) as file:
+            yield file
+
+
+PACKED: dict[str, Any] = {
+    ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": _zstd, ".zip": _member,
+}  # fmt: skip

@@ -1,0 +1,495 @@
+"""Tables by columns, and their rows as blocks of numbers: what all formats of tables share.
+
+A format of tables hands out a `Table`: a schema, and rows as Arrow batches of some columns.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, groupby
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from bigfs.core.errors import InputError
+from bigfs.core.text import FROM_0
+from bigfs.core.units import format_bytes
+from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
+from bigfs.store.encoding import Column, Encoding, distinct_values, notes_of
+from bigfs.store.source import Source, check_names, check_shape, no_column
+from bigfs.store.values import EXACT, check_exact
+
+_BATCH_BYTES = 4 * 10**6
+# Rows of a batch of one column.
+_ROWS = 2**16
+_SHOWN = 40
+# Texts of a batch, once each row has its own; and what reading some columns of first rows holds.
+_TEXT_BYTES, _FIRST_BYTES = 2**27, 2**29
+
+
+class Table(ABC):
+    """Columns with names and types.
+
+    Attributes
+    ----------
+    uri : str
+        What messages call it.
+    schema : pyarrow.Schema
+        Of all columns.
+    n_rows : int or None
+        None where only reading tells.
+    row_ids : sequence of str
+        Columns that the file itself calls the ids of the rows: no features.
+    index : str or None
+        The one of them that is taken without being named.
+    named : bool
+        Whether the columns have names of their own, not only numbers.
+    dropped_by : str
+        Of an object ``X``: the call that leaves out columns, with a place for their names.
+    """
+
+    uri: str
+    schema: Any
+    n_rows: int | None = None
+    row_ids: Sequence[str] = ()
+    index: str | None = None
+    named: bool = True
+    dropped_by: str = ""
+    roles: Roles = ALL_FEATURES  # for messages
+    read_once: bool = False  # whether its rows cannot be read again
+    is_text: bool = False  # whether numbers are texts, of which whole ones may have been rounded
+    # Columns of one value, in the names of the folders that a part of a table is in.
+    folders: Mapping[str, Any] = MappingProxyType({})
+
+    @abstractmethod
+    def batches(self, columns: list[str], rows: int) -> Iterator[Any]:
+        """Yield all rows of some columns, in this order, in batches of about so many."""
+
+    def put_in(self, folders: Mapping[str, Any]) -> None:
+        """Add columns in the names of folders, as Arrow scalars; what the file has counts more."""
+        import pyarrow as pa
+
+        self.folders = {k: v for k, v in folders.items() if k not in self.schema.names}
+        for name, value in self.folders.items():
+            self.schema = self.schema.append(pa.field(name, value.type))
+        self.named = self.named or bool(folders)
+
+    def own(self, names: Iterable[str]) -> list[str]:
+        """Return the columns that the file itself has."""
+        return [name for name in names if name not in self.folders]
+
+    def read(self, columns: list[str], rows: int) -> Iterator[Any]:
+        """Yield batches of columns of the file and of its folders.
+
+        Raises
+        ------
+        InputError
+            If bytes of a text are no UTF-8.
+        """
+        import pyarrow as pa
+
+        own, first = self.own(columns) or self.schema.names[:1], 0
+        kinds = [self.schema.field(name).type for name in own]
+        for batch in self.batches(own, rows):
+            if not self.is_text:
+                _check_texts(batch, self.uri, first)
+                batch = batch if batch.schema.types == kinds else _as_stored(batch, kinds)
+            first += batch.num_rows
+            if self.folders:
+                arrays = [
+                    batch.column(name)
+                    if name not in self.folders
+                    else pa.repeat(self.folders[name], batch.num_rows)
+                    for name in columns
+                ]
+                batch = pa.record_batch(arrays, names=columns)
+            yield batch
+
+    def held_bytes(self, columns: Sequence[str]) -> int:
+        """Return what reading some columns holds beside a batch."""
+        return 0
+
+    def check_features(self, names: list[str]) -> None:
+        """Raise InputError if some columns cannot be features."""
+        return None
+
+    def check_whole(self, columns: list[str]) -> None:
+        """Raise InputError for a whole number beyond 2^53 in the batch that was read last."""
+        return None
+
+    def written(self, column: str) -> Iterator[list[str]]:
+        """Yield the values of a column as texts."""
+        for batch in self.read([column], _ROWS):
+            yield [str(value) for value in batch.column(0).to_pylist()]
+
+    def estimated_rows(self) -> int | None:
+        """Return about how many rows there are; None if nothing tells."""
+        return self.n_rows
+
+    def content_of(self, column: str) -> str:
+        """Return what a column of the file that holds no numbers holds, in words."""
+        return str(self.schema.field(column).type)
+
+    def content(self, column: str) -> str:
+        """Return what a column that holds no numbers holds, in words."""
+        if column in self.folders:
+            return f"text (its folder is '{column}={self.folders[column]}')"
+        return self.content_of(column)
+
+    def column(self, name: str) -> Any:
+        """Return all values of a column as a chunked array.
+
+        Raises
+        ------
+        InputError
+            If there is no such column.
+        """
+        import pyarrow as pa
+
+        if name not in self.schema.names:
+            raise no_column(self.uri, name, self.schema.names)
+        kind = self.schema.field(name).type
+        return pa.chunked_array([batch.column(0) for batch in self.read([name], _ROWS)], kind)
+
+    def distinct(self, column: str) -> Iterator[Any]:
+        """Yield the values of a column, each once in a batch."""
+        for batch in self.read([column], _ROWS):
+            yield from batch.column(0).to_pandas().dropna().unique()
+
+    def values(self, name: str) -> np.ndarray:
+        """Return all values of a column: of its own type if all are numbers, else objects."""
+        column = self.column(name)
+        if kind_of(column.type) == "number" and not column.null_count:
+            return np.asarray(column.to_numpy())
+        return np.asarray(column.to_pandas().astype(object))
+
+    def count_rows(self) -> int:
+        """Return how many rows there are, if need be by reading them."""
+        if self.n_rows is not None:
+            return self.n_rows
+        return sum(batch.num_rows for batch in self.batches(self.schema.names[:1], _ROWS))
+
+    def first_rows(self, count: int) -> Iterator[Any]:
+        """Yield the first rows of all columns with a kind, some columns at a time."""
+        import pyarrow as pa
+
+        names = [field.name for field in self.schema if kind_of(field.type) is not None]
+        held = 0 if self.is_text else self.held_bytes(names)  # which parses all columns anyway
+        step = max(1, min(len(names), len(names) * _FIRST_BYTES // max(1, held)))
+        for start in range(0, len(names), step):
+            some = names[start : start + step]
+            empty = pa.schema([self.schema.field(name) for name in some])
+            first = next(self.read(some, count), None)
+            yield pa.RecordBatch.from_pylist([], empty) if first is None else first.slice(0, count)
+
+
+class TableFeatures:
+    """The columns of a table that are features, and what the settings make of them.
+
+    Parameters
+    ----------
+    columns : list of Column
+        All that the table has, but for ids that it names itself.
+    roles : Roles
+    uri : str
+    distinct : callable
+        ``distinct(name)`` yields the different values of a category, some several times.
+    content_of : callable
+        ``content_of(name)`` is what a column holds, in words.
+    check : callable or None, default=None
+        ``check(names)`` raises for columns that cannot be features.
+    dropped_by : str, default=""
+    in_folders : mapping, default={}
+        Columns whose values are names of folders: no row is read for them.
+
+    Raises
+    ------
+    InputError
+        If columns that would be features are of another kind than numbers, and not encoded.
+    """
+
+    def __init__(
+        self,
+        columns: list[Column],
+        roles: Roles,
+        uri: str,
+        *,
+        distinct: Callable[[str], Iterable[Any]],
+        content_of: Callable[[str], str],
+        check: Callable[[list[str]], None] | None = None,
+        dropped_by: str = "",
+        in_folders: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        names = [column.name for column in columns]
+        kept = [columns[j] for j in roles.features(names, uri)]
+        if check is not None:
+            check([column.name for column in kept])
+        rules = [None if c.kind in ("number", "list") else roles.encoding.of(c.kind) for c in kept]
+        ruled = list(zip(kept, rules, strict=True))
+        unusable = {c.name: content_of(c.name) for c, rule in ruled if rule == "error"}
+        refuse_unusable(unusable, roles, names, uri, dropped_by=dropped_by)
+        known = roles.encoding.known or {}
+        self.columns: list[Column] = []
+        for column, rule in ruled:
+            if rule is not None and column.kind == "category" and rule != "drop":
+                values = known.get(column.name)
+                if values is None:
+                    values = distinct_values(distinct(column.name), column.name, uri)
+                column = replace(column, values=values, one_hot=rule == "one_hot")
+            if rule != "drop":
+                self.columns.append(column)
+        encoded = [c for c in self.columns if c.kind not in ("number", "list")]
+        dropped = [column.name for column, rule in ruled if rule == "drop"]
+        self.notes = notes_of(encoded, dropped, in_folders)
+        self.categories = {column.name: column.values for column in encoded}
+        self.names = [feature for column in self.columns for feature in column.features]
+        check_shape((2, len(self.names)), uri)
+        self.dtype = np.result_type(*(column.dtype for column in self.columns))
+
+    def describe(self, source: Source, *, named: bool) -> None:
+        """Set what a source says of its features."""
+        source.n_features, source.dtype = len(self.names), self.dtype
+        if named:
+            check_names(self.names, len(self.names), source.uri)
+            source.feature_names = self.names
+        source.notes, source.categories = self.notes, self.categories
+
+
+class TableSource(Source):
+    """The numbers of a table, and what the settings make of its other columns."""
+
+    def __init__(self, table: Table, roles: Roles = ALL_FEATURES) -> None:
+        table.put_in(roles.partitions or {})
+        table.roles = roles
+        self.uri = uri = table.uri
+        self.index, self._table = roles.index or table.index, table
+        self.starts_quickly = not table.read_once
+        fields = [f for f in table.schema if f.name not in table.row_ids or f.name == roles.index]
+        check_names([field.name for field in table.schema], len(table.schema), uri)
+        # A part of a table may have no rows.
+        known = table.n_rows is not None and roles.partitions is None
+        self.n_samples = table.n_rows
+        check_shape(((table.n_rows or 0) if known else 2, len(fields)), uri)
+        features = TableFeatures(
+            [_column(field, roles.encoding) for field in fields], roles, uri,
+            distinct=table.distinct, content_of=table.content, dropped_by=table.dropped_by,
+            check=lambda names: table.check_features(table.own(names)),
+            in_folders=table.folders,
+        )  # fmt: skip
+        features.describe(self, named=table.named)
+        self._columns = features.columns
+        self.held_bytes = table.held_bytes(table.own([column.name for column in self._columns]))
+
+    @property
+    def estimated_samples(self) -> int | None:
+        """Rows, or about as many."""
+        return self._table.estimated_rows()
+
+    def iter_index(self) -> Iterator[list[str]]:
+        """Yield the ids of the rows."""
+        if self.index is not None:
+            yield from self._table.written(self.index)
+
+    def read_column(self, name: str) -> Any:
+        """Return a column of all rows."""
+        return self._table.values(name)
+
+    def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
+        """Yield consecutive arrays of at most ``rows`` rows; nulls are NaN."""
+        size = min(rows, max(1, _BATCH_BYTES // (self.n_features * self.dtype.itemsize)))
+        first = 0
+        for batch in self._table.read([column.name for column in self._columns], size):
+            for start in range(0, batch.num_rows, size):
+                block = self._block(batch.slice(start, size), first)
+                first += len(block)
+                yield block
+
+    def _block(self, batch: Any, first_row: int) -> np.ndarray:
+        """Return the features of a batch."""
+        parts = []
+        places = enumerate(self._columns)
+        for is_plain, group in groupby(places, lambda place: place[1].is_plain):
+            columns = list(group)
+            if is_plain:
+                numbers = batch.select([j for j, _ in columns])
+                parts.append(_numbers(numbers, self.dtype, self.uri, first_row))
+                if self._table.is_text and _may_be_rounded(parts[-1]):
+                    self._table.check_whole(self._table.own(numbers.schema.names))
+                continue
+            for j, column in columns:
+                values = batch.column(j)
+                is_list = column.kind == "list"
+                parts.append(
+                    _lists(values) if is_list else column.encode(values.to_pandas(), self.uri)
+                )
+        if len(parts) == 1 and parts[0].dtype == self.dtype:
+            return np.ascontiguousarray(parts[0])
+        return np.concatenate(parts, axis=1, dtype=self.dtype, casting="unsafe")
+
+
+def index_columns(schema: Any, uri: str) -> Sequence[str]:
+    """Return the columns in which pandas has put its index, as it notes in a schema."""
+    try:
+        names = (schema.pandas_metadata or {}).get("index_columns", [])
+        if isinstance(names, list):
+            return names
+        reason = f"index_columns is {names!r}"
+    except (ValueError, AttributeError) as error:
+        reason = str(error)
+    raise InputError(f"{uri} is damaged, its note of pandas: {reason[:200]}. Write it again.")
+
+
+def kind_of(kind: Any) -> str | None:
+    """Return what columns of an Arrow type hold: numbers, what can be encoded, or None.
+
+    Returns
+    -------
+    kind : {"number", "list", "boolean", "date", "category"} or None
+    """
+    import pyarrow.types as types
+
+    kind = getattr(kind, "storage_type", kind)  # of an extension, such as a tensor
+    if types.is_boolean(kind):
+        return "boolean"
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return "date"
+    if any(is_one(kind) for is_one in (types.is_integer, types.is_floating, types.is_decimal)):
+        return "number"
+    if types.is_null(kind):
+        return "number"
+    if types.is_fixed_size_list(kind) and kind_of(kind.value_type) == "number":
+        return "list"
+    texts = (types.is_string, types.is_large_string, types.is_string_view, types.is_dictionary)
+    return "category" if any(is_one(kind) for is_one in texts) else None
+
+
+def _column(field: Any, encoding: Encoding) -> Column:
+    """Return a column of an Arrow table, which is not encoded yet."""
+    import pyarrow.types as types
+
+    content, size, kind = getattr(field.type, "storage_type", field.type), 1, kind_of(field.type)
+    values = (encoding.known or {}).get(field.name)
+    if types.is_null(content) and values is not None:  # a part may have no value that others have
+        kind = "category" if values else "date"
+    if kind == "list":
+        size, content = content.list_size, content.value_type
+    large = types.is_integer(content) and content.bit_width > 16
+    large |= types.is_float64(content) or types.is_decimal(content) or types.is_null(content)
+    large |= kind == "date"
+    return Column(field.name, kind, np.dtype(np.float64 if large else np.float32), size)
+
+
+def _numbers(batch: Any, dtype: np.dtype, uri: str, first_row: int) -> np.ndarray:
+    """Return columns of numbers as floats; Arrow refuses whole numbers that it would round."""
+    import pyarrow as pa
+
+    kind = pa.from_numpy_dtype(dtype)
+    target = pa.schema([(str(j), kind) for j in range(batch.num_columns)])
+    names = batch.schema.names
+    batch = batch.rename_columns(target.names)
+    try:
+        floats = batch if set(batch.schema.types) == {kind} else batch.cast(target)
+    except pa.ArrowInvalid:
+        for name, values in zip(names, batch.columns, strict=True):
+            if pa.types.is_integer(values.type):
+                numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
+                check_exact(numbers[:, None], uri, first_row, [name])
+        raise
+    return np.asarray(floats.to_tensor(null_to_nan=True, row_major=True))
+
+
+def _check_texts(batch: Any, uri: str, first_row: int) -> None:
+    """Raise InputError for texts that are too long, or no UTF-8, by row and column."""
+    import pyarrow as pa
+
+    for name, values in zip(batch.schema.names, batch.columns, strict=True):
+        if kind_of(values.type) != "category":
+            continue
+        if (size := _size_of_texts(values)) > _TEXT_BYTES:
+            raise InputError(
+                f"{uri}: column {name!r} holds {format_bytes(size)} of texts in {len(values):,} "
+                f'rows, which is not read. Leave it out (input.columns: ["!{name}"]).'
+            )
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid:
+            is_coded = pa.types.is_dictionary(values.type)
+            texts = (values.dictionary_decode() if is_coded else values).cast(pa.binary())
+            for i, text in enumerate(texts.to_pylist()):
+                try:
+                    (text or b"").decode()
+                except UnicodeDecodeError:
+                    raise InputError(
+                        f"{uri}: row {first_row + i}, column {name!r} is not a readable text: its "
+                        f"bytes {text[:_SHOWN]!r} are no UTF-8. Write it again as UTF-8, or leave "
+                        f"the column out (input.columns). {FROM_0}"
+                    ) from None
+            raise
+
+
+def _size_of_texts(values: Any) -> int:
+    """Return the bytes of texts once each row has its own: few long ones pack well."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_dictionary(values.type) or not len(values.dictionary):
+        return int(values.nbytes)
+    if kind_of(values.type.value_type) != "category":
+        return 0
+    lengths = pc.binary_length(values.dictionary.cast(pa.large_binary()))
+    return int(pc.sum(pc.cast(lengths.take(values.indices), pa.int64())).as_py() or 0)
+
+
+def _as_stored(batch: Any, kinds: list[Any]) -> Any:
+    """Return a batch whose texts were read as they are packed with the types of its columns."""
+    import pyarrow as pa
+
+    arrays = [
+        values if values.type == kind else values.dictionary_decode().cast(kind)
+        for values, kind in zip(batch.columns, kinds, strict=True)
+    ]
+    return pa.record_batch(arrays, names=batch.schema.names)
+
+
+def _may_be_rounded(block: np.ndarray) -> bool:
+    """Say whether a number is so large that whole ones near it are not all floats."""
+    if -EXACT < block.min() and block.max() < EXACT:  # not if one is NaN
+        return False
+    return bool(((block >= EXACT) | (block <= -EXACT)).any())
+
+
+def _lists(values: Any) -> np.ndarray:
+    """Return lists of one size as rows; a list that is missing is NaN in all of them."""
+    import pyarrow as pa
+
+    values = getattr(values, "storage", values)
+    size = values.type.list_size
+    rows = np.full((len(values), size), np.nan)
+    numbers = values.flatten().cast(pa.float64()).to_numpy(zero_copy_only=False)
+    rows[values.is_valid().to_numpy(zero_copy_only=False)] = numbers.reshape(-1, size)
+    return rows
+
+
+def typed(texts: Sequence[str | None]) -> Any:
+    """Return texts as an Arrow array of numbers, booleans or dates if all of them are such."""
+    import pyarrow as pa
+
+    array = pa.array(texts, pa.string())
+    for kind in (pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us")):
+        try:
+            return array.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    return array
+
+
+def write_batches(selected: Any, open_writer: Callable[[Any], Any]) -> None:
+    """Write the selected columns by a writer of Arrow, which is opened with their schema."""
+    batches = selected.batches()
+    first = next(batches)
+    with open_writer(first.schema) as writer:
+        for batch in chain([first], batches):
+            writer.write_batch(batch)

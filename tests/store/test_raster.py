@@ -1,0 +1,110 @@
+"""GeoTIFF and ENVI: what is selected or labelled goes back on the map."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import bigfs
+from bigfs.cli import cli
+from bigfs.core.errors import InputError
+from bigfs.store.source import open_matrix
+
+rasterio = pytest.importorskip("rasterio", reason="the extra bigfs[geo] is not installed")
+CRS = "EPSG:32633"
+MAP = rasterio.Affine(30, 0, 5e5, 0, -20, 5e6)
+
+
+def main(arguments: list[str]) -> int:
+    """Run a command, and return its exit code."""
+    return CliRunner().invoke(cli, arguments, catch_exceptions=False).exit_code
+
+
+def scene(folder: Path, name: str = "scene.tif", driver: str = "GTiff", **options: Any) -> Path:
+    """Write 4 bands of 9 lines and 7 pixels, of which two have no data."""
+    bands = np.random.default_rng(0).normal(size=(4, 9, 7)).astype(np.float32)
+    bands[1, 2, 3:5] = -9999
+    with rasterio.open(
+        folder / name, "w", driver=driver, count=4, height=9, width=7, dtype="float32", crs=CRS,
+        transform=MAP, nodata=-9999, **options,
+    ) as file:  # fmt: skip
+        file.write(bands)
+        for band, text in enumerate(("blue", "green", "red", "infrared"), 1):
+            file.set_band_description(band, text)
+    return folder / name
+
+
+def check_map(path: Path) -> None:
+    """Check that a picture lies where the scene does."""
+    with rasterio.open(path) as file:
+        assert file.crs.to_epsg() == 32633
+        assert tuple(file.transform)[:6] == (30, 0, 5e5, 0, -20, 5e6)
+        assert (file.height, file.width) == (9, 7)
+
+
+def test_labels_and_selected_bands_go_back_on_the_map(tmp_path: Path) -> None:
+    path = scene(tmp_path)
+    pipeline = tmp_path / "p.yaml"
+    pipeline.write_text(
+        f"run: {tmp_path}/run\ninput: {{uri: {path}, missing: drop_rows}}\n"
+        "method: max_variance\nn_features_to_select: 2\n"
+    )
+    assert main(["run", str(pipeline)]) == 0
+    run = bigfs.open_result(tmp_path / "run")
+    places = np.arange(61)
+    grid = bigfs.to_grid(run, places, dest=tmp_path / "labels.tif")
+    assert grid.shape == (9, 7)
+    assert (grid[2, 3:5] == -1).all()
+    check_map(tmp_path / "labels.tif")
+    with rasterio.open(tmp_path / "labels.tif") as file:
+        np.testing.assert_array_equal(file.read(1), grid)
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "selected.tif")]) == 0
+    check_map(tmp_path / "selected.tif")
+    with rasterio.open(tmp_path / "selected.tif") as file, rasterio.open(path) as whole:
+        names = list(file.descriptions)
+        assert len(names) == 2
+        for band, name in enumerate(names, 1):
+            original = whole.read(whole.descriptions.index(name) + 1)
+            original[2, 3:5] = np.nan
+            np.testing.assert_array_equal(file.read(band), original)
+
+
+def test_a_class_map_is_read_as_labels(tmp_path: Path) -> None:
+    from bigfs.store.labels import load_labels
+
+    classes = np.arange(63).reshape(9, 7) % 3
+    with rasterio.open(
+        tmp_path / "y.tif",
+        "w",
+        driver="GTiff",
+        count=1,
+        height=9,
+        width=7,
+        dtype="uint8",
+        transform=MAP,
+    ) as file:
+        file.write(classes.astype(np.uint8), 1)
+    np.testing.assert_array_equal(load_labels(str(tmp_path / "y.tif"), 63), classes.ravel())
+
+
+def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tif").write_bytes(b"II*\0" + bytes(99))
+    (tmp_path / "b.img").write_bytes(bytes(99))
+    for name in ("a.tif", "b.img"):
+        with pytest.raises(InputError, match="no GeoTIFF or ENVI file, or is damaged"):
+            open_matrix(tmp_path / name)
+    with pytest.raises(InputError, match=r"pixels of one \(.tif, .img\) only"):
+        np.save(tmp_path / "X.npy", np.ones((3, 4, 2)))
+        source = open_matrix(tmp_path / "X.npy", features=2)
+        bigfs.to_grid(source, np.arange(12), dest=tmp_path / "labels.tif")
+
+
+def test_a_cut_picture_ends_in_words(tmp_path: Path) -> None:
+    path = scene(tmp_path)
+    path.write_bytes(path.read_bytes()[:700])
+    with pytest.raises(InputError):
+        list(open_matrix(path).iter_blocks(99))

@@ -28,6 +28,7 @@ from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.graph.recall import sample_rows
+from bigfs.runtime.progress import track
 from bigfs.selectors.cross import Cross, dense_cross, merge_cross, side_bytes, sparse_cross
 from bigfs.selectors.number import (
     choose_number,
@@ -278,12 +279,14 @@ class FromProducts(OnePass):
         )
         reader, rows, left = blocks.start_pass(0), [], self.n_rows
         few = np.unique(np.linspace(0, len(blocks.bounds) - 1, _SAMPLE_BLOCKS).astype(int))
-        for place, number in enumerate(few.tolist()):
-            start, stop = blocks.bounds[number]
-            wanted = min(stop - start, -(-left // (len(few) - place)))
-            left -= wanted
-            chosen = sample_rows(stop - start, self.random_state + number, wanted)
-            rows.append(np.array(reader.read(start, stop)[chosen]))
+        with track("curves", len(few)) as progress:
+            for place, number in enumerate(few.tolist()):
+                start, stop = blocks.bounds[number]
+                wanted = min(stop - start, -(-left // (len(few) - place)))
+                left -= wanted
+                chosen = sample_rows(stop - start, self.random_state + number, wanted)
+                rows.append(np.array(reader.read(start, stop)[chosen]))
+                progress.advance(1)
         return cross, rows
 
 

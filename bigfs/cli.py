@@ -150,8 +150,9 @@ def plan(
     """Print the cost of a pipeline without running it.
 
     For each stage: the largest resident size of a worker, bytes of the data read, passes over
-    them, tasks, the largest task graph, requests to storage and scratch. Exit code 3 if it does
-    not fit memory_limit, the workers or the disk, with settings that would.
+    them, tasks, the largest task graph, requests to storage, scratch and estimated processor
+    time. Exit code 3 if it does not fit memory_limit, the workers or the disk, with settings that
+    would.
 
     \b
     Examples:

@@ -6,7 +6,7 @@ row that is farthest from its center. Partial sums merge in a fixed tree order i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.sample import gather_parts
 from bigfs.core.checks import check_count
-from bigfs.core.cost import Shape, Step, pass_over
+from bigfs.core.cost import Shape, Step, pass_over, product_seconds, read_seconds
 from bigfs.core.errors import InputError
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB
@@ -110,13 +110,17 @@ def _sampled_rows(n_samples: int, n_clusters: int) -> int:
     return min(n_samples, max(SAMPLE_ROWS, 20 * n_clusters))
 
 
+# Iterations until most clusterings stand still.
+_USUAL_ITERATIONS = 20
+
+
 def kmeans_steps(
     shape: Shape, n_clusters: int, *, max_iter: int = 100, times: int = 1
 ) -> tuple[Step, ...]:
     """Return the steps of `kmeans` without given centers, done so many times."""
     size = _sampled_rows(shape.n_samples, n_clusters)
     sample, centers = size * shape.n_features * shape.itemsize, 8 * n_clusters * shape.n_features
-    folded = min(shape.n_blocks, TREE_ARITY) + 2
+    folded, usual = min(shape.n_blocks, TREE_ARITY) + 2, min(1.0, _USUAL_ITERATIONS / max_iter)
     return (
         pass_over(
             shape,
@@ -131,11 +135,14 @@ def kmeans_steps(
             requests=shape.n_blocks,
             times=times,
         ),
-        pass_over(
-            shape,
-            f"a block and its nearest of {n_clusters} centers",
-            24 * shape.rows + folded * centers + 24 * MIB,
-            times=times * (max_iter + 1),
+        replace(
+            pass_over(
+                shape,
+                f"a block and its nearest of {n_clusters} centers",
+                24 * shape.rows + folded * centers + 24 * MIB,
+                times=times * (max_iter + 1),
+            ),
+            seconds=usual * (read_seconds(shape) + product_seconds(shape.n_values, n_clusters)),
         ),
     )
 

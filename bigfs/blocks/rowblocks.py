@@ -11,7 +11,7 @@ import logging
 import pickle
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 from bigfs.blocks import csr_kernels, kernels, preprocess
 from bigfs.blocks.kernels import Gram, Moments, PartialGram
 from bigfs.blocks.preprocess import Transform
-from bigfs.core.cost import Shape, Step, pass_over
+from bigfs.core.cost import Shape, Step, loop_seconds, pass_over, product_seconds
 from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.text import FROM_0
@@ -457,11 +457,16 @@ class RowBlocks:
         return self.reduce(_xtv_kernel, np.add, V, label="X'V")
 
 
+# Measured: steps of a loop for the moments of a value.
+_MOMENTS_LOOPS = 3
+
+
 def moments_step(shape: Shape) -> Step:
     """Return the step of `RowBlocks.moments`: a tile, or entries by columns, in float64."""
     sparse = shape.n_entries is not None
     needed = csr_kernels.kernel_bytes(shape) if sparse else 16 * MIB
-    return pass_over(shape, "a block and its moments", needed)
+    seconds = loop_seconds(shape.n_values, _MOMENTS_LOOPS)
+    return pass_over(shape, "a block and its moments", needed, seconds=seconds)
 
 
 def fold_parts(n_blocks: int) -> int:
@@ -489,7 +494,10 @@ def gram_step(shape: Shape, n_targets: int, what: str = "the Gram matrix") -> St
     what = f"{what}: {fold_parts(shape.n_blocks)} sums of {d:,} x {d:,}"
     # One more, which may still be on its way when the fold begins.
     needed = gram_bytes(shape, n_targets) + 8 * (d + n_targets) ** 2
-    return Step(what, needed, shape.n_blocks, 1, shape.n_chunks)
+    seconds = product_seconds(shape.n_samples, d, d + n_targets)
+    if shape.n_entries is not None:
+        seconds = loop_seconds(shape.n_entries, shape.n_entries / shape.n_samples)
+    return replace(pass_over(shape, what, seconds=seconds), task_bytes=needed)
 
 
 def _on_block(

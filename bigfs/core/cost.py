@@ -6,6 +6,7 @@ adds them up.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,11 @@ class Shape:
     # blocks are dense.
     n_entries: int | None = None
     block_entries: int | None = None
+
+    @property
+    def n_values(self) -> int:
+        """Values that are stored."""
+        return self.n_samples * self.n_features if self.n_entries is None else self.n_entries
 
     @property
     def nbytes(self) -> int:
@@ -74,17 +80,40 @@ class Step:
     times: int = 1  # how often the step is done, at most
     by_client: bool = False  # whether the client does it itself, on what workers have summed up
     before_kept: bool = False  # whether processes do not yet have what they keep between passes
+    # Processor time of all tasks, once, with reading: an estimate; less where ``times`` is a bound
+    # far above what is usual.
+    seconds: float = 0.0
 
 
-def pass_over(shape: Shape, what: str, task_bytes: int = 0, *, times: int = 1) -> Step:
-    """Return the step of a pass: a task for each block, which needs ``task_bytes`` beside it."""
-    needed = shape.read_bytes + task_bytes
-    return Step(what, needed, shape.n_blocks, 1, shape.n_chunks, times)
+def pass_over(
+    shape: Shape, what: str, task_bytes: int = 0, *, times: int = 1, seconds: float = 0.0
+) -> Step:
+    """Return the step of a pass: a task for each block, which needs ``task_bytes`` beside it.
+
+    ``seconds`` is what it computes, beside reading.
+    """
+    needed, seconds = shape.read_bytes + task_bytes, seconds + read_seconds(shape)
+    return Step(what, needed, shape.n_blocks, 1, shape.n_chunks, times, seconds=seconds)
 
 
 # Measured on a core of 2023: multiplications by products of matrices, by loops over entries, and
 # bytes that are read and checked, a second.
 PRODUCTS_RATE, LOOP_RATE, READ_RATE = 2e10, 1e9, 5e8
+
+
+def read_seconds(shape: Shape) -> float:
+    """Return the processor time of reading a matrix once."""
+    return shape.nbytes / READ_RATE
+
+
+def product_seconds(*sizes: float) -> float:
+    """Return the processor time of a product of matrices with these three sizes."""
+    return math.prod(sizes) / PRODUCTS_RATE
+
+
+def loop_seconds(*sizes: float) -> float:
+    """Return the processor time of as many steps of a loop as the product of some sizes."""
+    return math.prod(sizes) / LOOP_RATE
 
 
 @dataclass(frozen=True)
@@ -102,8 +131,6 @@ class StageCost:
     loads: tuple[str, ...] = ()
     # Whether passes and tasks are bounds of an iteration that may end earlier.
     at_most: bool = False
-    # Processor time by the rates below: an estimate. None: nothing is known of it.
-    seconds: float | None = None
 
     @property
     def largest(self) -> Step:
@@ -129,6 +156,11 @@ class StageCost:
     def passes(self) -> int:
         """Reads of all of X."""
         return sum(step.passes * step.times for step in self.steps)
+
+    @property
+    def seconds(self) -> float:
+        """Processor time: an estimate from measured rates."""
+        return sum(step.seconds * step.times for step in self.steps)
 
     @property
     def tasks(self) -> int:
@@ -177,3 +209,8 @@ class StagePlan:
     used_bytes: int = 0
     tasks_at_once: int = 1
     refusal: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Processor time: an estimate from measured rates."""
+        return 0.0 if self.cost is None else self.cost.seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,13 +12,13 @@ from bigfs.blocks.rowblocks import gram_step, moments_step
 from bigfs.config import Config
 from bigfs.config.sections import Auto, EvaluateConfig
 from bigfs.core.cost import (
-    LOOP_RATE,
-    PRODUCTS_RATE,
-    READ_RATE,
     Shape,
     StageCost,
     Step,
+    loop_seconds,
     pass_over,
+    product_seconds,
+    read_seconds,
 )
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
@@ -185,13 +185,13 @@ class Evaluation:
                 needed = 128 * MIB + 3 * part.block_bytes
                 steps.append(pass_over(part, what, needed, times=times))
                 steps.append(gram_step(part, 0, "correlations"))
+        steps[0] = replace(steps[0], seconds=self._seconds(columns, drawn is not None))
         return StageCost(
             tuple(steps),
             columns.nbytes + (0 if drawn is None else drawn.nbytes),
             0,
             loads=("bigfs.evaluate.protocols", "scipy.optimize", "sklearn.cluster"),
             at_most=True,
-            seconds=self._seconds(columns, drawn is not None),
         )
 
     def _seconds(self, columns: Shape, draws: bool) -> float:
@@ -207,14 +207,13 @@ class Evaluation:
     def _judging_seconds(self, part: Shape, repetitions: int) -> float:
         """Return an estimate for some columns: components, k-means and nearest neighbors."""
         settings, n = self.settings, part.n_samples
-        width, seconds = part.n_features, part.nbytes / READ_RATE
+        width, seconds = part.n_features, read_seconds(part)
         if settings.n_components is not None and width > MANY_FEATURES:
             width = min(settings.n_components, n)
-            values = part.n_entries or n * part.n_features
-            seconds += _PASSES * (part.nbytes / READ_RATE + values * width / PRODUCTS_RATE)
+            seconds += _PASSES * (read_seconds(part) + product_seconds(part.n_values, width))
         clusters = (settings.n_clusters or _CLUSTERS) * settings.n_init
-        seconds += repetitions * _LLOYD * n * width * clusters / LOOP_RATE
-        return seconds + settings.nearest_neighbor * float(n) ** 2 * width / PRODUCTS_RATE
+        seconds += loop_seconds(repetitions, _LLOYD, n, width, clusters)
+        return seconds + settings.nearest_neighbor * product_seconds(n, n, width)
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the figures of the selected columns, of all, and of random ones."""

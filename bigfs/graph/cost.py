@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over, product_seconds
 from bigfs.core.units import MIB
 from bigfs.graph.partition import PartitionPlan, plan_partitions
 from bigfs.graph.recall import SAMPLED_ROWS
@@ -12,6 +12,8 @@ from bigfs.graph.search import PLANNED_COPIES, scratch_bytes, shelf_width
 GRAPH_BLOCK_BYTES = 8 * MIB
 # Measured: what a directed edge takes while a block's edges are united with their reverses.
 _UNION_BYTES = 160
+# Measured: steps of a loop for an edge, from lists to the matrix.
+_UNION_LOOPS = 200
 # Lists and their sorted copies while the neighbors of a block come home; and the sort's tiles.
 _MERGE_COPIES = 4
 _MERGE_TILES = 64 * MIB
@@ -102,7 +104,8 @@ def _search_steps(
     largest = min(n, plan.capacity_rows)
     what = f"a partition of at most {largest:,} rows x {d:,} features with its neighbor search"
     needed = plan.search_bytes(largest, d, itemsize, n_neighbors)
-    steps.append(Step(what, needed, parts, 0, parts * (2 * runs + 1), again))
+    requests, seconds = parts * (2 * runs + 1), plan.search_seconds(n, d, n_neighbors)
+    steps.append(Step(what, needed, parts, 0, requests, again, seconds=seconds))
     home = graph_block_rows(n_neighbors)
     blocks = -(-n // home)
     lists = min(n, home) * (8 * n_neighbors + 4)
@@ -113,7 +116,8 @@ def _search_steps(
         times = 1 if recall_target is None else 2
         what = "a block searched for the neighbors of sampled rows"
         beside = recall_bytes(rows) - rows.read_bytes
-        steps.append(pass_over(rows, what, beside, times=times))
+        seconds = product_seconds(min(n, SAMPLED_ROWS), n, d)
+        steps.append(pass_over(rows, what, beside, times=times, seconds=seconds))
     return steps
 
 
@@ -137,6 +141,7 @@ def affinity_steps(n_samples: int, n_neighbors: int, weight: str = "binary") -> 
             blocks,
             0,
             blocks * (3 * blocks + 6),
+            seconds=loop_seconds(n_samples, n_neighbors, _UNION_LOOPS),
         ),
         Step("a chunk of the matrix", 64 * MIB, blocks, 0, 8 * blocks),
     ]

@@ -17,7 +17,7 @@ import numpy as np
 from bigfs.blocks.csr_kernels import csr_edge_sum, csr_spread, edge_bytes
 from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import BlockReader, RowBlocks
-from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.graph.shuffle import Receipt, Runs, commit_runs, write_run
@@ -72,17 +72,20 @@ def edge_moments(blocks: RowBlocks, W: AffinityMatrix, n_groups: int = 1) -> Edg
 
 def edges_cost(shape: Shape, n_neighbors: int, n_groups: int = 1) -> StageCost:
     """Return the cost of `edge_moments`: each block with one other at a time."""
+    seconds = loop_seconds(shape.n_values, 2 * n_neighbors)
     if shape.n_entries is not None:
         needed = _group_bytes(shape, n_neighbors, n_groups)
         if n_groups == 1:
-            return StageCost((Step("columns of all rows", needed, 1, 1, shape.n_chunks),))
+            step = Step("columns of all rows", needed, 1, 1, shape.n_chunks, seconds=seconds)
+            return StageCost((step,))
         what, requests = f"a group of columns, one of {n_groups}", _group_requests(shape, n_groups)
-        sums = Step(what, needed, n_groups, 0, requests)
+        sums = Step(what, needed, n_groups, 0, requests, seconds=seconds)
         return StageCost((_sorting_step(shape, n_groups), sums), _groups_bytes(shape))
     edges = 2 * shape.rows * n_neighbors
     needed = shape.read_bytes + 40 * edges + 32 * MIB
     # Rows of one neighborhood lie in few blocks where rows are in order, in all where they are not.
-    return StageCost((pass_over(shape, "a block, one that its edges lead to", needed),))
+    what = "a block, one that its edges lead to"
+    return StageCost((pass_over(shape, what, needed, seconds=seconds),))
 
 
 def column_groups(shape: Shape, n_neighbors: int, memory_limit: int) -> int:

@@ -36,6 +36,8 @@ _EXACT_TILES = 80 * MIB
 # Measured seconds of exact search, by pair of rows and by pair and feature; of compilation.
 _EXACT_SECONDS = (5e-9, 6e-11)
 _COMPILE_SECONDS = 25.0
+# Measured seconds of pynndescent by row and neighbor, and by row, neighbor and feature.
+_DESCENT_SECONDS = (3e-5, 2e-7)
 _SMALL_ROWS = 2048
 _MOST_EXACT_ROWS = 2**15
 
@@ -67,6 +69,15 @@ class PartitionPlan:
         """Return the bytes that a partition of so many rows needs beyond a worker's baseline."""
         cost = exact_bytes if self.exact else index_bytes
         return cost(rows, n_features, itemsize, n_neighbors)
+
+    def search_seconds(self, n_samples: int, n_features: int, n_neighbors: int) -> float:
+        """Return the processor time of all searches: an estimate."""
+        width = most_components(n_features) or n_features
+        each, by_feature = _DESCENT_SECONDS
+        descent = _COMPILE_SECONDS + n_samples * n_neighbors * (each + by_feature * width)
+        largest = min(n_samples, self.capacity_rows)
+        exact = n_samples * largest * (_EXACT_SECONDS[0] + _EXACT_SECONDS[1] * n_features)
+        return exact if self.exact else min(exact, descent)
 
 
 def exact_rows(algorithm: str, plan: PartitionPlan, counts: np.ndarray, n_features: int) -> int:

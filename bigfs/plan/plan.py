@@ -105,6 +105,11 @@ class Plan:
         return sum(stage.bytes_read for stage in self.stages)
 
     @property
+    def seconds(self) -> float:
+        """Processor time of all stages: an estimate from measured rates."""
+        return sum(stage.seconds for stage in self.stages)
+
+    @property
     def by_stage(self) -> dict[str, StagePlan]:
         """The planned stages by their names."""
         return {stage.name: stage for stage in self.stages}
@@ -121,20 +126,15 @@ class Plan:
 
     def line(self) -> str:
         """Return the plan in one line."""
+        bound = "at most " if any(s.cost and s.cost.at_most for s in self.stages) else ""
+        top = max(self.stages, key=lambda stage: stage.seconds)
+        longest = f"{format_seconds(top.seconds)} of it for {top.name}"
         return (
             f"plan: {len(self.stages)} stages, at most {format_bytes(self.predicted_peak_bytes)} "
             f"in a worker, {self._reads()} read, {_count(sum(_tasks(s) for s in self.stages))} "
-            f"tasks, {format_bytes(self.scratch_bytes)} in the run directory{self._estimates('; ')}"
+            f"tasks, {format_bytes(self.scratch_bytes)} in the run directory; processor time, "
+            f"estimated: {bound}{format_seconds(self.seconds)}, {longest}"
         )
-
-    def _estimates(self, before: str) -> str:
-        """Return how much processor time stages take that say so; nothing where none does."""
-        known = [
-            f"{stage.name} about {format_seconds(stage.cost.seconds)}"
-            for stage in self.stages
-            if stage.cost is not None and stage.cost.seconds is not None
-        ]
-        return f"{before}processor time, estimated: {', '.join(known)}" if known else ""
 
     def _reads(self) -> str:
         bound = "at most " if any(s.cost and s.cost.at_most for s in self.stages) else ""
@@ -151,7 +151,8 @@ class Plan:
                 f"{format_bytes(s.nbytes)}, {s.n_blocks:,} blocks of {s.rows:,} rows"
             )
         lines += [*self.unknown, *self.notes]
-        head = ("stage", "peak", "read of X", "passes", "tasks", "graph", "requests", "scratch")
+        head = ("stage", "peak", "read of X", "passes", "tasks", "graph", "requests", "scratch",
+                "processor time")  # fmt: skip
         rows = [head, *(_cells(stage) for stage in self.stages if stage.cost is not None)]
         if len(rows) > 1:
             rows.append(self._totals())
@@ -163,8 +164,6 @@ class Plan:
         for stage in self.stages:
             if stage.cost is not None:
                 lines.append(f"{stage.name}: largest task {stage.cost.largest.what}")
-        if estimates := self._estimates(""):
-            lines.append(f"{estimates}; of other stages it is not known")
         return "\n".join([*lines, *self._verdict()])
 
     def _totals(self) -> tuple[str, ...]:
@@ -180,6 +179,7 @@ class Plan:
             format_bytes(graph),
             _count(requests),
             format_bytes(self.scratch_bytes),
+            format_seconds(self.seconds),
         )
 
     def _verdict(self) -> list[str]:
@@ -189,7 +189,8 @@ class Plan:
         base, larger = format_bytes(baseline_bytes()), format_bytes(baseline_bytes(True))
         lines = [
             f"Peaks allow {base} for a worker before its tasks, {larger} once it has loaded "
-            "pynndescent; <= marks bounds of iterations."
+            "pynndescent; <= marks bounds of iterations. Processor time is an estimate from "
+            "measured rates."
         ]
         if not self.fits:
             lines.append("Does not fit. " + " ".join(self.refusals))
@@ -248,6 +249,7 @@ def _cells(stage: StagePlan) -> tuple[str, ...]:
         format_bytes(cost.graph_bytes),
         f"{bound}{_count(cost.requests)}",
         format_bytes(cost.scratch_bytes) if cost.scratch_bytes else "-",
+        f"{bound}{format_seconds(stage.seconds)}",
     )
 
 
@@ -267,7 +269,7 @@ def _stage_dict(stage: StagePlan) -> dict[str, Any]:
         "requests": cost.requests,
         "scratch_bytes": cost.scratch_bytes,
         "stored_bytes": cost.stored_bytes,
-        "estimated_seconds": cost.seconds,
+        "estimated_seconds": stage.seconds,
         "at_most": cost.at_most,
         "refusal": stage.refusal,
     }

@@ -12,7 +12,7 @@ Runs on workers; imports no scikit-learn.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from bigfs.blocks.kernels import tile_rows
 from bigfs.blocks.rowblocks import fold_parts
 from bigfs.config import Selection
 from bigfs.config.sections import Auto, GraphConfig
-from bigfs.core.cost import LOOP_RATE, PRODUCTS_RATE, READ_RATE, Shape, StageCost, Step
+from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over, product_seconds
 from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
@@ -152,22 +152,19 @@ class OnePass:
         block += side_bytes(shape, self.n_leading)
         needed = block + _parts(shape) * products + 2 * rows
         client = 4 * products + 3 * 8 * self.n_rows * d + 8 * 8 * self.n_rows**2 + 8 * MIB
+        rate = product_seconds if shape.n_entries is None else loop_seconds
+        products_seconds = rate(shape.n_values, self.largest)
         return StageCost(
             (
-                Step(what, needed, shape.n_blocks, 1, shape.n_chunks),
-                Step(f"curves from the {what}", client, by_client=True),
+                replace(pass_over(shape, what, seconds=products_seconds), task_bytes=needed),
+                Step(f"curves from the {what}", client, by_client=True, seconds=self._path_seconds),
             ),
-            seconds=self._seconds(),
         )
 
-    def _seconds(self) -> float:
-        """Return an estimate: the pass, the products, and the path of the leading features."""
-        shape, m = self.shape, self.largest
-        entries, rate = shape.n_entries, LOOP_RATE
-        if entries is None:
-            entries, rate = shape.n_samples * shape.n_features, PRODUCTS_RATE
-        path = shape.n_features * m**2 / PRODUCTS_RATE
-        return shape.nbytes / READ_RATE + entries * m / rate + path
+    @property
+    def _path_seconds(self) -> float:
+        """An estimate for the path of the leading features."""
+        return product_seconds(self.shape.n_features, self.largest, self.largest)
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the curves, and the selection."""
@@ -254,15 +251,10 @@ class FromProducts(OnePass):
     def cost(self) -> StageCost:
         """Return the cost of the client's matrices, and of a block."""
         shape, d = self.shape, self.shape.n_features
-        of_pass = super().cost()
-        client = of_pass.steps[-1]
+        client = super().cost().steps[-1]
         needed = client.task_bytes + 8 * d * (d + self.n_targets) + shape.read_bytes
-        step = Step("curves from the Gram matrix", needed, by_client=True)
-        return StageCost((step,), seconds=of_pass.seconds)
-
-    def _seconds(self) -> float:
-        """Return an estimate: the path of the leading features."""
-        return self.shape.n_features * self.largest**2 / PRODUCTS_RATE
+        step = replace(client, what="curves from the Gram matrix", task_bytes=needed)
+        return StageCost((step,))
 
     def _read(
         self, inputs: Inputs, leading: np.ndarray, targets: ArrayRef | None

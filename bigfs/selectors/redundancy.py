@@ -19,7 +19,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.blocks.kernels import PartialGram, block_gram, complete_gram, merge_gram
 from bigfs.blocks.rowblocks import fold_parts
 from bigfs.config import Selection
-from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over, product_seconds
 from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
@@ -63,7 +63,9 @@ class Redundancy:
         """Return the cost of a pass; there are more where most features say the same."""
         sums = 8 * (fold_parts(self.shape.n_blocks) + 2) * self.at_once**2
         what = f"correlations of {self.at_once:,} leading features"
-        return pass_over(self.shape, what, sums + 4 * 8 * _PIECE + MIB)
+        rate = product_seconds if self.shape.n_entries is None else loop_seconds
+        seconds = rate(self.shape.n_samples, self.at_once, self.at_once)
+        return pass_over(self.shape, what, sums + 4 * 8 * _PIECE + MIB, seconds=seconds)
 
     def applied(self, result: FeatureScores, blocks: RowBlocks) -> FeatureScores:
         """Return a result whose ranking begins with the features that are kept.

@@ -19,7 +19,7 @@ from bigfs.blocks import RowBlocks
 from bigfs.blocks.kmeans import plus_plus
 from bigfs.blocks.rowblocks import moments_step
 from bigfs.blocks.sample import gather_rows, gather_steps
-from bigfs.core.cost import StageCost, Step
+from bigfs.core.cost import StageCost, Step, loop_seconds
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.memory import task_budget
 from bigfs.core.seeds import rng
@@ -174,7 +174,9 @@ class SampledSearch(Strategy):
         tried = n_rows * (16 * k + 20 * together + 24) + 32 * (together + 2) * k * d + 8 * k**2 * d
         searched = 8 * n_rows * d + tried + max(8 * n_rows * d, self.compared_bytes(n_rows, k))
         needed = max(loaded, searched) + 16 * MIB
-        return Step(what, needed, tasks, requests=2 * tasks)
+        # One feature after the other is tried, by k-means of a few iterations.
+        seconds = tasks * loop_seconds(n_rows, k, d, n_candidates)
+        return Step(what, needed, tasks, requests=2 * tasks, seconds=seconds)
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
         """Return the scores; details as the estimator says."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bigfs.core.cost import StageCost, Step
+from bigfs.core.cost import StageCost, Step, loop_seconds
 from bigfs.core.memory import budget_after_search, check_fits
 from bigfs.core.units import MIB, format_bytes
 from bigfs.spectral.block import BLOCK_VALUES, block_rows
@@ -30,6 +30,9 @@ _ORDER_BYTES, _PIECE_BYTES = 64, 64 * MIB
 _ENTRIES = (1.0, 1.25, 1.5, 1.75, 2.0)
 # Rounds of the filter: typical, no bound.
 _ROUNDS = 8
+# Measured: products with W in a round of the filter, by a loop of one step for an entry; and steps
+# of eigsh for each entry and vector.
+_DEGREE, _LANCZOS_LOOPS = 20, 10
 _KERNELS = ("bigfs.spectral.kernels",)
 # Without a clear gap "auto" takes no fewer clusters than most methods by default.
 _NO_FEWER = 8
@@ -97,7 +100,9 @@ class Choice:
         if self.solver == "eigsh":
             needed = eigsh_bytes(n, n_entries, wanted)
             requests = 2 + n_entries // 2**20 + n // 2**17
-            step = Step(f"{what} and {wanted} vectors, solver eigsh", needed, 1, 0, requests)
+            seconds = loop_seconds(n_entries + n * wanted, wanted, _LANCZOS_LOOPS)
+            what = f"{what} and {wanted} vectors, solver eigsh"
+            step = Step(what, needed, 1, 0, requests, seconds=seconds)
             return StageCost((step,), stored, stored, loads=_KERNELS)
         width = block_width(wanted)
         blocks, panels = -(-n // block_rows(width, n)), -(-4 * width // self.storage.row_bytes)
@@ -106,7 +111,7 @@ class Choice:
         steps = (
             Step(f"the order of {what}", of_panel, 1, 0, blocks),
             Step(f"{what} and a panel of {n:,} rows", of_panel, panels, 0, 2 * panels * blocks,
-                 _ROUNDS),
+                 _ROUNDS, seconds=loop_seconds(n_entries, width, _DEGREE)),
             Step("a block of rows of the vectors", of_rows, 2 * blocks, 0,
                  (2 * panels + 1) * blocks, _ROUNDS),
         )  # fmt: skip

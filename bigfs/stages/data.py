@@ -8,7 +8,7 @@ from typing import Any
 from bigfs.blocks import preprocess
 from bigfs.blocks.rowblocks import moments_step
 from bigfs.config.sections import InputConfig
-from bigfs.core.cost import Shape, StageCost, Step
+from bigfs.core.cost import Shape, StageCost, Step, loop_seconds
 from bigfs.stages.stage import Stage
 from bigfs.store.ingest import ingest, ingest_bytes
 from bigfs.store.location import Location
@@ -62,6 +62,10 @@ def data_stage(
     )
 
 
+# Measured: steps of a loop for a value that is read, checked, packed and written.
+_COPY_LOOPS = 20
+
+
 @dataclass(frozen=True)
 class Ingestion:
     """Chunks of the input one after the other; attributes are those of `data_stage`."""
@@ -83,7 +87,10 @@ class Ingestion:
                 chunk = shape.block_bytes + 4 * shape.n_samples
             reads = 2 if self.missing == "mean" else 1
             needed, requests = ingest_bytes(chunk, self.held_bytes), 2 * shape.n_chunks
-            steps.append(Step("a chunk of the input", needed, 1, 1, requests, reads))
+            seconds = loop_seconds(shape.n_values, _COPY_LOOPS)
+            steps.append(
+                Step("a chunk of the input", needed, 1, 1, requests, reads, seconds=seconds)
+            )
             stored = shape.nbytes
         if preprocess.needs_moments(self.transform):
             steps.append(moments_step(shape))

@@ -6,7 +6,7 @@ import numpy as np
 
 from bigfs.blocks.rowblocks import moments_step
 from bigfs.config import Selection
-from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over
 from bigfs.core.errors import InputError
 from bigfs.selectors.fsgmm.iteration import (
     MixtureState,
@@ -23,6 +23,9 @@ from bigfs.solvers.saliency import information
 from bigfs.stages.scores import FeatureScores, rank
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import ArrayRef, Scratch
+
+# Measured: steps of a loop for a value and a component.
+_LOOPS = 5
 
 
 def choose(shape: Shape, selection: Selection) -> MixtureFit:
@@ -41,7 +44,13 @@ class MixtureFit(Strategy):
         steps = (
             moments_step(self.shape),
             Step(f"{k} rows to start from", 32 * k * d, 1, 0, k),
-            pass_over(self.shape, what, expectation_bytes(k, d), times=times + 1),
+            pass_over(
+                self.shape,
+                what,
+                expectation_bytes(k, d),
+                times=times + 1,
+                seconds=loop_seconds(n, d, k, _LOOPS),
+            ),  # fmt: skip
             Step(
                 f"{k} components of {d:,} features",
                 maximization_bytes(k, d),

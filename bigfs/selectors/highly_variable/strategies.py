@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ import numpy as np
 from bigfs.blocks.kernels import Moments, merge_moments
 from bigfs.blocks.rowblocks import RowBlocks, fold_parts
 from bigfs.config import Selection
-from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over
 from bigfs.core.errors import InputError
 from bigfs.core.units import MIB
 from bigfs.selectors.highly_variable.kernels import (
@@ -37,6 +37,8 @@ _LEAST_FEATURES = 10
 _PSEUDOINVERSE = ("reciprocal condition number", "pseudoinverse used", "near singularities")
 # Vectors of a partial result: mean, squares, minimum, maximum, and sums for the deviance.
 _VECTORS = 5
+# Measured: steps of a loop for a stored count.
+_LOOPS = 20
 
 
 def choose(shape: Shape, selection: Selection) -> Deviances | ClippedVariances:
@@ -88,12 +90,14 @@ class _OfBatches(Strategy):
         vectors = 8 * n_vectors * self.n_batches * self.shape.n_features
         deviance, batched = self._deviance, self.n_batches > 1
         needed = kernel_bytes(self.shape, deviance=deviance, batched=batched) + 2 * vectors
-        step = pass_over(self.shape, what, needed)
+        step = pass_over(
+            self.shape, what, needed, seconds=loop_seconds(self.shape.n_values, _LOOPS)
+        )
         folded = fold_parts(self.shape.n_blocks) * vectors
         if folded <= step.task_bytes:
             return step
         what = f"{what}: sums of {self.n_batches:,} batches in a fold"
-        return Step(what, folded, self.shape.n_blocks, 1, self.shape.n_chunks)
+        return replace(step, what=what, task_bytes=folded)
 
     def _counts(self, blocks: RowBlocks) -> tuple[Counts, ArrayRef | None]:
         """Return the moments of every batch, and where the batch of each row is stored."""

@@ -15,7 +15,7 @@ from bigfs.blocks.rowblocks import moments_step
 from bigfs.blocks.sample import gather_rows, gather_steps
 from bigfs.config import Selection
 from bigfs.config.sections import GraphConfig, SpectralConfig
-from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.cost import Shape, StageCost, Step, pass_over, product_seconds
 from bigfs.core.memory import task_budget
 from bigfs.core.seeds import rng
 from bigfs.core.units import MIB
@@ -92,6 +92,10 @@ def program_bytes(n_rows_of_v: int, n_columns: int, smooth: bool) -> int:
     return 4 * planes + (8 * matrices * n_rows_of_v**2 if smooth else 0) + 16 * MIB
 
 
+# Measured: products of the size of V in a round, planes and cone program together.
+_PRODUCTS = 200
+
+
 @dataclass(frozen=True)
 class MarginSearch(Strategy):
     """Clusters of large margin on all rows: several starts to their ends, and a choice of one."""
@@ -144,16 +148,28 @@ class MarginSearch(Strategy):
         program = program_bytes(*self._size, self.margin.smoothness > 0)
         block = round_bytes(shape, self._size[1])
         written = pass_over(shape, "a block and its labels", 16 * shape.rows * n_run)
+        n_rows_of_v, n_columns = self._size
+        seconds = product_seconds(shape.n_samples, n_rows_of_v, n_columns)
+        seconds += product_seconds(_PRODUCTS, n_rows_of_v, n_rows_of_v, n_columns)
         if shape.n_blocks == 1:
             what = f"all {shape.n_samples:,} rows with their planes and a cone program"
-            return Step(what, block + program, n_run, n_run, n_run * shape.n_chunks), written
-        n_rows_of_v, n_columns = self._size
+            seconds *= n_run * rounds
+            requests = n_run * shape.n_chunks
+            return Step(what, block + program, n_run, n_run, requests, seconds=seconds), written
         what = f"a cone program of {n_rows_of_v:,} x {n_columns} unknowns"
         with_planes = f"a block of {shape.rows:,} rows with its planes"
         return (
             Step(what, program, n_run, 0, 2 * n_run, rounds - 1),
             # The first pass has no program yet.
-            Step(with_planes, block, shape.n_blocks, 1, 3 * shape.n_chunks, rounds),
+            Step(
+                with_planes,
+                block,
+                shape.n_blocks,
+                1,
+                3 * shape.n_chunks,
+                rounds,
+                seconds=seconds,  # processes keep their rows
+            ),
             written,
         )
 

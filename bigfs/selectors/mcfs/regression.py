@@ -17,7 +17,15 @@ from bigfs.blocks import RowBlocks
 from bigfs.blocks.csr_kernels import GROUP, centered_entries
 from bigfs.blocks.rowblocks import fold_parts, gram_step, waiting_folds
 from bigfs.config import Selection
-from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.cost import (
+    Shape,
+    StageCost,
+    Step,
+    loop_seconds,
+    pass_over,
+    product_seconds,
+    read_seconds,
+)
 from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
@@ -153,7 +161,8 @@ class Forward(Regression):
         d = self.shape.n_features
         needed = 8 * d * (n_columns + min(self.n_selected, d) + 2 * self.n_targets) + 16 * MIB
         needed += candidates_bytes(d, _COLUMNS)
-        return Step(what, needed, by_client=True)
+        seconds = product_seconds(d, min(self.n_selected, d), self.n_selected + self.n_targets)
+        return Step(what, needed, by_client=True, seconds=seconds)
 
 
 class ForwardOnGram(Forward):
@@ -216,9 +225,18 @@ class ForwardOnColumns(Forward):
         needed = shape.read_bytes + 8 * columns * d * self._n_parts + side_bytes(shape, columns)
         needed += 0 if shape.n_entries is None else 8 * MIB
         beside = 8 * d * self.n_targets + side_bytes(shape, self.n_targets)
+        usual = 2 + -(-self.n_selected // columns)
         steps = (
             pass_over(shape, "products of a block with the eigenvectors", beside),
-            Step(what, needed, shape.n_blocks, 1, shape.n_chunks, self.n_selected),
+            Step(
+                what,
+                needed,
+                shape.n_blocks,
+                1,
+                shape.n_chunks,
+                self.n_selected,
+                seconds=_seconds_of_columns(shape, columns) * usual / self.n_selected,
+            ),  # fmt: skip
             self._on_client(what, columns),
         )
         return StageCost(steps, at_most=True)
@@ -252,7 +270,15 @@ class ForwardOnRows(ForwardOnColumns):
         beside = 8 * d * K + side_bytes(shape, K)
         steps = (
             pass_over(shape, "products of a block with the eigenvectors", beside),
-            Step("all entries", self.needed_bytes(shape), 1, 1, shape.n_chunks, by_client=True),
+            Step(
+                "all entries",
+                self.needed_bytes(shape),
+                1,
+                1,
+                shape.n_chunks,
+                by_client=True,
+                seconds=_seconds_of_columns(shape, self.n_selected),
+            ),  # fmt: skip
             self._on_client(f"{shape.n_entries:,} entries", self.needed_bytes(shape) // (8 * d)),
         )
         return StageCost(steps)
@@ -281,3 +307,9 @@ class _Fetched:
         columns = cross_pass(self._blocks, self._centered, features, None).cross
         columns[self._norms == 0] = 0.0
         return columns.T
+
+
+def _seconds_of_columns(shape: Shape, n_columns: int) -> float:
+    """Return the processor time of a pass for some columns of X'X."""
+    products = loop_seconds if shape.n_entries is not None else product_seconds
+    return read_seconds(shape) + products(shape.n_values, n_columns)

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.rowblocks import gram_bytes, gram_step
 from bigfs.config import Selection
-from bigfs.core.cost import Shape, StageCost, Step
+from bigfs.core.cost import Shape, StageCost, Step, loop_seconds
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
@@ -107,7 +107,9 @@ class FullGram(Paths):
         """Return the cost of the pass, and of a path in each task."""
         K, d = self.n_targets, self.shape.n_features
         needed = 16 * d**2 + 16 * MIB
-        paths = Step(f"a path on the Gram matrix of {d:,} features", needed, K, 0, 2 * K)
+        seconds = loop_seconds(K, d, self.n_selected, self.n_selected)
+        what = f"a path on the Gram matrix of {d:,} features"
+        paths = Step(what, needed, K, 0, 2 * K, seconds=seconds)
         return StageCost((gram_step(self.shape, K, "the regressions' Gram matrix"), paths))
 
     def _paths(

@@ -12,14 +12,14 @@ Runs on workers; imports no scikit-learn.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.csr_kernels import GROUP
 from bigfs.blocks.rowblocks import fold_parts
-from bigfs.core.cost import Shape, Step, pass_over
+from bigfs.core.cost import Shape, Step, loop_seconds, pass_over, product_seconds
 from bigfs.core.errors import MemoryLimitError
 from bigfs.core.memory import format_limit, limit_for, task_budget
 from bigfs.core.units import format_bytes
@@ -170,14 +170,17 @@ def wide_steps(shape: Shape, n_targets: int, n_nonzero: int, memory_limit: int) 
     needed = shape.read_bytes + 8 * fold_parts(shape.n_blocks) * d * max(n_targets, columns)
     needed += side_bytes(shape, columns)
     what = f"Gram columns of {columns:,} of {d:,} features"
+    rate = product_seconds if shape.n_entries is None else loop_seconds
+    products = rate(shape.n_values, columns)
     return (
         pass_over(
             shape,
             "products of a block with the eigenvectors",
             8 * d * n_targets + side_bytes(shape, n_targets),
         ),
-        Step(
-            what, needed, shape.n_blocks, 1, shape.n_chunks, 4 * -(-candidates // max(1, columns))
+        replace(
+            pass_over(shape, what, times=4 * -(-candidates // max(1, columns)), seconds=products),
+            task_bytes=needed,
         ),
         Step(
             f"a path on {candidates:,} of {d:,} features",
@@ -186,6 +189,7 @@ def wide_steps(shape: Shape, n_targets: int, n_nonzero: int, memory_limit: int) 
             0,
             2 * n_targets,
             4,
+            seconds=loop_seconds(n_targets, d, n_nonzero, n_nonzero),
         ),
     )
 

@@ -15,7 +15,15 @@ from bigfs.blocks.kernels import column_means
 from bigfs.blocks.preprocess import needs_moments
 from bigfs.blocks.rowblocks import gram_step, moments_step
 from bigfs.config import Selection
-from bigfs.core.cost import Shape, StageCost, Step, pass_over
+from bigfs.core.cost import (
+    Shape,
+    StageCost,
+    Step,
+    loop_seconds,
+    pass_over,
+    product_seconds,
+    read_seconds,
+)
 from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
@@ -130,9 +138,10 @@ class NDFSStrategy(Strategy):
     def cost(self) -> StageCost:
         """Return the cost of the start, the iterations and their regressions."""
         shape, c, n = self.shape, self.n_clusters, self.shape.n_samples
-        iterations = graph_steps(shape, self.n_entries, c, self.parameters.max_iter)
+        on_x, *beside = graph_steps(shape, self.n_entries, c, self.parameters.max_iter)
+        on_x = replace(on_x, seconds=read_seconds(shape) + self._iteration_seconds())
         return StageCost(
-            (*self._start_steps(), *self._solve_steps(), *iterations),
+            (*self._start_steps(), *self._solve_steps(), on_x, *beside),
             self._scratch_bytes() + 5 * 8 * n * c,
             self._stored_bytes(),
             keeps_bytes=shape.nbytes + 12 * self.n_entries + 16 * n * (c + 2),
@@ -144,6 +153,12 @@ class NDFSStrategy(Strategy):
         """Return the steps of the start; none where it is given."""
         is_given = not self.parameters.takes_eigenvectors
         return () if is_given else start_steps(self.shape, self.n_clusters)
+
+    def _iteration_seconds(self) -> float:
+        """Return the processor time of an iteration: products with F and the graph, and a solve."""
+        (n, d), c = (self.shape.n_samples, self.shape.n_features), self.n_clusters
+        of_rows = product_seconds(2, self.shape.n_values, c) + loop_seconds(self.n_entries, c)
+        return of_rows + product_seconds(min(n, d), min(n, d), max(n, d) if n < d else d / 3)
 
     def _stored_bytes(self) -> int:
         """Return the bytes of the labels and of B."""
@@ -287,7 +302,8 @@ class DirectStrategy(NDFSStrategy):
             f"X in float64 ({shape.n_samples:,} x {shape.n_features:,}), its products and the "
             "graph in one process"
         )
-        iterations = Step(what, needed, 1, 1, shape.n_chunks, by_client=True)
+        seconds = self.parameters.max_iter * self._iteration_seconds()
+        iterations = Step(what, needed, 1, 1, shape.n_chunks, by_client=True, seconds=seconds)
         start = self._start_steps()
         return StageCost(
             (*start, iterations),
@@ -401,7 +417,13 @@ class ConjugateGradients(NDFSStrategy):
         product = product_bytes(self.shape, c) + _TILE_BYTES + kernel_bytes(self.shape)
         return (
             *self._xtf_steps,
-            pass_over(self.shape, "a product with X'X over a block", product, times=times),
+            pass_over(
+                self.shape,
+                "a product with X'X over a block",
+                product,
+                times=times,
+                seconds=product_seconds(2, self.shape.n_values, c),
+            ),  # fmt: skip
             Step(f"vectors of {d:,} x {c}", self._solver_bytes(), by_client=True),
         )
 

@@ -17,7 +17,7 @@ from bigfs.blocks.csr_kernels import mostly_zeros
 from bigfs.blocks.kernels import column_means
 from bigfs.blocks.rowblocks import fold_parts, gram_bytes, gram_step
 from bigfs.config import Selection
-from bigfs.core.cost import Shape, StageCost, Step
+from bigfs.core.cost import Shape, StageCost, Step, product_seconds
 from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
@@ -94,8 +94,10 @@ class Picks(Strategy):
         d = self.shape.n_features
         products = 8 * (n_rows or d) * d + self.rule.matrices(d, n_rows)
         # The vectors of the picks, the candidates' columns, and some strips.
-        needed = products + 8 * d * min(self.n_selected, d) + candidates_bytes(d) + 16 * MIB
-        return Step(what, needed, by_client=True)
+        m = min(self.n_selected, d)
+        needed = products + 8 * d * m + candidates_bytes(d) + 16 * MIB
+        seconds = product_seconds(m, d, (n_rows or d) + m)
+        return Step(what, needed, by_client=True, seconds=seconds)
 
     def _result(
         self, products: Products, norms: np.ndarray, blocks: RowBlocks | None

@@ -6,7 +6,7 @@ import numpy as np
 
 from bigfs.blocks.rowblocks import RowBlocks, gram_step
 from bigfs.config import Selection
-from bigfs.core.cost import Shape, StageCost, Step
+from bigfs.core.cost import Shape, StageCost, Step, product_seconds
 from bigfs.core.threads import single_thread
 from bigfs.runtime.progress import track
 from bigfs.selectors.method import Strategy
@@ -23,6 +23,9 @@ from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 
+# Measured: an eigenproblem of a matrix takes as long as so many products of such matrices.
+_EIGEN = 10
+
 
 def choose(shape: Shape, selection: Selection) -> FeatureWeights:
     """Return the strategy: on matrices of features, or of rows where these are fewer."""
@@ -37,7 +40,7 @@ class FeatureWeights(Strategy):
         """Return the cost of the pass and of the client's matrices."""
         d = self.shape.n_features
         what = f"{N_MATRICES} matrices of {d:,} x {d:,} features"
-        iteration = Step(what, q_alpha_bytes(d), by_client=True)
+        iteration = Step(what, q_alpha_bytes(d), by_client=True, seconds=self._seconds(d))
         return StageCost((gram_step(self.shape, 0), iteration))
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:
@@ -60,6 +63,10 @@ class FeatureWeights(Strategy):
             objective=result.objective,
             **chosen,
         )
+
+    def _seconds(self, order: int) -> float:
+        """Return the processor time of the iterations on matrices of an order."""
+        return self.parameters.max_iter * product_seconds(_EIGEN * order, order, order)
 
     def _matrix(self, blocks: RowBlocks) -> tuple[np.ndarray, np.ndarray]:
         """Return the matrix of the iteration, and the norms of the centered features."""
@@ -99,7 +106,9 @@ class WeightsOfFewRows(FeatureWeights):
         n, d = self.shape.n_samples, self.shape.n_features
         what = f"{N_ROW_MATRICES} matrices of {n:,} x {d:,}: all rows"
         needed = n * d * self.shape.itemsize + q_alpha_of_rows_bytes(n, d)
-        return StageCost((Step(what, needed, 1, 1, self.shape.n_chunks, by_client=True),))
+        seconds = self._seconds(n)
+        step = Step(what, needed, 1, 1, self.shape.n_chunks, by_client=True, seconds=seconds)
+        return StageCost((step,))
 
     def _matrix(self, blocks: RowBlocks) -> tuple[np.ndarray, np.ndarray]:
         rows = blocks.start_pass().read(0, blocks.n_samples)

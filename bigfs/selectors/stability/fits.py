@@ -223,6 +223,7 @@ class SampledFits:
                 self.fit_bytes(),
                 n_fits,
                 requests=n_fits * shape.n_blocks,
+                seconds=n_fits * sum(cost.seconds for cost in costs),
             ),
             Step(
                 f"the rankings of {n_fits} fits", n_fits * (d * 24 + 2 * selections), by_client=True

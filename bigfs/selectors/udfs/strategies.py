@@ -7,7 +7,7 @@ import numpy as np
 from bigfs.blocks.csr_kernels import mostly_zeros
 from bigfs.blocks.rowblocks import moments_step
 from bigfs.config import Selection
-from bigfs.core.cost import Shape, StageCost, Step
+from bigfs.core.cost import Shape, StageCost, Step, product_seconds
 from bigfs.core.threads import single_thread
 from bigfs.runtime.progress import track
 from bigfs.selectors.method import Strategy
@@ -33,6 +33,9 @@ from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 
+# Measured: an eigenproblem of a matrix takes as long as so many products of such matrices.
+_EIGEN = 10
+
 
 def choose(shape: Shape, selection: Selection) -> SparseProjection:
     """Return the strategy: M as a product where rows are so few that it vanishes on a basis."""
@@ -55,7 +58,8 @@ class SparseProjection(Strategy):
         """Return the cost of the pass and of the client's matrices."""
         d = self.shape.n_features
         what = f"{N_MATRICES} matrices of {d:,} x {d:,} features"
-        iteration = Step(what, sparse_basis_bytes(d), by_client=True)
+        seconds = _iterations_seconds(self.parameters.max_iter, d, d)
+        iteration = Step(what, sparse_basis_bytes(d), by_client=True, seconds=seconds)
         scatter = scatter_step(self.shape, self.selection.used_graph.n_neighbors)
         steps = (*self._unit_steps(), scatter, iteration)
         return StageCost(steps, at_most=self.parameters.unit == "rms")
@@ -123,7 +127,8 @@ class ProjectionOfFewRows(SparseProjection):
         n, d = self.shape.n_samples, self.shape.n_features
         what = f"{N_ROW_MATRICES} matrices of {n:,} x {d:,}: all rows"
         needed = n * d * self.shape.itemsize + product_form_bytes(n, d) + 32 * 10**6
-        rows = Step(what, needed, 1, 1, self.shape.n_chunks, by_client=True)
+        seconds = _iterations_seconds(self.parameters.max_iter, n, d)
+        rows = Step(what, needed, 1, 1, self.shape.n_chunks, by_client=True, seconds=seconds)
         steps, at_most = (*self._unit_steps(), rows), self.parameters.unit == "rms"
         return StageCost(steps, loads=LOADS, at_most=at_most)
 
@@ -141,3 +146,8 @@ class ProjectionOfFewRows(SparseProjection):
                 return sparse, varies
             form = product_form(rows.astype(np.float64), neighbors, ridge)
             return form if is_product else DenseForm(form.F @ form.F.T), varies
+
+
+def _iterations_seconds(max_iter: int, n: int, d: int) -> float:
+    """Return the processor time of the iterations: eigenvectors of matrices of the smaller size."""
+    return max_iter * product_seconds(_EIGEN * min(n, d), min(n, d), d)

@@ -224,7 +224,7 @@ SETTINGS: dict[str, Case] = {
     "no pipeline file": Case(None, "run no.yaml", ("no pipeline file no.yaml",)),
     "a folder as pipeline": Case(some_folder("d.yaml"), "run d.yaml", ("d.yaml", "is a directory")),
     "an npy as pipeline": Case(
-        None, "run X.npy", ("X.npy: it is not a text file", "pipelines/mcfs.yaml")
+        None, "run X.npy", ("X.npy: it is not a text file", "bigfs inspect X.npy")
     ),
     "empty file": Case(yaml_file(""), "run p.yaml", ("p.yaml is empty", "pipelines/mcfs.yaml")),
     "a list": Case(yaml_file("- run\n"), "run p.yaml", ("'key: value'", "['run']")),

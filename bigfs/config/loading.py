@@ -61,8 +61,8 @@ def _read_file(path: str | Path) -> dict[str, Any]:
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(
-            f"Cannot read the pipeline file {path}: it is not a text file. Start from "
-            "pipelines/mcfs.yaml and name the data in it (input.uri)."
+            f"Cannot read the pipeline file {path}: it is not a text file. Of data 'bigfs inspect "
+            f"{path}' proposes the command that takes them."
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error

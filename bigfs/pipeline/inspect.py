@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +13,7 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.pipeline.proposal import annotated_lines, proposal
 from bigfs.results.result import open_result
-from bigfs.store.columns import different_units, suspicious_columns
+from bigfs.store.columns import different_units, suspicious_columns, unlike_others
 from bigfs.store.csr import SparseSource
 from bigfs.store.formats import ZARR, Format, format_named
 from bigfs.store.lease import LEASE
@@ -43,7 +41,6 @@ _SHOWN_COLUMNS, _SHOWN_MEMBERS, _EXAMPLES, _WIDEST = 30, 20, 3, 24
 _FEW = 0.2
 _FEWEST_ROWS, _MOST_IDS = 20, 3
 # Names of one form, numbers aside: how many there are, and of how many columns of numbers.
-_FEWEST_ALIKE, _ALIKE = 5, 0.8
 
 
 def inspect(
@@ -321,7 +318,7 @@ def _verdict(
         for column in others
         if column.name != ids and 1 < column.distinct <= _FEW * n_rows and not column.missing
     ]
-    unlike = [name for name in _unlike(columns) if name != ids]
+    unlike = unlike_others(c.name for c in columns if c.is_number and c.name != ids)
     left_out = [*(column.name for column in others if column.name != ids), *unlike]
     if left_out:
         patterns = json.dumps([f"!{name}" for name in left_out], ensure_ascii=False)
@@ -363,15 +360,6 @@ def _lines_on_gaps(n_columns: int, n_rows: int, n_empty: int) -> list[str]:
             "drop_rows leaves out every row that lacks one."
         )
     return lines
-
-
-def _unlike(columns: list[TableColumn]) -> list[str]:
-    """Return the columns of numbers with other names than most, such as one among wavelengths."""
-    forms = {c.name: re.sub(r"[\d.]+", "0", c.name) for c in columns if c.is_number}
-    form, count = Counter(forms.values()).most_common(1)[0] if forms else ("", 0)
-    if "0" not in form or count < max(_FEWEST_ALIKE, _ALIKE * len(forms)):
-        return []
-    return [name for name, own in forms.items() if own != form]
 
 
 def _as_yaml(value: Any) -> str:

@@ -59,7 +59,7 @@ def annotated_lines(path: str | Location, source: Source, opening: Mapping[str, 
         if names
     ]
     settings = [f"input.{name}={value}" for name, value in opening.items()]
-    layer = None if opening else _layer_of_counts(path, source, members["layers"])
+    layer = None if "layer" in opening else _layer_of_counts(path, source, members["layers"])
     settings += [f"input.layer={layer}"] if layer else []
     if layer is None:
         method, what = "mcfs", "It would take"
@@ -69,7 +69,7 @@ def annotated_lines(path: str | Location, source: Source, opening: Mapping[str, 
     classes = [name.partition(" (")[0] for name in members["obs"] if "categories" in name]
     command, refusal = proposal(path, settings, method)
     lines += ["", f"With {command} it would say: {refusal}" if refusal else f"{what}: {command}"]
-    if classes:
+    if classes and "labels" not in opening:
         named = " or ".join(f"input.labels={name}" for name in classes[:3])
         lines.append(f"To compare the selection with known classes, add --set {named}.")
     return lines

@@ -46,7 +46,8 @@ def write_report(path: str | Location, output: str | Path | None = None) -> Loca
     """
     folder = followed(path)
     if not (folder / MANIFEST).is_file():
-        raise InputError(f"{path} is not a run directory: it has no {MANIFEST}.")
+        has = f"it has no {MANIFEST}" if folder.exists() else "there is nothing"
+        raise InputError(f"{path} is not a run directory: {has}.")
     manifest = RunDirectory(folder).read().manifest
     run_id = manifest.get("id", "")
     if (folder / TABLE).exists() and "result" not in manifest["stages"]:

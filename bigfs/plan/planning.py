@@ -26,6 +26,7 @@ from bigfs.selectors.scoring import check_form, resolved
 from bigfs.selectors.stability.fits import QUICK_ROWS
 from bigfs.stages.data import data_stage
 from bigfs.store.chunking import block_rows, check_block_rows, chunk_rows, copied_rows
+from bigfs.store.columns import note_on_names
 from bigfs.store.csr import CSRLayout, SparseSource
 from bigfs.store.location import as_location, files_below, free_bytes
 from bigfs.store.records import MARK
@@ -162,7 +163,8 @@ def plan_pipeline(config: Config, *, scheduler: str | None = None) -> Plan:
     config, why = whole_if_cheaper(resolved(config, source), source, place)
     check_config(config, source)
     plan = plan_input(config, source, place)
-    return dataclasses.replace(plan, notes=(*source.notes, *([why] if why else [])))
+    notes = (*source.notes, note_on_names(source), why)
+    return dataclasses.replace(plan, notes=tuple(note for note in notes if note))
 
 
 def whole_if_cheaper(config: Config, source: Source, place: Place) -> tuple[Config, str]:

@@ -194,7 +194,7 @@ class Plots:
             The position of each feature. None: the features' names, which are numbers then.
         ax : Axes or None, default=None
         unit : str, default=""
-            Unit of the axis, for its label.
+            Unit of the axis, for its label. Default: that of the data, where they have one.
 
         Returns
         -------
@@ -208,7 +208,7 @@ class Plots:
         places = self._places(axis)
         order, kept = np.argsort(places, kind="stable"), self.ranking[: self.n_selected]
         ax = _axes(ax, (6, 3.6))
-        mean = self._mean_row()
+        mean, label = self._mean_row()
         if mean is not None:
             behind = ax.twinx()
             behind.plot(places[order], mean[order], color=OTHER, linewidth=1)
@@ -218,7 +218,7 @@ class Plots:
             ax.patch.set_visible(False)
         ax.plot(places[order], self.scores_[order], color=KEPT, linewidth=1)
         ax.scatter(places[kept], self.scores_[kept], color=MARK, s=14, zorder=3, label="selected")
-        ax.set(xlabel=f"position, {unit}" if unit else "position", ylabel="score")
+        ax.set(xlabel=f"position, {unit}" if unit else label or "position", ylabel="score")
         ax.legend(frameon=False)
         return ax
 
@@ -291,11 +291,13 @@ class Plots:
             )
         return places.astype(np.float64)
 
-    def _mean_row(self) -> np.ndarray | None:
+    def _mean_row(self) -> tuple[np.ndarray | None, str]:
+        """Return the mean of a sample of the rows, and what the axis of the features is called."""
         try:
-            return self.sample().mean
+            sample = self.sample()
         except InputError:  # a fitted selector without its data
-            return None
+            return None, ""
+        return sample.mean, sample.features_axis
 
 
 _DRAWN = ("scores", "curves", "map", "mask", "spectrum", "heatmap", "correlation")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -33,6 +34,8 @@ from bigfs.store.retention import followed
 from bigfs.store.rundir import RunDirectory
 from bigfs.store.scratch import ArrayRef, read_attributes
 from bigfs.store.source import Source
+
+logger = logging.getLogger("bigfs")
 
 _SHOWN = 10
 _WIDEST = 40
@@ -197,6 +200,13 @@ class Result:
             If the number is not an int in [1, n_features].
         """
         n_selected = check_n_selected(self.method, n_features_to_select, self.n_features)
+        apart = [name for name in ("redundancy", "least_gap") if self.settings.get(name)]
+        if apart and n_selected > len(self.selected):
+            logger.warning(
+                "%s holds for the first %d features; those behind them are in the order of the "
+                "method. Run it with n_features_to_select: %d for all.",
+                " and ".join(apart), len(self.selected), n_selected,
+            )  # fmt: skip
         return self._stored.support(n_selected)
 
     def transform(self, X: Any) -> Any:
@@ -404,10 +414,12 @@ class Result:
         lines += self._certificate_lines()
         lines.append(f"Result: {self.path}")
         lines.append(f"All features, ranked: {self.path / FEATURES}")
-        lines.append(f"The selected columns: bigfs export {self.path} DEST.parquet")
+        uri = str(self.settings["input"]["uri"])
+        dest, file = ("DEST.h5ad", uri) if uri.endswith(".h5ad") else ("DEST.parquet", "FILE.csv")
+        lines.append(f"The selected columns: bigfs export {self.path} {dest}")
         if self.evaluation is None:
             lines.append(
-                f"Against known classes: bigfs evaluate {self.path} --labels FILE.csv::COLUMN"
+                f"Against known classes: bigfs evaluate {self.path} --labels {file}::COLUMN"
             )
         return "\n".join(lines)
 
@@ -488,7 +500,8 @@ def open_result(path: str | Location) -> Result:
     """
     directory = RunDirectory(followed(path))
     if not (directory.path / "manifest.json").exists():
-        raise InputError(f"{path} is not a run directory: it has no manifest.json.")
+        has = "it has no manifest.json" if directory.path.exists() else "there is nothing"
+        raise InputError(f"{path} is not a run directory: {has}.")
     stages = directory.read().manifest["stages"]
     stored = directory.stage_path("result")
     if (directory.path / TABLE).exists() and "result" not in stages:

@@ -56,6 +56,7 @@ class Sample:
     groups: np.ndarray
     axes: str
     group_name: str
+    features_axis: str = ""  # of data with named dimensions: that of the features, and its unit
 
 
 def sample_of_result(result: Result) -> Sample:
@@ -138,6 +139,7 @@ def _sample(
         groups,
         axes,
         group_name,
+        (source.grid or {}).get("axis", ""),
     )
 
 

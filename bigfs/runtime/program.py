@@ -82,6 +82,9 @@ def exit_code(cli: click.Group, arguments: list[str] | None) -> int:
         context = getattr(error, "ctx", None)
         where = context.command_path if context else "bigfs"
         message = " ".join(error.format_message().split())
+        takes = context.command.params if isinstance(error, click.NoSuchOption) and context else ()
+        if any("--set" in parameter.opts for parameter in takes):
+            message += " A setting of the file is changed by --set KEY=VALUE."
         _tell(f"error: {message} See '{where} --help'.", EXIT_BAD_INPUT)
         return EXIT_BAD_INPUT
     except BigfsError as error:

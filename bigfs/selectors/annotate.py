@@ -32,7 +32,7 @@ def select(
     adata : AnnData
         In memory, backed or lazy.
     n_features_to_select : int, "auto", dict or None, default=None
-        As in the estimator of the method.
+        As in the estimator of the method. None: half of the features.
     method : str, default="mcfs"
         A method, by its name in a pipeline.
     layer : str or None, default=None
@@ -60,12 +60,15 @@ def select(
     Examples
     --------
     >>> import bigfs
-    >>> bigfs.select(adata, 2000, method="highly_variable", layer="counts")  # doctest: +SKIP
+    >>> bigfs.select(adata, 2000, method="highly_variable")  # doctest: +SKIP
     >>> scanpy.pp.pca(adata, mask_var="bigfs_selected")  # doctest: +SKIP
     >>> adata[:, adata.var["bigfs_selected"]]  # doctest: +SKIP
     """
     if not is_annotated(adata):
-        raise InputTypeError(f"select takes an AnnData. Got {type(adata).__name__}.")
+        raise InputTypeError(
+            f"select takes an AnnData. Got {type(adata).__name__}: use a selector for it, such as "
+            "bigfs.MCFS(20).fit(X)."
+        )
     check_choice("method", method, METHODS)
     if not (isinstance(key_added, str) and key_added):
         raise InputError(f"key_added must be a text. Got {key_added!r}.")

@@ -134,6 +134,8 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             near = nearest(unknown, known)
             hint = f"did you mean {near!r}?" if near else f"It has {', '.join([*known][1:])}."
             joint = ";" if near else "."
+            if unknown in Selection.model_fields:
+                joint, hint = ":", "it is a setting of pipelines and of bigfs.run({...}, data=X)."
             raise InputTypeError(f"{cls.__name__} has no parameter {unknown!r}{joint} {hint}")
         return super().__new__(cls)
 

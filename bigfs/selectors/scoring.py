@@ -35,7 +35,7 @@ from bigfs.stages.principal import components_stage, representation_stage
 from bigfs.stages.scores import FeatureScores, check_n_selected
 from bigfs.stages.spectral import spectral_stage
 from bigfs.stages.stage import Inputs, Stage
-from bigfs.store.columns import different_units
+from bigfs.store.columns import different_units, note_on_names
 from bigfs.store.csr import SparseSource, check_dense
 from bigfs.store.labels import digest_of, load_labels
 from bigfs.store.scratch import Scratch
@@ -119,7 +119,7 @@ def stages_of_selection(selection: Selection, *, remote: bool = False) -> list[S
     number = selection.n_features_to_select
     settings: dict[str, Any] = {
         "method": selection.method,
-        "m": {"at_most": number.at_most} if isinstance(number, Auto) else number,
+        "n_features_to_select": {"at_most": number.at_most} if isinstance(number, Auto) else number,
         **data,
         **seeds,
         method.name: _as_values(parameters),
@@ -198,9 +198,11 @@ class Scoring:
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the scores and the selection."""
         blocks, selection = inputs.blocks, self.selection
-        for note in self.notes:
+        unlike = note_on_names(blocks.source)
+        own = [*self.notes, *([unlike] if unlike else [])]
+        for note in own:
             logger.warning(note)
-        notes = [*scale_notes(blocks, selection.method), *self.notes]
+        notes = [*scale_notes(blocks, selection.method), *own]
         notes += preparation_notes(selection)
         taken = included(blocks.source, selection.include)
         result = with_included(self.strategy.run(inputs, out), taken)

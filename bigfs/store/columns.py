@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ _NAMED = 100
 # Of the first rows, how many are looked at for columns that are no measurements.
 _LOOKED_AT_ROWS, _LOOKED_AT_VALUES, _FEWEST_ROWS = 10_000, 10**6, 20
 _MOST_IDS = 3
+# Names are of one form where so many are, and such a share of all.
+_FEWEST_ALIKE, _ALIKE, _SHOWN_NAMES = 5, 0.8, 5
 # Of the first rows, how many tell whether features have different units, and by which factor their
 # ranges differ then: those of all rows, and those of 95 % of them.
 _UNIT_ROWS, _UNITS, _INNER_UNITS = 1000, 100, 30
@@ -166,6 +170,28 @@ def _cure(unusable: Iterable[str], roles: Roles, names: list[str], dropped_by: s
     )
 
 
+def unlike_others(names: Iterable[str]) -> list[str]:
+    """Return the names of another form than most, such as one word among wavelengths."""
+    forms = {name: re.sub(r"[\d.]+", "0", name) for name in names}
+    form, count = Counter(forms.values()).most_common(1)[0] if forms else ("", 0)
+    if "0" not in form or count < max(_FEWEST_ALIKE, _ALIKE * len(forms)):
+        return []
+    return [name for name, own in forms.items() if own != form]
+
+
+def note_on_names(source: Any) -> str:
+    """Return a sentence on features whose names are unlike the others; empty if there are none."""
+    names = unlike_others(source.feature_names or ())
+    if not names:
+        return ""
+    patterns = json.dumps([f"!{name}" for name in names[:_SHOWN_NAMES]], ensure_ascii=False)
+    more = ", ..." if len(names) > _SHOWN_NAMES else ""
+    return (
+        f"Features with names unlike the others, which may be none: "
+        f"{', '.join(names[:_SHOWN_NAMES])}{more}. To leave them out: input.columns={patterns}."
+    )
+
+
 def suspicious_columns(source: Any, y: np.ndarray | None = None) -> list[str]:
     """Return sentences on named columns that look like ids, or equal the labels.
 
@@ -284,9 +310,19 @@ def _matching(pattern: str, names: list[str], uri: str, *, exact: bool = False) 
         numbers = zip(names, map(as_number, names), strict=True)
         matches |= {name for name, x in numbers if x is not None and least <= x <= most}
     if not matches:
-        near = difflib.get_close_matches(pattern, names, n=1, cutoff=0.6)
-        from bigfs.store.source import listed
-
-        hint = f"did you mean {near[0]!r}?" if near else f"It has {listed(names)}."
-        raise InputError(f"{uri} has no column {pattern!r}{'; ' if near else '. '}{hint}")
+        raise InputError(f"{uri} has no column {pattern!r}{_hint(pattern, names)}")
     return matches
+
+
+def _hint(pattern: str, names: list[str]) -> str:
+    """Return what a message says of a pattern that no name matches."""
+    from bigfs.store.source import listed
+
+    numbers = [number for name in names if (number := as_number(name)) is not None]
+    if numbers and re.fullmatch(r"[\d.]+(\.\.|-|:|,)[\d.]*|\.\.[\d.]+", pattern):
+        return (
+            f": names run from {min(numbers):g} to {max(numbers):g}. A range is written "
+            "'LOW..HIGH', the smaller number first."
+        )
+    near = difflib.get_close_matches(pattern, names, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else f". It has {listed(names)}."

@@ -123,7 +123,18 @@ def digest_of(labels: str | LabelValues) -> str:
     if isinstance(labels, LabelValues):
         values = read_values(labels)
         return fingerprint_of_rows([values.view(np.uint8)], [str(values.dtype)])
-    return fingerprint(column_of(labels)[0])
+    name = column_of(labels)[0]
+    path = as_path(name) if sources_of(name) is None else None
+    if path is not None and not is_reachable(path):
+        raise _not_there(name)
+    return fingerprint(name)
+
+
+def _not_there(name: str) -> InputError:
+    return InputError(
+        f"{name} does not exist. Give the file of the labels, and a column of it as FILE::COLUMN, "
+        "such as cells.h5ad::cell_type."
+    )
 
 
 def name_of(labels: str | LabelValues) -> str:
@@ -142,7 +153,7 @@ def _read(uri: str) -> np.ndarray:
 
         return SklearnSource(name).classes
     if not is_reachable(path):
-        raise InputError(f"{name} does not exist. Check the path of the labels.")
+        raise _not_there(name)
     kind = format_of(path)
     if not kind.has_labels:
         known = shown(entry for entry in FORMATS if entry.has_labels)

@@ -106,6 +106,11 @@ class Source(ABC):
     held_bytes: int = 0
     temporary_bytes: int = 0
 
+    def __repr__(self) -> str:
+        """Return a line such as ``<scene.nc::X: 44,000 x 205, float32>``."""
+        rows = "?" if self.n_samples is None else f"{self.n_samples:,}"
+        return f"<{self.uri}: {rows} x {self.n_features:,}, {self.dtype}>"
+
     @property
     def stored_dtype(self) -> np.dtype:
         """Type of the values as they are stored; ``dtype`` holds all of them."""

@@ -167,7 +167,9 @@ def _spectra(folder: Path) -> dict[str, Any]:
             "method": "max_variance", "n_features_to_select": 6}  # fmt: skip
 
 
-def test_bands_that_are_kept_have_a_least_gap(tmp_path: Path) -> None:
+def test_bands_that_are_kept_have_a_least_gap(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = _spectra(tmp_path)
     plain = bigfs.run({**settings, "run": str(tmp_path / "plain")})
     order = [400 + 10 * j for j in plain.ranking.tolist()]
@@ -178,6 +180,10 @@ def test_bands_that_are_kept_have_a_least_gap(tmp_path: Path) -> None:
     result = bigfs.run({**settings, "least_gap": 45})
     assert [400 + 10 * j for j in result.ranking[:6].tolist()] == kept
     assert np.diff(sorted(kept)).min() >= 45
+    assert len(result.support(6)) == 6 and "least_gap holds" not in caplog.text
+    assert len(result.support(9)) == 9 and "least_gap holds for the first 6" in caplog.text
+    with pytest.raises(InputError, match="no parameter 'least_gap': it is a setting of pipelines"):
+        bigfs.MaxVariance(6, least_gap=45)
     over = np.flatnonzero(result.redundant_with >= 0)
     assert (np.abs(10 * (over - result.redundant_with[over])) < 45).all()
     with pytest.raises(InputError, match="least_gap needs features whose names are numbers.*'b'"):

@@ -62,6 +62,9 @@ def test_inspect_lists_obs_and_layers_and_the_command_that_fits(tmp_path: Path) 
     command = f"bigfs run highly_variable --set input.uri={uri} --set n_features_to_select=4"
     assert lines[-2] == f"For counts: {command}"
     assert lines[-1].endswith("add --set input.labels=type.")
+    labelled = describe(uri, labels="type")[-1]
+    assert labelled.startswith("For counts: bigfs run highly_variable ")
+    assert "--set input.labels=type --set n_features_to_select=4" in labelled
     adata.X = sp.csr_matrix(np.log1p(COUNTS))
     adata.write_h5ad(tmp_path / "X.h5ad")
     assert "--set input.layer=dense" in describe(uri)[-2]

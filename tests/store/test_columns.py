@@ -18,6 +18,8 @@ import scipy.sparse as sp
 import bigfs
 from bigfs.core.errors import ConfigError, InputError
 from bigfs.pipeline.inspect import describe
+from bigfs.plan.planning import plan_pipeline
+from bigfs.selectors.configs import make_config
 from bigfs.store.ingest import ingest
 from bigfs.store.labels import read_values
 from bigfs.store.source import open_matrix
@@ -410,8 +412,27 @@ def test_bands_are_chosen_by_ranges_of_numbers(kind: str, tmp_path: Path) -> Non
     names = [float(name) for name in source.feature_names or ()]
     first = 0 if kind in ("sparse", "no names") else 400
     assert names == [first + (10 if first else 1) * j for j in expected]
-    with pytest.raises(InputError, match="has no column '5000..'"):
-        open_matrix(given, columns=["5000.."], **more, **header)
+    for none in ("5000..", "!20-25"):
+        with pytest.raises(InputError, match="names run from .* A range is written 'LOW..HIGH'"):
+            open_matrix(given, columns=[none], **more, **header)
+
+
+def test_numbers_with_other_names_than_the_features_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = np.random.default_rng(0)
+    spectra = pd.DataFrame(rng.random((60, 30)), columns=BANDS[:30])
+    bigfs.MaxVariance(2).fit(spectra)
+    assert not caplog.messages
+    spectra.insert(0, "moisture", 9 * rng.random(60))
+    note = "Features with names unlike the others, which may be none: moisture. To leave them out"
+    bigfs.MaxVariance(2).fit(spectra)
+    assert any(note in message for message in caplog.messages)
+    spectra.to_csv(tmp_path / "X.csv", index=False)
+    settings = {"run": str(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.csv")}}
+    settings |= {"method": "max_variance", "n_features_to_select": 2}
+    assert note in plan_pipeline(make_config(**settings)).text()
+    assert any(note in line for line in bigfs.run(settings).notes)
 
 
 def test_a_run_on_a_store_reads_the_columns_that_are_chosen(tmp_path: Path) -> None:

@@ -252,6 +252,23 @@ def test_a_selector_takes_a_cube_and_keeps_its_bands(tmp_path: Path) -> None:
     np.testing.assert_array_equal(chosen.values, lazy.values[fitted.get_support()])
 
 
+def test_bands_are_taken_by_name_from_an_array_that_has_more_of_them(
+    tmp_path: Path,
+) -> None:
+    array = data_array()
+    left_out = str(array.coords["band"].values[0])
+    fitted = bigfs.MaxVariance(2).fit(bigfs.open_matrix(array, columns=[f"!{left_out}"]))
+    names = fitted.feature_names_in_[fitted.get_support(indices=True)].tolist()
+    chosen = fitted.transform(array)
+    assert [str(name) for name in chosen.coords["band"].values] == names
+    np.testing.assert_array_equal(chosen.values, array.sel(band=chosen.coords["band"]).values)
+    with pytest.raises(InputError, match="no dimensions of .* with the names of the selected"):
+        fitted.transform(array.isel(band=[0]))
+    array.coords["band"].attrs["units"] = "nm"
+    axes = bigfs.plot(bigfs.MaxVariance(2).fit(array), array).spectrum()
+    assert axes.get_xlabel() == "band, nm"
+
+
 def test_the_last_dimension_holds_the_features_if_it_is_called_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -279,7 +296,8 @@ def test_packed_numbers_and_missing_values_of_netcdf(tmp_path: Path) -> None:
     (tmp_path / "a.nc").rename(tmp_path / "a.h5")
     source = open_matrix(f"{tmp_path / 'a.h5'}::radiance", features="band")
     np.testing.assert_allclose(np.concatenate(list(source.iter_blocks(10))), expected, atol=1e-6)
-    assert source.feature_names == NAMES and source.grid == {"dims": ["y", "x"], "shape": [Y, X]}
+    assert source.feature_names == NAMES
+    assert source.grid == {"dims": ["y", "x"], "shape": [Y, X], "axis": "band"}
     with h5py.File(tmp_path / "a.h5") as file:
         assert file["radiance"].dtype == np.int16
 

@@ -89,7 +89,10 @@ def _save(path: Path, values: Any) -> None:
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("no.npy", "no.npy does not exist. Check the path of the labels"),
+        (
+            "no.npy",
+            "no.npy does not exist. Give the file of the labels",
+        ),
         ("y.mtx", "labels are read from .npy, .npz"),
         ("four.npy", "has 4 labels, but the data have 3 samples"),
         ("matrix.npy", r"Got an array of float64 with shape \(4, 3\)"),

@@ -235,8 +235,9 @@ def trend_deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
             if not any(phrase in message for phrase in _PSEUDOINVERSE):
                 raise ValueError(message) from None
             logger.warning(
-                "HighlyVariable: many features share a mean, and the trend was solved by a "
-                "pseudoinverse there (%s). Consider dropping features that occur in few rows.",
+                "HighlyVariable: many features share a mean, and the trend of the variance is less "
+                "exact there (%s). They are those that occur in a few rows, and seldom selected; "
+                "without them (scanpy.pp.filter_genes(adata, min_cells=3)) there is no warning.",
                 " ".join(message.split()),
             )
         expected[varies] = model.outputs.fitted_values

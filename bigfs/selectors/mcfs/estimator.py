@@ -10,7 +10,7 @@ class MCFS(BaseSelector):
     """Multi-cluster feature selection.
 
     Embeds the rows by the smallest eigenvectors of their neighbor graph, explains each
-    eigenvectors by regressions on few features, and keeps these features. Groups of clusters that
+    eigenvector by a regression on few features, and keeps these features. Groups of clusters that
     only some features tell apart are all covered.
 
     Parameters

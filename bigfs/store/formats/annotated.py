@@ -368,8 +368,12 @@ def _chosen(tree: AnnotatedTree, layer: str | None) -> tuple[str, str]:
             raise InputError(f"{tree.uri} has a layer 'raw' beside its raw. Rename the layer.")
         if has_raw:
             return raw
-    there = listed([*known, *(["raw"] if has_raw else [])])
-    raise InputError(f"{tree.uri} has no layer {layer!r}. It has {there}; null reads X.")
+    raise _no_layer(tree.uri, layer, [*known, *(["raw"] if has_raw else [])])
+
+
+def _no_layer(uri: str, layer: str, layers: list[str]) -> InputError:
+    has = f"It has {listed(layers)}" if layers else "It has no layers"
+    return InputError(f"{uri} has no layer {layer!r}. {has}; without a layer X is read.")
 
 
 def open_element(node: Any, place: Any, uri: str) -> Source:
@@ -457,7 +461,7 @@ def open_object(adata: Any, layer: str | None = None) -> Source:
     elif layer in layers:
         matrix, names = _matrix(adata.layers[layer], f"{uri}::{layer}"), adata.var_names
     else:
-        raise InputError(f"{uri} has no layer {layer!r}. It has {listed(layers)}.")
+        raise _no_layer(uri, layer, [*layers, *(["raw"] if adata.raw is not None else [])])
     matrix.index, matrix.ids = OBS_NAMES, HeldTexts(adata.obs_names)
     return with_names(matrix, [str(name) for name in names])
 

@@ -134,7 +134,7 @@ class CubeSource(Source):
         self.grid = {
             "dims": [dims[i] for i in self._others], "shape": [shape[i] for i in self._others],
         }  # fmt: skip
-        self.feature_names = _as_names(names, self.n_features)
+        self.feature_names = as_names(names, self.n_features)
         self._no_data, self._decode = no_data, decode
         decoded = self._stored if decode is None else decode(np.zeros((1, 1), self._stored)).dtype
         self.dtype = work_dtype(decoded, uri)
@@ -320,7 +320,7 @@ def axes_of(
     return tuple(sorted(axes))
 
 
-def _as_names(values: Any, n_features: int) -> list[str] | None:
+def as_names(values: Any, n_features: int) -> list[str] | None:
     """Return the values along a dimension as names, None if they are no names."""
     if values is None:
         return None

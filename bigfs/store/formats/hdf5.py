@@ -159,7 +159,7 @@ def open_h5(path: Location) -> Iterator[Any]:
         import h5py
     except ImportError:
         raise InputError(
-            f"{path}: HDF5 files need h5py. Install it with: pip install 'bigfs[anndata]'."
+            f"{path}: HDF5 files need h5py. Install it with: pip install h5py."
         ) from None
     if isinstance(path, Path) and not path.is_file():
         raise InputError(f"{path} is not a file.")

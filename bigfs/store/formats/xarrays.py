@@ -17,7 +17,7 @@ import numpy as np
 from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.quiet import ignoring_warnings
 from bigfs.runtime.scope import dask_get
-from bigfs.store.formats.cube import CubeSource, Features, as_stacked, axes_of
+from bigfs.store.formats.cube import CubeSource, Features, as_names, as_stacked, axes_of
 from bigfs.store.location import Location
 from bigfs.store.source import Source, choose_member, no_column
 from bigfs.store.values import check_vector
@@ -88,6 +88,7 @@ def open_xarray(
     along = [dims[axis] for axis in axes_of(features, dims, X.shape, uri)]
     names = X.coords[along[0]].values if len(along) == 1 and along[0] in X.coords else None
     source = CubeSource(uri, _OpenArray(X), dims, along, no_data, names=names)
+    _with_axis(source, X, along)
     source.held_bytes += source.piece_bytes  # xarray's own copy
     return source
 
@@ -189,14 +190,23 @@ def _stored(
     uri = uri if uri.endswith(f"::{name}") else f"{uri}::{name}"
     data = dataset[name]
     dims = [str(dim) for dim in data.dims]
-    axes, names = axes_of(features, dims, data.shape, uri), None
-    along = dims[axes[0]]
-    if len(axes) == 1 and along in data.coords:
-        with _decoding(uri, data.coords[along].attrs):
+    along, names = [dims[axis] for axis in axes_of(features, dims, data.shape, uri)], None
+    if len(along) == 1 and along[0] in data.coords:
+        with _decoding(uri, data.coords[along[0]].attrs):
             import xarray
 
-            names = xarray.decode_cf(dataset[[along]])[along].values
-    return decoded(uri, place, dims, data.attrs, features, no_data, names)
+            names = xarray.decode_cf(dataset[along])[along[0]].values
+    source = decoded(uri, place, dims, data.attrs, along, no_data, names)
+    return _with_axis(source, data, along)
+
+
+def _with_axis(source: CubeSource, data: Any, along: list[str]) -> CubeSource:
+    """Keep what an axis of the features is labelled with: the dimension, and its unit."""
+    if len(along) == 1:
+        unit = data.coords[along[0]].attrs.get("units") if along[0] in data.coords else None
+        label = f"{along[0]}, {unit}" if unit else along[0]
+        source.grid = {**(source.grid or {}), "axis": label}
+    return source
 
 
 def decoded(
@@ -235,19 +245,26 @@ def _decoding(uri: str, attributes: Mapping[str, Any]) -> Iterator[None]:
 def keep_features(X: Any, names: Any, kept: np.ndarray, n_features: int) -> Any:
     """Return some features of a DataArray, along the dimension that has them.
 
+    They are taken by name where the features have names that a dimension has too: it may have more
+    than were fitted.
+
     Raises
     ------
     InputError
         If no dimension, or several, can be meant.
     """
+    if names is not None:
+        wanted = [str(names[feature]) for feature in kept]
+        for dim in X.dims:
+            texts = as_names(X.coords[dim].values, X.sizes[dim]) if dim in X.coords else None
+            if texts is not None and set(texts) >= set(wanted):
+                return X.isel({dim: [texts.index(name) for name in wanted]})
     dims = [dim for dim in X.dims if X.sizes[dim] == n_features]
-    if len(dims) > 1 and names is not None:
-        texts = {dim: [str(v) for v in X.coords[dim].values] for dim in dims if dim in X.coords}
-        dims = [dim for dim in dims if texts.get(dim) == list(names)] or dims
     if len(dims) != 1:
+        named = "" if names is None else ", and none with the names of the selected ones"
         raise InputError(
-            f"X has {len(dims) or 'no'} dimensions of {n_features:,} features: "
-            f"{dict(X.sizes)}. Select with isel(DIMENSION=selector.get_support(indices=True))."
+            f"X has {len(dims) or 'no'} dimensions of {n_features:,} features{named}: "
+            f"{dict(X.sizes)}. Select along one of them by X.sel or X.isel."
         )
     return X.isel({dims[0]: kept})
 

@@ -127,13 +127,13 @@ class Plan:
     def line(self) -> str:
         """Return the plan in one line."""
         bound = "at most " if any(s.cost and s.cost.at_most for s in self.stages) else ""
-        top = max(self.stages, key=lambda stage: stage.seconds)
-        longest = f"{format_seconds(top.seconds)} of it for {top.name}"
+        top = max(self.stages, key=lambda stage: stage.seconds, default=None)
+        longest = "" if top is None else f", {format_seconds(top.seconds)} of it for {top.name}"
         return (
             f"plan: {len(self.stages)} stages, at most {format_bytes(self.predicted_peak_bytes)} "
             f"in a worker, {self._reads()} read, {_count(sum(_tasks(s) for s in self.stages))} "
             f"tasks, {format_bytes(self.scratch_bytes)} in the run directory; processor time, "
-            f"estimated: {bound}{format_seconds(self.seconds)}, {longest}"
+            f"estimated: {bound}{format_seconds(self.seconds)}{longest}"
         )
 
     def _reads(self) -> str:

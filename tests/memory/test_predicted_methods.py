@@ -155,7 +155,7 @@ CASES = (
     Case(FeatureWeights, "q_alpha", 4_000, 2_000, _FEW, alone=True),
     Case(SparseProjection, "udfs", 300, 2_000, {**_FEW, "gamma": 0.0}, alone=True),
     Case(ProjectionOfFewRows, "udfs", 1_000, 4_000, _FEW, alone=True),
-    Case(MarginSearch, "m3fs", 40_000, 500, _M3FS),
+    Case(MarginSearch, "m3fs", 60_000, 500, _M3FS),
 )
 # Full ones: counts of cells, rows of zeros, and 64 blocks, of which seven finished folds wait for
 # the last one.

@@ -68,9 +68,26 @@ def _expected_failures(estimator: Any) -> dict[str, str]:
     return {}
 
 
+# One of each kind; all have the same base, and the others' turn is the slow tier.
+OF_EACH_KIND = ("mcfs", "ndfs", "m3fs", "lfs", "column_subset", "highly_variable")
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
-@parametrize_with_checks(CHEAP, expected_failed_checks=_expected_failures)
+@parametrize_with_checks(
+    [e for e in CHEAP if method_of(type(e)).name in OF_EACH_KIND],
+    expected_failed_checks=_expected_failures,
+)
 def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks(
+    [e for e in CHEAP if method_of(type(e)).name not in OF_EACH_KIND],
+    expected_failed_checks=_expected_failures,
+)
+def test_scikit_learn_contract_of_the_others(estimator: Any, check: Any) -> None:
     check(estimator)
 
 

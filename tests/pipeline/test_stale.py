@@ -287,13 +287,13 @@ def test_a_changed_setting_gives_what_a_fresh_run_gives(
 
 
 def _in_turn() -> Iterator[Any]:
-    """Yield the settings; of those of a method, which all go the same way, two are not slow."""
+    """Yield the settings; of those of a method, which all go the same way, one is not slow."""
     of_methods: Counter[str] = Counter()
     for path in SETTINGS:
         section = path.partition(".")[0]
         of_methods[section] += section in METHODS
         if path not in _FIRST_TIER:
-            marks = (pytest.mark.slow,) if of_methods[section] > 2 else ()
+            marks = (pytest.mark.slow,) if of_methods[section] > 1 else ()
             yield pytest.param(path, marks=marks)
 
 

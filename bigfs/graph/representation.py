@@ -350,12 +350,16 @@ def principal_shape(shape: Shape, n_components: int) -> Shape:
     return Shape(shape.n_samples, n_components, 4, rows, shape.rows)
 
 
+def gram_is_kept(n_features: int) -> bool:
+    """Say whether a Gram matrix is so small that later stages and updates find it stored."""
+    return 8 * n_features**2 <= LARGEST_GRAM_BYTES
+
+
 def gram_serves(shape: Shape, memory_limit: int) -> bool:
     """Say whether the components of wide rows are taken from their Gram matrix: it is small."""
     wide = shape.n_samples >= MANY_ROWS and shape.n_features > WIDE
-    partial = 8 * shape.n_features**2
-    fits = gram_bytes(shape, 0) + partial <= task_budget(memory_limit)
-    return wide and shape.n_entries is None and partial <= LARGEST_GRAM_BYTES and fits
+    fits = gram_bytes(shape, 0) + 8 * shape.n_features**2 <= task_budget(memory_limit)
+    return wide and shape.n_entries is None and gram_is_kept(shape.n_features) and fits
 
 
 def principal_steps(shape: Shape, n_components: int, gram: bool = False) -> tuple[Step, ...]:

@@ -124,6 +124,7 @@ class SampledSearch(Strategy):
 
     kind: type[SearchState]
     keeps_members = False  # whether the result has the memberships of all rows
+    loops = 3  # steps of a loop for a value and a cluster, measured over whole searches
 
     @abstractmethod
     def compared_bytes(self, n_rows: int, n_clusters: int) -> int:
@@ -175,7 +176,7 @@ class SampledSearch(Strategy):
         searched = 8 * n_rows * d + tried + max(8 * n_rows * d, self.compared_bytes(n_rows, k))
         needed = max(loaded, searched) + 16 * MIB
         # One feature after the other is tried, by k-means of a few iterations.
-        seconds = tasks * loop_seconds(n_rows, k, d, n_candidates)
+        seconds = tasks * loop_seconds(self.loops, n_rows, k, d, n_candidates)
         return Step(what, needed, tasks, requests=2 * tasks, seconds=seconds)
 
     def run(self, inputs: Inputs, out: Scratch) -> FeatureScores:

@@ -7,7 +7,7 @@ from dataclasses import astuple
 import numpy as np
 
 from bigfs.blocks.kernels import Gram, Moments, PartialGram
-from bigfs.graph.representation import LARGEST_GRAM_BYTES
+from bigfs.graph.representation import gram_is_kept
 from bigfs.store.location import Location
 from bigfs.store.scratch import ArrayRef, Scratch
 
@@ -31,7 +31,7 @@ def read_moments(folder: Location) -> Moments | None:
 
 def store_gram(gram: Gram, out: Scratch) -> None:
     """Store a Gram matrix, and X'Y, in the folder of a stage, unless it is large."""
-    if gram.gram.nbytes <= LARGEST_GRAM_BYTES:
+    if gram_is_kept(len(gram.gram)):
         out.put(_GRAM, gram.gram)
         out.put(_MEAN, gram.mean)
         out.put(_CROSS, gram.xty)

@@ -25,7 +25,7 @@ from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import ArrayRef, Scratch
 
 # Measured: steps of a loop for a value and a component.
-_LOOPS = 5
+_LOOPS = 8
 
 
 def choose(shape: Shape, selection: Selection) -> MixtureFit:

@@ -237,7 +237,7 @@ class LocalSearch(SampledSearch):
     """The backward search with a subset for each cluster."""
 
     kind = LocalClusters
-    keeps_members = True
+    keeps_members, loops = True, 25
 
     def compared_bytes(self, n_rows: int, n_clusters: int) -> int:
         """Return the bytes of products and covariances, and of those without each group."""

@@ -29,7 +29,7 @@ from bigfs.core.cost import (
 from bigfs.core.memory import task_budget
 from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
-from bigfs.graph.representation import LARGEST_GRAM_BYTES
+from bigfs.graph.representation import gram_is_kept
 from bigfs.selectors.cross import cross_pass, side_bytes
 from bigfs.selectors.mcfs import METHOD
 from bigfs.selectors.method import Strategy
@@ -81,11 +81,6 @@ class Regression(Strategy):
         centered = self.parameters.fit_intercept
         matrix, cross = (gram.gram, gram.xty) if centered else gram.uncentered()
         return matrix, cross, constant, gram.y_mean
-
-
-def is_kept(shape: Shape) -> bool:
-    """Say whether the Gram matrix of data is small enough to be stored."""
-    return 8 * shape.n_features**2 <= LARGEST_GRAM_BYTES
 
 
 def add_rows(inputs: Inputs) -> None:
@@ -171,7 +166,7 @@ class ForwardOnGram(Forward):
     @property
     def leaves_products(self) -> bool:
         """True if X'X is small."""
-        return is_kept(self.shape)
+        return gram_is_kept(self.shape.n_features)
 
     def cost(self) -> StageCost:
         """Return the cost of the pass and of the client's matrices."""

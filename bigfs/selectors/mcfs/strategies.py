@@ -15,6 +15,7 @@ from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, loop_seconds
 from bigfs.core.memory import task_budget
 from bigfs.core.units import MIB
+from bigfs.graph.representation import gram_is_kept
 from bigfs.runtime.execute import run_tasks
 from bigfs.selectors.mcfs import MAX_STOPS
 from bigfs.selectors.mcfs.regression import (
@@ -24,7 +25,6 @@ from bigfs.selectors.mcfs.regression import (
     Regression,
     about_eigenvectors,
     add_rows,
-    is_kept,
     n_targets_of,
 )
 from bigfs.selectors.mcfs.tasks import SparseVector, lars_task
@@ -101,7 +101,7 @@ class FullGram(Paths):
     @property
     def leaves_products(self) -> bool:
         """True if X'X is small."""
-        return is_kept(self.shape)
+        return gram_is_kept(self.shape.n_features)
 
     def cost(self) -> StageCost:
         """Return the cost of the pass, and of a path in each task."""

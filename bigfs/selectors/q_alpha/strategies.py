@@ -23,8 +23,8 @@ from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 
-# Measured: an eigenproblem of a matrix takes as long as so many products of such matrices.
-_EIGEN = 10
+# Measured: the eigenvectors of an iteration take as long as a product with so many columns.
+_COLUMNS = 600
 
 
 def choose(shape: Shape, selection: Selection) -> FeatureWeights:
@@ -66,7 +66,7 @@ class FeatureWeights(Strategy):
 
     def _seconds(self, order: int) -> float:
         """Return the processor time of the iterations on matrices of an order."""
-        return self.parameters.max_iter * product_seconds(_EIGEN * order, order, order)
+        return self.parameters.max_iter * product_seconds(order, order, _COLUMNS)
 
     def _matrix(self, blocks: RowBlocks) -> tuple[np.ndarray, np.ndarray]:
         """Return the matrix of the iteration, and the norms of the centered features."""

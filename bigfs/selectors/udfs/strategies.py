@@ -33,8 +33,8 @@ from bigfs.stages.scores import FeatureScores
 from bigfs.stages.stage import Inputs
 from bigfs.store.scratch import Scratch
 
-# Measured: an eigenproblem of a matrix takes as long as so many products of such matrices.
-_EIGEN = 10
+# Measured: the eigenvectors of an iteration take as long as a product with so many columns.
+_COLUMNS = 600
 
 
 def choose(shape: Shape, selection: Selection) -> SparseProjection:
@@ -149,5 +149,5 @@ class ProjectionOfFewRows(SparseProjection):
 
 
 def _iterations_seconds(max_iter: int, n: int, d: int) -> float:
-    """Return the processor time of the iterations: eigenvectors of matrices of the smaller size."""
-    return max_iter * product_seconds(_EIGEN * min(n, d), min(n, d), d)
+    """Return the processor time of the iterations: products with matrices of the smaller size."""
+    return max_iter * product_seconds(min(n, d), d, _COLUMNS)

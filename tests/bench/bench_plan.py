@@ -3,7 +3,7 @@
     python -m tests.bench.bench_plan FOLDER
     python -m tests.bench.bench_plan FOLDER --sets USPS --methods mcfs ndfs
 
-FOLDER holds the sets as NAME.npz with ``X`` and ``y``. Each method runs with its defaults and
+FOLDER holds the sets as NAME.npz with ``X`` (or the parts of a sparse matrix) and ``y``. Each method runs with its defaults and
 ``min(100, d / 4)`` features, in a process of its own, without workers and on one thread; labels are
 judged for the first method alone. Ratios are measured / estimated, of stages that take a second or
 are estimated at one.
@@ -67,10 +67,11 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     for name in chosen.sets:
         uri = str(chosen.folder / f"{name}.npz")
         with np.load(uri) as stored:
-            n_features = stored["X"].shape[1]
+            is_sparse = "X" not in stored
+            n_features = int(stored["shape"][1] if is_sparse else stored["X"].shape[1])
         for method in chosen.methods:
             labels = f"{uri}::y" if method == chosen.methods[0] else None
-            stages = measure(f"{uri}::X", n_features, method, labels)
+            stages = measure(uri if is_sparse else f"{uri}::X", n_features, method, labels)
             said = [f"{stage} {said:.1f}/{took:.1f}" for stage, (said, took) in stages.items()]
             print(f"{name:12} {method:16} {'  '.join(said)}", flush=True)
             for stage, (estimated, took) in stages.items():

@@ -454,4 +454,5 @@ def test_the_plan_estimates_the_processor_time_of_every_stage(tmp_path: Path) ->
 def test_more_rows_take_longer(method: str) -> None:
     config = _config(method=method, memory_limit="8GiB")
     few, many = (plan_of(config, _header(n, 50), Place(8 * GIB, 1)) for n in (10**5, 10**6))
-    assert 5 < many.seconds / few.seconds < 60, method
+    # A search on a sample takes as long for more rows.
+    assert 1 < many.seconds / few.seconds < 60, method

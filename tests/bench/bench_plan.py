@@ -3,10 +3,10 @@
     python -m tests.bench.bench_plan FOLDER
     python -m tests.bench.bench_plan FOLDER --sets USPS --methods mcfs ndfs
 
-FOLDER holds the sets as NAME.npz with ``X`` (or the parts of a sparse matrix) and ``y``. Each method
-runs with its defaults and ``min(100, d / 4)`` features, in a process of its own, without workers and
-on one thread; labels are judged for the first method alone. Ratios are measured / estimated, of
-stages that take a second or are estimated at one.
+FOLDER holds the sets as NAME.npz with ``X`` (or the parts of a sparse matrix) and ``y``. Each
+method runs with its defaults and ``min(100, d / 4)`` features, in a process of its own, without
+workers and on one thread; labels are judged for the first method alone. Ratios are measured /
+estimated, of stages that take a second or are estimated at one.
 """
 
 from __future__ import annotations

@@ -187,7 +187,9 @@ class ComparisonResult:
         starts = f"the best of {spec['n_init']} starts" if spec["n_init"] > 1 else "one start each"
         return (
             f"k-means with {spec['n_clusters']} clusters, {spec['n_repetitions']} repetitions, "
-            f"{starts} ({spec['init']}); percent, mean and deviation{self._space(spec)}"
+            f"{starts} ({spec['init']}); percent, mean and deviation over repetitions, of chance "
+            "over random selections; redundancy: mean absolute correlation of the selected "
+            f"features{self._space(spec)}"
         )
 
     def _space(self, spec: dict[str, Any]) -> str:

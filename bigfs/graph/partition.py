@@ -37,7 +37,7 @@ _EXACT_TILES = 80 * MIB
 _EXACT_SECONDS = (5e-9, 6e-11)
 _COMPILE_SECONDS = 25.0
 # Measured seconds of pynndescent by row and neighbor, and by row, neighbor and feature.
-_DESCENT_SECONDS = (3e-5, 2e-7)
+_DESCENT_SECONDS = (1e-5, 1e-7)
 _SMALL_ROWS = 2048
 _MOST_EXACT_ROWS = 2**15
 
@@ -74,7 +74,7 @@ class PartitionPlan:
         """Return the processor time of all searches: an estimate."""
         width = most_components(n_features) or n_features
         each, by_feature = _DESCENT_SECONDS
-        descent = _COMPILE_SECONDS + n_samples * n_neighbors * (each + by_feature * width)
+        descent = n_samples * n_neighbors * (each + by_feature * width)
         largest = min(n_samples, self.capacity_rows)
         exact = n_samples * largest * (_EXACT_SECONDS[0] + _EXACT_SECONDS[1] * n_features)
         return exact if self.exact else min(exact, descent)

@@ -74,6 +74,7 @@ class SelectedColumns(RandomAccessSource):
         self.n_samples, self.n_features = source.n_samples, len(columns)
         self.feature_names, self.index = names, source.index
         self.grid, self.dropped = source.grid, source.dropped
+        self.column_types = source.column_types
         stored = source.stored_dtype.newbyteorder("=")
         # Data are read as float64 at most.
         self.dtype = source.dtype if stored.itemsize > 8 else stored
@@ -239,9 +240,14 @@ class Columns:
         """Yield the blocks as Arrow batches, with the ids first."""
         import pyarrow as pa
 
-        ids = self.columns.row_ids()
+        ids, types = self.columns.row_ids(), self.columns.column_types
         for block in self.blocks:
-            arrays, names = [pa.array(column) for column in block.T], self.names
+            names = self.names
+            arrays = [
+                pa.array(column).cast(pa.type_for_alias(types[name])) if name in types
+                else pa.array(column)
+                for name, column in zip(names, block.T, strict=True)
+            ]  # fmt: skip
             if self.ids:
                 arrays.insert(0, pa.array(list(islice(ids, len(block)))))
                 names = [self.columns.index or "row", *names]

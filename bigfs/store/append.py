@@ -43,7 +43,7 @@ from bigfs.store.location import (
     sync_tree,
     write_atomic,
 )
-from bigfs.store.source import Source, as_path, is_store, open_matrix
+from bigfs.store.source import Source, as_path, common_types, is_store, open_matrix
 from bigfs.store.values import checksum
 
 
@@ -178,6 +178,8 @@ def _origins(
         "filled_values": attributes["filled_values"] + cleaner.filled,
         "dropped_rows": attributes["dropped_rows"] + cleaner.dropped,
     }
+    if "column_types" in attributes:
+        origins["column_types"] = {} if cleaner.filled else common_types([stored, matrix])
     left_out = np.asarray(matrix.left_out(positions), dtype=np.int64)
     if len(left_out):
         before = np.asarray(stored.dropped, dtype=np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 
 from bigfs.core.errors import InputError
 from bigfs.store.csr import CSRLayout, SparseSource, as_block
-from bigfs.store.source import Source, check_shape, listed
+from bigfs.store.source import Source, check_shape, common_types, listed
 
 
 class ChainedSource(Source):
@@ -41,6 +41,7 @@ class ChainedSource(Source):
         if self.n_samples is not None:
             check_shape((self.n_samples, self.n_features), uri)
         self.notes, self.categories = first.notes, first.categories
+        self.column_types = common_types(self.parts)
         self.index = first.index if len({part.index for part in self.parts}) == 1 else None
         self.starts_quickly = first.starts_quickly
         self.held_bytes = max(part.held_bytes for part in self.parts)

@@ -398,6 +398,7 @@ def _write_chunks(
             **({} if matrix.index is None else {"index": matrix.index}),
             **_write_left_out(partial, matrix.left_out(cleaner.dropped_positions())),
             **({} if matrix.grid is None else {"grid": matrix.grid}),
+            **_types(matrix, cleaner.filled),
             **sources_left(matrix, cleaner.dropped_positions()),
         )
     return IngestReport(
@@ -410,6 +411,11 @@ def _write_chunks(
         filled_values=cleaner.filled,
         dropped_rows=cleaner.dropped,
     )
+
+
+def _types(matrix: Source, n_filled: int) -> dict[str, Any]:
+    """Return the types of the columns of a table, which filled values may not have."""
+    return {} if n_filled or not matrix.column_types else {"column_types": {**matrix.column_types}}
 
 
 def _write_left_out(partial: Location, rows: Any) -> dict[str, int]:

@@ -76,6 +76,8 @@ class Source(ABC):
         What is said once when it is opened.
     categories : mapping of str to tuple of str
         The values of columns that are encoded.
+    column_types : mapping of str to str
+        Arrow's types of the columns of a table that says them, for its export.
     grid : mapping or None
         Of an array of several dimensions: ``dims`` and ``shape`` of those that are stacked as rows.
     starts_quickly : bool
@@ -101,6 +103,7 @@ class Source(ABC):
     sources: Sequence[tuple[str, int]] = ()
     notes: Sequence[str] = ()
     categories: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    column_types: Mapping[str, str] = MappingProxyType({})
     grid: Mapping[str, Any] | None = None
     starts_quickly: bool = True
     held_bytes: int = 0
@@ -258,6 +261,17 @@ def check_no_variable(path: Location, variable: str | None) -> None:
     """Raise InputError if an array is named in a file that holds only one."""
     if variable is not None:
         raise InputError(f"{path} holds one matrix; variable must be None. Got {variable!r}.")
+
+
+# Arrow's names of booleans, whole numbers and floats.
+PLAIN_TYPES = ("bool", "halffloat", "float", "double",
+               *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))  # fmt: skip
+
+
+def common_types(sources: Sequence[Source]) -> dict[str, str]:
+    """Return the types that a column has in all sources."""
+    first, *others = [source.column_types for source in sources]
+    return {n: t for n, t in first.items() if all(types.get(n) == t for types in others)}
 
 
 def no_column(uri: str, name: str, names: Iterable[Any]) -> InputError:

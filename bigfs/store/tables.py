@@ -19,7 +19,7 @@ from bigfs.core.text import FROM_0
 from bigfs.core.units import format_bytes
 from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
 from bigfs.store.encoding import Column, Encoding, distinct_values, notes_of
-from bigfs.store.source import Source, check_names, check_shape, no_column
+from bigfs.store.source import PLAIN_TYPES, Source, check_names, check_shape, no_column
 from bigfs.store.values import EXACT, check_exact
 
 _BATCH_BYTES = 4 * 10**6
@@ -281,6 +281,9 @@ class TableSource(Source):
         )  # fmt: skip
         features.describe(self, named=table.named)
         self._columns = features.columns
+        plain = [c.name for c in self._columns if c.is_plain and not table.is_text]
+        types = {name: str(table.schema.field(name).type) for name in plain}
+        self.column_types = {n: kind for n, kind in types.items() if kind in PLAIN_TYPES}
         self.held_bytes = table.held_bytes(table.own([column.name for column in self._columns]))
 
     @property

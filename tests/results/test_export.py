@@ -320,3 +320,43 @@ def test_transform_keeps_the_columns_of_any_kind_of_data(
         result.transform(expected)
     with pytest.raises(InputError, match="X has no column 'd'"):
         result.transform(frame.drop(columns="d"))
+
+
+def test_columns_of_a_table_keep_their_types(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "count": rng.integers(0, 1000, 40),
+            "large": rng.integers(2**40, 2**41, 40),
+            "flag": rng.random(40) > 0.5,
+            "single": rng.random(40).astype(np.float32),
+            "small": rng.integers(-9, 9, 40).astype(np.int8),
+        }
+    )
+    frame.to_parquet(tmp_path / "X.parquet")
+    settings = {"method": "max_variance", "n_features_to_select": 5, "preprocess": "none"}
+    run = {**settings, "run": str(tmp_path / "run"), "input": {"uri": str(tmp_path / "X.parquet")}}
+    result = bigfs.run(run)
+    for name, read in (("a.parquet", pd.read_parquet), ("a.feather", pd.read_feather)):
+        pd.testing.assert_frame_equal(read(result.export(tmp_path / name)), frame)
+    text = result.export(tmp_path / "a.csv").read_text().splitlines()[1]
+    assert text.startswith(f"{frame['count'][0]},{frame['large'][0]},{frame['flag'][0]},")
+    part = frame.assign(count=frame["count"] + 0.5)  # of parts, and of rows added later
+    part.to_parquet(tmp_path / "Y.parquet")
+    several = {**run, "run": str(tmp_path / "several")}
+    several["input"] = {"uri": [str(tmp_path / "X.parquet"), str(tmp_path / "Y.parquet")]}
+    store = tmp_path / "X.zarr"
+    bigfs.ingest(tmp_path / "X.parquet", store)
+    bigfs.ingest(tmp_path / "Y.parquet", store, append=True)
+    grown = {**run, "run": str(tmp_path / "grown"), "input": {"uri": str(store)}}
+    for config in (several, grown):
+        both = pd.read_parquet(bigfs.run(config).export(Path(f"{config['run']}.parquet")))
+        types = [str(kind) for kind in both.dtypes]
+        assert types == ["float64", "int64", "bool", "float32", "int8"]
+    gap = frame.astype({"count": "Int64"})
+    gap.loc[3, "count"] = pd.NA
+    gap.to_parquet(tmp_path / "gaps.parquet")
+    gaps = {**run, "run": str(tmp_path / "gaps")}
+    gaps["input"] = {"uri": str(tmp_path / "gaps.parquet"), "missing": "mean"}
+    filled = pd.read_parquet(bigfs.run(gaps).export(tmp_path / "filled.parquet"))
+    assert {str(kind) for kind in filled.dtypes} == {"float64"}

@@ -30,7 +30,13 @@ from bigfs.store.formats.zarr_files import (
 )
 from bigfs.store.location import Location, as_location, zarr_store
 from bigfs.store.objects import ObjectPath
-from bigfs.store.source import RandomAccessSource, check_names, check_shape, work_dtype
+from bigfs.store.source import (
+    PLAIN_TYPES,
+    RandomAccessSource,
+    check_names,
+    check_shape,
+    work_dtype,
+)
 from bigfs.store.values import as_floats, decoding
 
 logger = logging.getLogger("bigfs")
@@ -75,6 +81,9 @@ class ZarrSource(RandomAccessSource):
             self.n_samples = self._committed(attributes)
         ours = attributes if self.checked else {}
         self.index, self.grid = ours.get("index"), ours.get("grid")
+        types = ours.get("column_types")
+        if isinstance(types, dict):
+            self.column_types = {n: t for n, t in types.items() if t in PLAIN_TYPES}
         self._dropped, self.sources = ours.get("dropped", ()), ours.get("sources", ())
         self.held_bytes = 0 if self.checked else self._decoded_bytes(array)
         self._prefix = f"{member}/" if member else ""

@@ -52,7 +52,7 @@ from bigfs.store.scratch import Scratch
 _JUDGING_BYTES = 64 * MIB
 # For the estimate of seconds: what is imported, passes of components and correlations, rounds of
 # k-means, and classes where nothing says how many.
-_LOADING_SECONDS, _PASSES, _LLOYD, _CLUSTERS = 1.5, 5, 15, 10
+_LOADING_SECONDS, _PASSES, _LLOYD, _CLUSTERS = 1.5, 5, 8, 10
 
 
 def stages_of(config: Config) -> list[Stage]:

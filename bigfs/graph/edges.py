@@ -34,6 +34,9 @@ _SORTED_ENTRIES = 2**22
 # An entry while it is sorted: itself twice, its row, column and group, and its place in order.
 _SORT_BYTES = 56
 
+# Measured: steps of a loop for a value and a neighbor.
+_EDGE_LOOPS = 6
+
 
 @dataclass
 class EdgeMoments:
@@ -72,7 +75,7 @@ def edge_moments(blocks: RowBlocks, W: AffinityMatrix, n_groups: int = 1) -> Edg
 
 def edges_cost(shape: Shape, n_neighbors: int, n_groups: int = 1) -> StageCost:
     """Return the cost of `edge_moments`: each block with one other at a time."""
-    seconds = loop_seconds(shape.n_values, 2 * n_neighbors)
+    seconds = loop_seconds(shape.n_values, _EDGE_LOOPS * n_neighbors)
     if shape.n_entries is not None:
         needed = _group_bytes(shape, n_neighbors, n_groups)
         if n_groups == 1:

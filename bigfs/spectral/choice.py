@@ -32,7 +32,7 @@ _ENTRIES = (1.0, 1.25, 1.5, 1.75, 2.0)
 _ROUNDS = 8
 # Measured: products with W in a round of the filter, by a loop of one step for an entry; and steps
 # of eigsh for each entry and vector.
-_DEGREE, _LANCZOS_LOOPS = 100, 150
+_DEGREE, _LANCZOS_LOOPS = 100, 250
 _KERNELS = ("bigfs.spectral.kernels",)
 # Without a clear gap "auto" takes no fewer clusters than most methods by default.
 _NO_FEWER = 8

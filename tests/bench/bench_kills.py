@@ -333,9 +333,14 @@ def _wait_for_moment(
     run: Location,
     share_of_starts: float,
 ) -> bool:
-    """Wait for a time while the job starts, or within its next stage; say whether it runs."""
+    """Wait for a time while the job starts, or within its next stage; say whether it runs.
+
+    A bucket shows too late which stage has begun: there it is a time of the whole run.
+    """
     left = [seconds for name, seconds in complete.stage_seconds.items() if not _is_done(run, name)]
-    if dice.random() < share_of_starts or not left:
+    if not isinstance(run, Path):
+        pause = dice.uniform(0.0, 0.8 * complete.seconds)
+    elif dice.random() < share_of_starts or not left:
         pause = dice.uniform(0.0, max(1.0, complete.seconds - sum(complete.stage_seconds.values())))
     else:
         # A little more than the stage took, so that some kills fall between two stages.

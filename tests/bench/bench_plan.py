@@ -22,23 +22,24 @@ from typing import Any
 
 import numpy as np
 
+from bigfs.core.errors import EXIT_DOES_NOT_FIT, EXIT_DONE
 from bigfs.selectors.registry import METHODS
 
 SETS = ("USPS", "COIL20", "BASEHOCK", "worm_neuron", "MNIST")
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
 
-def command(*words: str) -> str:
-    """Return what a command of bigfs prints."""
+def command(*words: str) -> str | None:
+    """Return what a command of bigfs prints; None if it says that the run does not fit."""
     call = [sys.executable, "-m", "bigfs.cli", *words]
     done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, **ONE_THREAD})
-    if done.returncode:
-        raise SystemExit(f"{' '.join(words)}: {done.stderr.strip().splitlines()[-1]}")
-    return done.stdout
+    if done.returncode not in (EXIT_DONE, EXIT_DOES_NOT_FIT):
+        raise SystemExit(f"{' '.join(words)}: {done.stderr}")
+    return None if done.returncode else done.stdout
 
 
 def measure(uri: str, n_features: int, method: str, labels: str | None) -> dict[str, Any]:
-    """Return the estimated and the measured seconds of each stage of a run."""
+    """Return the estimated and the measured seconds of each stage of a run, if it fits."""
     with tempfile.TemporaryDirectory() as work:
         settings: dict[str, Any] = {
             "run": f"{work}/run", "input": {"uri": uri}, "method": method,
@@ -48,7 +49,10 @@ def measure(uri: str, n_features: int, method: str, labels: str | None) -> dict[
             settings["evaluate"] = {"labels": labels}
         path = Path(work) / "run.yaml"
         path.write_text(json.dumps(settings))
-        planned = json.loads(command("plan", str(path), "--format", "json"))["stages"]
+        plan = command("plan", str(path), "--format", "json")
+        if plan is None:
+            return {}
+        planned = json.loads(plan)["stages"]
         command("run", str(path))
         stages = json.loads((Path(work) / "run" / "manifest.json").read_text())["stages"]
         took = {name: stages[name]["seconds"] for name in planned if name in stages}

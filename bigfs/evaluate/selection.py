@@ -101,7 +101,9 @@ def compare_with_all(
     InputError
         If the labels cannot be read or do not fit the data.
     """
-    y = load_labels(labels, blocks.n_samples, blocks.source.dropped, to_judge_by=True)
+    source = blocks.source
+    rows = source.row_dimensions
+    y = load_labels(labels, blocks.n_samples, source.dropped, to_judge_by=True, rows=rows)
     protocol = Protocol(
         n_clusters or int(y.max()) + 1,
         n_repetitions,

@@ -213,7 +213,8 @@ def _run(
         y = None
         if config.evaluate is not None:
             labels, dropped = config.evaluate.labels, blocks.source.dropped
-            y = load_labels(labels, blocks.n_samples, dropped, to_judge_by=True)
+            dims = blocks.source.row_dimensions
+            y = load_labels(labels, blocks.n_samples, dropped, to_judge_by=True, rows=dims)
     warn_of_scales(blocks, *(fit.config.method for fit in fits))
     store = RunStages(directory, config.memory_limit, shared=True)
     engine = Engine(store, blocks, key)

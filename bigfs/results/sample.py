@@ -221,7 +221,8 @@ def _labels_of(
     uri = (result.settings.get("evaluate") or {}).get("labels")
     if uri is not None:
         try:
-            y = load_labels(uri, source.n_samples, list(source.dropped))
+            dropped, rows = list(source.dropped), source.row_dimensions
+            y = load_labels(uri, source.n_samples, dropped, rows=rows)
             return np.concatenate([y[start:stop] for start, stop in ranges]), "known labels"
         except BigfsError:  # they are gone since
             pass

@@ -41,6 +41,7 @@ class ChainedSource(Source):
         if self.n_samples is not None:
             check_shape((self.n_samples, self.n_features), uri)
         self.notes, self.categories = first.notes, first.categories
+        self.encoded = first.encoded
         self.column_types = common_types(self.parts)
         self.index = first.index if len({part.index for part in self.parts}) == 1 else None
         self.starts_quickly = first.starts_quickly

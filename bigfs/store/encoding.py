@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from math import isnan
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -144,7 +145,8 @@ def in_order(values: Iterable[str]) -> tuple[str, ...]:
     """Return values in order: by number where all are numbers, else as texts."""
     values = set(values)
     try:
-        return tuple(sorted(values, key=float))
+        # Of texts of one number, such as 1 and 01, and of nan the text decides.
+        return tuple(sorted(values, key=lambda v: (isnan(float(v)), float(v), v)))
     except ValueError:
         return tuple(sorted(values))
 

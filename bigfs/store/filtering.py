@@ -167,10 +167,15 @@ class FilteredSource(Source):
     def _of_column(self) -> np.ndarray | None:
         """Return which rows are kept by their values; None where only their numbers count."""
         from bigfs.store.labels import read_values
+        from bigfs.store.values import plain_values
 
         if self._labels is None:
             return None
-        values = read_values(self._labels)
+        column, source = self._rows.column, self._source
+        if source.is_table and self._labels == f"{source.uri}::{column}":  # as it is opened
+            values = plain_values(source.read_column(str(column)), self.uri)
+        else:
+            values = read_values(self._labels, source.row_dimensions)
         return self._rows.mask(values, self.uri)
 
     @property

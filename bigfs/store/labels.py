@@ -26,6 +26,7 @@ def load_labels(
     otherwise: str = "",
     *,
     to_judge_by: bool = False,
+    rows: Sequence[str] = (),
 ) -> np.ndarray:
     """Read labels and number the classes in sorted order.
 
@@ -44,6 +45,8 @@ def load_labels(
         What else may be done where they are of other rows.
     to_judge_by : bool, default=False
         Whether there must be two classes at least, and no more than half of the rows.
+    rows : sequence of str, default=()
+        Names of the dimensions that the rows are of, in order: so is an image of labels read.
 
     Returns
     -------
@@ -55,7 +58,7 @@ def load_labels(
     InputError
         If they cannot be read, are not one a row, are missing somewhere, or are too few.
     """
-    values = read_values(uri)
+    values = read_values(uri, rows)
     uri = name_of(uri)
     if len(dropped) and n_samples is not None and len(values) == n_samples + len(dropped):
         values = np.delete(values, dropped)
@@ -72,14 +75,14 @@ def load_labels(
     return y.astype(np.int64)
 
 
-def read_values(uri: str | LabelValues) -> np.ndarray:
-    """Read numbers or texts, one for each row, named as labels are."""
+def read_values(uri: str | LabelValues, rows: Sequence[str] = ()) -> np.ndarray:
+    """Read numbers or texts, one for each row, named as labels are; ``rows`` as `load_labels`."""
     if isinstance(uri, LabelValues):
         values = plain_values(uri.values, uri.name)
         check_vector(values.shape, values.dtype, uri.name)
         return values.ravel()
     try:
-        values = _read(uri)
+        values = _read(uri, rows)
     except StorageError:
         raise
     except (OSError, zlib.error) as error:
@@ -142,7 +145,7 @@ def name_of(labels: str | LabelValues) -> str:
     return labels.name if isinstance(labels, LabelValues) else str(labels)
 
 
-def _read(uri: str) -> np.ndarray:
+def _read(uri: str, rows: Sequence[str] = ()) -> np.ndarray:
     name, part = column_of(uri)
     sources = sources_of(name)
     if sources is not None:
@@ -159,7 +162,8 @@ def _read(uri: str) -> np.ndarray:
         known = shown(entry for entry in FORMATS if entry.has_labels)
         raise InputError(f"{name}: labels are read from {known} and folders of them.")
     if not kind.is_table:
-        return cast(np.ndarray, kind.reader.read_column(path, part))
+        order = (rows,) if kind.names_dimensions else ()
+        return cast(np.ndarray, kind.reader.read_column(path, part, *order))
     table = kind.reader.open_table(path, **kind.proposed(path))
     names = table.schema.names
     if not part and len(names) == 1:
@@ -174,11 +178,12 @@ def _read(uri: str) -> np.ndarray:
 
 def _read_several(uri: str, sources: list[str], name: str) -> np.ndarray:
     """Read the labels of all sources; texts if those of one are."""
-    pieces = []
+    pieces, tables = [], []
     for i, source in enumerate(sources):
         partitions = partition_columns(uri, source)
         if name != SOURCE and name not in partitions:
             pieces.append(_read(f"{source}::{name}"))
+            tables.append(source)
             continue
         value = partitions.get(name, i)
         if value is None:
@@ -186,9 +191,23 @@ def _read_several(uri: str, sources: list[str], name: str) -> np.ndarray:
         number = typed([str(value)])[0].as_py()
         constant = number if isinstance(number, (int, float)) else str(value)
         pieces.append(np.full(_count_rows(source), constant))
-    if any(piece.dtype.kind in "US" for piece in pieces):
-        pieces = [piece.astype(np.str_) for piece in pieces]
+        tables.append("")
+    if any(piece.dtype.kind in "OUS" for piece in pieces):  # in one file all would be texts
+        pieces = [
+            piece if piece.dtype.kind in "OUS" else _written(source, name, piece)
+            for source, piece in zip(tables, pieces, strict=True)
+        ]
     return np.concatenate(pieces)
+
+
+def _written(source: str, name: str, numbers: np.ndarray) -> np.ndarray:
+    """Return numbers as the texts that a text table has for them; of others as Python's."""
+    path = as_path(source) if source else None
+    kind = None if path is None else format_of(path)
+    if path is None or kind is None or not kind.is_table:
+        return numbers.astype(np.str_)
+    table = kind.reader.open_table(path, **kind.proposed(path))
+    return np.array([text for piece in table.written(name) for text in piece])
 
 
 def _count_rows(uri: str) -> int:

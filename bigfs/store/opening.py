@@ -57,6 +57,7 @@ def open_uris(uri: str, options: Options) -> Source:
             parts.append(open_uris(file, of_part))
     known: dict[str, set[str]] = {}
     for part in parts:
+        _check_kinds(part, parts[0])
         for name, values in part.categories.items():
             known.setdefault(name, set()).update(values)
     of_parts = ({name: set(values) for name, values in p.categories.items()} for p in parts)
@@ -68,6 +69,17 @@ def open_uris(uri: str, options: Options) -> Source:
     chained = chain(parts, short_name(uri))
     chained.watch = watch
     return chained
+
+
+def _check_kinds(part: Source, first: Source) -> None:
+    """Raise InputError if a column of a part holds texts or dates, and another's numbers."""
+    other = sorted(n for n, _ in part.encoded.items() ^ first.encoded.items())
+    if other:
+        kinds = [p.encoded.get(other[0], "number") for p in (part, first)]
+        raise InputError(
+            f"{part.uri}: column {other[0]!r} holds {kinds[0]} values, and {first.uri} {kinds[1]} "
+            f'ones. Write them in one form, or leave it out: input.columns: ["!{other[0]}"].'
+        )
 
 
 def _partitions(uri: str, sources: list[str]) -> list[dict[str, Any]]:

@@ -60,6 +60,8 @@ class Source(ABC):
     feature_names : list of str or None
     checked : bool
         Whether every value is known to be finite.
+    is_table : bool
+        Whether columns can be read by name as the table has them.
     sparse : bool
         Whether it is a `bigfs.store.csr.SparseSource`, which also hands out CSR blocks.
     watch : Watch or None
@@ -76,6 +78,8 @@ class Source(ABC):
         What is said once when it is opened.
     categories : mapping of str to tuple of str
         The values of columns that are encoded.
+    encoded : mapping of str to str
+        These columns: "boolean", "date" or "category".
     column_types : mapping of str to str
         Arrow's types of the columns of a table that says them, for its export.
     grid : mapping or None
@@ -95,6 +99,7 @@ class Source(ABC):
     dtype: np.dtype
     feature_names: list[str] | None = None
     checked: bool = False
+    is_table: bool = False
     sparse: bool = False
     watch: Watch | None = None
     index: str | None = None
@@ -103,6 +108,7 @@ class Source(ABC):
     sources: Sequence[tuple[str, int]] = ()
     notes: Sequence[str] = ()
     categories: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    encoded: Mapping[str, str] = MappingProxyType({})
     column_types: Mapping[str, str] = MappingProxyType({})
     grid: Mapping[str, Any] | None = None
     starts_quickly: bool = True
@@ -113,6 +119,11 @@ class Source(ABC):
         """Return a line such as ``<scene.nc::X: 44,000 x 205, float32>``."""
         rows = "?" if self.n_samples is None else f"{self.n_samples:,}"
         return f"<{self.uri}: {rows} x {self.n_features:,}, {self.dtype}>"
+
+    @property
+    def row_dimensions(self) -> Sequence[str]:
+        """Names of the dimensions that the rows are of; empty where there are none."""
+        return (self.grid or {}).get("dims", ())
 
     @property
     def stored_dtype(self) -> np.dtype:

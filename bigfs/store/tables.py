@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from itertools import chain, groupby
 from types import MappingProxyType
 from typing import Any
@@ -157,7 +158,7 @@ class Table(ABC):
     def distinct(self, column: str) -> Iterator[Any]:
         """Yield the values of a column, each once in a batch."""
         for batch in self.read([column], _ROWS):
-            yield from batch.column(0).to_pandas().dropna().unique()
+            yield from _as_pandas(batch.column(0)).dropna().unique()
 
     def values(self, name: str) -> np.ndarray:
         """Return all values of a column: of its own type if all are numbers, else objects."""
@@ -245,6 +246,7 @@ class TableFeatures:
         dropped = [column.name for column, rule in ruled if rule == "drop"]
         self.notes = notes_of(encoded, dropped, in_folders)
         self.categories = {column.name: column.values for column in encoded}
+        self.encoded = {column.name: str(column.kind) for column in encoded}
         self.names = [feature for column in self.columns for feature in column.features]
         check_shape((2, len(self.names)), uri)
         self.dtype = np.result_type(*(column.dtype for column in self.columns))
@@ -256,10 +258,13 @@ class TableFeatures:
             check_names(self.names, len(self.names), source.uri)
             source.feature_names = self.names
         source.notes, source.categories = self.notes, self.categories
+        source.encoded = self.encoded
 
 
 class TableSource(Source):
     """The numbers of a table, and what the settings make of its other columns."""
+
+    is_table = True
 
     def __init__(self, table: Table, roles: Roles = ALL_FEATURES) -> None:
         table.put_in(roles.partitions or {})
@@ -324,10 +329,10 @@ class TableSource(Source):
                 continue
             for j, column in columns:
                 values = batch.column(j)
-                is_list = column.kind == "list"
-                parts.append(
-                    _lists(values) if is_list else column.encode(values.to_pandas(), self.uri)
-                )
+                if column.kind == "list":
+                    parts.append(_lists(values, column.name, self.uri, first_row))
+                else:
+                    parts.append(column.encode(_as_pandas(values), self.uri))
         if len(parts) == 1 and parts[0].dtype == self.dtype:
             return np.ascontiguousarray(parts[0])
         return np.concatenate(parts, axis=1, dtype=self.dtype, casting="unsafe")
@@ -392,7 +397,7 @@ def _numbers(batch: Any, dtype: np.dtype, uri: str, first_row: int) -> np.ndarra
     kind = pa.from_numpy_dtype(dtype)
     target = pa.schema([(str(j), kind) for j in range(batch.num_columns)])
     names = batch.schema.names
-    batch = batch.rename_columns(target.names)
+    batch = _without_decimals(batch, uri, first_row).rename_columns(target.names)
     try:
         floats = batch if set(batch.schema.types) == {kind} else batch.cast(target)
     except pa.ArrowInvalid:
@@ -402,6 +407,30 @@ def _numbers(batch: Any, dtype: np.dtype, uri: str, first_row: int) -> np.ndarra
                 check_exact(numbers[:, None], uri, first_row, [name])
         raise
     return np.asarray(floats.to_tensor(null_to_nan=True, row_major=True))
+
+
+def _without_decimals(batch: Any, uri: str, first_row: int) -> Any:
+    """Return a batch whose decimals are the nearest floats; Arrow's cast may be one digit off.
+
+    Raises
+    ------
+    InputError
+        For a whole number beyond 2^53.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for j, values in enumerate(batch.columns):
+        if not pa.types.is_decimal(values.type):
+            continue
+        name, kind = batch.schema.names[j], values.type
+        if kind.scale <= 0 and kind.precision > 15:
+            beyond = pc.greater(pc.abs(values), pa.scalar(Decimal(EXACT), kind))
+            if pc.any(beyond).as_py():
+                row = pc.index(beyond, True).as_py()
+                check_exact(np.array([[int(values[row].as_py())]]), uri, first_row + row, [name])
+        batch = batch.set_column(j, name, values.cast(pa.string()).cast(pa.float64()))
+    return batch
 
 
 def _check_texts(batch: Any, uri: str, first_row: int) -> None:
@@ -464,14 +493,28 @@ def _may_be_rounded(block: np.ndarray) -> bool:
     return bool(((block >= EXACT) | (block <= -EXACT)).any())
 
 
-def _lists(values: Any) -> np.ndarray:
+def _as_pandas(values: Any) -> Any:
+    """Return Arrow values as a Series; pandas knows no categories that are null or come twice."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(values.type):
+        known = values.dictionary
+        if known.null_count or len(known.unique()) < len(known):
+            values = values.dictionary_decode()
+    return values.to_pandas()
+
+
+def _lists(values: Any, name: str, uri: str, first_row: int) -> np.ndarray:
     """Return lists of one size as rows; a list that is missing is NaN in all of them."""
     import pyarrow as pa
 
     values = getattr(values, "storage", values)
     size = values.type.list_size
-    rows = np.full((len(values), size), np.nan)
-    numbers = values.flatten().cast(pa.float64()).to_numpy(zero_copy_only=False)
+    rows, flat = np.full((len(values), size), np.nan), values.flatten()
+    if pa.types.is_integer(flat.type):
+        whole = flat.fill_null(0).to_numpy(zero_copy_only=False).reshape(-1, size)
+        check_exact(whole, uri, first_row, [f"{name}[{i}]" for i in range(size)])
+    numbers = flat.cast(pa.float64()).to_numpy(zero_copy_only=False)
     rows[values.is_valid().to_numpy(zero_copy_only=False)] = numbers.reshape(-1, size)
     return rows
 

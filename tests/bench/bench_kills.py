@@ -38,6 +38,7 @@ import psutil
 
 from bigfs.results.result import open_result
 from bigfs.store.ingest import ingest
+from bigfs.store.lease import LEASE
 from bigfs.store.location import Location, as_location, files_below
 from tests._s3 import Proxy, create_bucket, environment, server
 from tests.cluster._jobs import finish, manifest_of, start, workers_of, write_config
@@ -339,7 +340,9 @@ def _wait_for_moment(
     """
     left = [seconds for name, seconds in complete.stage_seconds.items() if not _is_done(run, name)]
     if not isinstance(run, Path):
-        pause = dice.uniform(0.0, 0.8 * complete.seconds)
+        while not share_of_starts and process.poll() is None and not (run / LEASE).exists():
+            _pause(run)
+        pause = dice.uniform(0.0, (0.8 if share_of_starts else 0.5) * complete.seconds)
     elif dice.random() < share_of_starts or not left:
         pause = dice.uniform(0.0, max(1.0, complete.seconds - sum(complete.stage_seconds.values())))
     else:

@@ -48,6 +48,11 @@ class Format:
         return self.is_table or hasattr(self.reader, "read_column")
 
     @property
+    def names_dimensions(self) -> bool:
+        """True if its arrays have named dimensions, which ``read_column`` brings in order."""
+        return {"layer", "features"} <= set(self.takes)
+
+    @property
     def reader(self) -> Any:
         """The module."""
         return import_module(f"{__name__}.{self.module}")

@@ -22,10 +22,10 @@ from bigfs.store.columns import refuse_unusable
 from bigfs.store.formats.dialect import (
     BLANKS,
     as_number,
-    cells_of,
     dialect_of,
     encoding_of,
     proposed,
+    records_of,
 )
 from bigfs.store.formats.texts import PACKED, open_text
 from bigfs.store.location import Location
@@ -68,6 +68,10 @@ class TextTable(Table):
         blanks = self._dialect.delimiter == BLANKS
         self._delimiter = "\t" if blanks else self._dialect.delimiter
         self._skip, self._blanks, self._piece_bytes = 0, blanks, _TEXT_BYTES
+        # A cell in quotes, to its end or that of the text: of quotes within a cell none opens it.
+        before = rb"[ \t\n]" if blanks else rb"[\n" + re.escape(self._delimiter.encode()) + rb"]"
+        self._quoted = rb"(?:(?<=" + before + rb')|\A)"[^"]*(?:""[^"]*)*(?:"|\Z)'
+        self._width = 0
         self._current: tuple[int, bytes] = (1, b"")
         self._mixed: set[str] = set()
         rows, lines = self._first_records()
@@ -165,9 +169,11 @@ class TextTable(Table):
         numbers = pc.if_else(pc.is_in(texts, words), None, points)
         for kind in (pa.int64(), pa.float64()):
             try:
-                return numbers.cast(kind)
+                cast = numbers.cast(kind)
             except pa.ArrowInvalid:
                 continue
+            missing = pa.array(self._dialect.missing_numbers, pa.float64())
+            return pc.if_else(pc.is_in(cast.cast(pa.float64()), missing), None, cast)
         return pc.if_else(pc.equal(texts, ""), None, texts)
 
     def check_whole(self, columns: list[str]) -> None:
@@ -204,7 +210,7 @@ class TextTable(Table):
         dialect = self._dialect
         words = _possible([*dialect.missing, *_TRUE, *_FALSE], piece)
         try:
-            return pc.read_csv(
+            table = pc.read_csv(
                 pa.BufferReader(piece),
                 pc.ReadOptions(
                     column_names=self._all, use_threads=False, block_size=len(piece) + 1
@@ -226,12 +232,26 @@ class TextTable(Table):
                     check_utf8=False,
                 ),
             )
+            return table if raw else self._without_missing(table)
         except pa.ArrowInvalid as error:
             if bad:
                 raise self._ragged(bad[0], line) from None
             if "CSV parse error" in str(error) or "straddling" in str(error):
                 raise InputError(f"{self.uri}: from line {line} on, {error}.") from None
             raise
+
+    def _without_missing(self, table: Any) -> Any:
+        """Return a table without the numbers that stand for a missing value."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        numbers = pa.array(self._dialect.missing_numbers, pa.float64())
+        for j, column in enumerate(table.columns if len(numbers) else ()):
+            if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
+                are_missing = pc.is_in(column.cast(pa.float64()), numbers)
+                kept = pc.if_else(are_missing, None, column)
+                table = table.set_column(j, table.schema.names[j], kept)
+        return table
 
     def _ragged(self, row: Any, line: int) -> InputError:
         return InputError(
@@ -273,7 +293,8 @@ class TextTable(Table):
     def _number(self, text: str) -> float | None:
         if text.strip() in self._dialect.na_values:
             return float("nan")
-        return as_number(text.replace(self._dialect.decimal, "."))
+        number = as_number(text.replace(self._dialect.decimal, "."))
+        return float("nan") if number in self._dialect.missing_numbers else number
 
     def _types(self, names: list[str]) -> dict[str, Any]:
         """Return the types of the columns, by the first piece; without names that hold nothing."""
@@ -325,11 +346,11 @@ class TextTable(Table):
         numbers = [self._number(cell) for cell in first]
         columns = list(zip(*below, strict=True))
         texts = [j for j, number in enumerate(numbers) if number is None]
-        increase = _increases(numbers)
-        all_increase = all(_increases([self._number(c) for c in row]) for row in below)
+        increase = _is_axis(numbers)
+        all_increase = all(_is_axis([self._number(c) for c in row]) for row in below)
         if not texts:
             self._note = "unclear" if increase and not all_increase else "sample"
-            self._why = "is strictly increasing, and those below it are not"
+            self._why = "is strictly increasing or decreasing, and those below it are not"
             return False
         if all(first[j] in columns[j] for j in texts):  # values that come again
             self._note = "sample"
@@ -366,16 +387,13 @@ class TextTable(Table):
         empty = next((i for i, line in enumerate(lines) if line.strip()), 0)
         if empty and not self._blanks and self._dialect.comment is None:
             raise InputError(f"{self.uri} begins with an empty line. Set input.csv.skip_rows.")
-        rows = cells_of(lines, self._delimiter)
+        rows, taken = records_of(lines, self._delimiter)
         if not rows:
             raise InputError(f"{self.uri} is not a readable text table.")
         self._marked = rows[0][0].startswith("#")  # NumPy's savetxt puts it before the names
         if self._marked:
             rows[0][0] = rows[0][0].lstrip("# ")
             rows[0] = rows[0] if rows[0][0] else rows[0][1:]
-        taken = empty + 1
-        while taken < len(lines) and "".join(lines[:taken]).count('"') % 2:
-            taken += 1
         longest = max(len(line) for line in lines)
         self._piece_bytes = min(_LINE_BYTES, max(_TEXT_BYTES, _FEWEST_LINES * longest))
         return rows, taken
@@ -395,14 +413,14 @@ class TextTable(Table):
         """Return lines without comments, and with a tab for a run of blanks."""
         mark = (self._dialect.comment or "").encode()
         if mark and mark in piece:
-            piece = re.sub(rb"[ \t]*" + re.escape(mark) + rb"[^\r\n]*", b"", piece)
+            comment = rb"[ \t]*" + re.escape(mark) + rb"[^\r\n]*"
+            if self._width == 1:  # where an empty line is a missing value
+                piece = re.sub(rb"(?m)^" + comment + rb"\r?\n", b"", piece)
+            piece = re.sub(self._quoted + rb"|" + comment, _kept_if_quoted, piece)
         if self._blanks:
             piece = re.sub(rb"(?m)^[ \t]+|[ \t]+(?=\r?$)", b"", piece)
-            if b'"' in piece:
-                quoted = rb'"[^"]*"|[ \t]+'
-                piece = re.sub(quoted, lambda m: b"\t" if m[0][:1] != b'"' else m[0], piece)
-            else:
-                piece = re.sub(rb"[ \t]+", b"\t", piece)
+            blanks = self._quoted + rb"|[ \t]+" if b'"' in piece else rb"[ \t]+"
+            piece = re.sub(blanks, lambda m: m[0] if m[0][:1] == b'"' else b"\t", piece)
         return piece
 
     def _whole_lines(self) -> Iterator[tuple[int, bytes]]:
@@ -420,7 +438,7 @@ class TextTable(Table):
                 if old:
                     text = text.replace(b"\r", b"\n")
                 rest += text
-                end = _end_of_records(rest) if read else len(rest)
+                end = _end_of_records(rest, self._quoted) if read else len(rest)
                 # Empty lines wait for those that follow: at the end of the file they are none.
                 full = len(rest[:end].rstrip(b"\r\n "))
                 full = min(end, rest.find(b"\n", full) + 1 or end) if full else 0
@@ -464,17 +482,20 @@ def _width_of(rows: list[list[str]]) -> int:
     return below if of_rows or below == len(first) - 1 and not first[-1].strip() else len(first)
 
 
-def _end_of_records(text: bytes) -> int:
+def _end_of_records(text: bytes, quoted: bytes) -> int:
     """Return where the last whole record ends: a line break in quotes does not end one."""
     end = text.rfind(b"\n") + 1
-    if b'"' not in text:
-        return end
-    quotes = text.count(b'"', 0, end)
-    while end and quotes % 2:
-        before = text.rfind(b"\n", 0, end - 1) + 1
-        quotes -= text.count(b'"', before, end)
-        end = before
+    if b'"' in text:
+        spans = [m.span() for m in re.finditer(quoted, text) if b"\n" in m[0]]
+        for start, stop in reversed(spans):
+            if start < end <= stop:
+                end = text.rfind(b"\n", 0, start) + 1
     return end
+
+
+def _kept_if_quoted(match: re.Match[bytes]) -> bytes:
+    """Return a cell in quotes as it is, and nothing for a comment."""
+    return match[0] if match[0][:1] == b'"' else b""
 
 
 def _possible(words: list[str], piece: bytes) -> list[str]:
@@ -501,9 +522,11 @@ def _batch(table: Any, columns: list[str]) -> Any:
     return pa.record_batch(arrays, names=columns)
 
 
-def _increases(row: list[float | None]) -> bool:
-    """Say whether there are two numbers or more, each larger than the one before it."""
+def _is_axis(row: list[float | None]) -> bool:
+    """Say whether there are two numbers or more that increase, or three that decrease."""
     there = [number for number in row if number is not None and number == number]
+    if len(there) > 2 and there[0] > there[1]:
+        there = there[::-1]
     return len(there) > 1 and all(a < b for a, b in pairwise(there))
 
 

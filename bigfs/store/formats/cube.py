@@ -340,7 +340,10 @@ def names_of_dimensions(array: Any) -> list[str] | None:
 
 
 def as_stacked(
-    values: np.ndarray, dims: Sequence[str] | None, others: Iterable[Sequence[str] | None]
+    values: np.ndarray,
+    dims: Sequence[str] | None,
+    others: Iterable[Sequence[str] | None],
+    rows: Sequence[str] = (),
 ) -> np.ndarray:
     """Return an image of labels, or a mask, with its dimensions in the order that rows have.
 
@@ -351,9 +354,13 @@ def as_stacked(
         Names of its dimensions.
     others : iterable of (sequence of str or None)
         Those of the arrays beside it: of such with more dimensions the order counts.
+    rows : sequence of str, default=()
+        Names of the dimensions of the rows that they belong to, in order, where they are known.
     """
     if dims is None or values.ndim < 2:
         return values
+    if set(rows) == set(dims):
+        return values.transpose([dims.index(name) for name in rows])
     larger = [names for names in others if names is not None and set(dims) < set(names)]
     orders = {tuple(name for name in names if name in dims) for names in larger}
     return values.transpose([dims.index(d) for d in orders.pop()]) if len(orders) == 1 else values

@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from itertools import islice
 from typing import Any
 
 from bigfs.core.errors import InputError
@@ -25,8 +24,8 @@ SPELLED = sorted(
 BLANKS = " "
 _CANDIDATES = (";", "\t", "|", ",", BLANKS)
 _LOOKED_AT_LINES = 100
-# Decimals with which a number that stands for a missing value may be written.
-_DECIMALS = 7
+# Words for a missing value that are proposed, at most.
+_WORDS_PROPOSED = 7
 _FILL = re.compile(r"-9{2,5}(\.0*)?")
 _COMMA_NUMBER, _POINT_NUMBER = re.compile(r"[+-]?\d*,\d+"), re.compile(r"[+-]?\d*\.\d+")
 
@@ -44,14 +43,14 @@ class Dialect:
 
     @property
     def missing(self) -> list[str]:
-        """All spellings of a missing value."""
-        given = []
-        for word in self.na_values:
-            number = as_number(word)
-            given.append(word)
-            if number is not None and number == number:
-                given += [f"{number:.{d}f}" for d in range(_DECIMALS)]
-        return [*SPELLED, *given]
+        """Words for a missing value."""
+        return [*SPELLED, *self.na_values]
+
+    @property
+    def missing_numbers(self) -> list[float]:
+        """Numbers that stand for a missing value, however they are written."""
+        numbers = map(as_number, self.na_values)
+        return [number for number in numbers if number is not None and number == number]
 
 
 def dialect_of(given: Mapping[str, Any] | None, name: str, uri: str) -> Dialect:
@@ -105,13 +104,22 @@ def as_number(cell: str) -> float | None:
 
 def cells_of(lines: Iterable[str], delimiter: str) -> list[list[str]]:
     """Return the cells of some lines; empty lines are left out."""
+    return records_of(lines, delimiter)[0]
+
+
+def records_of(lines: Iterable[str], delimiter: str) -> tuple[list[list[str]], int]:
+    """Return the cells of some lines, without empty ones, and how many lines the first takes."""
     if delimiter == BLANKS:
         lines, delimiter = (" ".join(line.split()) for line in lines), " "
     reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+    rows, taken = [], 0
     try:
-        return [row for row in reader if row]
+        for row in reader:
+            taken = taken or (reader.line_num if row else 0)
+            rows += [row] if row else []
     except csv.Error:
-        return []
+        return [], 0
+    return rows, taken
 
 
 def proposed(begin: bytes, default: Dialect) -> dict[str, Any]:
@@ -214,4 +222,4 @@ def _missing_words(rows: list[list[str]], decimal: str) -> list[str]:
         rest = [number for number in there if number > -99]
         if lowest and len(rest) + sum(t in lowest for t in texts) == len(there):
             words |= {t.split(".")[0] for t in lowest}
-    return sorted(islice(words, _DECIMALS))
+    return sorted(words)[:_WORDS_PROPOSED]

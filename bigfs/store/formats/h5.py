@@ -6,7 +6,7 @@ are of no such format are read as they lie.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +17,7 @@ from bigfs.store.formats import mat
 from bigfs.store.formats.cube import CubeSource, as_stacked
 from bigfs.store.formats.hdf5 import H5Place, H5Rows, find, member, open_h5, refuse_links
 from bigfs.store.formats.parts import open_dense
-from bigfs.store.formats.xarrays import is_described, named_beside, open_described
+from bigfs.store.formats.xarrays import decoded_values, is_described, named_beside, open_described
 from bigfs.store.location import METADATA_BYTES, Location
 from bigfs.store.source import Source, choose_member, no_column
 from bigfs.store.values import check_vector, decoding
@@ -188,12 +188,15 @@ def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
         return [(name, array.shape, str(array.dtype)) for name, array in _arrays(file).items()]
 
 
-def read_column(path: Location, name: str) -> Any:
-    """Return an array by its name: labels, or what rows are chosen by; a column of an AnnData."""
+def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> Any:
+    """Return an array by its name: labels, or what rows are chosen by; a column of an AnnData.
+
+    ``rows`` are the dimensions of the rows that it belongs to, where they are known.
+    """
     if is_classic(path):
         from bigfs.store.formats.xarrays import read_classic
 
-        return read_classic(path, name)
+        return read_classic(path, name, rows)
     with open_h5(path) as file, decoding(str(path)):
         kind = _kind_of(file)
         node = find(file, name.strip("/"), str(path)) if name else None
@@ -204,7 +207,8 @@ def read_column(path: Location, name: str) -> Any:
             check_vector(node.shape, node.dtype, uri)
             values = H5Rows(node, uri)[tuple(slice(0, n) for n in node.shape)]
             others = [dimensions(array) for array in _arrays(file).values()]
-            return as_stacked(values, dimensions(node), others)
+            values = decoded_values(values, H5Rows(node, uri).attrs, uri)
+            return as_stacked(values, dimensions(node), others, rows)
     return kind.reader.read_column(path, name)
 
 

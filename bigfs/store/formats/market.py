@@ -238,7 +238,15 @@ def _table(path: Location, n_rows: int) -> list[list[str]]:
         content = file.read(METADATA_BYTES + 1)
     if len(content) > METADATA_BYTES:
         raise InputError(f"{path} is too long.")
-    table = [line.split("\t") for line in content.decode(errors="replace").splitlines()]
+    try:
+        text = content.decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        line = 1 + content.count(b"\n", 0, error.start)
+        raise InputError(
+            f"{path}: line {line} is not a readable text: its bytes "
+            f"{content[error.start : error.end]!r} are no UTF-8. Write it again as UTF-8."
+        ) from None
+    table = [line.removesuffix("\r").split("\t") for line in text.split("\n")] if text else []
     if len(table) != n_rows:
         raise InputError(f"{path} has {len(table):,} lines for {n_rows:,} features or cells.")
     return table

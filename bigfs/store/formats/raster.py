@@ -19,7 +19,7 @@ from bigfs.core.quiet import ignoring_warnings
 from bigfs.store.formats.cube import CubeSource
 from bigfs.store.location import Location
 from bigfs.store.source import Source, check_no_variable, work_dtype
-from bigfs.store.values import decoding
+from bigfs.store.values import check_exact, decoding
 
 _TIFF = (b"II", b"MM")
 _DIMS = ("band", "y", "x")
@@ -62,6 +62,9 @@ class _Picture:
         )
         indexes = list(range(bands.start + 1, bands.stop + 1))
         values = self._file.read(indexes, window=window, masked=True)
+        if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
+            flat = values.filled(0).reshape(len(indexes), -1).T
+            check_exact(flat, self._file.name, 0, [f"band {index}" for index in indexes])
         return np.asarray(values.astype(self.dtype).filled(np.nan))
 
 

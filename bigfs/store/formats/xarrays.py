@@ -6,7 +6,7 @@ that say how numbers are packed. xarray decodes each block; it is read as every 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,15 +109,31 @@ def list_classic(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
         return [(str(n), tuple(dataset[n].shape), str(dataset[n].dtype)) for n in dataset.data_vars]
 
 
-def read_classic(path: Location, name: str) -> np.ndarray:
-    """Return a variable of a NetCDF 3 file as it is stored, in the order of the rows beside it."""
+def read_classic(path: Location, name: str, rows: Sequence[str] = ()) -> np.ndarray:
+    """Return a variable of a NetCDF 3 file, decoded, in the order of the rows."""
     with _classic(path) as dataset:
         if name not in dataset.variables:
             raise no_column(str(path), name, dataset.variables)
         data = dataset[name]
         check_vector(data.shape, data.dtype, f"{path}::{name}")
         others = [[str(dim) for dim in other.dims] for other in dataset.data_vars.values()]
-        return as_stacked(np.asarray(data.values), [str(dim) for dim in data.dims], others)
+        values = decoded_values(np.asarray(data.values), data.attrs, f"{path}::{name}")
+        return as_stacked(values, [str(dim) for dim in data.dims], others, rows)
+
+
+def decoded_values(values: np.ndarray, attributes: Mapping[str, Any], uri: str) -> np.ndarray:
+    """Return labels, or what rows are chosen by, as xarray decodes them: missing ones are NaN."""
+    kept = {name: value for name, value in _meaningful(attributes).items() if name in _PACKED}
+    if not kept:
+        return values
+    # HDF5 has arrays of one value where NetCDF has the value.
+    kept = {n: np.ravel(v)[0] if np.size(v) == 1 and n != "_Unsigned" else v
+            for n, v in kept.items()}  # fmt: skip
+    with _decoding(uri, kept):
+        import xarray
+
+        variable = xarray.Variable([str(axis) for axis in range(values.ndim)], values, kept)
+        return np.asarray(xarray.conventions.decode_cf_variable("labels", variable).values)
 
 
 def is_described(attributes: Mapping[str, Any], has_coordinates: bool) -> bool:

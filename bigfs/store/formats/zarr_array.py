@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +17,13 @@ from bigfs.core.uris import SOURCE
 from bigfs.store.formats.csr_store import StoredCSR
 from bigfs.store.formats.cube import CubeSource, as_stacked, names_of_dimensions
 from bigfs.store.formats.parts import OpenPlace
-from bigfs.store.formats.xarrays import decoded, is_described, named_beside, open_described
+from bigfs.store.formats.xarrays import (
+    decoded,
+    decoded_values,
+    is_described,
+    named_beside,
+    open_described,
+)
 from bigfs.store.formats.zarr_files import METADATA, checked_store, expect
 from bigfs.store.formats.zarr_rows import ZarrMember, ZarrSource, folder_of, warn_of_missing
 from bigfs.store.location import METADATA_BYTES, Location
@@ -38,8 +45,11 @@ def preview(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
         return []
 
 
-def read_column(path: Location, name: str) -> Any:
-    """Return an array by its name, ``y`` if it has none; a column of ``obs`` of an AnnData."""
+def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> Any:
+    """Return an array by its name, ``y`` if it has none; a column of ``obs`` of an AnnData.
+
+    ``rows`` are the dimensions of the rows that it belongs to, where they are known.
+    """
     node = open_node(path)
     if _is_annotated(node):
         from bigfs.store.formats import annotated
@@ -58,7 +68,10 @@ def read_column(path: Location, name: str) -> Any:
     expect(array)
     dims = [names_of_dimensions(other) for other in arrays.values()]
     with decoding(str(path)):
-        return as_stacked(np.asarray(array[...]), names_of_dimensions(array), dims)
+        values = np.asarray(array[...])
+    if names_of_dimensions(array) is not None:
+        values = decoded_values(values, _attributes(array), f"{path}::{name}")
+    return as_stacked(values, names_of_dimensions(array), dims, rows)
 
 
 def open_zarr(
@@ -156,10 +169,7 @@ def _described(
     features: str | int | None, no_data: float | None,
 ) -> CubeSource | None:  # fmt: skip
     """Open an array of xarray's conventions; None if it is of none."""
-    attributes, name = dict(array.attrs), member.rpartition("/")[2]
-    # xarray takes the fill value of version 2 for that of missing values.
-    if array.metadata.zarr_format == 2 and array.fill_value is not None:
-        attributes["_FillValue"] = array.fill_value
+    attributes, name = _attributes(array), member.rpartition("/")[2]
     beside = {} if group is None else dict(group.arrays())
     along = [d for d in dims if d in beside and beside[d].nbytes <= METADATA_BYTES]
     if not is_described(attributes, bool(along)):
@@ -173,6 +183,20 @@ def _described(
         uri, array.store_path.store, array.path, place, others, features, no_data,
         engine="zarr", consolidated=False,
     )  # fmt: skip
+
+
+def _attributes(array: Any) -> dict[str, Any]:
+    """Return the attributes of an array that xarray has written."""
+    attributes = dict(array.attrs)
+    filled = attributes.get("_FillValue")
+    # xarray takes the fill value of version 2 for that of missing values, and packs that of
+    # floats in version 3.
+    if array.metadata.zarr_format == 2 and array.fill_value is not None:
+        attributes["_FillValue"] = array.fill_value
+    elif isinstance(filled, str) and array.dtype.kind == "f":
+        with suppress(ValueError):
+            attributes["_FillValue"] = np.frombuffer(b64decode(filled), "<f8")[0]
+    return attributes
 
 
 def _arrays(group: Any) -> dict[str, Any]:

@@ -350,7 +350,9 @@ class TextTable(Table):
         all_increase = all(_is_axis([self._number(c) for c in row]) for row in below)
         if not texts:
             self._note = "unclear" if increase and not all_increase else "sample"
-            self._why = "is strictly increasing or decreasing, and those below it are not"
+            there = [number for number in numbers if number is not None and number == number]
+            falls = there[:1] > there[-1:]
+            self._why = f"is strictly {'de' if falls else 'in'}creasing, and those below it are not"
             return False
         if all(first[j] in columns[j] for j in texts):  # values that come again
             self._note = "sample"

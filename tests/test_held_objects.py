@@ -169,12 +169,23 @@ def test_opened_matrices(kind: str, tmp_path: Path, elsewhere: Callable[[bytes],
 
 
 @pytest.mark.parametrize(
-    "uri", ["s.zarr", "sparse.zarr", "X.npy", "X.npz", "X.csv", "X.parquet", "X*.csv"]
+    "uri",
+    [
+        "s.zarr",
+        "sparse.zarr",
+        "X.npy",
+        "X.npz",
+        "csr.npz",
+        "X.csv",
+        "X.parquet",
+        "X*.csv",
+        "X?.npy",
+    ],
 )
 def test_opened_files(
     uri: str, tmp_path: Path, elsewhere: Callable[[bytes], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from scipy.sparse import csr_array
+    from scipy.sparse import csr_array, save_npz
 
     monkeypatch.chdir(tmp_path)
     frame = pd.DataFrame(X, columns=["a", "b", "c", "d"])
@@ -182,6 +193,9 @@ def test_opened_files(
     frame.to_parquet("X.parquet")
     np.save("X.npy", X)
     np.savez("X.npz", X=X)
+    save_npz("csr.npz", csr_array(X))
+    np.save("X1.npy", X)
+    np.save("X2.npy", X)
     with_gap = frame.copy()
     with_gap.iloc[3, 1] = np.nan
     bigfs.ingest(with_gap, "s.zarr", missing="drop_rows")

@@ -14,7 +14,9 @@ from bigfs.core.errors import InputError
 from bigfs.store.formats.memory import plain
 from bigfs.store.values import (
     check_classes,
+    check_exact,
     check_present,
+    computed,
     is_continuous,
     plain_values,
     without_mask,
@@ -411,7 +413,7 @@ def selection_overlap(first: Any, second: Any, n_features: int) -> Overlap:
 
 def _matrix(X: Any) -> np.ndarray:
     """Return what a user has as an array; what is missing is NaN."""
-    X = plain(X)
+    X = plain(computed(X))
     array: np.ndarray = X.toarray() if hasattr(X, "tocsr") else np.asarray(X)
     with suppress(TypeError, ValueError):  # objects that are no numbers are refused by their type
         return array.astype(np.float64) if array.dtype.kind == "O" else array
@@ -425,7 +427,22 @@ def _finite_matrix(X: Any) -> np.ndarray:
         raise InputError(f"X must be a matrix with rows and columns. Got shape {X.shape}.")
     if X.dtype.kind not in "fiub" or not np.isfinite(X).all():
         raise InputError(f"X must hold finite real numbers. Got other values of {X.dtype}.")
-    return X
+    check_exact(X, "X")
+    if X.dtype.itemsize > 8:
+        with np.errstate(over="ignore"):  # refused below
+            X = X.astype(np.float64)
+    largest = max(abs(float(X.max())), abs(float(X.min())))
+    if largest > _LARGEST:
+        raise InputError(
+            f"X has a value of {largest:.3g}; squares of values above {_LARGEST:g} are not finite. "
+            "Divide it by a factor."
+        )
+    # A power of two rounds nothing, and brings squares of small values into range.
+    return X if largest > _SMALL or not largest else np.ldexp(X, -int(np.frexp(largest)[1]))
+
+
+# Beyond them squares of values in float64 overflow, or differences vanish in them.
+_LARGEST, _SMALL = 1e140, 1e-100
 
 
 def _labels(y: Any, name: str) -> np.ndarray:

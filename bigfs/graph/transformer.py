@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from bigfs.blocks import RowBlocks
 from bigfs.blocks.lazy import is_stored
 from bigfs.config.fields import fresh_seed
+from bigfs.core.checks import check_count
 from bigfs.core.errors import InputError
 from bigfs.core.memory import DEFAULT_MEMORY_LIMIT, check_fits
 from bigfs.core.units import parse_bytes
@@ -20,7 +21,7 @@ from bigfs.graph.recall import neighbors_of
 from bigfs.runtime.display import showing
 from bigfs.store.formats.memory import plain
 from bigfs.store.scratch import Scratch
-from bigfs.store.source import open_matrix
+from bigfs.store.source import check_fitted_names, open_matrix
 
 MODES = ("distance", "connectivity")
 
@@ -104,11 +105,14 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     def _fit(self, X: Any) -> KNeighborsTransformer:
         """Find the neighbors of every row."""
-        if self.mode not in MODES:
-            raise InputError(f"mode must be 'distance' or 'connectivity'. Got {self.mode!r}.")
+        self._check_mode()
         scratch = Scratch()
         self._source, self._blocks = open_matrix(self._checked(X, reset=True)), None
         blocks = self._opened(scratch)
+        if is_stored(X):
+            self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+            if blocks.source.feature_names is not None:
+                self.feature_names_in_ = np.asarray(blocks.source.feature_names, dtype=object)
         self.n_features_in_ = blocks.n_features
         self.graph_ = knn_graph(
             blocks,
@@ -123,6 +127,10 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         self.n_samples_fit_ = blocks.n_samples
         self._n_features_out = self.n_samples_fit_
         return self
+
+    def _check_mode(self) -> None:
+        if self.mode not in MODES:
+            raise InputError(f"mode must be 'distance' or 'connectivity'. Got {self.mode!r}.")
 
     def _opened(self, scratch: Scratch) -> RowBlocks:
         """Return the fitted rows, opened again in another process or copy."""
@@ -164,6 +172,9 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         graph : csr_matrix of shape (n_queries, n_samples), float32
         """
         check_is_fitted(self, "graph_")
+        self._check_mode()
+        n = self.n_samples_fit_
+        check_count("n_neighbors", self.n_neighbors, n - 1, f"since {n} rows were fitted")
         queries = self._checked(X, reset=False)
         if is_stored(queries):
             queries = self._loaded(queries)
@@ -222,6 +233,7 @@ class KNeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
                 f"X has {blocks.n_features} features, but {type(self).__name__} is expecting "
                 f"{self.n_features_in_} features as input."
             )
+        check_fitted_names(blocks.source, getattr(self, "feature_names_in_", None))
         check_fits("rows to compare", blocks.nbytes, parse_bytes(self.memory_limit), "transform")
         rows: np.ndarray = blocks.start_pass().read(0, blocks.n_samples)
         return rows

@@ -74,7 +74,7 @@ class SelectedColumns(RandomAccessSource):
         self.n_samples, self.n_features = source.n_samples, len(columns)
         self.feature_names, self.index = names, source.index
         self.grid, self.dropped = source.grid, source.dropped
-        self.column_types = source.column_types
+        self.column_types = dict(source.column_types)
         stored = source.stored_dtype.newbyteorder("=")
         # Data are read as float64 at most.
         self.dtype = source.dtype if stored.itemsize > 8 else stored

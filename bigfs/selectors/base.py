@@ -50,7 +50,7 @@ from bigfs.store.columns import suspicious_columns
 from bigfs.store.formats.memory import plain, refuse_texts
 from bigfs.store.scratch import ArrayRef, Scratch, read_attributes
 from bigfs.store.several import sources_of
-from bigfs.store.source import is_list_of_uris, listed, open_matrix
+from bigfs.store.source import check_fitted_names, is_list_of_uris, listed, open_matrix
 from bigfs.store.values import check_present, plain_values
 
 logger = logging.getLogger("bigfs")
@@ -123,6 +123,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
 
     n_features_to_select: NumberOfFeatures
     preprocess: str
+    _details: tuple[str, ...] = ()  # what the last fit has stored beside scores and ranking
     _annotated: Any = None  # the AnnData, where X is an opened matrix of one
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -259,6 +260,9 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
         What has a row for every sample is read when asked, where the data are not in memory: a
         ``scratch`` is given then.
         """
+        for name in self._details:
+            self.__dict__.pop(f"{name}_", None)  # of an earlier fit
+        self._details = tuple(details)
         for name, value in details.items():
             if isinstance(value, ArrayRef):
                 value = value.load() if scratch is None else value.open(scratch)
@@ -310,6 +314,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             X = X[[0, 0]] if X.shape[0] == 1 else X  # opened data have two rows at least
         blocks = RowBlocks.from_any(X, scratch=scratch)
         self._check_shape((blocks.n_samples, blocks.n_features))
+        check_fitted_names(blocks.source, getattr(self, "feature_names_in_", None))
         columns = None if self._columns is None else scratch.put("columns", self._columns)
         blocks.transform = Transform(self.preprocess_, columns)
         return blocks

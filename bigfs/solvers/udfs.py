@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bigfs.core.errors import NumericalError
 from bigfs.solvers.l21 import row_weights, smoothed_l21
 from bigfs.solvers.sparserows import SparseRows
 
@@ -289,4 +290,11 @@ def _smallest(M: np.ndarray, added: np.ndarray, n_columns: int) -> np.ndarray:
     try:
         return solve("evr")
     except LinAlgError:  # it gives up where a large gamma has eigenvalues agree up to rounding
+        pass
+    try:
         return solve("evx")
+    except LinAlgError as error:
+        raise NumericalError(
+            f"UDFS: the eigenvectors of its matrix are not found ({error}). A value far above all "
+            "others may be the reason: look for it, or scale the features (preprocess)."
+        ) from None

@@ -40,8 +40,8 @@ class ChainedSource(Source):
         self.n_samples = None if None in counts else sum(counts)  # type: ignore[arg-type]
         if self.n_samples is not None:
             check_shape((self.n_samples, self.n_features), uri)
-        self.notes, self.categories = first.notes, first.categories
-        self.encoded = first.encoded
+        self.notes, self.categories = first.notes, dict(first.categories)
+        self.encoded = dict(first.encoded)
         self.column_types = common_types(self.parts)
         self.index = first.index if len({part.index for part in self.parts}) == 1 else None
         self.starts_quickly = first.starts_quickly

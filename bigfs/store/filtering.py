@@ -141,7 +141,7 @@ class FilteredSource(Source):
             self.n_features = len(columns)
             self.feature_names = [names[j] if names else str(j) for j in columns]
         self.notes, self.grid = source.notes, source.grid
-        self.column_types = source.column_types
+        self.column_types = dict(source.column_types)
         self.starts_quickly = source.starts_quickly
         self.held_bytes, self.temporary_bytes = source.held_bytes, source.temporary_bytes
         known = labels is None and source.n_samples is not None

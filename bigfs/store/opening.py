@@ -170,8 +170,13 @@ def _open_array(X: Any, root: str, options: Options) -> Source | None:
     """Open an array, a frame of pandas, or an AnnData; None if it is of another kind."""
     if root == "zarr":
         from bigfs.store.formats.zarr_array import open_zarr
+        from bigfs.store.formats.zarr_rows import folder_of
 
-        return open_zarr(X, options.variable, **options.settings)
+        source = open_zarr(X, options.variable, **options.settings)
+        folder = folder_of(X)
+        if source.watch is None and isinstance(folder, Path):
+            source.watch = Watch(folder)  # what is at its place later may be another array
+        return source
     if root == "anndata":
         from bigfs.store.formats import annotated
 

@@ -285,6 +285,23 @@ def common_types(sources: Sequence[Source]) -> dict[str, str]:
     return {n: t for n, t in first.items() if all(types.get(n) == t for types in others)}
 
 
+def check_fitted_names(source: Source, fitted: Any) -> None:
+    """Raise InputError if data have their features in another order than those of a fit.
+
+    ``fitted`` are the names of those, or None; data without names are taken as they are.
+    """
+    names = source.feature_names
+    if fitted is None or names is None or list(fitted) == names:
+        return
+    place = next((j for j, pair in enumerate(zip(names, fitted, strict=False)) if len({*pair}) > 1),
+                 min(len(names), len(fitted)))  # fmt: skip
+    raise InputError(
+        f"{source.uri}: the features are not those of fit, in their order: number {place} is "
+        f"{names[place : place + 1]}, and was {list(fitted)[place : place + 1]}. Select or order "
+        "them by name (columns=)."
+    )
+
+
 def no_column(uri: str, name: str, names: Iterable[Any]) -> InputError:
     """Return the error for a column that is not there."""
     return InputError(f"{uri} has no column {name!r}. It has {listed([str(n) for n in names])}.")

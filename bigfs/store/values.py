@@ -80,9 +80,16 @@ def as_floats(X: Any, dtype: Any, uri: str, first_row: int = 0) -> np.ndarray:
 
 def without_mask(X: Any) -> Any:
     """Return a masked array as floats, NaN where values are masked; all else as it is."""
-    if not isinstance(X, np.ma.MaskedArray) or X.dtype.kind not in "fiub":
+    if not isinstance(X, np.ma.MaskedArray) or X.dtype.kind not in "fiubO":
         return X
+    if X.dtype.kind == "O":
+        return np.where(np.ma.getmaskarray(X), np.nan, X.data)
     return as_floats(X, np.result_type(X.dtype, np.float32), "X")
+
+
+def computed(X: Any) -> Any:
+    """Return what Dask will compute, computed: NumPy's conversion would lose a mask."""
+    return X.compute() if hasattr(X, "__dask_graph__") else X
 
 
 def plain_values(values: Any, name: str) -> np.ndarray:
@@ -101,6 +108,7 @@ def plain_values(values: Any, name: str) -> np.ndarray:
     InputError
         If texts are missing, or values are neither numbers nor texts.
     """
+    values = computed(values)
     # NumPy would make texts of the NaN in a list of texts.
     given = np.array(values, dtype=object) if isinstance(values, (list, tuple)) else values
     mask, array = np.ma.getmask(given), np.asarray(given)

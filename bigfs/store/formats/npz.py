@@ -237,12 +237,17 @@ class _UnpackedParts:
     """The place of the parts of a sparse matrix: unpacked when they are read for the first time."""
 
     def __init__(self, path: Location, headers: dict[str, Any]) -> None:
+        self._made_of = path.absolute(), headers
         members = {name: _Member(path, name, h[0], h[2]) for name, h in headers.items()}
         self.n_bytes = sum(member.n_bytes for member in members.values())
         self._arrays = {
             name: Later(member.shape, member.dtype, partial(self._unpacked, member))
             for name, member in members.items()
         }
+
+    def __reduce__(self) -> Any:
+        # The files that it has unpacked are of this process.
+        return type(self), self._made_of
 
     def _unpacked(self, member: _Member) -> FileArray:
         file = temporary_file()

@@ -512,8 +512,8 @@ def _lists(values: Any, name: str, uri: str, first_row: int) -> np.ndarray:
     size = values.type.list_size
     rows, flat = np.full((len(values), size), np.nan), values.flatten()
     if pa.types.is_integer(flat.type):
-        whole = flat.fill_null(0).to_numpy(zero_copy_only=False).reshape(-1, size)
-        check_exact(whole, uri, first_row, [f"{name}[{i}]" for i in range(size)])
+        integers = flat.fill_null(0).to_numpy(zero_copy_only=False).reshape(-1, size)
+        check_exact(integers, uri, first_row, [f"{name}[{i}]" for i in range(size)])
     numbers = flat.cast(pa.float64()).to_numpy(zero_copy_only=False)
     rows[values.is_valid().to_numpy(zero_copy_only=False)] = numbers.reshape(-1, size)
     return rows

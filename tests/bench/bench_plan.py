@@ -76,8 +76,8 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
         for method in chosen.methods:
             labels = f"{uri}::y" if method == chosen.methods[0] else None
             stages = measure(uri if is_sparse else f"{uri}::X", n_features, method, labels)
-            said = [f"{stage} {said:.1f}/{took:.1f}" for stage, (said, took) in stages.items()]
-            print(f"{name:12} {method:16} {'  '.join(said)}", flush=True)
+            texts = [f"{stage} {guess:.1f}/{took:.1f}" for stage, (guess, took) in stages.items()]
+            print(f"{name:12} {method:16} {'  '.join(texts)}", flush=True)
             for stage, (estimated, took) in stages.items():
                 if max(estimated, took) >= chosen.least:
                     what = method if stage == "result" else stage

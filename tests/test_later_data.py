@@ -138,3 +138,9 @@ def test_an_eigenproblem_that_fails_is_a_numerical_error(monkeypatch: pytest.Mon
     monkeypatch.setattr(scipy.linalg, "eigh", fails)
     with pytest.raises(NumericalError, match="UDFS: the eigenvectors of its matrix are not found"):
         udfs._smallest(np.eye(4), np.zeros(4), 2)
+
+
+@pytest.mark.parametrize("labels", [None, [b"\xff", b"a"], [[1], [1, 2]], 3])
+def test_what_is_no_list_of_labels_is_refused(labels: Any) -> None:
+    with pytest.raises(InputError, match="y_true"):
+        metrics.clustering_accuracy(labels, [0, 1])

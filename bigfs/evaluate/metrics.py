@@ -447,7 +447,12 @@ _LARGEST, _SMALL = 1e140, 1e-100
 
 def _labels(y: Any, name: str) -> np.ndarray:
     """Return class numbers in sorted order of the labels."""
-    values = check_present(plain_values(y, name), name)
+    try:
+        values = check_present(plain_values(y, name), name)
+    except InputError:
+        raise
+    except (IndexError, TypeError, ValueError) as error:  # None, ragged lists, bytes of no text
+        raise InputError(f"{name} must be one label for each row. Got others: {error}.") from None
     if values.ndim != 1 or len(values) == 0:
         raise InputError(f"{name} must be one label for each row. Got shape {values.shape}.")
     classes, numbers = np.unique(values, return_inverse=True)

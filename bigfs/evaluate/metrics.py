@@ -163,7 +163,8 @@ def nearest_neighbor_error(X: Any, y: Any) -> float:
             "X must be a matrix with a row for each of at least 2 labels and at least one "
             f"column. Got shape {X.shape} and {len(labels)} labels."
         )
-    return count_nearest_errors(_finite_matrix(X), labels, 0, len(X)) / len(X)
+    rows = _comparable(_finite_matrix(X))
+    return count_nearest_errors(rows, labels, 0, len(rows)) / len(rows)
 
 
 def count_nearest_errors(X: np.ndarray, y: np.ndarray, start: int, stop: int) -> int:
@@ -431,18 +432,28 @@ def _finite_matrix(X: Any) -> np.ndarray:
     if X.dtype.itemsize > 8:
         with np.errstate(over="ignore"):  # refused below
             X = X.astype(np.float64)
-    largest = max(abs(float(X.max())), abs(float(X.min())))
-    if largest > _LARGEST:
+    if not np.isfinite(X).all():
+        raise InputError("X must hold finite real numbers: some are too large for float64.")
+    return X
+
+
+# Rows whose values are below this share of the largest value have squares that vanish.
+_VANISHING = 1e-150
+
+
+def _comparable(X: np.ndarray) -> np.ndarray:
+    """Return rows near one by a power of two, which rounds nothing; refuse one far from all."""
+    sizes = np.abs(X).max(axis=1)
+    largest = float(sizes.max())
+    if not largest:
+        return X
+    if sizes[sizes > 0].min() < _VANISHING * largest:
         raise InputError(
-            f"X has a value of {largest:.3g}; squares of values above {_LARGEST:g} are not finite. "
-            "Divide it by a factor."
+            f"X has a value of {largest:.3g} in row {int(sizes.argmax())}: beside it the distances "
+            "of other rows vanish. Leave the row out, or scale the features."
         )
-    # A power of two rounds nothing, and brings squares of small values into range.
-    return X if largest > _SMALL or not largest else np.ldexp(X, -int(np.frexp(largest)[1]))
-
-
-# Beyond them squares of values in float64 overflow, or differences vanish in them.
-_LARGEST, _SMALL = 1e140, 1e-100
+    is_float = X.dtype.kind == "f"
+    return np.ldexp(X, -int(np.frexp(largest)[1])) if is_float and largest < 1e-100 else X
 
 
 def _labels(y: Any, name: str) -> np.ndarray:

@@ -487,7 +487,8 @@ def _width_of(rows: list[list[str]]) -> int:
 def _end_of_records(text: bytes, quoted: bytes) -> int:
     """Return where the last whole record ends: a line break in quotes does not end one."""
     end = text.rfind(b"\n") + 1
-    if b'"' in text:
+    # Where a cell goes on in the next line, its quotes in this one are odd.
+    if b'"' in text and any(line.count(b'"') % 2 for line in text[:end].split(b"\n")):
         spans = [m.span() for m in re.finditer(quoted, text) if b"\n" in m[0]]
         for start, stop in reversed(spans):
             if start < end <= stop:

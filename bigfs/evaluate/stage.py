@@ -185,9 +185,11 @@ class Evaluation:
                 needed = 128 * MIB + 3 * part.block_bytes
                 steps.append(pass_over(part, what, needed, times=times))
                 steps.append(gram_step(part, 0, "correlations"))
-        steps[0] = replace(steps[0], seconds=self._seconds(columns, drawn is not None))
+        # One estimate for all: passes of k-means are bounds.
+        first, *others = (replace(step, seconds=0.0) for step in steps)
+        first = replace(first, seconds=self._seconds(columns, drawn is not None))
         return StageCost(
-            tuple(steps),
+            (first, *others),
             columns.nbytes + (0 if drawn is None else drawn.nbytes),
             0,
             loads=("bigfs.evaluate.protocols", "scipy.optimize", "sklearn.cluster"),
@@ -213,7 +215,8 @@ class Evaluation:
             seconds += _PASSES * (read_seconds(part) + product_seconds(part.n_values, width))
         clusters = (settings.n_clusters or _CLUSTERS) * settings.n_init
         seconds += loop_seconds(repetitions, _LLOYD, n, width, clusters)
-        return seconds + settings.nearest_neighbor * product_seconds(n, n, width)
+        # Nearest rows by products in float32, of which few are looked at again.
+        return seconds + settings.nearest_neighbor * product_seconds(n, n, width / 4)
 
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the figures of the selected columns, of all, and of random ones."""

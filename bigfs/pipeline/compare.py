@@ -42,7 +42,7 @@ from bigfs.plan.planning import check_config, check_plan, place_of, plan_for, pl
 from bigfs.selectors.configs import load_comparison, paper_tables
 from bigfs.selectors.moments import RANDOM_SELECTION
 from bigfs.selectors.registry import METHODS
-from bigfs.selectors.scoring import check_settings, resolved, warn_of_scales
+from bigfs.selectors.scoring import check_settings, resolved, warn_of_data
 from bigfs.solvers.agreement import Agreement
 from bigfs.stages.curves import selected_features
 from bigfs.stages.engine import Engine
@@ -215,7 +215,7 @@ def _run(
             labels, dropped = config.evaluate.labels, blocks.source.dropped
             dims = blocks.source.row_dimensions
             y = load_labels(labels, blocks.n_samples, dropped, to_judge_by=True, rows=dims)
-    warn_of_scales(blocks, *(fit.config.method for fit in fits))
+    warn_of_data(blocks, *(fit.config.method for fit in fits))
     store = RunStages(directory, config.memory_limit, shared=True)
     engine = Engine(store, blocks, key)
     judged = blocks if common is not None else judged_blocks(blocks, fits[0].config.method)

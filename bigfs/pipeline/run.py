@@ -48,7 +48,7 @@ from bigfs.runtime.interrupt import run_apart
 from bigfs.runtime.performance import REPORT_TITLE
 from bigfs.runtime.workers import watch_cluster
 from bigfs.selectors.configs import load_config
-from bigfs.selectors.scoring import resolved, warn_of_scales
+from bigfs.selectors.scoring import resolved, warn_of_data
 from bigfs.stages.engine import Engine
 from bigfs.stages.rundir import RunStages
 from bigfs.store.location import read_output
@@ -152,7 +152,7 @@ def _run(
         if config.series is not None:
             directory.manifest[SERIES] = config.series
         blocks, key = open_data(directory, config, source)
-        warn_of_scales(blocks, config.method)
+        warn_of_data(blocks, config.method)
         planned = plan_for(config, plan, blocks).by_stage
         stages = [*stages_of(config), *output_stages(config)]
         former = find_base(config, blocks, stages, directory, key)

@@ -39,7 +39,7 @@ from bigfs.selectors.scoring import (
     check_settings,
     resolved,
     stages_of_selection,
-    warn_of_scales,
+    warn_of_data,
 )
 from bigfs.selectors.stability.fits import check_stability, stability_stage
 from bigfs.stages.curves import Curves, feature_columns
@@ -194,7 +194,7 @@ class BaseSelector(TransformerMixin, BaseEstimator, ABC):
             missing=missing,
             memory_limit=selection.memory_limit,
         )
-        warn_of_scales(blocks, selection.method)
+        warn_of_data(blocks, selection.method)
         for sentence in suspicious_columns(blocks.source):
             logger.warning(sentence)
         if not isinstance(selection.n_features_to_select, Auto):

@@ -198,11 +198,9 @@ class Scoring:
     def run(self, inputs: Inputs, out: Scratch) -> None:
         """Store the scores and the selection."""
         blocks, selection = inputs.blocks, self.selection
-        unlike = note_on_names(blocks.source)
-        own = [*self.notes, *([unlike] if unlike else [])]
-        for note in own:
+        for note in self.notes:
             logger.warning(note)
-        notes = [*scale_notes(blocks, selection.method), *own]
+        notes = [*data_notes(blocks, selection.method), *self.notes]
         notes += preparation_notes(selection)
         taken = included(blocks.source, selection.include)
         result = with_included(self.strategy.run(inputs, out), taken)
@@ -273,14 +271,16 @@ def preparation_notes(selection: Selection) -> list[str]:
     return [f"Counts: every row was scaled to a sum of 10,000{logged}.{compared}"]
 
 
-def scale_notes(blocks: RowBlocks, *methods: str) -> list[str]:
-    """Return a sentence if scales of features differ and one of the methods depends on them."""
-    return [] if all(METHODS[name].scale_free for name in methods) else blocks.scale_notes
+def data_notes(blocks: RowBlocks, *methods: str) -> list[str]:
+    """Return sentences on names unlike the others, and on scales if a method depends on them."""
+    are_free = all(METHODS[name].scale_free for name in methods)
+    notes = [note_on_names(blocks.source), *([] if are_free else blocks.scale_notes)]
+    return [note for note in notes if note]
 
 
-def warn_of_scales(blocks: RowBlocks, *methods: str) -> None:
-    """Warn, before the work begins, if scales of features differ."""
-    for note in scale_notes(blocks, *methods):
+def warn_of_data(blocks: RowBlocks, *methods: str) -> None:
+    """Warn once, before the work begins, of what `data_notes` says."""
+    for note in data_notes(blocks, *methods):
         logger.warning(note)
 
 

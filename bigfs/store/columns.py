@@ -188,7 +188,8 @@ def note_on_names(source: Any) -> str:
     more = ", ..." if len(names) > _SHOWN_NAMES else ""
     return (
         f"Features with names unlike the others, which may be none: "
-        f"{', '.join(names[:_SHOWN_NAMES])}{more}. To leave them out: input.columns={patterns}."
+        f"{', '.join(names[:_SHOWN_NAMES])}{more}. To leave them out: input.columns={patterns}, in "
+        "Python columns= of bigfs.open_matrix."
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
@@ -293,12 +294,11 @@ def check_fitted_names(source: Source, fitted: Any) -> None:
     names = source.feature_names
     if fitted is None or names is None or list(fitted) == names:
         return
-    place = next((j for j, pair in enumerate(zip(names, fitted, strict=False)) if len({*pair}) > 1),
-                 min(len(names), len(fitted)))  # fmt: skip
+    pairs = enumerate(zip_longest(names, fitted, fillvalue="missing"))
+    place, (own, former) = next((j, pair) for j, pair in pairs if pair[0] != pair[1])
     raise InputError(
         f"{source.uri}: the features are not those of fit, in their order: number {place} is "
-        f"{names[place : place + 1]}, and was {list(fitted)[place : place + 1]}. Select or order "
-        "them by name (columns=)."
+        f"{own!r}, and was {former!r}. Select or order them by name (columns=)."
     )
 
 

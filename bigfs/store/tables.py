@@ -424,8 +424,9 @@ def _without_decimals(batch: Any, uri: str, first_row: int) -> Any:
         if not pa.types.is_decimal(values.type):
             continue
         name, kind = batch.schema.names[j], values.type
-        if kind.scale <= 0 and kind.precision > 15:
-            beyond = pc.greater(pc.abs(values), pa.scalar(Decimal(EXACT), kind))
+        if kind.scale <= 0:
+            integers = values.cast(pa.decimal256(76, 0))
+            beyond = pc.greater(pc.abs(integers), pa.scalar(Decimal(EXACT), integers.type))
             if pc.any(beyond).as_py():
                 row = pc.index(beyond, True).as_py()
                 check_exact(np.array([[int(values[row].as_py())]]), uri, first_row + row, [name])

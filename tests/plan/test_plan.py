@@ -434,7 +434,7 @@ def test_the_plan_estimates_the_processor_time_of_every_stage(tmp_path: Path) ->
         "method": "mcfs", "n_features_to_select": 10,
     }  # fmt: skip
     seconds = []
-    for n_repetitions in (20, 2000):
+    for n_repetitions in (20, 20_000):
         labels = {"labels": "sklearn:digits", "n_repetitions": n_repetitions}
         plan = plan_pipeline(make_config(**settings, evaluate=labels))
         stages = plan.as_dict()["stages"]
@@ -447,12 +447,15 @@ def test_the_plan_estimates_the_processor_time_of_every_stage(tmp_path: Path) ->
         *_, total = next(x for x in plan.text().splitlines() if "in all" in x).split("  ")
         assert total.strip() == format_seconds(plan.seconds)
         seconds.append(stages["evaluation"]["estimated_seconds"])
-    assert seconds[1] > 10 * seconds[0]
+    assert 100 < seconds[1] / seconds[0] < 1000  # modules are loaded once
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_more_rows_take_longer(method: str) -> None:
     config = _config(method=method, memory_limit="8GiB")
     few, many = (plan_of(config, _header(n, 50), Place(8 * GIB, 1)) for n in (10**5, 10**6))
-    # A search on a sample takes as long for more rows.
-    assert 1 < many.seconds / few.seconds < 60, method
+    ratio = many.seconds / few.seconds
+    # A search on a sample takes as long for more rows; one block of rows is read once, several in
+    # every round.
+    least, most = {"lfs": (1, 5), "gfs_kmeans": (1, 5)}.get(method, (5, 60))
+    assert least < ratio < most, method

@@ -359,7 +359,7 @@ def test_the_same_bits_whatever_the_workers(
 
     monkeypatch.setattr("bigfs.stages.stage.is_large", lambda shape: True)
     ingest(cells, tmp_path / "X.zarr", rows=20)  # more blocks than a sum takes at a time
-    names = ["mcfs omp", "ndfs"]
+    names = ["mcfs omp", "laplacian_score", "ndfs"]
 
     def scores(place: str) -> list[np.ndarray]:
         results = []

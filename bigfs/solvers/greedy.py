@@ -13,7 +13,7 @@ candidate brings in the next ones: no path depends on how many there are, but fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -34,6 +34,18 @@ _GROUP = 32
 _STRIP = 256
 
 
+class Picked(NamedTuple):
+    """Picks, and their vectors w: the first rows of ``room``, which has one for each pick."""
+
+    order: list[int]
+    room: np.ndarray  # of shape (n_picks, n_features)
+
+    @property
+    def W(self) -> np.ndarray:
+        """The vectors w."""
+        return self.room[: len(self.order)]
+
+
 class ColumnProducts(Protocol):
     """Products of the columns of a matrix X of shape (n_rows, n_features), some at a time."""
 
@@ -44,15 +56,15 @@ class ColumnProducts(Protocol):
     def norms(self) -> np.ndarray:
         """Return the squared norms of the columns, shape (n_features,)."""
 
-    def columns(self, features: np.ndarray) -> np.ndarray:
-        """Return the products of some columns with all, shape (len(features), n_features)."""
+    def left(self, features: np.ndarray, picked: Picked) -> np.ndarray:
+        """Return rows of ``E'E`` after some picks, shape (len(features), n_features)."""
 
 
 class Products(ColumnProducts, Protocol):
     """All products of the columns."""
 
-    def times(self, V: np.ndarray) -> np.ndarray:
-        """Return ``V X'X``, for V of shape (any, n_features)."""
+    def left_times(self, V: np.ndarray, picked: Picked) -> np.ndarray:
+        """Return ``V E'E`` after some picks, for V of shape (any, n_features)."""
 
     def squares(self) -> np.ndarray:
         """Return the squared norms of the columns of ``X'X``."""
@@ -74,13 +86,15 @@ class GramProducts:
         """Return the diagonal."""
         return self._gram.diagonal().copy()
 
-    def columns(self, features: np.ndarray) -> np.ndarray:
-        """Return some rows."""
-        return self._gram[features]
+    def left(self, features: np.ndarray, picked: Picked) -> np.ndarray:
+        """Return rows of ``X'X - W'W``."""
+        return less_picks(self._gram[features], features, picked)
 
-    def times(self, V: np.ndarray) -> np.ndarray:
-        """Return the product with rows."""
-        return V @ self._gram
+    def left_times(self, V: np.ndarray, picked: Picked) -> np.ndarray:
+        """Return the product of V with ``X'X - W'W``."""
+        products = V @ self._gram
+        products -= (V @ picked.W.T) @ picked.W
+        return products
 
     def squares(self) -> np.ndarray:
         """Return the squared norms of the rows."""
@@ -92,25 +106,77 @@ class GramProducts:
         return vectors[:, values > _EXPLAINED * values.max(initial=0.0)].T.copy()
 
 
+def less_picks(columns: np.ndarray, features: np.ndarray, picked: Picked) -> np.ndarray:
+    """Return rows of ``X'X - W'W``, given those of ``X'X``, in their memory."""
+    columns -= picked.W[:, features].T @ picked.W
+    return columns
+
+
 class RowProducts:
-    """Products of the columns of few rows, ``rows`` of shape (n_rows, n_features)."""
+    """Products of the columns of few rows, ``rows`` of shape (n_rows, n_features).
+
+    What picks leave of a column is taken from the column itself, where that is shorter than its
+    products with all: ``E = X - Q'W``, with an orthonormal row of Q for each pick. They serve one
+    path.
+    """
 
     fetched = FETCHED
 
     def __init__(self, rows: np.ndarray) -> None:
         self._rows = rows
+        self._Q, self._n_known = np.empty((0, rows.shape[0])), 0
 
     def norms(self) -> np.ndarray:
         """Return the squared norms of the columns."""
         return np.einsum("ij,ij->j", self._rows, self._rows)
 
-    def columns(self, features: np.ndarray) -> np.ndarray:
-        """Return the products with some columns."""
-        return self._rows[:, features].T @ self._rows
+    def left(self, features: np.ndarray, picked: Picked) -> np.ndarray:
+        """Return ``E_S'X``, for the features S."""
+        if self._is_tall(picked):
+            return less_picks(self._times(self._columns(features)), features, picked)
+        return self._times(self._left_columns(features, picked))
 
-    def times(self, V: np.ndarray) -> np.ndarray:
-        """Return the product with rows."""
-        return (V @ self._rows.T) @ self._rows
+    def left_times(self, V: np.ndarray, picked: Picked) -> np.ndarray:
+        """Return ``V X'(I - Q'Q) X``."""
+        inner = self._transposed_times(V)
+        if self._is_tall(picked):
+            return self._times(inner) - (V @ picked.W.T) @ picked.W
+        self._left_columns(np.empty(0, dtype=np.int64), picked)
+        Q = self._Q[: len(picked.order)]
+        inner -= (inner @ Q.T) @ Q
+        return self._times(inner)
+
+    def _is_tall(self, picked: Picked) -> bool:
+        """Say whether a row of Q would be longer than its products."""
+        return self._Q.shape[1] >= picked.room.shape[1]
+
+    def _left_columns(self, features: np.ndarray, picked: Picked) -> np.ndarray:
+        """Return the rows of E', after Q got those of the picks since the last time."""
+        W, known, n_picks = picked.W, self._n_known, len(picked.order)
+        if not known:
+            self._Q = np.empty((len(picked.room), self._Q.shape[1]))
+        fresh = np.array(picked.order[known:], dtype=np.int64)
+        both = np.concatenate([fresh, features])
+        left = self._columns(both)
+        left -= W[:known, both].T @ self._Q[:known]
+        if len(fresh):  # W at its own picks is triangular
+            self._Q[known:n_picks] = np.linalg.inv(W[known:, fresh]).T @ left[: len(fresh)]
+            left = left[len(fresh) :]
+            left -= W[known:, features].T @ self._Q[known:n_picks]
+            self._n_known = n_picks
+        return left
+
+    def _columns(self, features: np.ndarray) -> np.ndarray:
+        """Return some columns as rows."""
+        return self._rows[:, features].T
+
+    def _times(self, V: np.ndarray) -> np.ndarray:
+        """Return ``V X``."""
+        return V @ self._rows
+
+    def _transposed_times(self, V: np.ndarray) -> np.ndarray:
+        """Return ``V X'``."""
+        return V @ self._rows.T
 
     def squares(self) -> np.ndarray:
         """Return ``x_j' (X X') x_j`` of every column."""
@@ -133,18 +199,20 @@ class SparseRowProducts(RowProducts):
 
     def __init__(self, rows: SparseRows, norms: np.ndarray | None = None) -> None:
         self._sparse, self._norms = rows, norms  # 0 of columns that are to be left out
+        self._Q, self._n_known = np.empty((0, rows.shape[0])), 0
 
     def norms(self) -> np.ndarray:
         """Return the squared norms of the columns."""
         return self._sparse.squares() if self._norms is None else self._norms.copy()
 
-    def columns(self, features: np.ndarray) -> np.ndarray:
-        """Return the products with some columns."""
-        return self._sparse.transposed_times(self._sparse.columns(features)).T
+    def _columns(self, features: np.ndarray) -> np.ndarray:
+        return self._sparse.columns(features).T
 
-    def times(self, V: np.ndarray) -> np.ndarray:
-        """Return the product with rows."""
-        return self._sparse.transposed_times(self._sparse.times(V.T)).T
+    def _times(self, V: np.ndarray) -> np.ndarray:
+        return self._sparse.transposed_times(V.T).T
+
+    def _transposed_times(self, V: np.ndarray) -> np.ndarray:
+        return self._sparse.times(V.T).T
 
     def squares(self) -> np.ndarray:
         """Return ``x_j' (X X') x_j`` of every column."""
@@ -210,14 +278,14 @@ class GreedyPath(ABC):
         self.norms = products.norms()
         self.start = self.norms.copy()
         self.live = self.norms > 0
-        self._W = np.empty((min(n_picks, len(self.norms)), len(self.norms)))
+        self.order: list[int] = []
+        self.picked = Picked(self.order, np.empty((min(n_picks, len(self.norms)), len(self.norms))))
         # Candidates, ascending, the places of their columns among those in memory, and these
         # columns: of E'E after the first `_base` picks.
         self._held, self._places = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         n_columns = min(max(HELD, 2 * products.fetched), len(self.norms))
         self._columns = np.zeros((n_columns, len(self.norms)))
         self._base = 0
-        self.order: list[int] = []
         self.gains: list[float] = []
         self._prepare()
         while len(self.order) < n_picks and self.live.any():
@@ -231,7 +299,7 @@ class GreedyPath(ABC):
     @property
     def W(self) -> np.ndarray:
         """The vectors w of the picks."""
-        return self._W[: len(self.order)]
+        return self.picked.W
 
     def _worth(self) -> np.ndarray:
         """Return the gain of each column, 0 for those that are left out."""
@@ -249,7 +317,7 @@ class GreedyPath(ABC):
             self._fetch(feature, values)
         delta = self._since(self.W[self._base :], feature)
         pivot = float(delta[feature])
-        first = self._W[0, self.order[0]] ** 2 if self.order else pivot
+        first = self.picked.room[0, self.order[0]] ** 2 if self.order else pivot
         if pivot <= self.least_pivot * first:
             self.live[:] = False
         elif pivot <= _EXPLAINED * self.start[feature]:
@@ -280,16 +348,14 @@ class GreedyPath(ABC):
             of_places[:, self._places] = W[:, held]
             dgemm(-1.0, W.T, of_places, beta=1.0, c=self._columns.T, overwrite_c=1)
         free = np.setdiff1d(np.arange(len(self._columns)), self._places[kept])[: len(fresh)]
-        added = self.products.columns(fresh)
-        added -= self.W[:, fresh].T @ self.W
-        self._columns[free] = added
+        self._columns[free] = self.products.left(fresh, self.picked)
         self._held, self._base = np.concatenate([held[kept], fresh]), len(self.order)
         order = np.argsort(self._held)
         self._places = np.concatenate([self._places[kept], free])[order]
         self._held = self._held[order]
 
     def _pick(self, feature: int, w: np.ndarray, gain: float) -> None:
-        self._W[len(self.order)] = w
+        self.picked.room[len(self.order)] = w
         self.order.append(feature)
         self.gains.append(gain)
         self.norms -= w * w
@@ -336,8 +402,7 @@ class VariancePath(GreedyPath):
         picks, W = self._among_candidates(feature, values, min(most, _GROUP))
         if not picks:
             return
-        products = self.products.times(W)
-        products -= (W @ self.W.T) @ self.W
+        products = self.products.left_times(W, self.picked)
         for i, (pick, w) in enumerate(zip(picks, W, strict=True)):
             if i and (self._fallen().any() or _best(self._worth()) != pick):
                 break
@@ -394,8 +459,7 @@ class VariancePath(GreedyPath):
         fallen = np.flatnonzero(self._fallen())
         for begin in range(0, len(fallen), FETCHED):
             part = fallen[begin : begin + FETCHED]
-            left = self.products.columns(part)
-            left -= self.W[:, part].T @ self.W
+            left = self.products.left(part, self.picked)
             self._f[part] = self._f_start[part] = np.einsum("ij,ij->i", left, left)
 
 

@@ -36,9 +36,11 @@ from bigfs.selectors.method import Strategy
 from bigfs.solvers.greedy import (
     ColumnProducts,
     GramProducts,
+    Picked,
     SparseRowProducts,
     TargetPath,
     candidates_bytes,
+    less_picks,
 )
 from bigfs.solvers.sparserows import SparseRows
 from bigfs.spectral.choice import largest_count
@@ -263,6 +265,9 @@ class ForwardOnRows(ForwardOnColumns):
         """Return the cost of the passes and of the entries on the client."""
         shape, d, K = self.shape, self.shape.n_features, self.n_targets
         beside = 8 * d * K + side_bytes(shape, K)
+        # Of few rows, each pick has a vector with a value for each row.
+        n = shape.n_samples if shape.n_samples < d else 0
+        held = self.needed_bytes(shape) + 8 * n * min(self.n_selected, d)
         steps = (
             pass_over(shape, "products of a block with the eigenvectors", beside),
             Step(
@@ -274,7 +279,7 @@ class ForwardOnRows(ForwardOnColumns):
                 by_client=True,
                 seconds=_seconds_of_columns(shape, self.n_selected),
             ),  # fmt: skip
-            self._on_client(f"{shape.n_entries:,} entries", self.needed_bytes(shape) // (8 * d)),
+            self._on_client(f"{shape.n_entries:,} entries", held // (8 * d)),
         )
         return StageCost(steps)
 
@@ -297,11 +302,11 @@ class _Fetched:
         """Return the squared norms of the columns."""
         return self._norms.copy()
 
-    def columns(self, features: np.ndarray) -> np.ndarray:
-        """Return some columns as rows."""
+    def left(self, features: np.ndarray, picked: Picked) -> np.ndarray:
+        """Return some columns as rows, less what the picks explain."""
         columns = cross_pass(self._blocks, self._centered, features, None).cross
         columns[self._norms == 0] = 0.0
-        return columns.T
+        return less_picks(columns.T, features, picked)
 
 
 def _seconds_of_columns(shape: Shape, n_columns: int) -> float:

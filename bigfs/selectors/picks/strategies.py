@@ -96,9 +96,9 @@ class Picks(Strategy):
     def _on_client(self, what: str, n_rows: int | None) -> Step:
         d = self.shape.n_features
         products = 8 * (n_rows or d) * d + self.rule.matrices(d, n_rows)
-        # The vectors of the picks, the candidates' columns, and some strips.
+        # The vectors of the picks, of length d and of the rows, candidates' columns, some strips.
         m = min(self.n_selected, d)
-        needed = products + 8 * d * m + candidates_bytes(d) + 16 * MIB
+        needed = products + 8 * (d + (n_rows or 0)) * m + candidates_bytes(d) + 16 * MIB
         seconds = product_seconds(m, d, (n_rows or d) + m)
         return Step(what, needed, by_client=True, seconds=seconds)
 

@@ -15,6 +15,11 @@ import numpy as np
 from bigfs.core.errors import ConvergenceError
 from bigfs.solvers.sparserows import SparseRows
 
+# Residuals of the n x n system that conjugate gradients may leave, as shares of the right side, and
+# the products that they may take.
+_DUAL_TOL = 1e-13
+_DUAL_PRODUCTS = 60
+
 
 def row_weights(B: np.ndarray, epsilon: float) -> np.ndarray:
     """Return the diagonal of Delta, ``1 / (2 sqrt(|b_j|^2 + epsilon))``, shape (n_features,)."""
@@ -122,18 +127,43 @@ class KernelSolver:
         delta : ndarray of shape (n_features,), float64
         F : ndarray of shape (n_samples, n_columns), float64
         """
-        from scipy.linalg import cho_solve
-
-        if self._delta is None or not np.array_equal(delta, self._delta):
-            self._factor = None
-            self._factor, self._delta = _factor(self._kernel(delta)), delta.copy()
-        dual = cho_solve(self._factor, F, check_finite=False)
+        dual = self._iterated(delta, F)
+        if dual is None:
+            dual = self._factored(delta, F)
         if isinstance(self._X, SparseRows):
             return self._X.transposed_times(dual) / delta[:, None]
         B = np.empty((len(delta), F.shape[1]))
         for part, tile in self._tiles(self._X):
             B[part] = tile.T @ dual
         return B / delta[:, None]
+
+    def _iterated(self, delta: np.ndarray, F: np.ndarray) -> np.ndarray | None:
+        """Return ``(X Delta^-1 X' + beta I)^-1 F`` by products with rows that are mostly zeros.
+
+        Each costs a thousandth of a factor. None if too many would be needed, or for an array.
+        """
+        rows = self._X
+        if not isinstance(rows, SparseRows):
+            return None
+
+        def apply_kernel(V: np.ndarray) -> np.ndarray:
+            return rows.times(rows.transposed_times(V) / delta[:, None])
+
+        n, zeros = len(F), np.zeros_like(F)
+        system = (apply_kernel, np.zeros(n), self._beta, np.ones(n), F, zeros)
+        try:
+            return conjugate_gradients(*system, tol=_DUAL_TOL, max_iter=_DUAL_PRODUCTS)[0]
+        except ConvergenceError:
+            return None
+
+    def _factored(self, delta: np.ndarray, F: np.ndarray) -> np.ndarray:
+        """Return ``(X Delta^-1 X' + beta I)^-1 F`` by Cholesky."""
+        from scipy.linalg import cho_solve
+
+        if self._delta is None or not np.array_equal(delta, self._delta):
+            self._factor = None
+            self._factor, self._delta = _factor(self._kernel(delta)), delta.copy()
+        return np.asarray(cho_solve(self._factor, F, check_finite=False))
 
     @property
     def factor(self) -> np.ndarray:

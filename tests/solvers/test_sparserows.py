@@ -68,12 +68,26 @@ def test_rows_with_many_entries_stay_dense() -> None:
     assert mostly_zeros(generator.random((60, 150)) < 0.2, centered=True) is None
 
 
-def test_a_solve_is_that_of_dense_rows() -> None:
-    X, generator = _thin(60, 150), np.random.default_rng(1)
-    delta, F = generator.random(150) + 0.1, generator.normal(size=(60, 3))
-    rows = SparseRows(csr_array(X), np.zeros(60, dtype=int))
-    expected = KernelSolver(X, 0.3, X.mean(axis=0)).solve(delta, F)
-    np.testing.assert_allclose(KernelSolver(rows, 0.3).solve(delta, F), expected, rtol=1e-10)
+@pytest.mark.parametrize(("beta", "is_factored"), [(500.0, False), (1e-3, True)])
+def test_a_solve_is_that_of_dense_rows(
+    beta: float, is_factored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Conjugate gradients where they converge in a few products, else Cholesky."""
+    X, generator = _thin(200, 350), np.random.default_rng(1)
+    delta, F = generator.random(350) + 0.1, generator.normal(size=(200, 3))
+    rows = SparseRows(csr_array(X), np.zeros(200, dtype=int))
+    expected = KernelSolver(X, beta, X.mean(axis=0)).solve(delta, F)
+    kernel, kernels = KernelSolver._kernel, []
+
+    def counted(self: KernelSolver, delta: np.ndarray) -> np.ndarray:
+        kernels.append(delta)
+        return kernel(self, delta)
+
+    monkeypatch.setattr(KernelSolver, "_kernel", counted)
+    solution = KernelSolver(rows, beta).solve(delta, F)
+    atol = 1e-10 * np.abs(expected).max()
+    np.testing.assert_allclose(solution, expected, rtol=1e-8, atol=atol)
+    assert bool(kernels) == is_factored
 
 
 def test_quadratic_forms_are_those_of_centered_columns() -> None:

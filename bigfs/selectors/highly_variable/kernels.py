@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.blocks.csr_kernels import ColumnEntries, csr_moments
+from bigfs.blocks.csr_kernels import csr_moments
 from bigfs.blocks.csr_kernels import kernel_bytes as csr_kernel_bytes
 from bigfs.blocks.kernels import Moments, merge_moments, tile_rows
 from bigfs.core.cost import Shape
@@ -81,11 +81,11 @@ def clipped_kernel(
     means, clips = mean.load(), clip.load()
     total = np.zeros(means.shape)
     for batch, rows in _by_batch(X, first_row, batches):
-        entries = ColumnEntries(rows)
-        values = np.minimum(entries.values, entries.spread(clips[batch]))
-        values -= entries.spread(means[batch])
-        zeros = rows.shape[0] - entries.counts
-        squares = entries.reduce(np.add, np.square(values, out=values))
+        # In the order of the rows: to bring entries into that of the columns takes as long as this.
+        values = np.minimum(rows.data, clips[batch][rows.indices])
+        values -= means[batch][rows.indices]
+        squares = np.bincount(rows.indices, np.square(values, out=values), len(means[batch]))
+        zeros = rows.shape[0] - np.bincount(rows.indices, minlength=len(squares))
         total[batch] += squares + zeros * means[batch] ** 2
     return total
 

@@ -184,6 +184,7 @@ def in_memory_bytes(shape: Shape) -> int:
     return 3 * shape.nbytes
 
 
+@single_thread()
 def measure_selection(
     blocks: RowBlocks,
     y: np.ndarray,
@@ -332,6 +333,7 @@ def over_draws(draws: Sequence[T], judge: Callable[[T, int], dict[str, float]]) 
     return summary
 
 
+@single_thread()
 def measure_unlabeled(
     blocks: RowBlocks, selected: np.ndarray | None, memory_limit: int | str
 ) -> dict[str, float]:

@@ -25,7 +25,6 @@ from bigfs.config import Selection
 from bigfs.config.sections import Auto, GraphConfig
 from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, pass_over, product_seconds
 from bigfs.core.memory import task_budget
-from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.graph.recall import sample_rows
 from bigfs.runtime.progress import track
@@ -170,8 +169,7 @@ class OnePass:
         """Store the curves, and the selection."""
         result = FeatureScores.open(inputs.finished["result"])
         targets = inputs.spectral.embedding_ref if "spectral" in inputs.finished else None
-        with single_thread():
-            self.measure(inputs, result, targets).store(out)
+        self.measure(inputs, result, targets).store(out)
 
     def measure(self, inputs: Inputs, result: FeatureScores, targets: ArrayRef | None) -> Curves:
         """Return the curves of opened data."""

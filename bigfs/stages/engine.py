@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from bigfs.blocks import RowBlocks
 from bigfs.core.cost import StageCost, StagePlan
 from bigfs.core.memory import check_fits
+from bigfs.core.threads import single_thread
 from bigfs.runtime.progress import in_stage
 from bigfs.stages.stage import Base, Inputs, Stage
 from bigfs.store.location import Location
@@ -161,7 +162,8 @@ class Engine:
             if self._memory_limit is not None:
                 _check_cost(stage.name, strategy.cost(), self._memory_limit)
         with self.store.writing(name, key, stage, inputs, planned) as out:
-            strategy.run(inputs, out)
+            with single_thread():
+                strategy.run(inputs, out)
             if blocks is not None:
                 blocks.check_unchanged()
             if self._base is not None and inputs.former is not None:

@@ -27,7 +27,6 @@ from bigfs.core.cost import (
     read_seconds,
 )
 from bigfs.core.memory import task_budget
-from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.graph.representation import gram_is_kept
 from bigfs.selectors.cross import cross_pass, side_bytes
@@ -133,9 +132,8 @@ class Forward(Regression):
         total = float((spectral.norms**2).sum())
         if self.parameters.fit_intercept:
             total -= blocks.n_samples * float(y_mean @ y_mean)
-        with single_thread():
-            path = TargetPath(products, self.n_selected, cross.copy())
-            coef = path.coefficients(cross) / spectral.norms
+        path = TargetPath(products, self.n_selected, cross.copy())
+        coef = path.coefficients(cross) / spectral.norms
         n_targets, n_picks = len(spectral.eigenvalues), len(path.order)
         order = np.argsort(path.order)
         indices = np.tile(np.array(path.order, dtype=np.int64)[order], n_targets)

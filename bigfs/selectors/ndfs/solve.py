@@ -16,7 +16,6 @@ import numpy as np
 
 from bigfs.blocks.csr_kernels import csr_moments
 from bigfs.blocks.rowblocks import BlockReader
-from bigfs.core.threads import single_thread
 from bigfs.runtime.execute import map_reduce, run_tasks
 from bigfs.runtime.scope import crosses_processes
 from bigfs.selectors.ndfs import NDFSParameters
@@ -223,9 +222,8 @@ def _columns(passes: ResidentPasses) -> tuple[np.ndarray, np.ndarray]:
         if passes.mean is not None:
             return moments.squares, moments.constant
         return moments.squares + moments.count * moments.mean**2, moments.constant
-    with single_thread():
-        squares = np.einsum("ij,ij->j", passes.X, passes.X)
-        return squares, (passes.X == passes.X[0]).all(axis=0)
+    squares = np.einsum("ij,ij->j", passes.X, passes.X)
+    return squares, (passes.X == passes.X[0]).all(axis=0)
 
 
 def streamed_by_gram(
@@ -250,12 +248,7 @@ def streamed_by_gram(
     gram = centered.gram if has_intercept(parameters) else uncentered(centered)
     squares = gram.diagonal().copy()
     if not crosses_processes():
-        solver = GramSolver(gram, weights.beta)
-
-        def solve(delta: np.ndarray, xtf: np.ndarray) -> np.ndarray:
-            with single_thread():
-                return solver.solve(delta, xtf)
-
+        solve = GramSolver(gram, weights.beta).solve
         return OwnSolver(squares, constant, weights, mean, n, solve), xtf
     stored = blocks.scratch.put(blocks.scratch.unique("gram"), gram)
     tasks = blocks.scratch, lambda: _GramTask(stored, weights.beta)

@@ -14,7 +14,6 @@ from bigfs.blocks import RowBlocks
 from bigfs.blocks.kmeans import SAMPLE_ROWS, kmeans
 from bigfs.core.cost import Shape, Step
 from bigfs.core.errors import InputError
-from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.runtime.execute import run_tasks
 from bigfs.selectors.embedded import MAX_ITER, View, centers_step, label_views, view_centers
@@ -150,8 +149,7 @@ def start_in_memory(start: FirstF) -> np.ndarray:
     if isinstance(start, np.ndarray):
         return start
     labels, counts = start
-    with single_thread():
-        return normalized_indicators(labels.load(), counts)
+    return normalized_indicators(labels.load(), counts)
 
 
 def start_stored(start: FirstF, blocks: RowBlocks, folder: Scratch) -> ArrayRef:

@@ -26,7 +26,6 @@ from bigfs.core.cost import (
 )
 from bigfs.core.errors import InputError
 from bigfs.core.memory import task_budget
-from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB, format_bytes
 from bigfs.graph import AffinityMatrix
 from bigfs.runtime.progress import silenced, track
@@ -324,16 +323,15 @@ class DirectStrategy(NDFSStrategy):
         if not self.resident:
             return super()._scores(inputs, start, labels, folder)
         blocks, W, F = inputs.blocks, inputs.affinity, start_in_memory(start)
-        with single_thread():
-            X, mean = self._in_memory(blocks.start_pass().read(0, blocks.n_samples))
-            passes = ResidentPasses(X, W.load(), W.degrees.load(), F, mean)
-            regression = self._resident_regression(passes, blocks)
-            xtf = with_sums(X.T @ F, F.sum(axis=0))
-            with track("ndfs", self.parameters.max_iter, "iterations") as progress:
-                last = iterate(
-                    passes, regression, xtf, F.T @ F, self.parameters, _file(inputs), progress
-                )
-            return self._result(last, passes, regression, labels)
+        X, mean = self._in_memory(blocks.start_pass().read(0, blocks.n_samples))
+        passes = ResidentPasses(X, W.load(), W.degrees.load(), F, mean)
+        regression = self._resident_regression(passes, blocks)
+        xtf = with_sums(X.T @ F, F.sum(axis=0))
+        with track("ndfs", self.parameters.max_iter, "iterations") as progress:
+            last = iterate(
+                passes, regression, xtf, F.T @ F, self.parameters, _file(inputs), progress
+            )
+        return self._result(last, passes, regression, labels)
 
 
 class Cholesky(DirectStrategy):

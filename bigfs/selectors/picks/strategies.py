@@ -19,7 +19,6 @@ from bigfs.blocks.rowblocks import fold_parts, gram_bytes, gram_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, loop_seconds, product_seconds
 from bigfs.core.memory import task_budget
-from bigfs.core.threads import single_thread
 from bigfs.core.units import MIB
 from bigfs.selectors.cross import cross_pass
 from bigfs.selectors.method import Strategy
@@ -105,9 +104,8 @@ class Picks(Strategy):
     def _result(
         self, products: Products, norms: np.ndarray, blocks: RowBlocks | None
     ) -> FeatureScores:
-        with single_thread():
-            path = self.rule.path(products, self.n_selected)
-            scores = self.rule.result(path, norms, blocks)
+        path = self.rule.path(products, self.n_selected)
+        scores = self.rule.result(path, norms, blocks)
         scores.details["n_sketch_rows"] = 0 if blocks is None else self.sketch.n_rows
         return scores
 
@@ -145,15 +143,14 @@ class PicksOnRows(Picks):
         """Return the scores; details are the attributes of the method's class."""
         rows = inputs.blocks.start_pass().read(0, self.shape.n_samples).astype(np.float64)
         rows = in_range(rows, 1) if self.rule.scale_free else rows
-        with single_thread():
-            sparse = mostly_zeros(rows, centered=True)
-            if sparse is None:
-                rows -= column_means(rows)
-                products = RowProducts(rows)
-            else:
-                del rows
-                center = np.zeros(self.shape.n_samples, dtype=np.intp)
-                products = SparseRowProducts(SparseRows(sparse[0], center))
+        sparse = mostly_zeros(rows, centered=True)
+        if sparse is None:
+            rows -= column_means(rows)
+            products = RowProducts(rows)
+        else:
+            del rows
+            center = np.zeros(self.shape.n_samples, dtype=np.intp)
+            products = SparseRowProducts(SparseRows(sparse[0], center))
         return self._result(products, products.norms(), None)
 
 

@@ -7,7 +7,6 @@ import numpy as np
 from bigfs.blocks.rowblocks import RowBlocks, gram_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, product_seconds
-from bigfs.core.threads import single_thread
 from bigfs.runtime.progress import track
 from bigfs.selectors.method import Strategy
 from bigfs.solvers.qalpha import (
@@ -52,8 +51,7 @@ class FeatureWeights(Strategy):
         scores = np.zeros(self.shape.n_features)
         result = QAlphaResult(np.empty(0), np.empty(0), converged=True)
         if len(varies):
-            with single_thread():
-                result = self._solved(matrix, norms, n_clusters)
+            result = self._solved(matrix, norms, n_clusters)
         scores[varies] = result.alpha
         return FeatureScores.from_scores(
             scores,

@@ -8,7 +8,6 @@ from bigfs.blocks.csr_kernels import mostly_zeros
 from bigfs.blocks.rowblocks import moments_step
 from bigfs.config import Selection
 from bigfs.core.cost import Shape, StageCost, Step, product_seconds
-from bigfs.core.threads import single_thread
 from bigfs.runtime.progress import track
 from bigfs.selectors.method import Strategy
 from bigfs.selectors.udfs.kernels import (
@@ -89,7 +88,7 @@ class SparseProjection(Strategy):
         coef = np.zeros((d, min(n_clusters, len(kept))))
         basis = SparseBasis(np.empty((0, 0)), np.empty(0), converged=True)
         if len(kept):
-            with single_thread(), track("udfs", parameters.max_iter, "iterations") as progress:
+            with track("udfs", parameters.max_iter, "iterations") as progress:
                 basis = sparse_basis(
                     form,
                     coef.shape[1],
@@ -139,13 +138,12 @@ class ProjectionOfFewRows(SparseProjection):
             return DenseForm(np.empty((0, 0))), varies
         rows, neighbors = rows[:, varies], inputs.graph.indices[:]
         is_product = _is_product(self.shape, rows.shape[1], self.parameters.n_clusters)
-        with single_thread():
-            entries = mostly_zeros(rows, centered=True) if is_product else None
-            sparse = entries and sparse_form(entries[0], neighbors, ridge)
-            if sparse:
-                return sparse, varies
-            form = product_form(rows.astype(np.float64), neighbors, ridge)
-            return form if is_product else DenseForm(form.F @ form.F.T), varies
+        entries = mostly_zeros(rows, centered=True) if is_product else None
+        sparse = entries and sparse_form(entries[0], neighbors, ridge)
+        if sparse:
+            return sparse, varies
+        form = product_form(rows.astype(np.float64), neighbors, ridge)
+        return form if is_product else DenseForm(form.F @ form.F.T), varies
 
 
 def _iterations_seconds(max_iter: int, n: int, d: int) -> float:

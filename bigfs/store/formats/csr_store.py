@@ -86,11 +86,6 @@ class StoredCSR(RandomAccessSparse):
         return read_ids(as_location(self._path), 0, self.n_samples if self.index else 0)
 
     @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the values that it was made from."""
-        return self._stored
-
-    @property
     def layout(self) -> CSRLayout:
         """The stored blocks."""
         entries = self.stored_entries

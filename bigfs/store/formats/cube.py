@@ -107,6 +107,7 @@ class CubeSource(Source):
     """
 
     n_samples: int
+    _stored: np.dtype
 
     def __init__(
         self,
@@ -180,11 +181,6 @@ class CubeSource(Source):
         )
         chunk = math.prod(chunks) * self._stored.itemsize
         self._decoded_bytes = min(_DECODED_AT_ONCE, n_chunks) * chunk if self._chunks else 0
-
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the array."""
-        return self._stored
 
     @property
     def is_plain(self) -> bool:

@@ -31,12 +31,7 @@ class ArraySource(RandomAccessSource):
         self.n_samples, self.n_features = X.shape
         check_names(names, self.n_features, uri)
         self.feature_names = names
-        self._X = X
-
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the array."""
-        return self._X.dtype
+        self._X, self._stored = X, X.dtype
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""

@@ -44,11 +44,6 @@ class NpzSource(Source):
         self.n_samples, self.n_features = math.prod(member.shape) // n_features, n_features
         check_shape((self.n_samples, n_features), self.uri)
 
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the values in the file."""
-        return self._stored
-
     def iter_blocks(self, rows: int) -> Iterator[np.ndarray]:
         """Yield consecutive arrays of at most ``rows`` rows."""
         n_samples = self.n_samples or 0

@@ -96,18 +96,13 @@ class ArrayByRows(RandomAccessSource):
         self.uri, self._place = uri, place
         self.shareable = not isinstance(place, OpenPlace)
         with place.open() as array:
-            self._stored = array.dtype
+            self._stored = np.dtype(array.dtype)
             self.dtype = work_dtype(array.dtype, uri)
             check_shape(array.shape, uri)
             self.n_samples, self.n_features = (int(size) for size in array.shape)
             chunks = array.chunks
         self.held_bytes = _decoded(chunks, self._stored.itemsize)
         self.chunk_rows = None if chunks is None else int(chunks[0])
-
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the array."""
-        return np.dtype(self._stored)
 
     @property
     def has_large_bands(self) -> bool:
@@ -179,11 +174,6 @@ class _Parts(_SomeFeatures):
         if 8 * n_pointers > _MOST_POINTER_BYTES or self.n_features >= 2**31:
             raise InputError(f"{uri}: a sparse matrix of shape {sizes} is too large to be read.")
         self.held_bytes = decoded + max(0, 16 * n_pointers - _USUAL_BYTES)
-
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the values."""
-        return self._stored
 
     @cached_property
     def _indptr(self) -> np.ndarray:
@@ -267,11 +257,6 @@ class ByBands(_SomeFeatures):
     _stored: np.dtype
     _rows: np.ndarray | None = None
     _few: list[np.ndarray] | None = None  # the entries of one band, since they were counted
-
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the values."""
-        return self._stored
 
     def holds_counts(self) -> bool:
         """Say whether the first entries of the file are positive whole numbers."""

@@ -183,15 +183,10 @@ class DenseAsSparse(SparseSource):
     """A dense array of which most is zero, as anndata reads it: sparse."""
 
     def __init__(self, source: CubeSource) -> None:
-        self._source = source
+        self._source, self._stored = source, source.stored_dtype
         for name in ("uri", "n_samples", "n_features", "dtype", "held_bytes", "temporary_bytes"):
             setattr(self, name, getattr(source, name))
         self.starts_quickly = source.starts_quickly
-
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the array."""
-        return self._source.stored_dtype
 
     def iter_csr(self, rows: int) -> Iterator[Any]:
         """Yield consecutive CSR blocks of at most ``rows`` rows."""

@@ -65,7 +65,7 @@ class ZarrSource(RandomAccessSource):
         self.uri = uri
         stored = _numpy_dtype(array, uri)
         self.dtype = work_dtype(stored, uri)
-        self._stored_dtype = _named_dtype(attributes.get("stored_dtype")) or stored
+        self._stored = _named_dtype(attributes.get("stored_dtype")) or stored
         check_shape(array.shape, uri)
         if 0 in (*array.chunks, *(array.shards or ())):
             raise InputError(f"{uri}: its metadata are damaged, chunks have no rows or columns.")
@@ -126,11 +126,6 @@ class ZarrSource(RandomAccessSource):
         at_once = min(_DECODED_AT_ONCE, min(bands, max(1, _READ_BYTES // band)) * across)
         beside = 2 * at_once * chunk_bytes(array) + 2 * band
         return max(0, beside - _USUAL_BYTES)
-
-    @property
-    def stored_dtype(self) -> np.dtype:
-        """Type of the array; of a store that bigfs wrote, that of what it was made from."""
-        return self._stored_dtype
 
     @property
     def dropped(self) -> Sequence[int]:  # type: ignore[override]

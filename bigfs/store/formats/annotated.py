@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -22,22 +23,25 @@ from bigfs.core.quiet import ignoring_warnings
 from bigfs.core.text import FROM_0
 from bigfs.core.units import GIB
 from bigfs.store.csr import CSRSource
+from bigfs.store.formats.cube import Place
 from bigfs.store.formats.dask_array import open_dask
-from bigfs.store.formats.hdf5 import H5Place, H5Rows, find, open_h5
+from bigfs.store.formats.hdf5 import H5Rows, find, open_h5, open_member
 from bigfs.store.formats.memory import ArraySource
 from bigfs.store.formats.parts import (
     PARTS,
     CSCParts,
     CSRParts,
     HeldTexts,
-    OpenPlace,
     StoredTexts,
+    all_texts,
+    check_length,
     open_dense,
+    open_here,
 )
 from bigfs.store.formats.zarr_array import open_array, open_node
 from bigfs.store.formats.zarr_files import expect
-from bigfs.store.formats.zarr_rows import ZarrMember, ZarrPlace
-from bigfs.store.location import METADATA_BYTES, Location
+from bigfs.store.formats.zarr_rows import open_parts, open_rows, warn_of_missing
+from bigfs.store.location import Location
 from bigfs.store.source import (
     RandomAccessSource,
     Source,
@@ -85,12 +89,15 @@ class AnnotatedTree:
         name = self.prefix + name
         return self.root.get(name) if self.is_zarr else find(self.root, name, self.uri)
 
-    def place(self, name: str) -> Any:
-        """Return where an array or group is."""
+    def place(self, name: str) -> Place:
+        """Return what opens an array, or the parts of a matrix."""
         name = self.prefix + name
         if self.path is None:
-            return OpenPlace(self.root[name])
-        return ZarrPlace(f"{self.path}/{name}") if self.is_zarr else H5Place(self.path, name)
+            return partial(open_here, self.root[name])
+        if not self.is_zarr:
+            return partial(open_member, self.path, name)
+        of_array = hasattr(self.root[name], "shape")
+        return partial(open_rows if of_array else open_parts, f"{self.path}/{name}")
 
     def read(self, name: str) -> Any:
         """Return a column of a frame as anndata reads it; what is too large is refused before."""
@@ -124,7 +131,7 @@ class AnnotatedTree:
             values = node.fields(name)[...]
         return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
-    def index(self, frame: str, n_rows: int) -> Any:
+    def index(self, frame: str, n_rows: int) -> StoredTexts | HeldTexts:
         """Return the index of a frame, which can be read by pieces."""
         node = self.frame(frame)
         if hasattr(node, "shape"):
@@ -132,19 +139,11 @@ class AnnotatedTree:
         name = f"{frame}/{node.attrs.get('_index', '_index')}"
         held = self.find(name)
         if hasattr(held, "shape"):
-            shape, place = held.shape, self.place(name)
-            texts: Any = StoredTexts(
-                ZarrMember(place.path) if self.is_zarr and self.path else place
-            )
-        else:
-            values = self.read(name)
-            shape, texts = values.shape, HeldTexts(values)
-        if shape != (n_rows,):
-            raise InputError(
-                f"{self.uri}: {frame} has {shape} names for {n_rows} features or rows. Write it "
-                "again."
-            )
-        return texts
+            check_length(held.shape, n_rows, frame, self.uri)
+            return StoredTexts(self.place(name))
+        values = self.read(name)
+        check_length(values.shape, n_rows, frame, self.uri)
+        return HeldTexts(values)
 
 
 def open_file(path: Location, variable: str | None, layer: str | None = None) -> Source:
@@ -376,14 +375,14 @@ def _no_layer(uri: str, layer: str, layers: list[str]) -> InputError:
     return InputError(f"{uri} has no layer {layer!r}. {has}; without a layer X is read.")
 
 
-def open_element(node: Any, place: Any, uri: str) -> Source:
+def open_element(node: Any, place: Place, uri: str) -> Source:
     """Open a matrix of an AnnData on disk.
 
     Parameters
     ----------
     node : h5py or zarr array or group
         Open, for its attributes.
-    place : H5Place, ZarrPlace or OpenPlace
+    place : Place
     uri : str
 
     Raises
@@ -395,8 +394,9 @@ def open_element(node: Any, place: Any, uri: str) -> Source:
     if "h5sparse_format" in node.attrs:  # of anndata before 0.7
         kind = f"{node.attrs['h5sparse_format']}_matrix"
     if kind in SPARSE:
-        if isinstance(place, ZarrPlace):
-            place.warn_of_missing(PARTS)
+        if type(node).__module__.startswith("zarr"):
+            for part in PARTS:
+                warn_of_missing(node[part], f"{uri}::{part}")
         return SPARSE[kind](place, node.attrs.get("shape", node.attrs.get("h5sparse_shape")), uri)
     if kind in (None, "array") and hasattr(node, "shape"):
         if type(node).__module__.startswith("zarr"):
@@ -410,14 +410,7 @@ def open_element(node: Any, place: Any, uri: str) -> Source:
 
 def _names(tree: AnnotatedTree, frame: str, n_features: int) -> list[str]:
     """Return the index of a frame, ``var`` or ``raw/var``: texts of a usual size."""
-    names: list[str] = []
-    size = 0
-    for piece in tree.index(frame, n_features).pieces(0, n_features):
-        names += piece
-        size += sum(map(len, piece))
-        if size > METADATA_BYTES:
-            raise InputError(f"{tree.uri}: the names of the features are too long.")
-    return names
+    return all_texts(tree.index(frame, n_features), n_features, tree.uri)
 
 
 def with_names(source: Source, names: list[str]) -> Source:
@@ -470,9 +463,9 @@ def _matrix(X: Any, uri: str) -> Source:
     """Open a matrix of an AnnData in memory."""
     group = getattr(X, "group", None)
     if group is not None:  # a sparse matrix on disk
-        return open_element(group, OpenPlace(group), uri)
+        return open_element(group, partial(open_here, group), uri)
     if type(X).__module__.startswith(("h5py", "zarr")):
-        return open_element(X, OpenPlace(X), uri)
+        return open_element(X, partial(open_here, X), uri)
     if hasattr(X, "tocsr"):
         return CSRSource(X)
     if hasattr(X, "dask"):

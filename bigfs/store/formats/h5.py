@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
@@ -15,7 +16,7 @@ from typing import IO, Any
 from bigfs.core.errors import InputError
 from bigfs.store.formats import mat
 from bigfs.store.formats.cube import CubeSource, as_stacked
-from bigfs.store.formats.hdf5 import H5Place, H5Rows, find, member, open_h5, refuse_links
+from bigfs.store.formats.hdf5 import H5Rows, find, member, open_h5, open_member, refuse_links
 from bigfs.store.formats.parts import open_dense
 from bigfs.store.formats.xarrays import decoded_values, is_described, named_beside, open_described
 from bigfs.store.location import METADATA_BYTES, Location
@@ -161,7 +162,7 @@ def open_array(
         named = None if variable is None else variable.strip("/")
         matrices = sorted(large - named_beside(array.attrs for array in arrays.values()) or large)
         name = choose_member(path, list(arrays), matrices, named)
-        uri, place = f"{path}::{name}", H5Place(str(path.absolute()), name)
+        uri, place = f"{path}::{name}", partial(open_member, str(path.absolute()), name)
         array = member(file, name, str(path))
         if array.dtype.kind not in "fiub":
             raise InputError(f"{uri} holds {array.dtype}, not numbers. Name another array.")

@@ -7,7 +7,6 @@ import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,21 +23,14 @@ _GZIP_FACTOR = 1032  # DEFLATE packs no better
 _MOST_LINKS = 20
 
 
-@dataclass(frozen=True)
-class H5Place:
-    """The place of an array, or a group of arrays, in a file; opened anew for every read.
+@contextmanager
+def open_member(path: str, name: str) -> Iterator[Any]:
+    """Open an array of a file, or a group, whose arrays are its items; anew for every read.
 
     A file that stays open would be locked for whoever wants to write it.
     """
-
-    path: str
-    name: str  # of the array or group
-
-    @contextmanager
-    def open(self) -> Iterator[Any]:
-        """Open the array, or the group, whose arrays are its items."""
-        with open_h5(as_location(self.path)) as file:
-            yield checked(member(file, self.name, self.path), f"{self.path}::{self.name}")
+    with open_h5(as_location(path)) as file:
+        yield checked(member(file, name, path), f"{path}::{name}")
 
 
 class H5Rows:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.formats import MARKET
-from bigfs.store.formats.cube import CubeSource, LaterPlace
+from bigfs.store.formats.cube import CubeSource, open_later
 from bigfs.store.formats.parts import ByBands, HeldTexts
 from bigfs.store.formats.tenx import of_types
 from bigfs.store.formats.texts import open_text
@@ -214,7 +215,7 @@ def _dense(text: _Text, uri: str) -> Source:
             "numpy.save('X.npy', scipy.io.mmread(path))."
         )
 
-    place = LaterPlace(text.sizes, _KINDS[text.kind], text.values)
+    place = partial(open_later, text.sizes, _KINDS[text.kind], text.values)
     source = CubeSource(uri, place, None, None)
     source.grid = None
     source.held_bytes += 2 * n_bytes

@@ -15,8 +15,8 @@ import numpy as np
 from bigfs.core.errors import InputError, StorageError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.csr import CSRSource
-from bigfs.store.formats.cube import CubeSource, LaterPlace, Transposed
-from bigfs.store.formats.hdf5 import H5Place, find, open_h5
+from bigfs.store.formats.cube import CubeSource, open_later, open_transposed
+from bigfs.store.formats.hdf5 import find, open_h5, open_member
 from bigfs.store.formats.memory import ArraySource
 from bigfs.store.formats.parts import CSCParts
 from bigfs.store.location import Location
@@ -65,17 +65,11 @@ class _Variable:
         return self.kind in _NUMERIC and len(self.shape) > 1 and min(self.shape) > 1
 
 
-@dataclass(frozen=True)
-class _SparsePlace:
-    """The place of a sparse matrix of version 7.3, with the names that bigfs has for its parts."""
-
-    place: H5Place
-
-    @contextmanager
-    def open(self) -> Iterator[dict[str, Any]]:
-        """Open its parts."""
-        with self.place.open() as group:
-            yield {"data": group["data"], "indices": group["ir"], "indptr": group["jc"]}
+@contextmanager
+def _open_sparse(path: str, name: str) -> Iterator[dict[str, Any]]:
+    """Open a sparse matrix of version 7.3, with the names that bigfs has for its parts."""
+    with open_member(path, name) as group:
+        yield {"data": group["data"], "indices": group["ir"], "indptr": group["jc"]}
 
 
 class _Element:
@@ -157,12 +151,12 @@ def open_file(
     uri = f"{path}::{chosen.name}"
     cube = {"features": features, "no_data": no_data}
     if is_hdf5(path):
-        place = H5Place(str(path.absolute()), chosen.name)
+        place = str(path.absolute()), chosen.name
         if chosen.kind == "sparse":
             _refuse_cube(uri, features, no_data)
-            with open_h5(path) as file, decoding(uri):
-                return CSCParts(_SparsePlace(place), chosen.shape, uri)
-        return CubeSource(uri, Transposed(place), None, **cube)
+            return CSCParts(partial(_open_sparse, *place), chosen.shape, uri)
+        dense = partial(open_transposed, partial(open_member, *place))
+        return CubeSource(uri, dense, None, **cube)
     with path.open("rb") as file:
         is_version_5 = file.read(_HEADER_BYTES)[126:128] in (b"IM", b"MI")
         file.seek(0)
@@ -172,7 +166,7 @@ def open_file(
             size = path.stat().st_size if element is None else element.check_size(_MOST_BYTES, uri)
     if stored is not None:
         load = partial(_load_dense, path.absolute(), chosen, stored)
-        source = CubeSource(uri, LaterPlace(chosen.shape, stored, load), None, **cube)
+        source = CubeSource(uri, partial(open_later, chosen.shape, stored, load), None, **cube)
         # Unpacked once, and copied into an array.
         source.held_bytes += 2 * source.n_samples * source.n_features * stored.itemsize
         return source
@@ -195,7 +189,7 @@ def read_column(path: Location, name: str) -> np.ndarray:
     if is_hdf5(path):
         if known[name].kind not in _NUMERIC - {"sparse"}:
             raise InputError(f"{uri} is a {known[name].kind}; labels are numbers in version 7.3.")
-        with H5Place(str(path.absolute()), name).open() as array:
+        with open_member(str(path.absolute()), name) as array:
             return np.asarray(array[tuple(slice(0, n) for n in array.shape)]).T
     with path.open("rb") as file:
         if file.read(_HEADER_BYTES)[126:128] in (b"IM", b"MI"):

@@ -6,13 +6,13 @@ import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
 
 from bigfs.core.errors import InputError, StorageError
-from bigfs.store.formats.cube import CubeSource, Transposed
+from bigfs.store.formats.cube import CubeSource, Place, open_transposed
 from bigfs.store.formats.parts import ArrayByRows
 from bigfs.store.location import Location, as_location, is_remote
 from bigfs.store.source import Source, check_no_variable, work_dtype
@@ -22,20 +22,13 @@ _MOST_HEADER_BYTES = 10_000
 _SAID = 200
 
 
-@dataclass(frozen=True)
-class NpyPlace:
-    """The place of the values of a .npy file, in C order; opened anew for every read."""
-
-    path: str
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    offset: int
-
-    @contextmanager
-    def open(self) -> Iterator[FileArray]:
-        """Open the file."""
-        with as_location(self.path).open("rb", buffering=0) as file:
-            yield FileArray(file, self.shape, self.dtype, self.offset, self.path)
+@contextmanager
+def _open_values(
+    path: str, shape: tuple[int, ...], dtype: np.dtype, offset: int
+) -> Iterator[FileArray]:
+    """Open the values of a .npy file, in C order; anew for every read."""
+    with as_location(path).open("rb", buffering=0) as file:
+        yield FileArray(file, shape, dtype, offset, path)
 
 
 class FileArray:
@@ -136,10 +129,9 @@ def open_file(
         raise InputError(
             f"{uri} is cut off: {path.stat().st_size:,} of {expected:,} bytes. Write it again."
         )
-    place: Any = NpyPlace(
-        str(path.absolute()), shape[::-1] if by_columns else shape, stored, offset
-    )
-    place = Transposed(place) if by_columns else place
+    in_file = shape[::-1] if by_columns else shape
+    place: Place = partial(_open_values, str(path.absolute()), in_file, stored, offset)
+    place = partial(open_transposed, place) if by_columns else place
     if len(shape) == 2 and features is None and no_data is None:
         return ArrayByRows(place, uri)
     return CubeSource(uri, place, None, features, no_data=no_data)

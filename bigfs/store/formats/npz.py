@@ -17,7 +17,7 @@ import numpy as np
 from bigfs.core.errors import BigfsError, InputError, StorageError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.csr import CSRSource, SparseSource
-from bigfs.store.formats.cube import CubeSource, Later, Transposed
+from bigfs.store.formats.cube import CubeSource, Later, open_transposed
 from bigfs.store.formats.npy import FileArray, load, read_header
 from bigfs.store.formats.parts import PARTS, CSCParts, CSRParts
 from bigfs.store.location import Location
@@ -85,7 +85,7 @@ class _Member:
             yield file
 
     @contextmanager
-    def open(self) -> Iterator[Later]:
+    def __call__(self) -> Iterator[Later]:
         """Return what stands for the array, and is unpacked when it is read."""
         with temporary_file() as file:
             yield Later(self.shape, self.dtype, lambda: self.unpacked(file))
@@ -174,9 +174,8 @@ def open_file(
     shape, by_columns, dtype = member_header(path, name)
     member = _Member(path, name, shape[::-1] if by_columns else shape, dtype)
     work_dtype(dtype, member.uri)
-    cube = CubeSource(
-        member.uri, Transposed(member) if by_columns else member, None, features, no_data=no_data
-    )
+    place = partial(open_transposed, member) if by_columns else member
+    cube = CubeSource(member.uri, place, None, features, no_data)
     if cube.has_features_last and not by_columns and no_data is None:
         source = NpzSource(member, cube.n_features)
         source.grid = cube.grid if len(shape) > 2 else None
@@ -250,7 +249,7 @@ class _UnpackedParts:
         return member.unpacked(file)
 
     @contextmanager
-    def open(self) -> Iterator[dict[str, Later]]:
+    def __call__(self) -> Iterator[dict[str, Later]]:
         """Return the parts."""
         yield self._arrays
 

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,17 +29,11 @@ _CACHE_MB = 64
 _LINES_BYTES = 16 * 10**6
 
 
-@dataclass(frozen=True)
-class _PicturePlace:
-    """The place of a picture; opened anew for every read."""
-
-    path: str
-
-    @contextmanager
-    def open(self) -> Iterator[_Picture]:
-        """Open the picture."""
-        with opened(Path(self.path)) as file:
-            yield _Picture(file)
+@contextmanager
+def _open_bands(path: Location) -> Iterator[_Picture]:
+    """Open a picture as an array; anew for every read."""
+    with opened(path) as file:
+        yield _Picture(file)
 
 
 class _Picture:
@@ -120,7 +114,7 @@ def open_file(
             "crs": file.crs.to_wkt() if file.crs else None,
             "transform": list(file.transform)[:6],
         }
-        place = _PicturePlace(str(path.absolute()))
+        place = partial(_open_bands, path.absolute())
         chosen = "band" if features is None else features
         of_bands = names if chosen in ("band", 0) else None
         with decoding(uri):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.quiet import ignoring_warnings
 from bigfs.runtime.scope import dask_get
 from bigfs.store.formats.cube import CubeSource, Features, as_names, as_stacked, axes_of
+from bigfs.store.formats.parts import open_here
 from bigfs.store.location import Location
 from bigfs.store.source import Source, choose_member, no_column
 from bigfs.store.values import check_vector
@@ -45,30 +46,11 @@ class _Array:
         return np.asarray(part.values)
 
 
-@dataclass(frozen=True)
-class _OpenArray:
-    """The place of a DataArray in this process."""
-
-    data: Any
-
-    @contextmanager
-    def open(self) -> Iterator[_Array]:
-        """Return the array."""
-        yield _Array(self.data)
-
-
-@dataclass(frozen=True)
-class _Classic:
-    """The place of a variable of a NetCDF 3 file; opened anew for every read."""
-
-    path: str
-    name: str
-
-    @contextmanager
-    def open(self) -> Iterator[_Array]:
-        """Open the file, and return the variable."""
-        with _classic(Path(self.path)) as dataset:
-            yield _Array(dataset[self.name])
+@contextmanager
+def _open_variable(path: Location, name: str) -> Iterator[_Array]:
+    """Open a variable of a NetCDF 3 file; anew for every read."""
+    with _classic(path) as dataset:
+        yield _Array(dataset[name])
 
 
 def open_xarray(
@@ -87,7 +69,7 @@ def open_xarray(
     dims = [str(dim) for dim in X.dims]
     along = [dims[axis] for axis in axes_of(features, dims, X.shape, uri)]
     names = X.coords[along[0]].values if len(along) == 1 and along[0] in X.coords else None
-    source = CubeSource(uri, _OpenArray(X), dims, along, no_data, names=names)
+    source = CubeSource(uri, partial(open_here, _Array(X)), dims, along, no_data, names=names)
     _with_axis(source, X, along)
     source.held_bytes += source.piece_bytes  # xarray's own copy
     return source
@@ -100,7 +82,8 @@ def open_classic(path: Location, variable: str | None, **cube: Any) -> Source:
     """
     with _classic(path) as dataset:
         name = _chosen(dataset, variable, str(path))
-        return _stored(dataset, name, str(path), _Classic(str(path.absolute()), name), **cube)
+        place = partial(_open_variable, path.absolute(), name)
+        return _stored(dataset, name, str(path), place, **cube)
 
 
 def list_classic(path: Location) -> list[tuple[str, tuple[int, ...], str]]:
@@ -178,7 +161,7 @@ def open_described(
         By which xarray opens what describes the array.
     name : str
         Of the array; behind the names of the groups that it lies in.
-    place : object with open()
+    place : Place
         Its context gives the array as it is stored.
     others : list of str
         Variables of its group that are neither the array nor coordinates of it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,8 +16,8 @@ from bigfs.core.errors import BigfsError, InputError
 from bigfs.core.quiet import ignoring_warnings
 from bigfs.core.uris import SOURCE
 from bigfs.store.formats.csr_store import StoredCSR
-from bigfs.store.formats.cube import CubeSource, as_stacked, names_of_dimensions
-from bigfs.store.formats.parts import OpenPlace
+from bigfs.store.formats.cube import CubeSource, Place, as_stacked, names_of_dimensions
+from bigfs.store.formats.parts import open_here
 from bigfs.store.formats.xarrays import (
     decoded,
     decoded_values,
@@ -25,7 +26,7 @@ from bigfs.store.formats.xarrays import (
     open_described,
 )
 from bigfs.store.formats.zarr_files import METADATA, checked_store, expect
-from bigfs.store.formats.zarr_rows import ZarrMember, ZarrSource, folder_of, warn_of_missing
+from bigfs.store.formats.zarr_rows import ZarrSource, folder_of, open_rows, warn_of_missing
 from bigfs.store.location import METADATA_BYTES, Location
 from bigfs.store.objects import ObjectPath
 from bigfs.store.records import UNFINISHED
@@ -148,7 +149,9 @@ def open_array(
     dims, folder = names_of_dimensions(array), folder_of(array)
     as_matrix = array.ndim < 3 and features is None and no_data is None
     ours = "bigfs_store" in attributes and member == "X"
-    place = OpenPlace(array) if folder is None else ZarrMember(str(folder))
+    place: Place = partial(open_here, array)
+    if folder is not None:
+        place = partial(open_rows, str(folder))
     source: CubeSource | None = None
     if dims is not None and not ours and as_matrix <= (array.ndim > 1):
         source = _described(array, uri, member, group, dims, place, features, no_data)
@@ -160,12 +163,12 @@ def open_array(
             return matrix
     if folder is not None:
         expect(array)
-        warn_of_missing(array, folder, uri)
+        warn_of_missing(array, uri)
     return source or CubeSource(uri, place, dims, features, no_data)
 
 
 def _described(
-    array: Any, uri: str, member: str, group: Any, dims: list[str], place: Any,
+    array: Any, uri: str, member: str, group: Any, dims: list[str], place: Place,
     features: str | int | None, no_data: float | None,
 ) -> CubeSource | None:  # fmt: skip
     """Open an array of xarray's conventions; None if it is of none."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +15,7 @@ import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
 from bigfs.store.formats.csr_store import read_dropped
-from bigfs.store.formats.parts import StoredTexts
+from bigfs.store.formats.parts import PARTS, StoredTexts
 from bigfs.store.formats.zarr_files import (
     CheckedFiles,
     CheckedZip,
@@ -93,7 +92,7 @@ class ZarrSource(RandomAccessSource):
         if folder is not None:
             self._path, self._stamp = str(folder), _stamp(folder)
             if self.index is not None:
-                self.ids = StoredTexts(ZarrMember(str(folder.parent / "index")))
+                self.ids = StoredTexts(partial(open_rows, str(folder.parent / "index")))
             expect(array)
             self._check_chunks(missing_chunks(array, folder))
             self._array = None  # opened again so that chunks are looked at when they are read
@@ -269,9 +268,10 @@ def folder_of(node: Any) -> Location | None:
     return place / node.store_path.path if node.store_path.path else place
 
 
-def warn_of_missing(array: Any, folder: Location, uri: str) -> None:
+def warn_of_missing(array: Any, uri: str) -> None:
     """Say which chunks of an array of somebody else are not stored."""
-    missing = missing_chunks(array, folder)
+    folder = folder_of(array)
+    missing = [] if folder is None else missing_chunks(array, folder)
     if missing:
         refuse_unfilled(array, missing, uri)
         logger.warning(
@@ -280,34 +280,14 @@ def warn_of_missing(array: Any, folder: Location, uri: str) -> None:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ZarrPlace:
-    """The place of a group that a process opens when it reads."""
-
-    path: str
-
-    @contextmanager
-    def open(self) -> Iterator[ZarrPlace]:
-        """Return the group, whose arrays are its items."""
-        yield self
-
-    def warn_of_missing(self, names: Sequence[str]) -> None:
-        """Say which arrays have chunks that are not there."""
-        for name in names:
-            warn_of_missing(self[name], as_location(self.path) / name, f"{self.path}::{name}")
-
-    def __getitem__(self, name: str) -> Any:
-        folder = as_location(self.path) / name
-        return _open_array(str(folder), _stamp(folder), False)
+@contextmanager
+def open_rows(path: str) -> Iterator[Any]:
+    """Open an array, for a process that reads it."""
+    yield _open_array(path, _stamp(as_location(path)), False)
 
 
-@dataclass(frozen=True)
-class ZarrMember:
-    """The place of an array that a process opens when it reads."""
-
-    path: str
-
-    @contextmanager
-    def open(self) -> Iterator[Any]:
-        """Open the array."""
-        yield _open_array(self.path, _stamp(as_location(self.path)), False)
+@contextmanager
+def open_parts(path: str) -> Iterator[dict[str, Any]]:
+    """Open the arrays of a sparse matrix."""
+    places = {name: f"{path}/{name}" for name in PARTS}
+    yield {n: _open_array(p, _stamp(as_location(p)), False) for n, p in places.items()}

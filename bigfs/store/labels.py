@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from bigfs.core.errors import InputError, StorageError
+from bigfs.core.errors import InputError
 from bigfs.core.text import FROM_0
 from bigfs.core.uris import SOURCE, LabelValues, column_of
 from bigfs.store.fingerprint import fingerprint, fingerprint_of_rows
@@ -16,7 +16,7 @@ from bigfs.store.formats import FORMATS, format_of, shown
 from bigfs.store.several import partition_columns, sources_of
 from bigfs.store.source import Source, as_path, is_reachable, listed, no_column, open_matrix
 from bigfs.store.tables import typed
-from bigfs.store.values import check_classes, check_present, check_vector, plain_values
+from bigfs.store.values import check_classes, check_present, check_vector, plain_values, refusing
 
 
 def load_labels(
@@ -81,12 +81,8 @@ def read_values(uri: str | LabelValues, rows: Sequence[str] = ()) -> np.ndarray:
         values = plain_values(uri.values, uri.name)
         check_vector(values.shape, values.dtype, uri.name)
         return values.ravel()
-    try:
+    with refusing(f"{uri}: the labels cannot be read", OSError, zlib.error):
         values = _read(uri, rows)
-    except StorageError:
-        raise
-    except (OSError, zlib.error) as error:
-        raise InputError(f"{uri}: the labels cannot be read: {error}.") from None
     check_vector(values.shape, values.dtype, uri)
     return values.ravel()
 

@@ -533,11 +533,7 @@ def _is_axis(row: list[float | None]) -> bool:
     return len(there) > 1 and all(a < b for a, b in pairwise(there))
 
 
-def open_table(
-    path: Location, header: Header = "auto", csv: Mapping[str, Any] | None = None
-) -> TextTable:
-    """Open a text table; a refusal of one without settings says which would fit."""
-    return TextTable(path, header, csv)
+open_table = TextTable
 
 
 def propose(path: Location) -> dict[str, Any]:

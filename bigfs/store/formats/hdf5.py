@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import CorruptStoreError, InputError, StorageError
+from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.units import MIB, format_bytes
 from bigfs.store.formats.zarr_files import MOST_ANNOUNCED, UNCOUNTED_BYTES, counts_beyond
 from bigfs.store.location import METADATA_BYTES, Location, as_location
+from bigfs.store.values import refusing
 
 _GZIP = 1
 _GZIP_FACTOR = 1032  # DEFLATE packs no better
@@ -155,16 +156,10 @@ def open_h5(path: Location) -> Iterator[Any]:
         ) from None
     if isinstance(path, Path) and not path.is_file():
         raise InputError(f"{path} is not a file.")
-    try:
+    with refusing(f"{path} cannot be opened as an HDF5 file", OSError):
         # Every chunk is asked for once, and without a cache of them a file opens six times faster.
         source = path if isinstance(path, Path) else path.open("rb")
         file = h5py.File(source, "r", rdcc_nbytes=0)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be opened as an HDF5 file: {error}. Write it again."
-        ) from None
     with file:
         yield file
 
@@ -180,13 +175,12 @@ def find(group: Any, name: str, uri: str, *, links: int = 0) -> Any:
     import h5py
 
     for part in name.split("/"):
-        try:
+        # h5py has no one error for damage.
+        with refusing(f"{uri}: {name} is damaged", Exception):
             link = group.get(part, getlink=True) if isinstance(group, h5py.Group) else None
             if isinstance(link, h5py.HardLink):
                 group = group.get(part)
                 continue
-        except Exception as error:  # h5py has no one error for damage
-            raise InputError(f"{uri}: {name} is damaged ({error}). Write it again.") from None
         if isinstance(link, h5py.ExternalLink):
             raise InputError(f"{uri}: {name} leads to another file, which is not read. Copy it.")
         if link is None or links > _MOST_LINKS:

@@ -21,6 +21,7 @@ from bigfs.store.formats.tenx import of_types
 from bigfs.store.formats.texts import open_text
 from bigfs.store.location import METADATA_BYTES, Location, files_below
 from bigfs.store.source import Source, check_no_variable, check_shape, listed, work_dtype
+from bigfs.store.values import refusing
 
 _FEATURES = ("features.tsv", "genes.tsv")
 _PIECE_BYTES = 2**22
@@ -95,12 +96,9 @@ class _Text:
                     raise _damaged(self.path, "a line is not a row, a column and a value")
                 count = lines.count(b"\n") + 1
                 sizes = f"{count} 1" if self.form == "array" else f"{self._shape} {count}"
-                try:
+                what = f"{self.path}: a line is not a row, a column and a value"
+                with refusing(what, ValueError, OverflowError):
                     yield mmread(io.BytesIO(f"{kind}\n{sizes}\n".encode() + lines + b"\n"))
-                except (ValueError, OverflowError) as error:
-                    raise _damaged(
-                        self.path, f"a line is not a row, a column and a value ({error})"
-                    ) from None
 
     def values(self) -> np.ndarray:
         """Return all values of an array."""

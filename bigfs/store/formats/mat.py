@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from bigfs.core.errors import InputError, StorageError
+from bigfs.core.errors import InputError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.csr import CSRSource
 from bigfs.store.formats.cube import CubeSource, open_later, open_transposed
@@ -21,7 +21,7 @@ from bigfs.store.formats.memory import ArraySource
 from bigfs.store.formats.parts import CSCParts
 from bigfs.store.location import Location
 from bigfs.store.source import Source, choose_member, listed
-from bigfs.store.values import decoding
+from bigfs.store.values import decoding, refusing
 
 _NUMERIC = {"double", "single", "logical", "sparse"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
@@ -104,7 +104,7 @@ class _Element:
     def check_size(self, most: int, uri: str) -> int:
         """Return the bytes that are there once unpacked, or raise InputError beyond so many."""
         size = 0
-        try:
+        with refusing(f"{uri} is damaged", zlib.error):
             for piece in self._pieces():
                 size += len(piece)
                 if size > most:
@@ -112,8 +112,6 @@ class _Element:
                         f"{uri} unpacks to more than {format_bytes(most)}: it is damaged, or too "
                         "large for this format. Save it as .npy, or as .npz if it is sparse."
                     )
-        except zlib.error as error:
-            raise InputError(f"{uri} is damaged: {error}. Write it again.") from None
         return size
 
     def _pieces(self) -> Iterator[bytes]:
@@ -285,10 +283,6 @@ def is_hdf5(path: Location) -> bool:
 
 
 def _scipy(read: Any, path: Location, **options: Any) -> Any:
-    try:
-        with path.open("rb") as file:
-            return read(file, **options)
-    except StorageError:
-        raise
-    except Exception as error:  # scipy documents none of what a damaged file makes it raise
-        raise InputError(f"{path} is not a .mat file, or damaged: {error}.") from None
+    # scipy documents none of what a damaged file makes it raise.
+    with refusing(f"{path} is not a .mat file, or damaged", Exception), path.open("rb") as file:
+        return read(file, **options)

@@ -16,7 +16,7 @@ from bigfs.store.formats.cube import CubeSource, Place, open_transposed
 from bigfs.store.formats.parts import ArrayByRows
 from bigfs.store.location import Location, as_location, is_remote
 from bigfs.store.source import Source, check_no_variable, work_dtype
-from bigfs.store.values import check_vector
+from bigfs.store.values import check_vector, refusing
 
 _MOST_HEADER_BYTES = 10_000
 _SAID = 200
@@ -147,15 +147,12 @@ def read_column(path: Location, name: str) -> np.ndarray:
 
 def load(path: Location, member: str | None = None) -> np.ndarray:
     """Load an array, or one of several by its name."""
-    try:
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            if member is None:
-                return np.asarray(loaded)
-            with loaded:
-                return np.asarray(loaded[member])
-    except ValueError as error:
-        raise InputError(f"{path}: the labels cannot be read: {error}.") from None
+    with refusing(f"{path}: the labels cannot be read", ValueError), path.open("rb") as file:
+        loaded = np.load(file, allow_pickle=False)
+        if member is None:
+            return np.asarray(loaded)
+        with loaded:
+            return np.asarray(loaded[member])
 
 
 def write(file: IO[bytes], selected: Any) -> None:

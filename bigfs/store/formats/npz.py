@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from bigfs.core.errors import BigfsError, InputError, StorageError
+from bigfs.core.errors import InputError
 from bigfs.core.units import GIB, format_bytes
 from bigfs.store.csr import CSRSource, SparseSource
 from bigfs.store.formats.cube import CubeSource, Later, open_transposed
@@ -23,7 +23,7 @@ from bigfs.store.formats.parts import PARTS, CSCParts, CSRParts
 from bigfs.store.location import Location
 from bigfs.store.scratch import temporary_file
 from bigfs.store.source import Source, check_shape, choose_member, listed, work_dtype
-from bigfs.store.values import as_floats, check_vector
+from bigfs.store.values import as_floats, check_vector, refusing
 
 _CSR = {"data", "indices", "indptr", "shape"}
 # What scipy writes for every sparse form.
@@ -104,16 +104,12 @@ class _Member:
 
 def unpack(file: Any, view: memoryview, uri: str) -> None:
     """Unpack the next bytes into memory, in pieces: zipfile copies all it has per step."""
-    try:
+    with refusing(f"{uri} is damaged", *_DAMAGE):
         while view:
             count = file.readinto(view[:_PIECE_BYTES])
             if not count:
                 raise InputError(f"{uri} is cut off. Write it again.")
             view = view[count:]
-    except StorageError:
-        raise
-    except _DAMAGE as error:
-        raise InputError(f"{uri} is damaged: {error}. Write it again.") from None
 
 
 @contextmanager
@@ -131,11 +127,8 @@ def member_names(path: Location) -> list[str]:
     InputError
         If it is no zip file.
     """
-    try:
-        with open_zip(path) as archive:
-            return [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
-    except _DAMAGE as error:
-        raise InputError(f"{path} is not a .npz file: {error}.") from None
+    with refusing(f"{path} is not a .npz file", *_DAMAGE), open_zip(path) as archive:
+        return [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
 
 
 def member_header(path: Location, member: str) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -147,13 +140,9 @@ def member_header(path: Location, member: str) -> tuple[tuple[int, ...], bool, n
         If the member is damaged or holds pickled objects.
     """
     uri = f"{path}::{member}"
-    try:
-        with open_zip(path) as archive, archive.open(f"{member}.npy") as file:
+    with refusing(f"{uri} is damaged", *_DAMAGE), open_zip(path) as archive:
+        with archive.open(f"{member}.npy") as file:
             return read_header(file, uri)
-    except StorageError:
-        raise
-    except _DAMAGE as error:
-        raise InputError(f"{uri} is damaged: {error}. Write it again.") from None
 
 
 def open_file(
@@ -202,7 +191,8 @@ def _open_sparse(path: Location, has_format: bool) -> SparseSource:
     from scipy.sparse import load_npz
 
     uri = str(path)
-    try:
+    faults = (*_DAMAGE, ValueError, TypeError, KeyError)
+    with refusing(f"{uri} does not hold the parts of a sparse matrix", *faults):
         with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
             kind = str(np.asarray(parts["format"]).astype("U")) if has_format else "csr"
             shape = parts["shape"]
@@ -221,10 +211,6 @@ def _open_sparse(path: Location, has_format: bool) -> SparseSource:
             )
         with path.open("rb") as file:
             return CSRSource(load_npz(file), uri)
-    except BigfsError:
-        raise
-    except (*_DAMAGE, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{uri} does not hold the parts of a sparse matrix: {error}.") from None
 
 
 class _UnpackedParts:

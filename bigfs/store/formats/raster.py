@@ -19,7 +19,7 @@ from bigfs.core.quiet import ignoring_warnings
 from bigfs.store.formats.cube import CubeSource
 from bigfs.store.location import Location
 from bigfs.store.source import Source, check_no_variable, work_dtype
-from bigfs.store.values import check_exact, decoding
+from bigfs.store.values import check_exact, decoding, refusing
 
 _TIFF = (b"II", b"MM")
 _DIMS = ("band", "y", "x")
@@ -79,15 +79,14 @@ def opened(path: Location) -> Iterator[Any]:
         raise InputError(
             f"{path}: pictures are read by rasterio. Install it with: pip install 'bigfs[geo]'."
         ) from None
-    try:
+    fault = rasterio.errors.RasterioError
+    with refusing(f"{path} is no GeoTIFF or ENVI file, or is damaged", fault):
         with path.open("rb") as raw:
             driver = "GTiff" if raw.read(2) in _TIFF else "ENVI"  # others read files by the network
         with ignoring_warnings(rasterio.errors.NotGeoreferencedWarning):
             opening = rasterio.open(_data_of(path), driver=driver)
         with rasterio.Env(GDAL_CACHEMAX=_CACHE_MB), opening as file:
             yield file
-    except rasterio.errors.RasterioError as error:
-        raise InputError(f"{path} is no GeoTIFF or ENVI file, or is damaged: {error}.") from None
 
 
 def _data_of(path: Path) -> str:

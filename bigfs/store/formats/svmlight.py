@@ -17,7 +17,10 @@ from bigfs.store.csr import CSRLayout, SparseSource, as_block, rows_for
 from bigfs.store.formats.texts import open_text
 from bigfs.store.location import Location
 from bigfs.store.source import Source, check_no_variable, check_shape
+from bigfs.store.values import refusing
 
+_FAULTS = (ValueError, OverflowError, TypeError, IndexError, MemoryError)
+_CURE = "Each has a class, and FEATURE:VALUE with rising features."
 _PIECE_BYTES, _LINE_BYTES = 2**22, 32 * 2**20
 
 
@@ -78,13 +81,9 @@ def _pieces(path: Location) -> Iterator[tuple[Any, np.ndarray]]:
             if len(end) == _LINE_BYTES:
                 raise InputError(f"{path}: a line is longer than 32 MiB.")
             lines += end
-            try:
+            what = f"{path}: the lines from {line:,} on are not of svmlight"
+            with refusing(what, *_FAULTS, cure=_CURE):
                 yield load_svmlight_file(io.BytesIO(lines), zero_based=True)
-            except (ValueError, OverflowError, TypeError, IndexError, MemoryError) as error:
-                raise InputError(
-                    f"{path}: the lines from {line:,} on are not of svmlight ({error}). Each has a "
-                    "class, and FEATURE:VALUE with rising features."
-                ) from None
             line += lines.count(b"\n")
 
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import CorruptStoreError, InputError
+from bigfs.core.errors import InputError
 from bigfs.core.quiet import ignoring_warnings
 from bigfs.runtime.scope import dask_get
 from bigfs.store.formats.cube import CubeSource, Features, as_names, as_stacked, axes_of
 from bigfs.store.formats.parts import open_here
 from bigfs.store.location import Location
 from bigfs.store.source import Source, choose_member, no_column
-from bigfs.store.values import check_vector
+from bigfs.store.values import check_vector, refusing
 
 # Attributes that change what the numbers of an array are.
 _PACKED = {"scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"}
@@ -231,14 +231,10 @@ def decoded(
 @contextmanager
 def _decoding(uri: str, attributes: Mapping[str, Any]) -> Iterator[None]:
     """Say in a line what xarray cannot decode; what it warns of (two missing values) is fine."""
-    with ignoring_warnings():
-        try:
-            yield
-        except Exception as error:  # of any kind, for attributes that somebody wrote by hand
-            raise InputError(
-                f"{uri}: xarray cannot decode it by its {', '.join(attributes)} ({_line(error)}). "
-                "Write it again."
-            ) from None
+    said = f"{uri}: xarray cannot decode it by its {', '.join(attributes)}"
+    # Errors are of any kind, for attributes that somebody wrote by hand.
+    with ignoring_warnings(), refusing(said, Exception):
+        yield
 
 
 def keep_features(X: Any, names: Any, kept: np.ndarray, n_features: int) -> Any:
@@ -290,15 +286,7 @@ def _dataset(file: Any, uri: str, **opening: Any) -> Any:
             f"{uri} has dimensions and attributes that xarray reads. Install it with: pip install "
             "'bigfs[xarray]'."
         ) from None
-    try:
-        with ignoring_warnings():  # of consolidated metadata that are not there
-            return xarray.open_dataset(file, decode_times=False, mask_and_scale=False, **opening)
-    except Exception as error:  # each of its engines has errors of its own
-        raise CorruptStoreError(
-            f"{uri} cannot be opened by xarray, or is damaged: {_line(error)}. Write it again."
-        ) from None
-
-
-def _line(error: Exception) -> str:
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0].partition(". Consider")[0].rstrip(".")
+    # Of consolidated metadata that are not there it warns; each of its engines has its own errors.
+    said = f"{uri} cannot be opened by xarray, or is damaged"
+    with ignoring_warnings(), refusing(said, Exception):
+        return xarray.open_dataset(file, decode_times=False, mask_and_scale=False, **opening)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bigfs.core.errors import BigfsError, InputError
+from bigfs.core.errors import InputError
 from bigfs.core.quiet import ignoring_warnings
 from bigfs.core.uris import SOURCE
 from bigfs.store.formats.csr_store import StoredCSR
@@ -31,9 +31,8 @@ from bigfs.store.location import METADATA_BYTES, Location
 from bigfs.store.objects import ObjectPath
 from bigfs.store.records import UNFINISHED
 from bigfs.store.source import Source, choose_member, no_column
-from bigfs.store.values import check_vector, decoding
+from bigfs.store.values import check_vector, decoding, refusing
 
-_SAID = 200
 # The largest band of whole chunks that is decoded at once.
 _BAND_BYTES = 256 * 10**6
 
@@ -92,12 +91,12 @@ def open_zarr(
     if isinstance(node, zarr.Array):
         if variable is not None:
             raise InputError(f"{uri} holds one matrix; variable must be None. Got {variable!r}.")
-        with _reading(uri):
+        with refusing(f"{uri} is a damaged zarr folder", Exception):
             attributes = dict(node.attrs)
         return open_array(node, uri, attributes=attributes, **cube)
     if not isinstance(node, zarr.Group):
         raise InputError(f"{uri}: only zarr arrays and groups are read. Got {type(node).__name__}.")
-    with _reading(uri):
+    with refusing(f"{uri} is a damaged zarr folder", Exception):
         attributes = dict(node.attrs)
         if _is_annotated(node):
             from bigfs.store.formats.annotated import AnnotatedTree, open_stored
@@ -221,18 +220,6 @@ def _is_annotated(node: Any) -> bool:
     return kind in ("anndata", "MuData") or kind is None and "obs" in node and "var" in node
 
 
-@contextmanager
-def _reading(uri: str) -> Iterator[None]:
-    """Say in a line what zarr cannot make of metadata."""
-    try:
-        yield
-    except BigfsError:
-        raise
-    except Exception as error:  # zarr has no one error for damage
-        reason = f"{type(error).__name__}: {error}"[:_SAID]
-        raise InputError(f"{uri} is a damaged zarr folder ({reason}). Write it again.") from None
-
-
 def open_node(path: Location) -> Any:
     """Open an array or group at a place: a folder, a .zip of it, or one in a bucket.
 
@@ -244,7 +231,7 @@ def open_node(path: Location) -> Any:
     import zarr
 
     store, inside = checked_store(path)
-    with _reading(str(path)):
+    with refusing(f"{path} is a damaged zarr folder", Exception):
         if not inside and isinstance(store, zarr.storage.ZipStore):
             tops = {name.partition("/")[0] for name in store._zf.namelist()}
             inside = "" if not tops.isdisjoint(METADATA) else min(tops, default="")

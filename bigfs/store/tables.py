@@ -231,7 +231,7 @@ class TableFeatures:
         rules = [None if c.kind in ("number", "list") else roles.encoding.of(c.kind) for c in kept]
         ruled = list(zip(kept, rules, strict=True))
         unusable = {c.name: content_of(c.name) for c, rule in ruled if rule == "error"}
-        refuse_unusable(unusable, roles, names, uri, dropped_by=dropped_by)
+        refuse_unusable(unusable, roles, uri, dropped_by=dropped_by)
         known = roles.encoding.known or {}
         self.columns: list[Column] = []
         for column, rule in ruled:

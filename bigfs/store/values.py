@@ -93,6 +93,15 @@ def refusing(what: str, *faults: type[Exception], cure: str = "Write it again.")
         raise InputError(f"{what}: {reason}. {cure}".rstrip()) from None
 
 
+@contextmanager
+def installed(why: str, name: str) -> Iterator[None]:
+    """Say how to install a package where importing it within the block fails."""
+    try:
+        yield
+    except ImportError:
+        raise InputError(f"{why}. Install it with: pip install {name}.") from None
+
+
 def as_floats(X: Any, dtype: Any, uri: str, first_row: int = 0) -> np.ndarray:
     """Return values in the type of the kernels, which must hold all of them; masked ones as NaN."""
     mask = np.ma.getmask(X)

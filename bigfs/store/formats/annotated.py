@@ -51,7 +51,7 @@ from bigfs.store.source import (
     no_column,
     open_matrix,
 )
-from bigfs.store.values import decoding
+from bigfs.store.values import decoding, installed
 
 ENCODING = "encoding-type"
 SPARSE = {"csr_matrix": CSRParts, "csc_matrix": CSCParts}
@@ -113,7 +113,9 @@ class AnnotatedTree:
             elif array.chunks is not None:
                 array.check_packed(tuple(slice(0, n) for n in array.shape))
         with decoding(f"{self.uri}::{name}"), ignoring_warnings():  # of layouts of before
-            return _anndata(self.uri).io.read_elem(node)
+            with installed(f"{self.uri} is read by anndata", "'bigfs[anndata]'"):
+                import anndata  # in no task
+            return anndata.io.read_elem(node)
 
     def frame(self, name: str) -> Any:
         """Return an open frame: a group, or before version 0.7 an array of records."""
@@ -302,17 +304,6 @@ def on_disk(path: Location) -> Iterator[AnnotatedTree]:
         yield AnnotatedTree(open_node(path), place, str(path))
 
 
-def _anndata(uri: str) -> Any:
-    """Return anndata, which is loaded where a file is opened, and in no task."""
-    try:
-        import anndata
-    except ImportError:
-        raise InputError(
-            f"{uri} is read by anndata. Install it with: pip install 'bigfs[anndata]'."
-        ) from None
-    return anndata
-
-
 def _modality(tree: AnnotatedTree, name: str | None) -> AnnotatedTree:
     """Return the AnnData of a modality of a MuData."""
     known = sorted(tree.find("mod"))
@@ -479,12 +470,8 @@ def write(file: IO[bytes], selected: Any) -> None:
     """Write the selected columns in AnnData's layout on disk, version 0.1.0."""
     from scipy.sparse import csr_matrix
 
-    try:
+    with installed("this format needs h5py", "'bigfs[anndata]'"):
         import h5py
-    except ImportError:
-        raise InputError(
-            "this format needs h5py. Install it with: pip install 'bigfs[anndata]'."
-        ) from None
     columns = selected.columns
     shape = (columns.n_samples, columns.n_features)
     with h5py.File(file, "w") as root:

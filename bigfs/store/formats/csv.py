@@ -271,7 +271,7 @@ class TextTable(Table):
                 unusable[name] = self._describe(texts[wrong[0]], line + wrong[0])
             elif wrong and (first is None or wrong[0] < first[0]):
                 first = (wrong[0], name, texts[wrong[0]])
-        refuse_unusable(unusable, self.roles, self.schema.names, self.uri)
+        refuse_unusable(unusable, self.roles, self.uri)
         if first is None:
             raise InputError(
                 f"{self.uri}: from line {line} on, a column that begins with dates or with true "

@@ -15,13 +15,13 @@ from typing import IO, Any
 
 from bigfs.core.errors import InputError
 from bigfs.store.formats import mat
-from bigfs.store.formats.cube import CubeSource, as_stacked
+from bigfs.store.formats.cube import CubeSource
 from bigfs.store.formats.hdf5 import H5Rows, find, member, open_h5, open_member, refuse_links
 from bigfs.store.formats.parts import open_dense
-from bigfs.store.formats.xarrays import decoded_values, is_described, named_beside, open_described
+from bigfs.store.formats.xarrays import is_described, named_beside, open_described, read_labels
 from bigfs.store.location import METADATA_BYTES, Location
 from bigfs.store.source import Source, choose_member, no_column
-from bigfs.store.values import check_vector, decoding
+from bigfs.store.values import decoding
 
 _CUBE = ("features", "no_data")
 
@@ -205,11 +205,9 @@ def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> Any:
             if node is None or not hasattr(node, "shape"):
                 raise no_column(str(path), name, _arrays(file))
             uri = f"{path}::{name}"
-            check_vector(node.shape, node.dtype, uri)
-            values = H5Rows(node, uri)[tuple(slice(0, n) for n in node.shape)]
             others = [dimensions(array) for array in _arrays(file).values()]
-            values = decoded_values(values, H5Rows(node, uri).attrs, uri)
-            return as_stacked(values, dimensions(node), others, rows)
+            array = H5Rows(node, uri)
+            return read_labels(array, dimensions(node), array.attrs, others, rows, uri)
     return kind.reader.read_column(path, name)
 
 

@@ -17,7 +17,7 @@ from bigfs.core.errors import CorruptStoreError, InputError
 from bigfs.core.units import MIB, format_bytes
 from bigfs.store.formats.zarr_files import MOST_ANNOUNCED, UNCOUNTED_BYTES, counts_beyond
 from bigfs.store.location import METADATA_BYTES, Location, as_location
-from bigfs.store.values import refusing
+from bigfs.store.values import installed, refusing
 
 _GZIP = 1
 _GZIP_FACTOR = 1032  # DEFLATE packs no better
@@ -148,12 +148,8 @@ def open_h5(path: Location) -> Iterator[Any]:
     InputError
         If it is no HDF5 file, or the package h5py is not there.
     """
-    try:
+    with installed(f"{path}: HDF5 files need h5py", "h5py"):
         import h5py
-    except ImportError:
-        raise InputError(
-            f"{path}: HDF5 files need h5py. Install it with: pip install h5py."
-        ) from None
     if isinstance(path, Path) and not path.is_file():
         raise InputError(f"{path} is not a file.")
     with refusing(f"{path} cannot be opened as an HDF5 file", OSError):

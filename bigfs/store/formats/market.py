@@ -18,7 +18,7 @@ from bigfs.store.formats import MARKET
 from bigfs.store.formats.cube import CubeSource, open_later
 from bigfs.store.formats.parts import ByBands, HeldTexts
 from bigfs.store.formats.tenx import of_types
-from bigfs.store.formats.texts import open_text
+from bigfs.store.formats.texts import open_text, whole_lines
 from bigfs.store.location import METADATA_BYTES, Location, files_below
 from bigfs.store.source import Source, check_no_variable, check_shape, listed, work_dtype
 from bigfs.store.values import refusing
@@ -82,11 +82,8 @@ class _Text:
         kind = f"%%MatrixMarket matrix {self.form} {self.kind} {self.symmetry}"
         with open_text(self.path) as file:
             _header(file)
-            while lines := file.read(_PIECE_BYTES):
-                end = file.readline(_LINE_BYTES)
-                if len(end) == _LINE_BYTES:
-                    raise _damaged(self.path, "a line is longer than 64 kB")
-                lines = (lines + end).strip(b"\r\n\t ")
+            for piece in whole_lines(file, _PIECE_BYTES, self.path):
+                lines = piece.strip(b"\r\n\t ")
                 if re.search(rb"\n\s*\n", lines):
                     lines = re.sub(rb"\n\s*\n", b"\n", lines)
                 if not lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from numbers import Number
 from typing import Any
 
@@ -11,31 +12,22 @@ import numpy as np
 from bigfs.core.errors import InputError
 from bigfs.store.columns import ALL_FEATURES, Roles, refuse_unusable
 from bigfs.store.encoding import Column
+from bigfs.store.formats.parts import ArrayByRows, open_here
 from bigfs.store.source import RandomAccessSource, check_names, check_shape, no_column, work_dtype
 from bigfs.store.tables import TableFeatures
-from bigfs.store.values import as_floats, check_exact, without_mask
+from bigfs.store.values import check_exact, without_mask
 
 _COMPLEX = (complex, np.complexfloating)
 _DROP = "X.drop(columns={})"  # in pandas and Dask
 
 
-class ArraySource(RandomAccessSource):
+class ArraySource(ArrayByRows):
     """A NumPy array, perhaps masked; converted block by block, never as a whole."""
 
-    shareable = False
-
     def __init__(self, X: np.ndarray, uri: str = "X", names: list[str] | None = None) -> None:
-        self.uri = uri
-        self.dtype = work_dtype(X.dtype, uri)
-        check_shape(X.shape, uri)
-        self.n_samples, self.n_features = X.shape
+        super().__init__(partial(open_here, X), uri)
         check_names(names, self.n_features, uri)
         self.feature_names = names
-        self._X, self._stored = X, X.dtype
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Return rows ``start`` to ``stop``."""
-        return as_floats(self._X[start:stop], self.dtype, self.uri, start)
 
 
 class FrameSource(RandomAccessSource):
@@ -206,8 +198,7 @@ def refuse_texts(X: Any) -> None:
             is_text = bool((numbers.isna() & column.notna()).any())
         if is_text:
             unusable[str(name)] = f"{dtype}"
-    names = [str(name) for name in X.columns]
-    refuse_unusable(unusable, ALL_FEATURES, names, "X", dropped_by=_DROP)
+    refuse_unusable(unusable, ALL_FEATURES, "X", dropped_by=_DROP)
 
 
 def open_memory(X: Any, roles: Roles = ALL_FEATURES) -> RandomAccessSource | None:

@@ -117,7 +117,7 @@ class ArrayByRows(RandomAccessSource):
             self.dtype = work_dtype(array.dtype, uri)
             check_shape(array.shape, uri)
             self.n_samples, self.n_features = (int(size) for size in array.shape)
-            chunks = array.chunks
+            chunks = getattr(array, "chunks", None)  # not of NumPy
         self.held_bytes = _decoded(chunks, self._stored.itemsize)
         self.chunk_rows = None if chunks is None else int(chunks[0])
 
@@ -130,7 +130,7 @@ class ArrayByRows(RandomAccessSource):
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start`` to ``stop``."""
         with decoding(f"{self.uri}: rows {start} to {stop}"), self._place() as array:
-            rows = np.asarray(array[start:stop])
+            rows = array[start:stop]
         return as_floats(rows, self.dtype, self.uri, start)
 
 

@@ -19,7 +19,7 @@ from bigfs.core.quiet import ignoring_warnings
 from bigfs.store.formats.cube import CubeSource
 from bigfs.store.location import Location
 from bigfs.store.source import Source, check_no_variable, work_dtype
-from bigfs.store.values import check_exact, decoding, refusing
+from bigfs.store.values import check_exact, decoding, installed, refusing
 
 _TIFF = (b"II", b"MM")
 _DIMS = ("band", "y", "x")
@@ -73,12 +73,8 @@ def opened(path: Location) -> Iterator[Any]:
     """
     if not isinstance(path, Path):
         raise InputError(f"{path}: pictures are read from a local disk only. Copy the file there.")
-    try:
+    with installed(f"{path}: pictures are read by rasterio", "'bigfs[geo]'"):
         import rasterio
-    except ImportError:
-        raise InputError(
-            f"{path}: pictures are read by rasterio. Install it with: pip install 'bigfs[geo]'."
-        ) from None
     fault = rasterio.errors.RasterioError
     with refusing(f"{path} is no GeoTIFF or ENVI file, or is damaged", fault):
         with path.open("rb") as raw:

@@ -15,6 +15,8 @@ from bigfs.core.errors import InputError
 from bigfs.store.location import Location
 from bigfs.store.values import refusing
 
+# A million columns of 30 characters. A file without line breaks would be held as a whole.
+LINE_BYTES = 32 * 2**20
 _FAULTS = (
     OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeError,
     NotImplementedError,
@@ -29,6 +31,15 @@ def open_text(path: Location) -> Iterator[IO[bytes]]:
     with refusing(f"{path} cannot be read, it is damaged or not a readable text table", *_FAULTS):
         with path.open("rb") as raw, (unpack or nullcontext)(raw) as file:
             yield file
+
+
+def whole_lines(file: IO[bytes], size: int, path: Location) -> Iterator[bytes]:
+    """Yield pieces of an open file that end with a line."""
+    while lines := file.read(size):
+        end = file.readline(LINE_BYTES)
+        if len(end) == LINE_BYTES:
+            raise InputError(f"{path}: a line is longer than 32 MiB. Write it again.")
+        yield lines + end
 
 
 def _zstd(raw: IO[bytes]) -> Any:

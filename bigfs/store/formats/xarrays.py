@@ -21,7 +21,7 @@ from bigfs.store.formats.cube import CubeSource, Features, as_names, as_stacked,
 from bigfs.store.formats.parts import open_here
 from bigfs.store.location import Location
 from bigfs.store.source import Source, choose_member, no_column
-from bigfs.store.values import check_vector, refusing
+from bigfs.store.values import check_vector, decoding, installed, refusing
 
 # Attributes that change what the numbers of an array are.
 _PACKED = {"scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"}
@@ -98,25 +98,48 @@ def read_classic(path: Location, name: str, rows: Sequence[str] = ()) -> np.ndar
         if name not in dataset.variables:
             raise no_column(str(path), name, dataset.variables)
         data = dataset[name]
-        check_vector(data.shape, data.dtype, f"{path}::{name}")
-        others = [[str(dim) for dim in other.dims] for other in dataset.data_vars.values()]
-        values = decoded_values(np.asarray(data.values), data.attrs, f"{path}::{name}")
-        return as_stacked(values, [str(dim) for dim in data.dims], others, rows)
+        dims, *others = ([str(dim) for dim in other.dims]
+                         for other in (data, *dataset.data_vars.values()))  # fmt: skip
+        return read_labels(_Array(data), dims, data.attrs, others, rows, f"{path}::{name}")
 
 
-def decoded_values(values: np.ndarray, attributes: Mapping[str, Any], uri: str) -> np.ndarray:
-    """Return labels, or what rows are chosen by, as xarray decodes them: missing ones are NaN."""
+def read_labels(
+    array: Any,
+    dims: list[str] | None,
+    attributes: Mapping[str, Any],
+    others: Iterable[Sequence[str] | None],
+    rows: Sequence[str],
+    uri: str,
+) -> np.ndarray:
+    """Return labels, or what rows are chosen by, as xarray decodes them: missing ones are NaN.
+
+    Parameters
+    ----------
+    array : array-like with slices
+    dims : list of str or None
+        Names of its dimensions.
+    attributes : mapping
+        Of the array.
+    others : iterable of (sequence of str or None)
+        Names of the dimensions of the arrays beside it.
+    rows : sequence of str
+        Names of the dimensions of the rows, in order, where they are known.
+    uri : str
+    """
+    with decoding(uri):
+        check_vector(array.shape, array.dtype, uri)
+        values = np.asarray(array[tuple(slice(0, n) for n in array.shape)])
     kept = {name: value for name, value in _meaningful(attributes).items() if name in _PACKED}
-    if not kept:
-        return values
-    # HDF5 has arrays of one value where NetCDF has the value.
-    kept = {n: np.ravel(v)[0] if np.size(v) == 1 and n != "_Unsigned" else v
-            for n, v in kept.items()}  # fmt: skip
-    with _decoding(uri, kept):
-        import xarray
+    if kept:
+        # HDF5 has arrays of one value where NetCDF has the value.
+        kept = {n: np.ravel(v)[0] if np.size(v) == 1 and n != "_Unsigned" else v
+                for n, v in kept.items()}  # fmt: skip
+        with _decoding(uri, kept):
+            import xarray
 
-        variable = xarray.Variable([str(axis) for axis in range(values.ndim)], values, kept)
-        return np.asarray(xarray.conventions.decode_cf_variable("labels", variable).values)
+            variable = xarray.Variable([str(axis) for axis in range(values.ndim)], values, kept)
+            values = np.asarray(xarray.conventions.decode_cf_variable("labels", variable).values)
+    return as_stacked(values, dims, others, rows)
 
 
 def is_described(attributes: Mapping[str, Any], has_coordinates: bool) -> bool:
@@ -278,14 +301,9 @@ def _classic(path: Location) -> Any:
 
 def _dataset(file: Any, uri: str, **opening: Any) -> Any:
     """Open a file or store by xarray, with values as they are stored."""
-    try:
+    with installed(f"{uri} has dimensions and attributes that xarray reads", "'bigfs[xarray]'"):
         import h5netcdf  # noqa: F401  # by which xarray reads NetCDF 4
         import xarray
-    except ImportError:
-        raise InputError(
-            f"{uri} has dimensions and attributes that xarray reads. Install it with: pip install "
-            "'bigfs[xarray]'."
-        ) from None
     # Of consolidated metadata that are not there it warns; each of its engines has its own errors.
     said = f"{uri} cannot be opened by xarray, or is damaged"
     with ignoring_warnings(), refusing(said, Exception):

@@ -16,14 +16,14 @@ from bigfs.core.errors import InputError
 from bigfs.core.quiet import ignoring_warnings
 from bigfs.core.uris import SOURCE
 from bigfs.store.formats.csr_store import StoredCSR
-from bigfs.store.formats.cube import CubeSource, Place, as_stacked, names_of_dimensions
+from bigfs.store.formats.cube import CubeSource, Place, names_of_dimensions
 from bigfs.store.formats.parts import open_here
 from bigfs.store.formats.xarrays import (
     decoded,
-    decoded_values,
     is_described,
     named_beside,
     open_described,
+    read_labels,
 )
 from bigfs.store.formats.zarr_files import METADATA, checked_store, expect
 from bigfs.store.formats.zarr_rows import ZarrSource, folder_of, open_rows, warn_of_missing
@@ -31,7 +31,7 @@ from bigfs.store.location import METADATA_BYTES, Location
 from bigfs.store.objects import ObjectPath
 from bigfs.store.records import UNFINISHED
 from bigfs.store.source import Source, choose_member, no_column
-from bigfs.store.values import check_vector, decoding, refusing
+from bigfs.store.values import refusing
 
 # The largest band of whole chunks that is decoded at once.
 _BAND_BYTES = 256 * 10**6
@@ -63,15 +63,10 @@ def read_column(path: Location, name: str, rows: Sequence[str] = ()) -> Any:
     if is_group and (name or "y") not in arrays:
         raise no_column(str(path), name or "y", arrays)
     array = arrays[name or "y"] if is_group else node
-    with decoding(str(path)):
-        check_vector(array.shape, array.dtype, f"{path}::{name}" if name else str(path))
     expect(array)
-    dims = [names_of_dimensions(other) for other in arrays.values()]
-    with decoding(str(path)):
-        values = np.asarray(array[...])
-    if names_of_dimensions(array) is not None:
-        values = decoded_values(values, _attributes(array), f"{path}::{name}")
-    return as_stacked(values, names_of_dimensions(array), dims, rows)
+    others = [names_of_dimensions(other) for other in arrays.values()]
+    dims, uri = names_of_dimensions(array), f"{path}::{name}" if name else str(path)
+    return read_labels(array, dims, _attributes(array) if dims else {}, others, rows, uri)
 
 
 def open_zarr(

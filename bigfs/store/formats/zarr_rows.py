@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
-from bigfs.store.formats.csr_store import read_dropped
 from bigfs.store.formats.parts import PARTS, StoredTexts
 from bigfs.store.formats.zarr_files import (
     CheckedFiles,
@@ -92,7 +91,7 @@ class ZarrSource(RandomAccessSource):
         if folder is not None:
             self._path, self._stamp = str(folder), _stamp(folder)
             if self.index is not None:
-                self.ids = StoredTexts(partial(open_rows, str(folder.parent / "index")))
+                self.ids = StoredTexts(partial(open_rows, str(folder.parent / "index"), True))
             expect(array)
             self._check_chunks(missing_chunks(array, folder))
             self._array = None  # opened again so that chunks are looked at when they are read
@@ -135,8 +134,6 @@ class ZarrSource(RandomAccessSource):
         """Return rows ``start`` to ``stop``."""
         if self._array is None:
             self._array = _open_array(str(self._path), self._stamp, self.checked)
-        if self.checked and self._path is not None and "://" not in self._path:
-            self._check_range(start, stop)
         cure = "Ingest the source again, then run 'bigfs inspect --verify'."
         with decoding(f"{self.uri}: rows {start} to {stop}", cure):
             rows = self._rows(start, stop)
@@ -164,15 +161,6 @@ class ZarrSource(RandomAccessSource):
             for first in range(0, len(block), rows):
                 yield block[first : first + rows]
 
-    def _check_range(self, start: int, stop: int) -> None:
-        """Raise if a chunk has vanished since the array was opened; it would read as zeros."""
-        rows = int(self._array.chunks[0])
-        keys = [
-            self._array.metadata.encode_chunk_key((i, 0))
-            for i in range(start // rows, -(-stop // rows))
-        ]
-        self._check_chunks([key for key in keys if not (Path(str(self._path)) / key).is_file()])
-
     def _check_chunks(self, missing: list[str]) -> None:
         """Raise for missing chunks of our own stores, and warn of those of others."""
         if not missing:
@@ -199,6 +187,22 @@ class ZarrSource(RandomAccessSource):
 
     # 50,000 names are a megabyte.
     beside_tasks = MappingProxyType({"feature_names": None, "_dropped": ()})
+
+
+def read_dropped(stored: Any, store: Location) -> Any:
+    """Return which rows of the original a store was written without.
+
+    Parameters
+    ----------
+    stored : int or sequence of int
+        How many they are, or the rows themselves, as earlier versions kept them.
+    store : Path or ObjectPath
+    """
+    if not isinstance(stored, int):
+        return stored
+    import zarr
+
+    return np.asarray(zarr.open_array(zarr_store(store / "dropped", strict=True), mode="r")[:])
 
 
 def _named_dtype(name: Any) -> np.dtype | None:
@@ -236,9 +240,7 @@ def _open_array(path: str, stamp: tuple[int, int] | str | None, strict: bool) ->
     import zarr
 
     try:
-        if "://" in path:
-            return zarr.open_array(zarr_store(path, strict=strict), mode="r")
-        store, inside = checked_store(Path(path))
+        store, inside = checked_store(as_location(path), strict)
         array = zarr.open_array(store, path=inside, mode="r")
         expect(array)
         return array
@@ -281,9 +283,9 @@ def warn_of_missing(array: Any, uri: str) -> None:
 
 
 @contextmanager
-def open_rows(path: str) -> Iterator[Any]:
-    """Open an array, for a process that reads it."""
-    yield _open_array(path, _stamp(as_location(path)), False)
+def open_rows(path: str, strict: bool = False) -> Iterator[Any]:
+    """Open an array, for a process that reads it; strict: a missing chunk is an error."""
+    yield _open_array(path, _stamp(as_location(path)), strict)
 
 
 @contextmanager

@@ -87,9 +87,9 @@ def refusing(what: str, *faults: type[Exception], cure: str = "Write it again.")
         raise
     except faults as error:
         kind = type(error).__name__
-        said = f"{kind} {error}" if isinstance(error, KeyError) else str(error) or kind
+        text = f"{kind} {error}" if isinstance(error, KeyError) else str(error) or kind
         # Further sentences of a library are of its own settings.
-        reason = said.splitlines()[0].partition(". ")[0][:_SAID].rstrip(".")
+        reason = text.splitlines()[0].partition(". ")[0][:_SAID].rstrip(".")
         raise InputError(f"{what}: {reason}. {cure}".rstrip()) from None
 
 

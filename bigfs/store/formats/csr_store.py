@@ -23,7 +23,6 @@ from bigfs.store.csr import (
     stack,
 )
 from bigfs.store.formats.parts import PARTS, StoredTexts
-from bigfs.store.formats.zarr_rows import open_rows, read_dropped
 from bigfs.store.location import Location, as_location, files_below, zarr_store
 from bigfs.store.source import check_names, check_shape, work_dtype
 from bigfs.store.values import decoding
@@ -74,6 +73,8 @@ class StoredCSR(RandomAccessSparse):
                 f"{path}: the metadata of the store is damaged ({error}). Ingest the source again."
             ) from None
         if self.index is not None:
+            from bigfs.store.formats.zarr_rows import open_rows  # loads zarr
+
             self.ids = StoredTexts(partial(open_rows, str(path.absolute() / "index"), True))
         check_shape((self.n_samples, self.n_features), self.uri)
         check_names(self.feature_names, self.n_features, self.uri)
@@ -158,6 +159,22 @@ class StoredCSR(RandomAccessSparse):
         return read_dropped(self._dropped, as_location(self._path))
 
     beside_tasks = MappingProxyType({"feature_names": None, "stored_entries": None, "_dropped": ()})
+
+
+def read_dropped(stored: Any, store: Location) -> Any:
+    """Return which rows of the original a store was written without.
+
+    Parameters
+    ----------
+    stored : int or sequence of int
+        How many they are, or the rows themselves, as earlier versions kept them.
+    store : Path or ObjectPath
+    """
+    if not isinstance(stored, int):
+        return stored
+    import zarr
+
+    return np.asarray(zarr.open_array(zarr_store(store / "dropped", strict=True), mode="r")[:])
 
 
 def write_ids(group: Any, pieces: Iterator[list[str]], n_rows: int, chunk: int) -> None:

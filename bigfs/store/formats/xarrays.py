@@ -254,9 +254,9 @@ def decoded(
 @contextmanager
 def _decoding(uri: str, attributes: Mapping[str, Any]) -> Iterator[None]:
     """Say in a line what xarray cannot decode; what it warns of (two missing values) is fine."""
-    said = f"{uri}: xarray cannot decode it by its {', '.join(attributes)}"
+    what = f"{uri}: xarray cannot decode it by its {', '.join(attributes)}"
     # Errors are of any kind, for attributes that somebody wrote by hand.
-    with ignoring_warnings(), refusing(said, Exception):
+    with ignoring_warnings(), refusing(what, Exception):
         yield
 
 
@@ -305,6 +305,6 @@ def _dataset(file: Any, uri: str, **opening: Any) -> Any:
         import h5netcdf  # noqa: F401  # by which xarray reads NetCDF 4
         import xarray
     # Of consolidated metadata that are not there it warns; each of its engines has its own errors.
-    said = f"{uri} cannot be opened by xarray, or is damaged"
-    with ignoring_warnings(), refusing(said, Exception):
+    what = f"{uri} cannot be opened by xarray, or is damaged"
+    with ignoring_warnings(), refusing(what, Exception):
         return xarray.open_dataset(file, decode_times=False, mask_and_scale=False, **opening)

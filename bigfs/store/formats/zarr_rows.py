@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bigfs.core.errors import CorruptStoreError, InputError, StorageError
+from bigfs.store.formats.csr_store import read_dropped
 from bigfs.store.formats.parts import PARTS, StoredTexts
 from bigfs.store.formats.zarr_files import (
     CheckedFiles,
@@ -26,7 +27,7 @@ from bigfs.store.formats.zarr_files import (
     refuse_unfilled,
     zip_of,
 )
-from bigfs.store.location import Location, as_location, zarr_store
+from bigfs.store.location import Location, as_location
 from bigfs.store.objects import ObjectPath
 from bigfs.store.source import (
     PLAIN_TYPES,
@@ -187,22 +188,6 @@ class ZarrSource(RandomAccessSource):
 
     # 50,000 names are a megabyte.
     beside_tasks = MappingProxyType({"feature_names": None, "_dropped": ()})
-
-
-def read_dropped(stored: Any, store: Location) -> Any:
-    """Return which rows of the original a store was written without.
-
-    Parameters
-    ----------
-    stored : int or sequence of int
-        How many they are, or the rows themselves, as earlier versions kept them.
-    store : Path or ObjectPath
-    """
-    if not isinstance(stored, int):
-        return stored
-    import zarr
-
-    return np.asarray(zarr.open_array(zarr_store(store / "dropped", strict=True), mode="r")[:])
 
 
 def _named_dtype(name: Any) -> np.dtype | None:
